@@ -1,0 +1,1 @@
+"""How a controller is made and run: ST format, schema plan, decoder, engines, training and the bundled checkpoint."""

@@ -1,0 +1,67 @@
+"""The two values that cross every floor: a typed function call, and the decision that produced it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A function call with typed arguments (absent optional parameters are left out)."""
+
+    name: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+    def text(self) -> str:
+        """The call as the prompt's history and people read it: `engines(main=70, side=0)`."""
+        return f"{self.name}({', '.join(f'{k}={json.dumps(v, ensure_ascii=False)}' for k, v in self.arguments.items())})"
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"name": self.name, "arguments": dict(self.arguments)}
+
+    @classmethod
+    def from_dict(cls, value: Mapping[str, Any]) -> Call:
+        return cls(value["name"], dict(value["arguments"]))
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What one decision gave.
+
+    `call` is None when the function head chose `<|null|>`: leave the call in force. `confidence` maps a head's name
+    (`function`, `arg1`, ...) to the product of its branching probabilities among legal children, in (0, 1].
+    `outside_mass` is the largest probability, over the visited nodes, that the model gave to tokens outside the
+    union trie: a warning sign in [0, 1]. `tokens` went through the model, `reused_tokens` came from the cache.
+    """
+
+    call: Call | None
+    confidence: Mapping[str, float] = field(default_factory=dict)
+    outside_mass: float = 0.0
+    forward_passes: int = 0
+    tokens: int = 0
+    reused_tokens: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "call": None if self.call is None else self.call.to_dict(),
+            "confidence": dict(self.confidence),
+            "outside_mass": self.outside_mass,
+            "forward_passes": self.forward_passes,
+            "tokens": self.tokens,
+            "reused_tokens": self.reused_tokens,
+        }
+
+    @classmethod
+    def from_dict(cls, value: Mapping[str, Any]) -> Decision:
+        call = value["call"]
+        return cls(
+            None if call is None else Call.from_dict(call),
+            value["confidence"],
+            value["outside_mass"],
+            value["forward_passes"],
+            value["tokens"],
+            value["reused_tokens"],
+        )
