@@ -1,0 +1,7 @@
+"""Who decides: an Agent = tools + observation text + instruction + fallback call + model."""
+
+from rtcontrol.agents.agent import Agent, Fallback
+from rtcontrol.agents.domains import Doc, Group, OneOf, Range, Text
+from rtcontrol.agents.tool import InvalidCall, Tool, Tools, tool
+
+__all__ = ["Agent", "Doc", "Fallback", "Group", "InvalidCall", "OneOf", "Range", "Text", "Tool", "Tools", "tool"]

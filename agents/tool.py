@@ -1,0 +1,190 @@
+"""A tool is a typed Python function: from it come the JSON schema, the validation and the execution."""
+
+from __future__ import annotations
+
+import inspect
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, get_args, get_origin
+
+import jsonschema
+import pydantic
+from pydantic.errors import PydanticInvalidForJsonSchema, PydanticSchemaGenerationError, PydanticUserError
+
+from rtcontrol.agents.domains import CONSTRAINTS
+from rtcontrol.models.call import Call
+from rtcontrol.models.domain import Closed, Free, same
+from rtcontrol.models.errors import UserError
+from rtcontrol.models.schema import MAX_HEADS, ToolSchema, tool_schemas
+
+
+class InvalidCall(ValueError):
+    """A call that its tools do not allow; the message names tool, parameter and rule."""
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A tool's schema and the function that executes it; `adapters` turn JSON values into the annotated types."""
+
+    schema: ToolSchema
+    function: Callable[..., Any]
+    adapters: Mapping[str, pydantic.TypeAdapter[Any]]
+
+    @property
+    def name(self) -> str:
+        return self.schema.name
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
+
+
+def tool(function: Callable[..., Any]) -> Tool:
+    """Make a tool of a function with annotated parameters; its docstring is the description.
+
+    A parameter with a default is optional. Raises UserError for a type that has no schema, an unannotated parameter,
+    `*args`, or a default outside the domain.
+    """
+    name = function.__name__
+    hints = typing.get_type_hints(function, include_extras=True)
+    properties: dict[str, Any] = {}
+    required: list[str] = []
+    adapters: dict[str, pydantic.TypeAdapter[Any]] = {}
+    for parameter in inspect.signature(function).parameters.values():
+        where = f"Tool {name}, parameter {parameter.name}"
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            raise UserError(f"{where}: star parameters have no schema.", "Name each parameter.")
+        if parameter.name not in hints:
+            raise UserError(f"{where}: no type annotation.", "Write e.g. `level: Annotated[int, OneOf(0, 50, 100)]`.")
+        properties[parameter.name], adapters[parameter.name] = _schema_of(hints[parameter.name], where)
+        if parameter.default is parameter.empty:
+            required.append(parameter.name)
+        elif parameter.default is not None:
+            properties[parameter.name]["default"] = _plain(parameter.default)
+    body = {
+        "name": name,
+        "description": inspect.cleandoc(function.__doc__ or ""),
+        "parameters": {"type": "object", "properties": properties, "required": required},
+    }
+    return Tool(ToolSchema.from_openai(body), function, adapters)
+
+
+def _plain(value: Any) -> Any:
+    return pydantic.TypeAdapter(type(value)).dump_python(value, mode="json")
+
+
+def _schema_of(annotation: Any, where: str) -> tuple[dict[str, Any], pydantic.TypeAdapter[Any]]:
+    """JSON schema and converter of one annotation: our constraints laid over pydantic's schema of the bare type."""
+    extra: dict[str, Any] = {}
+    if get_origin(annotation) is Annotated:
+        bare, *metadata = get_args(annotation)
+        for item in metadata:
+            if isinstance(item, CONSTRAINTS):
+                extra |= item.schema()
+        rest = [m for m in metadata if not isinstance(m, CONSTRAINTS)]
+        annotation = Annotated[(bare, *rest)] if rest else bare
+    annotation = _without_none(annotation)
+    try:
+        adapter: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(annotation)
+        schema = adapter.json_schema()
+    except (PydanticInvalidForJsonSchema, PydanticSchemaGenerationError, PydanticUserError) as error:
+        raise UserError(
+            f"{where}: the type {annotation!r} has no JSON schema ({str(error).splitlines()[0]}).",
+            "Use int, float, bool, str, Literal, an Enum, list[...], a dataclass or a typing_extensions.TypedDict.",
+        ) from error
+    if not schema:
+        raise UserError(f"{where}: the type {annotation!r} allows anything.", "Name a type that can be decoded.")
+    if reference := schema.pop("$ref", None):
+        schema = {**schema.get("$defs", {})[reference.rsplit("/", 1)[1]], **schema}
+    schema.pop("title", None)
+    if "$defs" in schema and "$ref" not in str({k: v for k, v in schema.items() if k != "$defs"}):
+        schema.pop("$defs")
+    return {**schema, **extra}, adapter
+
+
+def _without_none(annotation: Any) -> Any:
+    # `int | None = None` is an optional int: absence is `<|null|>`, so null is no value of the parameter.
+    if get_origin(annotation) in (typing.Union, types.UnionType):
+        arms = [a for a in get_args(annotation) if a is not type(None)]
+        if len(arms) == 1:
+            return arms[0]
+    return annotation
+
+
+class Tools:
+    """An agent's tools: what the model reads, and what checks and executes its calls."""
+
+    def __init__(self, tools: Sequence[Tool | Callable[..., Any]]) -> None:
+        self._tools = {t.name: t for t in (t if isinstance(t, Tool) else tool(t) for t in tools)}
+        if len(self._tools) != len(tools):
+            names = [t.name if isinstance(t, Tool) else t.__name__ for t in tools]
+            twice = next(n for n in names if names.count(n) > 1)
+            raise UserError(f"Two tools are called {twice!r}.", "Rename one of them.")
+        self.schemas = tool_schemas(self.openai())
+        self._validators = {
+            (s.name, p.name): jsonschema.Draft202012Validator(dict(p.schema))
+            for s in self.schemas
+            for p in s.parameters
+            if isinstance(p.domain, Free)
+        }
+
+    def __iter__(self) -> typing.Iterator[Tool]:
+        return iter(self._tools.values())
+
+    def openai(self) -> list[dict[str, Any]]:
+        """The tools as OpenAI-style JSON, parameters in head order."""
+        return [t.schema.to_openai() for t in self._tools.values()]
+
+    def bind(self, **functions: Callable[..., Any]) -> Tools:
+        """The same tools, executed by other functions (an environment's, say)."""
+        if unknown := sorted(set(functions) - set(self._tools)):
+            raise UserError(f"No tool {unknown[0]!r} to bind.", f"The tools are: {', '.join(self._tools)}.")
+        bound = [Tool(t.schema, functions.get(n, t.function), t.adapters) for n, t in self._tools.items()]
+        return Tools(bound)
+
+    def validate(self, call: Call) -> Call:
+        """The call itself when it is legal; raises InvalidCall naming tool, parameter and rule."""
+        entry = self._tools.get(call.name)
+        if entry is None:
+            raise InvalidCall(f"unknown tool {call.name!r}; the tools are {', '.join(self._tools)}")
+        known = {p.name for p in entry.schema.parameters}
+        if extra := sorted(set(call.arguments) - known):
+            raise InvalidCall(f"{call.name}: unknown parameter {extra[0]!r}")
+        for p in entry.schema.parameters:
+            if p.name not in call.arguments:
+                if p.required:
+                    raise InvalidCall(f"{call.name}: {p.name} is missing")
+                continue
+            value = call.arguments[p.name]
+            if isinstance(p.domain, Closed):
+                if not any(same(value, v) for v in p.domain.values):
+                    raise InvalidCall(f"{call.name}: {p.name}={value!r} is not one of its values")
+            elif (error := next(self._validators[call.name, p.name].iter_errors(value), None)) is not None:
+                raise InvalidCall(f"{call.name}: {p.name}={value!r}: {error.message}")
+        return call
+
+    def execute(self, call: Call) -> Any:
+        """Run the bound function with the call's arguments, converted to the annotated types."""
+        entry = self._tools[call.name]
+        convert = entry.adapters
+        return entry.function(**{k: convert[k].validate_python(v) for k, v in call.arguments.items()})
+
+    def warnings(self) -> list[str]:
+        """What works but costs extra forward passes, and the remedy."""
+        found = []
+        for s in self.schemas:
+            for p in s.parameters:
+                if isinstance(p.domain, Free):
+                    found.append(
+                        f"Tool {s.name}, parameter {p.name}: its values are not listed, so each of its tokens costs a "
+                        "forward pass. Remedy: bounds and a step (Range), or an enum (OneOf)."
+                    )
+            units = {p.group or p.name for p in s.parameters}
+            if len(units) > MAX_HEADS:
+                found.append(
+                    f"Tool {s.name} has {len(units)} parameters for {MAX_HEADS} heads: those from the sixth on share "
+                    "head 6 as one JSON object and cost extra forward passes. Remedy: fewer parameters, or x-group "
+                    "(Group) for those that belong together."
+                )
+        return found

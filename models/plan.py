@@ -1,0 +1,125 @@
+"""The schema plan: an agent's tools compiled, at start-up, into one token trie for each active head."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rtcontrol.models.call import Call
+from rtcontrol.models.domain import Closed, Domain, value_text
+from rtcontrol.models.errors import UserError
+from rtcontrol.models.schema import ABSENT, Overflow, Slot, ToolSchema
+from rtcontrol.models.special import ARGUMENTS, FUNCTION, NULL, closing, opening
+from rtcontrol.models.tokenizer import STTokenizer
+from rtcontrol.models.trie import TokenTrie
+
+NO_TOOL = -1  # the leaf of a null function head
+
+
+@dataclass(frozen=True)
+class HeadPlan:
+    """One active head. `free` lists, by tool index, the domains that no trie can hold."""
+
+    name: str
+    head_id: int
+    end_id: int
+    null_id: int
+    trie: TokenTrie
+    free: Mapping[int, Domain] = field(default_factory=dict)
+
+    @property
+    def free_mask(self) -> int:
+        return sum(1 << tool for tool in self.free)
+
+
+@dataclass(frozen=True)
+class SchemaPlan:
+    """All active heads: the function and as many argument heads as the largest tool needs."""
+
+    tools: tuple[ToolSchema, ...]
+    slots: tuple[tuple[Slot, ...], ...]
+    heads: tuple[HeadPlan, ...]
+    allow_null: bool
+
+    @property
+    def function(self) -> HeadPlan:
+        return self.heads[0]
+
+    @property
+    def all_tools(self) -> int:
+        return (1 << len(self.tools)) - 1
+
+    def head_values(self, call: Call | None) -> list[tuple[HeadPlan, str | None]]:
+        """Each active head with the text it should carry for `call` (None: the null token): the training target.
+
+        A null call sets the function head alone; heads beyond the tool's arity are null.
+        """
+        if call is None:
+            return [(self.function, None)]
+        index = self.tool_index(call.name)
+        values: list[tuple[HeadPlan, str | None]] = [(self.function, call.name)]
+        for k, head in enumerate(self.heads[1:]):
+            value = self.slots[index][k].value(call.arguments) if k < len(self.slots[index]) else ABSENT
+            values.append((head, None if value is ABSENT else self._text(index, k, value)))
+        return values
+
+    def tool_index(self, name: str) -> int:
+        return next(i for i, t in enumerate(self.tools) if t.name == name)
+
+    def _text(self, tool: int, k: int, value: Any) -> str:
+        domain = self.slots[tool][k].domain
+        if isinstance(domain, Closed):
+            for known, text in zip(domain.values, domain.texts, strict=True):
+                if known == value and isinstance(known, bool) == isinstance(value, bool):
+                    return text
+            raise ValueError(f"{self.tools[tool].name}: {value!r} is not in the domain of argument {k + 1}")
+        return value_text(value)
+
+
+def compile_plan(
+    tools: Sequence[ToolSchema], tokenizer: STTokenizer, allow_null: bool = False, overflow: Overflow = "merge"
+) -> SchemaPlan:
+    """Compile tools for one tokenizer.
+
+    Raises UserError for two values with the same tokens, naming tool and parameter.
+    """
+    slots = tuple(t.slots(overflow) for t in tools)
+    null_id = tokenizer.special_id(NULL)
+
+    def empty(name: str) -> tuple[TokenTrie, int]:
+        return TokenTrie(tokenizer.special_id(opening(name))), tokenizer.special_id(closing(name))
+
+    trie, end = empty(FUNCTION)
+    for index, (tool, ids) in enumerate(zip(tools, tokenizer.encode_many([t.name for t in tools]), strict=True)):
+        # The function head is walked over all tools, so its leaves are legal for everyone: the mask names the tool.
+        trie.insert([*ids, end], index, index)
+        if sum(len(v) for v in trie.leaves.values()) != index + 1 or len(trie.leaves) != index + 1:
+            raise UserError(f"The tool name {tool.name!r} has the same tokens as another's.", "Rename one of them.")
+    if allow_null:
+        trie.insert([null_id], len(tools), NO_TOOL)
+    trie.finish()
+    heads = [HeadPlan(FUNCTION, trie.tokens[0], end, null_id, trie)]
+
+    for k in range(max((len(s) for s in slots), default=0)):
+        trie, end = empty(ARGUMENTS[k])
+        free: dict[int, Domain] = {}
+        for index, own in enumerate(slots):
+            if k >= len(own):
+                continue
+            slot = own[k]
+            if isinstance(slot.domain, Closed):
+                for value, ids in zip(slot.domain.values, tokenizer.encode_many(slot.domain.texts), strict=True):
+                    if not trie.insert([*ids, end], index, value):
+                        raise UserError(
+                            f"Tool {tools[index].name}, argument {k + 1}: {value!r} has the same tokens as another "
+                            "value.",
+                            "Remove or rename one of them.",
+                        )
+            else:
+                free[index] = slot.domain
+            if slot.optional:
+                trie.insert([null_id], index, ABSENT)
+        trie.finish()
+        heads.append(HeadPlan(ARGUMENTS[k], trie.tokens[0], end, null_id, trie, free))
+    return SchemaPlan(tuple(tools), slots, tuple(heads), allow_null)

@@ -1,0 +1,157 @@
+"""Prompt templates: the text around tools, instruction, history and observation belongs to the checkpoint.
+
+A template file `st_template.json` stands beside the weights. Its `template` is one string with `{variables}`; special
+tokens written in it are encoded as control tokens, everything between two of them as text, in one piece.
+Variables: `{tools}` (one JSON a line), `{instruction}`, `{history}`, `{observation}`, `{environment}` (the observation
+as a JSON list of strings, as published checkpoints want it).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rtcontrol.models.errors import UserError
+from rtcontrol.models.schema import Overflow, ToolSchema
+from rtcontrol.models.tokenizer import STTokenizer
+
+FILE_NAME = "st_template.json"
+HISTORY_LIMIT = 6
+VARIABLES = ("tools", "instruction", "history", "observation", "environment")
+COMPACT = {
+    "profile": "compact",
+    "template": "<|im_start|>{tools}<|im_end|>{instruction}<|im_end|>{history}<|im_end|>{observation}<|im_start|>",
+    "history_separator": "; ",
+    "overflow": "merge",
+}
+SIMPLETOOL_V1_TURNS = (
+    "<|im_start|>user\nenvironment: {environment}\nhistory: [{history}]\n\n{instruction}<|im_end|>\n"
+    "<|im_start|>assistant\n"
+)
+
+
+@dataclass(frozen=True)
+class Part:
+    """One piece of a template: a special token's id, or a run of text pieces (literals and variable names)."""
+
+    special: int | None
+    pieces: tuple[tuple[bool, str], ...] = ()  # (is a variable, literal or name)
+
+    def constant(self, variables: Sequence[str]) -> bool:
+        return all(not is_variable or name in variables for is_variable, name in self.pieces)
+
+
+class PromptTemplate:
+    """A template compiled for one tokenizer."""
+
+    def __init__(self, config: Mapping[str, Any], tokenizer: STTokenizer, where: str) -> None:
+        self.config = dict(config)
+        self.profile = str(config.get("profile", "custom"))
+        self.overflow: Overflow = config.get("overflow", "merge")
+        self._separator = str(config.get("history_separator", ", "))
+        self._tokenizer = tokenizer
+        template = config.get("template")
+        if not isinstance(template, str) or "{tools}" not in template or "{instruction}" not in template:
+            raise UserError(
+                f"{where}: no usable 'template'.", "It must be a string with {tools}, {instruction} and {observation}."
+            )
+        self.parts = _parse(template, tokenizer)
+
+    @classmethod
+    def load(cls, folder: Path, tokenizer: STTokenizer) -> PromptTemplate:
+        """Read the template beside the weights; raises UserError when it is missing or broken."""
+        path = folder / FILE_NAME
+        try:
+            config = json.loads(path.read_text("utf-8"))
+        except FileNotFoundError:
+            raise UserError(
+                f"{folder} has no {FILE_NAME}: the prompt's layout belongs to the checkpoint.",
+                "For a published SimpleTool checkpoint run `rtcontrol models adopt CHECKPOINT --template-from FILE`.",
+            ) from None
+        except (OSError, ValueError) as error:
+            raise UserError(f"{path} cannot be read ({error}).", "Restore the file that came with the weights.") from None
+        return cls(config, tokenizer, str(path))
+
+    def prefix_ids(self, tools: Sequence[ToolSchema]) -> list[int]:
+        """The ids that depend on the tools alone, up to the last special-token boundary: the part to be cached."""
+        return self._encode(self.parts[: self._cut], {"tools": tools_text(tools)})
+
+    def suffix_ids(self, instruction: str, observation: str, history: Sequence[str] = ()) -> list[int]:
+        """Everything after the prefix, up to where a head token follows."""
+        values = {
+            "instruction": instruction,
+            "observation": observation,
+            "environment": json.dumps([observation] if observation else [], ensure_ascii=False),
+            "history": self._separator.join(history[-HISTORY_LIMIT:]),
+        }
+        return self._encode(self.parts[self._cut :], values)
+
+    def render(
+        self, tools: Sequence[ToolSchema], instruction: str, observation: str, history: Sequence[str] = ()
+    ) -> str:
+        """The whole prompt as one string, for people and byte comparisons."""
+        values = {
+            "tools": tools_text(tools),
+            "instruction": instruction,
+            "observation": observation,
+            "environment": json.dumps([observation] if observation else [], ensure_ascii=False),
+            "history": self._separator.join(history[-HISTORY_LIMIT:]),
+        }
+        return str(self.config["template"]) if not values else _substitute(str(self.config["template"]), values)
+
+    @property
+    def _cut(self) -> int:
+        constant = 0
+        while constant < len(self.parts) and self.parts[constant].constant(("tools",)):
+            constant += 1
+        specials = [i for i in range(constant) if self.parts[i].special is not None]
+        return specials[-1] + 1 if specials else 0
+
+    def _encode(self, parts: Sequence[Part], values: Mapping[str, str]) -> list[int]:
+        ids: list[int] = []
+        for part in parts:
+            if part.special is not None:
+                ids.append(part.special)
+            else:
+                text = "".join(values[piece] if is_variable else piece for is_variable, piece in part.pieces)
+                if text:
+                    ids.extend(self._tokenizer.encode(text))
+        return ids
+
+
+def tools_text(tools: Sequence[ToolSchema]) -> str:
+    """The tools as the prompt shows them: one canonical JSON a line."""
+    return "\n".join(t.canonical_json() for t in tools)
+
+
+def _parse(template: str, tokenizer: STTokenizer) -> tuple[Part, ...]:
+    markers = sorted(tokenizer.specials, key=len, reverse=True)
+    pattern = "|".join([*(re.escape(m) for m in markers), *(re.escape(f"{{{v}}}") for v in VARIABLES)])
+    parts: list[Part] = []
+    run: list[tuple[bool, str]] = []
+    position = 0
+    for match in re.finditer(pattern, template):
+        if match.start() > position:
+            run.append((False, template[position : match.start()]))
+        position = match.end()
+        if match.group() in markers:
+            if run:
+                parts.append(Part(None, tuple(run)))
+                run = []
+            parts.append(Part(tokenizer.special_id(match.group())))
+        else:
+            run.append((True, match.group()[1:-1]))
+    if position < len(template):
+        run.append((False, template[position:]))
+    if run:
+        parts.append(Part(None, tuple(run)))
+    return tuple(parts)
+
+
+def _substitute(template: str, values: Mapping[str, str]) -> str:
+    # One pass, so that a value which contains "{tools}" stays as it is.
+    return re.sub("|".join(re.escape(f"{{{v}}}") for v in VARIABLES), lambda m: values[m.group()[1:-1]], template)

@@ -1,0 +1,165 @@
+"""Tool schemas: OpenAI-style JSON in, head order and canonical JSON out (design, section 3).
+
+Positions are all that `<argK>` knows, so a tool's `properties` are rewritten into head order: required parameters in
+their own order, then optional ones alphabetically (paper, appendix "Parameter Normalization").
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from rtcontrol.models.domain import MAX_CLOSED, Closed, Domain, Free, closed, domain_of, same
+from rtcontrol.models.errors import UserError
+
+MAX_HEADS = 6
+ABSENT = object()
+Overflow = Literal["merge", "cut"]
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One parameter of a tool: its own JSON schema (with description), and what follows from it."""
+
+    name: str
+    schema: Mapping[str, Any]
+    required: bool
+    domain: Domain
+    group: str | None
+
+
+@dataclass(frozen=True)
+class Slot:
+    """What one argument head carries: a parameter, or several merged into one JSON object (group or overflow)."""
+
+    parameters: tuple[Parameter, ...]
+    domain: Domain
+    optional: bool
+    merged: bool
+
+    def arguments(self, value: Any) -> dict[str, Any]:
+        """The slot's decoded value as named arguments."""
+        return dict(value) if self.merged else {self.parameters[0].name: value}
+
+    def value(self, arguments: Mapping[str, Any]) -> Any:
+        """The slot's value in a call's arguments, `ABSENT` when every parameter of it is left out."""
+        present = {p.name: arguments[p.name] for p in self.parameters if p.name in arguments}
+        if not present:
+            return {} if self.merged and not self.optional else ABSENT
+        return present if self.merged else present[self.parameters[0].name]
+
+
+@dataclass(frozen=True)
+class ToolSchema:
+    """One tool in head order."""
+
+    name: str
+    description: str
+    parameters: tuple[Parameter, ...]
+
+    @classmethod
+    def from_openai(cls, tool: Mapping[str, Any]) -> ToolSchema:
+        """Read one OpenAI-style definition (with or without the `{"type": "function"}` wrapper).
+
+        Raises UserError naming tool and parameter, and what to write instead.
+        """
+        body = tool.get("function", tool)
+        name = body.get("name") if isinstance(body, Mapping) else None
+        if not isinstance(name, str) or not name:
+            raise UserError(f"A tool without a name: {json.dumps(tool)[:120]}.", "Give it a 'name'.")
+        schema = body.get("parameters") or {"type": "object", "properties": {}}
+        properties: Mapping[str, Any] = schema.get("properties", {})
+        required = list(schema.get("required", []))
+        if missing := [r for r in required if r not in properties]:
+            raise UserError(f"Tool {name}: {missing} are required but not among its properties.", "Define them.")
+        order = [p for p in properties if p in required] + sorted(p for p in properties if p not in required)
+        parameters = tuple(_parameter(name, p, properties[p], p in required, schema.get("$defs")) for p in order)
+        return cls(name, str(body.get("description", "")), parameters)
+
+    def to_openai(self) -> dict[str, Any]:
+        """The definition in head order, as the model reads it."""
+        schema: dict[str, Any] = {
+            "type": "object",
+            "properties": {p.name: dict(p.schema) for p in self.parameters},
+            "required": [p.name for p in self.parameters if p.required],
+        }
+        body = {"name": self.name, "description": self.description, "parameters": schema}
+        return {"type": "function", "function": body}
+
+    def canonical_json(self) -> str:
+        """One line of JSON, the same bytes for the same tool."""
+        return json.dumps(self.to_openai(), ensure_ascii=False)
+
+    def slots(self, overflow: Overflow = "merge") -> tuple[Slot, ...]:
+        """The argument heads of this tool, at most six: groups merged, then the overflow merged into head 6 or cut."""
+        units: list[list[Parameter]] = []
+        groups: dict[str, list[Parameter]] = {}
+        for p in self.parameters:
+            if p.group is not None and p.group in groups:
+                groups[p.group].append(p)
+                continue
+            units.append([p])
+            if p.group is not None:
+                groups[p.group] = units[-1]
+        if len(units) > MAX_HEADS:
+            rest = [p for unit in units[MAX_HEADS - 1 :] for p in unit]
+            units = units[:MAX_HEADS] if overflow == "cut" else [*units[: MAX_HEADS - 1], rest]
+        return tuple(_slot(self.name, unit) for unit in units)
+
+
+def _parameter(tool: str, name: str, schema: Any, required: bool, defs: Any) -> Parameter:
+    where = f"Tool {tool}, parameter {name}"
+    if not isinstance(schema, Mapping):
+        raise UserError(f"{where}: its schema is {schema!r}.", "Write a JSON schema object.")
+    schema = {**schema, **({"$defs": defs} if defs and "$ref" in json.dumps(schema) else {})}
+    domain = domain_of(schema, where)
+    default = schema.get("default")
+    if default is not None and isinstance(domain, Closed) and not any(_close(default, v) for v in domain.values):
+        shown = ", ".join(domain.texts[:12]) + (", ..." if len(domain.texts) > 12 else "")
+        raise UserError(f"{where}: the default {default!r} is outside its domain ({shown}).", "Choose one of these.")
+    return Parameter(name, schema, required, domain, schema.get("x-group"))
+
+
+def _close(default: Any, value: Any) -> bool:
+    # A default of 1 for a number parameter means 1.0.
+    numbers = isinstance(default, int | float) and isinstance(value, float) and not isinstance(default, bool)
+    return bool(default == value) if numbers else same(default, value)
+
+
+def _slot(tool: str, unit: Sequence[Parameter]) -> Slot:
+    optional = not any(p.required for p in unit)
+    if len(unit) == 1:
+        return Slot((unit[0],), unit[0].domain, optional, merged=False)
+    where = f"Tool {tool}, parameters {', '.join(p.name for p in unit)} in one head"
+    names = [p.name for p in unit]
+    options: list[list[Any]] = []
+    size = 1
+    for p in unit:
+        values = [] if isinstance(p.domain, Free) else list(p.domain.values) + ([] if p.required else [ABSENT])
+        options.append(values)
+        size *= len(values)
+    if 0 < size <= MAX_CLOSED:
+        rows = [dict(zip(names, row, strict=True)) for row in itertools.product(*options)]
+        values = tuple({k: v for k, v in row.items() if v is not ABSENT} for row in rows)
+        return Slot(tuple(unit), closed(tuple(v for v in values if v), where), optional, merged=True)
+    schema = {
+        "type": "object",
+        "properties": {p.name: dict(p.schema) for p in unit},
+        "required": [p.name for p in unit if p.required],
+        "additionalProperties": False,
+    }
+    return Slot(tuple(unit), Free(schema), optional, merged=True)
+
+
+def tool_schemas(tools: Sequence[Mapping[str, Any]]) -> tuple[ToolSchema, ...]:
+    """All tools of an agent; duplicate names and an empty list are refused."""
+    schemas = tuple(ToolSchema.from_openai(t) for t in tools)
+    if not schemas:
+        raise UserError("No tools.", "Give the agent at least one tool.")
+    names = [s.name for s in schemas]
+    if twice := sorted({n for n in names if names.count(n) > 1}):
+        raise UserError(f"Two tools are called {twice[0]!r}.", "Rename one of them.")
+    return schemas

@@ -1,0 +1,84 @@
+"""The checkpoint's tokenizer, with one rule on top: text is never control."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from tokenizers import AddedToken, Tokenizer
+
+from rtcontrol.models.errors import UserError
+
+
+class STTokenizer:
+    """Encodes text with special tokens disabled; control tokens are only reached by name through `special_id`.
+
+    A text that contains `<|im_end|>`, `<function>` or `<|null|>` is encoded like any other characters.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        # A copy, because the setting below belongs to this use and not to the caller's object.
+        self._text = Tokenizer.from_str(tokenizer.to_str())
+        self._text.encode_special_tokens = True
+        self._text.no_padding()
+        self._text.no_truncation()
+        added = self._text.get_added_tokens_decoder()
+        self._special = {str(t.content): i for i, t in added.items() if t.special}
+
+    @classmethod
+    def load(cls, path: Path) -> STTokenizer:
+        """Read a `tokenizer.json`; raises UserError when it is not one."""
+        try:
+            return cls(Tokenizer.from_file(str(path)))
+        except Exception as error:  # the library raises plain Exception
+            raise UserError(
+                f"{path} is no tokenizer file ({error}).", "Point --model at a complete checkpoint folder."
+            ) from error
+
+    @property
+    def size(self) -> int:
+        """Ids in use, special tokens included."""
+        return int(self._text.get_vocab_size(with_added_tokens=True))
+
+    @property
+    def specials(self) -> tuple[str, ...]:
+        return tuple(self._special)
+
+    def special_id(self, token: str) -> int:
+        """The id of a special token; raises KeyError when the tokenizer has none of that name."""
+        return self._special[token]
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of plain text; markers inside it stay text."""
+        return list(self._text.encode(text, add_special_tokens=False).ids)
+
+    def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
+        """`encode` of each text."""
+        return [list(e.ids) for e in self._text.encode_batch(list(texts), add_special_tokens=False)]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of ids, special tokens shown by name."""
+        return str(self._text.decode(list(ids), skip_special_tokens=False))
+
+    def token_bytes(self) -> list[bytes]:
+        """The bytes of every id of a byte-level vocabulary (special tokens: their name)."""
+        table = _byte_level_table()
+        found: list[bytes] = [b""] * self.size
+        special = set(self._special.values())
+        for token, index in self._text.get_vocab(with_added_tokens=True).items():
+            plain = index in special or any(c not in table for c in token)
+            found[index] = token.encode() if plain else bytes(table[c] for c in token)
+        return found
+
+
+def add_st_tokens(tokenizer: Tokenizer, tokens: Sequence[str]) -> None:
+    """Add special tokens to a base tokenizer as the paper does: special, not normalised, nothing stripped."""
+    tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in tokens])
+
+
+def _byte_level_table() -> dict[str, int]:
+    """Character -> byte of the byte-level alphabet: printable bytes stand for themselves, the rest follow from 256."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    table = {chr(b): b for b in printable}
+    rest = (b for b in range(256) if b not in set(printable))
+    return table | {chr(256 + n): b for n, b in enumerate(rest)}
