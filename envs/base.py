@@ -1,0 +1,92 @@
+"""What the control loop sees of a place where calls act, and what the author of such a place writes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from rtcontrol.models.call import Call
+
+ClockKind = Literal["wall", "lockstep"]
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """One look at the world.
+
+    `seq` grows by one with every observation made, so whoever takes only the freshest can count the superseded ones;
+    `epoch` grows with every reset; `t_capture_ns` is CLOCK_MONOTONIC.
+    """
+
+    seq: int
+    epoch: int
+    t_capture_ns: int
+    data: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Episode:
+    """A finished episode. `ret` is the return (sum of rewards); `success` is None where nothing was there to judge."""
+
+    seed: int
+    ret: float
+    success: bool | None
+    seconds: float
+    detail: dict[str, Any] = field(default_factory=dict)
+
+
+class Simulation(Protocol):
+    """What an environment's author writes: a world that stands still until it is stepped.
+
+    `step_s` is the native physics step in seconds. `bindings` maps a tool's name to the function that acts on the
+    world; what it sets stays in force until the next call. `outcome()` is not None from the end of an episode until
+    the next `reset`.
+    """
+
+    step_s: float
+    bindings: Mapping[str, Callable[..., Any]]
+
+    def reset(self, seed: int) -> None: ...
+
+    def step(self) -> None: ...
+
+    def observe(self) -> Mapping[str, Any]: ...
+
+    def outcome(self) -> Episode | None: ...
+
+    def instruct(self, text: str) -> None:
+        """The instruction changed: judge accordingly."""
+
+
+class Environment(Protocol):
+    """A running world, as the control loop sees it.
+
+    `start` takes the seeds of the episodes in order (an iterable, or the first of consecutive ones) and how many
+    episodes to run (None: no end). `latest` never blocks. `execute` gives False when the epoch is over and drops the
+    call. `advance` lets a lockstep world run `dt_ns` (whole native steps, the remainder carried); it does nothing
+    under the wall clock.
+    """
+
+    name: str
+
+    @property
+    def bindings(self) -> Mapping[str, Callable[..., Any]]: ...
+
+    @property
+    def finished(self) -> bool: ...
+
+    @property
+    def episodes(self) -> list[Episode]: ...
+
+    def start(self, clock: ClockKind, seeds: int | Iterable[int] = 0, episodes: int | None = None) -> None: ...
+
+    def latest(self) -> Observation | None: ...
+
+    def execute(self, call: Call, epoch: int) -> bool: ...
+
+    def advance(self, dt_ns: int) -> None: ...
+
+    def instruct(self, text: str) -> None: ...
+
+    def close(self) -> None: ...
