@@ -14,7 +14,8 @@ from rtcontrol.models.special import ARGUMENTS, FUNCTION, NULL, closing, opening
 from rtcontrol.models.tokenizer import STTokenizer
 from rtcontrol.models.trie import TokenTrie
 
-NO_TOOL = -1  # the leaf of a null function head
+NO_TOOL = -1  # the value of a null function head
+ANY_TOOL = 0  # the function head is walked before a tool is chosen: its leaves are legal under one common bit
 
 
 @dataclass(frozen=True)
@@ -92,12 +93,10 @@ def compile_plan(
 
     trie, end = empty(FUNCTION)
     for index, (tool, ids) in enumerate(zip(tools, tokenizer.encode_many([t.name for t in tools]), strict=True)):
-        # The function head is walked over all tools, so its leaves are legal for everyone: the mask names the tool.
-        trie.insert([*ids, end], index, index)
-        if sum(len(v) for v in trie.leaves.values()) != index + 1 or len(trie.leaves) != index + 1:
+        if not trie.insert([*ids, end], ANY_TOOL, index):
             raise UserError(f"The tool name {tool.name!r} has the same tokens as another's.", "Rename one of them.")
     if allow_null:
-        trie.insert([null_id], len(tools), NO_TOOL)
+        trie.insert([null_id], ANY_TOOL, NO_TOOL)
     trie.finish()
     heads = [HeadPlan(FUNCTION, trie.tokens[0], end, null_id, trie)]
 

@@ -1,0 +1,99 @@
+"""The unit of training data: what the model saw, and the call it should have made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rtcontrol.models.call import Call
+from rtcontrol.models.plan import SchemaPlan
+from rtcontrol.models.prompt import PromptTemplate
+from rtcontrol.models.tokenizer import STTokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One decision to imitate; `call` None trains the null function head."""
+
+    instruction: str
+    observation: str
+    call: Call | None
+    history: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class HeadTarget:
+    """One head of one row: input ids start with the head token, `labels[i]` is what follows `ids[i]`."""
+
+    ids: tuple[int, ...]
+    labels: tuple[int, ...]
+    weights: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class EncodedRow:
+    """A row as ids: the suffix after the shared tools prefix, and its heads."""
+
+    suffix: tuple[int, ...]
+    heads: tuple[HeadTarget, ...]
+
+
+@dataclass(frozen=True)
+class LossWeights:
+    """Head loss weights (paper, appendix "Training Hyperparameters"); `end` scales the label of the end token, which is
+    nearly always forced."""
+
+    function: float = 2.0
+    arguments: tuple[float, ...] = (1.1, 1.2, 1.3, 1.4, 1.5, 1.6)
+    end: float = 0.1
+
+    def of(self, head: int) -> float:
+        """The weight of the plan's head number `head` (0 is the function)."""
+        return self.function if head == 0 else self.arguments[head - 1]
+
+
+class RowEncoder:
+    """Encodes rows for one template, tokenizer and plan."""
+
+    def __init__(
+        self, template: PromptTemplate, tokenizer: STTokenizer, plan: SchemaPlan, weights: LossWeights | None = None
+    ) -> None:
+        self.prefix = tuple(template.prefix_ids(plan.tools))
+        self.plan = plan
+        self._template = template
+        self._tokenizer = tokenizer
+        self._weights = weights or LossWeights()
+        self._heads: dict[tuple[str, str | None], HeadTarget] = {}
+
+    def encode(self, row: Row, forced: bool = True) -> EncodedRow:
+        """Ids and labels of one row; without `forced` those that the constrained walk never asks for are left out
+        (labels from a value's last branching token on, heads that cannot branch)."""
+        suffix = self._template.suffix_ids(row.instruction, row.observation, row.history)
+        heads = [self._head(k, text) for k, (_, text) in enumerate(self.plan.head_values(row.call))]
+        if not forced:
+            heads = [h for k, head in enumerate(heads) if (h := self._asked(k, head)).ids]
+        return EncodedRow(tuple(suffix), tuple(heads))
+
+    def _asked(self, k: int, target: HeadTarget) -> HeadTarget:
+        head = self.plan.heads[k]
+        if head.free:
+            return target
+        node, last = 0, 0
+        for i, label in enumerate(target.labels):
+            if len(head.trie.children[node]) > 1:
+                last = i + 1
+            node = head.trie.children[node][label]
+        return HeadTarget(target.ids[:last], target.labels[:last], target.weights[:last])
+
+    def _head(self, k: int, text: str | None) -> HeadTarget:
+        head = self.plan.heads[k]
+        key = (head.name, text)
+        if key not in self._heads:
+            weight = self._weights.of(k)
+            if text is None:
+                target = HeadTarget((head.head_id,), (head.null_id,), (weight,))
+            else:
+                value = self._tokenizer.encode(text)
+                ends = (*[weight] * len(value), weight * self._weights.end)
+                target = HeadTarget((head.head_id, *value), (*value, head.end_id), ends)
+            self._heads[key] = target
+        return self._heads[key]

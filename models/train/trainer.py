@@ -1,0 +1,161 @@
+"""The training loop: rows in chunks, packed trees, AdamW with a cosine schedule, resumable at every checkpoint."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rtcontrol.models.errors import UserError
+from rtcontrol.models.train.loss import tree_loss
+from rtcontrol.models.train.packing import PackedBatch, pack
+from rtcontrol.models.train.rows import Row, RowEncoder
+
+RowSource = Callable[[int], Sequence[Row]]
+Progress = Callable[[dict[str, Any]], None]
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """Hyperparameters. `group` samples share a prefix in one tree, `trees` make a batch; `samples` is the whole run;
+    `forced_share` of the rows also train labels that a constrained walk never asks for (other engines need them)."""
+
+    samples: int
+    seed: int = 0
+    group: int = 32
+    trees: int = 2
+    run: int = 4
+    learning_rate: float = 1e-3
+    final_rate: float = 0.03
+    warmup: float = 0.02
+    weight_decay: float = 0.01
+    clip: float = 1.0
+    forced_share: float = 0.1
+    bf16: bool = True
+    save_every_s: float = 120.0
+
+
+def group_rows(rows: Sequence[Row], config: TrainConfig, rng: random.Random) -> list[list[Row]]:
+    """Cut rows into shuffled groups; runs of `config.run` rows keep one instruction, so that a tree shares its tokens."""
+    ordered = sorted(rows, key=lambda r: (r.instruction, r.history, rng.random()))
+    runs = [ordered[i : i + config.run] for i in range(0, len(ordered), config.run)]
+    rng.shuffle(runs)
+    flat = [row for run in runs for row in run]
+    return [flat[i : i + config.group] for i in range(0, len(flat), config.group)]
+
+
+class Trainer:
+    """Trains a Hugging Face causal LM on rows from `source(chunk)`; everything is saved under `out`.
+
+    Raises UserError when `out` holds a run with another configuration.
+    """
+
+    def __init__(self, model: Any, encoder: RowEncoder, source: RowSource, config: TrainConfig, out: Path) -> None:
+        self.model, self.encoder, self.source, self.config, self.out = model, encoder, source, config, out
+        decay = [p for p in model.parameters() if p.dim() >= 2]
+        rest = [p for p in model.parameters() if p.dim() < 2]
+        self.optimizer = torch.optim.AdamW(
+            [{"params": decay, "weight_decay": config.weight_decay}, {"params": rest, "weight_decay": 0.0}],
+            lr=config.learning_rate,
+            betas=(0.9, 0.95),
+        )
+        self.samples = self.chunk = 0
+        self.seconds = 0.0
+        out.mkdir(parents=True, exist_ok=True)
+        if (out / "state.pt").is_file():
+            self._resume()
+
+    def run(self, progress: Progress | None = None) -> None:
+        """Train until `config.samples`; `progress` gets a dict with samples, loss, accuracy, samples_per_s, rate."""
+        self.model.train()
+        started = saved = time.monotonic()
+        before = self.seconds
+        while self.samples < self.config.samples:
+            rng = random.Random(f"{self.config.seed}/{self.chunk}")
+            groups = group_rows(self.source(self.chunk), self.config, rng)
+            losses: list[float] = []
+            right = labels = first = 0
+            for i in range(0, len(groups), self.config.trees):
+                batch = self._batch(groups[i : i + self.config.trees], rng)
+                loss, correct = self._step(batch)
+                losses.append(loss)
+                right += int(correct.sum())
+                labels += len(correct)
+                first += batch.samples
+                self.samples += batch.samples
+            self.chunk += 1
+            self.seconds = before + time.monotonic() - started
+            line = {
+                "samples": self.samples,
+                "loss": round(sum(losses) / len(losses), 4),
+                "accuracy": round(right / labels, 4),
+                "rate": self.rate(),
+                "seconds": round(self.seconds, 1),
+                "samples_per_s": round(self.samples / max(self.seconds, 1e-9), 1),
+            }
+            with (self.out / "log.jsonl").open("a") as log:
+                log.write(json.dumps(line) + "\n")
+            if progress:
+                progress(line)
+            if time.monotonic() - saved > self.config.save_every_s:
+                self.save()
+                saved = time.monotonic()
+        self.save()
+
+    def rate(self) -> float:
+        """The learning rate now: linear warm-up, then cosine to `final_rate` of the peak."""
+        done = self.samples / self.config.samples
+        if done < self.config.warmup:
+            return self.config.learning_rate * max(done, 1e-3) / self.config.warmup
+        cosine = 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
+        return self.config.learning_rate * (self.config.final_rate + (1 - self.config.final_rate) * cosine)
+
+    def save(self) -> None:
+        """Write the resumable state; the old one stays until the new one is whole."""
+        state = {
+            "config": asdict(self.config),
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "samples": self.samples,
+            "chunk": self.chunk,
+            "seconds": self.seconds,
+        }
+        torch.save(state, self.out / "state.tmp")
+        os.replace(self.out / "state.tmp", self.out / "state.pt")
+
+    def _batch(self, groups: Sequence[Sequence[Row]], rng: random.Random) -> PackedBatch:
+        share = self.config.forced_share
+        encoded = [[self.encoder.encode(row, forced=rng.random() < share) for row in group] for group in groups]
+        return pack(self.encoder.prefix, encoded)
+
+    def _step(self, batch: PackedBatch) -> tuple[float, torch.Tensor]:
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.rate()
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.config.bf16):
+            loss, correct = tree_loss(self.model, batch)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return float(loss.detach()), correct
+
+    def _resume(self) -> None:
+        state = torch.load(self.out / "state.pt", weights_only=True)
+        was, now = state["config"], asdict(self.config)
+        if was != now:
+            differs = {k: (was.get(k), v) for k, v in now.items() if was.get(k) != v}
+            raise UserError(
+                f"{self.out} holds a run with another configuration (was, is): {differs}.",
+                "Continue with the old settings, or give another --out.",
+            )
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.samples, self.chunk, self.seconds = state["samples"], state["chunk"], state["seconds"]

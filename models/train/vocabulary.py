@@ -1,0 +1,59 @@
+"""A small lossless tokenizer for controller models that are trained from scratch.
+
+Every word and number of the training text is one token, with and without a leading space; anything else falls back to
+bytes, so any UTF-8 schema or instruction goes through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+
+from rtcontrol.models.special import ST_TOKENS
+from rtcontrol.models.tokenizer import add_st_tokens
+
+CONTROL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+# Signed numbers with their space, letter runs, underscores, punctuation runs, white space: together they cover all text.
+PIECES = r" ?-?\p{N}+(?:\.\p{N}+)?| ?\p{L}+|_| ?[^\s\p{L}\p{N}_]+|\s+"
+
+
+def build_tokenizer(texts: Iterable[str], numbers: Iterable[str] = ()) -> Tokenizer:
+    """A byte-level tokenizer whose pieces are those of `texts` (each word also capitalised and without its space) and
+    `numbers` (with and without a leading space), then the 17 ST tokens."""
+    splitter = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(PIECES), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    pieces: dict[str, None] = {}
+    for text in texts:
+        for piece, _ in splitter.pre_tokenize_str(text):
+            bare = piece.removeprefix("Ġ")
+            for form in (piece, bare, bare.capitalize(), f"Ġ{bare}") if bare.isalpha() else (piece,):
+                pieces[form] = None
+    for number in numbers:
+        pieces[number] = pieces[f"Ġ{number}"] = None
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {token: i for i, token in enumerate(alphabet)}
+    for piece in sorted(pieces):
+        vocabulary.setdefault(piece, len(vocabulary))
+    # No merges: a piece is either one token (ignore_merges looks it up whole) or its bytes.
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[], ignore_merges=True))
+    tokenizer.pre_tokenizer = splitter
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(list(CONTROL_TOKENS))
+    add_st_tokens(tokenizer, ST_TOKENS)
+    return tokenizer
+
+
+def number_words(limit: int = 200, decimal_limit: float = 2.0) -> list[str]:
+    """Signed integers up to `limit`, and decimals of one and two digits up to `decimal_limit`."""
+    words = [str(i) for i in range(-limit, limit + 1)]
+    hundredths = int(decimal_limit * 100)
+    for i in range(-hundredths, hundredths + 1):
+        words.append(f"{i / 100:.2f}")
+        if i % 10 == 0:
+            words.append(f"{i / 100:.1f}")
+    return [w for w in words if w not in ("-0.00", "-0.0")]
