@@ -1,0 +1,46 @@
+"""The agent that flies the lander: two engines in coarse steps, the state as integers in hundredths."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from rtcontrol.agents.agent import Agent, Fallback
+from rtcontrol.agents.domains import OneOf
+from rtcontrol.agents.tool import Tools, tool
+from rtcontrol.models.call import Call
+
+CLAMP = 200
+
+
+@tool
+def engines(
+    main: Annotated[int, OneOf(0, 50, 60, 70, 80, 90, 100)],
+    side: Annotated[int, OneOf(-100, -50, 0, 50, 100)],
+) -> None:
+    """Set the main engine and the side engines, in percent of thrust; positive side pushes and tips to the right."""
+
+
+def observe(data: Mapping[str, Any]) -> str:
+    """The state in hundredths, rounded and clamped to [-200, 200]: `x -12 y 70 vx 3 vy -20 angle 4 spin -2 legs 0 0`.
+
+    `legs` is ground contact, left and right, 0 or 1.
+    """
+    text = " ".join(f"{name} {_hundredths(data[name])}" for name in ("x", "y", "vx", "vy", "angle", "spin"))
+    return f"{text} legs {int(data['left_leg'])} {int(data['right_leg'])}"
+
+
+def _hundredths(value: float) -> int:
+    return max(-CLAMP, min(CLAMP, round(value * 100)))
+
+
+agent = Agent(
+    name="lander",
+    description="Flies LunarLander: lands on the pad or a side of it, hovers at a place, as told in plain words.",
+    tools=Tools([engines]),
+    observe=observe,
+    instruction="land on the pad",
+    fallback=Fallback(Call("engines", {"main": 0, "side": 0}), hold_ms=500.0),
+    model="lander",
+    history=0,
+)
