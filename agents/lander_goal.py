@@ -8,15 +8,16 @@ from typing import Literal
 
 Kind = Literal["land", "left", "right", "hover"]
 
-LEFT_WORDS = frozenset({"left", "west", "western", "leftward", "leftwards"})
-RIGHT_WORDS = frozenset({"right", "east", "eastern", "rightward", "rightwards"})
+LEFT_WORDS = frozenset({"left", "leftmost", "leftward", "leftwards", "west", "western", "port"})
+RIGHT_WORDS = frozenset({"right", "rightmost", "rightward", "rightwards", "east", "eastern", "starboard"})
 HOVER_WORDS = frozenset(
     "hover hovering hold holding float floating hang hanging stay staying remain keep keeping wait waiting "
     "height altitude station aloft airborne high above flying".split()
 )
 LAND_WORDS = frozenset(
-    "land landing touch touchdown down descend settle park set pad ground base perch arrive alight".split()
+    "land landing touch touchdown down descend settle park pad platform zone ground perch alight centre center middle".split()
 )
+_EXCLUDED = re.compile(r"\bnot (?:on |to )?(?:the )?(?:left|right)\b")
 _TOKEN = re.compile(r"[a-z]+|[-+]?\d+(?:\.\d+)?")
 
 
@@ -46,14 +47,14 @@ def _number(value: float) -> str:
 def recognise(text: str) -> Goal | None:
     """The goal that an instruction plainly names, or None: a rule for the judge, never a way to control.
 
-    A hover word together with a number asks for a hover: the number after the word `x` is the place, the other the
-    height; two bare numbers are x, then y. Else `left`/`right` (one of them) names a side of the pad, else a landing
-    word the pad itself.
+    A hover word, `x` or `y` together with a number asks for a hover: the number after the word `x` is the place, the other the
+    height; two bare numbers are x, then y. Else `left`/`right` (one of them; "not on the right" does not count) names
+    a side of the pad, else a landing word or `centre` the pad itself.
     """
-    words = _TOKEN.findall(text.lower())
+    words = _TOKEN.findall(_EXCLUDED.sub(" ", text.lower()))
     numbers = [i for i, word in enumerate(words) if word[-1].isdigit()]
     seen = frozenset(words)
-    if numbers and seen & HOVER_WORDS:
+    if numbers and seen & (HOVER_WORDS | {"x", "y"}):
         return _hover(words, numbers)
     left, right = bool(seen & LEFT_WORDS), bool(seen & RIGHT_WORDS)
     if left != right:
