@@ -11,6 +11,7 @@ from rtcontrol.agents.tool import Tools, tool
 from rtcontrol.models.call import Call
 
 CLAMP = 200
+STATE = ("x", "y", "vx", "vy", "angle", "spin")
 
 
 @tool
@@ -26,8 +27,15 @@ def observe(data: Mapping[str, Any]) -> str:
 
     `legs` is ground contact, left and right, 0 or 1.
     """
-    text = " ".join(f"{name} {_hundredths(data[name])}" for name in ("x", "y", "vx", "vy", "angle", "spin"))
+    text = " ".join(f"{name} {_hundredths(data[name])}" for name in STATE)
     return f"{text} legs {int(data['left_leg'])} {int(data['right_leg'])}"
+
+
+def read_back(text: str) -> dict[str, float]:
+    """The state that an observation text shows, rounded and clamped as it is: all that its reader can know."""
+    words = text.split()
+    state = {name: int(words[2 * i + 1]) / 100 for i, name in enumerate(STATE)}
+    return {**state, "left_leg": float(words[-2]), "right_leg": float(words[-1])}
 
 
 def _hundredths(value: float) -> int:

@@ -10,13 +10,16 @@ Kind = Literal["land", "left", "right", "hover"]
 
 LEFT_WORDS = frozenset({"left", "leftmost", "leftward", "leftwards", "west", "western", "port"})
 RIGHT_WORDS = frozenset({"right", "rightmost", "rightward", "rightwards", "east", "eastern", "starboard"})
-HOVER_WORDS = frozenset(
-    "hover hovering hold holding float floating hang hanging stay staying remain keep keeping wait waiting "
-    "height altitude station aloft airborne high above flying".split()
-)
-LAND_WORDS = frozenset(
-    "land landing touch touchdown down descend settle park pad platform zone ground perch alight centre center middle".split()
-)
+# fmt: off
+HOVER_WORDS = frozenset({
+    "hover", "hovering", "hold", "holding", "float", "floating", "hang", "hanging", "stay", "staying", "remain",
+    "keep", "keeping", "wait", "waiting", "height", "altitude", "station", "aloft", "airborne", "high", "above",
+})
+LAND_WORDS = frozenset({
+    "land", "landing", "touch", "touchdown", "down", "descend", "settle", "park", "pad", "platform", "zone", "ground",
+    "perch", "alight", "centre", "center", "middle",
+})
+# fmt: on
 _EXCLUDED = re.compile(r"\bnot (?:on |to )?(?:the )?(?:left|right)\b")
 _TOKEN = re.compile(r"[a-z]+|[-+]?\d+(?:\.\d+)?")
 
@@ -40,8 +43,7 @@ class Goal:
 
 def _number(value: float) -> str:
     """Two decimals at the most, one at the least: 0.7, -0.25, 0.0."""
-    text = f"{value:.2f}"
-    return text[:-1] if text.endswith("0") else text
+    return f"{value:.2f}".removesuffix("0")
 
 
 def recognise(text: str) -> Goal | None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium.envs.box2d.lunar_lander import FPS, SCALE, VIEWPORT_H, VIEWPORT_W
 
 from rtcontrol.agents.lander_goal import Goal, recognise
 from rtcontrol.envs.base import Episode
@@ -84,6 +86,24 @@ class Lander:
         self._action[:] = engine_action(0, 0)
         self._judge.reset(self._goal)
 
+    def place(self, x: float, y: float, vx: float, vy: float, angle: float, spin: float) -> None:
+        """Move the lander, legs and all, to a state in observation units: a start for training, well above ground."""
+        lander, legs = self._env.lander, self._env.legs
+        centre = lander.position.copy()
+        rise = (y - self._state[1]) * (VIEWPORT_H / SCALE / 2)
+        shift = ((x - self._state[0]) * (VIEWPORT_W / SCALE / 2), rise)
+        turn = angle - lander.angle
+        cos, sin = math.cos(turn), math.sin(turn)
+        velocity = (vx * FPS / (VIEWPORT_W / SCALE / 2), vy * FPS / (VIEWPORT_H / SCALE / 2))
+        omega = spin * FPS / 20.0
+        for body in (lander, *legs):
+            arm = body.position - centre
+            arm = (cos * arm.x - sin * arm.y, sin * arm.x + cos * arm.y)
+            body.transform = ((centre.x + shift[0] + arm[0], centre.y + shift[1] + arm[1]), body.angle + turn)
+            body.linearVelocity = (velocity[0] - omega * arm[1], velocity[1] + omega * arm[0])
+            body.angularVelocity = omega
+        self.step()
+
     def step(self) -> None:
         """One physics step of 20 ms under the engines last set; nothing once the episode is over."""
         if self._judge.end is not None:
@@ -127,6 +147,11 @@ class Lander:
             self._steps * self.step_s,
             self._judge.detail(x, y),
         )
+
+    def judge_by(self, goal: Goal | None) -> None:
+        """Judge by `goal` from now on, whatever the instruction says; None: by the instructions still to come."""
+        self._fixed = self._goal = goal
+        self._judge.change(goal)
 
     def instruct(self, text: str) -> None:
         """Judge by what `text` asks for, from now on; an instruction that names no goal is not judged."""
