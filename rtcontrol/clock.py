@@ -1,0 +1,164 @@
+"""When the next tick begins: an absolute grid in wall-clock time, or a lockstep world that waits for the controller."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from rtcontrol.hosts.base import DecisionReply, Host
+
+# The kernel wakes a sleeper up to about 0.1 ms late (timer slack 50 us, a context switch); the rest is polled.
+SPIN_NS = 200_000
+# The longest single sleep, so that a signal's flag is seen soon even at 0.1 Hz.
+MAX_SLEEP_NS = 50_000_000
+
+
+class RateClock:
+    """Absolute grid of releases r_k = t0 + k * period on CLOCK_MONOTONIC.
+
+    Late by whole periods, it skips those releases and keeps the phase; it never bursts to catch up.
+    """
+
+    def __init__(self, period_ns: int) -> None:
+        if period_ns <= 0:
+            raise ValueError(f"period_ns={period_ns} must be > 0")
+        self.period_ns = period_ns
+        self._t0_ns = 0
+        self._next = 0
+
+    def start(self, t0_ns: int) -> None:
+        """Release 0 is at `t0_ns`."""
+        self._t0_ns, self._next = t0_ns, 0
+
+    @property
+    def next_release_ns(self) -> int:
+        return self._t0_ns + self._next * self.period_ns
+
+    def take(self, now_ns: int) -> tuple[int, int, int]:
+        """Start the release that is due: (its index k, r_k, how many releases before it were skipped).
+
+        The invariant afterwards: r_k <= now < r_k + period, unless no release is due (ValueError).
+        """
+        late_ns = now_ns - self.next_release_ns
+        if late_ns < 0:
+            raise ValueError(f"release {self._next} is {-late_ns} ns ahead")
+        skipped = late_ns // self.period_ns
+        k = self._next + skipped
+        self._next = k + 1
+        return k, self._t0_ns + k * self.period_ns, skipped
+
+
+class LoopClock(Protocol):
+    """What the control loop asks of a clock; times are CLOCK_MONOTONIC nanoseconds.
+
+    `enforced` says whether a deadline ends a tick (wall) or is only compared with it afterwards (lockstep).
+    `effective_ns` is the world's time, which limits how long a call is held.
+    """
+
+    enforced: bool
+
+    def start(self) -> tuple[int, int]:
+        """Set the first release; gives its instant, and the world's time (`effective_ns`) then."""
+
+    def wait(self, event_ns: int | None, host: Host, in_flight: bool) -> DecisionReply | None:
+        """Until `event_ns`, the next release or a reply, whichever is first (or a little while: call it again)."""
+
+    def due(self, now_ns: int) -> bool: ...
+
+    def take(self, now_ns: int) -> tuple[int, int, int]: ...
+
+    def effective_ns(self) -> int: ...
+
+    def slack_ns(self) -> int:
+        """How long nothing is due when no decision is in flight."""
+
+
+class WallClock:
+    """The world runs on whatever the controller does: releases on an absolute grid, deadlines enforced."""
+
+    enforced = True
+
+    def __init__(self, period_ns: int) -> None:
+        self._rate = RateClock(period_ns)
+
+    def start(self) -> tuple[int, int]:
+        t0_ns = time.monotonic_ns() + self._rate.period_ns
+        self._rate.start(t0_ns)
+        return t0_ns, t0_ns
+
+    def wait(self, event_ns: int | None, host: Host, in_flight: bool) -> DecisionReply | None:
+        until = self._rate.next_release_ns if event_ns is None else min(event_ns, self._rate.next_release_ns)
+        started = time.monotonic_ns()
+        now = started
+        while now < until:
+            left = until - now
+            if left > SPIN_NS:
+                # Sleeping in the host's wait: a reply ends the sleep.
+                reply = host.wait(min(left - SPIN_NS, MAX_SLEEP_NS))
+            else:
+                reply = host.wait(0) if in_flight else None
+            if reply is not None:
+                return reply
+            now = time.monotonic_ns()
+            if now - started >= MAX_SLEEP_NS:
+                break
+        return None
+
+    def due(self, now_ns: int) -> bool:
+        return now_ns >= self._rate.next_release_ns
+
+    def take(self, now_ns: int) -> tuple[int, int, int]:
+        return self._rate.take(now_ns)
+
+    def effective_ns(self) -> int:
+        return time.monotonic_ns()
+
+    def slack_ns(self) -> int:
+        return self._rate.next_release_ns - time.monotonic_ns()
+
+
+class LockstepClock:
+    """The world waits: each release comes when the one before is settled and the world was moved on by a period.
+
+    Decisions are measured in real time all the same, so a decision that took longer than the deadline counts as a
+    miss; its call is executed, because nothing happened meanwhile and the run must not depend on the machine.
+    """
+
+    enforced = False
+
+    def __init__(self, period_ns: int, advance: Callable[[int], None]) -> None:
+        self._period_ns = period_ns
+        self._advance = advance
+        self._k = -1
+        self._due = False
+
+    def start(self) -> tuple[int, int]:
+        self._k, self._due = -1, True
+        return time.monotonic_ns(), 0
+
+    def wait(self, event_ns: int | None, host: Host, in_flight: bool) -> DecisionReply | None:
+        if in_flight:
+            return host.wait(MAX_SLEEP_NS)
+        if not host.alive():
+            # The world waits for the decoder's return, too.
+            return host.wait(MAX_SLEEP_NS)
+        if not self._due:
+            self._advance(self._period_ns)
+            self._due = True
+        return None
+
+    def due(self, now_ns: int) -> bool:
+        return self._due
+
+    def take(self, now_ns: int) -> tuple[int, int, int]:
+        self._due = False
+        self._k += 1
+        return self._k, time.monotonic_ns(), 0
+
+    def effective_ns(self) -> int:
+        return (self._k + 1) * self._period_ns
+
+    def slack_ns(self) -> int:
+        # Time costs nothing here.
+        return 1_000_000_000

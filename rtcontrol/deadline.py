@@ -1,0 +1,148 @@
+"""Counts every release, and names exactly one cause for each that gave no fresh call in time."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from rtcontrol.hosts.base import DecisionReply, Host
+from rtcontrol.pause import PauseWatch
+
+
+class Cause(StrEnum):
+    """Why a tick missed, in order of precedence: the first that applies is the cause."""
+
+    PAUSE = "pause"  # garbage collection, or the machine stood still
+    HOST = "host"  # decoder dead, restarting, unreachable
+    WAKE = "wake"  # the scheduler woke the loop's thread late
+    NO_OBSERVATION = "no_observation"
+    STALE_OBSERVATION = "stale_observation"
+    DECIDE = "decide"  # the decision took too long, or failed
+    INVALID = "invalid"  # a call that the tools do not allow
+    EXECUTE = "execute"  # the executor raised, or ended after the deadline
+
+
+@dataclass(slots=True)
+class Tick:
+    """One tick under way. `late_start` is why the loop's thread was not there at the release; `queued` says that the
+    host was still busy with older requests."""
+
+    k: int
+    release_ns: int
+    deadline_ns: int
+    woke_ns: int
+    late_start: Cause = Cause.WAKE
+    skipped: int = 0
+    skip_cause: Cause | None = None
+    seq: int = -1
+    epoch: int = -1
+    capture_ns: int = 0
+    superseded: int = 0
+    submitted_ns: int = 0
+    incarnation: int = 0
+    queued: bool = False
+
+    @property
+    def wake_ns(self) -> int:
+        """Wake-up latency, comparable with cyclictest's."""
+        return self.woke_ns - self.release_ns
+
+
+def late_share_ns(tick: Tick) -> int:
+    """What counts as late to wake: a quarter of the time to the deadline, at least 1 ms."""
+    return max((tick.deadline_ns - tick.release_ns) // 4, 1_000_000)
+
+
+def pause_share_ns(tick: Tick) -> int:
+    """A pause explains a miss from an eighth of the time to the deadline on, at least 1 ms."""
+    return max((tick.deadline_ns - tick.release_ns) // 8, 1_000_000)
+
+
+def attribute(
+    tick: Tick, now_ns: int, watch: PauseWatch, host: Host, fault: Cause | None, reply: DecisionReply | None
+) -> Cause:
+    """The cause of a miss that is being settled at `now_ns`.
+
+    `fault` is what the loop itself saw (None: there was no call at the deadline). A decision that came in time but
+    failed, was illegal or could not be executed is not blamed on a pause, a host or a late wake-up: without them it
+    would have failed just the same.
+    """
+    in_time = now_ns <= tick.deadline_ns
+    if fault in (Cause.DECIDE, Cause.INVALID, Cause.EXECUTE) and in_time:
+        return fault
+    if watch.paused_ns(tick.release_ns, now_ns) >= pause_share_ns(tick):
+        return Cause.PAUSE
+    if reply is None and (not host.alive() or host.incarnation != tick.incarnation):
+        return Cause.HOST
+    if tick.wake_ns >= late_share_ns(tick):
+        return tick.late_start
+    if fault is not None:
+        return fault
+    if reply is not None and reply.error is None and not tick.queued and _was_in_time(tick, reply):
+        return Cause.WAKE
+    return Cause.DECIDE
+
+
+def _was_in_time(tick: Tick, reply: DecisionReply) -> bool:
+    # The decision itself would have been in time: the thread was not woken for its arrival.
+    return tick.submitted_ns + reply.decide_ns <= tick.deadline_ns
+
+
+@dataclass
+class Ledger:
+    """Counts of a run. `check` holds after every tick:
+    releases == ticks + skipped_releases and ticks == on_time + misses."""
+
+    ticks: int = 0
+    on_time: int = 0
+    misses: int = 0
+    skipped_releases: int = 0
+    null: int = 0
+    held: int = 0
+    overtaken: int = 0
+    epoch_over: int = 0
+    late_used: int = 0
+    late_dropped: int = 0
+    safe_calls: int = 0
+    fallback_errors: int = 0
+    superseded: int = 0
+    longest_miss_run: int = 0
+    misses_by_cause: Counter[str] = field(default_factory=Counter)
+    skipped_by_cause: Counter[str] = field(default_factory=Counter)
+    _run: int = 0
+
+    @property
+    def releases(self) -> int:
+        return self.ticks + self.skipped_releases
+
+    @property
+    def miss_rate(self) -> float:
+        return (self.misses + self.skipped_releases) / self.releases if self.releases else 0.0
+
+    def skip(self, count: int, cause: Cause) -> None:
+        self.skipped_releases += count
+        self.skipped_by_cause[cause.value] += count
+        self._bad(count)
+
+    def hit(self) -> None:
+        self.ticks += 1
+        self.on_time += 1
+        self._run = 0
+
+    def miss(self, cause: Cause) -> None:
+        self.ticks += 1
+        self.misses += 1
+        self.misses_by_cause[cause.value] += 1
+        self._bad(1)
+
+    def check(self) -> None:
+        """Raises AssertionError with the relation that does not hold."""
+        assert self.ticks == self.on_time + self.misses, "ticks == on_time + misses"
+        assert self.misses == sum(self.misses_by_cause.values()), "misses == sum(misses_by_cause)"
+        assert self.skipped_releases == sum(self.skipped_by_cause.values()), "skipped == sum(skipped_by_cause)"
+        assert self.null + self.held + self.overtaken + self.epoch_over <= self.on_time, "null, held are on time"
+
+    def _bad(self, count: int) -> None:
+        self._run += count
+        self.longest_miss_run = max(self.longest_miss_run, self._run)

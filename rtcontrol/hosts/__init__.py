@@ -1,0 +1,5 @@
+"""Decoder hosts: where decisions are made, off the control loop's thread."""
+
+from rtcontrol.hosts.base import Decider, DeciderSource, DecisionReply, DecisionRequest, Host, HostEvent
+
+__all__ = ["Decider", "DeciderSource", "DecisionReply", "DecisionRequest", "Host", "HostEvent"]

@@ -1,0 +1,82 @@
+"""What the control loop sees of a decoder host, and what a host sees of a decider."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from rtcontrol.models.call import Decision
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionRequest:
+    """One question to the decider. `data` is the raw observation; it never leaves the process."""
+
+    tick: int
+    epoch: int
+    observation: str
+    instruction: str
+    history: tuple[str, ...] = ()
+    data: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionReply:
+    """The answer to the request of `tick`: a decision, or the error that the decider raised. `decide_ns` is how long
+    the decider itself took."""
+
+    tick: int
+    decision: Decision | None
+    error: str | None
+    decide_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class HostEvent:
+    """The decoder was lost or came back; `seconds` is how long it was away (0 when lost)."""
+
+    t_ns: int
+    event: Literal["lost", "restarted"]
+    seconds: float
+
+
+class Decider(Protocol):
+    """Anything that decides. It may raise: the tick is then a miss with cause `decide`."""
+
+    def decide(self, request: DecisionRequest) -> Decision: ...
+
+
+class DeciderSource(Protocol):
+    """A picklable recipe of a decider: `build` runs where the decisions are made, once a lane and a restart.
+
+    The decider may have `info() -> dict`, which goes into the report. Raises UserError for what the user can mend.
+    """
+
+    def build(self) -> Decider: ...
+
+
+class Host(Protocol):
+    """Decides off the loop's thread. Only `start` and `close` may block; all are called from the loop's thread.
+
+    A host with L lanes has at most L decisions under way; the newest requests win. `incarnation` grows with every
+    restart of the decoder, `events` lists losses and returns.
+    """
+
+    name: str
+    incarnation: int
+    events: list[HostEvent]
+
+    def start(self) -> dict[str, Any]:
+        """Build the decider; gives what the report says about it. Raises UserError."""
+
+    def submit(self, request: DecisionRequest) -> None: ...
+
+    def wait(self, timeout_ns: int) -> DecisionReply | None: ...
+
+    def alive(self) -> bool: ...
+
+    def cancel(self, tick: int) -> None:
+        """Nobody waits for this tick any more; one not yet begun is not begun."""
+
+    def close(self) -> None: ...

@@ -1,0 +1,306 @@
+"""The control loop: one thread, one event at a time; at a fixed rate it observes, has decided, executes and records."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from rtcontrol.agents import Agent, InvalidCall
+from rtcontrol.clock import LockstepClock, LoopClock, WallClock
+from rtcontrol.config import RunConfig
+from rtcontrol.deadline import Cause, Tick, pause_share_ns
+from rtcontrol.envs.base import Environment, Observation
+from rtcontrol.fallback import FallbackPolicy
+from rtcontrol.hosts.base import DecisionReply, DecisionRequest, Host
+from rtcontrol.models.call import Call
+from rtcontrol.pause import PauseWatch
+from rtcontrol.realtime import SlackCollector, favours
+from rtcontrol.record import Recorder
+from rtcontrol.settle import Settlement
+from rtcontrol.warmup import Warmup
+
+
+class ControlLoop:
+    """Runs one agent in one environment. `host` and `env` are started and closed by `run`.
+
+    The next event is the earliest of: the next release, a deadline in flight, the end of a hold, a reply. Everything
+    happens on the thread that calls `run`, but `instruct` and `stop`, which any thread (or signal handler) may call.
+    `sample` is an observation to warm up with before the environment starts; `notify` takes plain lines for people.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        agent: Agent,
+        env: Environment,
+        host: Host,
+        recorder: Recorder,
+        *,
+        sample: Observation | None = None,
+        notify: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        self.config, self.agent, self.env, self.host = config, agent, env, host
+        self._recorder, self._sample, self._notify = recorder, sample, notify
+        self.warmup = Warmup(config.pipeline)
+        self.instruction = config.instruction if config.instruction is not None else agent.instruction
+        self.host_info: dict[str, Any] = {}
+        self.ended_by: str | None = None
+        self.t_end_ns = 0
+        self._clock: LoopClock = (
+            WallClock(config.period_ns) if config.clock == "wall" else LockstepClock(config.period_ns, env.advance)
+        )
+        hold_ms = config.hold_ms if config.hold_ms is not None else agent.fallback.hold_ms
+        self._fallback = FallbackPolicy(config.on_miss, round(hold_ms * 1e6))
+        self._watch = PauseWatch(config.period_ns)
+        self.book = Settlement(
+            config, agent, env, host, recorder, self._fallback, self._watch, self._clock, notify, self.stop
+        )
+        self.ledger = self.book.ledger
+        self._instructions: deque[str] = deque()
+        self._history: deque[str] = deque(maxlen=agent.history)
+        self._pending: dict[int, Tick] = {}
+        self._late: dict[int, Tick] = {}
+        self._seq: int | None = None
+        self._busy: tuple[int, int, Cause] = (0, 0, Cause.WAKE)
+        self._world_started = False
+
+    def instruct(self, text: str) -> None:
+        """From the next release on, decide (and judge) by `text`."""
+        self._instructions.append(text)
+
+    def stop(self, why: str) -> None:
+        """End the run soon, with the safe call and the report; the first reason stays."""
+        self.ended_by = self.ended_by or why
+
+    def run(self) -> None:
+        """The whole run. On every way out the safe call is executed; exceptions of the environment pass through."""
+        try:
+            self._prepare()
+            with self._watch, SlackCollector() as collector:
+                self._fly(collector)
+        except BaseException:
+            self.ended_by = "error"
+            raise
+        finally:
+            self.t_end_ns = time.monotonic_ns()
+            self._finish()
+
+    # -- before and after ---------------------------------------------------------------------------------------------
+
+    def _prepare(self) -> None:
+        self.host_info = self.host.start()
+        rounds = self.config.warmup
+        if self._sample is not None and self.ended_by is None:
+            sample = self._sample
+            self.warmup.decide(self.host, lambda tick: self._request(tick, sample), rounds)
+            rounds = 1
+        if self.ended_by is not None:
+            return
+        self.env.instruct(self.instruction)
+        self.env.start(self.config.clock, self.config.seed, self.config.episodes)  # type: ignore[arg-type]
+        self._world_started = True
+        give_up = time.monotonic() + self.config.first_observation_s
+        while (first := self.env.latest()) is None and time.monotonic() < give_up and self.ended_by is None:
+            time.sleep(0.002)
+        if first is None:
+            self._notify(f"no observation within {self.config.first_observation_s:g} s: starting without one")
+        else:
+            seen = first
+            self.warmup.decide(self.host, lambda tick: self._request(tick, seen), rounds)
+        reached = self.warmup.max_hz
+        if 0 < reached < self.config.hz and self._clock.enforced:
+            self._notify(
+                f"--hz {self.config.hz:g} is above what this machine reaches with this model: {reached:.1f} decisions a "
+                "second in warm-up. Expect misses; lower --hz, or use a smaller model."
+            )
+        for warning in favours(self.config.rt_priority, self.config.affinity, self.config.mlock):
+            self._notify(warning)
+
+    def _finish(self) -> None:
+        try:
+            if self._world_started:
+                self.book.execute_safe()
+                # What is still in flight is no release: nobody waited for it until its deadline.
+                open_ticks = len(self._pending)
+                self._recorder.write({"end": self.ended_by, "t_s": self.book.t_s(self.t_end_ns), "open": open_ticks})
+        finally:
+            try:
+                self.host.close()
+            finally:
+                self.env.close()
+
+    # -- the events ---------------------------------------------------------------------------------------------------
+
+    def _fly(self, collector: SlackCollector) -> None:
+        clock, host, config = self._clock, self.host, self.config
+        self.book.t0_ns, began_ns = clock.start()
+        self._fallback.epoch(began_ns)
+        end_ns = None if config.duration_s is None else round(config.duration_s * 1e9)
+        while self.ended_by is None:
+            reply = clock.wait(self._next_event_ns(), host, bool(self._pending)) or host.wait(0)
+            if reply is not None:
+                self._on_reply(reply)
+            else:
+                self._expire()
+                if clock.due(time.monotonic_ns()) and (clock.enforced or not self._pending):
+                    if self.env.finished:
+                        self.stop("episodes")
+                    elif end_ns is not None and clock.effective_ns() - began_ns >= end_ns:
+                        self.stop("duration")
+                    else:
+                        self._release()
+            if not self._pending:
+                collector.collect(clock.slack_ns())
+
+    def _next_event_ns(self) -> int | None:
+        if not self._clock.enforced:
+            return None
+        times = [tick.deadline_ns for tick in self._pending.values()]
+        if (expires := self._fallback.expires_ns) is not None:
+            times.append(expires)
+        return min(times, default=None)
+
+    def _release(self) -> None:
+        now = time.monotonic_ns()
+        period = self.config.period_ns
+        k, release_ns, skipped = self._clock.take(now)
+        begin, end, busy = self._busy
+        first_ns = release_ns - skipped * period
+        tick = Tick(k, release_ns, release_ns + self.config.deadline_ns, now)
+        tick.late_start = busy if begin <= first_ns <= end else Cause.WAKE
+        if skipped:
+            paused = self._watch.paused_ns(first_ns, now) >= pause_share_ns(tick)
+            tick.skipped, tick.skip_cause = skipped, Cause.PAUSE if paused else tick.late_start
+            self.ledger.skip(skipped, tick.skip_cause)
+        tick.incarnation = self.host.incarnation
+        if self._instructions:
+            self._change_instruction()
+        seen = self.env.latest()
+        if seen is None:
+            self.book.miss(tick, Cause.NO_OBSERVATION)
+            return
+        self._look(tick, seen)
+        if now - seen.t_capture_ns > self.config.max_age_ns:
+            self.book.miss(tick, Cause.STALE_OBSERVATION)
+        elif not self.host.alive() or time.monotonic_ns() > tick.deadline_ns:
+            self.book.miss(tick, None)
+        else:
+            try:
+                request = self._request(k, seen)
+            except Exception as error:  # the agent's own code: an observation that cannot be read is none
+                self.book.miss(tick, Cause.NO_OBSERVATION, error=f"observe: {type(error).__name__}: {error}")
+                return
+            tick.submitted_ns = time.monotonic_ns()
+            if tick.submitted_ns - now > period // 8:
+                self._busy = (now, tick.submitted_ns, Cause.DECIDE)
+            tick.queued = len(self._pending) + len(self._late) >= self.config.pipeline
+            self._pending[k] = tick
+            self.host.submit(request)
+
+    def _look(self, tick: Tick, seen: Observation) -> None:
+        tick.seq, tick.epoch, tick.capture_ns = seen.seq, seen.epoch, seen.t_capture_ns
+        tick.superseded = max(0, seen.seq - self._seq - 1) if self._seq is not None else 0
+        self.ledger.superseded += tick.superseded
+        self._seq = seen.seq
+        if seen.epoch != self.book.epoch:
+            self.book.epoch = seen.epoch
+            self._history.clear()
+            self._fallback.epoch(self._clock.effective_ns())
+
+    def _request(self, k: int, seen: Observation) -> DecisionRequest:
+        text = self.agent.observe(seen.data)
+        return DecisionRequest(k, seen.epoch, text, self.instruction, tuple(self._history), seen.data)
+
+    def _change_instruction(self) -> None:
+        text = self._instructions.popleft()
+        self.instruction = text
+        self.env.instruct(text)
+        self._recorder.write({"instruction": text, "t_s": self.book.t_s(time.monotonic_ns())})
+        self._notify(f"instruction: {text}")
+
+    def _expire(self) -> None:
+        """What is over by now: deadlines, holds; in lockstep only decisions of a decoder that died."""
+        now = time.monotonic_ns()
+        for tick in tuple(self._pending.values()):
+            if self._clock.enforced:
+                over = now >= tick.deadline_ns
+            else:
+                over = not self.host.alive() or self.host.incarnation != tick.incarnation
+            if over:
+                del self._pending[tick.k]
+                self._wait_late(tick)
+                self.book.miss(tick, None)
+        self.book.fall_back(self._fallback.expire(self._clock.effective_ns()))
+
+    def _wait_late(self, tick: Tick) -> None:
+        if self.config.late == "drop":
+            self.host.cancel(tick.k)
+        self._late[tick.k] = tick
+        while len(self._late) > 2 * self.config.pipeline:
+            del self._late[min(self._late)]
+
+    def _on_reply(self, reply: DecisionReply) -> None:
+        now = time.monotonic_ns()
+        for k in [k for k in self._late if k <= reply.tick - self.config.pipeline]:
+            del self._late[k]  # cancelled before it was begun, or lost with its decoder
+        tick = self._pending.pop(reply.tick, None)
+        if tick is None:
+            self._on_late(self._late.pop(reply.tick, None), reply, now)
+        elif now > tick.deadline_ns and self._clock.enforced:
+            self.book.miss(tick, None, reply)
+            self._on_late(tick, reply, now)
+        else:
+            self._on_decision(tick, reply)
+
+    def _on_decision(self, tick: Tick, reply: DecisionReply) -> None:
+        decision = reply.decision
+        if decision is None:
+            self.book.miss(tick, Cause.DECIDE, reply, error=reply.error)
+        elif decision.call is None:
+            self._fallback.renew(self._clock.effective_ns())
+            self.book.settle(tick, reply, "null")
+        elif min(decision.confidence.values(), default=1.0) < self.config.min_confidence:
+            action = self._fallback.unsure(self._clock.effective_ns())
+            self.book.settle(tick, reply, "held", call=decision.call)
+            self.book.fall_back(action)
+        elif tick.k < self.book.emitted_k:
+            self.book.settle(tick, reply, "overtaken", call=decision.call)
+        else:
+            self._execute(tick, reply, decision.call)
+
+    def _execute(self, tick: Tick, reply: DecisionReply, call: Call, late: bool = False) -> bool:
+        """Validate and execute, then settle the tick unless it is late and settled already. True when it acted."""
+        began = time.monotonic_ns()
+        try:
+            acted = self.env.execute(self.agent.tools.validate(call), tick.epoch)
+        except InvalidCall as error:
+            if not late:
+                self.book.miss(tick, Cause.INVALID, reply, error=str(error), call=call)
+            return False
+        except Exception as error:  # an executor's mistake costs its tick, not the run
+            ended = time.monotonic_ns()
+            self._busy = (began, ended, Cause.EXECUTE)
+            if not late:
+                self.book.miss(tick, Cause.EXECUTE, reply, error=f"{type(error).__name__}: {error}", call=call)
+            return False
+        ended = time.monotonic_ns()
+        self._busy = (began, ended, Cause.EXECUTE)
+        if acted:
+            self._fallback.fresh_call(self._clock.effective_ns())
+            self._history.append(call.text())
+            self.book.recent_calls.append(call.text())
+        if not late:
+            self.book.settle(tick, reply, "call" if acted else "epoch_over", call=call, began=began, ended=ended)
+        self.book.emitted_k, self.book.emitted_ns = tick.k, ended
+        return acted
+
+    def _on_late(self, tick: Tick | None, reply: DecisionReply, now: int) -> None:
+        """A decision that came after its deadline: dropped, or used if nothing newer acts in this epoch."""
+        usable = tick is not None and self.config.late == "use" and tick.k > self.book.emitted_k
+        call = reply.decision.call if reply.decision is not None else None
+        used = False
+        if usable and tick is not None and call is not None and tick.epoch == self.book.epoch:
+            used = self._execute(tick, reply, call, late=True)
+        self.book.late(tick, reply, used, now)

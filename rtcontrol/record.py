@@ -1,0 +1,69 @@
+"""The per-tick record: JSON lines, each written with one unbuffered write, readable after SIGKILL."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rtcontrol.models.errors import UserError
+
+SCHEMA_VERSION = 1
+
+
+class Recorder:
+    """Appends lines to `path`. A disk that takes no more never stops the loop: lost lines are counted.
+
+    The first line is the run's header (`{"header": ..., "schema_version": 1}`).
+    """
+
+    def __init__(self, path: Path, header: dict[str, Any]) -> None:
+        self.lines = 0
+        self.lost = 0
+        self.error: str | None = None
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise UserError(f"The record {path} cannot be written ({error.strerror}).", "Give another --out.") from error
+        self._torn = False
+        self.write({"header": header, "schema_version": SCHEMA_VERSION})
+
+    def write(self, line: dict[str, Any]) -> None:
+        data = json.dumps(line, separators=(",", ":"), default=str).encode() + b"\n"
+        if self._torn:
+            # A write cut short by a full disk left half a line: end it, so that this one can be read.
+            data = b"\n" + data
+        try:
+            written = os.write(self._fd, data)
+        except OSError as error:
+            self.lost += 1
+            self.error = error.strerror
+            return
+        if written < len(data):
+            self.lost += 1
+            self.error = "a line was cut short"
+            self._torn = True
+            return
+        self._torn = False
+        self.lines += 1
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+def read_record(path: Path) -> Iterator[dict[str, Any]]:
+    """The record's lines, one at a time; lines that were cut short are left out. UserError when there is none."""
+    try:
+        with path.open("rb") as file:
+            for raw in file:
+                try:
+                    line = json.loads(raw)
+                except ValueError:
+                    continue
+                if isinstance(line, dict):
+                    yield line
+    except OSError as error:
+        raise UserError(f"No record at {path} ({error.strerror}).", "Give a run's directory.") from error

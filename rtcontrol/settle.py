@@ -1,0 +1,147 @@
+"""Settles ticks: counts them, names the cause of a miss, lets the fallback act, and writes the record."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from rtcontrol.agents import Agent
+from rtcontrol.clock import LoopClock
+from rtcontrol.config import RunConfig
+from rtcontrol.deadline import Cause, Ledger, Tick, attribute
+from rtcontrol.envs.base import Environment
+from rtcontrol.fallback import Action, FallbackPolicy
+from rtcontrol.hosts.base import DecisionReply, Host
+from rtcontrol.models.call import Call
+from rtcontrol.pause import PauseWatch
+from rtcontrol.record import Recorder
+
+
+def _ms(ns: int) -> float:
+    return round(ns / 1e6, 4)
+
+
+class Settlement:
+    """What is known of the ticks that are over. `recent_*` are short and for people who look on.
+
+    `epoch` is the world's, as of the last observation; `emitted_k`, `emitted_ns` are the last fresh call's tick and
+    the instant of its effect.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        agent: Agent,
+        env: Environment,
+        host: Host,
+        recorder: Recorder,
+        fallback: FallbackPolicy,
+        watch: PauseWatch,
+        clock: LoopClock,
+        notify: Callable[[str], None],
+        stop: Callable[[str], None],
+    ) -> None:
+        self._config, self._agent, self._env, self._host = config, agent, env, host
+        self._recorder, self._fallback, self._watch, self._clock = recorder, fallback, watch, clock
+        self._notify, self._stop = notify, stop
+        self.ledger = Ledger()
+        self.t0_ns = 0
+        self.epoch = -1
+        self.emitted_k = -1
+        self.emitted_ns = 0
+        self.recent_calls: deque[str] = deque(maxlen=6)
+        self.recent_ms: deque[float] = deque(maxlen=256)
+
+    def t_s(self, t_ns: int) -> float:
+        """Seconds since the first release."""
+        return round((t_ns - self.t0_ns) / 1e9, 6)
+
+    def settle(
+        self, tick: Tick, reply: DecisionReply, kind: str, call: Call | None = None, began: int = 0, ended: int = 0
+    ) -> None:
+        """The tick has its decision. It is on time unless its effect came after the deadline."""
+        now = ended or time.monotonic_ns()
+        line = self._line(tick, kind, call)
+        line["latency_ms"] = _ms(now - tick.release_ns)
+        line["decide_ms"] = _ms(reply.decide_ns)
+        line["age_ms"] = _ms(now - tick.capture_ns)
+        if ended:
+            line["execute_ms"] = _ms(ended - began)
+            if kind == "call" and self.emitted_k == tick.k - 1 and self.emitted_ns and self._clock.enforced:
+                line["jitter_ms"] = _ms(abs(ended - self.emitted_ns - self._config.period_ns))
+        if (decision := reply.decision) is not None:
+            line["passes"], line["tokens"] = decision.forward_passes, decision.tokens
+            line["reused"] = decision.reused_tokens
+            line["confidence"] = round(min(decision.confidence.values(), default=1.0), 4)
+        self.recent_ms.append(line["latency_ms"])
+        if now <= tick.deadline_ns:
+            self.ledger.hit()
+            if kind != "call":
+                setattr(self.ledger, kind, getattr(self.ledger, kind) + 1)
+        else:
+            fault = Cause.EXECUTE if began and began <= tick.deadline_ns else None
+            cause = attribute(tick, now, self._watch, self._host, fault, reply)
+            self.ledger.miss(cause)
+            line["cause"] = cause.value
+        self._recorder.write(line)
+
+    def miss(
+        self,
+        tick: Tick,
+        fault: Cause | None,
+        reply: DecisionReply | None = None,
+        error: str | None = None,
+        call: Call | None = None,
+    ) -> None:
+        """The tick has no call: count it, name the cause, fall back."""
+        cause = attribute(tick, time.monotonic_ns(), self._watch, self._host, fault, reply)
+        self.ledger.miss(cause)
+        action = self._fallback.miss(self._clock.effective_ns())
+        self.fall_back(action)
+        line = self._line(tick, "miss", call)
+        line["cause"], line["action"] = cause.value, action
+        if error is not None:
+            line["error"] = error
+            self._notify(f"tick {tick.k}: {cause.value}: {error}")
+        self._recorder.write(line)
+
+    def _line(self, tick: Tick, kind: str, call: Call | None) -> dict[str, Any]:
+        line: dict[str, Any] = {"k": tick.k, "t_s": self.t_s(tick.release_ns), "kind": kind}
+        line["wake_ms"] = _ms(tick.wake_ns)
+        if call is not None:
+            line["call"] = call.text()
+        line["epoch"], line["seq"], line["superseded"] = tick.epoch, tick.seq, tick.superseded
+        if tick.skip_cause is not None:
+            line["skipped"], line["skip_cause"] = tick.skipped, tick.skip_cause.value
+        return line
+
+    def late(self, tick: Tick | None, reply: DecisionReply, used: bool, now_ns: int) -> None:
+        """A decision that came after its tick was over."""
+        self.ledger.late_used += used
+        self.ledger.late_dropped += not used
+        line: dict[str, Any] = {"late": reply.tick, "used": used, "decide_ms": _ms(reply.decide_ns)}
+        if tick is not None:
+            line["latency_ms"] = _ms(now_ns - tick.release_ns)
+            self.recent_ms.append(line["latency_ms"])
+        self._recorder.write(line)
+
+    def fall_back(self, action: Action) -> None:
+        """Do what the fallback policy says."""
+        if action == "stop":
+            self._stop("miss")
+        elif action == "safe":
+            self.ledger.safe_calls += 1
+            self.execute_safe()
+
+    def execute_safe(self) -> None:
+        """Execute the safe call in the epoch that is on; never raises."""
+        call = self._agent.fallback.safe_call
+        try:
+            if not self._env.execute(call, self.epoch) and (seen := self._env.latest()) is not None:
+                self._env.execute(call, seen.epoch)
+        except Exception as error:  # the last resort must not end the run
+            self.ledger.fallback_errors += 1
+            self._notify(f"safe call {call.text()}: {type(error).__name__}: {error}")
+        self._recorder.write({"safe": call.text(), "t_s": self.t_s(time.monotonic_ns())})

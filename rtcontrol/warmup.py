@@ -1,0 +1,66 @@
+"""Decisions before the clock starts: they make everything warm, show what rate the machine reaches, and stay out of
+the figures."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from rtcontrol.hosts.base import DecisionRequest, Host
+from rtcontrol.models.errors import UserError
+
+TIMEOUT_S = 120.0
+
+
+@dataclass
+class Warmup:
+    """Round trips of the decisions before the first release, in milliseconds, in order."""
+
+    lanes: int = 1
+    round_trip_ms: list[float] = field(default_factory=list)
+
+    @property
+    def max_hz(self) -> float:
+        """The rate that the decider reached, once warm (the first decision is left out); 0 before it was measured."""
+        warm = self.round_trip_ms[1:]
+        return 1e3 * self.lanes / statistics.median(warm) if warm else 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        times = self.round_trip_ms
+        return {
+            "decisions": len(times),
+            "first_ms": round(times[0], 3) if times else None,
+            "median_ms": round(statistics.median(times), 3) if times else None,
+            "max_ms": round(max(times), 3) if times else None,
+            "max_hz": round(self.max_hz, 1),
+        }
+
+    def decide(self, host: Host, ask: Callable[[int], DecisionRequest], rounds: int) -> None:
+        """`rounds` decisions on every lane at once; `ask` makes the request of a (negative) tick.
+
+        Raises UserError when the decider fails or does not answer.
+        """
+        for _ in range(rounds):
+            first = -1 - len(self.round_trip_ms) * self.lanes
+            waiting = set(range(first, first - self.lanes, -1))
+            began = time.monotonic_ns()
+            for tick in sorted(waiting, reverse=True):
+                host.submit(ask(tick))
+            while waiting:
+                reply = host.wait(50_000_000)
+                if reply is not None and reply.tick in waiting:
+                    waiting.remove(reply.tick)
+                    if reply.error is not None:
+                        raise UserError(
+                            f"The decider failed on the first observation: {reply.error}.",
+                            "Check the model, the agent's tools and the instruction (`rtcontrol models info MODEL`).",
+                        )
+                elif time.monotonic_ns() - began > TIMEOUT_S * 1e9:
+                    raise UserError(
+                        f"The decider gave no answer in {TIMEOUT_S:g} s of warm-up.",
+                        "Try `--host inprocess`, or a smaller model.",
+                    )
+            self.round_trip_ms.append((time.monotonic_ns() - began) / 1e6)

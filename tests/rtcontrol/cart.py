@@ -1,0 +1,219 @@
+"""A small real world for the loop's tests: a cart on a rail, 100 physics steps a second, pushed left and right."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from rtcontrol.agents import Agent, Fallback, OneOf, Tools, tool
+from rtcontrol.config import RunConfig
+from rtcontrol.envs.base import Episode, Observation
+from rtcontrol.hosts.base import DecisionRequest
+from rtcontrol.hosts.inprocess import InProcessHost
+from rtcontrol.loop import ControlLoop
+from rtcontrol.models.call import Call, Decision
+from rtcontrol.record import Recorder, read_record
+
+STEP_NS = 10_000_000
+
+
+@tool
+def push(force: Annotated[int, OneOf(-2, -1, 0, 1, 2)]) -> None:
+    """Push the cart."""
+
+
+def cart_agent(history: int = 3, hold_ms: float = 500.0) -> Agent:
+    return Agent(
+        name="cart",
+        description="Brings a cart to a place.",
+        tools=Tools([push]),
+        observe=lambda data: f"x {round(100 * data['x'])} v {round(100 * data['v'])}",
+        instruction="go to 0",
+        fallback=Fallback(Call("push", {"force": 0}), hold_ms=hold_ms),
+        model="none",
+        history=history,
+    )
+
+
+def steer(data: Mapping[str, Any], instruction: str) -> Call:
+    """A plain PD controller; the instruction ends with the place to go to."""
+    wanted = 4.0 * (float(instruction.rsplit(" ", 1)[1]) - data["x"]) - 3.0 * data["v"]
+    return Call("push", {"force": min((-2, -1, 0, 1, 2), key=lambda f: abs(f - wanted))})
+
+
+class CartWorld:
+    """The `Environment`: it catches up with the clock whenever it is looked at. Faults can be set from outside."""
+
+    name = "cart"
+
+    def __init__(self, episode_s: float = 1e9) -> None:
+        self.episode_s = episode_s
+        self.executed: list[tuple[float, Call, int]] = []
+        self.instructions: list[str] = []
+        self.silent = False
+        self.frozen = False
+        self.on_execute: Callable[[Call], None] = lambda call: None
+        self.closed = False
+        self.bindings: Mapping[str, Callable[..., Any]] = {"push": self.push}
+        self._lock = threading.Lock()
+        self._finished = False
+        self._episodes: list[Episode] = []
+        self._seq = 0
+        self._epoch = 0
+
+    def push(self, force: int) -> None:
+        self._force = float(force)
+
+    @property
+    def finished(self) -> bool:
+        self.latest()
+        return self._finished
+
+    @property
+    def episodes(self) -> list[Episode]:
+        return self._episodes
+
+    def start(self, clock: str, seeds: int | Iterable[int] = 0, episodes: int | None = None) -> None:
+        self._clock, self._left = clock, episodes
+        self._seeds = itertools.count(seeds) if isinstance(seeds, int) else iter(seeds)
+        self._stepped_ns = time.monotonic_ns()
+        self._owed_ns = 0
+        self._reset()
+
+    def _reset(self) -> None:
+        self._seed = next(self._seeds)
+        self._x, self._v, self._force, self._t = ((self._seed * 37) % 20 - 10) / 10.0, 0.0, 0.0, 0.0
+        self._epoch += 1
+        self._observe()
+
+    def _observe(self) -> None:
+        self._seq += 1
+        data = {"x": self._x, "v": self._v}
+        self._seen = Observation(self._seq, self._epoch, time.monotonic_ns(), data)
+
+    def _step(self) -> None:
+        if self._finished:
+            return
+        self._v += 0.01 * self._force
+        self._x += 0.01 * self._v
+        self._t += 0.01
+        if self._t >= self.episode_s - 1e-9:
+            self._episodes.append(Episode(self._seed, -abs(self._x), abs(self._x) < 0.2, self._t, {}))
+            if self._left is not None and len(self._episodes) >= self._left:
+                self._finished = True
+            else:
+                self._reset()
+        else:
+            self._observe()
+
+    def latest(self) -> Observation | None:
+        with self._lock:
+            if self._clock == "wall" and not self.frozen:
+                behind = (time.monotonic_ns() - self._stepped_ns) // STEP_NS
+                for _ in range(behind):
+                    self._step()
+                self._stepped_ns += behind * STEP_NS
+            return None if self.silent else self._seen
+
+    def execute(self, call: Call, epoch: int) -> bool:
+        self.latest()
+        if epoch != self._epoch or self._finished:
+            return False
+        self.executed.append((time.monotonic(), call, epoch))
+        self.on_execute(call)
+        self.bindings[call.name](**call.arguments)
+        return True
+
+    def advance(self, dt_ns: int) -> None:
+        self._owed_ns += dt_ns
+        while self._owed_ns >= STEP_NS:
+            self._owed_ns -= STEP_NS
+            self._step()
+
+    def instruct(self, text: str) -> None:
+        self.instructions.append(text)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@dataclass(frozen=True)
+class Scripted:
+    """A decider source around a function of the request."""
+
+    function: Callable[[DecisionRequest], Decision]
+
+    def build(self) -> Scripted:
+        return self
+
+    def decide(self, request: DecisionRequest) -> Decision:
+        return self.function(request)
+
+
+def good(request: DecisionRequest) -> Decision:
+    assert request.data is not None
+    return Decision(steer(request.data, request.instruction), {"function": 0.9}, 0.0, 1, 20, 5)
+
+
+def slow(seconds: float, ticks: Callable[[int], bool] = lambda tick: True) -> Callable[[DecisionRequest], Decision]:
+    """`good`, after `seconds` of thinking on the chosen ticks (never in warm-up)."""
+
+    def decide(request: DecisionRequest) -> Decision:
+        if request.tick >= 0 and ticks(request.tick):
+            time.sleep(seconds)
+        return good(request)
+
+    return decide
+
+
+class Flight:
+    """One run of the loop over the cart, and what came of it."""
+
+    def __init__(
+        self,
+        out: Path,
+        decide: Callable[[DecisionRequest], Decision] = good,
+        *,
+        world: CartWorld | None = None,
+        agent: Agent | None = None,
+        host: Any = None,
+        **config: Any,
+    ) -> None:
+        settings: dict[str, Any] = {"env": "cart", "out": out, "hz": 50.0, "host": "inprocess", "duration_s": 0.5}
+        self.config = RunConfig(**{**settings, **config})
+        self.world = world or CartWorld()
+        self.agent = agent or cart_agent()
+        self.host = host or InProcessHost(Scripted(decide), self.config.pipeline)
+        self.path = out / "record.jsonl"
+        self.recorder = Recorder(self.path, self.config.to_dict())
+        self.said: list[str] = []
+        self.loop = ControlLoop(
+            self.config, self.agent, self.world, self.host, self.recorder, notify=self.said.append
+        )
+
+    def run(self) -> Flight:
+        self.loop.run()
+        self.recorder.close()
+        self.loop.ledger.check()
+        return self
+
+    @property
+    def lines(self) -> list[dict[str, Any]]:
+        return list(read_record(self.path))
+
+    @property
+    def ticks(self) -> list[dict[str, Any]]:
+        return [line for line in self.lines if "kind" in line]
+
+    @property
+    def causes(self) -> dict[str, int]:
+        return dict(self.loop.ledger.misses_by_cause)
+
+    def dump(self) -> str:
+        return json.dumps(self.ticks, indent=1)

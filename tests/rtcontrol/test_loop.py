@@ -1,0 +1,236 @@
+"""The control loop over a real small world, in-process deciders, real time."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from cart import CartWorld, Flight, cart_agent, good, slow
+
+from rtcontrol.hosts.base import DecisionRequest
+from rtcontrol.models.call import Call, Decision
+
+
+def test_on_time_run_counts_every_release(tmp_path: Path) -> None:
+    flight = Flight(tmp_path, duration_s=1.0).run()
+    ledger = flight.loop.ledger
+    assert ledger.releases == 50
+    assert ledger.on_time >= 48, flight.dump()
+    assert flight.loop.ended_by == "duration"
+    assert flight.world.closed
+    # The world makes 100 observations a second, the loop takes 50.
+    assert 40 <= ledger.superseded <= 60
+    assert flight.world.executed[-1][1] == flight.agent.fallback.safe_call
+    assert [t["k"] for t in flight.ticks] == list(range(50))
+
+
+def test_episodes_end_the_run_and_clear_the_history(tmp_path: Path) -> None:
+    seen: list[tuple[int, tuple[str, ...]]] = []
+
+    def decide(request: DecisionRequest) -> Decision:
+        seen.append((request.epoch, request.history))
+        return good(request)
+
+    flight = Flight(tmp_path, decide, world=CartWorld(0.2), duration_s=None, episodes=3, seed=5).run()
+    assert flight.loop.ended_by == "episodes"
+    assert [e.seed for e in flight.world.episodes] == [5, 6, 7]
+    for epoch in (2, 3):
+        assert next(history for e, history in seen if e == epoch) == ()
+    assert max(len(history) for _, history in seen) == 3
+    assert any("push(force=" in history[0] for _, history in seen if history)
+
+
+def test_slow_decider_misses_with_cause_decide(tmp_path: Path) -> None:
+    flight = Flight(tmp_path, slow(0.03, lambda tick: tick % 5 == 2)).run()
+    assert set(flight.causes) == {"decide"}, flight.dump()
+    assert flight.causes["decide"] >= 4
+    late = [line for line in flight.lines if "late" in line]
+    assert late and not any(line["used"] for line in late)
+    assert all(line["decide_ms"] >= 30 for line in late)
+
+
+def test_late_use_executes_the_late_call(tmp_path: Path) -> None:
+    flight = Flight(tmp_path, slow(0.03, lambda tick: tick % 5 == 2), late="use").run()
+    assert flight.loop.ledger.late_used >= 4
+    assert flight.causes["decide"] >= 4
+
+
+def test_decider_that_raises_is_decide_and_says_why(tmp_path: Path) -> None:
+    def decide(request: DecisionRequest) -> Decision:
+        if request.tick == 3:
+            raise RuntimeError("out of ideas")
+        return good(request)
+
+    flight = Flight(tmp_path, decide).run()
+    assert flight.causes == {"decide": 1}
+    assert "out of ideas" in flight.ticks[3]["error"]
+
+
+def test_no_observation(tmp_path: Path) -> None:
+    world = CartWorld()
+    flight = Flight(tmp_path, world=world)
+    threading.Timer(0.25, lambda: setattr(world, "silent", True)).start()
+    flight.run()
+    assert set(flight.causes) == {"no_observation"}
+    assert flight.causes["no_observation"] >= 5
+
+
+def test_world_that_never_speaks_is_flown_without(tmp_path: Path) -> None:
+    world = CartWorld()
+    world.silent = True
+    flight = Flight(tmp_path, world=world, first_observation_s=0.1, duration_s=0.2).run()
+    assert flight.causes == {"no_observation": 10}
+    assert "no observation within 0.1 s" in flight.said[0]
+
+
+def test_stale_observation(tmp_path: Path) -> None:
+    world = CartWorld()
+    flight = Flight(tmp_path, world=world, max_age_ms=50)
+    threading.Timer(0.2, lambda: setattr(world, "frozen", True)).start()
+    flight.run()
+    assert set(flight.causes) == {"stale_observation"}, flight.dump()
+    assert flight.causes["stale_observation"] >= 5
+
+
+def test_invalid_call(tmp_path: Path) -> None:
+    def decide(request: DecisionRequest) -> Decision:
+        return Decision(Call("push", {"force": 7})) if request.tick == 4 else good(request)
+
+    flight = Flight(tmp_path, decide).run()
+    assert flight.causes == {"invalid": 1}
+    assert "force=7" in flight.ticks[4]["error"]
+    assert all(call.arguments["force"] != 7 for _, call, _ in flight.world.executed)
+
+
+def test_executor_that_raises(tmp_path: Path) -> None:
+    world = CartWorld()
+
+    def refuse(call: Call) -> None:
+        if len(world.executed) == 5:
+            raise OSError("motor is on fire")
+
+    world.on_execute = refuse
+    flight = Flight(tmp_path, world=world).run()
+    assert flight.causes == {"execute": 1}
+    assert flight.ticks[4]["error"] == "OSError: motor is on fire"
+
+
+def test_executor_that_overruns_skips_and_is_blamed(tmp_path: Path) -> None:
+    world = CartWorld()
+
+    def dawdle(call: Call) -> None:
+        if len(world.executed) == 5:
+            time.sleep(0.07)  # 3.5 periods
+
+    world.on_execute = dawdle
+    flight = Flight(tmp_path, world=world).run()
+    ledger = flight.loop.ledger
+    assert dict(ledger.skipped_by_cause) == {"execute": ledger.skipped_releases}
+    assert ledger.skipped_releases in (2, 3)
+    assert flight.causes.get("execute", 0) >= 1
+    assert ledger.releases == 25
+    # The phase is kept: every release is a whole number of periods after the first.
+    for tick in flight.ticks:
+        assert tick["t_s"] == pytest.approx(tick["k"] * 0.02, abs=2e-6)
+
+
+def test_hold_then_safe_once_the_limit_is_reached(tmp_path: Path) -> None:
+    world = CartWorld()
+    agent = cart_agent(hold_ms=110)
+    flight = Flight(tmp_path, slow(10.0, lambda tick: tick == 5), world=world, agent=agent, duration_s=0.4).run()
+    actions = [t["action"] for t in flight.ticks if t["kind"] == "miss"]
+    assert actions[:4] == ["hold"] * 4, flight.dump()
+    assert flight.loop.ledger.safe_calls == 1
+    last_fresh, safe = world.executed[-3][0], world.executed[-2][0]
+    assert world.executed[-2][1] == agent.fallback.safe_call
+    # The hold ends at its limit, not at the next deadline after it.
+    assert 0.108 <= safe - last_fresh <= 0.125
+
+
+def test_on_miss_safe_acts_at_the_deadline(tmp_path: Path) -> None:
+    flight = Flight(tmp_path, slow(0.05, lambda tick: tick == 5), on_miss="safe").run()
+    assert [t for t in flight.ticks if t["kind"] == "miss"][0]["action"] == "safe"
+    assert flight.loop.ledger.safe_calls == 1
+
+
+def test_on_miss_stop_ends_the_run(tmp_path: Path) -> None:
+    flight = Flight(tmp_path, slow(0.05, lambda tick: tick == 5), on_miss="stop").run()
+    assert flight.loop.ended_by == "miss"
+    assert flight.loop.ledger.ticks == 6
+    assert flight.world.executed[-1][1] == flight.agent.fallback.safe_call
+
+
+def test_null_renews_the_hold_and_held_does_not(tmp_path: Path) -> None:
+    agent = cart_agent(hold_ms=100)
+    null = Flight(tmp_path / "null", lambda request: Decision(None), agent=agent).run()
+    assert null.loop.ledger.null == null.loop.ledger.on_time == 25
+    assert null.loop.ledger.safe_calls == 0
+    unsure = Flight(
+        tmp_path / "held",
+        lambda request: Decision(Call("push", {"force": 1}), {"function": 0.4, "arg1": 0.9}),
+        agent=agent,
+        min_confidence=0.5,
+    ).run()
+    assert unsure.loop.ledger.held == unsure.loop.ledger.on_time == 25
+    assert unsure.loop.ledger.safe_calls == 1
+
+
+def test_pipeline_keeps_the_rate_beyond_a_period(tmp_path: Path) -> None:
+    flight = Flight(tmp_path, slow(0.03), pipeline=2, deadline_ms=40, duration_s=1.0).run()
+    ledger = flight.loop.ledger
+    assert ledger.on_time >= 45, flight.dump()
+    assert all(t["latency_ms"] >= 30 for t in flight.ticks if t["kind"] == "call")
+
+
+def test_instruction_changes_in_flight(tmp_path: Path) -> None:
+    world = CartWorld()
+    flight = Flight(tmp_path, world=world, duration_s=0.6)
+    asked: list[str] = []
+    inner = flight.host._source.function
+    object.__setattr__(
+        flight.host._source, "function", lambda request: (asked.append(request.instruction), inner(request))[1]
+    )
+    threading.Timer(0.3, lambda: flight.loop.instruct("go to 5")).start()
+    flight.run()
+    assert world.instructions == ["go to 0", "go to 5"]
+    assert asked[-1] == "go to 5" and asked[0] == "go to 0"
+    assert any(line.get("instruction") == "go to 5" for line in flight.lines)
+
+
+def test_an_observe_that_raises_costs_its_ticks(tmp_path: Path) -> None:
+    agent = cart_agent()
+    calls = iter(range(10_000))
+    plain = agent.observe
+
+    def observe(data: object) -> str:
+        if next(calls) == 10:
+            raise KeyError("camera")
+        return plain(data)  # type: ignore[arg-type]
+
+    object.__setattr__(agent, "observe", observe)
+    flight = Flight(tmp_path, agent=agent).run()
+    assert flight.causes == {"no_observation": 1}
+
+
+def test_a_rate_beyond_the_machine_is_warned_about(tmp_path: Path) -> None:
+    flight = Flight(tmp_path, lambda request: (time.sleep(0.03), good(request))[1], hz=100, duration_s=0.2).run()
+    assert "above what this machine reaches" in flight.said[0]
+    assert 20 <= flight.loop.warmup.max_hz <= 34
+    assert flight.loop.ledger.on_time == 0
+
+
+def test_the_worlds_error_still_ends_safely(tmp_path: Path) -> None:
+    world = CartWorld()
+    flight = Flight(tmp_path, world=world)
+
+    def broken() -> None:
+        raise ConnectionError("simulator is gone")
+
+    threading.Timer(0.2, lambda: setattr(world, "latest", broken)).start()
+    with pytest.raises(ConnectionError):
+        flight.run()
+    assert flight.loop.ended_by == "error"
+    assert world.closed
+    assert flight.lines[-1]["end"] == "error"
