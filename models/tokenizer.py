@@ -60,25 +60,12 @@ class STTokenizer:
         """The text of ids, special tokens shown by name."""
         return str(self._text.decode(list(ids), skip_special_tokens=False))
 
-    def token_bytes(self) -> list[bytes]:
-        """The bytes of every id of a byte-level vocabulary (special tokens: their name)."""
-        table = _byte_level_table()
-        found: list[bytes] = [b""] * self.size
-        special = set(self._special.values())
-        for token, index in self._text.get_vocab(with_added_tokens=True).items():
-            plain = index in special or any(c not in table for c in token)
-            found[index] = token.encode() if plain else bytes(table[c] for c in token)
-        return found
+    def to_json(self) -> str:
+        """The tokenizer as the text of a `tokenizer.json`."""
+        return str(self._text.to_str())
 
 
 def add_st_tokens(tokenizer: Tokenizer, tokens: Sequence[str]) -> None:
     """Add special tokens to a base tokenizer as the paper does: special, not normalised, nothing stripped."""
     tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in tokens])
 
-
-def _byte_level_table() -> dict[str, int]:
-    """Character -> byte of the byte-level alphabet: printable bytes stand for themselves, the rest follow from 256."""
-    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    table = {chr(b): b for b in printable}
-    rest = (b for b in range(256) if b not in set(printable))
-    return table | {chr(256 + n): b for n, b in enumerate(rest)}

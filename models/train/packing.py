@@ -51,17 +51,21 @@ class _Tree:
             parent = len(self.tokens) - 1
         return parent
 
-    def add(self, row: EncodedRow) -> None:
-        """Hang one row below the prefix; tokens it shares with the row before it are not repeated."""
+    def suffix(self, ids: tuple[int, ...]) -> int:
+        """Hang a suffix below the prefix; tokens it shares with the one before it are not repeated. Its last node."""
         before, nodes = self._shared
         common = 0
-        while common < min(len(before), len(row.suffix)) and before[common] == row.suffix[common]:
+        while common < min(len(before), len(ids)) and before[common] == ids[common]:
             common += 1
         nodes = nodes[:common]
         start = len(self.tokens)
-        end = self.chain(nodes[-1] if nodes else self.root, row.suffix[common:])
-        nodes = [*nodes, *range(start, len(self.tokens))]
-        self._shared = (row.suffix, nodes)
+        end = self.chain(nodes[-1] if nodes else self.root, ids[common:])
+        self._shared = (ids, [*nodes, *range(start, len(self.tokens))])
+        return end
+
+    def add(self, row: EncodedRow) -> None:
+        """Hang one row's suffix and heads below the prefix."""
+        end = self.suffix(row.suffix)
         for head in row.heads:
             parent = end
             for token, label, weight in zip(head.ids, head.labels, head.weights, strict=True):
@@ -80,6 +84,23 @@ def pack(prefix: Sequence[int], groups: Sequence[Sequence[EncodedRow]]) -> Packe
         for row in group:
             tree.add(row)
         trees.append(tree)
+    return _batch(trees, sum(len(g) for g in groups))
+
+
+def pack_nodes(prefix: Sequence[int], suffixes: Sequence[tuple[int, ...]], nodes: Sequence[tuple[int, int]]) -> PackedBatch:
+    """One tree with the same `nodes` (token, index of the parent node or -1) below every suffix, to read their logits:
+    `label_rows` lists the nodes of the first suffix, then those of the second, ...; the labels mean nothing."""
+    tree = _Tree(prefix)
+    for ids in suffixes:
+        end = tree.suffix(ids)
+        placed: list[int] = []
+        for token, parent in nodes:
+            placed.append(tree.chain(placed[parent] if parent >= 0 else end, (token,)))
+            tree.labels.append((placed[-1], 0, 1.0))
+    return _batch([tree], len(suffixes))
+
+
+def _batch(trees: Sequence[_Tree], samples: int) -> PackedBatch:
     length = max(len(t.tokens) for t in trees)
     tokens = np.zeros((len(trees), length), np.int64)
     positions = np.zeros((len(trees), length), np.int64)
@@ -109,7 +130,7 @@ def pack(prefix: Sequence[int], groups: Sequence[Sequence[EncodedRow]]) -> Packe
         torch.tensor(rows),
         torch.tensor(labels),
         torch.tensor(weights),
-        sum(len(g) for g in groups),
+        samples,
     )
 
 

@@ -67,11 +67,14 @@ class RowEncoder:
     def encode(self, row: Row, forced: bool = True) -> EncodedRow:
         """Ids and labels of one row; without `forced` those that the constrained walk never asks for are left out
         (labels from a value's last branching token on, heads that cannot branch)."""
-        suffix = self._template.suffix_ids(row.instruction, row.observation, row.history)
         heads = [self._head(k, text) for k, (_, text) in enumerate(self.plan.head_values(row.call))]
         if not forced:
             heads = [h for k, head in enumerate(heads) if (h := self._asked(k, head)).ids]
-        return EncodedRow(tuple(suffix), tuple(heads))
+        return EncodedRow(self.suffix(row), tuple(heads))
+
+    def suffix(self, row: Row) -> tuple[int, ...]:
+        """The ids between the tools prefix and the heads."""
+        return tuple(self._template.suffix_ids(row.instruction, row.observation, row.history))
 
     def _asked(self, k: int, target: HeadTarget) -> HeadTarget:
         head = self.plan.heads[k]

@@ -1,0 +1,57 @@
+"""Finding and checking a checkpoint: weights, tokenizer with the ST tokens, prompt template."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rtcontrol.models.engines.weights import read_config
+from rtcontrol.models.errors import UserError
+from rtcontrol.models.prompt import PromptTemplate
+from rtcontrol.models.special import ST_TOKENS
+from rtcontrol.models.tokenizer import STTokenizer
+
+ZOO = Path(__file__).resolve().parent / "zoo"
+
+
+def zoo() -> list[str]:
+    """Names of the bundled checkpoints."""
+    return sorted(p.parent.name for p in ZOO.glob("*/config.json"))
+
+
+def resolve(model: str) -> Path:
+    """The folder of a bundled name or a path; raises UserError listing the bundled names."""
+    if "/" not in model and (ZOO / model / "config.json").is_file():
+        return ZOO / model
+    path = Path(model).expanduser()
+    if path.is_dir():
+        return path
+    raise UserError(
+        f"No model {model!r}: neither a bundled name nor a folder.",
+        f"Bundled: {', '.join(zoo()) or 'none'}. Or give the path of a checkpoint folder in Hugging Face format.",
+    )
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint that can be decoded in ST format."""
+
+    folder: Path
+    config: dict[str, Any]
+    tokenizer: STTokenizer
+    template: PromptTemplate
+
+    @classmethod
+    def open(cls, model: str) -> Checkpoint:
+        """Raises UserError when something is missing, naming what and the remedy."""
+        folder = resolve(model)
+        config = read_config(folder)
+        tokenizer = STTokenizer.load(folder / "tokenizer.json")
+        if missing := [t for t in ST_TOKENS if t not in tokenizer.specials]:
+            raise UserError(
+                f"{folder} is no ST model: its tokenizer lacks {len(missing)} special tokens ({', '.join(missing[:4])}"
+                f"{', ...' if len(missing) > 4 else ''}).",
+                "Use an ST checkpoint, e.g. a bundled one (`rtcontrol models info`), or train one.",
+            )
+        return cls(folder, config, tokenizer, PromptTemplate.load(folder, tokenizer))

@@ -1,0 +1,93 @@
+"""From observation text to typed call: checkpoint, prompt, plan and engine behind one method."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rtcontrol.models.call import Decision
+from rtcontrol.models.engines.base import Budget, Engine, PrefixInfo
+from rtcontrol.models.errors import UserError
+from rtcontrol.models.schema import tool_schemas
+
+ENGINES = ("torch",)
+
+
+@dataclass(frozen=True)
+class DeciderSpec:
+    """Everything a decoder process needs to build its decider; plain values only, so it crosses any wire.
+
+    `history` is how many executed calls the prompt shows; `threads` limits torch's CPU threads (None: its default).
+    """
+
+    model: str
+    tools: tuple[dict[str, Any], ...]
+    engine: str = "torch"
+    dtype: str = "auto"
+    device: str | None = None
+    threads: int | None = None
+    allow_null: bool = False
+    history: int = 6
+    budget_per_head: int = 64
+    budget_total: int = 128
+
+    def build(self) -> STDecider:
+        """Load the checkpoint and make its prefix ready. Raises UserError."""
+        return STDecider(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "tools": list(self.tools)}
+
+    @classmethod
+    def from_dict(cls, value: Mapping[str, Any]) -> DeciderSpec:
+        return cls(**{**value, "tools": tuple(value["tools"])})
+
+
+class STDecider:
+    """Decides calls for one agent. Not thread-safe but for `cancel`."""
+
+    def __init__(self, spec: DeciderSpec) -> None:
+        import torch
+
+        from rtcontrol.models.checkpoint import Checkpoint
+        from rtcontrol.models.engines.torch_engine import TorchEngine
+        from rtcontrol.models.plan import compile_plan
+
+        if spec.engine not in ENGINES:
+            raise UserError(f"Unknown engine {spec.engine!r}.", f"Choose {', '.join(ENGINES)}.")
+        if spec.threads is not None:
+            torch.set_num_threads(spec.threads)
+        began = time.perf_counter()
+        self.spec = spec
+        self.checkpoint = Checkpoint.open(spec.model)
+        self.template, self.tokenizer = self.checkpoint.template, self.checkpoint.tokenizer
+        tools = tool_schemas(spec.tools)
+        self.plan = compile_plan(tools, self.tokenizer, spec.allow_null, self.template.overflow)
+        budget = Budget(spec.budget_per_head, spec.budget_total)
+        self.engine: Engine = TorchEngine(self.checkpoint.folder, self.tokenizer, spec.dtype, spec.device, budget)
+        self.prefix: PrefixInfo = self.engine.load_prefix(self.template.prefix_ids(tools), self.plan)
+        self.load_ms = (time.perf_counter() - began) * 1e3
+
+    def decide(self, observation: str, instruction: str, history: Sequence[str] = ()) -> Decision:
+        """One decision. Raises UserError when the prompt does not fit the context."""
+        shown = history[-self.spec.history :] if self.spec.history else ()
+        return self.engine.decode(self.template.suffix_ids(instruction, observation, shown))
+
+    def cancel(self) -> None:
+        """Stop the decision in flight (from another thread)."""
+        self.engine.cancel()
+
+    def info(self) -> dict[str, Any]:
+        """What decides: for the report and for people."""
+        return {
+            "engine": self.engine.name,
+            "model": str(self.spec.model),
+            "profile": self.template.profile,
+            **self.engine.supports(),
+            "prefix_tokens": self.prefix.tokens,
+            "prefix_source": self.prefix.source,
+            "prefix_note": self.prefix.note,
+            "load_ms": round(self.load_ms, 1),
+        }

@@ -1,0 +1,59 @@
+"""The engine protocol (design, section 4)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from rtcontrol.models.call import Decision
+from rtcontrol.models.plan import SchemaPlan
+
+
+class Cancelled(Exception):
+    """The decision was cancelled between two forward passes."""
+
+
+class DecodeError(Exception):
+    """No legal call could be decoded (a free value that never ended or does not parse)."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How many trie nodes a pass may carry: for each head (its head token included) and in all. 1 per head is
+    ordinary constrained parallel decoding."""
+
+    per_head: int = 64
+    total: int = 128
+
+    def __post_init__(self) -> None:
+        if self.per_head < 1 or self.total < 1:
+            raise ValueError(f"budget {self}: at least one node per head and in all")
+
+
+@dataclass(frozen=True)
+class PrefixInfo:
+    """How the prefix came into memory: `source` is computed, disk or memory; `note` says why a disk copy was refused."""
+
+    tokens: int
+    source: str
+    milliseconds: float
+    note: str | None = None
+
+
+class Engine(Protocol):
+    """One model, one prefix and plan, one decision at a time."""
+
+    name: str
+
+    def load_prefix(self, ids: Sequence[int], plan: SchemaPlan) -> PrefixInfo:
+        """Make the cached prefix ready and compile what depends on the plan."""
+
+    def decode(self, suffix: Sequence[int]) -> Decision:
+        """Decide after prefix + `suffix`. Raises Cancelled, DecodeError, or UserError when the context is too long."""
+
+    def cancel(self) -> None:
+        """Ask the decision in flight (from another thread) to stop before its next forward pass."""
+
+    def supports(self) -> dict[str, Any]:
+        """What this engine can do: device, dtype, free_values, batch, exact."""

@@ -1,0 +1,82 @@
+"""A lean forward pass over a static KV cache: tokens in, hidden states of the last `nodes` tokens out."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+from rtcontrol.models.engines.weights import Layer, ModelConfig, Weights
+
+
+class LeanModel:
+    """A dense decoder with one preallocated KV cache of `slots` tokens, for one sequence (which may be a tree)."""
+
+    def __init__(self, config: ModelConfig, weights: Weights, slots: int) -> None:
+        self.config, self.weights, self.slots = config, weights, slots
+        device, dtype = weights.embedding.device, weights.embedding.dtype
+        self.device, self.dtype = device, dtype
+        shape = (config.layers, 1, config.kv_heads, slots, config.head_dim)
+        self.keys = torch.zeros(shape, dtype=dtype, device=device)
+        self.values = torch.zeros(shape, dtype=dtype, device=device)
+        # One view a layer: indexing the big tensor on every pass costs more than the copy it is for.
+        self._cache = list(zip(self.keys.unbind(0), self.values.unbind(0), strict=True))
+        angles = torch.arange(config.context, dtype=torch.float32)[:, None] * torch.tensor(config.inv_freq)
+        both = torch.cat([angles, angles], 1)[:, None]
+        self._cos = (both.cos() * config.rope_scale).to(device=device, dtype=dtype)
+        self._sin = (both.sin() * config.rope_scale).to(device=device, dtype=dtype)
+
+    @torch.inference_mode()
+    def forward(self, tokens: torch.Tensor, positions: torch.Tensor, past: int, mask: torch.Tensor) -> torch.Tensor:
+        """Run `tokens` [n] at `positions` [n] behind `past` cached slots, writing slots past..past+n.
+
+        `mask` [1, 1, n, past + n] in the model's dtype: 0 where a row may see a slot, -inf elsewhere.
+        Returns normalised hidden states [n, hidden].
+        """
+        x = F.embedding(tokens, self.weights.embedding)
+        cos, sin = self._cos[positions], self._sin[positions]
+        for layer, (keys, values) in zip(self.weights.layers, self._cache, strict=True):
+            x = x + self._attention(layer, x, cos, sin, keys, values, past, mask)
+            gate, up = F.linear(self._norm(x, layer.post_norm), layer.gate_up).chunk(2, -1)
+            x = x + F.linear(F.silu(gate) * up, layer.down)
+        return self._norm(x, self.weights.norm)
+
+    @torch.inference_mode()
+    def logits(self, hidden: torch.Tensor, rows: torch.Tensor | None = None) -> torch.Tensor:
+        """fp32 logits [n, vocabulary], or against given LM-head rows [columns, hidden]."""
+        return F.linear(hidden, self.weights.lm_head if rows is None else rows).float()
+
+    def _attention(
+        self,
+        layer: Layer,
+        x: torch.Tensor,
+        cos: torch.Tensor,
+        sin: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        past: int,
+        mask: torch.Tensor,
+    ) -> torch.Tensor:
+        c, n = self.config, x.shape[0]
+        qkv = F.linear(self._norm(x, layer.input_norm), layer.qkv, layer.qkv_bias)
+        qkv = qkv.view(n, c.heads + 2 * c.kv_heads, c.head_dim)
+        qk, v = qkv.split([c.heads + c.kv_heads, c.kv_heads], 1)
+        if layer.q_norm is not None and layer.k_norm is not None:
+            q, k = qk.split([c.heads, c.kv_heads], 1)
+            qk = torch.cat([self._norm(q, layer.q_norm), self._norm(k, layer.k_norm)], 1)
+        left, right = qk.chunk(2, -1)
+        qk = qk * cos + torch.cat([-right, left], -1) * sin
+        q, k = qk.split([c.heads, c.kv_heads], 1)
+        total = past + n
+        keys[0, :, past:total] = k.transpose(0, 1)
+        values[0, :, past:total] = v.transpose(0, 1)
+        out = F.scaled_dot_product_attention(
+            q.transpose(0, 1)[None],
+            keys[:, :, :total],
+            values[:, :, :total],
+            attn_mask=mask,
+            enable_gqa=c.heads != c.kv_heads,
+        )
+        return F.linear(out[0].transpose(0, 1).reshape(n, c.heads * c.head_dim), layer.out, layer.out_bias)
+
+    def _norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return F.rms_norm(x, (x.shape[-1],), weight, self.config.eps)

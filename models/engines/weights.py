@@ -1,0 +1,215 @@
+"""Dense Qwen2/2.5/3 and Llama checkpoints in Hugging Face format, as fused tensors."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from rtcontrol.models.errors import UserError
+
+ARCHITECTURES = ("qwen2", "qwen3", "llama")
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The shape of a dense decoder-only model."""
+
+    model_type: str
+    vocabulary: int
+    hidden: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    eps: float
+    context: int
+    tied: bool
+    inv_freq: tuple[float, ...]
+    rope_scale: float
+    settings: str  # what else changes a KV cache: part of the prefix key
+
+    @classmethod
+    def load(cls, folder: Path) -> ModelConfig:
+        """Read `config.json`; raises UserError for an architecture that the lean forward does not know."""
+        raw = read_config(folder)
+        kind = raw.get("model_type")
+        if kind not in ARCHITECTURES:
+            raise UserError(
+                f"{folder} is a {kind!r} model; the torch engine runs {', '.join(ARCHITECTURES)}.",
+                "Convert it, or choose a dense Qwen2/2.5/3 or Llama checkpoint.",
+            )
+        if raw.get("quantization_config"):
+            raise UserError(f"{folder} is quantised; the torch engine reads fp32, fp16 and bf16.", "Use the original.")
+        if raw.get("use_sliding_window"):
+            raise UserError(f"{folder} uses a sliding window, which the torch engine does not.", "Switch it off.")
+        head_dim = raw.get("head_dim") or raw["hidden_size"] // raw["num_attention_heads"]
+        inv_freq, scale = _rope(raw, head_dim)
+        return cls(
+            kind,
+            raw["vocab_size"],
+            raw["hidden_size"],
+            raw["num_hidden_layers"],
+            raw["num_attention_heads"],
+            raw.get("num_key_value_heads") or raw["num_attention_heads"],
+            head_dim,
+            raw.get("rms_norm_eps", 1e-6),
+            raw.get("max_position_embeddings", 2048),
+            bool(raw.get("tie_word_embeddings", False)),
+            inv_freq,
+            scale,
+            json.dumps({k: raw.get(k) for k in ("rope_theta", "rope_scaling", "rope_parameters")}, sort_keys=True),
+        )
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """`config.json` as a dict; raises UserError when the folder is no checkpoint."""
+    try:
+        config = json.loads((folder / "config.json").read_text("utf-8"))
+    except FileNotFoundError:
+        raise UserError(
+            f"{folder} is no checkpoint: it has no config.json.",
+            "Give --model a name from `rtcontrol models info` or a folder in Hugging Face format.",
+        ) from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{folder / 'config.json'} cannot be read ({error}).", "Restore the checkpoint.") from None
+    if not isinstance(config, dict):
+        raise UserError(f"{folder / 'config.json'} is no JSON object.", "Restore the checkpoint.")
+    return config
+
+
+def _rope(raw: Mapping[str, Any], head_dim: int) -> tuple[tuple[float, ...], float]:
+    """Inverse frequencies and attention scaling of the rotary embedding."""
+    rope = raw.get("rope_parameters") or {**(raw.get("rope_scaling") or {}), "rope_theta": raw.get("rope_theta", 1e4)}
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    if kind == "default":
+        theta = float(rope.get("rope_theta", 1e4))
+        return tuple(theta ** (-2 * i / head_dim) for i in range(head_dim // 2)), 1.0
+    # The scaled variants are the library's business; importing it costs a second, so only when one is used.
+    from transformers import AutoConfig
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    raw = {k: v for k, v in raw.items() if k != "model_type"} | {"rope_parameters": rope}
+    config = AutoConfig.for_model("llama", **raw)
+    inv_freq, scale = ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"))
+    return tuple(inv_freq.tolist()), float(scale)
+
+
+class WeightReader:
+    """Reads tensors by name from one safetensors file or a sharded index."""
+
+    def __init__(self, folder: Path) -> None:
+        index = folder / "model.safetensors.index.json"
+        if index.is_file():
+            files = sorted(set(json.loads(index.read_text("utf-8"))["weight_map"].values()))
+        else:
+            files = ["model.safetensors"]
+        self.paths = [folder / f for f in files]
+        self._where: dict[str, Any] = {}
+        for path in self.paths:
+            if not path.is_file():
+                raise UserError(f"{folder} is no checkpoint: {path.name} is missing.", "Restore the missing file.")
+            try:
+                handle = safe_open(str(path), framework="pt")
+            except SafetensorError as error:
+                raise UserError(f"{path} is no safetensors file ({error}).", "Download or copy it again.") from None
+            self._where |= {name: handle for name in handle.keys()}  # noqa: SIM118  (not a dict)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._where
+
+    def get(self, name: str) -> torch.Tensor:
+        if name not in self._where:
+            raise UserError(f"{self.paths[0].parent}: the tensor {name} is missing.", "Restore the checkpoint.")
+        tensor: torch.Tensor = self._where[name].get_tensor(name)
+        return tensor
+
+
+def fingerprint(folder: Path) -> str:
+    """A hash of the weights for cache keys: whole files up to 64 MiB, else header, size and sampled blocks."""
+    digest = hashlib.sha256()
+    block = 1 << 20
+    for path in WeightReader(folder).paths:
+        size = path.stat().st_size
+        digest.update(f"{path.name}:{size}:".encode())
+        with path.open("rb") as file:
+            if size <= 64 * block:
+                digest.update(file.read())
+                continue
+            for i in range(64):
+                file.seek(i * (size - block) // 63)
+                digest.update(file.read(block))
+    return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One transformer block; `qkv` [(heads + 2 kv_heads) * head_dim, hidden], `gate_up` [2 * intermediate, hidden]."""
+
+    input_norm: torch.Tensor
+    qkv: torch.Tensor
+    qkv_bias: torch.Tensor | None
+    q_norm: torch.Tensor | None
+    k_norm: torch.Tensor | None
+    out: torch.Tensor
+    out_bias: torch.Tensor | None
+    post_norm: torch.Tensor
+    gate_up: torch.Tensor
+    down: torch.Tensor
+
+
+@dataclass(frozen=True)
+class Weights:
+    """All tensors of a model on one device in one dtype."""
+
+    embedding: torch.Tensor
+    layers: tuple[Layer, ...]
+    norm: torch.Tensor
+    lm_head: torch.Tensor
+
+    @property
+    def parameters(self) -> int:
+        tensors = [self.embedding, self.norm, *([] if self.lm_head is self.embedding else [self.lm_head])]
+        for layer in self.layers:
+            tensors += [t for t in vars(layer).values() if t is not None]
+        return sum(t.numel() for t in tensors)
+
+
+def load_weights(folder: Path, config: ModelConfig, dtype: torch.dtype, device: torch.device) -> Weights:
+    """Read and fuse; raises UserError for a missing tensor."""
+    reader = WeightReader(folder)
+
+    def get(name: str) -> torch.Tensor:
+        return reader.get(name).to(device=device, dtype=dtype)
+
+    def optional(name: str) -> torch.Tensor | None:
+        return get(name) if name in reader else None
+
+    layers = []
+    for i in range(config.layers):
+        at = f"model.layers.{i}."
+        attention, mlp = f"{at}self_attn.", f"{at}mlp."
+        bias = f"{attention}q_proj.bias" in reader
+        layers.append(
+            Layer(
+                get(f"{at}input_layernorm.weight"),
+                torch.cat([get(f"{attention}{p}_proj.weight") for p in "qkv"]),
+                torch.cat([get(f"{attention}{p}_proj.bias") for p in "qkv"]) if bias else None,
+                optional(f"{attention}q_norm.weight"),
+                optional(f"{attention}k_norm.weight"),
+                get(f"{attention}o_proj.weight"),
+                optional(f"{attention}o_proj.bias"),
+                get(f"{at}post_attention_layernorm.weight"),
+                torch.cat([get(f"{mlp}gate_proj.weight"), get(f"{mlp}up_proj.weight")]),
+                get(f"{mlp}down_proj.weight"),
+            )
+        )
+    embedding = get("model.embed_tokens.weight")
+    head = embedding if config.tied or "lm_head.weight" not in reader else get("lm_head.weight")
+    return Weights(embedding, tuple(layers), get("model.norm.weight"), head)

@@ -1,0 +1,111 @@
+"""Free values: strings, unbounded numbers, arrays and objects, decoded token by token under a grammar.
+
+The grammar is llguidance's business: it gives, for each step, the tokens that may follow.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from rtcontrol.models.domain import Free
+from rtcontrol.models.engines.base import DecodeError
+from rtcontrol.models.tokenizer import STTokenizer
+
+MAX_TOKENS = 64
+DEFAULT_LENGTH = 256
+
+
+class Grammars:
+    """Compiles a grammar for each free domain once, at start-up."""
+
+    def __init__(self, tokenizer: STTokenizer, vocabulary: int) -> None:
+        import llguidance
+
+        self._library = llguidance
+        self._tokenizer = tokenizer
+        # Grammar text is bytes; control tokens can never be part of a value, so they get no bytes here but the end's.
+        self._end = tokenizer.special_id("<|im_end|>") if "<|im_end|>" in tokenizer.specials else 0
+        self._machine = llguidance.LLTokenizer(tokenizer.to_json(), n_vocab=vocabulary, eos_token=self._end)
+        self._vocabulary = vocabulary
+        self._special = np.array([tokenizer.special_id(t) for t in tokenizer.specials], np.int64)
+
+    def compile(self, domain: Free) -> str:
+        """The grammar text of a domain; raises ValueError when the library cannot compile its schema."""
+        matcher = self._library.LLMatcher
+        schema = dict(domain.schema)
+        if domain.is_string:
+            pattern = schema.get("pattern")
+            length = schema.get("maxLength", DEFAULT_LENGTH)
+            grammar = matcher.grammar_from_regex(pattern or rf"(?s:.{{{schema.get('minLength', 0)},{length}}})")
+        else:
+            options = {"whitespace_flexible": False, "item_separator": ",", "key_separator": ":"}
+            grammar = matcher.grammar_from_json_schema(json.dumps({**schema, "x-guidance": options}))
+        if error := matcher.validate_grammar(grammar, self._machine):
+            raise ValueError(error)
+        return str(grammar)
+
+    def start(self, grammar: str) -> FreeValue:
+        """A cursor at the beginning of a value."""
+        return FreeValue(self._library.LLMatcher(self._machine, grammar), self._vocabulary, self._end, self._special)
+
+
+class FreeValue:
+    """One free value under construction: which tokens may follow, and the choice among them."""
+
+    def __init__(self, matcher: Any, vocabulary: int, end: int, special: np.ndarray) -> None:
+        self._matcher, self._vocabulary, self._end, self._special = matcher, vocabulary, end, special
+        self.tokens: list[int] = []
+        self.confidence = 1.0
+
+    def choose(self, logits: np.ndarray, end_id: int, null_id: int | None) -> int:
+        """Pick the largest legal logit (ties: lowest id) of fp32 `logits` [vocabulary]; `end_id` is legal where the
+        value may end, `null_id` (None: not legal) only at its start. Raises DecodeError after `MAX_TOKENS` tokens."""
+        bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
+        legal = np.unpackbits(bits, bitorder="little")[: self._vocabulary].astype(bool)
+        legal[self._special] = False
+        if self._matcher.is_accepting():
+            legal[end_id] = True
+        if null_id is not None and not self.tokens:
+            legal[null_id] = True
+        ids = np.flatnonzero(legal)
+        if not len(ids) or len(self.tokens) >= MAX_TOKENS:
+            raise DecodeError(f"a free value did not end within {len(self.tokens)} tokens")
+        values = logits[ids].astype(np.float64)
+        best = int(values.argmax())
+        self.confidence /= float(np.exp(values - values[best]).sum())
+        token = int(ids[best])
+        if token not in (end_id, null_id):
+            self._matcher.consume_token(token)
+            self.tokens.append(token)
+        return token
+
+
+def parse_free(domain: Free, text: str) -> Any:
+    """The typed value of decoded text by the declared type; raises DecodeError when it does not parse."""
+    if domain.is_string:
+        return text
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise DecodeError(f"{text!r} is no JSON ({error})") from None
+    return as_declared(value, domain.schema)
+
+
+def as_declared(value: Any, schema: Mapping[str, Any]) -> Any:
+    """Numbers as their declared type: an integer literal for a `number` becomes a float, in nested places too."""
+    kind = schema.get("type")
+    if kind == "number" and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if kind == "integer" and isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, list) and isinstance(items := schema.get("items"), Mapping):
+        return [as_declared(v, items) for v in value]
+    if isinstance(value, dict):
+        properties = schema.get("properties", {})
+        return {k: as_declared(v, properties.get(k, {})) for k, v in value.items()}
+    return value
+

@@ -1,0 +1,105 @@
+"""One packed forward pass: uncached prompt tokens and tree nodes as one sequence on top of the cached tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from rtcontrol.models.engines.lean import LeanModel
+from rtcontrol.models.errors import UserError
+
+MASKS_KEPT = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A tree node to evaluate: `depth` 0 follows the prompt's last token; `ancestors` are KV slots counted from the
+    prompt's end (its own nodes of this pass included)."""
+
+    token: int
+    depth: int
+    ancestors: tuple[int, ...]
+
+
+class PackedSequence:
+    """The KV cache's content: a prompt (prefix + suffix), then the nodes evaluated for the decision at hand."""
+
+    def __init__(self, model: LeanModel) -> None:
+        self.model = model
+        self.prompt: list[int] = []
+        self.nodes = 0
+        self.forward_passes = self.tokens = 0
+        self._masks: dict[tuple[int, tuple[int, int], tuple[Node, ...]], torch.Tensor] = {}
+
+    def start(self, prompt: Sequence[int], reserve: int) -> tuple[list[int], int]:
+        """Begin a decision: (uncached prompt tokens, reused tokens). The longest common prefix with the cached tokens
+        is kept. Raises UserError when prompt and `reserve` nodes do not fit the context."""
+        limit = min(self.model.slots, self.model.config.context)
+        if len(prompt) + reserve > limit:
+            raise UserError(
+                f"The prompt of {len(prompt)} tokens leaves no room for the call in the model's context of {limit}.",
+                "Shorten the instruction or the observation, or describe fewer tools.",
+            )
+        cached = self.prompt
+        common = 0
+        stop = min(len(cached), len(prompt))
+        if cached[:stop] == prompt[:stop]:
+            common = stop
+        else:
+            while cached[common] == prompt[common]:
+                common += 1
+        self.prompt = list(prompt)
+        self.nodes = self.forward_passes = self.tokens = 0
+        self._done = common
+        return self.prompt[common:], common
+
+    def restore(self, prompt: Sequence[int]) -> None:
+        """The caller has written the KV of exactly these tokens into the model's cache."""
+        self.prompt = list(prompt)
+        self._done = len(self.prompt)
+        self.nodes = 0
+
+    def forget(self) -> None:
+        """Nothing in the cache is to be reused."""
+        self.restore([])
+
+    def run(self, nodes: Sequence[Node]) -> torch.Tensor:
+        """Evaluate `nodes` together with whatever of the prompt is not cached yet; hidden states [nodes, hidden].
+
+        The nodes take the next slots, in order.
+        """
+        fresh = self.prompt[self._done :]
+        past = self._done + self.nodes
+        key = (past, (len(fresh), self.nodes), tuple(nodes))
+        mask = self._masks.get(key)
+        if mask is None:
+            if len(self._masks) >= MASKS_KEPT:
+                self._masks.pop(next(iter(self._masks)))
+            mask = self._masks[key] = self._mask(past, len(fresh), nodes)
+        end = len(self.prompt)
+        tokens = torch.tensor(fresh + [n.token for n in nodes], device=self.model.device)
+        places = [*range(self._done, end), *(end + n.depth for n in nodes)]
+        hidden = self.model.forward(tokens, torch.tensor(places, device=self.model.device), past, mask)
+        self._done = end
+        self.nodes += len(nodes)
+        self.forward_passes += 1
+        self.tokens += len(places)
+        return hidden[len(fresh) :]
+
+    def _mask(self, past: int, fresh: int, nodes: Sequence[Node]) -> torch.Tensor:
+        # Columns: cached prompt (and, once the prompt is whole, earlier nodes), fresh prompt, these nodes.
+        n = fresh + len(nodes)
+        prompt = len(self.prompt)
+        see = np.zeros((n, past + n), np.bool_)
+        see[:fresh, :past] = True
+        see[:fresh, past : past + fresh] = np.tri(fresh, dtype=np.bool_)
+        for i, node in enumerate(nodes):
+            row = see[fresh + i]
+            row[:prompt] = True
+            row[[prompt + a for a in node.ancestors]] = True
+            row[past + fresh + i] = True
+        bias = np.where(see, np.float32(0), np.float32(-np.inf))
+        return torch.from_numpy(bias)[None, None].to(self.model.device, self.model.dtype)

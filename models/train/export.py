@@ -1,0 +1,40 @@
+"""Writes a trained model as a checkpoint folder: Hugging Face layout plus the prompt template."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer
+
+from rtcontrol.models.prompt import FILE_NAME
+
+
+def export(
+    model: Any, tokenizer: Tokenizer, template: Mapping[str, Any], folder: Path, dtype: torch.dtype = torch.float32
+) -> None:
+    """Write weights, config, tokenizer and template to `folder`; an old checkpoint there is replaced once the new one
+    is whole (other files in the folder stay)."""
+    fresh = folder.with_name(folder.name + ".new")
+    shutil.rmtree(fresh, ignore_errors=True)
+    fresh.mkdir(parents=True)
+    model.to(dtype).save_pretrained(fresh)
+    (fresh / "generation_config.json").unlink(missing_ok=True)
+    tokenizer.save(str(fresh / "tokenizer.json"))
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "eos_token": "<|im_end|>",
+        "pad_token": "<|endoftext|>",
+        "clean_up_tokenization_spaces": False,
+    }
+    (fresh / "tokenizer_config.json").write_text(json.dumps(settings, indent=2) + "\n")
+    (fresh / FILE_NAME).write_text(json.dumps(dict(template), indent=2) + "\n")
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in fresh.iterdir():
+        os.replace(path, folder / path.name)
+    fresh.rmdir()

@@ -1,0 +1,1 @@
+"""Recipes wire environments and trainer together: each rebuilds one bundled checkpoint."""
