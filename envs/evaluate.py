@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rtcontrol.agents.lander import read_back, observe
+from rtcontrol.agents.lander import observe, read_back
 from rtcontrol.agents.lander_goal import Goal, recognise
 from rtcontrol.envs.base import Episode
 from rtcontrol.envs.lander import Lander

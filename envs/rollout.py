@@ -102,6 +102,17 @@ class _Balance:
 
 
 class _Flight:
+    """One lander that is told, disturbed and restarted for ever; times are in ticks."""
+
+    _goal: Goal
+    _instruction: str
+    _noise: float
+    _late: float
+    _burst: int
+    _ground: int
+    _left: float
+    _switch: float
+
     def __init__(self, rng: random.Random, options: RolloutOptions, balance: _Balance) -> None:
         self.rng = rng
         self._options = options
