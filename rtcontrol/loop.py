@@ -19,7 +19,7 @@ from rtcontrol.pause import PauseWatch
 from rtcontrol.realtime import SlackCollector, favours
 from rtcontrol.record import Recorder
 from rtcontrol.settle import Settlement
-from rtcontrol.warmup import Warmup
+from rtcontrol.warmup import Warmup, bring_up
 
 
 class ControlLoop:
@@ -47,6 +47,7 @@ class ControlLoop:
         self.instruction = config.instruction if config.instruction is not None else agent.instruction
         self.host_info: dict[str, Any] = {}
         self.ended_by: str | None = None
+        self.phase = "not started"
         self.t_end_ns = 0
         self._clock: LoopClock = (
             WallClock(config.period_ns) if config.clock == "wall" else LockstepClock(config.period_ns, env.advance)
@@ -84,44 +85,35 @@ class ControlLoop:
             self.ended_by = "error"
             raise
         finally:
+            self.phase = "ending"
             self.t_end_ns = time.monotonic_ns()
             self._finish()
 
     # -- before and after ---------------------------------------------------------------------------------------------
 
     def _prepare(self) -> None:
+        self.phase = f"starting the decoder (host {self.host.name})"
         self.host_info = self.host.start()
-        rounds = self.config.warmup
-        if self._sample is not None and self.ended_by is None:
-            sample = self._sample
-            self.warmup.decide(self.host, lambda tick: self._request(tick, sample), rounds)
-            rounds = 1
-        if self.ended_by is not None:
-            return
-        self.env.instruct(self.instruction)
-        self.env.start(self.config.clock, self.config.seed, self.config.episodes)  # type: ignore[arg-type]
-        self._world_started = True
-        give_up = time.monotonic() + self.config.first_observation_s
-        while (first := self.env.latest()) is None and time.monotonic() < give_up and self.ended_by is None:
-            time.sleep(0.002)
-        if first is None:
-            self._notify(f"no observation within {self.config.first_observation_s:g} s: starting without one")
-        else:
-            seen = first
-            self.warmup.decide(self.host, lambda tick: self._request(tick, seen), rounds)
-        reached = self.warmup.max_hz
-        if 0 < reached < self.config.hz and self._clock.enforced:
-            self._notify(
-                f"--hz {self.config.hz:g} is above what this machine reaches with this model: {reached:.1f} decisions a "
-                "second in warm-up. Expect misses; lower --hz, or use a smaller model."
-            )
+        self.phase = "warming up"
+        self.warmup, self._world_started = bring_up(
+            self.config,
+            self.env,
+            self.host,
+            self._sample,
+            self.instruction,
+            self._request,
+            lambda: self.ended_by is not None,
+            self._notify,
+        )
         for warning in favours(self.config.rt_priority, self.config.affinity, self.config.mlock):
             self._notify(warning)
+        self._recorder.write({"start": {"host_info": self.host_info, "warmup": self.warmup.to_dict()}})
 
     def _finish(self) -> None:
         try:
             if self._world_started:
-                self.book.execute_safe()
+                self.book.execute_safe("exit")
+                self.book.note(self.env.episodes, self.host.events)
                 # What is still in flight is no release: nobody waited for it until its deadline.
                 open_ticks = len(self._pending)
                 self._recorder.write({"end": self.ended_by, "t_s": self.book.t_s(self.t_end_ns), "open": open_ticks})
@@ -135,6 +127,7 @@ class ControlLoop:
 
     def _fly(self, collector: SlackCollector) -> None:
         clock, host, config = self._clock, self.host, self.config
+        self.phase = "running"
         self.book.t0_ns, began_ns = clock.start()
         self._fallback.epoch(began_ns)
         end_ns = None if config.duration_s is None else round(config.duration_s * 1e9)
@@ -175,6 +168,8 @@ class ControlLoop:
             tick.skipped, tick.skip_cause = skipped, Cause.PAUSE if paused else tick.late_start
             self.ledger.skip(skipped, tick.skip_cause)
         tick.incarnation = self.host.incarnation
+        if len(self.host.events) != self.book.noted_events:
+            self.book.note((), self.host.events)
         if self._instructions:
             self._change_instruction()
         seen = self.env.latest()
@@ -207,6 +202,7 @@ class ControlLoop:
         if seen.epoch != self.book.epoch:
             self.book.epoch = seen.epoch
             self._history.clear()
+            self.book.note(self.env.episodes, ())
             self._fallback.epoch(self._clock.effective_ns())
 
     def _request(self, k: int, seen: Observation) -> DecisionRequest:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rtcontrol.agents import Agent
 from rtcontrol.clock import LoopClock
 from rtcontrol.config import RunConfig
 from rtcontrol.deadline import Cause, Ledger, Tick, attribute
-from rtcontrol.envs.base import Environment
+from rtcontrol.envs.base import Environment, Episode
 from rtcontrol.fallback import Action, FallbackPolicy
-from rtcontrol.hosts.base import DecisionReply, Host
+from rtcontrol.hosts.base import DecisionReply, Host, HostEvent
 from rtcontrol.models.call import Call
 from rtcontrol.pause import PauseWatch
 from rtcontrol.record import Recorder
@@ -51,12 +51,25 @@ class Settlement:
         self.epoch = -1
         self.emitted_k = -1
         self.emitted_ns = 0
+        self.noted_episodes = 0
+        self.noted_events = 0
         self.recent_calls: deque[str] = deque(maxlen=6)
         self.recent_ms: deque[float] = deque(maxlen=256)
 
     def t_s(self, t_ns: int) -> float:
         """Seconds since the first release."""
         return round((t_ns - self.t0_ns) / 1e9, 6)
+
+    def note(self, episodes: Sequence[Episode], events: Sequence[HostEvent]) -> None:
+        """Record the episodes that ended and what befell the host since the last time."""
+        for episode in episodes[self.noted_episodes :]:
+            line = {"seed": episode.seed, "return": round(episode.ret, 4), "success": episode.success}
+            self._recorder.write({"episode": {**line, "seconds": round(episode.seconds, 3), "detail": episode.detail}})
+            self.noted_episodes += 1
+        for event in events[self.noted_events :]:
+            what = {"t_s": self.t_s(event.t_ns), "event": event.event, "seconds": round(event.seconds, 3)}
+            self._recorder.write({"host_event": what})
+            self.noted_events += 1
 
     def settle(
         self, tick: Tick, reply: DecisionReply, kind: str, call: Call | None = None, began: int = 0, ended: int = 0
@@ -102,6 +115,8 @@ class Settlement:
         self.fall_back(action)
         line = self._line(tick, "miss", call)
         line["cause"], line["action"] = cause.value, action
+        if reply is not None and fault is not None:
+            line["decide_ms"] = _ms(reply.decide_ns)
         if error is not None:
             line["error"] = error
             self._notify(f"tick {tick.k}: {cause.value}: {error}")
@@ -133,9 +148,9 @@ class Settlement:
             self._stop("miss")
         elif action == "safe":
             self.ledger.safe_calls += 1
-            self.execute_safe()
+            self.execute_safe("miss")
 
-    def execute_safe(self) -> None:
+    def execute_safe(self, why: str) -> None:
         """Execute the safe call in the epoch that is on; never raises."""
         call = self._agent.fallback.safe_call
         try:
@@ -144,4 +159,4 @@ class Settlement:
         except Exception as error:  # the last resort must not end the run
             self.ledger.fallback_errors += 1
             self._notify(f"safe call {call.text()}: {type(error).__name__}: {error}")
-        self._recorder.write({"safe": call.text(), "t_s": self.t_s(time.monotonic_ns())})
+        self._recorder.write({"safe": call.text(), "why": why, "t_s": self.t_s(time.monotonic_ns())})

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from rtcontrol.config import RunConfig
+from rtcontrol.envs.base import Environment, Observation
 from rtcontrol.hosts.base import DecisionRequest, Host
 from rtcontrol.models.errors import UserError
 
@@ -64,3 +66,43 @@ class Warmup:
                         "Try `--host inprocess`, or a smaller model.",
                     )
             self.round_trip_ms.append((time.monotonic_ns() - began) / 1e6)
+
+
+def bring_up(
+    config: RunConfig,
+    env: Environment,
+    host: Host,
+    sample: Observation | None,
+    instruction: str,
+    ask: Callable[[int, Observation], DecisionRequest],
+    stopped: Callable[[], bool],
+    notify: Callable[[str], None],
+) -> tuple[Warmup, bool]:
+    """Warm up the started host, start the world, decide its first observation; none of it is in the figures.
+
+    With a `sample` most decisions come before the world starts, so that it does not run on meanwhile. Gives the
+    warm-up and whether the world was started (not when `stopped`).
+    """
+    warmup = Warmup(config.pipeline)
+    rounds = config.warmup
+    if sample is not None and not stopped():
+        warmup.decide(host, lambda tick: ask(tick, sample), rounds)
+        rounds = 1
+    if stopped():
+        return warmup, False
+    env.instruct(instruction)
+    env.start(config.clock, config.seed, config.episodes)  # type: ignore[arg-type]
+    give_up = time.monotonic() + config.first_observation_s
+    while (first := env.latest()) is None and time.monotonic() < give_up and not stopped():
+        time.sleep(0.002)
+    if first is None:
+        notify(f"no observation within {config.first_observation_s:g} s: starting without one")
+    else:
+        seen = first
+        warmup.decide(host, lambda tick: ask(tick, seen), rounds)
+    if 0 < warmup.max_hz < config.hz and config.clock == "wall":
+        notify(
+            f"--hz {config.hz:g} is above what this machine reaches with this model: {warmup.max_hz:.1f} decisions a "
+            "second in warm-up. Expect misses; lower --hz, or use a smaller model."
+        )
+    return warmup, True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,17 +41,15 @@ class STModel:
 
 @dataclass(frozen=True)
 class ExpertSource:
-    """A scripted expert: `function(raw observation, instruction)` gives the call. Decides in this process only."""
+    """A scripted expert: `function` gives the call for a request."""
 
-    function: Callable[[Mapping[str, Any], str], Call]
+    function: Callable[[DecisionRequest], Call]
 
     def build(self) -> ExpertSource:
         return self
 
     def decide(self, request: DecisionRequest) -> Decision:
-        if request.data is None:
-            raise ValueError("a scripted expert needs the raw observation: use --host inprocess")
-        return Decision(self.function(request.data, request.instruction))
+        return Decision(self.function(request))
 
     def info(self) -> dict[str, Any]:
         return {"engine": "script", "model": "expert"}

@@ -1,0 +1,98 @@
+"""One run from its settings to its exit status."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from rich.console import Console
+
+from rtcontrol import assemble, report, table
+from rtcontrol.config import RunConfig
+from rtcontrol.live import Onlooker
+from rtcontrol.loop import ControlLoop
+from rtcontrol.machine import describe
+from rtcontrol.record import Recorder
+
+OK, INTERNAL, MISSED = 0, 1, 3
+BY_SIGNAL = {"SIGINT": 130, "SIGTERM": 143}
+
+
+def fly(config: RunConfig, goal: str | None = None, live: bool = True) -> int:
+    """Run, write record and report, print the table. Gives the exit status: 0, 3 (too many misses, or one under
+    --on-miss stop), 130 or 143 (ended by a signal). Errors pass through, after the safe call and the report."""
+    chosen = assemble.agent(config.agent or assemble.default_agent(config.env))
+    instruction = config.instruction
+    if instruction is None:
+        instruction = assemble.goal_text(goal) if goal is not None else chosen.instruction
+    model = config.model or chosen.model
+    config = replace(config, agent=chosen.name, model=model, instruction=instruction)
+    source = assemble.decider(config, chosen, model)
+    env = assemble.environment(config.env, goal)
+    sample = assemble.sample(config, goal)
+    recorder = Recorder(config.out / "record.jsonl", _header(config, chosen.fallback.hold_ms))
+    console = Console(stderr=True)
+    onlooker = Onlooker(console, live and console.is_terminal)
+    for warning in chosen.tools.warnings():
+        onlooker.say(warning)
+    host = assemble.host(config, source, model)
+    loop = ControlLoop(config, chosen, env, host, recorder, sample=sample, notify=onlooker.say)
+    try:
+        with _signals(loop):
+            onlooker.watch(loop)
+            loop.run()
+    finally:
+        onlooker.close()
+        recorder.close()
+        if loop.ledger.releases:
+            result = report.build(config.out / "record.jsonl", loop.ledger, recorder.lost)
+            refused = report.write(result, config.out / "report.json")
+            table.show(result, Console())
+            if refused is None:
+                print(f"report: {config.out / 'report.json'}")
+            else:
+                print(f"The report could not be written to {config.out} ({refused}).", file=sys.stderr)
+    ended = loop.ended_by or ""
+    if ended in BY_SIGNAL:
+        return BY_SIGNAL[ended]
+    if ended == "miss":
+        print("Ended by a miss, as --on-miss stop asks.", file=sys.stderr)
+        return MISSED
+    if config.max_miss_rate is not None and loop.ledger.miss_rate > config.max_miss_rate:
+        print(f"Miss rate {loop.ledger.miss_rate:.4f} is above {config.max_miss_rate:g}.", file=sys.stderr)
+        return MISSED
+    return OK
+
+
+def _header(config: RunConfig, hold_ms: float) -> dict[str, Any]:
+    return {
+        **config.to_dict(),
+        "period_ms": config.period_ns / 1e6,
+        "deadline_ms": config.deadline_ns / 1e6,
+        "max_age_ms": config.max_age_ns / 1e6,
+        "hold_ms": hold_ms if config.hold_ms is None else config.hold_ms,
+        "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": describe(),
+    }
+
+
+@contextlib.contextmanager
+def _signals(loop: ControlLoop) -> Iterator[None]:
+    """SIGINT and SIGTERM end the run in order; a second one interrupts whatever hangs."""
+
+    def stop(number: int, frame: object) -> None:
+        if loop.ended_by is not None:
+            raise KeyboardInterrupt
+        loop.stop(signal.Signals(number).name)
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

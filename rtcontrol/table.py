@@ -1,0 +1,60 @@
+"""The report as people read it in a terminal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+ROWS = {
+    "latency_ms": "latency (release to effect)",
+    "decide_ms": "decide",
+    "wake_ms": "wake-up lateness",
+    "observation_age_ms": "observation age at effect",
+    "execute_ms": "execute",
+    "jitter_ms": "jitter",
+}
+
+
+def show(report: dict[str, Any], console: Console) -> None:
+    """Print the run's counts, its times and its episodes."""
+    r = report
+    share = 100 * r["on_time"] / r["ticks"] if r["ticks"] else 0.0
+    console.print(
+        f"[bold]{r['env']}[/] by {r['agent']} ({r['model']}, {r['engine']}) on host {r['host']}, {r['hz']:g} Hz, "
+        f"deadline {r['deadline_ms']:g} ms, {r['clock']} clock, {r['duration_s']:.1f} s, ended by {r['ended_by']}",
+        soft_wrap=True,
+    )
+    console.print(
+        f"releases {r['releases']} = ticks {r['ticks']} + skipped {r['skipped_releases']}; "
+        f"on time {r['on_time']} ({share:.2f} %), misses {r['misses']}, miss rate {r['miss_rate']:.4f}; "
+        f"null {r['null']}, held {r['held']}",
+        soft_wrap=True,
+    )
+    if r["misses_by_cause"] or r["skipped_by_cause"]:
+        console.print(
+            f"misses by cause: {_causes(r['misses_by_cause'])}; skipped: {_causes(r['skipped_by_cause'])}; "
+            f"longest run {r['longest_miss_run']}, worst {r['worst_window']['m']} in {r['worst_window']['k']}; "
+            f"safe calls {r['safe_calls']}, late used {r['late_used']}, late dropped {r['late_dropped']}",
+            soft_wrap=True,
+        )
+    for event in r["host_events"]:
+        took = f" after {event['seconds']:.2f} s" if event["event"] == "restarted" else ""
+        console.print(f"decoder {event['event']} at {event['t_s']:.2f} s{took}")
+    table = Table("ms", "p50", "p90", "p99", "p99.9", "max", "mean", box=None, pad_edge=False)
+    for name, title in ROWS.items():
+        values = r[name]
+        if values["p50"] is not None:
+            table.add_row(title, *(f"{values[q]:.3f}" for q in ("p50", "p90", "p99", "p99_9", "max", "mean")))
+    console.print(table)
+    outcome = r["outcome"]
+    if outcome["episodes"]:
+        judged = f", {outcome['successes']} of {outcome['judged']} succeeded" if outcome["judged"] else ""
+        console.print(f"{len(outcome['episodes'])} episodes{judged}")
+    if r["record"]["lost_lines"]:
+        console.print(f"[yellow]{r['record']['lost_lines']} lines of the record were lost: the disk took no more.[/]")
+
+
+def _causes(counts: dict[str, int]) -> str:
+    return ", ".join(f"{cause} {n}" for cause, n in sorted(counts.items(), key=lambda kv: -kv[1])) or "none"
