@@ -3,6 +3,9 @@
 The paper trains every head as its own sequence and names the cost as a limitation ("Training Cost"). Here a token that
 several of those sequences share is computed once: each token sees its own ancestors only, at the position it would have
 in its own sequence, so losses and gradients are those of the separate sequences.
+
+The mask is block-sparse: samples fall into *runs* of rows that share tokens, and a run sees the prefix and itself. So
+attention is computed run by run, at a cost that grows with the samples and not with their square.
 """
 
 from __future__ import annotations
@@ -15,33 +18,53 @@ import torch
 
 from rtcontrol.models.train.rows import EncodedRow
 
+RUN_ROWS = 8
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Where attention happens: the first `prefix` tokens causally; then runs, padded to `width` tokens.
+
+    `index`: int64 [runs, width], token of each place (padding: token 0); `valid`: bool [runs, width]; `mask`: bool
+    [runs, 1, width, prefix + width], True where a place may see the prefix or a place of its run.
+    """
+
+    prefix: int
+    index: torch.Tensor
+    valid: torch.Tensor
+    mask: torch.Tensor
+
 
 @dataclass(frozen=True)
 class PackedBatch:
-    """`batch` trees, padded to `length` tokens.
+    """Sequences with labels.
 
-    `tokens`, `positions`: int64 [batch, length]; `mask`: bool [batch, 1, length, length], True where a query row may
-    see a key column; `label_rows`: int64 [labels], indices into the flattened [batch * length] tokens; `labels`: int64
-    [labels]; `weights`: float32 [labels].
+    `tokens`, `positions`: int64 [batch, length]; `label_rows`: int64 [labels], indices into the flattened tokens;
+    `labels`: int64 [labels]; `weights`: float32 [labels]. `blocks` is set for a tree (batch 1); without it every row
+    is an ordinary causal sequence.
     """
 
     tokens: torch.Tensor
     positions: torch.Tensor
-    mask: torch.Tensor
     label_rows: torch.Tensor
     labels: torch.Tensor
     weights: torch.Tensor
     samples: int
+    blocks: Blocks | None = None
 
 
 class _Tree:
-    """One tree under construction: parallel lists, a node's parent always before it."""
+    """A tree under construction: parallel lists, a node's parent always before it; `runs` are ranges of tokens."""
 
     def __init__(self, prefix: Sequence[int]) -> None:
+        if not prefix:
+            raise ValueError("a packed tree needs a prefix of at least one token")
         self.tokens: list[int] = []
         self.parents: list[int] = []
         self.labels: list[tuple[int, int, float]] = []
         self.root = self.chain(-1, prefix)
+        self.runs: list[int] = []  # where each run starts
+        self._rows = 0
         self._shared: tuple[tuple[int, ...], list[int]] = ((), [])
 
     def chain(self, parent: int, ids: Sequence[int]) -> int:
@@ -57,6 +80,10 @@ class _Tree:
         common = 0
         while common < min(len(before), len(ids)) and before[common] == ids[common]:
             common += 1
+        if common == 0 or self._rows == RUN_ROWS:
+            self.runs.append(len(self.tokens))
+            self._rows = common = 0
+        self._rows += 1
         nodes = nodes[:common]
         start = len(self.tokens)
         end = self.chain(nodes[-1] if nodes else self.root, ids[common:])
@@ -72,22 +99,53 @@ class _Tree:
                 parent = self.chain(parent, (token,))
                 self.labels.append((parent, label, weight))
 
+    def batch(self, samples: int) -> PackedBatch:
+        length, prefix = len(self.tokens), self.root + 1
+        positions = np.zeros(length, np.int64)
+        for i, parent in enumerate(self.parents):
+            positions[i] = positions[parent] + 1 if parent >= 0 else 0
+        return PackedBatch(
+            torch.tensor([self.tokens]),
+            torch.from_numpy(positions)[None],
+            torch.tensor([n for n, _, _ in self.labels]),
+            torch.tensor([t for _, t, _ in self.labels]),
+            torch.tensor([w for _, _, w in self.labels]),
+            samples,
+            self._blocks(length, prefix),
+        )
 
-def pack(prefix: Sequence[int], groups: Sequence[Sequence[EncodedRow]]) -> PackedBatch:
-    """Pack each group of rows into one tree below its own copy of `prefix`; sort a group's rows by suffix to share more.
+    def _blocks(self, length: int, prefix: int) -> Blocks:
+        ends = [*self.runs[1:], length]
+        width = max(end - start for start, end in zip(self.runs, ends, strict=True))
+        index = np.zeros((len(self.runs), width), np.int64)
+        valid = np.zeros((len(self.runs), width), np.bool_)
+        mask = np.zeros((len(self.runs), 1, width, prefix + width), np.bool_)
+        # Padding places see the prefix too, or their softmax is 0/0.
+        mask[..., :prefix] = True
+        for r, (start, end) in enumerate(zip(self.runs, ends, strict=True)):
+            n = end - start
+            index[r, :n] = np.arange(start, end)
+            valid[r, :n] = True
+            see = mask[r, 0, :, prefix:]
+            for i in range(n):
+                parent = self.parents[start + i] - start
+                if parent >= 0:
+                    see[i, :i] = see[parent, :i]
+                see[i, i] = True
+        return Blocks(prefix, torch.from_numpy(index), torch.from_numpy(valid), torch.from_numpy(mask))
 
-    A group must not be empty.
-    """
-    trees = []
-    for group in groups:
-        tree = _Tree(prefix)
-        for row in group:
-            tree.add(row)
-        trees.append(tree)
-    return _batch(trees, sum(len(g) for g in groups))
+
+def pack(prefix: Sequence[int], rows: Sequence[EncodedRow]) -> PackedBatch:
+    """One tree of all rows below one copy of `prefix`; neighbours with a common start of their suffix share it."""
+    tree = _Tree(prefix)
+    for row in rows:
+        tree.add(row)
+    return tree.batch(len(rows))
 
 
-def pack_nodes(prefix: Sequence[int], suffixes: Sequence[tuple[int, ...]], nodes: Sequence[tuple[int, int]]) -> PackedBatch:
+def pack_nodes(
+    prefix: Sequence[int], suffixes: Sequence[tuple[int, ...]], nodes: Sequence[tuple[int, int]]
+) -> PackedBatch:
     """One tree with the same `nodes` (token, index of the parent node or -1) below every suffix, to read their logits:
     `label_rows` lists the nodes of the first suffix, then those of the second, ...; the labels mean nothing."""
     tree = _Tree(prefix)
@@ -97,41 +155,7 @@ def pack_nodes(prefix: Sequence[int], suffixes: Sequence[tuple[int, ...]], nodes
         for token, parent in nodes:
             placed.append(tree.chain(placed[parent] if parent >= 0 else end, (token,)))
             tree.labels.append((placed[-1], 0, 1.0))
-    return _batch([tree], len(suffixes))
-
-
-def _batch(trees: Sequence[_Tree], samples: int) -> PackedBatch:
-    length = max(len(t.tokens) for t in trees)
-    tokens = np.zeros((len(trees), length), np.int64)
-    positions = np.zeros((len(trees), length), np.int64)
-    mask = np.zeros((len(trees), 1, length, length), np.bool_)
-    rows: list[int] = []
-    labels: list[int] = []
-    weights: list[float] = []
-    for b, tree in enumerate(trees):
-        n = len(tree.tokens)
-        tokens[b, :n] = tree.tokens
-        see = mask[b, 0]
-        for i, parent in enumerate(tree.parents):
-            if parent >= 0:
-                see[i, : parent + 1] = see[parent, : parent + 1]
-                positions[b, i] = positions[b, parent] + 1
-            see[i, i] = True
-        # A padding row must see something, or its softmax is 0/0.
-        see[np.arange(n, length), np.arange(n, length)] = True
-        for node, label, weight in tree.labels:
-            rows.append(b * length + node)
-            labels.append(label)
-            weights.append(weight)
-    return PackedBatch(
-        torch.from_numpy(tokens),
-        torch.from_numpy(positions),
-        torch.from_numpy(mask),
-        torch.tensor(rows),
-        torch.tensor(labels),
-        torch.tensor(weights),
-        samples,
-    )
+    return tree.batch(len(suffixes))
 
 
 def separate(prefix: Sequence[int], rows: Sequence[EncodedRow]) -> list[PackedBatch]:
@@ -139,22 +163,34 @@ def separate(prefix: Sequence[int], rows: Sequence[EncodedRow]) -> list[PackedBa
     batches = []
     for row in rows:
         for head in row.heads:
-            batches.append(pack(prefix, [[EncodedRow(row.suffix, (head,))]]))
+            ids = [*prefix, *row.suffix, *head.ids]
+            first = len(ids) - len(head.ids)
+            batches.append(
+                PackedBatch(
+                    torch.tensor([ids]),
+                    torch.arange(len(ids))[None],
+                    torch.arange(first, len(ids)),
+                    torch.tensor(head.labels),
+                    torch.tensor(head.weights),
+                    1,
+                )
+            )
     return batches
 
 
 def pad_together(batches: Sequence[PackedBatch]) -> PackedBatch:
-    """Several single-tree batches as one padded batch."""
+    """Several causal sequences as one batch, padded on the right (where a causal mask hides the padding)."""
     length = max(b.tokens.shape[1] for b in batches)
-    count = len(batches)
-    tokens = torch.zeros((count, length), dtype=torch.int64)
-    positions = torch.zeros((count, length), dtype=torch.int64)
-    mask = torch.eye(length, dtype=torch.bool).expand(count, 1, length, length).clone()
+    tokens = torch.zeros((len(batches), length), dtype=torch.int64)
     rows = []
     for i, batch in enumerate(batches):
-        n = batch.tokens.shape[1]
-        tokens[i, :n], positions[i, :n], mask[i, :, :n, :n] = batch.tokens[0], batch.positions[0], batch.mask[0]
+        tokens[i, : batch.tokens.shape[1]] = batch.tokens[0]
         rows.append(batch.label_rows + i * length)
-    labels = torch.cat([b.labels for b in batches])
-    weights = torch.cat([b.weights for b in batches])
-    return PackedBatch(tokens, positions, mask, torch.cat(rows), labels, weights, count)
+    return PackedBatch(
+        tokens,
+        torch.arange(length).expand(len(batches), length),
+        torch.cat(rows),
+        torch.cat([b.labels for b in batches]),
+        torch.cat([b.weights for b in batches]),
+        len(batches),
+    )

@@ -41,7 +41,7 @@ class TreePolicy:
         calls: list[Call] = []
         training = self._model.training
         self._model.eval()
-        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        with torch.no_grad():
             for i in range(0, len(situations), BATCH):
                 calls += self._decide(situations[i : i + BATCH])
         self._model.train(training)

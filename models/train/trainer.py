@@ -25,13 +25,12 @@ Progress = Callable[[dict[str, Any]], None]
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """Hyperparameters. `group` samples share a prefix in one tree, `trees` make a batch; `samples` is the whole run;
-    `forced_share` of the rows also train labels that a constrained walk never asks for (other engines need them)."""
+    """Hyperparameters. `group` samples share a prefix in one tree and make a batch; `samples` is the whole run; runs of
+    `run` rows share an instruction; `forced_share` of the rows also train labels that a constrained walk never asks for (other engines need them)."""
 
     samples: int
     seed: int = 0
-    group: int = 32
-    trees: int = 2
+    group: int = 64
     run: int = 4
     learning_rate: float = 1e-3
     final_rate: float = 0.03
@@ -39,7 +38,7 @@ class TrainConfig:
     weight_decay: float = 0.01
     clip: float = 1.0
     forced_share: float = 0.1
-    bf16: bool = True
+    bf16: bool = False
     save_every_s: float = 120.0
 
 
@@ -83,8 +82,8 @@ class Trainer:
             groups = group_rows(self.source(self.chunk), self.config, rng)
             losses: list[float] = []
             right = labels = first = 0
-            for i in range(0, len(groups), self.config.trees):
-                batch = self._batch(groups[i : i + self.config.trees], rng)
+            for group in groups:
+                batch = self._batch(group, rng)
                 loss, correct = self._step(batch)
                 losses.append(loss)
                 right += int(correct.sum())
@@ -131,10 +130,9 @@ class Trainer:
         torch.save(state, self.out / "state.tmp")
         os.replace(self.out / "state.tmp", self.out / "state.pt")
 
-    def _batch(self, groups: Sequence[Sequence[Row]], rng: random.Random) -> PackedBatch:
+    def _batch(self, rows: Sequence[Row], rng: random.Random) -> PackedBatch:
         share = self.config.forced_share
-        encoded = [[self.encoder.encode(row, forced=rng.random() < share) for row in group] for group in groups]
-        return pack(self.encoder.prefix, encoded)
+        return pack(self.encoder.prefix, [self.encoder.encode(row, forced=rng.random() < share) for row in rows])
 
     def _step(self, batch: PackedBatch) -> tuple[float, torch.Tensor]:
         for group in self.optimizer.param_groups:
