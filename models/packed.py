@@ -32,6 +32,7 @@ class PackedSequence:
         self.prompt: list[int] = []
         self.nodes = 0
         self.forward_passes = self.tokens = 0
+        self._done = 0
         self._masks: dict[tuple[int, tuple[int, int], tuple[Node, ...]], torch.Tensor] = {}
 
     def start(self, prompt: Sequence[int], reserve: int) -> tuple[list[int], int]:
@@ -43,7 +44,7 @@ class PackedSequence:
                 f"The prompt of {len(prompt)} tokens leaves no room for the call in the model's context of {limit}.",
                 "Shorten the instruction or the observation, or describe fewer tools.",
             )
-        cached = self.prompt
+        cached = self.prompt[: self._done]  # a decision without any branching node runs no pass
         common = 0
         stop = min(len(cached), len(prompt))
         if cached[:stop] == prompt[:stop]:

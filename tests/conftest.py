@@ -1,0 +1,22 @@
+"""Settings for all tests: no user's cache is touched, and the shared data folder is found by its variable."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(autouse=True, scope="session")
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    os.environ["RTCONTROL_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture(scope="session")
+def data() -> Path:
+    """The folder of third-party test data; tests that need it are skipped without it."""
+    folder = os.environ.get("RTCONTROL_DATA")
+    if not folder or not Path(folder).is_dir():
+        pytest.skip("RTCONTROL_DATA names no folder with the third-party test data")
+    return Path(folder)

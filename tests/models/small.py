@@ -1,0 +1,132 @@
+"""Small random checkpoints and random schemas for the decoding laws; the oracle is Hugging Face transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from hypothesis import strategies as st
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+from rtcontrol.models.plan import ANY_TOOL, NO_TOOL, SchemaPlan
+from rtcontrol.models.prompt import COMPACT
+from rtcontrol.models.schema import ABSENT
+from rtcontrol.models.train.export import export
+from rtcontrol.models.train.vocabulary import build_tokenizer, number_words
+
+WORDS = "go turn stop left right fast slow the of and red green blue north south value set get open close alpha beta"
+NAMES = ("go", "turn_left", "turn_right", "set_value", "set_speed", "open", "stop", "close_the_red", "get_value")
+VALUES = ("left", "right", "red", "green blue", "green red", "alpha beta go", "alpha beta stop", "zürich", "<|null|>")
+
+
+def build_checkpoint(folder: Path, kind: str = "qwen2", seed: int = 0, scale: float = 0.3) -> Path:
+    """A random model; `scale` makes its logits spread enough that near-ties are rare."""
+    torch.manual_seed(seed)
+    tokenizer = build_tokenizer([WORDS, '{"type": "function", "name": "x", "parameters": {}}'], number_words(20, 0.2))
+    size = tokenizer.get_vocab_size(with_added_tokens=True)
+    common: dict[str, Any] = {
+        "vocab_size": size + 5,
+        "hidden_size": 48,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 2048,
+        "initializer_range": scale,
+        "bos_token_id": None,
+        "eos_token_id": None,
+        "pad_token_id": None,
+    }
+    if kind == "qwen2":
+        model: Any = Qwen2ForCausalLM(Qwen2Config(**common, tie_word_embeddings=True, use_sliding_window=False))
+        with torch.no_grad():  # biases start at zero, where a forgotten one would not show
+            for layer in model.model.layers:
+                for p in (layer.self_attn.q_proj, layer.self_attn.k_proj, layer.self_attn.v_proj):
+                    p.bias.normal_(0, 0.3)
+    elif kind == "qwen3":
+        model = Qwen3ForCausalLM(Qwen3Config(**common, head_dim=16, tie_word_embeddings=False))
+    elif kind == "llama3":
+        rope = {"rope_type": "llama3", "rope_theta": 10000.0, "factor": 4.0, "low_freq_factor": 1.0}
+        rope |= {"high_freq_factor": 4.0, "original_max_position_embeddings": 256}
+        model = LlamaForCausalLM(LlamaConfig(**common, rope_parameters=rope, tie_word_embeddings=False))
+    else:
+        model = LlamaForCausalLM(LlamaConfig(**common, tie_word_embeddings=False))
+    export(model, tokenizer, COMPACT, folder)
+    return folder
+
+
+def parameter_schemas() -> st.SearchStrategy[dict[str, Any]]:
+    """Closed parameters of every kind."""
+    return st.one_of(
+        st.just({"type": "boolean"}),
+        st.lists(st.sampled_from(VALUES), min_size=1, max_size=6, unique=True).map(lambda v: {"enum": v}),
+        st.lists(st.integers(-30, 300), min_size=2, max_size=6, unique=True).map(lambda v: {"enum": v}),
+        st.integers(0, 25).map(lambda n: {"type": "integer", "minimum": -3, "maximum": n}),
+        st.sampled_from((0.25, 0.5, 0.1)).map(
+            lambda s: {"type": "number", "minimum": 0, "maximum": 2, "multipleOf": s}
+        ),
+    )
+
+
+@st.composite
+def tool_lists(draw: st.DrawFn, most: int = 4, parameters: int = 4) -> list[dict[str, Any]]:
+    """One to `most` tools with closed parameters, some optional, some grouped."""
+    tools = []
+    for name in draw(st.lists(st.sampled_from(NAMES), min_size=1, max_size=most, unique=True)):
+        count = draw(st.integers(0, parameters))
+        properties = {f"p{i}": dict(draw(parameter_schemas())) for i in range(count)}
+        for schema in properties.values():
+            if draw(st.integers(0, 9)) == 0:
+                schema["x-group"] = "g"
+        required = [p for p in properties if draw(st.booleans())]
+        tools.append({"name": name, "parameters": {"type": "object", "properties": properties, "required": required}})
+    return tools
+
+
+@dataclass
+class Oracle:
+    """Token-by-token constrained greedy decoding, every head alone, by Hugging Face with no cache of ours."""
+
+    model: Any
+    margin: float = float("inf")  # the smallest top-two margin met at a branching node
+
+    @classmethod
+    def load(cls, folder: Path) -> Oracle:
+        return cls(AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval())
+
+    def logits(self, ids: Sequence[int]) -> torch.Tensor:
+        """[length, vocabulary]"""
+        with torch.no_grad():
+            found: torch.Tensor = self.model(torch.tensor([list(ids)])).logits[0]
+        return found
+
+    def decide(self, plan: SchemaPlan, prompt: Sequence[int]) -> tuple[str, dict[str, Any]] | None:
+        """(name, arguments) or None for a null function head."""
+        self.margin = float("inf")
+        tool = self._head(plan, 0, prompt, 1 << ANY_TOOL, ANY_TOOL)
+        if tool == NO_TOOL:
+            return None
+        arguments: dict[str, Any] = {}
+        for k, slot in enumerate(plan.slots[tool], start=1):
+            value = self._head(plan, k, prompt, 1 << tool, tool)
+            if value is not ABSENT:
+                arguments |= slot.arguments(value)
+        return plan.tools[tool].name, arguments
+
+    def _head(self, plan: SchemaPlan, k: int, prompt: Sequence[int], mask: int, tool: int) -> Any:
+        trie = plan.heads[k].trie
+        path, node = [trie.tokens[0]], 0
+        while node not in trie.leaves:
+            legal = trie.legal_children(node, mask)
+            row = self.logits([*prompt, *path])[-1]
+            scores = [float(row[t]) for t, _ in legal]
+            if len(scores) > 1:
+                best, second = sorted(scores, reverse=True)[:2]
+                self.margin = min(self.margin, best - second)
+            token, node = legal[scores.index(max(scores))]
+            path.append(token)
+        return trie.leaves[node][tool]

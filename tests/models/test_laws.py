@@ -1,0 +1,124 @@
+"""The laws of decoding (design, section 4), over random small models, schemas and prompts, in fp32."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from rtcontrol.models.call import Decision
+from rtcontrol.models.decider import DeciderSpec, STDecider
+from rtcontrol.models.engines.base import Budget
+from rtcontrol.models.packed import Node
+from tests.models.small import Oracle, build_checkpoint, tool_lists
+
+KINDS = ("qwen2", "qwen3", "llama", "llama3")
+MARGIN = 1e-4
+TEXT = st.text(min_size=0, max_size=30)
+LAW = settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Oracle]:
+    folder = build_checkpoint(tmp_path_factory.mktemp("model") / request.param, request.param, seed=KINDS.index(request.param))
+    return folder, Oracle.load(folder)
+
+
+def build(folder: Path, tools: list[dict[str, Any]], **options: Any) -> STDecider:
+    return DeciderSpec(str(folder), tuple(tools), **options).build()
+
+
+def shown(decision: Decision) -> Any:
+    return None if decision.call is None else (decision.call.name, dict(decision.call.arguments))
+
+
+@LAW
+@given(
+    tools=tool_lists(),
+    per_head=st.integers(1, 12),
+    total=st.sampled_from((1, 2, 3, 7, 20, 128)),
+    allow_null=st.booleans(),
+    instruction=TEXT,
+    observation=TEXT,
+)
+def test_packed_decode_equals_token_by_token_greedy_for_every_budget(
+    checkpoint: tuple[Path, Oracle], tools: Any, per_head: int, total: int, allow_null: bool, instruction: str, observation: str
+) -> None:
+    folder, oracle = checkpoint
+    decider = build(folder, tools, allow_null=allow_null, budget_per_head=per_head, budget_total=total)
+    prompt = decider.template.prefix_ids(decider.plan.tools) + decider.template.suffix_ids(instruction, observation)
+    expected = oracle.decide(decider.plan, prompt)
+    got = shown(decider.decide(observation, instruction))
+    if oracle.margin > MARGIN:
+        assert got == expected
+        if got is not None:  # equal types too: 1, 1.0 and True are equal in Python
+            assert {k: type(v) for k, v in got[1].items()} == {k: type(v) for k, v in expected[1].items()}
+
+
+@LAW
+@given(tools=tool_lists(), instruction=TEXT, observation=TEXT, next_observation=TEXT)
+def test_packed_logits_equal_a_forward_of_each_heads_own_sequence(
+    checkpoint: tuple[Path, Oracle], tools: Any, instruction: str, observation: str, next_observation: str
+) -> None:
+    folder, oracle = checkpoint
+    decider = build(folder, tools)
+    engine: Any = decider.engine
+    decider.decide(observation, instruction)  # so that the second prompt starts from a reused common prefix
+    prompt = decider.template.prefix_ids(decider.plan.tools) + decider.template.suffix_ids(instruction, next_observation)
+    engine.sequence.start(prompt, 200)
+    entries: list[tuple[int, int]] = [(k, n) for k, h in enumerate(decider.plan.heads) for n in range(len(h.trie))][:60]
+    slots: dict[tuple[int, int], tuple[int, ...]] = {}
+    nodes, paths = [], []
+    for i, (k, n) in enumerate(entries):
+        trie = decider.plan.heads[k].trie
+        above = slots[k, trie.parents[n]] if n else ()
+        slots[k, n] = (*above, i)
+        nodes.append(Node(trie.tokens[n], trie.depths[n], above))
+        paths.append([entries[s] for s in slots[k, n]])
+    hidden = engine.sequence.run(nodes)
+    ours = engine.model.logits(hidden)
+    for i, path in enumerate(paths):
+        own = oracle.logits([*prompt, *(decider.plan.heads[k].trie.tokens[n] for k, n in path)])[-1]
+        torch.testing.assert_close(ours[i], own, atol=2e-3, rtol=1e-3)
+
+
+@LAW
+@given(tools=tool_lists(most=2), prompts=st.lists(st.tuples(TEXT, TEXT), min_size=2, max_size=4))
+def test_cached_prefix_and_reuse_change_no_logit(
+    checkpoint: tuple[Path, Oracle], tools: Any, prompts: list[tuple[str, str]]
+) -> None:
+    folder, _ = checkpoint
+    reusing = build(folder, tools)
+    for instruction, observation in prompts:
+        fresh = build(folder, tools)
+        engine: Any = fresh.engine
+        engine.sequence.forget()
+        alone = fresh.decide(observation, instruction)
+        again = reusing.decide(observation, instruction)
+        assert alone.reused_tokens == 0
+        assert again.reused_tokens >= reusing.prefix.tokens
+        assert shown(alone) == shown(again)
+        assert alone.confidence == pytest.approx(again.confidence, abs=1e-3)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_prefix_restored_from_disk_decides_like_the_computed_one(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RTCONTROL_CACHE", str(tmp_path / "cache"))
+    folder = build_checkpoint(tmp_path / "m", kind)
+    tools = [{"name": n, "parameters": {"properties": {"v": {"enum": ["left", "green red"]}}}} for n in ("go", "stop")]
+    first, second = build(folder, tools), build(folder, tools)
+    assert (first.prefix.source, second.prefix.source) == ("computed", "disk")
+    a, b = first.decide("alpha", "go left"), second.decide("alpha", "go left")
+    assert shown(a) == shown(b)
+    assert a.confidence == pytest.approx(b.confidence, abs=1e-6)
+
+
+def test_budget_refuses_less_than_one_node() -> None:
+    with pytest.raises(ValueError, match="at least one"):
+        Budget(0, 1)
