@@ -42,6 +42,8 @@ class Agent:
         try:
             self.tools.validate(self.fallback.safe_call)
         except InvalidCall as error:
-            raise UserError(f"Agent {self.name}: its safe call is illegal ({error}).", "Correct its fallback.") from None
+            raise UserError(
+                f"Agent {self.name}: its safe call is illegal ({error}).", "Correct its fallback."
+            ) from None
         if not 0 <= self.history <= 6:
             raise UserError(f"Agent {self.name}: history={self.history}.", "The prompt shows 0 to 6 calls.")

@@ -128,7 +128,7 @@ class PacedEnvironment:
     def _run(self) -> None:
         try:
             self._run_on_grid()
-        except Exception as error:  # noqa: BLE001  (whatever it is, the loop must hear of it)
+        except Exception as error:
             self._error = error
 
     def _run_on_grid(self) -> None:

@@ -214,6 +214,8 @@ class PackedDecoder:
         total = torch.logsumexp(self.sequence.model.logits(rows), -1).tolist()
         worst = 0.0
         for (k, n), lse in zip(visited, total, strict=True):
-            row = torch.tensor([attempt.heads[k].rows[n][self.walker.column[t]] for t in self.plan.heads[k].trie.children[n]])
+            row = torch.tensor(
+                [attempt.heads[k].rows[n][self.walker.column[t]] for t in self.plan.heads[k].trie.children[n]]
+            )
             worst = max(worst, 1.0 - float((row - lse).exp().sum()))
         return max(0.0, worst)

@@ -108,4 +108,3 @@ def as_declared(value: Any, schema: Mapping[str, Any]) -> Any:
         properties = schema.get("properties", {})
         return {k: as_declared(v, properties.get(k, {})) for k, v in value.items()}
     return value
-

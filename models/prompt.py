@@ -73,7 +73,9 @@ class PromptTemplate:
                 "For a published SimpleTool checkpoint run `rtcontrol models adopt CHECKPOINT --template-from FILE`.",
             ) from None
         except (OSError, ValueError) as error:
-            raise UserError(f"{path} cannot be read ({error}).", "Restore the file that came with the weights.") from None
+            raise UserError(
+                f"{path} cannot be read ({error}).", "Restore the file that came with the weights."
+            ) from None
         return cls(config, tokenizer, str(path))
 
     def prefix_ids(self, tools: Sequence[ToolSchema]) -> list[int]:

@@ -143,8 +143,8 @@ def _slot(tool: str, unit: Sequence[Parameter]) -> Slot:
         size *= len(values)
     if 0 < size <= MAX_CLOSED:
         rows = [dict(zip(names, row, strict=True)) for row in itertools.product(*options)]
-        values = tuple({k: v for k, v in row.items() if v is not ABSENT} for row in rows)
-        return Slot(tuple(unit), closed(tuple(v for v in values if v), where), optional, merged=True)
+        present = ({k: v for k, v in row.items() if v is not ABSENT} for row in rows)
+        return Slot(tuple(unit), closed(tuple(v for v in present if v), where), optional, merged=True)
     schema = {
         "type": "object",
         "properties": {p.name: dict(p.schema) for p in unit},

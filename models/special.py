@@ -31,10 +31,7 @@ INITIAL_WORDS: dict[str, tuple[str, ...]] = {
         f"<arg{k}>": ("argument", "parameter", "value", str(k), word, "<", ">")
         for k, word in enumerate(_ORDINALS, start=1)
     },
-    **{
-        f"</arg{k}>": ("argument", "end", "stop", str(k), word, "</", ">")
-        for k, word in enumerate(_ORDINALS, start=1)
-    },
+    **{f"</arg{k}>": ("argument", "end", "stop", str(k), word, "</", ">") for k, word in enumerate(_ORDINALS, start=1)},
 }
 
 
@@ -48,9 +45,7 @@ def closing(head: str) -> str:
     return f"</{head}>"
 
 
-def initialise_rows(
-    weight: torch.Tensor, tokenizer: STTokenizer, tokens: Sequence[str] = ST_TOKENS
-) -> None:
+def initialise_rows(weight: torch.Tensor, tokenizer: STTokenizer, tokens: Sequence[str] = ST_TOKENS) -> None:
     """Set the rows of `tokens` in an embedding or LM head `weight` [vocabulary, hidden], in place, to the mean of the
     rows of their related words' tokens."""
     import torch

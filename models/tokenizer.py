@@ -68,4 +68,3 @@ class STTokenizer:
 def add_st_tokens(tokenizer: Tokenizer, tokens: Sequence[str]) -> None:
     """Add special tokens to a base tokenizer as the paper does: special, not normalised, nothing stripped."""
     tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in tokens])
-

@@ -52,7 +52,8 @@ class Walker:
     def walk(self, head: int, state: HeadState, tools: int) -> Walk:
         """Follow the largest logit among legal children from the head token; ties go to the lowest token id."""
         leaves = self.plan.heads[head].trie.leaves
-        node, confidence, visited = 0, 1.0, []
+        node, confidence = 0, 1.0
+        visited: list[int] = []
         while node not in leaves:
             columns, children = self.choices(head, node, tools)
             if len(children) == 1:

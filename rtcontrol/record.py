@@ -27,7 +27,9 @@ class Recorder:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o644)
         except OSError as error:
-            raise UserError(f"The record {path} cannot be written ({error.strerror}).", "Give another --out.") from error
+            raise UserError(
+                f"The record {path} cannot be written ({error.strerror}).", "Give another --out."
+            ) from error
         self._torn = False
         self.write({"header": header, "schema_version": SCHEMA_VERSION})
 

@@ -119,7 +119,7 @@ class WeightReader:
                 handle = safe_open(str(path), framework="pt")
             except SafetensorError as error:
                 raise UserError(f"{path} is no safetensors file ({error}).", "Download or copy it again.") from None
-            self._where |= {name: handle for name in handle.keys()}  # noqa: SIM118  (not a dict)
+            self._where |= dict.fromkeys(handle.keys(), handle)
 
     def __contains__(self, name: str) -> bool:
         return name in self._where

@@ -22,6 +22,7 @@ import rtcontrol
 from rtcontrol.hosts.base import DeciderSource, DecisionReply, DecisionRequest, HostEvent
 from rtcontrol.hosts.ray_actor import PING, DecoderActor
 from rtcontrol.hosts.ray_link import Link, dealer
+from rtcontrol.hosts.reaper import Reaper, descendants
 from rtcontrol.models.errors import UserError
 
 log = logging.getLogger("rtcontrol.host")
@@ -29,6 +30,7 @@ log = logging.getLogger("rtcontrol.host")
 PING_EVERY_S = 0.1
 DEAD_AFTER_S = 0.5
 START_TIMEOUT_S = 300.0
+WARM_TIMEOUT_MS = 10_000
 REMEDY = "Use `--host inprocess`, which needs no Ray, or see `rtcontrol doctor`."
 
 
@@ -102,11 +104,14 @@ class RayHost:
         self._actor: Any = None
         self._link: Link | None = None
         self._offer: Link | None = None
+        self._last: DecisionRequest | None = None
         self._up = False
         self._stop = threading.Event()
         self._watcher: threading.Thread | None = None
+        self._reaper: Reaper | None = None
 
     def start(self) -> dict[str, Any]:
+        before = set(descendants(os.getpid()))
         self._ours = init_ray()
         import ray
 
@@ -132,6 +137,8 @@ class RayHost:
         self._link = Link(self._context, answer)
         if not self._link.ready(10_000):
             raise UserError("The decoder's process runs, but its socket does not answer.", REMEDY)
+        if self._ours:
+            self._reaper = Reaper([p for p in descendants(os.getpid()) if p not in before], self._directory)
         self._up = True
         self._watcher = threading.Thread(target=self._watch, args=(answer,), name="ray-watcher", daemon=True)
         self._watcher.start()
@@ -139,6 +146,7 @@ class RayHost:
 
     def submit(self, request: DecisionRequest) -> None:
         self._adopt()
+        self._last = request
         if self._link is not None and not self._link.send(request):
             log.debug("tick %d was not sent: no connection", request.tick)
 
@@ -175,6 +183,8 @@ class RayHost:
             self._actor = None
             if self._ours:
                 ray.shutdown()
+        if self._reaper is not None:
+            self._reaper.dismiss()
         shutil.rmtree(self._directory, ignore_errors=True)
 
     def _adopt(self) -> None:
@@ -255,7 +265,7 @@ class RayHost:
                 self._stop.wait(0.05)
                 continue
             link = Link(self._context, answer)
-            if link.ready(1_000):
+            if link.ready(WARM_TIMEOUT_MS, self._last):
                 self._offer = link
                 return answer
             link.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import select
+from dataclasses import replace
 from typing import Any
 
 import msgpack
@@ -11,6 +12,8 @@ import zmq
 from rtcontrol.hosts.base import DecisionReply, DecisionRequest
 from rtcontrol.hosts.ray_actor import PING, pack_request
 from rtcontrol.models.call import Decision
+
+WARM_ROUNDS = 3
 
 
 def dealer(context: zmq.Context[Any], endpoint: str, key: bytes) -> zmq.Socket[bytes]:
@@ -35,15 +38,20 @@ class Link:
         self._files = [lane.getsockopt(zmq.FD) for lane in self._lanes]
         self._waiting: list[int | None] = [None] * len(self._lanes)
 
-    def ready(self, timeout_ms: int) -> bool:
-        """A round trip on every lane; False when there is no answer in time."""
+    def ready(self, timeout_ms: int, warm: DecisionRequest | None = None) -> bool:
+        """A round trip on every lane; False when there is no answer in time.
+
+        `warm` is decided a few times instead, for nothing: a process that was started again is slow at first.
+        """
+        bodies = [PING] if warm is None else [pack_request(replace(warm, tick=-1, data=None))] * WARM_ROUNDS
         for lane in self._lanes:
             if not lane.poll(timeout_ms, zmq.POLLOUT):
                 return False
-            lane.send(PING)
-            if not lane.poll(timeout_ms):
-                return False
-            lane.recv()
+            for body in bodies:
+                lane.send(body)
+                if not lane.poll(timeout_ms):
+                    return False
+                lane.recv()
         return True
 
     def send(self, request: DecisionRequest) -> bool:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
 
 from rtcontrol.agents.lander import agent
 from rtcontrol.agents.lander_phrasings import vocabulary
@@ -27,10 +30,15 @@ BETA = 0.3  # share of ticks in such a chunk that the expert flies
 CONFIG = TrainConfig(samples=640_000)
 
 
-def build(seed: int) -> tuple[object, object, RowEncoder]:
+def build(seed: int) -> tuple[Any, Tokenizer, RowEncoder]:
     """A new model, its tokenizer and the row encoder."""
     tools = agent.tools.schemas
-    texts = [tools_text(tools), " ".join(sorted(vocabulary())), "x y vx vy angle spin legs", '{"name": "", "arguments": {}}']
+    texts = [
+        tools_text(tools),
+        " ".join(sorted(vocabulary())),
+        "x y vx vy angle spin legs",
+        '{"name": "", "arguments": {}}',
+    ]
     tokenizer = build_tokenizer(texts, number_words())
     wrapped = STTokenizer(tokenizer)
     template = PromptTemplate(COMPACT, wrapped, "the compact profile")

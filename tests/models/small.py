@@ -9,8 +9,15 @@ from typing import Any
 
 import torch
 from hypothesis import strategies as st
-from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
-from transformers import Qwen3Config, Qwen3ForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
 from rtcontrol.models.plan import ANY_TOOL, NO_TOOL, SchemaPlan
 from rtcontrol.models.prompt import COMPACT

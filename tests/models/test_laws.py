@@ -24,7 +24,9 @@ LAW = settings(max_examples=12, deadline=None, suppress_health_check=list(Health
 
 @pytest.fixture(scope="module", params=KINDS)
 def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Oracle]:
-    folder = build_checkpoint(tmp_path_factory.mktemp("model") / request.param, request.param, seed=KINDS.index(request.param))
+    folder = build_checkpoint(
+        tmp_path_factory.mktemp("model") / request.param, request.param, seed=KINDS.index(request.param)
+    )
     return folder, Oracle.load(folder)
 
 
@@ -46,7 +48,13 @@ def shown(decision: Decision) -> Any:
     observation=TEXT,
 )
 def test_packed_decode_equals_token_by_token_greedy_for_every_budget(
-    checkpoint: tuple[Path, Oracle], tools: Any, per_head: int, total: int, allow_null: bool, instruction: str, observation: str
+    checkpoint: tuple[Path, Oracle],
+    tools: Any,
+    per_head: int,
+    total: int,
+    allow_null: bool,
+    instruction: str,
+    observation: str,
 ) -> None:
     folder, oracle = checkpoint
     decider = build(folder, tools, allow_null=allow_null, budget_per_head=per_head, budget_total=total)
@@ -68,7 +76,9 @@ def test_packed_logits_equal_a_forward_of_each_heads_own_sequence(
     decider = build(folder, tools)
     engine: Any = decider.engine
     decider.decide(observation, instruction)  # so that the second prompt starts from a reused common prefix
-    prompt = decider.template.prefix_ids(decider.plan.tools) + decider.template.suffix_ids(instruction, next_observation)
+    prompt = decider.template.prefix_ids(decider.plan.tools) + decider.template.suffix_ids(
+        instruction, next_observation
+    )
     engine.sequence.start(prompt, 200)
     entries: list[tuple[int, int]] = [(k, n) for k, h in enumerate(decider.plan.heads) for n in range(len(h.trie))][:60]
     slots: dict[tuple[int, int], tuple[int, ...]] = {}

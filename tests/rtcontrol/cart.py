@@ -193,9 +193,7 @@ class Flight:
         self.path = out / "record.jsonl"
         self.recorder = Recorder(self.path, self.config.to_dict())
         self.said: list[str] = []
-        self.loop = ControlLoop(
-            self.config, self.agent, self.world, self.host, self.recorder, notify=self.said.append
-        )
+        self.loop = ControlLoop(self.config, self.agent, self.world, self.host, self.recorder, notify=self.said.append)
 
     def run(self) -> Flight:
         self.loop.run()
