@@ -223,7 +223,7 @@ def main() -> None:
     """The console script. Mistakes become one paragraph on stderr and exit status 2; --debug shows the traceback."""
     debug = "--debug" in sys.argv[1:]
     try:
-        code = app(standalone_mode=False)
+        code = app(standalone_mode=False, prog_name="rtcontrol")
         status = code if isinstance(code, int) else 0
     except UserError as error:
         status = _complain(str(error), 2, debug)
@@ -237,7 +237,7 @@ def main() -> None:
         if hasattr(error, "format_message"):
             # The command line itself was wrong: Typer's own words.
             hint = getattr(getattr(error, "ctx", None), "command_path", "rtcontrol")
-            status = _complain(f"{error.format_message()} See `{hint} --help`.", 2, debug)
+            status = _complain(f"{error.format_message().rstrip('.')}. See `{hint} --help`.", 2, debug)
         else:
             text = f"Internal error: {type(error).__name__}: {error}. Run again with --debug for the traceback."
             status = _complain(text, 1, debug)
