@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -12,12 +13,13 @@ from typing import Annotated, Any, get_args, get_origin
 import jsonschema
 import pydantic
 from pydantic.errors import PydanticInvalidForJsonSchema, PydanticSchemaGenerationError, PydanticUserError
+from pydantic_core import PydanticSerializationError
 
 from rtcontrol.agents.domains import CONSTRAINTS
 from rtcontrol.models.call import Call
-from rtcontrol.models.domain import Closed, Free, same
+from rtcontrol.models.domain import MAX_CLOSED, Closed, Free
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.schema import MAX_HEADS, ToolSchema, tool_schemas
+from rtcontrol.models.schema import MAX_HEADS, Parameter, ToolSchema, tool_schemas
 
 
 class InvalidCall(ValueError):
@@ -47,7 +49,12 @@ def tool(function: Callable[..., Any]) -> Tool:
     `*args`, or a default outside the domain.
     """
     name = function.__name__
-    hints = typing.get_type_hints(function, include_extras=True)
+    try:
+        hints = typing.get_type_hints(function, include_extras=True)
+    except NameError as error:
+        raise UserError(
+            f"Tool {name}: an annotation cannot be resolved ({error}).", "Define its types at the top of the module."
+        ) from None
     properties: dict[str, Any] = {}
     required: list[str] = []
     adapters: dict[str, pydantic.TypeAdapter[Any]] = {}
@@ -55,28 +62,55 @@ def tool(function: Callable[..., Any]) -> Tool:
         where = f"Tool {name}, parameter {parameter.name}"
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             raise UserError(f"{where}: star parameters have no schema.", "Name each parameter.")
+        if parameter.kind is parameter.POSITIONAL_ONLY:
+            raise UserError(f"{where}: calls pass arguments by name.", "Remove the `/`.")
         if parameter.name not in hints:
             raise UserError(f"{where}: no type annotation.", "Write e.g. `level: Annotated[int, OneOf(0, 50, 100)]`.")
         properties[parameter.name], adapters[parameter.name] = _schema_of(hints[parameter.name], where)
         if parameter.default is parameter.empty:
             required.append(parameter.name)
         elif parameter.default is not None:
-            properties[parameter.name]["default"] = _plain(parameter.default)
+            properties[parameter.name]["default"] = _plain(parameter.default, where)
     body = {
         "name": name,
         "description": inspect.cleandoc(function.__doc__ or ""),
         "parameters": {"type": "object", "properties": properties, "required": required},
     }
-    return Tool(ToolSchema.from_openai(body), function, adapters)
+    schema = ToolSchema.from_openai(body)
+    for p in schema.parameters:
+        _check_values(p, adapters[p.name], f"Tool {name}, parameter {p.name}")
+    return Tool(schema, function, adapters)
 
 
-def _plain(value: Any) -> Any:
-    return pydantic.TypeAdapter(type(value)).dump_python(value, mode="json")
+def _plain(value: Any, where: str) -> Any:
+    try:
+        return pydantic.TypeAdapter(type(value)).dump_python(value, mode="json")
+    except (PydanticUserError, PydanticSerializationError):
+        raise UserError(f"{where}: the default {value!r} has no JSON form.", "Use a plain value or None.") from None
+
+
+def _check_values(parameter: Parameter, adapter: pydantic.TypeAdapter[Any], where: str) -> None:
+    """Refuse listed values and defaults that the annotated type does not take."""
+    values = list(parameter.domain.values) if isinstance(parameter.domain, Closed) else []
+    if default := [parameter.schema["default"]] if "default" in parameter.schema else []:
+        validator = jsonschema.Draft202012Validator(dict(parameter.schema))
+        if (error := next(validator.iter_errors(default[0]), None)) is not None:
+            raise UserError(
+                f"{where}: the default {default[0]!r} is outside its domain ({error.message}).", "Choose one inside it."
+            )
+    for value in values + default:
+        try:
+            adapter.validate_json(json.dumps(value), strict=True)
+        except ValueError:
+            raise UserError(
+                f"{where}: the value {value!r} is none of its annotated type.", "Correct the value or the annotation."
+            ) from None
 
 
 def _schema_of(annotation: Any, where: str) -> tuple[dict[str, Any], pydantic.TypeAdapter[Any]]:
     """JSON schema and converter of one annotation: our constraints laid over pydantic's schema of the bare type."""
     extra: dict[str, Any] = {}
+    annotation = _without_none(annotation)
     if get_origin(annotation) is Annotated:
         bare, *metadata = get_args(annotation)
         for item in metadata:
@@ -158,14 +192,19 @@ class Tools:
                 continue
             value = call.arguments[p.name]
             if isinstance(p.domain, Closed):
-                if not any(same(value, v) for v in p.domain.values):
+                if not p.domain.holds(value):
                     raise InvalidCall(f"{call.name}: {p.name}={value!r} is not one of its values")
             elif (error := next(self._validators[call.name, p.name].iter_errors(value), None)) is not None:
                 raise InvalidCall(f"{call.name}: {p.name}={value!r}: {error.message}")
+            try:
+                entry.adapters[p.name].validate_python(value)
+            except ValueError as error:
+                reason = str(error).splitlines()[-1].strip()
+                raise InvalidCall(f"{call.name}: {p.name}={value!r}: {reason}") from None
         return call
 
     def execute(self, call: Call) -> Any:
-        """Run the bound function with the call's arguments, converted to the annotated types."""
+        """Run the bound function with the arguments of a valid call, converted to the annotated types."""
         entry = self._tools[call.name]
         convert = entry.adapters
         return entry.function(**{k: convert[k].validate_python(v) for k, v in call.arguments.items()})
@@ -179,6 +218,13 @@ class Tools:
                     found.append(
                         f"Tool {s.name}, parameter {p.name}: its values are not listed, so each of its tokens costs a "
                         "forward pass. Remedy: bounds and a step (Range), or an enum (OneOf)."
+                    )
+            for slot in s.slots():
+                if isinstance(slot.domain, Free) and all(isinstance(p.domain, Closed) for p in slot.parameters):
+                    found.append(
+                        f"Tool {s.name}, parameters {', '.join(p.name for p in slot.parameters)}: together in one head "
+                        f"they have more than {MAX_CLOSED} values, so each token of it costs a forward pass. Remedy: "
+                        "coarser steps, or fewer parameters in the group."
                     )
             units = {p.group or p.name for p in s.parameters}
             if len(units) > MAX_HEADS:

@@ -54,4 +54,11 @@ class Checkpoint:
                 f"{', ...' if len(missing) > 4 else ''}).",
                 "Use an ST checkpoint, e.g. a bundled one (`rtcontrol models info`), or train one.",
             )
+        rows = config.get("vocab_size")
+        if isinstance(rows, int) and tokenizer.size > rows:
+            raise UserError(
+                f"{folder}: its tokenizer has {tokenizer.size} tokens, its model only {rows} rows of embeddings.",
+                "The special tokens were added without resizing the model: use the tokenizer and weights that belong "
+                "together.",
+            )
         return cls(folder, config, tokenizer, PromptTemplate.load(folder, tokenizer))

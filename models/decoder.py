@@ -57,7 +57,11 @@ class PackedDecoder:
         self._rows = lm_head[self._columns]
         free = {(k, i): d for k, h in enumerate(plan.heads) for i, d in h.free.items() if isinstance(d, Free)}
         self._grammars = Grammars(tokenizer, lm_head.shape[0]) if free else None
-        self._grammar = {key: self._grammars.compile(d) for key, d in free.items()} if self._grammars else {}
+        self._grammar: dict[tuple[int, int], str] = {}
+        for (k, tool), domain in free.items():
+            assert self._grammars is not None
+            where = f"Tool {plan.tools[tool].name}, {', '.join(p.name for p in plan.slots[tool][k - 1].parameters)}"
+            self._grammar[k, tool] = self._grammars.compile(domain, where)
         self._domains = free
         self._first = self._wanted([HeadState() for _ in plan.heads], None, self._start())
         self.first_nodes = self._layout([HeadState() for _ in plan.heads], self._first, 0)

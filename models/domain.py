@@ -15,6 +15,7 @@ from typing import Any
 from rtcontrol.models.errors import UserError
 
 MAX_CLOSED = 4096
+EXACT = 10**20  # steps up to which decimal division is exact; bounds beyond are left to the grammar
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,12 @@ class Closed:
 
     values: tuple[Any, ...]
     texts: tuple[str, ...]
+
+    def holds(self, value: Any) -> bool:
+        """Whether `value` is one of these; 1 means 1.0 where that is one, never the other way round."""
+        if type(value) is int and any(type(v) is float and v == value for v in self.values):
+            return True
+        return any(same(value, v) for v in self.values)
 
 
 @dataclass(frozen=True)
@@ -52,17 +59,25 @@ def decimals(value: Decimal) -> int:
 
 def value_text(value: Any) -> str:
     """A value as the model writes it: strings raw, everything else compact JSON (design, section 3)."""
-    if isinstance(value, str):
-        return value
+    return value if isinstance(value, str) else _json(value)
+
+
+def _json(value: Any) -> str:
     if isinstance(value, float):
         number = Decimal(repr(value))
         return number_text(number, max(1, decimals(number)))
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    if isinstance(value, Mapping):
+        return f"{{{','.join(f'{json.dumps(k, ensure_ascii=False)}:{_json(v)}' for k, v in value.items())}}}"
+    if isinstance(value, list | tuple):
+        return f"[{','.join(map(_json, value))}]"
+    return json.dumps(value, ensure_ascii=False)
 
 
 def same(a: Any, b: Any) -> bool:
     """Equality that keeps `1`, `1.0` and `True` apart."""
-    return type(a) is type(b) and bool(a == b)
+    if type(a) is not type(b) or a != b:
+        return False
+    return not isinstance(a, list | dict) or json.dumps(a, sort_keys=True) == json.dumps(b, sort_keys=True)
 
 
 def _grid(schema: Mapping[str, Any], where: str) -> Closed | None:
@@ -72,6 +87,10 @@ def _grid(schema: Mapping[str, Any], where: str) -> Closed | None:
     if low is None or high is None or step is None:
         return None
     lo, hi, by = Decimal(str(low)), Decimal(str(high)), Decimal(str(step))
+    if not (lo.is_finite() and hi.is_finite() and by.is_finite()):
+        raise UserError(f"{where}: bounds {low} to {high} in steps of {step}.", "Give finite numbers.")
+    if by > 0 and max(abs(lo), abs(hi)) / by > EXACT:
+        return None
     if by <= 0:
         raise UserError(f"{where}: the step {step} is not positive.", "Give a step greater than zero.")
     if lo > hi:
@@ -104,7 +123,7 @@ def domain_of(schema: Mapping[str, Any], where: str) -> Domain:
         values = tuple(schema["enum"])
         if not values:
             raise UserError(f"{where}: an empty enum.", "List at least one value.")
-        return closed(values, where)
+        return closed(values, where, schema.get("type") == "number")
     kind = schema.get("type")
     if kind == "boolean":
         return Closed((False, True), ("false", "true"))
@@ -120,9 +139,18 @@ def domain_of(schema: Mapping[str, Any], where: str) -> Domain:
     )
 
 
-def closed(values: tuple[Any, ...], where: str) -> Closed:
-    """A closed domain of exactly these values; two that are written alike are refused."""
-    texts = tuple(value_text(v) for v in values)
+def closed(values: tuple[Any, ...], where: str, numbers: bool = False) -> Closed:
+    """A closed domain of exactly these values; two that are written alike are refused. With `numbers` an integer among
+    them is a float, written as it was given."""
+    try:
+        texts = tuple(value_text(v) for v in values)
+    except (TypeError, ValueError):  # not JSON, or not finite
+        raise UserError(
+            f"{where}: not all of its values can be written as JSON: {values!r}.",
+            "Use strings, finite numbers, booleans, or lists and objects of these.",
+        ) from None
+    if numbers:
+        values = tuple(float(v) if type(v) is int else v for v in values)
     seen: dict[str, Any] = {}
     for value, text in zip(values, texts, strict=True):
         if text in seen:

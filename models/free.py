@@ -6,6 +6,7 @@ The grammar is llguidance's business: it gives, for each step, the tokens that m
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,9 +14,11 @@ import numpy as np
 
 from rtcontrol.models.domain import Free
 from rtcontrol.models.engines.base import DecodeError
+from rtcontrol.models.errors import UserError
 from rtcontrol.models.tokenizer import STTokenizer
 
-MAX_TOKENS = 64
+MAX_TOKENS = 64  # of one free value: it must end by then
+MAX_NUMBER = 10**15  # size of a number without any bound: larger ones would need an exponent
 DEFAULT_LENGTH = 256
 
 
@@ -33,19 +36,27 @@ class Grammars:
         self._vocabulary = vocabulary
         self._special = np.array([tokenizer.special_id(t) for t in tokenizer.specials], np.int64)
 
-    def compile(self, domain: Free) -> str:
-        """The grammar text of a domain; raises ValueError when the library cannot compile its schema."""
+    def compile(self, domain: Free, where: str) -> str:
+        """The grammar text of a domain; raises UserError (`where` names tool and argument) when its schema has none.
+
+        A string's `pattern` must match the whole value. Objects with `properties` have no others.
+        """
         matcher = self._library.LLMatcher
         schema = dict(domain.schema)
-        if domain.is_string:
-            pattern = schema.get("pattern")
-            length = schema.get("maxLength", DEFAULT_LENGTH)
-            grammar = matcher.grammar_from_regex(pattern or rf"(?s:.{{{schema.get('minLength', 0)},{length}}})")
-        else:
-            options = {"whitespace_flexible": False, "item_separator": ",", "key_separator": ":"}
-            grammar = matcher.grammar_from_json_schema(json.dumps({**schema, "x-guidance": options}))
-        if error := matcher.validate_grammar(grammar, self._machine):
-            raise ValueError(error)
+        try:
+            if domain.is_string:
+                grammar = _string_grammar(schema)
+            else:
+                options = {"whitespace_flexible": False, "item_separator": ",", "key_separator": ":"}
+                grammar = matcher.grammar_from_json_schema(json.dumps({**_decodable(schema), "x-guidance": options}))
+            error = matcher.validate_grammar(grammar, self._machine)
+        except ValueError as raised:
+            error = str(raised)
+        if error:
+            raise UserError(
+                f"{where}: its schema cannot be decoded ({str(error).splitlines()[0]}).",
+                "Use a plain type, bounds or an enum; in a pattern no look-around and no back-reference.",
+            )
         return str(grammar)
 
     def start(self, grammar: str) -> FreeValue:
@@ -84,6 +95,30 @@ class FreeValue:
         return token
 
 
+def _string_grammar(schema: Mapping[str, Any]) -> str:
+    text = rf"/(?s:.{{{schema.get('minLength', 0)},{schema.get('maxLength', DEFAULT_LENGTH)}}})/"
+    if pattern := schema.get("pattern"):
+        # Between slashes: a bare slash is escaped, a line break written as one.
+        slashes = re.sub(r"(\\.)|/", lambda m: m.group(1) or r"\/", pattern, flags=re.DOTALL).replace("\n", r"\n")
+        text = f"/{slashes}/ & {text}"
+    return f"start: TEXT\nTEXT: {text}\n"
+
+
+def _decodable(schema: Any) -> Any:
+    """The schema as the grammar needs it: objects closed, numbers bounded (an unbounded one may be 1e999)."""
+    if isinstance(schema, list):
+        return [_decodable(s) for s in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    found = {k: v if k in ("enum", "const", "default") else _decodable(v) for k, v in schema.items()}
+    if isinstance(schema.get("properties"), Mapping) and schema.get("type") == "object":
+        found.setdefault("additionalProperties", False)
+    bounds = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
+    if schema.get("type") in ("number", "integer") and not any(b in schema for b in bounds):
+        found |= {"minimum": -MAX_NUMBER, "maximum": MAX_NUMBER}
+    return found
+
+
 def parse_free(domain: Free, text: str) -> Any:
     """The typed value of decoded text by the declared type; raises DecodeError when it does not parse."""
     if domain.is_string:
@@ -92,19 +127,21 @@ def parse_free(domain: Free, text: str) -> Any:
         value = json.loads(text)
     except ValueError as error:
         raise DecodeError(f"{text!r} is no JSON ({error})") from None
-    return as_declared(value, domain.schema)
+    return as_declared(value, domain.schema, domain.schema.get("$defs", {}))
 
 
-def as_declared(value: Any, schema: Mapping[str, Any]) -> Any:
+def as_declared(value: Any, schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Any:
     """Numbers as their declared type: an integer literal for a `number` becomes a float, in nested places too."""
+    if "$ref" in schema:
+        schema = definitions.get(str(schema["$ref"]).rsplit("/", 1)[-1], {})
     kind = schema.get("type")
     if kind == "number" and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if kind == "integer" and isinstance(value, float) and value.is_integer():
         return int(value)
     if isinstance(value, list) and isinstance(items := schema.get("items"), Mapping):
-        return [as_declared(v, items) for v in value]
+        return [as_declared(v, items, definitions) for v in value]
     if isinstance(value, dict):
         properties = schema.get("properties", {})
-        return {k: as_declared(v, properties.get(k, {})) for k, v in value.items()}
+        return {k: as_declared(v, properties.get(k, {}), definitions) for k, v in value.items()}
     return value

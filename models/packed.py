@@ -75,6 +75,12 @@ class PackedSequence:
         fresh = self.prompt[self._done :]
         past = self._done + self.nodes
         key = (past, (len(fresh), self.nodes), tuple(nodes))
+        if past + len(fresh) + len(nodes) > self.model.slots:
+            raise UserError(
+                f"The call does not fit behind the prompt of {len(self.prompt)} tokens in the context of "
+                f"{self.model.slots}.",
+                "Shorten the instruction or the observation, or describe fewer tools.",
+            )
         mask = self._masks.get(key)
         if mask is None:
             if len(self._masks) >= MASKS_KEPT:

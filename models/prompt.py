@@ -49,13 +49,18 @@ class PromptTemplate:
     """A template compiled for one tokenizer."""
 
     def __init__(self, config: Mapping[str, Any], tokenizer: STTokenizer, where: str) -> None:
+        if not isinstance(config, Mapping):
+            raise UserError(f"{where} is no JSON object.", "Restore the file that came with the weights.")
         self.config = dict(config)
         self.profile = str(config.get("profile", "custom"))
         self.overflow: Overflow = config.get("overflow", "merge")
         self._separator = str(config.get("history_separator", ", "))
         self._tokenizer = tokenizer
         template = config.get("template")
-        if not isinstance(template, str) or "{tools}" not in template or "{instruction}" not in template:
+        if self.overflow not in ("merge", "cut"):
+            raise UserError(f"{where}: unknown overflow {self.overflow!r}.", "Write merge or cut.")
+        seen = [v for v in VARIABLES if isinstance(template, str) and f"{{{v}}}" in template]
+        if not {"tools", "instruction"} <= set(seen) or not {"observation", "environment"} & set(seen):
             raise UserError(
                 f"{where}: no usable 'template'.", "It must be a string with {tools}, {instruction} and {observation}."
             )
@@ -103,7 +108,7 @@ class PromptTemplate:
             "environment": json.dumps([observation] if observation else [], ensure_ascii=False),
             "history": self._separator.join(history[-HISTORY_LIMIT:]),
         }
-        return str(self.config["template"]) if not values else _substitute(str(self.config["template"]), values)
+        return _substitute(str(self.config["template"]), values)
 
     @property
     def _cut(self) -> int:

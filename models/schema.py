@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from rtcontrol.models.domain import MAX_CLOSED, Closed, Domain, Free, closed, domain_of, same
+from rtcontrol.models.domain import MAX_CLOSED, Closed, Domain, Free, closed, domain_of
 from rtcontrol.models.errors import UserError
 
 MAX_HEADS = 6
@@ -66,12 +66,16 @@ class ToolSchema:
 
         Raises UserError naming tool and parameter, and what to write instead.
         """
+        if not isinstance(tool, Mapping):
+            raise UserError(f"{str(tool)[:120]!r} is no tool.", "Write an OpenAI-style function definition.")
         body = tool.get("function", tool)
         name = body.get("name") if isinstance(body, Mapping) else None
         if not isinstance(name, str) or not name:
             raise UserError(f"A tool without a name: {json.dumps(tool)[:120]}.", "Give it a 'name'.")
         schema = body.get("parameters") or {"type": "object", "properties": {}}
         properties: Mapping[str, Any] = schema.get("properties", {})
+        if not isinstance(properties, Mapping):
+            raise UserError(f"Tool {name}: its properties are no JSON object.", "Map each parameter to its schema.")
         required = list(schema.get("required", []))
         if missing := [r for r in required if r not in properties]:
             raise UserError(f"Tool {name}: {missing} are required but not among its properties.", "Define them.")
@@ -117,16 +121,10 @@ def _parameter(tool: str, name: str, schema: Any, required: bool, defs: Any) -> 
     schema = {**schema, **({"$defs": defs} if defs and "$ref" in json.dumps(schema) else {})}
     domain = domain_of(schema, where)
     default = schema.get("default")
-    if default is not None and isinstance(domain, Closed) and not any(_close(default, v) for v in domain.values):
+    if default is not None and isinstance(domain, Closed) and not domain.holds(default):
         shown = ", ".join(domain.texts[:12]) + (", ..." if len(domain.texts) > 12 else "")
         raise UserError(f"{where}: the default {default!r} is outside its domain ({shown}).", "Choose one of these.")
     return Parameter(name, schema, required, domain, schema.get("x-group"))
-
-
-def _close(default: Any, value: Any) -> bool:
-    # A default of 1 for a number parameter means 1.0.
-    numbers = isinstance(default, int | float) and isinstance(value, float) and not isinstance(default, bool)
-    return bool(default == value) if numbers else same(default, value)
 
 
 def _slot(tool: str, unit: Sequence[Parameter]) -> Slot:

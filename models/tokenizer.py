@@ -50,7 +50,10 @@ class STTokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Token ids of plain text; markers inside it stay text."""
-        return list(self._text.encode(text, add_special_tokens=False).ids)
+        try:
+            return list(self._text.encode(text, add_special_tokens=False).ids)
+        except (TypeError, UnicodeEncodeError):  # a lone surrogate, which JSON may carry, has no UTF-8 form
+            return self.encode(text.encode("utf-8", "replace").decode())
 
     def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
         """`encode` of each text."""

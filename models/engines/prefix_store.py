@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -41,9 +42,9 @@ class PrefixStore:
     def load(self, key: str, shape: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor] | str | None:
         """(keys, values) of exactly `shape`, None when there is no file, or the reason why the file is refused."""
         path = self.path(key)
-        if not path.is_file():
-            return None
         try:
+            if not path.is_file():
+                return None
             with safe_open(str(path), framework="pt") as file:
                 meta = file.metadata() or {}
                 keys, values = file.get_tensor("keys"), file.get_tensor("values")
@@ -68,7 +69,8 @@ class PrefixStore:
             save_file({"keys": keys, "values": values}, str(temporary), metadata=meta)
             os.replace(temporary, path)
         except Exception as error:  # OSError or the library's own
-            temporary.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)
             return f"{path} could not be written ({error})"
         return None
 

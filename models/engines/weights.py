@@ -15,6 +15,18 @@ from safetensors import SafetensorError, safe_open
 from rtcontrol.models.errors import UserError
 
 ARCHITECTURES = ("qwen2", "qwen3", "llama")
+# What else than weights and ids a KV cache depends on.
+KV_SETTINGS = (
+    "model_type",
+    "rope_theta",
+    "rope_scaling",
+    "rope_parameters",
+    "rms_norm_eps",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+)
 
 
 @dataclass(frozen=True)
@@ -49,6 +61,14 @@ class ModelConfig:
             raise UserError(f"{folder} is quantised; the torch engine reads fp32, fp16 and bf16.", "Use the original.")
         if raw.get("use_sliding_window"):
             raise UserError(f"{folder} uses a sliding window, which the torch engine does not.", "Switch it off.")
+        if raw.get("mlp_bias") or raw.get("hidden_act", "silu") != "silu":
+            raise UserError(
+                f"{folder}: the torch engine has no MLP with a bias or with activation {raw.get('hidden_act')!r}.",
+                "Choose a dense Qwen2/2.5/3 or Llama checkpoint with silu and without that bias.",
+            )
+        sizes = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")
+        if missing := [k for k in sizes if not isinstance(raw.get(k), int)]:
+            raise UserError(f"{folder / 'config.json'} lacks {', '.join(missing)}.", "Restore the checkpoint.")
         head_dim = raw.get("head_dim") or raw["hidden_size"] // raw["num_attention_heads"]
         inv_freq, scale = _rope(raw, head_dim)
         return cls(
@@ -64,7 +84,7 @@ class ModelConfig:
             bool(raw.get("tie_word_embeddings", False)),
             inv_freq,
             scale,
-            json.dumps({k: raw.get(k) for k in ("rope_theta", "rope_scaling", "rope_parameters")}, sort_keys=True),
+            json.dumps({k: raw.get(k) for k in KV_SETTINGS}, sort_keys=True),
         )
 
 
@@ -95,6 +115,11 @@ def _rope(raw: Mapping[str, Any], head_dim: int) -> tuple[tuple[float, ...], flo
     from transformers import AutoConfig
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
+    if kind not in ROPE_INIT_FUNCTIONS:
+        raise UserError(
+            f"The checkpoint's rotary embedding is of the unknown kind {kind!r}.",
+            f"Known: default, {', '.join(ROPE_INIT_FUNCTIONS)}; correct rope_parameters in its config.json.",
+        )
     raw = {k: v for k, v in raw.items() if k != "model_type"} | {"rope_parameters": rope}
     config = AutoConfig.for_model("llama", **raw)
     inv_freq, scale = ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"))
@@ -107,7 +132,10 @@ class WeightReader:
     def __init__(self, folder: Path) -> None:
         index = folder / "model.safetensors.index.json"
         if index.is_file():
-            files = sorted(set(json.loads(index.read_text("utf-8"))["weight_map"].values()))
+            try:
+                files = sorted(set(json.loads(index.read_text("utf-8"))["weight_map"].values()))
+            except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+                raise UserError(f"{index} cannot be read ({error!r}).", "Download or copy it again.") from None
         else:
             files = ["model.safetensors"]
         self.paths = [folder / f for f in files]
@@ -117,7 +145,7 @@ class WeightReader:
                 raise UserError(f"{folder} is no checkpoint: {path.name} is missing.", "Restore the missing file.")
             try:
                 handle = safe_open(str(path), framework="pt")
-            except SafetensorError as error:
+            except (SafetensorError, OSError) as error:
                 raise UserError(f"{path} is no safetensors file ({error}).", "Download or copy it again.") from None
             self._where |= dict.fromkeys(handle.keys(), handle)
 

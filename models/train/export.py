@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import shutil
@@ -23,7 +24,8 @@ def export(
     fresh = folder.with_name(folder.name + ".new")
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir(parents=True)
-    model.to(dtype).save_pretrained(fresh)
+    # A copy: the caller may go on training in its own dtype.
+    (model if model.dtype == dtype else copy.deepcopy(model).to(dtype)).save_pretrained(fresh)
     (fresh / "generation_config.json").unlink(missing_ok=True)
     tokenizer.save(str(fresh / "tokenizer.json"))
     settings = {

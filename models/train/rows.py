@@ -69,6 +69,8 @@ class RowEncoder:
         (labels from a value's last branching token on, heads that cannot branch)."""
         heads = [self._head(k, text) for k, (_, text) in enumerate(self.plan.head_values(row.call))]
         if not forced:
+            if row.call is not None:  # heads beyond the tool's arity are not read
+                heads = heads[: 1 + len(self.plan.slots[self.plan.tool_index(row.call.name)])]
             heads = [h for k, head in enumerate(heads) if (h := self._asked(k, head)).ids]
         return EncodedRow(self.suffix(row), tuple(heads))
 

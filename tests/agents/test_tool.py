@@ -1,0 +1,347 @@
+"""A tool's schema, validation and execution come from its function; a bad definition is refused by name."""
+
+from __future__ import annotations
+
+import enum
+import math
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rtcontrol.agents import Agent, Doc, Fallback, Group, InvalidCall, OneOf, Range, Text, Tools, tool
+from rtcontrol.models.call import Call
+from rtcontrol.models.domain import Closed, Free
+from rtcontrol.models.errors import UserError
+
+
+class Colour(enum.Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+@dataclass
+class Corner:
+    x: float
+    y: float = 0.0
+
+
+@dataclass
+class Box:
+    low: Corner
+    high: Corner
+
+
+@tool
+def everything(
+    level: Annotated[int, OneOf(0, 50, 100)],
+    count: Annotated[int, Range(-2, 3)],
+    speed: Annotated[float, Range(0, 1, 0.1), Doc("metres a second")],
+    side: Literal["left", "right"],
+    colour: Colour,
+    fast: bool = False,
+    note: Annotated[str, Text(8, "[a-z]+")] = "x",
+    angle: Annotated[int, OneOf(10, 20)] | None = None,
+    box: Box | None = None,
+    path: list[int] | None = None,
+) -> dict[str, Any]:
+    """Does
+    everything."""
+    return dict(locals())
+
+
+GOOD: dict[str, Any] = {"level": 50, "count": -2, "speed": 0.3, "side": "left", "colour": "red"}
+
+
+def refusal(function: Any) -> str:
+    with pytest.raises(UserError) as error:
+        Tools([function])
+    assert error.value.remedy
+    return str(error.value)
+
+
+def test_schema_follows_the_annotations() -> None:
+    body = everything.schema.to_openai()["function"]
+    p = body["parameters"]["properties"]
+    assert body["description"] == "Does\neverything."
+    assert body["parameters"]["required"] == ["level", "count", "speed", "side", "colour"]
+    assert list(p) == [*GOOD, "angle", "box", "fast", "note", "path"]
+    assert p["level"]["enum"] == [0, 50, 100]
+    assert (p["count"]["minimum"], p["count"]["maximum"]) == (-2, 3)
+    assert p["speed"]["multipleOf"] == 0.1
+    assert p["speed"]["description"] == "metres a second"
+    assert p["side"]["enum"] == ["left", "right"]
+    assert p["colour"]["enum"] == ["red", "blue"]
+    assert p["fast"]["default"] is False
+    assert p["note"]["maxLength"] == 8
+    assert p["box"]["type"] == "object"
+
+
+def test_bounds_inside_and_outside_an_optional_mean_the_same() -> None:
+    @tool
+    def go(a: Annotated[int, OneOf(1, 2)] | None = None, b: Annotated[int | None, OneOf(1, 2)] = None) -> None: ...
+
+    for parameter in go.schema.parameters:
+        assert isinstance(parameter.domain, Closed)
+        assert parameter.domain.values == (1, 2)
+        assert not parameter.required
+
+
+def test_execution_converts_to_the_annotated_types() -> None:
+    tools = Tools([everything])
+    box = {"low": {"x": 1}, "high": {"x": 2, "y": 3}}
+    call = Call("everything", {**GOOD, "box": box, "path": [1, 2]})
+    got = tools.execute(tools.validate(call))
+    assert got["colour"] is Colour.RED
+    assert got["box"] == Box(Corner(1.0), Corner(2.0, 3.0))
+    assert got["angle"] is None
+    assert got["fast"] is False
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"level": True},
+        {"level": 50.0},
+        {"level": "50"},
+        {"level": 51},
+        {"count": 4},
+        {"speed": 0.35},
+        {"colour": "green"},
+        {"fast": 0},
+        {"note": "UPPER"},
+        {"note": "toolongfor8"},
+        {"box": {"low": {"x": "a"}, "high": {"x": 1}}},
+        {"path": [1.5]},
+        {"path": [True]},
+        {"angle": None},
+        {"unknown": 1},
+    ],
+)
+def test_illegal_value_is_named(change: dict[str, Any]) -> None:
+    with pytest.raises(InvalidCall, match=f"everything.*{next(iter(change))}"):
+        Tools([everything]).validate(Call("everything", {**GOOD, **change}))
+
+
+def test_missing_parameter_and_unknown_tool_are_named() -> None:
+    tools = Tools([everything])
+    with pytest.raises(InvalidCall, match="side is missing"):
+        tools.validate(Call("everything", {k: v for k, v in GOOD.items() if k != "side"}))
+    with pytest.raises(InvalidCall, match="'fly'; the tools are everything"):
+        tools.validate(Call("fly"))
+
+
+def test_whole_number_is_legal_where_a_number_is_asked() -> None:
+    @tool
+    def go(x: Annotated[float, OneOf(0, 0.5, 1)], y: Annotated[float, Range(0, 1, 0.5)]) -> None: ...
+
+    tools = Tools([go])
+    tools.validate(Call("go", {"x": 1, "y": 1}))
+    tools.validate(Call("go", {"x": 1.0, "y": 1.0}))
+    assert all(type(v) is float for p in go.schema.parameters for v in p.domain.values)  # type: ignore[union-attr]
+    with pytest.raises(InvalidCall):
+        tools.validate(Call("go", {"x": True, "y": 1}))
+
+
+@given(st.sampled_from([0, 50, 100]), st.integers(-2, 3), st.integers(0, 10), st.booleans())
+def test_every_value_of_the_domains_is_valid_and_comes_through(level: int, count: int, tenths: int, fast: bool) -> None:
+    tools = Tools([everything])
+    domain = next(p.domain for p in tools.schemas[0].parameters if p.name == "speed")
+    assert isinstance(domain, Closed)
+    call = Call("everything", {**GOOD, "level": level, "count": count, "speed": domain.values[tenths], "fast": fast})
+    got = tools.execute(tools.validate(call))
+    assert (got["level"], got["count"], got["fast"]) == (level, count, fast)
+    assert got["speed"] == pytest.approx(tenths / 10)
+
+
+def test_bind_runs_the_environments_function_and_refuses_strangers() -> None:
+    heard: list[int] = []
+
+    @tool
+    def go(x: Annotated[int, OneOf(1, 2)]) -> None: ...
+
+    Tools([go]).bind(go=lambda x: heard.append(x)).execute(Call("go", {"x": 2}))
+    assert heard == [2]
+    with pytest.raises(UserError, match=r"No tool .fly. to bind\. The tools are: go"):
+        Tools([go]).bind(fly=print)
+
+
+def test_two_tools_of_one_name_are_refused() -> None:
+    def go() -> None: ...
+
+    with pytest.raises(UserError, match=r"'go'\. Rename"):
+        Tools([go, go])
+
+
+def test_no_tools_are_refused() -> None:
+    with pytest.raises(UserError, match="at least one tool"):
+        Tools([])
+
+
+def test_default_outside_a_listed_domain_is_refused() -> None:
+    def go(level: Annotated[int, OneOf(0, 50)] = 7) -> None: ...
+
+    assert "Tool go, parameter level: the default 7 is outside its domain (0, 50)" in refusal(go)
+
+
+def test_default_outside_bounds_is_refused() -> None:
+    def go(level: Annotated[float, Range(0, 1)] = 7) -> None: ...
+
+    assert "Tool go, parameter level: the default 7 is outside its domain" in refusal(go)
+
+
+def test_two_values_written_alike_are_refused() -> None:
+    def go(level: Annotated[Any, OneOf("1", 1)]) -> None: ...
+
+    assert "Tool go, parameter level" in refusal(go)
+
+
+def test_two_strings_written_alike_are_refused() -> None:
+    def go(level: Annotated[str, OneOf("a", "a")]) -> None: ...
+
+    assert "both written 'a'. Remove one" in refusal(go)
+
+
+def test_type_without_schema_is_refused() -> None:
+    class Socket: ...
+
+    def go(when: int) -> None: ...
+
+    go.__annotations__["when"] = Socket
+    assert "Tool go, parameter when: the type" in refusal(go)
+
+
+def test_type_that_cannot_be_resolved_is_refused() -> None:
+    def go(when: Nowhere) -> None: ...  # type: ignore[name-defined]  # noqa: F821
+
+    assert "Tool go: an annotation cannot be resolved" in refusal(go)
+
+
+def test_any_type_is_refused() -> None:
+    def go(what: Any) -> None: ...
+
+    assert "allows anything" in refusal(go)
+
+
+def test_star_parameters_are_refused() -> None:
+    def go(*levels: int) -> None: ...
+
+    def stop(**levels: int) -> None: ...
+
+    assert "Tool go, parameter levels: star parameters" in refusal(go)
+    assert "Tool stop, parameter levels: star parameters" in refusal(stop)
+
+
+def test_positional_only_parameter_is_refused() -> None:
+    def go(level: bool, /) -> None: ...
+
+    assert "Tool go, parameter level: calls pass arguments by name" in refusal(go)
+
+
+def test_unannotated_parameter_is_refused() -> None:
+    def go(level) -> None: ...  # type: ignore[no-untyped-def]
+
+    assert "Tool go, parameter level: no type annotation. Write e.g." in refusal(go)
+
+
+def test_empty_enum_is_refused() -> None:
+    def go(level: Annotated[int, OneOf()]) -> None: ...
+
+    assert "Tool go, parameter level: an empty enum" in refusal(go)
+
+
+def test_minimum_above_maximum_is_refused() -> None:
+    def go(level: Annotated[int, Range(3, 1)]) -> None: ...
+
+    assert "Tool go, parameter level: minimum 3 is above maximum 1. Swap them" in refusal(go)
+
+
+def test_minimum_that_is_no_multiple_of_the_step_is_refused() -> None:
+    def go(level: Annotated[float, Range(0.05, 1, 0.1)]) -> None: ...
+
+    assert "minimum 0.05 is not a multiple of the step 0.1. Start at 0" in refusal(go)
+
+
+@pytest.mark.parametrize("step", [0, -1])
+def test_step_that_is_not_positive_is_refused(step: int) -> None:
+    def go(level: int) -> None: ...
+
+    go.__annotations__["level"] = Annotated[int, Range(0, 10, step)]
+    assert "is not positive" in refusal(go)
+
+
+def test_infinite_bound_is_refused() -> None:
+    def go(level: int) -> None: ...
+
+    go.__annotations__["level"] = Annotated[float, Range(0, math.inf, 1)]
+    assert "Tool go, parameter level: bounds 0 to inf" in refusal(go)
+
+
+def test_value_of_another_type_than_the_annotation_is_refused() -> None:
+    def go(level: Annotated[int, OneOf("low", "high")]) -> None: ...
+
+    assert "Tool go, parameter level: the value 'low' is none of its annotated type" in refusal(go)
+
+
+def test_value_without_json_form_is_refused() -> None:
+    def go(colour: Annotated[Colour, OneOf(Colour.RED)]) -> None: ...
+
+    assert "Tool go, parameter colour: not all of its values can be written as JSON" in refusal(go)
+
+
+def test_default_without_json_form_is_refused() -> None:
+    def go(level: int = object()) -> None: ...  # type: ignore[assignment]
+
+    assert "Tool go, parameter level: the default" in refusal(go)
+
+
+def test_closed_tools_give_no_warning() -> None:
+    @tool
+    def go(x: Annotated[int, OneOf(1, 2)], y: bool = False) -> None: ...
+
+    assert Tools([go]).warnings() == []
+
+
+def test_slow_parameters_are_accepted_with_a_warning() -> None:
+    @tool
+    def go(x: float, text: str, fine: Annotated[int, Range(0, 100_000)]) -> None: ...
+
+    warnings = Tools([go]).warnings()
+    assert [w.split(":")[0] for w in warnings] == [f"Tool go, parameter {p}" for p in ("x", "text", "fine")]
+    assert all("forward pass" in w and "Remedy" in w for w in warnings)
+
+
+def test_more_than_six_parameters_are_accepted_with_a_warning_that_a_group_removes() -> None:
+    @tool
+    def seven(a: bool, b: bool, c: bool, d: bool, e: bool, f: bool, g: bool) -> None: ...
+
+    @tool
+    def grouped(
+        a: Annotated[bool, Group("g")], b: Annotated[bool, Group("g")], c: bool, d: bool, e: bool, f: bool, g: bool
+    ) -> None: ...
+
+    (warning,) = Tools([seven]).warnings()
+    assert "Tool seven has 7 parameters for 6 heads" in warning
+    assert "x-group" in warning
+    assert Tools([grouped]).warnings() == []
+
+
+def test_group_with_too_many_combinations_is_warned_of() -> None:
+    @tool
+    def go(x: Annotated[int, Range(0, 99), Group("at")], y: Annotated[int, Range(0, 99), Group("at")]) -> None: ...
+
+    (warning,) = Tools([go]).warnings()
+    assert "Tool go, parameters x, y" in warning
+    assert isinstance(go.schema.slots()[0].domain, Free)
+
+
+def test_agent_with_an_illegal_safe_call_is_refused() -> None:
+    @tool
+    def go(x: Annotated[int, OneOf(1, 2)]) -> None: ...
+
+    with pytest.raises(UserError, match=r"Agent a: its safe call is illegal \(go: x=3"):
+        Agent("a", "", Tools([go]), str, "go", Fallback(Call("go", {"x": 3})), "model")
+    with pytest.raises(UserError, match="history=7"):
+        Agent("a", "", Tools([go]), str, "go", Fallback(Call("go", {"x": 1})), "model", history=7)
