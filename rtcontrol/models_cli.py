@@ -1,0 +1,126 @@
+"""`rtcontrol models`: train, inspect and adopt checkpoints."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from rtcontrol.models.errors import UserError
+
+app = typer.Typer(no_args_is_help=True, help="Train, inspect and adopt controller models.")
+RECIPES = ("lander",)
+
+
+@app.command()
+def train(
+    recipe: Annotated[str, typer.Option(help=f"What to train: {', '.join(RECIPES)}.")] = "lander",
+    out: Annotated[
+        Path | None, typer.Option(help="Run folder (default: runs/train-RECIPE); holds log and state.")
+    ] = None,
+    samples: Annotated[int | None, typer.Option(min=1, help="Training samples (default: the recipe's own).")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of weights and data.")] = 0,
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads (default: torch's own).")] = None,
+) -> None:
+    """Rebuild a bundled model from its recipe. A run that was stopped goes on where it last saved.
+
+    Examples:
+
+      rtcontrol models train --recipe lander
+
+      rtcontrol models train --recipe lander --samples 100000 --out runs/quick
+    """
+    import torch
+
+    from rtcontrol.recipes import lander
+
+    if recipe not in RECIPES:
+        raise UserError(f"Unknown recipe {recipe!r}.", f"Choose one of: {', '.join(RECIPES)}.")
+    if threads:
+        torch.set_num_threads(threads)
+    config = replace(lander.CONFIG, seed=seed, samples=samples or lander.CONFIG.samples)
+    folder = out or Path("runs") / f"train-{recipe}"
+    columns = (
+        TextColumn("{task.completed:,.0f}/{task.total:,.0f} samples"),
+        BarColumn(),
+        TextColumn("loss {task.fields[loss]}  labels right {task.fields[accuracy]}  {task.fields[speed]} samples/s"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns) as bar:
+        task = bar.add_task("train", total=config.samples, loss="-", accuracy="-", speed="-")
+
+        def progress(line: dict[str, Any]) -> None:
+            fields = {"loss": line["loss"], "accuracy": line["accuracy"], "speed": line["samples_per_s"]}
+            bar.update(task, completed=line["samples"], **fields)
+
+        checkpoint = lander.train(folder, config, progress)
+    print(f"Checkpoint: {checkpoint}\nFly it: rtcontrol run --env lander --model {checkpoint}")
+
+
+@app.command()
+def info(
+    model: Annotated[str | None, typer.Argument(help="Bundled name or checkpoint folder (default: list them).")] = None,
+) -> None:
+    """What a checkpoint is: shape, tokenizer, prompt profile, size. Without a name, the bundled ones.
+
+    Examples:
+
+      rtcontrol models info
+
+      rtcontrol models info lander
+    """
+    from rtcontrol.models.checkpoint import Checkpoint, resolve, zoo
+
+    names = [model] if model else zoo()
+    if not names:
+        print("No bundled models in this installation.")
+    table = Table("model", "architecture", "parameters", "layers x hidden", "vocabulary", "profile", "MiB", "folder")
+    for name in names:
+        checkpoint = Checkpoint.open(name)
+        config = checkpoint.config
+        size = sum(f.stat().st_size for f in resolve(name).glob("*.safetensors"))
+        table.add_row(
+            name,
+            str(config.get("model_type")),
+            f"{_parameters(checkpoint.folder):,}",
+            f"{config.get('num_hidden_layers')} x {config.get('hidden_size')}",
+            str(checkpoint.tokenizer.size),
+            checkpoint.template.profile,
+            f"{size / 2**20:.1f}",
+            str(checkpoint.folder),
+        )
+    Console().print(table)
+
+
+@app.command()
+def adopt(
+    checkpoint: Annotated[Path, typer.Argument(help="Folder of a published SimpleTool checkpoint.")],
+    template_from: Annotated[Path, typer.Option(help="The authors' rt_server.py, or a text file with {tools_json}.")],
+) -> None:
+    """Write the prompt template of a published SimpleTool checkpoint beside its weights.
+
+    Example: rtcontrol models adopt RT-Qwen2.5-0.5B --template-from rt_server.py
+    """
+    from rtcontrol.models.adopt import adopt as write
+
+    print(f"Template: {write(checkpoint, template_from)}")
+
+
+def _parameters(folder: Path) -> int:
+    from safetensors import safe_open
+
+    count = 0
+    for path in folder.glob("*.safetensors"):
+        with safe_open(str(path), framework="pt") as file:
+            for name in file.keys():  # noqa: SIM118  (not a dict)
+                size = 1
+                for dimension in file.get_slice(name).get_shape():
+                    size *= dimension
+                count += size
+    return count
