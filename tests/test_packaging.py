@@ -1,0 +1,94 @@
+"""The house: what the wheel installs, and what may be imported without what."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+FLOORS = {"bridges": 0, "models": 0, "agents": 1, "envs": 2}
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("wheel")
+    # setuptools is installed with the development extra's build tool, so nothing is downloaded here.
+    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-q", "-w", str(out), str(ROOT)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return next(out.glob("*.whl"))
+
+
+def test_wheel_puts_nothing_but_rtcontrol_at_the_top_level(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    assert {n.split("/")[0] for n in names if ".dist-info/" not in n} == {"rtcontrol"}
+
+
+def test_wheel_holds_every_module_and_data_file_of_the_tree(wheel: Path) -> None:
+    names = set(zipfile.ZipFile(wheel).namelist())
+    for folder in ("rtcontrol", *FLOORS):
+        for path in (ROOT / folder).rglob("*"):
+            shipped = path.suffix in {".py", ".typed"} or "zoo" in path.parts or "schemas" in path.parts
+            if path.is_file() and shipped and "__pycache__" not in path.parts:
+                inside = path.relative_to(ROOT).as_posix()
+                assert (inside if folder == "rtcontrol" else f"rtcontrol/{inside}") in names
+
+
+def run(code: str, **env: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **env}
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)
+
+
+def test_bridges_import_without_torch_ray_or_transformers() -> None:
+    code = (
+        "import sys\n"
+        "for name in ('torch', 'ray', 'transformers'): sys.modules[name] = None\n"
+        "import pkgutil, importlib, rtcontrol.bridges as b\n"
+        "for m in pkgutil.walk_packages(b.__path__, 'rtcontrol.bridges.'): importlib.import_module(m.name)\n"
+    )
+    done = run(code)
+    assert done.returncode == 0, done.stderr
+
+
+def test_source_tree_runs_uninstalled(tmp_path: Path) -> None:
+    # -I hides an editable install's hooks only with -S; so the package is looked up from a bare path instead.
+    done = subprocess.run(
+        [sys.executable, "-m", "rtcontrol", "envs"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "lander" in done.stdout
+
+
+@pytest.mark.parametrize("floor", FLOORS)
+def test_imports_point_down_only(floor: str) -> None:
+    import ast
+
+    allowed = {f for f, height in FLOORS.items() if height < FLOORS[floor]} | {floor}
+    for path in (ROOT / floor).rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            modules = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+            modules += [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
+            for module in modules:
+                parts = module.split(".")
+                if parts[0] == "rtcontrol":
+                    assert len(parts) > 1 and parts[1] in allowed, f"{path.relative_to(ROOT)} imports {module}"
+
+
+def test_no_module_is_longer_than_its_role() -> None:
+    long = {
+        str(p.relative_to(ROOT)): n
+        for folder in ("rtcontrol", *FLOORS)
+        for p in (ROOT / folder).rglob("*.py")
+        if (n := len(p.read_text("utf-8").splitlines())) > 350
+    }
+    assert not long
