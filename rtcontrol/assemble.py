@@ -52,7 +52,7 @@ def environment(name: str, goal: str | None) -> Environment:
         if goal is not None:
             raise UserError("--goal is the lander's.", "Tell your own environment what to do with --instruct.")
         module = _load(name, "--env")
-        classes = [
+        classes: list[Any] = [
             c
             for c in vars(module).values()
             if inspect.isclass(c) and c.__module__ == module.__name__ and hasattr(c, "step_s") and hasattr(c, "outcome")

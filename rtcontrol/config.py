@@ -66,7 +66,7 @@ class RunConfig:
         if self.deadline_ns > self.pipeline * self.period_ns:
             need = math.ceil(self.deadline_ns / self.period_ns)
             raise UserError(
-                f"--deadline-ms {self.deadline_ms:g} is beyond {self.pipeline} period(s) of {self.period_ns / 1e6:g} ms; "
+                f"--deadline-ms {self.deadline_ms:g} is beyond {self.pipeline} x {self.period_ns / 1e6:g} ms: "
                 "deadline <= pipeline x period must hold, or more decisions would be in flight than --pipeline allows.",
                 f"Use --pipeline {need}, or a deadline of at most {self.pipeline * self.period_ns / 1e6:g} ms.",
             )

@@ -79,8 +79,8 @@ def favours(priority: int, affinity: Sequence[int], mlock: bool) -> list[str]:
             os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(priority))
         except (OSError, AttributeError) as error:
             warnings.append(
-                f"--rt-priority {priority} refused ({error}). Grant it with `sudo setcap cap_sys_nice+ep` on the Python "
-                "binary, or `rtprio 99` in /etc/security/limits.conf."
+                f"--rt-priority {priority} refused ({error}). Grant it with `sudo setcap cap_sys_nice+ep` on the "
+                "Python binary, or `rtprio 99` in /etc/security/limits.conf."
             )
     return warnings
 

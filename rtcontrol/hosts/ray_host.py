@@ -6,22 +6,19 @@ import contextlib
 import logging
 import os
 import shutil
-import signal
 import socket
 import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import zmq
 
-import rtcontrol
 from rtcontrol.hosts.base import DeciderSource, DecisionReply, DecisionRequest, HostEvent
 from rtcontrol.hosts.ray_actor import PING, DecoderActor
 from rtcontrol.hosts.ray_link import Link, dealer
+from rtcontrol.hosts.ray_start import REMEDY, init_ray, source_root
 from rtcontrol.hosts.reaper import Reaper, descendants
 from rtcontrol.models.errors import UserError
 
@@ -31,58 +28,6 @@ PING_EVERY_S = 0.1
 DEAD_AFTER_S = 0.5
 START_TIMEOUT_S = 300.0
 WARM_TIMEOUT_MS = 10_000
-REMEDY = "Use `--host inprocess`, which needs no Ray, or see `rtcontrol doctor`."
-
-
-def source_root() -> str | None:
-    """Where an uninstalled source tree stands (its workers must find it too), None when installed."""
-    root = Path(rtcontrol.__file__).resolve().parent.parent
-    return str(root) if (root / "pyproject.toml").is_file() else None
-
-
-def init_ray() -> bool:
-    """Start a small Ray on this machine, or join the cluster that RAY_ADDRESS names; False when it runs already.
-
-    UserError when it cannot start.
-    """
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_DEDUP_LOGS", "0")
-    try:
-        import ray
-
-        if ray.is_initialized():
-            return False
-        options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
-        if not os.environ.get("RAY_ADDRESS"):
-            options |= {"num_cpus": 1, "include_dashboard": False, "object_store_memory": 80_000_000}
-        with _signals_kept():
-            ray.init(**options)
-    except Exception as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise UserError(f"Ray cannot start: {reason}", REMEDY) from error
-    _hush()
-    return True
-
-
-@contextlib.contextmanager
-def _signals_kept() -> Iterator[None]:
-    # ray.init installs a SIGTERM handler of its own, which would end the run without its safe call.
-    kept = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        if threading.current_thread() is threading.main_thread():
-            for number, handler in kept.items():
-                signal.signal(number, handler)
-
-
-def _hush() -> None:
-    # A worker's death is our business and no surprise: Ray's own notice of it would be printed over the live view,
-    # whatever log_to_driver says.
-    with contextlib.suppress(ImportError, AttributeError):
-        from ray._private import worker
-
-        worker.print_to_stdstream = lambda data, *args, **kwargs: log.debug("ray: %s", data.get("lines"))
 
 
 class RayHost:
@@ -115,10 +60,16 @@ class RayHost:
         self._ours = init_ray()
         import ray
 
+        free = ray.available_resources()  # type: ignore[no-untyped-call]
         gpus = self._gpus
         if gpus is None:
-            gpus = 1 if ray.cluster_resources().get("GPU", 0) >= 1 else 0
-        options: dict[str, Any] = {"max_restarts": -1, "num_cpus": 1, "num_gpus": gpus}
+            everything = ray.cluster_resources()  # type: ignore[no-untyped-call]
+            gpus = 1 if everything.get("GPU", 0) >= 1 else 0
+        if gpus > free.get("GPU", 0):
+            raise UserError("Ray has no free GPU.", "End what holds it, or use `--host inprocess`.")
+        # Waiting for a CPU that somebody holds for good would hang; sharing one is only slower.
+        cpus = 1 if free.get("CPU", 0) >= 1 else 0
+        options: dict[str, Any] = {"max_restarts": -1, "num_cpus": cpus, "num_gpus": gpus}
         if root := source_root():
             path = os.pathsep.join(p for p in (root, os.environ.get("PYTHONPATH")) if p)
             options["runtime_env"] = {"env_vars": {"PYTHONPATH": path}}
@@ -132,7 +83,7 @@ class RayHost:
                 raise cause from None
             raise UserError(f"The decoder's process failed to start: {cause!r}.", "Run with --debug.") from error
         except ray.exceptions.RayError as error:
-            reason = str(error).strip().splitlines()[0]
+            reason = str(error).strip().splitlines()[0].rstrip(".")
             raise UserError(f"Ray cannot run the decoder's process: {reason}.", REMEDY) from error
         self._link = Link(self._context, answer)
         if not self._link.ready(10_000):

@@ -18,7 +18,7 @@ WARM_ROUNDS = 3
 
 def dealer(context: zmq.Context[Any], endpoint: str, key: bytes) -> zmq.Socket[bytes]:
     """Connected socket that keeps nothing for a peer that is not there."""
-    sock = context.socket(zmq.DEALER)
+    sock: zmq.Socket[bytes] = context.socket(zmq.DEALER)
     sock.linger = 0
     sock.immediate = 1
     sock.reconnect_ivl = 20
@@ -35,7 +35,7 @@ class Link:
     def __init__(self, context: zmq.Context[Any], answer: dict[str, Any]) -> None:
         self.answer = answer
         self._lanes = [dealer(context, endpoint, answer["key"]) for endpoint in answer["lanes"]]
-        self._files = [lane.getsockopt(zmq.FD) for lane in self._lanes]
+        self._files = [int(lane.getsockopt(zmq.FD)) for lane in self._lanes]
         self._waiting: list[int | None] = [None] * len(self._lanes)
 
     def ready(self, timeout_ms: int, warm: DecisionRequest | None = None) -> bool:
@@ -76,7 +76,7 @@ class Link:
 
     def _take(self) -> DecisionReply | None:
         for i, lane in enumerate(self._lanes):
-            if lane.getsockopt(zmq.EVENTS) & zmq.POLLIN:
+            if int(lane.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
                 body = lane.recv()
                 if body != PING:
                     tick, decision, error, decide_ns = msgpack.unpackb(body)

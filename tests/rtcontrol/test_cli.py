@@ -67,7 +67,9 @@ def test_goal_tells_and_judges_and_instruct_tells_only(tmp_path: Path) -> None:
     made = json.loads((tmp_path / "left" / "report.json").read_text())
     assert made["instruction"] == "land on the left side of the pad"
     assert made["outcome"]["successes"] >= 1
-    assert call(*common, "--goal", "left", "--instruct", "land on the right side of the pad", "--out", str(tmp_path)) == 0
+    assert (
+        call(*common, "--goal", "left", "--instruct", "land on the right side of the pad", "--out", str(tmp_path)) == 0
+    )
     assert json.loads((tmp_path / "report.json").read_text())["outcome"]["successes"] == 0
 
 
@@ -148,7 +150,7 @@ def test_a_signal_in_flight_ends_with_safe_call_and_report(tmp_path: Path, numbe
     process = spawn(*EXPERT, "--duration", "60", "--out", str(tmp_path))
     wait_for_ticks(tmp_path, 10)
     process.send_signal(number)
-    out, err = process.communicate(timeout=20)
+    _, err = process.communicate(timeout=20)
     assert process.returncode == status, err
     assert "Traceback" not in err
     made = json.loads((tmp_path / "report.json").read_text())

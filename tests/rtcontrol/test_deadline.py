@@ -59,11 +59,9 @@ def test_counts_add_up(story: list[tuple[str, int, Cause]]) -> None:
 class Host:
     """Only what attribution asks of a host."""
 
-    name, incarnation = "there", 0
-    events: list[Any] = []
-
     def __init__(self, up: bool = True) -> None:
         self.up = up
+        self.incarnation = 0
 
     def alive(self) -> bool:
         return self.up
@@ -115,7 +113,9 @@ def test_garbage_collection_that_stops_everything_is_pause(tmp_path: Path) -> No
 
     threading.Timer(0.1, litter).start()
     flight.run()
-    assert flight.loop.ledger.misses_by_cause["pause"] + flight.loop.ledger.skipped_by_cause["pause"] >= 1, flight.dump()
+    assert flight.loop.ledger.misses_by_cause["pause"] + flight.loop.ledger.skipped_by_cause["pause"] >= 1, (
+        flight.dump()
+    )
 
 
 def test_a_machine_that_stood_still_is_pause(tmp_path: Path) -> None:

@@ -15,7 +15,9 @@ def calls(flight: Flight) -> list[tuple[int, str]]:
 
 def test_two_runs_are_equal_and_fast(tmp_path: Path) -> None:
     runs = [
-        Flight(tmp_path / str(i), good, world=CartWorld(2.0), clock="lockstep", duration_s=None, episodes=4, hz=16).run()
+        Flight(
+            tmp_path / str(i), good, world=CartWorld(2.0), clock="lockstep", duration_s=None, episodes=4, hz=16
+        ).run()
         for i in range(2)
     ]
     assert calls(runs[0]) == calls(runs[1])
