@@ -57,7 +57,7 @@ class STTokenizer:
 
     def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
         """`encode` of each text."""
-        return [list(e.ids) for e in self._text.encode_batch(list(texts), add_special_tokens=False)]
+        return [self.encode(text) for text in texts]
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids, special tokens shown by name."""

@@ -1,0 +1,150 @@
+"""`models adopt` and the `simpletool-v1` profile, byte for byte."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer
+
+from rtcontrol.models.adopt import adopt
+from rtcontrol.models.errors import UserError
+from rtcontrol.models.prompt import PromptTemplate
+from rtcontrol.models.schema import tool_schemas
+from rtcontrol.models.special import ST_TOKENS
+from rtcontrol.models.tokenizer import STTokenizer, add_st_tokens
+
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": name,
+            "description": "Züge – \"x\"",
+            "parameters": {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]},
+        },
+    }
+    for name in ("move", "shoot")
+]
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text('{"model_type": "qwen2"}')
+    return folder
+
+
+@pytest.fixture
+def qwen(data: Path) -> STTokenizer:
+    base = Tokenizer.from_file(str(data / "qwen2_tokenizer" / "tokenizer.json"))
+    add_st_tokens(base, ST_TOKENS)
+    return STTokenizer(base)
+
+
+def test_prompt_equals_the_published_servers_byte_for_byte(data: Path, checkpoint: Path, qwen: STTokenizer) -> None:
+    source = data / "simpletool_prompt" / "system_template.txt"
+    system = source.read_bytes().decode()
+    adopt(checkpoint, source)
+    template = PromptTemplate.load(checkpoint, qwen)
+    history = [f"move({i})" for i in range(8)]
+    lines = "\n".join(json.dumps(t, ensure_ascii=False) for t in TOOLS)
+    expected = (
+        system.replace("{tools_json}", lines)
+        + '<|im_start|>user\nenvironment: ["hp=3 \\"é\\""]\n'
+        + f"history: [{', '.join(history[-6:])}]\n\nattack the left one<|im_end|>\n<|im_start|>assistant\n"
+    )
+    assert template.render(tool_schemas(TOOLS), "attack the left one", 'hp=3 "é"', history) == expected
+    assert template.profile == "simpletool-v1"
+    assert template.overflow == "cut"
+    ids = template.prefix_ids(tool_schemas(TOOLS)) + template.suffix_ids("attack the left one", 'hp=3 "é"', history)
+    assert qwen.decode(ids) == expected
+
+
+def test_templates_own_markers_are_control_ids_and_arg_n_is_not(
+    data: Path, checkpoint: Path, qwen: STTokenizer
+) -> None:
+    adopt(checkpoint, data / "simpletool_prompt" / "system_template.txt")
+    template = PromptTemplate.load(checkpoint, qwen)
+    prefix = template.prefix_ids(tool_schemas(TOOLS))
+    special = {qwen.special_id(t): t for t in qwen.specials}
+    seen = [special[i] for i in prefix if i in special]
+    assert {"<content>", "</content>", "<function>", "</function>", "<arg1>", "<arg6>", "<|null|>"} <= set(seen)
+    assert seen[0] == "<|im_start|>"
+    assert "<|im_end|>" in seen
+    assert "<argN>" in qwen.decode(prefix)
+    # The system text is 110 tokens with the 17 added ones; the user turn's first token ends the prefix.
+    assert len(template.prefix_ids(())) == 110 + 1
+
+
+def test_only_system_and_tools_are_cached(data: Path, checkpoint: Path, qwen: STTokenizer) -> None:
+    adopt(checkpoint, data / "simpletool_prompt" / "system_template.txt")
+    template = PromptTemplate.load(checkpoint, qwen)
+    assert qwen.decode(template.prefix_ids(tool_schemas(TOOLS))).endswith("<|im_end|>\n<|im_start|>")
+    assert qwen.decode(template.suffix_ids("q", "")).startswith("user\nenvironment: []\nhistory: []\n\nq<|im_end|>")
+
+
+@pytest.mark.parametrize("quote", ["'''", '"""'])
+def test_python_source_is_parsed_and_never_run(tmp_path: Path, checkpoint: Path, quote: str) -> None:
+    source = tmp_path / "rt_server.py"
+    source.write_text(
+        "raise SystemExit('was run')\nimport nowhere\n"
+        f"SYSTEM_TEMPLATE = {quote}<|im_start|>é \\n{{tools_json}}{quote}\n",
+        "utf-8",
+    )
+    path = adopt(checkpoint, source)
+    assert path == checkpoint / "st_template.json"
+    config = json.loads(path.read_text("utf-8"))
+    assert config["template"].startswith("<|im_start|>é \n{tools}<|im_start|>user\nenvironment: {environment}")
+    assert (config["profile"], config["history_separator"], config["overflow"]) == ("simpletool-v1", ", ", "cut")
+
+
+def test_annotated_assignment_and_the_plain_variable_name_are_read(tmp_path: Path, checkpoint: Path) -> None:
+    (tmp_path / "a.py").write_text('SYSTEM_TEMPLATE: str = "x {tools} y"')
+    (tmp_path / "b.txt").write_bytes(b"x {tools} y")
+    one = adopt(checkpoint, tmp_path / "a.py", tmp_path / "one.json")
+    two = adopt(checkpoint, tmp_path / "b.txt", tmp_path)
+    assert one.read_bytes() == two.read_bytes()
+    assert two == tmp_path / "st_template.json"
+    assert not (checkpoint / "st_template.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.txt", "no variable", "holds {tools_json} 0 times"),
+        ("a.txt", "{tools} {tools_json}", "holds {tools_json} 2 times"),
+        ("a.txt", "{tools} {history}", "holds {history}, which belongs to the user turn"),
+        ("a.py", "OTHER = 1", "assigns no SYSTEM_TEMPLATE"),
+        ("a.py", "def f():\n    SYSTEM_TEMPLATE = '{tools}'", "assigns no SYSTEM_TEMPLATE"),
+        ("a.py", "SYSTEM_TEMPLATE = open('x').read()", "SYSTEM_TEMPLATE is not a plain string"),
+        ("a.py", "SYSTEM_TEMPLATE = (", "is no Python file"),
+        ("a.txt", b"\xff\xfe{tools}", "cannot be read"),
+        ("a.txt", None, "cannot be read"),
+    ],
+)
+def test_unusable_source_is_refused(
+    tmp_path: Path, checkpoint: Path, name: str, content: str | bytes | None, message: str
+) -> None:
+    source = tmp_path / name
+    if content is not None:
+        source.write_bytes(content.encode() if isinstance(content, str) else content)
+    with pytest.raises(UserError) as error:
+        adopt(checkpoint, source)
+    assert message in str(error.value)
+    assert str(source) in error.value.what
+    assert error.value.remedy
+    assert not (checkpoint / "st_template.json").exists()
+
+
+def test_folder_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("{tools}")
+    with pytest.raises(UserError, match="is no checkpoint"):
+        adopt(tmp_path / "nowhere", tmp_path / "a.txt")
+
+
+def test_unwritable_place_is_refused(tmp_path: Path, checkpoint: Path) -> None:
+    (tmp_path / "a.txt").write_text("{tools}")
+    with pytest.raises(UserError, match="cannot be written"):
+        adopt(checkpoint, tmp_path / "a.txt", tmp_path / "a.txt" / "b.json")

@@ -1,0 +1,278 @@
+"""Tries, plan and walk: what needs the model, what is legal for whom, and what is refused."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from rtcontrol.models.call import Call
+from rtcontrol.models.domain import Closed, value_text
+from rtcontrol.models.errors import UserError
+from rtcontrol.models.plan import ANY_TOOL, NO_TOOL, SchemaPlan, compile_plan
+from rtcontrol.models.schema import ABSENT, tool_schemas
+from rtcontrol.models.special import ST_TOKENS
+from rtcontrol.models.tokenizer import STTokenizer
+from rtcontrol.models.train.vocabulary import build_tokenizer, number_words
+from rtcontrol.models.trie import TokenTrie
+from rtcontrol.models.walk import HeadState, Walker
+from tests.models.small import WORDS, tool_lists
+
+TOKENIZER = STTokenizer(build_tokenizer([WORDS], number_words(20, 0.2)))
+LAW = settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+def tool(name: str, required: int = 99, **domains: Any) -> dict[str, Any]:
+    properties = {k: v if isinstance(v, dict) else {"enum": v} for k, v in domains.items()}
+    return {"name": name, "parameters": {"properties": properties, "required": list(properties)[:required]}}
+
+
+def plan_of(*tools: dict[str, Any], **options: Any) -> SchemaPlan:
+    return compile_plan(tool_schemas(tools), TOKENIZER, **options)
+
+
+def trie_of(*paths: tuple[int, ...]) -> TokenTrie:
+    trie = TokenTrie(0)
+    for path in paths:
+        assert trie.insert(path, 0, path)
+    trie.finish()
+    return trie
+
+
+def test_values_that_differ_at_once_need_the_head_token_alone() -> None:
+    assert trie_of((1, 5, 6, 7, 9), (2, 5, 6, 7, 9), (3, 9)).needed(1) == [0]
+
+
+def test_one_value_needs_nothing() -> None:
+    assert trie_of((1, 2, 3, 9)).needed(1) == []
+
+
+def test_a_late_branch_needs_what_leads_to_it_and_no_forced_tail() -> None:
+    trie = trie_of((1, 2, 3, 9), (1, 2, 4, 5, 6, 9))
+    assert [trie.depths[n] for n in trie.needed(1)] == [0, 1, 2]
+
+
+def test_a_value_that_is_a_prefix_of_another_branches_at_its_end() -> None:
+    trie = trie_of((1, 9), (1, 2, 9))
+    assert [trie.depths[n] for n in trie.needed(1)] == [0, 1]
+    assert [t for t, _ in trie.legal_children(1, 1)] == [2, 9]
+    assert set(trie.leaves) == {2, 4}
+
+
+def test_the_same_path_twice_for_one_tool_is_told() -> None:
+    trie = TokenTrie(0)
+    assert trie.insert((1, 9), 0, "a")
+    assert trie.insert((1, 9), 1, "b")
+    assert not trie.insert((1, 9), 1, "c")
+    assert trie.leaves == {2: {0: "a", 1: "b"}}
+
+
+def test_children_of_other_tools_neither_branch_nor_count() -> None:
+    trie = TokenTrie(0)
+    trie.insert((1, 2, 9), 0, "a")
+    trie.insert((1, 3, 9), 1, "b")
+    trie.finish()
+    assert trie.needed(0b01) == trie.needed(0b10) == []
+    # Neither tool has a choice of its own, so even the union needs nothing once the tool is known.
+    assert trie.needed(0b11) == []
+    trie.insert((4, 9), 0, "c")
+    assert trie.needed(0b11) == trie.needed(0b01) == [0]
+
+
+@LAW
+@given(st.lists(st.tuples(st.lists(st.integers(1, 4), max_size=4), st.integers(0, 2)), min_size=1, max_size=12))
+def test_needed_nodes_are_the_branching_ones_and_their_ancestors(entries: list[tuple[list[int], int]]) -> None:
+    trie = TokenTrie(0)
+    for i, (path, owner) in enumerate(entries):
+        trie.insert([*path, 9], owner, i)
+    trie.finish()
+    for tools in range(1, 8):
+        expected = set()
+        for node in range(len(trie)):
+            bits = [1 << t for t in range(3) if tools >> t & 1]
+            if any(len(trie.legal_children(node, b)) > 1 for b in bits):
+                while node >= 0:
+                    expected.add(node)
+                    node = trie.parents[node]
+        needed = trie.needed(tools)
+        assert set(needed) == expected
+        assert len(needed) == len(expected)
+        assert all(trie.parents[n] in needed[:i] for i, n in enumerate(needed) if n)
+        assert [trie.depths[n] for n in needed] == sorted(trie.depths[n] for n in needed)
+
+
+def test_forced_heads_have_no_needed_node() -> None:
+    plan = plan_of(tool("go", a=["left"], b=[1, 2]))
+    assert [h.trie.needed(plan.all_tools) for h in plan.heads[1:]] == [[], [0]]
+    assert plan.function.trie.needed(1 << ANY_TOOL) == []
+
+
+def test_active_heads_are_the_function_and_the_largest_tools_arguments() -> None:
+    plan = plan_of(tool("go", a=[1, 2]), tool("stop"), tool("open", a=["x"], b=["y"], c=["z"]))
+    assert [h.name for h in plan.heads] == ["function", "arg1", "arg2", "arg3"]
+    assert [len(s) for s in plan.slots] == [1, 0, 3]
+    assert [h.name for h in plan_of(tool("stop")).heads] == ["function"]
+
+
+def test_null_is_legal_for_optional_parameters_of_their_own_tool_only() -> None:
+    plan = plan_of(tool("go", 0, a=[1, 2]), tool("stop", 1, a=[1, 2]))
+    trie = plan.heads[1].trie
+    null = TOKENIZER.special_id("<|null|>")
+    legal = {t: [token for token, _ in trie.legal_children(0, 1 << t)] for t in (0, 1)}
+    assert null in legal[0]
+    assert null not in legal[1]
+    assert trie.leaves[trie.children[0][null]] == {0: ABSENT}
+
+
+def test_null_function_is_legal_where_the_agent_allows_it() -> None:
+    null = TOKENIZER.special_id("<|null|>")
+    assert null not in plan_of(tool("go")).function.trie.children[0]
+    function = plan_of(tool("go"), allow_null=True).function
+    assert function.trie.leaves[function.trie.children[0][null]] == {ANY_TOOL: NO_TOOL}
+    assert function.trie.needed(1 << ANY_TOOL) == [0]
+
+
+def test_control_tokens_in_values_are_text_in_the_trie() -> None:
+    plan = plan_of(tool("<|null|>", a=list(ST_TOKENS)))
+    special = {TOKENIZER.special_id(t) for t in TOKENIZER.specials}
+    for head in plan.heads:
+        ends = {head.trie.tokens[n] for n in head.trie.leaves}
+        inner = {t for n, t in enumerate(head.trie.tokens) if n and n not in head.trie.leaves}
+        assert ends == {head.end_id}
+        assert not inner & special
+
+
+@LAW
+@given(tool_lists(), st.booleans())
+def test_every_leaf_carries_the_typed_value_that_its_tokens_spell(tools: list[dict[str, Any]], null: bool) -> None:
+    plan = compile_plan(tool_schemas(tools), TOKENIZER, null)
+    for k, head in enumerate(plan.heads):
+        trie = head.trie
+        for leaf, values in trie.leaves.items():
+            path, node = [], leaf
+            while node:
+                path.append(trie.tokens[node])
+                node = trie.parents[node]
+            *ids, end = reversed(path)
+            for index, value in values.items():
+                if value is ABSENT or (k == 0 and value == NO_TOOL):
+                    assert (ids, end) == ([], head.null_id)
+                    continue
+                assert end == head.end_id
+                text = TOKENIZER.decode(ids)
+                if k == 0:
+                    assert text == plan.tools[value].name
+                    continue
+                domain = plan.slots[index][k - 1].domain
+                assert isinstance(domain, Closed)
+                place = domain.texts.index(text)
+                assert domain.values[place] == value
+                assert type(domain.values[place]) is type(value)
+
+
+@LAW
+@given(tool_lists(), st.data())
+def test_head_values_of_a_call_lead_to_its_leaves(tools: list[dict[str, Any]], data: st.DataObject) -> None:
+    plan = compile_plan(tool_schemas(tools), TOKENIZER)
+    index = data.draw(st.integers(0, len(plan.tools) - 1))
+    arguments: dict[str, Any] = {}
+    for slot in plan.slots[index]:
+        assert isinstance(slot.domain, Closed)
+        value = data.draw(st.sampled_from([*slot.domain.values, *([ABSENT] if slot.optional else [])]))
+        if value is not ABSENT:
+            arguments |= slot.arguments(value)
+    rebuilt: dict[str, Any] = {}
+    for k, (head, text) in enumerate(plan.head_values(Call(plan.tools[index].name, arguments))):
+        if k > len(plan.slots[index]):
+            assert text is None  # beyond the tool's arity
+            continue
+        path = [head.null_id] if text is None else [*TOKENIZER.encode(text), head.end_id]
+        node = 0
+        for token in path:
+            node = head.trie.children[node][token]
+        value = head.trie.leaves[node][ANY_TOOL if k == 0 else index]
+        if k and value is not ABSENT:
+            rebuilt |= plan.slots[index][k - 1].arguments(value)
+    assert rebuilt == arguments
+    assert value_text(rebuilt) == value_text({k: arguments[k] for k in rebuilt})
+
+
+def test_null_call_trains_the_function_head_alone() -> None:
+    plan = plan_of(tool("go", a=[1, 2]), allow_null=True)
+    assert plan.head_values(None) == [(plan.function, None)]
+
+
+def test_value_outside_the_domain_is_no_target() -> None:
+    plan = plan_of(tool("go", a=[1, 0]))
+    with pytest.raises(ValueError, match="go: 3 is not in the domain of argument 1"):
+        plan.head_values(Call("go", {"a": 3}))
+    with pytest.raises(ValueError, match="True is not in the domain"):
+        plan.head_values(Call("go", {"a": True}))
+
+
+class Blind(STTokenizer):
+    """A tokenizer that reads no upper case, as a lower-casing checkpoint's would."""
+
+    def encode(self, text: str) -> list[int]:
+        return super().encode(text.lower())
+
+
+def test_two_values_with_the_same_tokens_are_refused() -> None:
+    blind = Blind(build_tokenizer([WORDS]))
+    with pytest.raises(UserError, match=r"Tool go, argument 1: 'LEFT' has the same tokens .* Remove or rename"):
+        compile_plan(tool_schemas([tool("go", a=["left", "LEFT"])]), blind)
+    with pytest.raises(UserError, match="tool name 'GO' has the same tokens"):
+        compile_plan(tool_schemas([tool("go"), tool("GO")]), blind)
+    # The same tokens for two tools are two meanings of one leaf.
+    plan = compile_plan(tool_schemas([tool("go", a=["left"]), tool("stop", a=["LEFT"])]), blind)
+    assert list(plan.heads[1].trie.leaves.values()) == [{0: "left", 1: "LEFT"}]
+
+
+def test_free_domains_stay_out_of_the_trie() -> None:
+    plan = plan_of(tool("go", a={"type": "string"}), tool("stop", 0, a={"type": "integer"}), tool("set", a=[1, 2]))
+    head = plan.heads[1]
+    assert set(head.free) == {0, 1}
+    assert head.free_mask == 0b011
+    assert head.trie.legal[0] == 0b110  # the optional one's null, and the closed one's values
+
+
+def row(walker: Walker, best: int) -> list[float]:
+    return [1.0 if c == best else 0.0 for c in walker.columns]
+
+
+def test_walk_follows_the_best_legal_child_and_ties_go_to_the_lowest_id() -> None:
+    plan = plan_of(tool("go", a=["left", "right"]), tool("stop", a=["left", "fast"]))
+    walker = Walker(plan)
+    fast = TOKENIZER.encode("fast")[0]
+    trie = plan.heads[1].trie
+    state = HeadState(rows={0: row(walker, fast)})
+    stop = walker.walk(1, state, 0b10)
+    assert trie.leaves[stop.node][1] == "fast"
+    assert stop.confidence == pytest.approx(math.e / (math.e + 1))
+    go = walker.walk(1, state, 0b01)  # its two values tie, and fast is not legal
+    lowest = min(TOKENIZER.encode(v)[0] for v in ("left", "right"))
+    assert trie.tokens[go.visited[0]] == trie.tokens[0]
+    assert TOKENIZER.encode(trie.leaves[go.node][0])[0] == lowest
+    assert go.confidence == 0.5
+
+
+def test_walk_waits_before_a_branch_without_logits() -> None:
+    plan = plan_of(tool("go", a=["alpha beta go", "alpha beta stop"]))
+    walker = Walker(plan)
+    walk = walker.walk(1, HeadState(), 1)
+    assert walk.pending
+    assert plan.heads[1].trie.depths[walk.node] == 2
+    wanted = walker.wanted(1, HeadState(), walk.node, 1, 64)
+    assert [plan.heads[1].trie.depths[n] for n in wanted] == [0, 1, 2]
+    assert walker.wanted(1, HeadState(), walk.node, 1, 2) == wanted[:2]
+
+
+def test_possible_tools_are_those_below_the_node() -> None:
+    plan = plan_of(tool("turn_left"), tool("turn_right"), tool("stop"), allow_null=True)
+    walker = Walker(plan)
+    turn = plan.function.trie.children[0][TOKENIZER.encode("turn")[0]]
+    assert walker.possible_tools(0) == 0b111
+    assert walker.possible_tools(turn) == 0b011

@@ -1,0 +1,142 @@
+"""Tools in head order, as canonical JSON, and what each argument head carries."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rtcontrol.models.domain import Closed, Free
+from rtcontrol.models.errors import UserError
+from rtcontrol.models.schema import ABSENT, MAX_HEADS, ToolSchema, tool_schemas
+from tests.models.small import tool_lists
+
+BOOL = {"type": "boolean"}
+
+
+def schema(properties: dict[str, Any], required: list[str] | None = None, **more: Any) -> ToolSchema:
+    parameters = {"type": "object", "properties": properties, "required": required or [], **more}
+    return ToolSchema.from_openai({"name": "t", "parameters": parameters})
+
+
+def names(tool: ToolSchema) -> list[str]:
+    return [p.name for p in tool.parameters]
+
+
+def test_required_parameters_come_in_their_order_then_optional_ones_alphabetically() -> None:
+    tool = schema(dict.fromkeys("zbyac", BOOL), ["y", "z"])
+    assert names(tool) == ["z", "y", "a", "b", "c"]
+
+
+@given(tool_lists(parameters=9), st.booleans())
+def test_canonical_json_is_stable_and_idempotent(tools: list[dict[str, Any]], wrapped: bool) -> None:
+    for tool in tools:
+        first = ToolSchema.from_openai({"type": "function", "function": tool} if wrapped else tool)
+        again = ToolSchema.from_openai(json.loads(first.canonical_json()))
+        assert again.canonical_json() == first.canonical_json()
+        assert names(again) == names(first)
+        assert "\n" not in first.canonical_json()
+        assert set(names(first)) == set(tool["parameters"]["properties"])
+
+
+@given(tool_lists(parameters=9))
+def test_merged_heads_carry_every_parameter_once_and_cut_heads_the_first_units(tools: list[dict[str, Any]]) -> None:
+    for tool in tools:
+        read = ToolSchema.from_openai(tool)
+        merged, cut = read.slots("merge"), read.slots("cut")
+        assert len(merged) == len(cut) <= MAX_HEADS
+        assert sorted(p.name for s in merged for p in s.parameters) == sorted(names(read))
+        assert [s.parameters for s in cut[: MAX_HEADS - 1]] == [s.parameters for s in merged[: MAX_HEADS - 1]]
+
+
+@given(tool_lists(most=1, parameters=9), st.data())
+def test_a_slots_value_and_its_arguments_are_inverse(tools: list[dict[str, Any]], data: st.DataObject) -> None:
+    for slot in ToolSchema.from_openai(tools[0]).slots():
+        if isinstance(slot.domain, Closed):
+            value = data.draw(st.sampled_from(slot.domain.values))
+            assert slot.value(slot.arguments(value)) == value
+        assert (slot.value({}) is ABSENT) == (slot.optional or not slot.merged)
+
+
+def test_overflow_shares_head_six_as_one_json_object() -> None:
+    tool = schema({f"p{i}": BOOL for i in range(8)}, [f"p{i}" for i in range(7)])
+    last = tool.slots("merge")[5]
+    assert last.merged
+    assert isinstance(last.domain, Closed)
+    assert len(last.domain.values) == 2 * 2 * 3  # the optional one may be left out
+    assert last.domain.texts[0] == '{"p5":false,"p6":false,"p7":false}'
+    assert last.domain.values[2] == {"p5": False, "p6": False}
+    assert [p.name for s in tool.slots("cut") for p in s.parameters] == [f"p{i}" for i in range(6)]
+
+
+def test_group_of_optional_parameters_is_optional_as_a_whole() -> None:
+    tool = schema({"a": {**BOOL, "x-group": "g"}, "b": BOOL, "c": {"enum": [1, 2], "x-group": "g"}}, ["b"])
+    b, g = tool.slots()
+    assert (b.merged, b.optional) == (False, False)
+    assert (g.merged, g.optional) == (True, True)
+    assert isinstance(g.domain, Closed)
+    assert {} not in g.domain.values
+    assert len(g.domain.values) == 3 * 3 - 1
+    assert g.value({"b": True}) is ABSENT
+    assert g.value({"c": 2}) == {"c": 2}
+
+
+def test_group_with_a_free_member_or_too_many_combinations_is_free() -> None:
+    fine = {"type": "integer", "minimum": 0, "maximum": 99, "x-group": "g"}
+    (big,) = schema({"a": fine, "b": fine}, ["a"]).slots()
+    (text,) = schema({"a": {"type": "string", "x-group": "g"}, "b": {**BOOL, "x-group": "g"}}, ["a"]).slots()
+    for slot in (big, text):
+        assert isinstance(slot.domain, Free)
+        assert slot.domain.schema["required"] == ["a"]
+        assert slot.domain.schema["additionalProperties"] is False
+
+
+def test_merged_numbers_have_no_exponent() -> None:
+    tiny = {"enum": [1e-6, 0.5], "x-group": "g"}
+    (slot,) = schema({"a": tiny, "b": tiny}, ["a", "b"]).slots()
+    assert isinstance(slot.domain, Closed)
+    assert slot.domain.texts[0] == '{"a":0.000001,"b":0.000001}'
+
+
+@pytest.mark.parametrize(
+    ("tool", "message"),
+    [
+        ({"parameters": {}}, "A tool without a name"),
+        ({"name": ""}, "A tool without a name"),
+        ("engines", "'engines' is no tool"),
+        ({"name": "t", "parameters": {"required": ["x"]}}, "Tool t: ['x'] are required but not among its properties"),
+        ({"name": "t", "parameters": {"properties": ["x"]}}, "Tool t: its properties are no JSON object"),
+        ({"name": "t", "parameters": {"properties": {"x": "int"}}}, "Tool t, parameter x: its schema is 'int'"),
+        (
+            {"name": "t", "parameters": {"properties": {"x": {"enum": [1, 2], "default": 3}}}},
+            "Tool t, parameter x: the default 3 is outside its domain (1, 2). Choose one",
+        ),
+    ],
+)
+def test_bad_definition_is_refused_by_name(tool: Any, message: str) -> None:
+    with pytest.raises(UserError) as error:
+        ToolSchema.from_openai(tool)
+    assert message in str(error.value)
+
+
+def test_default_of_one_means_one_point_zero() -> None:
+    schema({"x": {"type": "number", "minimum": 0, "maximum": 1, "multipleOf": 0.5, "default": 1}})
+    with pytest.raises(UserError):
+        schema({"x": {"type": "integer", "minimum": 0, "maximum": 1, "default": True}})
+
+
+def test_duplicate_names_and_no_tools_are_refused() -> None:
+    with pytest.raises(UserError, match="Two tools are called 'a'"):
+        tool_schemas([{"name": "a"}, {"name": "b"}, {"name": "a"}])
+    with pytest.raises(UserError, match="No tools"):
+        tool_schemas([])
+
+
+def test_references_are_carried_into_the_parameter() -> None:
+    definitions = {"A": {"type": "object", "properties": {"x": {"type": "number"}}}}
+    tool = schema({"a": {"$ref": "#/$defs/A"}, "b": BOOL}, **{"$defs": definitions})
+    assert tool.parameters[0].schema["$defs"] == definitions
+    assert "$defs" not in tool.parameters[1].schema

@@ -1,0 +1,175 @@
+"""Text is never control, and no text is lost."""
+
+from __future__ import annotations
+
+import unicodedata
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer
+
+from rtcontrol.models.errors import UserError
+from rtcontrol.models.prompt import COMPACT, SIMPLETOOL_V1_TURNS, PromptTemplate
+from rtcontrol.models.schema import tool_schemas
+from rtcontrol.models.special import INITIAL_WORDS, ST_TOKENS, initialise_rows
+from rtcontrol.models.tokenizer import STTokenizer, add_st_tokens
+from rtcontrol.models.train.vocabulary import CONTROL_TOKENS, build_tokenizer, number_words
+from tests.models.small import WORDS
+
+LAW = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+V1 = {"template": "<|im_start|>system\n<function> {tools}<|im_end|>\n" + SIMPLETOOL_V1_TURNS, "overflow": "cut"}
+
+
+@pytest.fixture(scope="module", params=["own", "qwen"])
+def tokenizer(request: pytest.FixtureRequest) -> STTokenizer:
+    if request.param == "own":
+        return STTokenizer(build_tokenizer([WORDS], number_words(20, 0.2)))
+    base = Tokenizer.from_file(str(request.getfixturevalue("data") / "qwen2_tokenizer" / "tokenizer.json"))
+    add_st_tokens(base, ST_TOKENS)
+    return STTokenizer(base)
+
+
+# Hostile text: markers, and pieces of markers, between arbitrary characters.
+PIECES = st.sampled_from([*ST_TOKENS, *CONTROL_TOKENS, "<", "|>", "<|", "arg", "/", " ", "\n", "{tools}", "{history}"])
+ASSIGNED = st.characters(exclude_categories=("Cs", "Cn"))
+TEXT = st.lists(PIECES | st.text(ASSIGNED, max_size=6), max_size=8).map("".join)
+
+
+def kept(tokenizer: STTokenizer, text: str) -> str:
+    """What encoding and decoding gives: our own tokenizer keeps every text, Qwen's its NFC form."""
+    return text if tokenizer.size < 10_000 else unicodedata.normalize("NFC", text)
+
+
+def test_qwen_ids_of_the_special_tokens(data: Path) -> None:
+    base = Tokenizer.from_file(str(data / "qwen2_tokenizer" / "tokenizer.json"))
+    add_st_tokens(base, ST_TOKENS)
+    tokenizer = STTokenizer(base)
+    assert [tokenizer.special_id(t) for t in ST_TOKENS] == list(range(151665, 151682))
+    assert tokenizer.size == 151682
+
+
+def test_every_special_token_is_reached_by_name_and_never_by_text(tokenizer: STTokenizer) -> None:
+    special = {tokenizer.special_id(t) for t in tokenizer.specials}
+    assert set(ST_TOKENS) <= set(tokenizer.specials)
+    for token in tokenizer.specials:
+        ids = tokenizer.encode(token)
+        assert not special & set(ids)
+        assert tokenizer.decode(ids) == token
+        assert tokenizer.decode([tokenizer.special_id(token)]) == token
+
+
+@LAW
+@given(text=TEXT)
+def test_any_text_is_encoded_without_control_ids_and_without_loss(tokenizer: STTokenizer, text: str) -> None:
+    ids = tokenizer.encode(text)
+    assert tokenizer.encode_many([text, text]) == [ids, ids]
+    assert not {tokenizer.special_id(t) for t in tokenizer.specials} & set(ids)
+    assert tokenizer.decode(ids) == kept(tokenizer, text)
+
+
+def test_lone_surrogate_is_replaced_and_not_fatal(tokenizer: STTokenizer) -> None:
+    assert tokenizer.decode(tokenizer.encode("a\ud800b")) == "a?b"
+    assert tokenizer.encode_many(["a\ud800b"]) == [tokenizer.encode("a?b")]
+
+
+@LAW
+@given(instruction=TEXT, observation=TEXT, history=st.lists(TEXT, max_size=8), name=TEXT, word=TEXT, value=TEXT)
+@pytest.mark.parametrize("profile", [COMPACT, V1], ids=["compact", "v1"])
+def test_prompt_holds_the_templates_control_ids_and_no_others(
+    tokenizer: STTokenizer,
+    profile: dict[str, str],
+    instruction: str,
+    observation: str,
+    history: list[str],
+    name: str,
+    word: str,
+    value: str,
+) -> None:
+    template = PromptTemplate(profile, tokenizer, "here")
+    parameter = {"enum": [value], "description": word}
+    tools = tool_schemas([{"name": name or "t", "description": word, "parameters": {"properties": {word: parameter}}}])
+    ids = template.prefix_ids(tools) + template.suffix_ids(instruction, observation, history)
+    special = {tokenizer.special_id(t) for t in tokenizer.specials}
+    plain = template.prefix_ids(tool_schemas([{"name": "t"}])) + template.suffix_ids("", "")
+    assert [i for i in ids if i in special] == [i for i in plain if i in special]
+    rendered = template.render(tools, instruction, observation, history)
+    assert tokenizer.decode(ids) == kept(tokenizer, rendered)
+
+
+@pytest.mark.parametrize("profile", [COMPACT, V1], ids=["compact", "v1"])
+def test_prefix_ends_behind_a_special_token_and_depends_on_the_tools_alone(
+    tokenizer: STTokenizer, profile: dict[str, str]
+) -> None:
+    template = PromptTemplate(profile, tokenizer, "here")
+    tools = tool_schemas([{"name": "t"}])
+    prefix, suffix = template.prefix_ids(tools), template.suffix_ids("go left", "x=1", ["t()"])
+    assert prefix[-1] in {tokenizer.special_id(t) for t in tokenizer.specials}
+    assert tokenizer.decode(prefix).count('"name": "t"') == 1
+    assert "go left" in tokenizer.decode(suffix)
+    # No time stamp, nothing random: the same prompt is the same ids.
+    assert template.prefix_ids(tools) == prefix
+    assert template.suffix_ids("go left", "x=1", ["t()"]) == suffix
+
+
+def test_prefix_and_suffix_are_the_encoding_of_the_whole(tokenizer: STTokenizer) -> None:
+    """Each run between two special tokens is encoded in one piece: the library's own encoding of the prompt."""
+    reference = Tokenizer.from_str(tokenizer.to_json())
+    reference.encode_special_tokens = False
+    tools = tool_schemas([{"name": "set_speed", "parameters": {"properties": {"v": {"enum": [1, 20]}}}}])
+    for profile in (COMPACT, V1):
+        template = PromptTemplate(profile, tokenizer, "here")
+        whole = template.render(tools, "go left at 0.5", "x=1 y=-2", ["a()", "b()"])
+        expected = reference.encode(whole, add_special_tokens=False).ids
+        suffix = template.suffix_ids("go left at 0.5", "x=1 y=-2", ["a()", "b()"])
+        assert template.prefix_ids(tools) + suffix == expected
+
+
+def test_history_shows_the_last_six_calls(tokenizer: STTokenizer) -> None:
+    template = PromptTemplate(COMPACT, tokenizer, "here")
+    calls = [f"go(x={i})" for i in range(9)]
+    assert template.suffix_ids("i", "o", calls) == template.suffix_ids("i", "o", calls[3:])
+    assert template.suffix_ids("i", "o", calls) != template.suffix_ids("i", "o", calls[4:])
+
+
+def test_new_rows_start_as_the_mean_of_their_words(tokenizer: STTokenizer) -> None:
+    torch.manual_seed(0)
+    weight = torch.randn(tokenizer.size, 8)
+    before = weight.clone()
+    initialise_rows(weight, tokenizer)
+    new = [tokenizer.special_id(t) for t in ST_TOKENS]
+    for token, row in zip(ST_TOKENS, new, strict=True):
+        ids = [i for word in INITIAL_WORDS[token] for i in tokenizer.encode(word)]
+        torch.testing.assert_close(weight[row], before[ids].mean(0))
+    old = [i for i in range(tokenizer.size) if i not in new]
+    assert torch.equal(weight[old], before[old])
+    assert len({tuple(weight[i].tolist()) for i in new}) == len(new)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ([1], "is no JSON object"),
+        ({}, "no usable 'template'"),
+        ({"template": "{tools}{instruction}"}, "no usable 'template'"),
+        ({"template": "{instruction}{observation}"}, "no usable 'template'"),
+        ({"template": "{tools}{instruction}{observation}", "overflow": "drop"}, "unknown overflow 'drop'"),
+    ],
+)
+def test_broken_template_is_refused(config: object, message: str) -> None:
+    tokenizer = STTokenizer(build_tokenizer([WORDS]))
+    with pytest.raises(UserError) as error:
+        PromptTemplate(config, tokenizer, "st_template.json")  # type: ignore[arg-type]
+    assert message in str(error.value)
+    assert str(error.value).startswith("st_template.json")
+
+
+def test_missing_or_torn_template_is_refused_with_the_remedy(tmp_path: Path) -> None:
+    tokenizer = STTokenizer(build_tokenizer([WORDS]))
+    with pytest.raises(UserError, match="rtcontrol models adopt"):
+        PromptTemplate.load(tmp_path, tokenizer)
+    (tmp_path / "st_template.json").write_text('{"template": "')
+    with pytest.raises(UserError, match=r"st_template\.json cannot be read"):
+        PromptTemplate.load(tmp_path, tokenizer)
