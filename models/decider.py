@@ -13,13 +13,15 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema import tool_schemas
 
 ENGINES = ("torch",)
+ONE_THREAD = 64 << 20  # bytes of weights below which one CPU thread decides
 
 
 @dataclass(frozen=True)
 class DeciderSpec:
     """Everything a decoder process needs to build its decider; plain values only, so it crosses any wire.
 
-    `history` is how many executed calls the prompt shows; `threads` limits torch's CPU threads (None: its default).
+    `history` is how many executed calls the prompt shows; `threads` limits torch's CPU threads
+    (None: one for a small model, else torch's default).
     """
 
     model: str
@@ -57,14 +59,17 @@ class STDecider:
 
         if spec.engine not in ENGINES:
             raise UserError(f"Unknown engine {spec.engine!r}.", f"Choose {', '.join(ENGINES)}.")
-        if spec.threads is not None:
-            torch.set_num_threads(spec.threads)
         began = time.perf_counter()
         self.spec = spec
         self.checkpoint = Checkpoint.open(spec.model)
         self.template, self.tokenizer = self.checkpoint.template, self.checkpoint.tokenizer
         tools = tool_schemas(spec.tools)
         self.plan = compile_plan(tools, self.tokenizer, spec.allow_null, self.template.overflow)
+        small = sum(p.stat().st_size for p in self.checkpoint.folder.glob("*.safetensors")) < ONE_THREAD
+        if spec.threads is not None or small:
+            # A second thread gains little on a small model, and waits for its turn when another process is busy: the
+            # worst decisions become a hundred times slower.
+            torch.set_num_threads(spec.threads or 1)
         budget = Budget(spec.budget_per_head, spec.budget_total)
         self.engine: Engine = TorchEngine(self.checkpoint.folder, self.tokenizer, spec.dtype, spec.device, budget)
         self.prefix: PrefixInfo = self.engine.load_prefix(self.template.prefix_ids(tools), self.plan)

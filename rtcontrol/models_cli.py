@@ -64,6 +64,43 @@ def train(
 
 
 @app.command()
+def score(
+    model: Annotated[str, typer.Argument(help="Bundled name or checkpoint folder.")] = "lander",
+    seeds: Annotated[int, typer.Option(min=1, help="Flights a goal.")] = 100,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write every figure here.")] = None,
+) -> None:
+    """Fly a lander model in lockstep on seeds it was not trained on: by goal and by phrasing, beside the expert.
+
+    Example: rtcontrol models score lander --seeds 20 --json scores.json
+    """
+    import json
+
+    from rtcontrol.agents.lander import agent
+    from rtcontrol.models.decider import DeciderSpec
+    from rtcontrol.recipes import lander_score
+
+    decider = DeciderSpec(model, tuple(agent.tools.openai()), history=agent.history).build()
+    console = Console()
+    with console.status("flying") as status:
+        found = lander_score.score(
+            lander_score.model_policy(decider), seeds, lambda what: status.update(f"flying: {what}")
+        )
+    goals = Table("told", "flown by", "successes", "Wilson 95 %", "ends")
+    for told, entry in found["goals"].items():
+        for flyer, s in entry.items():
+            goals.add_row(told, flyer, f"{s['successes']}/{s['episodes']}", str(s["wilson_95"]), str(s["ends"]))
+    console.print(goals)
+    phrasings = Table("list", "goal", "same outcome as canonical", "Wilson 95 %", "succeed", "canonical succeed")
+    for name, kinds in found["phrasings"].items():
+        for kind, s in kinds.items():
+            same = f"{s['same outcome']}/{s['phrasings']}"
+            phrasings.add_row(name, kind, same, str(s["wilson_95"]), str(s["succeed"]), str(s["canonical succeed"]))
+    console.print(phrasings)
+    if json_file:
+        json_file.write_text(json.dumps(found, indent=1) + "\n")
+
+
+@app.command()
 def info(
     model: Annotated[str | None, typer.Argument(help="Bundled name or checkpoint folder (default: list them).")] = None,
 ) -> None:

@@ -64,6 +64,34 @@ def decide(
         console.print(f"Raw milliseconds: {json_file}")
 
 
+@app.command()
+def train(
+    rows: Annotated[int, typer.Option(min=32, help="Training samples to run each way.")] = 64,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures here.")] = None,
+) -> None:
+    """Packed-tree training against one sequence a head (length-sorted, at its best batch size): samples a second.
+
+    Prompts of 300 tokens, eight heads, values of 1 to 8 tokens, random ids, the bundled model's shape.
+
+    Example: rtcontrol bench train --rows 64
+    """
+    from rtcontrol.bench.train import compare
+    from rtcontrol.machine import describe
+    from rtcontrol.models.train.scratch import ModelShape
+
+    console = Console()
+    with console.status("training") as status:
+        found = compare(rows, ModelShape(), lambda what: status.update(what))
+    table = Table("way", "samples/s", title=f"{rows} samples each way, forward and backward")
+    for way, speed in found["samples_per_s"].items():
+        table.add_row(way, f"{speed:.2f}")
+    console.print(table)
+    for name, ratio in found["ratios"].items():
+        console.print(f"{name}: {ratio:.2f}")
+    if json_file:
+        json_file.write_text(json.dumps({**found, "machine": describe()}, indent=1) + "\n")
+
+
 def _table(name: str, result: dict[str, Any]) -> Table:
     tokens = result["tokens"]
     table = Table(

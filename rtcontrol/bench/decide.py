@@ -108,7 +108,12 @@ def percentiles(values: Sequence[float]) -> dict[str, float]:
 
 
 def bench_schema(
-    model: str, tools: Sequence[dict[str, Any]], observations: Sequence[str], every_hf: int, progress: Progress, **spec: Any
+    model: str,
+    tools: Sequence[dict[str, Any]],
+    observations: Sequence[str],
+    every_hf: int,
+    progress: Progress,
+    **spec: Any,
 ) -> dict[str, Any]:
     """Raw milliseconds, percentiles and ratios for one schema."""
     decider = DeciderSpec(model, tuple(tools), **spec).build()

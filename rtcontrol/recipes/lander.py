@@ -27,7 +27,7 @@ FLIGHTS = 64
 DAGGER_FROM = 0.3  # share of the samples after which the model flies too
 DAGGER_EVERY = 2  # then every second chunk is the model's
 BETA = 0.3  # share of ticks in such a chunk that the expert flies
-CONFIG = TrainConfig(samples=640_000)
+CONFIG = TrainConfig(samples=480_000)
 
 
 def build(seed: int) -> tuple[Any, Tokenizer, RowEncoder]:
