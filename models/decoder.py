@@ -94,6 +94,11 @@ class PackedDecoder:
             if tool is not None and not free_open and not any(w.pending for w in walks.values()):
                 return self._decision(tool, attempt, walks, reused)
 
+    def logits(self, hidden: torch.Tensor) -> list[list[float]]:
+        """Logits of hidden states [n, hidden] at the walker's columns."""
+        rows: list[list[float]] = self.sequence.model.logits(hidden, self._rows).tolist()
+        return rows
+
     def _start(self) -> dict[int, Walk]:
         walks = {}
         for k, head in enumerate(self.plan.heads):
@@ -148,7 +153,7 @@ class PackedDecoder:
             assert state.pending is not None
             nodes = [*nodes, Node(state.pending, len(state.slots), tuple(state.slots))]
         hidden = self.sequence.run(nodes)
-        logits = self.sequence.model.logits(hidden[: len(wanted)], self._rows).tolist()
+        logits = self.logits(hidden[: len(wanted)])
         for i, (k, n) in enumerate(wanted):
             attempt.heads[k].slots[n] = base + i
             attempt.heads[k].rows[n] = logits[i]

@@ -33,7 +33,7 @@ class PackedSequence:
         self.nodes = 0
         self.forward_passes = self.tokens = 0
         self._done = 0
-        self._masks: dict[tuple[int, tuple[int, int], tuple[Node, ...]], torch.Tensor] = {}
+        self._masks: dict[tuple[int, int, int, tuple[tuple[int, ...], ...]], torch.Tensor] = {}
 
     def start(self, prompt: Sequence[int], reserve: int) -> tuple[list[int], int]:
         """Begin a decision: (uncached prompt tokens, reused tokens). The longest common prefix with the cached tokens
@@ -63,6 +63,10 @@ class PackedSequence:
         self._done = len(self.prompt)
         self.nodes = 0
 
+    def keep(self, tokens: int) -> None:
+        """Only the first `tokens` of the cached prompt are reused from here on."""
+        self.restore(self.prompt[: min(tokens, self._done)])
+
     def forget(self) -> None:
         """Nothing in the cache is to be reused."""
         self.restore([])
@@ -74,7 +78,7 @@ class PackedSequence:
         """
         fresh = self.prompt[self._done :]
         past = self._done + self.nodes
-        key = (past, (len(fresh), self.nodes), tuple(nodes))
+        key = (past, len(fresh), self.nodes, tuple([n.ancestors for n in nodes]))
         if past + len(fresh) + len(nodes) > self.model.slots:
             raise UserError(
                 f"The call does not fit behind the prompt of {len(self.prompt)} tokens in the context of "

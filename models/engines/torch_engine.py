@@ -23,7 +23,7 @@ from rtcontrol.models.tokenizer import STTokenizer
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 SMALL = 100_000_000  # bytes of fp32 weights below which bf16 gains too little on a CPU to give up exactness
-SLOTS = 2048
+SLOTS = 8192
 
 
 def choose_dtype(name: str, folder: Path, device: torch.device) -> torch.dtype:

@@ -23,7 +23,7 @@ class ModelShape:
     heads: int = 8
     kv_heads: int = 2
     intermediate: int = 512
-    context: int = 2048
+    context: int = 8192
     rope_theta: float = 10_000.0
 
 
