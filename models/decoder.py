@@ -63,13 +63,14 @@ class PackedDecoder:
             where = f"Tool {plan.tools[tool].name}, {', '.join(p.name for p in plan.slots[tool][k - 1].parameters)}"
             self._grammar[k, tool] = self._grammars.compile(domain, where)
         self._domains = free
-        self._first = self._wanted([HeadState() for _ in plan.heads], None, self._start())
+        self._pending = self._start()
+        self._first = self._wanted([HeadState() for _ in plan.heads], None, self._pending)
         self.first_nodes = self._layout([HeadState() for _ in plan.heads], self._first, 0)
 
     def decide(self, reused: int, stop: Callable[[], bool] = lambda: False) -> Decision:
         """Run passes until every head of the chosen function has its value. Raises Cancelled and DecodeError."""
         attempt = Attempt([HeadState() for _ in self.plan.heads])
-        walks = self._start()
+        walks = self._pending
         tool: int | None = None
         while True:
             wanted = self._wanted(attempt.heads, tool, walks) if attempt.hidden else self._first
