@@ -1,0 +1,280 @@
+"""Free values: always a valid typed call, equal to greedy decoding under the same grammar, counted pass by pass."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from rtcontrol.models.decider import DeciderSpec, STDecider
+from rtcontrol.models.domain import Free
+from rtcontrol.models.engines.base import DecodeError
+from rtcontrol.models.errors import UserError
+from rtcontrol.models.free import MAX_NUMBER, MAX_TOKENS, Grammars, parse_free
+from rtcontrol.models.schema import ABSENT
+from rtcontrol.models.tokenizer import STTokenizer
+from rtcontrol.models.train.vocabulary import build_tokenizer, number_words
+from tests.models.small import WORDS, Oracle, build_checkpoint
+
+LAW = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+TEXT = st.text(max_size=12)
+POINT = {"type": "object", "properties": {"x": {"type": "number"}, "n": {"type": "integer"}}, "required": ["x"]}
+FREE: dict[str, dict[str, Any]] = {
+    "text": {"type": "string", "maxLength": 12},
+    "word": {"type": "string", "pattern": "^[a-zA-Z]+$", "maxLength": 6},
+    "whole": {"type": "integer"},
+    "large": {"type": "integer", "minimum": 0, "maximum": 100_000},
+    "real": {"type": "number"},
+    "bounded": {"type": "number", "minimum": -1, "maximum": 1},
+    "list": {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 99}, "maxItems": 3},
+    "point": POINT,
+    "nested": {"type": "object", "properties": {"at": POINT, "on": {"type": "boolean"}}, "required": ["at", "on"]},
+}
+CLOSED = {"enum": ["left", "right", "green blue", "green red"]}
+
+
+def tool(name: str, required: bool = True, **properties: Any) -> dict[str, Any]:
+    return {
+        "name": name,
+        "parameters": {"properties": properties, "required": list(properties) if required else []},
+    }
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Oracle]:
+    folder = build_checkpoint(tmp_path_factory.mktemp("model") / "m", seed=5)
+    return folder, Oracle.load(folder)
+
+
+@pytest.fixture(scope="module")
+def grammars() -> Grammars:
+    tokenizer = STTokenizer(build_tokenizer([WORDS], number_words(20, 0.2)))
+    return Grammars(tokenizer, tokenizer.size + 5)
+
+
+def build(folder: Path, *tools: dict[str, Any], **options: Any) -> STDecider:
+    return DeciderSpec(str(folder), tools, **options).build()
+
+
+def accepts(grammars: Grammars, schema: dict[str, Any], text: str) -> bool:
+    """Whether the grammar of a schema takes a text, byte by byte."""
+    value = grammars.start(grammars.compile(Free(schema), "Tool t"))
+    tokenizer = grammars._tokenizer
+    size, end = grammars._vocabulary, tokenizer.special_id("</arg1>")
+    for wanted in [*tokenizer.encode(text), end]:
+        logits = np.zeros(size, np.float32)
+        logits[wanted] = 9
+        if value.choose(logits, end, None) != wanted:
+            return False
+    return True
+
+
+@LAW
+@given(kind=st.sampled_from(sorted(FREE)), required=st.booleans(), instruction=TEXT, observation=TEXT)
+def test_free_value_is_always_a_valid_typed_one(
+    model: tuple[Path, Oracle], kind: str, required: bool, instruction: str, observation: str
+) -> None:
+    decider = build(model[0], tool("go", required, v=FREE[kind]))
+    try:
+        decision = decider.decide(observation, instruction)
+    except DecodeError as error:  # the one excuse: a random model that never ends its value
+        assert f"did not end within {MAX_TOKENS} tokens" in str(error)
+        return
+    assert decision.call is not None
+    if "v" not in decision.call.arguments:
+        assert not required
+        return
+    value = decision.call.arguments["v"]
+    jsonschema.validate(value, FREE[kind])
+    expected = {"string": str, "integer": int, "number": float, "array": list, "object": dict}[FREE[kind]["type"]]
+    assert type(value) is expected
+    if kind in ("point", "nested"):
+        point = value if kind == "point" else value["at"]
+        assert type(point["x"]) is float
+        assert set(point) <= {"x", "n"}
+    if expected is float:
+        assert math.isfinite(value)
+    assert 0 < decision.confidence["arg1"] <= 1
+
+
+@LAW
+@given(
+    kind=st.sampled_from(sorted(FREE)),
+    instruction=TEXT,
+    observation=TEXT,
+    required=st.booleans(),
+    budget=st.sampled_from((1, 64)),
+)
+def test_free_value_equals_greedy_decoding_by_the_oracle_under_the_same_grammar(
+    model: tuple[Path, Oracle], kind: str, instruction: str, observation: str, required: bool, budget: int
+) -> None:
+    folder, oracle = model
+    decider = build(folder, tool("stop", v=CLOSED), tool("go", required, v=FREE[kind]), budget_per_head=budget)
+    plan, tokenizer = decider.plan, decider.tokenizer
+    prompt = decider.template.prefix_ids(plan.tools) + decider.template.suffix_ids(instruction, observation)
+    name = oracle._head(plan, 0, prompt, 1, 0)
+    assume(plan.tools[name].name == "go")
+    head = plan.heads[1]
+    grammars = Grammars(tokenizer, oracle.logits([0]).shape[1])
+    value = grammars.start(grammars.compile(Free(plan.slots[1][0].domain.schema), ""))  # type: ignore[union-attr]
+    path, margin, token = [head.head_id], math.inf, -1
+    try:
+        while token not in (head.end_id, head.null_id):
+            row = oracle.logits([*prompt, *path])[-1].numpy()
+            token = value.choose(row, head.end_id, None if required else head.null_id)
+            # A cheap sign of a near-tie: another token, anywhere, within 1e-4 of the chosen one.
+            margin = min(margin, float(np.sort(np.abs(row - row[token]))[1]))
+            path.append(token)
+        text = tokenizer.decode(value.tokens)
+        expected = ABSENT if token == head.null_id else parse_free(Free(FREE[kind]), text)
+    except DecodeError:
+        with pytest.raises(DecodeError):
+            decider.decide(observation, instruction)
+        return
+    assume(margin > 1e-4)
+    got = decider.decide(observation, instruction)
+    assert got.call is not None
+    assert got.call.name == "go"
+    assert got.call.arguments == ({} if expected is ABSENT else {"v": expected})
+    assert got.confidence["arg1"] == pytest.approx(value.confidence, rel=1e-2)
+    if budget > 1:
+        # One pass for all tries and the head token, then one for each token of the value but the end.
+        assert got.forward_passes == 1 + len(value.tokens)
+
+
+@LAW
+@given(kind=st.sampled_from(sorted(FREE)), instruction=TEXT, observation=TEXT)
+def test_closed_heads_are_decided_as_if_the_free_ones_were_not_there(
+    model: tuple[Path, Oracle], kind: str, instruction: str, observation: str
+) -> None:
+    folder, oracle = model
+    decider = build(folder, tool("go", a=CLOSED, b=FREE[kind], c={"enum": [1, 2, 20]}))
+    plan = decider.plan
+    prompt = decider.template.prefix_ids(plan.tools) + decider.template.suffix_ids(instruction, observation)
+    oracle.margin = math.inf
+    expected = {"a": oracle._head(plan, 1, prompt, 1, 0), "c": oracle._head(plan, 3, prompt, 1, 0)}
+    assume(oracle.margin > 1e-4)
+    try:
+        call = decider.decide(observation, instruction).call
+    except DecodeError:
+        return
+    assert call is not None
+    assert {k: call.arguments[k] for k in "ac"} == expected
+
+
+def test_several_free_heads_share_their_passes(model: tuple[Path, Oracle]) -> None:
+    a, b = {"type": "string", "maxLength": 3}, {"type": "string", "maxLength": 9}
+    both = build(model[0], tool("go", a=a, b=b)).decide("x=1", "go")
+    assert both.call is not None
+    assert both.forward_passes <= 1 + 4 * 9
+    assert len(both.call.arguments["a"]) <= 3
+    assert len(both.call.arguments["b"]) <= 9
+    assert both.confidence.keys() >= {"arg1", "arg2"}
+
+
+def test_closed_schema_needs_one_pass_and_loads_no_grammar(model: tuple[Path, Oracle]) -> None:
+    decider: Any = build(model[0], tool("go", a=CLOSED), tool("stop"))
+    assert decider.engine._decoder._grammars is None
+    assert decider.decide("x=1", "go").forward_passes == 1
+
+
+def test_strings_are_raw_in_any_script_and_case(grammars: Grammars) -> None:
+    schema = {"type": "string", "maxLength": 30}
+    for text in ("", "Zürich", 'say "HI"\n', "東京", "😀", " leading", "<|null|>", "</arg1>"):
+        assert accepts(grammars, schema, text)
+        assert parse_free(Free(schema), text) == text
+    assert not accepts(grammars, {"type": "string", "maxLength": 2}, "abc")
+    assert accepts(grammars, {"type": "string", "maxLength": 2}, "😀東")
+    assert not accepts(grammars, {"type": "string", "minLength": 2}, "a")
+
+
+def test_pattern_holds_for_the_whole_value_within_its_length(grammars: Grammars) -> None:
+    schema = {"type": "string", "pattern": "^[a-z]+/[0-9]*$", "maxLength": 5}
+    assert accepts(grammars, schema, "ab/12")
+    assert not accepts(grammars, schema, "ab/123")
+    assert not accepts(grammars, schema, "ab")
+    assert accepts(grammars, {"type": "string", "pattern": "[a-c]*"}, "")
+    assert accepts(grammars, {"type": "string", "pattern": r"a\/b"}, "a/b")
+    assert accepts(grammars, {"type": "string", "pattern": "a\nb"}, "a\nb")
+
+
+def test_numbers_have_no_exponent_and_stay_in_bounds(grammars: Grammars) -> None:
+    for kind in ("number", "integer"):
+        assert accepts(grammars, {"type": kind}, "-17")
+        assert accepts(grammars, {"type": kind}, str(MAX_NUMBER))
+        assert not accepts(grammars, {"type": kind}, "1e999")
+        assert not accepts(grammars, {"type": kind}, "01")
+    assert accepts(grammars, {"type": "number"}, "0.25")
+    assert not accepts(grammars, {"type": "integer"}, "0.25")
+    assert accepts(grammars, FREE["large"], "100000")
+    assert not accepts(grammars, FREE["large"], "100001")
+    assert not accepts(grammars, FREE["large"], "-1")
+
+
+def test_objects_are_compact_and_hold_declared_properties_only(grammars: Grammars) -> None:
+    assert accepts(grammars, POINT, '{"x":1.5,"n":2}')
+    assert not accepts(grammars, POINT, '{"x": 1.5}')
+    assert not accepts(grammars, POINT, '{"x":1,"z":2}')
+    assert not accepts(grammars, POINT, '{"n":2}')
+    reference = {"type": "object", "properties": {"p": {"$ref": "#/$defs/P"}}, "required": ["p"], "$defs": {"P": POINT}}
+    assert accepts(grammars, reference, '{"p":{"x":1}}')
+    assert not accepts(grammars, reference, '{"p":{"x":1,"z":2}}')
+    assert parse_free(Free(reference), '{"p":{"x":1}}') == {"p": {"x": 1.0}}
+    assert type(parse_free(Free(reference), '{"p":{"x":1}}')["p"]["x"]) is float
+
+
+def test_values_are_typed_by_declaration_and_never_by_their_text() -> None:
+    assert parse_free(Free({"type": "string"}), "12") == "12"
+    assert parse_free(Free({"type": "string"}), "TRUE") == "TRUE"
+    number = parse_free(Free({"type": "number"}), "12")
+    assert (number, type(number)) == (12.0, float)
+    assert [type(v) for v in parse_free(Free({"type": "array", "items": {"type": "number"}}), "[1,2.5]")] == [float] * 2
+    with pytest.raises(DecodeError, match="no JSON"):
+        parse_free(Free({"type": "integer"}), "twelve")
+
+
+def test_value_that_never_ends_is_given_up_at_the_bound(grammars: Grammars) -> None:
+    value = grammars.start(grammars.compile(Free({"type": "string"}), ""))
+    logits = np.zeros(grammars._vocabulary, np.float32)
+    logits[grammars._tokenizer.encode("go")[0]] = 9
+    with pytest.raises(DecodeError, match=f"did not end within {MAX_TOKENS} tokens"):
+        for _ in range(MAX_TOKENS + 1):
+            value.choose(logits, grammars._tokenizer.special_id("</arg1>"), None)
+    assert len(value.tokens) == MAX_TOKENS
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "string", "pattern": "(?!a)b"},
+        {"type": "string", "pattern": "(a"},
+        {"type": "array", "items": {"type": "integer"}, "uniqueItems": True},
+        {"type": "integer", "minimum": 5, "maximum": 3.5, "multipleOf": 1e-9},
+    ],
+)
+def test_schema_without_a_grammar_is_refused_at_start(model: tuple[Path, Oracle], schema: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match=r"Tool go, (parameter )?v: ") as error:
+        build(model[0], tool("go", v=schema))
+    assert "\n" not in str(error.value)
+
+
+def test_call_that_outgrows_the_context_is_an_error_for_the_user(model: tuple[Path, Oracle]) -> None:
+    decider: Any = build(model[0], tool("go", v={"type": "string"}))
+    room = decider.engine.sequence.model.slots - decider.prefix.tokens
+    empty = len(decider.template.suffix_ids("", ""))
+    with pytest.raises(UserError, match="context of 2048"):
+        for short in range(1, MAX_TOKENS + 2):  # somewhere in the value the context ends
+            decider.decide(" go" * (room - empty - short), "")
+    assert decider.prefix.tokens == len(decider.template.prefix_ids(decider.plan.tools))
+
+
+def test_decision_survives_the_wire(model: tuple[Path, Oracle]) -> None:
+    decision = build(model[0], tool("go", False, v=FREE["point"], w=CLOSED)).decide("x=1", "go")
+    assert type(decision).from_dict(json.loads(json.dumps(decision.to_dict()))) == decision
