@@ -58,7 +58,7 @@ class Lander:
         self._fixed = goal
         self._goal = goal if goal is not None or instruction is None else recognise(instruction)
         # The bare environment: its TimeLimit wrapper would cut at 1000 steps, and the judge keeps its own time.
-        self._env: Any = gymnasium.make("LunarLander-v3", continuous=True).unwrapped
+        self._env: Any = gymnasium.make("LunarLander-v3", continuous=True, render_mode="rgb_array").unwrapped
         self._judge = LanderJudge(self._goal, self.step_s)
         self._action = np.zeros(2, dtype=np.float32)
         self._state: list[float] = [0.0] * 8
@@ -134,6 +134,11 @@ class Lander:
             "left_leg": left_leg,
             "right_leg": right_leg,
         }
+
+    def picture(self) -> np.ndarray:
+        """The scene, uint8 [height, width, 3]; drawn when asked for, about 2 ms."""
+        frame: np.ndarray = self._env.render()
+        return frame
 
     def outcome(self) -> Episode | None:
         """The finished episode, None while it runs. `seconds` is simulated time."""

@@ -60,7 +60,9 @@ app = typer.Typer(cls=LazyGroup, no_args_is_help=True, add_completion=False, pre
 
 
 @app.callback()
-def _root() -> None:
+def _root(
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks (may stand anywhere in the line).")] = False,
+) -> None:
     """Real-time LLM function calling for robots and games.
 
     Examples:
@@ -120,7 +122,6 @@ def run(
     rt_priority: Annotated[int, typer.Option(help="SCHED_FIFO priority of the loop's thread, 1 to 99.")] = 0,
     affinity: Annotated[str, typer.Option(help="CPUs of the loop's thread, such as 0,1.")] = "",
     mlock: Annotated[bool, typer.Option("--mlock", help="Lock the memory.")] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
 ) -> None:
     from rtcontrol.config import RunConfig
     from rtcontrol.fly import fly
@@ -221,9 +222,10 @@ def doctor() -> None:
 
 def main() -> None:
     """The console script. Mistakes become one paragraph on stderr and exit status 2; --debug shows the traceback."""
-    debug = "--debug" in sys.argv[1:]
+    arguments = [a for a in sys.argv[1:] if a != "--debug"]
+    debug = len(arguments) < len(sys.argv) - 1
     try:
-        code = app(standalone_mode=False, prog_name="rtcontrol")
+        code = app(arguments, standalone_mode=False, prog_name="rtcontrol")
         status = code if isinstance(code, int) else 0
     except UserError as error:
         status = _complain(str(error), 2, debug)
