@@ -64,7 +64,8 @@ def new_model(shape: ModelShape, tokenizer: Tokenizer, seed: int, ordinal: bool 
 
 def _ordinal_rows(weight: torch.Tensor, tokenizer: Tokenizer, scale: float = 0.02) -> None:
     numbers: dict[int, float] = {}
-    for token, index in tokenizer.get_vocab(with_added_tokens=False).items():
+    # By id: the library's order changes from process to process, and with it the random rows of one seed.
+    for token, index in sorted(tokenizer.get_vocab(with_added_tokens=False).items(), key=lambda entry: entry[1]):
         match = re.fullmatch(r"Ġ?(-?\d+)(\.\d+)?", token)
         if match:
             # Observations count in hundredths and instructions in decimals: 0.7 starts where 70 does.

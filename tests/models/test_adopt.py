@@ -20,7 +20,7 @@ TOOLS = [
         "type": "function",
         "function": {
             "name": name,
-            "description": "Züge – \"x\"",
+            "description": 'Züge – "x"',
             "parameters": {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]},
         },
     }

@@ -1,0 +1,69 @@
+"""A decision is cancelled between two forward passes, and the next one is as if it had not been."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rtcontrol.models.decider import DeciderSpec
+from rtcontrol.models.engines.base import Cancelled
+from tests.models.small import build_checkpoint
+
+LATE = {"enum": [f"alpha beta go {w}" for w in ("red", "green", "blue")] + ["alpha beta stop"]}
+TOOLS = ({"name": "go", "parameters": {"properties": {"v": LATE}, "required": ["v"]}}, {"name": "stop"})
+
+
+def test_cancel_stops_before_the_next_pass_and_leaves_no_trace(tmp_path: Path) -> None:
+    folder = build_checkpoint(tmp_path / "m", seed=3)
+    decider: Any = DeciderSpec(str(folder), TOOLS, budget_per_head=1).build()
+    expected = decider.decide("x=1", "go left")
+    assert expected.forward_passes > 1
+    passes = []
+    run = decider.engine.sequence.run
+
+    def cancel_in_the_first_pass(nodes: Any) -> Any:
+        passes.append(len(nodes))
+        if len(passes) == 1:
+            decider.cancel()
+        return run(nodes)
+
+    decider.engine.sequence.run = cancel_in_the_first_pass
+    with pytest.raises(Cancelled):
+        decider.decide("x=2", "go left")
+    assert len(passes) == 1
+    again = decider.decide("x=1", "go left")
+    assert again.call == expected.call
+    assert again.confidence == pytest.approx(expected.confidence, abs=1e-5)
+
+
+def test_cancel_from_another_thread_ends_a_long_decision(tmp_path: Path) -> None:
+    folder = build_checkpoint(tmp_path / "m", seed=3)
+    free = {"name": "go", "parameters": {"properties": {"v": {"type": "string"}}, "required": ["v"]}}
+    decider: Any = DeciderSpec(str(folder), (free,)).build()
+    run = decider.engine.sequence.run
+    started = threading.Event()
+
+    def slow(nodes: Any) -> Any:
+        started.set()
+        time.sleep(0.02)
+        return run(nodes)
+
+    decider.engine.sequence.run = slow
+    raised: list[BaseException] = []
+
+    def decide() -> None:
+        try:
+            decider.decide("x=1", "go")
+        except BaseException as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=decide)
+    thread.start()
+    assert started.wait(10)
+    decider.cancel()
+    thread.join(10)
+    assert [type(e) for e in raised] == [Cancelled]

@@ -1,0 +1,206 @@
+"""A checkpoint that cannot be run is refused in one paragraph that names the file and the remedy."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
+from transformers import AutoModelForCausalLM
+
+from rtcontrol.models.checkpoint import resolve, zoo
+from rtcontrol.models.decider import DeciderSpec, STDecider
+from rtcontrol.models.errors import UserError
+from tests.models.small import WORDS, build_checkpoint
+
+TOOLS = tuple({"name": n, "parameters": {"properties": {"v": {"enum": ["left", "red"]}}}} for n in ("go", "stop"))
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_checkpoint(tmp_path_factory.mktemp("model") / "m")
+
+
+@pytest.fixture
+def folder(good: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(good, tmp_path / "model"))
+
+
+def build(folder: Path, **options: Any) -> STDecider:
+    return DeciderSpec(str(folder), TOOLS, **options).build()
+
+
+def refused(folder: Path, **options: Any) -> str:
+    with pytest.raises(UserError) as error:
+        build(folder, **options)
+    assert error.value.remedy
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def reconfigure(folder: Path, **changes: Any) -> None:
+    path = folder / "config.json"
+    config = {**json.loads(path.read_text()), **changes}
+    path.write_text(json.dumps({k: v for k, v in config.items() if v is not ...}))
+
+
+def test_unknown_name_lists_the_bundled_ones() -> None:
+    with pytest.raises(UserError, match="No model 'nobody': neither a bundled name nor a folder") as error:
+        resolve("nobody")
+    assert all(name in str(error.value) for name in zoo())
+
+
+def test_file_is_no_folder(folder: Path) -> None:
+    assert "neither a bundled name nor a folder" in refused(folder / "config.json")
+
+
+def remove(name: str) -> Callable[[Path], None]:
+    return lambda folder: (folder / name).unlink()
+
+
+def write(name: str, content: str) -> Callable[[Path], object]:
+    return lambda folder: (folder / name).write_text(content)
+
+
+def change(**changes: Any) -> Callable[[Path], None]:
+    return lambda folder: reconfigure(folder, **changes)
+
+
+def tear_weights(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def drop_tensor(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    tensors = load_file(str(path))
+    del tensors["model.layers.1.mlp.down_proj.weight"]
+    save_file(tensors, str(path))
+
+
+def plain_tokenizer(folder: Path) -> None:
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    tokenizer["added_tokens"] = tokenizer["added_tokens"][:3]
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+
+
+def unresized_model(folder: Path) -> None:
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.add_tokens([f"extra{i}" for i in range(9)])
+    tokenizer.save(str(folder / "tokenizer.json"))
+
+
+BAD: list[tuple[str, Callable[[Path], object], str]] = [
+    ("no config", remove("config.json"), "is no checkpoint: it has no config.json"),
+    ("torn config", write("config.json", '{"model_type": '), "config.json cannot be read"),
+    ("config of another kind", write("config.json", "[]"), "config.json is no JSON object"),
+    ("sizes missing", change(hidden_size=...), "config.json lacks hidden_size"),
+    ("unsupported architecture", change(model_type="mamba"), "is a 'mamba' model; the torch engine runs qwen2"),
+    ("quantised", change(quantization_config={"quant_method": "awq"}), "is quantised"),
+    ("sliding window", change(use_sliding_window=True), "uses a sliding window"),
+    ("mlp bias", change(mlp_bias=True), "the torch engine has no MLP with a bias"),
+    ("unknown rope", change(rope_parameters={"rope_type": "spiral"}), "unknown kind 'spiral'"),
+    ("no tokenizer", remove("tokenizer.json"), "tokenizer.json is no tokenizer file"),
+    ("torn tokenizer", write("tokenizer.json", '{"version": '), "tokenizer.json is no tokenizer file"),
+    ("no ST tokens", plain_tokenizer, "is no ST model: its tokenizer lacks 17 special tokens (<content>"),
+    ("model not resized", unresized_model, "rows of embeddings"),
+    ("no template", remove("st_template.json"), "has no st_template.json"),
+    ("no weights", remove("model.safetensors"), "model.safetensors is missing"),
+    ("torn weights", tear_weights, "model.safetensors is no safetensors file"),
+    ("empty weights", write("model.safetensors", ""), "model.safetensors is no safetensors file"),
+    ("missing tensor", drop_tensor, "the tensor model.layers.1.mlp.down_proj.weight is missing"),
+    ("torn index", write("model.safetensors.index.json", '{"weight_map"'), "index.json cannot be read"),
+    ("index without map", write("model.safetensors.index.json", "{}"), "index.json cannot be read"),
+    (
+        "shard missing",
+        write("model.safetensors.index.json", '{"weight_map": {"a": "model-00001-of-00001.safetensors"}}'),
+        "model-00001-of-00001.safetensors is missing",
+    ),
+]
+
+
+@pytest.mark.parametrize(("spoil", "message"), [b[1:] for b in BAD], ids=[b[0] for b in BAD])
+def test_bad_checkpoint_is_refused(folder: Path, spoil: Callable[[Path], object], message: str) -> None:
+    spoil(folder)
+    text = refused(folder)
+    assert message in text
+    if "rope" not in message and "spiral" not in message:
+        assert str(folder) in text
+
+
+def test_unknown_engine_dtype_and_device_are_refused(folder: Path) -> None:
+    assert "Unknown engine 'tensor'. Choose torch" in refused(folder, engine="tensor")
+    assert "Unknown dtype 'fp8'" in refused(folder, dtype="fp8")
+
+
+def test_prompt_longer_than_the_context_is_refused_before_any_pass(folder: Path) -> None:
+    decider = build(folder)
+    with pytest.raises(UserError, match=r"leaves no room for the call in the model's context of 2048\. Shorten"):
+        decider.decide("x " * 2048, "go")
+    assert decider.decide("x=1", "go").call is not None  # and goes on
+
+
+def test_tools_longer_than_the_context_are_refused(folder: Path) -> None:
+    tools = ({"name": "go", "description": "red " * 3000},)
+    with pytest.raises(UserError, match="describe fewer tools"):
+        DeciderSpec(str(folder), tools).build()
+
+
+def test_sharded_checkpoint_decides_like_the_single_file(folder: Path, tmp_path: Path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    shards = Path(shutil.copytree(folder, tmp_path / "shards"))
+    (shards / "model.safetensors").unlink()
+    model.save_pretrained(shards, max_shard_size="40KB")
+    assert len(list(shards.glob("model-*.safetensors"))) > 1
+    assert build(shards).decide("x=1", "go left").to_dict() == build(folder).decide("x=1", "go left").to_dict()
+
+
+def test_bf16_agrees_with_fp32_where_the_margin_is_large(tmp_path: Path) -> None:
+    agreed = decisive = 0
+    for seed in range(3):
+        folder = build_checkpoint(tmp_path / str(seed), seed=seed, scale=0.6)
+        exact, short = build(folder, dtype="fp32"), build(folder, dtype="bf16")
+        assert (exact.info()["dtype"], short.info()["dtype"]) == ("fp32", "bf16")
+        for i in range(20):
+            a, b = exact.decide(f"x={i}", "go left"), short.decide(f"x={i}", "go left")
+            if min(a.confidence.values(), default=1.0) > 0.75:
+                decisive += 1
+                agreed += a.call == b.call
+    assert decisive >= 20
+    assert agreed == decisive
+
+
+def test_dtype_auto_keeps_small_models_exact_on_a_cpu(folder: Path) -> None:
+    assert build(folder, device="cpu").info()["dtype"] == "fp32"
+
+
+def test_fp16_and_bf16_files_load_as_fp32(folder: Path) -> None:
+    expected = build(folder).info()["parameters"]
+    path = folder / "model.safetensors"
+    save_file({k: v.to(torch.bfloat16) for k, v in load_file(str(path)).items()}, str(path))
+    decider = build(folder, dtype="fp32")
+    assert decider.info()["parameters"] == expected
+    assert decider.decide("x=1", "go").call is not None
+
+
+def test_tied_head_is_counted_once_and_an_untied_one_apart(tmp_path: Path) -> None:
+    for kind in ("qwen2", "qwen3"):
+        folder = build_checkpoint(tmp_path / kind, kind)
+        model = AutoModelForCausalLM.from_pretrained(folder)
+        assert build(folder).info()["parameters"] == sum(p.numel() for p in model.parameters())
+
+
+def test_spec_survives_the_wire() -> None:
+    spec = DeciderSpec("m", TOOLS, threads=2, allow_null=True, budget_total=9)
+    assert DeciderSpec.from_dict(json.loads(json.dumps(spec.to_dict()))) == spec
+
+
+def test_words_of_the_small_model_are_single_tokens(folder: Path) -> None:
+    tokenizer = build(folder).tokenizer
+    assert all(len(tokenizer.encode(w)) == 1 for w in WORDS.split())

@@ -1,0 +1,217 @@
+"""Packed-tree training equals separate sequences: losses and gradients, in fp32."""
+
+from __future__ import annotations
+
+import functools
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer
+from transformers import AutoModelForCausalLM
+
+from rtcontrol.models.call import Call
+from rtcontrol.models.domain import Closed
+from rtcontrol.models.plan import compile_plan
+from rtcontrol.models.prompt import COMPACT, PromptTemplate
+from rtcontrol.models.schema import tool_schemas
+from rtcontrol.models.tokenizer import STTokenizer
+from rtcontrol.models.train.loss import tree_loss
+from rtcontrol.models.train.packing import RUN_ROWS, pack, pad_together, separate
+from rtcontrol.models.train.rows import EncodedRow, Row, RowEncoder
+from rtcontrol.models.train.vocabulary import build_tokenizer
+from tests.models.small import build_checkpoint
+
+BOOL = {"type": "boolean"}
+# All seven heads that a call has: the function and six arguments, of which the last holds two parameters.
+TOOLS = [
+    {
+        "name": "set_value",
+        "parameters": {
+            "properties": {
+                "a": {"enum": ["left", "right", "green blue"]},
+                "b": {"type": "integer", "minimum": -3, "maximum": 20},
+                "c": BOOL,
+                "d": {"enum": ["alpha beta go", "alpha beta stop"]},
+                "e": {"type": "string"},
+                "f": BOOL,
+                "g": {"type": "number", "minimum": 0, "maximum": 1, "multipleOf": 0.5},
+            },
+            "required": ["a", "b", "d", "e"],
+        },
+    },
+    {"name": "go", "parameters": {"properties": {"a": {"enum": ["left", "red"]}}, "required": ["a"]}},
+    {"name": "stop"},
+]
+LAW = settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_checkpoint(tmp_path_factory.mktemp("model") / "m", seed=2, scale=0.1)
+
+
+@pytest.fixture(scope="module", params=["qwen2", "qwen3"])
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    path = build_checkpoint(tmp_path_factory.mktemp("model") / "m", request.param, seed=2, scale=0.1)
+    return AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
+
+
+@pytest.fixture(scope="module")
+def encoder(folder: Path) -> RowEncoder:
+    tokenizer = STTokenizer(Tokenizer.from_file(str(folder / "tokenizer.json")))
+    plan = compile_plan(tool_schemas(TOOLS), tokenizer, allow_null=True)
+    return RowEncoder(PromptTemplate(COMPACT, tokenizer, ""), tokenizer, plan)
+
+
+def random_call(rng: random.Random) -> Call | None:
+    kind = rng.randrange(5)
+    if kind == 0:
+        return None
+    if kind == 1:
+        return Call("go", {"a": rng.choice(["left", "red"])})
+    if kind == 2:
+        return Call("stop")
+    arguments: dict[str, Any] = {
+        "a": rng.choice(["left", "right", "green blue"]),
+        "b": rng.randint(-3, 20),
+        "d": rng.choice(["alpha beta go", "alpha beta stop"]),
+        "e": rng.choice(["go red", "ü", ""]),
+    }
+    arguments |= {k: rng.random() < 0.5 for k in "cf" if rng.random() < 0.5}
+    if rng.random() < 0.5:
+        arguments["g"] = rng.choice([0.0, 0.5, 1.0])
+    return Call("set_value", arguments)
+
+
+def random_rows(seed: int, count: int) -> list[Row]:
+    """Rows of which neighbours share an instruction, an instruction and an observation, or nothing."""
+    rng = random.Random(seed)
+    rows = []
+    for _ in range(count):
+        goal = rng.choice(["go left", "go left fast", "stop", "north"])
+        history = tuple(f"go({i})" for i in range(rng.randint(0, 2)))
+        rows.append(Row(goal, rng.choice(["x=1", "x=1 y=2", "y=3", ""]), random_call(rng), history))
+    return rows
+
+
+def gradients(model: Any, batches: list[Any], normaliser: float) -> tuple[float, dict[str, torch.Tensor]]:
+    model.zero_grad()
+    total = 0.0
+    for batch in batches:
+        loss, _ = tree_loss(model, batch, normaliser)
+        loss.backward()
+        total += float(loss.detach())
+    return total, {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+
+
+@LAW
+@given(
+    seed=st.integers(0, 10**6),
+    count=st.sampled_from([1, 3, RUN_ROWS, RUN_ROWS + 1, 2 * RUN_ROWS + 3]),
+    order=st.booleans(),
+    forced=st.booleans(),
+)
+def test_packed_losses_and_gradients_equal_those_of_separate_sequences(
+    model: Any, encoder: RowEncoder, seed: int, count: int, order: bool, forced: bool
+) -> None:
+    rows = random_rows(seed, count)
+    if order:  # neighbours share as much as they can
+        rows.sort(key=lambda r: (r.instruction, r.history, r.observation))
+    encoded = [encoder.encode(row, forced) for row in rows]
+    normaliser = sum(w for r in encoded for h in r.heads for w in h.weights)
+    packed = pack(encoder.prefix, encoded)
+    apart = separate(encoder.prefix, encoded)
+    assert len(packed.labels) == sum(len(b.labels) for b in apart)
+    loss, grads = gradients(model, [packed], normaliser)
+    expected, wanted = gradients(model, apart, normaliser)
+    padded, padded_grads = gradients(model, [pad_together(apart)], normaliser)
+    assert loss == pytest.approx(expected, abs=1e-5)
+    assert padded == pytest.approx(expected, abs=1e-5)
+    assert grads.keys() == wanted.keys()
+    for name, gradient in wanted.items():
+        torch.testing.assert_close(grads[name], gradient, atol=1e-5, rtol=1e-4, msg=name)
+        torch.testing.assert_close(padded_grads[name], gradient, atol=1e-5, rtol=1e-4, msg=name)
+
+
+def test_separate_sequences_lose_what_plain_hugging_face_loses(encoder: RowEncoder, folder: Path) -> None:
+    """The oracle of the oracle: Hugging Face's own attention and a hand-written cross-entropy."""
+    ours = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    plain = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+    for batch in separate(encoder.prefix, [encoder.encode(r) for r in random_rows(1, 3)]):
+        with torch.no_grad():
+            logits = plain(batch.tokens).logits[0][batch.label_rows]
+            loss, correct = tree_loss(ours, batch, 1.0)
+        chosen = logits.log_softmax(-1)[torch.arange(len(batch.labels)), batch.labels]
+        assert float(loss) == pytest.approx(-float((chosen * batch.weights).sum()), abs=1e-4)
+        assert torch.equal(correct, logits.argmax(-1) == batch.labels)
+
+
+def test_shared_tokens_are_computed_once(encoder: RowEncoder) -> None:
+    row = encoder.encode(Row("go left", "x=1", Call("go", {"a": "left"})))
+    one, two = pack(encoder.prefix, [row]), pack(encoder.prefix, [row, row])
+    heads = sum(len(h.ids) for h in row.heads)
+    assert one.tokens.shape[1] == len(encoder.prefix) + len(row.suffix) + heads
+    assert two.tokens.shape[1] == one.tokens.shape[1] + heads
+
+
+def test_targets_start_behind_the_head_token_and_end_with_its_end(encoder: RowEncoder) -> None:
+    row = encoder.encode(Row("go", "x", Call("set_value", {"a": "green blue", "b": 2, "d": "alpha beta go", "e": ""})))
+    assert len(row.heads) == len(encoder.plan.heads) == 7
+    for plan, head in zip(encoder.plan.heads, row.heads, strict=True):
+        assert head.ids[0] == plan.head_id
+        assert head.ids[1:] == head.labels[:-1]
+        assert head.labels[-1] in (plan.end_id, plan.null_id)
+    # The optional c, f, g (c, then f and g in head 6 as one object) are null; so are heads beyond a tool's arity.
+    assert [h.labels for h in row.heads[5:]] == [(encoder.plan.heads[5].null_id,)] * 2
+    short = encoder.encode(Row("go", "x", Call("go", {"a": "red"})))
+    assert [h.labels for h in short.heads[2:]] == [(encoder.plan.heads[2].null_id,)] * 5
+
+
+def test_null_call_has_one_label(encoder: RowEncoder) -> None:
+    (head,) = encoder.encode(Row("go", "x", None)).heads
+    assert head.labels == (encoder.plan.function.null_id,)
+    assert encoder.encode(Row("go", "x", None), forced=False).heads == (head,)
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 10**6))
+def test_unforced_labels_are_those_up_to_the_last_branch(seed: int) -> None:
+    rng, closed = random.Random(seed), encoder_of_closed()
+    index = rng.randrange(len(closed.plan.tools))
+    arguments: dict[str, Any] = {}
+    for slot in closed.plan.slots[index]:
+        assert isinstance(slot.domain, Closed)
+        if not slot.optional or rng.random() < 0.5:
+            arguments |= slot.arguments(rng.choice(slot.domain.values))
+    row = Row("go", "x", Call(closed.plan.tools[index].name, arguments))
+    every, asked = closed.encode(row), closed.encode(row, forced=False)
+    by_head = {h.ids[0]: h for h in every.heads}
+    arity = 1 + len(closed.plan.slots[index])
+    for head in asked.heads:
+        whole = by_head[head.ids[0]]
+        assert head.ids == whole.ids[: len(head.ids)]
+        assert head.labels == whole.labels[: len(head.labels)]
+    read = {h.head_id for h in closed.plan.heads[:arity]}
+    assert {h.ids[0] for h in asked.heads} <= read
+    branching = {h.head_id for h in closed.plan.heads[:arity] if h.trie.needed(closed.plan.all_tools)}
+    assert branching <= {h.ids[0] for h in asked.heads} | {closed.plan.function.head_id}
+
+
+@functools.cache
+def encoder_of_closed() -> RowEncoder:
+    """An encoder of tools with closed domains and different arities."""
+    tokenizer = STTokenizer(build_tokenizer(["go stop left right open"]))
+    two = {"properties": {"a": {"enum": ["left", "right"]}, "b": BOOL}, "required": ["a", "b"]}
+    tools = [{"name": "go", "parameters": two}, {"name": "open", "parameters": {"properties": {"a": BOOL}}}]
+    plan = compile_plan(tool_schemas([*tools, {"name": "stop"}]), tokenizer)
+    return RowEncoder(PromptTemplate(COMPACT, tokenizer, ""), tokenizer, plan)
+
+
+def test_a_tree_without_a_prefix_is_refused() -> None:
+    with pytest.raises(ValueError, match="prefix of at least one token"):
+        pack([], [EncodedRow((1,), ())])

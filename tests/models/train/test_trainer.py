@@ -1,0 +1,218 @@
+"""Training resumes exactly, refuses another configuration, and what it exports is what it trained."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tokenizers import Tokenizer
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
+
+from rtcontrol.models.call import Call
+from rtcontrol.models.decider import DeciderSpec
+from rtcontrol.models.errors import UserError
+from rtcontrol.models.plan import compile_plan
+from rtcontrol.models.prompt import COMPACT, PromptTemplate
+from rtcontrol.models.schema import tool_schemas
+from rtcontrol.models.special import ST_TOKENS
+from rtcontrol.models.tokenizer import STTokenizer
+from rtcontrol.models.train.export import export
+from rtcontrol.models.train.policy import TreePolicy
+from rtcontrol.models.train.rows import Row, RowEncoder
+from rtcontrol.models.train.scratch import ModelShape, new_model, parameter_count
+from rtcontrol.models.train.trainer import TrainConfig, Trainer, group_rows
+from rtcontrol.models.train.vocabulary import build_tokenizer, number_words
+
+SHAPE = ModelShape(hidden=32, layers=2, heads=4, kv_heads=2, intermediate=48, context=512)
+LEVELS = [-20, 0, 20]
+TOOLS = [
+    {
+        "name": "push",
+        "description": "Push.",
+        "parameters": {
+            "properties": {"x": {"enum": LEVELS}, "fast": {"type": "boolean"}, "at": {"enum": ["left", "right"]}},
+            "required": ["x", "fast"],
+        },
+    },
+    {"name": "wait", "parameters": {"properties": {"x": {"type": "integer", "minimum": 0, "maximum": 5}}}},
+]
+CONFIG = TrainConfig(samples=96, seed=3, group=8, run=2, learning_rate=3e-3)
+
+
+def base() -> tuple[Tokenizer, RowEncoder]:
+    tokenizer = build_tokenizer(["push wait left right go to the", json.dumps(TOOLS), "x=1 fast at"], number_words(30))
+    mine = STTokenizer(tokenizer)
+    plan = compile_plan(tool_schemas(TOOLS), mine)
+    return tokenizer, RowEncoder(PromptTemplate(COMPACT, mine, ""), mine, plan)
+
+
+def source(chunk: int) -> Sequence[Row]:
+    rng = random.Random(chunk)
+    rows = []
+    for _ in range(32):
+        x = rng.randint(-20, 20)
+        push = Call("push", {"x": -20 if x > 0 else 20, "fast": x > 15})
+        call = Call("wait", {"x": abs(x) // 5}) if abs(x) < 10 else push
+        rows.append(Row(rng.choice(["go left", "go to the right"]), f"x={x}", call))
+    return rows
+
+
+def trainer(out: Path, config: TrainConfig = CONFIG) -> Trainer:
+    tokenizer, encoder = base()
+    return Trainer(new_model(SHAPE, tokenizer, config.seed), encoder, source, config, out)
+
+
+class PowerCutError(Exception):
+    """Ends a run without a word."""
+
+
+def test_resumed_run_ends_with_the_weights_of_the_uninterrupted_one(tmp_path: Path) -> None:
+    whole = trainer(tmp_path / "whole")
+    whole.run()
+
+    first = trainer(tmp_path / "cut")
+
+    def cut(line: dict[str, Any]) -> None:
+        if line["samples"] == 32:
+            first.save()
+        if line["samples"] == 64:  # work done after the last save is lost, and done again
+            raise PowerCutError
+
+    with pytest.raises(PowerCutError):
+        first.run(cut)
+    second = trainer(tmp_path / "cut")
+    assert second.samples == 32
+    second.run()
+    assert second.samples == whole.samples == 96
+    for (name, a), (_, b) in zip(whole.model.state_dict().items(), second.model.state_dict().items(), strict=True):
+        assert torch.equal(a, b), name
+    # The run is done: starting it once more does nothing.
+    third = trainer(tmp_path / "cut")
+    third.run()
+    assert third.samples == 96
+
+
+def test_another_configuration_is_refused_and_named(tmp_path: Path) -> None:
+    trainer(tmp_path).save()
+    other = TrainConfig(samples=96, seed=3, group=8, run=2, learning_rate=0.5)
+    with pytest.raises(UserError, match=r"'learning_rate': \(0.003, 0.5\).* another --out") as error:
+        trainer(tmp_path, other)
+    assert "samples" not in error.value.what.split("(was, is)")[1]
+
+
+def test_training_learns_and_logs(tmp_path: Path) -> None:
+    config = TrainConfig(samples=640, group=16, run=2, learning_rate=5e-3)
+    run = trainer(tmp_path, config)
+    seen: list[dict[str, Any]] = []
+    run.run(seen.append)
+    assert seen[-1]["loss"] < 0.5 * seen[0]["loss"]
+    assert [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()] == seen
+    assert seen[-1]["samples"] == 640
+    assert run.rate() == pytest.approx(config.learning_rate * config.final_rate)
+
+
+def test_groups_hold_every_row_once_and_runs_share_an_instruction() -> None:
+    rows = list(source(0))
+    groups = group_rows(rows, CONFIG, random.Random(0))
+    flat = [row for group in groups for row in group]
+    assert sorted(map(repr, flat)) == sorted(map(repr, rows))
+    assert all(len(g) == CONFIG.group for g in groups)
+    assert groups == group_rows(rows, CONFIG, random.Random(0))
+    assert groups != group_rows(rows, CONFIG, random.Random(1))
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any, RowEncoder]:
+    """A model after a little training, and its checkpoint."""
+    folder = tmp_path_factory.mktemp("run")
+    run = trainer(folder, TrainConfig(samples=4000, group=16, run=2, learning_rate=1e-2))
+    run.run()
+    export(run.model, base()[0], COMPACT, folder / "model")
+    return folder / "model", run.model, run.encoder
+
+
+def test_policy_in_training_agrees_with_the_exported_decider(exported: tuple[Path, Any, RowEncoder]) -> None:
+    folder, model, encoder = exported
+    policy = TreePolicy(model, encoder)
+    decider = DeciderSpec(str(folder), tuple(TOOLS)).build()
+    situations = [(goal, f"x={x}") for x in range(-25, 26, 2) for goal in ("go left", "to the right", "wait")]
+    random.Random(0).shuffle(situations)
+    calls = policy(situations)
+    assert len({c.text() for c in calls}) > 2
+    compared = 0
+    for (goal, text), call in zip(situations, calls, strict=True):
+        decision = decider.decide(text, goal)
+        if min(decision.confidence.values()) > 0.505:  # no near-tie between two values
+            assert decision.call == call
+            compared += 1
+    assert compared > len(situations) // 2
+    assert policy([]) == []
+
+
+def test_policy_refuses_schemas_that_it_cannot_walk(exported: tuple[Path, Any, RowEncoder]) -> None:
+    _, model, encoder = exported
+    tokenizer = encoder._tokenizer
+    template = PromptTemplate(COMPACT, tokenizer, "")
+    free = tool_schemas([{"name": "say", "parameters": {"properties": {"t": {"type": "string"}}}}])
+    for plan in (compile_plan(encoder.plan.tools, tokenizer, allow_null=True), compile_plan(free, tokenizer)):
+        with pytest.raises(ValueError, match="closed schema"):
+            TreePolicy(model, RowEncoder(template, tokenizer, plan))
+
+
+def test_export_loads_in_transformers_with_the_same_ids_and_logits(exported: tuple[Path, Any, RowEncoder]) -> None:
+    folder, model, encoder = exported
+    loaded = AutoModelForCausalLM.from_pretrained(folder).eval()
+    # Not AutoTokenizer: for the model type qwen2, transformers 5 insists on Qwen's own splitting rules.
+    theirs = PreTrainedTokenizerFast.from_pretrained(folder)
+    ours = STTokenizer.load(folder / "tokenizer.json")
+    for text in ("go to the right", "x=-17 ü 東京 <b>", " 0.5  -0.25\n"):
+        ids = ours.encode(text)
+        assert theirs.encode(text, add_special_tokens=False) == ids
+        assert theirs.decode(ids) == text
+    prompt = encoder.prefix + encoder.suffix(Row("go left", "x=3", None))
+    assert theirs.encode(ours.decode(prompt), add_special_tokens=False) == list(prompt)
+    assert [theirs.convert_tokens_to_ids(t) for t in ST_TOKENS] == [ours.special_id(t) for t in ST_TOKENS]
+    assert theirs.eos_token == "<|im_end|>"
+    with torch.no_grad():
+        ids = torch.tensor([prompt])
+        torch.testing.assert_close(loaded(ids).logits, model.eval()(ids).logits, atol=1e-5, rtol=1e-4)
+    assert parameter_count(loaded) == parameter_count(model)
+
+
+def test_export_in_bf16_leaves_the_training_model_as_it_is(
+    exported: tuple[Path, Any, RowEncoder], tmp_path: Path
+) -> None:
+    _, model, _ = exported
+    export(model, base()[0], COMPACT, tmp_path / "short", torch.bfloat16)
+    assert model.dtype == torch.float32
+    assert AutoModelForCausalLM.from_pretrained(tmp_path / "short").dtype == torch.bfloat16
+    assert DeciderSpec(str(tmp_path / "short"), tuple(TOOLS)).build().decide("x=3", "go left").call is not None
+
+
+def test_export_replaces_an_old_checkpoint_and_keeps_other_files(
+    exported: tuple[Path, Any, RowEncoder], tmp_path: Path
+) -> None:
+    _, model, _ = exported
+    (tmp_path / "README.md").write_text("card")
+    (tmp_path / "config.json").write_text("old")
+    export(model, base()[0], COMPACT, tmp_path)
+    assert (tmp_path / "README.md").read_text() == "card"
+    assert json.loads((tmp_path / "config.json").read_text())["model_type"] == "qwen2"
+    assert not tmp_path.with_name(tmp_path.name + ".new").exists()
+
+
+def test_number_tokens_start_ordered() -> None:
+    tokenizer, _ = base()
+    weight = new_model(SHAPE, tokenizer, 0).get_input_embeddings().weight.detach()
+
+    def near(a: str, b: str) -> float:
+        return float((weight[tokenizer.token_to_id(a)] - weight[tokenizer.token_to_id(b)]).norm())
+
+    assert near("10", "11") < near("10", "30")
+    assert near("10", "Ġ10") < near("10", "-10")
+    assert torch.equal(weight, new_model(SHAPE, tokenizer, 0).get_input_embeddings().weight.detach())
