@@ -80,6 +80,10 @@ class STDecider:
         shown = history[-self.spec.history :] if self.spec.history else ()
         return self.engine.decode(self.template.suffix_ids(instruction, observation, shown))
 
+    def decide_many(self, situations: Sequence[tuple[str, str]]) -> list[Decision]:
+        """Decide (observation, instruction) pairs, without history, in the same forward passes."""
+        return self.engine.decode_many([self.template.suffix_ids(told, seen) for seen, told in situations])
+
     def cancel(self) -> None:
         """Stop the decision in flight (from another thread)."""
         self.engine.cancel()

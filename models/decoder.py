@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 
+from rtcontrol.models.attempt import Attempt, FreeState, Wanted
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.domain import Free
 from rtcontrol.models.engines.base import Budget, Cancelled
-from rtcontrol.models.free import FreeValue, Grammars, parse_free
+from rtcontrol.models.free import Grammars, parse_free
 from rtcontrol.models.packed import Node, PackedSequence
 from rtcontrol.models.plan import ANY_TOOL, NO_TOOL, SchemaPlan
 from rtcontrol.models.schema import ABSENT
@@ -19,28 +19,6 @@ from rtcontrol.models.tokenizer import STTokenizer
 from rtcontrol.models.walk import HeadState, Walk, Walker, leaf_value
 
 FUNCTION_BIT = 1 << ANY_TOOL
-
-
-@dataclass
-class FreeState:
-    """A free head under way: its cursor, and the KV slots of its tokens so far (head token first)."""
-
-    cursor: FreeValue
-    slots: list[int]
-    pending: int | None = None  # the token whose evaluation comes next
-    value: Any = None
-    done: bool = False
-
-
-@dataclass
-class Attempt:
-    """All that one decision accumulates."""
-
-    heads: list[HeadState]
-    hidden: list[torch.Tensor] = field(default_factory=list)
-    where: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)  # (head, node) -> (pass, row)
-    free: dict[int, FreeState] = field(default_factory=dict)
-    visited: list[tuple[int, int]] = field(default_factory=list)
 
 
 class PackedDecoder:
@@ -69,21 +47,69 @@ class PackedDecoder:
 
     def decide(self, reused: int, stop: Callable[[], bool] = lambda: False) -> Decision:
         """Run passes until every head of the chosen function has its value. Raises Cancelled and DecodeError."""
-        attempt = Attempt([HeadState() for _ in self.plan.heads])
+        attempt = Attempt([HeadState() for _ in self.plan.heads], reused=reused)
+        return self._drive([attempt], [self._steps(attempt)], stop)[0]
+
+    def decide_many(
+        self, suffixes: Sequence[Sequence[int]], stop: Callable[[], bool] = lambda: False
+    ) -> list[Decision]:
+        """Decide after each suffix in the same packed passes; the prompt that they share must have been started, and is
+        computed with the first pass where it is not cached."""
+        attempts, stems, base = [], [], 0
+        for ids in suffixes:
+            slots = range(base, base + len(ids))
+            stems += [Node(t, i, tuple(slots[:i])) for i, t in enumerate(ids)]
+            attempts.append(
+                Attempt(
+                    [HeadState() for _ in self.plan.heads],
+                    tuple(slots),
+                    tokens=len(ids),
+                    reused=len(self.sequence.prompt),
+                )
+            )
+            base += len(ids)
+        return self._drive(attempts, [self._steps(a) for a in attempts], stop, stems)
+
+    def _drive(
+        self,
+        attempts: Sequence[Attempt],
+        steps: Sequence[Iterator[Wanted | Decision]],
+        stop: Callable[[], bool],
+        stems: Sequence[Node] = (),
+    ) -> list[Decision]:
+        """Take every decision a step, put what they want into one pass, and so on until all are made."""
+        done: dict[int, Decision] = {}
+        while True:
+            wanted: list[Wanted] = []
+            for i, step in enumerate(steps):
+                if i not in done:
+                    said = next(step)
+                    if isinstance(said, Decision):
+                        done[i] = said
+                    else:
+                        wanted.append(said)
+            if not wanted:
+                return [done[i] for i in range(len(attempts))]
+            if stop():
+                raise Cancelled
+            self._pass(wanted, stems)
+            stems = ()
+
+    def _steps(self, attempt: Attempt) -> Iterator[Wanted | Decision]:
+        """One decision: yields what it wants from the next pass, and at last the decision."""
         walks = self._pending
         tool: int | None = None
         while True:
-            wanted = self._wanted(attempt.heads, tool, walks) if attempt.hidden else self._first
-            drafts = [(k, s) for k, s in attempt.free.items() if s.pending is not None]
-            if wanted or drafts:
-                if stop():
-                    raise Cancelled
-                self._pass(attempt, wanted, drafts)
+            nodes = self._wanted(attempt.heads, tool, walks) if attempt.hidden else self._first
+            drafts = [s for s in attempt.free.values() if s.pending is not None]
+            if nodes or drafts:
+                yield Wanted(attempt, nodes, drafts)
             walks = {0: self.walker.walk(0, attempt.heads[0], FUNCTION_BIT)}
             if not walks[0].pending:
                 tool = leaf_value(self.plan.function, walks[0].node, ANY_TOOL)
             if tool == NO_TOOL:
-                return self._decision(None, attempt, walks, reused)
+                yield self._decision(None, attempt, walks)
+                return
             active = len(self.plan.heads) if tool is None else 1 + len(self.plan.slots[tool])
             tools = self.walker.possible_tools(walks[0].node) if tool is None else 1 << tool
             for k in range(1, active):
@@ -93,7 +119,8 @@ class PackedDecoder:
                     walks[k] = self.walker.walk(k, attempt.heads[k], tools)
             free_open = any(not s.done for s in attempt.free.values())
             if tool is not None and not free_open and not any(w.pending for w in walks.values()):
-                return self._decision(tool, attempt, walks, reused)
+                yield self._decision(tool, attempt, walks)
+                return
 
     def logits(self, hidden: torch.Tensor) -> list[list[float]]:
         """Logits of hidden states [n, hidden] at the walker's columns."""
@@ -126,41 +153,66 @@ class PackedDecoder:
         merged = [entry for rank in range(max(map(len, lists))) for lane in lists for entry in lane[rank : rank + 1]]
         return sorted(merged[: self.budget.total], key=lambda e: e[0])
 
-    def _layout(self, heads: Sequence[HeadState], wanted: Sequence[tuple[int, int]], base: int) -> list[Node]:
+    def _layout(
+        self,
+        heads: Sequence[HeadState],
+        wanted: Sequence[tuple[int, int]],
+        base: int,
+        stem: tuple[int, ...] = (),
+    ) -> list[Node]:
+        """The wanted trie nodes as packed nodes that take the slots from `base`."""
         placed: dict[tuple[int, int], tuple[int, ...]] = {}
         nodes = []
         for i, (k, n) in enumerate(wanted):
             trie = self.plan.heads[k].trie
             above = trie.parents[n]
             if above < 0:
-                ancestors: tuple[int, ...] = ()
+                ancestors = stem
             elif (k, above) in placed:
                 ancestors = placed[k, above]
             else:
                 chain = [above]
                 while trie.parents[chain[-1]] >= 0:
                     chain.append(trie.parents[chain[-1]])
-                ancestors = tuple(heads[k].slots[c] for c in reversed(chain))
+                ancestors = (*stem, *(heads[k].slots[c] for c in reversed(chain)))
             placed[k, n] = (*ancestors, base + i)
-            nodes.append(Node(trie.tokens[n], trie.depths[n], ancestors))
+            nodes.append(Node(trie.tokens[n], len(stem) + trie.depths[n], ancestors))
         return nodes
 
-    def _pass(
-        self, attempt: Attempt, wanted: Sequence[tuple[int, int]], drafts: Sequence[tuple[int, FreeState]]
-    ) -> None:
-        base = self.sequence.nodes
-        nodes = self.first_nodes if wanted is self._first else self._layout(attempt.heads, wanted, base)
-        for _, state in drafts:
-            assert state.pending is not None
-            nodes = [*nodes, Node(state.pending, len(state.slots), tuple(state.slots))]
-        hidden = self.sequence.run(nodes)
-        logits = self.logits(hidden[: len(wanted)])
-        for i, (k, n) in enumerate(wanted):
+    def _pass(self, wanted: Sequence[Wanted], stems: Sequence[Node]) -> None:
+        """One forward pass for all decisions; `stems` are suffix tokens that go before their nodes."""
+        sequence = self.sequence
+        first, nodes = sequence.nodes, list(stems)
+        bases = []
+        for want in wanted:
+            base, attempt = first + len(nodes), want.attempt
+            bases.append(base)
+            if want.nodes is self._first and base == 0:
+                nodes += self.first_nodes
+            else:
+                nodes += self._layout(attempt.heads, want.nodes, base, attempt.stem)
+            for state in want.drafts:
+                assert state.pending is not None
+                nodes.append(Node(state.pending, len(attempt.stem) + len(state.slots), (*attempt.stem, *state.slots)))
+        before = sequence.tokens
+        hidden = sequence.run(nodes)
+        prompt = sequence.tokens - before - len(nodes)
+        for want, base in zip(wanted, bases, strict=True):
+            count = len(want.nodes) + len(want.drafts)
+            self._settle(want, base, hidden[base - first :][:count])
+            want.attempt.tokens += count + (prompt if want is wanted[0] else 0)
+
+    def _settle(self, want: Wanted, base: int, hidden: torch.Tensor) -> None:
+        """File the results of a pass: slots, logits rows, hidden states [nodes + drafts, hidden]."""
+        attempt = want.attempt
+        logits = self.logits(hidden[: len(want.nodes)])
+        for i in range(len(hidden)):
+            attempt.where[base + i] = (len(attempt.hidden), i)
+        for i, (k, n) in enumerate(want.nodes):
             attempt.heads[k].slots[n] = base + i
             attempt.heads[k].rows[n] = logits[i]
-            attempt.where[k, n] = (len(attempt.hidden), i)
-        for i, (_, state) in enumerate(drafts):
-            state.slots.append(base + len(wanted) + i)
+        for i, state in enumerate(want.drafts, start=len(want.nodes)):
+            state.slots.append(base + i)
             state.pending = None
         attempt.hidden.append(hidden)
 
@@ -176,8 +228,7 @@ class PackedDecoder:
             attempt.free[k] = state
         if state.done or state.pending is not None:
             return
-        hidden = self._hidden_at(attempt, state.slots[-1])
-        logits = self.sequence.model.logits(hidden)[0].cpu().numpy()
+        logits = self.sequence.model.logits(attempt.hidden_at(state.slots[-1]))[0].cpu().numpy()
         null = head.null_id if self.plan.slots[tool][k - 1].optional else None
         token = state.cursor.choose(logits, head.end_id, null)
         if token == null:
@@ -188,14 +239,7 @@ class PackedDecoder:
         else:
             state.pending = token
 
-    def _hidden_at(self, attempt: Attempt, slot: int) -> torch.Tensor:
-        for hidden in attempt.hidden:
-            if slot < len(hidden):
-                return hidden[slot : slot + 1]
-            slot -= len(hidden)
-        raise AssertionError("slot was evaluated in no pass")
-
-    def _decision(self, tool: int | None, attempt: Attempt, walks: dict[int, Walk], reused: int) -> Decision:
+    def _decision(self, tool: int | None, attempt: Attempt, walks: dict[int, Walk]) -> Decision:
         call = None
         heads = self.plan.heads
         names = {k: heads[k].name for k in walks}
@@ -212,15 +256,14 @@ class PackedDecoder:
                     arguments |= slot.arguments(value)
             call = Call(self.plan.tools[tool].name, arguments)
         outside = self._outside_mass(attempt, walks)
-        sequence = self.sequence
-        return Decision(call, confidence, outside, sequence.forward_passes, sequence.tokens, reused)
+        return Decision(call, confidence, outside, len(attempt.hidden), attempt.tokens, attempt.reused)
 
     def _outside_mass(self, attempt: Attempt, walks: dict[int, Walk]) -> float:
         """The largest probability outside the union trie over the visited nodes."""
         visited = [(k, n) for k, w in walks.items() for n in w.visited]
         if not visited:
             return 0.0
-        rows = torch.cat([attempt.hidden[p][r : r + 1] for p, r in (attempt.where[v] for v in visited)])
+        rows = torch.cat([attempt.hidden_at(attempt.heads[k].slots[n]) for k, n in visited])
         total = torch.logsumexp(self.sequence.model.logits(rows), -1).tolist()
         worst = 0.0
         for (k, n), lse in zip(visited, total, strict=True):

@@ -63,7 +63,9 @@ class _Head:
 def token_by_token(decoder: PackedDecoder, skip_forced: bool) -> tuple[Call | None, int]:
     """(call, heads decoded again) for the prompt that was started on the decoder's sequence; closed schemas only."""
     plan = decoder.plan
-    heads = [_Head(decoder, k, 1 << ANY_TOOL if k == 0 else plan.all_tools, skip_forced) for k in range(len(plan.heads))]
+    heads = [
+        _Head(decoder, k, 1 << ANY_TOOL if k == 0 else plan.all_tools, skip_forced) for k in range(len(plan.heads))
+    ]
     _run(decoder, heads)
     tool = plan.function.trie.leaves[heads[0].node][ANY_TOOL]
     if tool == NO_TOOL:

@@ -52,6 +52,9 @@ class Engine(Protocol):
     def decode(self, suffix: Sequence[int]) -> Decision:
         """Decide after prefix + `suffix`. Raises Cancelled, DecodeError, or UserError when the context is too long."""
 
+    def decode_many(self, suffixes: Sequence[Sequence[int]]) -> list[Decision]:
+        """Decide after prefix + each suffix, as `decode` would for each alone. Raises what `decode` raises."""
+
     def cancel(self) -> None:
         """Ask the decision in flight (from another thread) to stop before its next forward pass."""
 

@@ -93,6 +93,16 @@ class TorchEngine:
         _, reused = self.sequence.start([*self._prefix, *suffix], reserve=len(decoder.first_nodes))
         return decoder.decide(reused, self._stop.is_set)
 
+    def decode_many(self, suffixes: Sequence[Sequence[int]]) -> list[Decision]:
+        """Decide after prefix + each suffix, batched in the same packed passes; equal to deciding each alone."""
+        decoder = self._decoder
+        if decoder is None:
+            raise RuntimeError("decode before load_prefix")
+        self._stop.clear()
+        room = sum(len(s) + len(decoder.first_nodes) for s in suffixes)
+        self.sequence.start(self._prefix, reserve=room)
+        return decoder.decide_many(suffixes, self._stop.is_set)
+
     def cancel(self) -> None:
         """Stop the decision in flight before its next pass."""
         self._stop.set()
@@ -103,5 +113,6 @@ class TorchEngine:
             "dtype": next(k for k, v in DTYPES.items() if v == self.dtype),
             "parameters": self.model.weights.parameters,
             "free_values": True,
+            "batch": True,
             "exact": True,
         }

@@ -23,10 +23,10 @@ Progress = Callable[[str], None]
 
 
 def model_policy(decider: STDecider) -> Policy:
-    """The decoder itself, one situation after the other."""
+    """The decoder itself, all landers of a tick in the same forward pass (by law the same calls as one by one)."""
 
     def decide(situations: Sequence[tuple[str, str]]) -> list[Call]:
-        calls = [decider.decide(observation, instruction).call for instruction, observation in situations]
+        calls = [d.call for d in decider.decide_many([(seen, told) for told, seen in situations])]
         assert all(call is not None for call in calls)  # the lander's agent allows no null function
         return [call for call in calls if call is not None]
 
