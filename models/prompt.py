@@ -59,8 +59,9 @@ class PromptTemplate:
         template = config.get("template")
         if self.overflow not in ("merge", "cut"):
             raise UserError(f"{where}: unknown overflow {self.overflow!r}.", "Write merge or cut.")
-        seen = [v for v in VARIABLES if isinstance(template, str) and f"{{{v}}}" in template]
-        if not {"tools", "instruction"} <= set(seen) or not {"observation", "environment"} & set(seen):
+        seen = {v for v in VARIABLES if f"{{{v}}}" in str(template)}
+        complete = {"tools", "instruction"} <= seen and seen & {"observation", "environment"}
+        if not isinstance(template, str) or not complete:
             raise UserError(
                 f"{where}: no usable 'template'.", "It must be a string with {tools}, {instruction} and {observation}."
             )
