@@ -87,8 +87,7 @@ def unseen_words(kind: Kind) -> tuple[tuple[str, Goal], ...]:
     """Evaluation list 2: sentences with words that training never shows."""
     rng = random.Random(0)
     if kind == "hover":
-        sentences = tuple(_with_goal(rng, pattern, kind, i) for i in range(2) for pattern in t.UNSEEN_HOVER)
-        return sentences
+        return tuple(_with_goal(rng, pattern, kind, i) for i in range(2) for pattern in t.UNSEEN_HOVER)
     return tuple((text, Goal(kind)) for text in (t.UNSEEN_LAND if kind == "land" else t.UNSEEN_SIDE[kind]))
 
 

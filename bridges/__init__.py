@@ -1,1 +1,1 @@
-"""The ground floor: what a program at the other end of a socket needs; imports neither torch nor ray nor transformers."""
+"""The ground floor: for programs at the other end of a socket; imports neither torch nor ray nor transformers."""

@@ -24,6 +24,14 @@ class Node:
     ancestors: tuple[int, ...]
 
 
+def common_start(a: Sequence[int], b: Sequence[int]) -> int:
+    """How many leading ids two sequences share."""
+    stop = min(len(a), len(b))
+    if a[:stop] == b[:stop]:
+        return stop
+    return next(i for i in range(stop) if a[i] != b[i])
+
+
 class PackedSequence:
     """The KV cache's content: a prompt (prefix + suffix), then the nodes evaluated for the decision at hand."""
 
@@ -45,13 +53,7 @@ class PackedSequence:
                 "Shorten the instruction or the observation, or describe fewer tools.",
             )
         cached = self.prompt[: self._done]  # a decision without any branching node runs no pass
-        common = 0
-        stop = min(len(cached), len(prompt))
-        if cached[:stop] == prompt[:stop]:
-            common = stop
-        else:
-            while cached[common] == prompt[common]:
-                common += 1
+        common = common_start(cached, prompt)
         self.prompt = list(prompt)
         self.nodes = self.forward_passes = self.tokens = 0
         self._done = common

@@ -56,7 +56,7 @@ class PromptTemplate:
         self.overflow: Overflow = config.get("overflow", "merge")
         self._separator = str(config.get("history_separator", ", "))
         self._tokenizer = tokenizer
-        template = config.get("template")
+        template: Any = config.get("template")
         if self.overflow not in ("merge", "cut"):
             raise UserError(f"{where}: unknown overflow {self.overflow!r}.", "Write merge or cut.")
         seen = {v for v in VARIABLES if f"{{{v}}}" in str(template)}

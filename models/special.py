@@ -17,7 +17,7 @@ NULL = "<|null|>"
 FUNCTION = "function"
 ARGUMENTS = tuple(f"arg{k}" for k in range(1, MAX_HEADS + 1))
 HEADS = ("content", FUNCTION, *ARGUMENTS)
-ST_TOKENS = tuple(t for head in HEADS for t in (f"<{head}>", f"</{head}>")) + (NULL,)
+ST_TOKENS = (*(t for head in HEADS for t in (f"<{head}>", f"</{head}>")), NULL)
 
 _ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth")
 # The words whose rows are averaged into a new token's row. A base tokenizer may split a word; its pieces all count.

@@ -1,4 +1,4 @@
-"""Walking the tries: from the logits of evaluated nodes to typed values, or to the nodes that must be evaluated next."""
+"""Walking the tries: from the logits of evaluated nodes to typed values, or to the nodes to evaluate next."""
 
 from __future__ import annotations
 

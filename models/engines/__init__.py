@@ -1,1 +1,1 @@
-"""Engines put tokens through a model: one small protocol, implementations that differ in speed and in what they load."""
+"""Engines put tokens through a model: one small protocol, different speeds and formats."""

@@ -25,8 +25,12 @@ Progress = Callable[[dict[str, Any]], None]
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """Hyperparameters. `group` samples share a prefix in one tree and make a batch; `samples` is the whole run; runs of
-    `run` rows share an instruction; `forced_share` of the rows also train labels that a constrained walk never asks for (other engines need them)."""
+    """Hyperparameters.
+
+    `samples` is the whole run; `group` samples share a prefix in one tree and make a batch; runs of `run` rows share an
+    instruction; `forced_share` of the rows also train labels that a constrained walk never asks for (engines that
+    decode without our tries need them).
+    """
 
     samples: int
     seed: int = 0
@@ -43,7 +47,7 @@ class TrainConfig:
 
 
 def group_rows(rows: Sequence[Row], config: TrainConfig, rng: random.Random) -> list[list[Row]]:
-    """Cut rows into shuffled groups; runs of `config.run` rows keep one instruction, so that a tree shares its tokens."""
+    """Cut rows into shuffled groups; runs of `config.run` rows keep one instruction, whose tokens a tree shares."""
     ordered = sorted(rows, key=lambda r: (r.instruction, r.history, rng.random()))
     runs = [ordered[i : i + config.run] for i in range(0, len(ordered), config.run)]
     rng.shuffle(runs)

@@ -14,7 +14,7 @@ from rtcontrol.models.special import ST_TOKENS
 from rtcontrol.models.tokenizer import add_st_tokens
 
 CONTROL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
-# Signed numbers with their space, letter runs, underscores, punctuation runs, white space: together they cover all text.
+# Signed numbers with their space, letter runs, underscores, punctuation runs, white space: they cover all text.
 PIECES = r" ?-?\p{N}+(?:\.\p{N}+)?| ?\p{L}+|_| ?[^\s\p{L}\p{N}_]+|\s+"
 
 

@@ -7,10 +7,10 @@ forward over the uncached prompt tokens and the active heads' tokens, without an
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ import torch
 from rtcontrol.bench.hf_json import HFJson
 from rtcontrol.models.call import Call
 from rtcontrol.models.decider import DeciderSpec, STDecider
-from rtcontrol.models.packed import Node
+from rtcontrol.models.packed import Node, common_start
 from rtcontrol.models.token_by_token import token_by_token
 
 WARM_UP = 10
@@ -44,7 +44,7 @@ class SchemaBench:
     def measure(self, observation: str, with_hf: bool) -> tuple[dict[str, float], dict[str, Any]]:
         """(milliseconds by way, counts) for one observation; advances to the next tick."""
         prompt = [*self.prefix, *self.decider.template.suffix_ids(INSTRUCTION, observation)]
-        shared = len(os.path.commonprefix([prompt, self._previous]))
+        shared = common_start(prompt, self._previous)
         times: dict[str, float] = {}
         calls: list[Call | None] = []
 
@@ -62,7 +62,7 @@ class SchemaBench:
         decision = clock("one_pass", lambda: self.decider.decide(observation, INSTRUCTION))
         calls.append(decision.call)
         for way, skip in (("token_by_token", False), ("token_by_token_skip_forced", True)):
-            (call, _), passes = clock(way, lambda skip=skip: self._token_by_token(observation, skip))
+            (call, _), passes = clock(way, partial(self._token_by_token, observation, skip))
             calls.append(call)
             times[f"{way}_passes"] = passes
         if with_hf:

@@ -78,7 +78,7 @@ class DecoderActor:
             router.curve_server, router.curve_secretkey = True, self._secret
             import ray
 
-            address: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
+            address: str = ray.util.get_node_ip_address()
             endpoint = f"tcp://{address}:{router.bind_to_random_port(f'tcp://{address}')}"
         target = _echo if decider is None else _decide
         threading.Thread(target=target, args=(router, decider), name=name, daemon=True).start()

@@ -60,10 +60,10 @@ class RayHost:
         self._ours = init_ray()
         import ray
 
-        free = ray.available_resources()  # type: ignore[no-untyped-call]
+        free = ray.available_resources()
         gpus = self._gpus
         if gpus is None:
-            everything = ray.cluster_resources()  # type: ignore[no-untyped-call]
+            everything = ray.cluster_resources()
             gpus = 1 if everything.get("GPU", 0) >= 1 else 0
         if gpus > free.get("GPU", 0):
             raise UserError("Ray has no free GPU.", "End what holds it, or use `--host inprocess`.")
