@@ -49,9 +49,9 @@ def _number(value: float) -> str:
 def recognise(text: str) -> Goal | None:
     """The goal that an instruction plainly names, or None: a rule for the judge, never a way to control.
 
-    A hover word, `x` or `y` together with a number asks for a hover: the number after the word `x` is the place, the
-    other the height; two bare numbers are x, then y. Else `left`/`right` (one of them; "not on the right" does not count) names
-    a side of the pad, else a landing word or `centre` the pad itself.
+    A hover word, `x` or `y` with a number asks for a hover: the number after the word `x` is the place, the
+    other the height; two bare numbers are x, then y. Else `left` or `right` (one of them; "not on the right" does not
+    count) names a side of the pad, else a landing word or `centre` the pad itself.
     """
     words = _TOKEN.findall(_EXCLUDED.sub(" ", text.lower()))
     numbers = [i for i, word in enumerate(words) if word[-1].isdigit()]
