@@ -85,15 +85,16 @@ class Trainer:
             rng = random.Random(f"{self.config.seed}/{self.chunk}")
             groups = group_rows(self.source(self.chunk), self.config, rng)
             losses: list[float] = []
-            right = labels = first = 0
+            right = labels = 0
             for group in groups:
                 batch = self._batch(group, rng)
                 loss, correct = self._step(batch)
                 losses.append(loss)
                 right += int(correct.sum())
                 labels += len(correct)
-                first += batch.samples
                 self.samples += batch.samples
+                if self.samples >= self.config.samples:
+                    break
             self.chunk += 1
             self.seconds = before + time.monotonic() - started
             line = {

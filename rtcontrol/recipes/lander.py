@@ -56,7 +56,8 @@ def train(out: Path, config: TrainConfig = CONFIG, progress: Progress | None = N
         flights = demonstrations(
             config.seed * 1_000_003 + chunk, FLIGHTS, policy=policy if dagger else None, beta=BETA if dagger else 0.0
         )
-        return [Row(r.instruction, r.observation, r.call) for r in itertools.islice(flights, CHUNK)]
+        count = min(CHUNK, config.samples)
+        return [Row(r.instruction, r.observation, r.call) for r in itertools.islice(flights, count)]
 
     Trainer(model, encoder, source, config, out).run(progress)
     export(model, tokenizer, COMPACT, out / "checkpoint")
