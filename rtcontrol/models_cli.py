@@ -13,7 +13,7 @@ from rich.table import Table
 
 from rtcontrol.models.errors import UserError
 
-app = typer.Typer(no_args_is_help=True, help="Train, inspect and adopt controller models.")
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="Train, inspect and adopt controller models.")
 RECIPES = ("lander",)
 
 
@@ -117,22 +117,18 @@ def info(
     names = [model] if model else zoo()
     if not names:
         print("No bundled models in this installation.")
-    table = Table("model", "architecture", "parameters", "layers x hidden", "vocabulary", "profile", "MiB", "folder")
     for name in names:
         checkpoint = Checkpoint.open(name)
         config = checkpoint.config
         size = sum(f.stat().st_size for f in resolve(name).glob("*.safetensors"))
-        table.add_row(
-            name,
-            str(config.get("model_type")),
-            f"{_parameters(checkpoint.folder):,}",
-            f"{config.get('num_hidden_layers')} x {config.get('hidden_size')}",
-            str(checkpoint.tokenizer.size),
-            checkpoint.template.profile,
-            f"{size / 2**20:.1f}",
-            str(checkpoint.folder),
+        shape = f"{config.get('num_hidden_layers')} layers of {config.get('hidden_size')}"
+        print(f"{name}  {config.get('model_type')}, {shape}, {_parameters(checkpoint.folder):,} parameters")
+        print(
+            f"    {size / 2**20:.1f} MiB, {checkpoint.tokenizer.size} tokens, prompt profile {checkpoint.template.profile}"
         )
-    Console().print(table)
+        print(f"    {checkpoint.folder}")
+        if model and (card := checkpoint.folder / "README.md").is_file():
+            print(f"    model card: {card}")
 
 
 @app.command()

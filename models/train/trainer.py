@@ -21,6 +21,7 @@ from rtcontrol.models.train.rows import Row, RowEncoder
 
 RowSource = Callable[[int], Sequence[Row]]
 Progress = Callable[[dict[str, Any]], None]
+PROGRESS_EVERY = 8  # batches
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,8 @@ class Trainer:
             self._resume()
 
     def run(self, progress: Progress | None = None) -> None:
-        """Train until `config.samples`; `progress` gets a dict with samples, loss, accuracy, samples_per_s, rate."""
+        """Train until `config.samples`. `progress` gets, every few batches, a dict with samples, loss, accuracy (share
+        of labels right), rate, seconds and samples_per_s of the chunk so far; the log gets a line a chunk."""
         self.model.train()
         started = saved = time.monotonic()
         before = self.seconds
@@ -93,26 +95,28 @@ class Trainer:
                 right += int(correct.sum())
                 labels += len(correct)
                 self.samples += batch.samples
+                self.seconds = before + time.monotonic() - started
+                if progress and len(losses) % PROGRESS_EVERY == 0:
+                    progress(self._line(losses, right / labels))
                 if self.samples >= self.config.samples:
                     break
             self.chunk += 1
-            self.seconds = before + time.monotonic() - started
-            line = {
-                "samples": self.samples,
-                "loss": round(sum(losses) / len(losses), 4),
-                "accuracy": round(right / labels, 4),
-                "rate": self.rate(),
-                "seconds": round(self.seconds, 1),
-                "samples_per_s": round(self.samples / max(self.seconds, 1e-9), 1),
-            }
             with (self.out / "log.jsonl").open("a") as log:
-                log.write(json.dumps(line) + "\n")
-            if progress:
-                progress(line)
+                log.write(json.dumps(self._line(losses, right / labels)) + "\n")
             if time.monotonic() - saved > self.config.save_every_s:
                 self.save()
                 saved = time.monotonic()
         self.save()
+
+    def _line(self, losses: Sequence[float], accuracy: float) -> dict[str, Any]:
+        return {
+            "samples": self.samples,
+            "loss": round(sum(losses) / len(losses), 4),
+            "accuracy": round(accuracy, 4),
+            "rate": self.rate(),
+            "seconds": round(self.seconds, 1),
+            "samples_per_s": round(self.samples / max(self.seconds, 1e-9), 1),
+        }
 
     def rate(self) -> float:
         """The learning rate now: linear warm-up, then cosine to `final_rate` of the peak."""

@@ -11,7 +11,9 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-app = typer.Typer(no_args_is_help=True, help="Measure on this machine, side by side with the baselines.")
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, help="Measure on this machine, side by side with the baselines."
+)
 
 NAMES = {
     "bare_forward": "bare forward (floor)",
