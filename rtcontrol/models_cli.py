@@ -123,9 +123,8 @@ def info(
         size = sum(f.stat().st_size for f in resolve(name).glob("*.safetensors"))
         shape = f"{config.get('num_hidden_layers')} layers of {config.get('hidden_size')}"
         print(f"{name}  {config.get('model_type')}, {shape}, {_parameters(checkpoint.folder):,} parameters")
-        print(
-            f"    {size / 2**20:.1f} MiB, {checkpoint.tokenizer.size} tokens, prompt profile {checkpoint.template.profile}"
-        )
+        vocabulary, profile = checkpoint.tokenizer.size, checkpoint.template.profile
+        print(f"    {size / 2**20:.1f} MiB, {vocabulary} tokens, prompt profile {profile}")
         print(f"    {checkpoint.folder}")
         if model and (card := checkpoint.folder / "README.md").is_file():
             print(f"    model card: {card}")

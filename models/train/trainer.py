@@ -78,8 +78,9 @@ class Trainer:
             self._resume()
 
     def run(self, progress: Progress | None = None) -> None:
-        """Train until `config.samples`. `progress` gets, every few batches, a dict with samples, loss, accuracy (share
-        of labels right), rate, seconds and samples_per_s of the chunk so far; the log gets a line a chunk."""
+        """Train until `config.samples`. `progress` gets, every few batches and after each chunk, a dict with samples,
+        loss and accuracy (share of labels right) of the chunk so far, rate, seconds and samples_per_s; the log gets a
+        line a chunk."""
         self.model.train()
         started = saved = time.monotonic()
         before = self.seconds
@@ -101,8 +102,11 @@ class Trainer:
                 if self.samples >= self.config.samples:
                     break
             self.chunk += 1
+            line = self._line(losses, right / labels)
             with (self.out / "log.jsonl").open("a") as log:
-                log.write(json.dumps(self._line(losses, right / labels)) + "\n")
+                log.write(json.dumps(line) + "\n")
+            if progress:
+                progress(line)
             if time.monotonic() - saved > self.config.save_every_s:
                 self.save()
                 saved = time.monotonic()
