@@ -95,12 +95,12 @@ class PackedSequence:
         end = len(self.prompt)
         tokens = torch.tensor(fresh + [n.token for n in nodes], device=self.model.device)
         places = [*range(self._done, end), *(end + n.depth for n in nodes)]
-        hidden = self.model.forward(tokens, torch.tensor(places, device=self.model.device), past, mask)
+        hidden = self.model.forward(tokens, torch.tensor(places, device=self.model.device), past, mask, len(fresh))
         self._done = end
         self.nodes += len(nodes)
         self.forward_passes += 1
         self.tokens += len(places)
-        return hidden[len(fresh) :]
+        return hidden
 
     def _mask(self, past: int, fresh: int, nodes: Sequence[Node]) -> torch.Tensor:
         # Columns: cached prompt (and, once the prompt is whole, earlier nodes), fresh prompt, these nodes.

@@ -1,4 +1,4 @@
-"""A lean forward pass over a static KV cache: tokens in, hidden states of the last `nodes` tokens out."""
+"""A lean forward pass over a static KV cache: tokens in, hidden states of the wanted rows out."""
 
 from __future__ import annotations
 
@@ -26,16 +26,22 @@ class LeanModel:
         self._sin = (both.sin() * config.rope_scale).to(device=device, dtype=dtype)
 
     @torch.inference_mode()
-    def forward(self, tokens: torch.Tensor, positions: torch.Tensor, past: int, mask: torch.Tensor) -> torch.Tensor:
+    def forward(
+        self, tokens: torch.Tensor, positions: torch.Tensor, past: int, mask: torch.Tensor, first: int = 0
+    ) -> torch.Tensor:
         """Run `tokens` [n] at `positions` [n] behind `past` cached slots, writing slots past..past+n.
 
         `mask` [1, 1, n, past + n] in the model's dtype: 0 where a row may see a slot, -inf elsewhere.
-        Returns normalised hidden states [n, hidden].
+        Returns normalised hidden states [n - first, hidden] of the rows from `first` on: the rows before it are there
+        for their keys and values only, so the last layer ends for them where those are written.
         """
         x = F.embedding(tokens, self.weights.embedding)
         cos, sin = self._cos[positions], self._sin[positions]
-        for layer, (keys, values) in zip(self.weights.layers, self._cache, strict=True):
-            x = x + self._attention(layer, x, cos, sin, keys, values, past, mask)
+        last = len(self._cache) - 1
+        for i, (layer, (keys, values)) in enumerate(zip(self.weights.layers, self._cache, strict=True)):
+            start = first if i == last else 0
+            attended = self._attention(layer, x, cos, sin, keys, values, past, mask, start)
+            x = (x[start:] if start else x) + attended
             gate, up = F.linear(self._norm(x, layer.post_norm), layer.gate_up).chunk(2, -1)
             x = x + F.linear(F.silu(gate) * up, layer.down)
         return self._norm(x, self.weights.norm)
@@ -55,7 +61,9 @@ class LeanModel:
         values: torch.Tensor,
         past: int,
         mask: torch.Tensor,
+        start: int,
     ) -> torch.Tensor:
+        """Attention output [n - start, hidden] of the rows from `start` on; all rows' keys and values are written."""
         c, n = self.config, x.shape[0]
         qkv = F.linear(self._norm(x, layer.input_norm), layer.qkv, layer.qkv_bias)
         qkv = qkv.view(n, c.heads + 2 * c.kv_heads, c.head_dim)
@@ -69,6 +77,10 @@ class LeanModel:
         total = past + n
         keys[0, :, past:total] = k.transpose(0, 1)
         values[0, :, past:total] = v.transpose(0, 1)
+        if start == n:
+            return x[:0]
+        if start:
+            q, mask = q[start:], mask[:, :, start:]
         out = F.scaled_dot_product_attention(
             q.transpose(0, 1)[None],
             keys[:, :, :total],
@@ -76,7 +88,7 @@ class LeanModel:
             attn_mask=mask,
             enable_gqa=c.heads != c.kv_heads,
         )
-        return F.linear(out[0].transpose(0, 1).reshape(n, c.heads * c.head_dim), layer.out, layer.out_bias)
+        return F.linear(out[0].transpose(0, 1).reshape(n - start, c.heads * c.head_dim), layer.out, layer.out_bias)
 
     def _norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return F.rms_norm(x, (x.shape[-1],), weight, self.config.eps)

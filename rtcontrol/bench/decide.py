@@ -89,7 +89,7 @@ class SchemaBench:
         self.sequence.prompt = saved
         tokens = torch.tensor([*prompt[shared:], *heads])
         positions = torch.tensor([*range(shared, len(prompt)), *[len(prompt)] * len(heads)])
-        return lambda: self.engine.model.forward(tokens, positions, shared, mask)
+        return lambda: self.engine.model.forward(tokens, positions, shared, mask, len(prompt) - shared)
 
     def _token_by_token(self, observation: str, skip: bool) -> tuple[tuple[Call | None, int], int]:
         suffix = self.decider.template.suffix_ids(INSTRUCTION, observation)
