@@ -228,9 +228,11 @@ class Tools:
                     )
             units = {p.group or p.name for p in s.parameters}
             if len(units) > MAX_HEADS:
+                listed = isinstance(s.slots()[-1].domain, Closed)
+                cost = "which makes a large trie" if listed else "which costs a forward pass for each of its tokens"
                 found.append(
                     f"Tool {s.name} has {len(units)} parameters for {MAX_HEADS} heads: those from the sixth on share "
-                    "head 6 as one JSON object and cost extra forward passes. Remedy: fewer parameters, or x-group "
-                    "(Group) for those that belong together."
+                    f"head 6 as one JSON object, {cost} (extra forward passes where the budget of nodes is exceeded). "
+                    "Remedy: fewer parameters, or x-group (Group) for those that belong together."
                 )
         return found

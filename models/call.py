@@ -36,12 +36,13 @@ class Decision:
     `call` is None when the function head chose `<|null|>`: leave the call in force. `confidence` maps a head's name
     (`function`, `arg1`, ...) to the product of its branching probabilities among legal children, in (0, 1].
     `outside_mass` is the largest probability, over the visited nodes, that the model gave to tokens outside the
-    union trie: a warning sign in [0, 1]. `tokens` went through the model, `reused_tokens` came from the cache.
+    union trie: a warning sign in [0, 1], None where it was not computed (large vocabularies: every 16th decision).
+    `tokens` went through the model, `reused_tokens` came from the cache.
     """
 
     call: Call | None
     confidence: Mapping[str, float] = field(default_factory=dict)
-    outside_mass: float = 0.0
+    outside_mass: float | None = 0.0
     forward_passes: int = 0
     tokens: int = 0
     reused_tokens: int = 0

@@ -19,6 +19,9 @@ from rtcontrol.models.tokenizer import STTokenizer
 from rtcontrol.models.walk import HeadState, Walk, Walker, leaf_value
 
 FUNCTION_BIT = 1 << ANY_TOOL
+# The mass outside the tries needs the whole LM head: nothing for a small model, as much as a layer for a large one.
+SMALL_HEAD = 4 << 20  # elements
+OUTSIDE_EVERY = 16
 
 
 class PackedDecoder:
@@ -33,6 +36,8 @@ class PackedDecoder:
         lm_head = sequence.model.weights.lm_head
         self._columns = torch.tensor(self.walker.columns or [0], device=lm_head.device)
         self._rows = lm_head[self._columns]
+        self._small = lm_head.numel() <= SMALL_HEAD
+        self._decisions = 0
         free = {(k, i): d for k, h in enumerate(plan.heads) for i, d in h.free.items() if isinstance(d, Free)}
         self._grammars = Grammars(tokenizer, lm_head.shape[0]) if free else None
         self._grammar: dict[tuple[int, int], str] = {}
@@ -255,7 +260,9 @@ class PackedDecoder:
                 if value is not ABSENT:
                     arguments |= slot.arguments(value)
             call = Call(self.plan.tools[tool].name, arguments)
-        outside = self._outside_mass(attempt, walks)
+        self._decisions += 1
+        sampled = self._small or self._decisions % OUTSIDE_EVERY == 1
+        outside = self._outside_mass(attempt, walks) if sampled else None
         return Decision(call, confidence, outside, len(attempt.hidden), attempt.tokens, attempt.reused)
 
     def _outside_mass(self, attempt: Attempt, walks: dict[int, Walk]) -> float:

@@ -142,6 +142,8 @@ def domain_of(schema: Mapping[str, Any], where: str) -> Domain:
 def closed(values: tuple[Any, ...], where: str, numbers: bool = False) -> Closed:
     """A closed domain of exactly these values; two that are written alike are refused. With `numbers` an integer among
     them is a float, written as it was given."""
+    if large := [v for v in values if isinstance(v, int) and not -(2**63) <= v < 2**63]:
+        raise UserError(f"{where}: {large[0]} does not fit 64 bits.", "Use smaller numbers, or strings.")
     try:
         texts = tuple(value_text(v) for v in values)
     except (TypeError, ValueError):  # not JSON, or not finite

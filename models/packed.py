@@ -12,6 +12,7 @@ from rtcontrol.models.engines.lean import LeanModel
 from rtcontrol.models.errors import UserError
 
 MASKS_KEPT = 64
+MASK_CELLS = 1 << 18  # larger masks (a long new prompt) are rare and would not stay small in memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +90,11 @@ class PackedSequence:
             )
         mask = self._masks.get(key)
         if mask is None:
-            if len(self._masks) >= MASKS_KEPT:
-                self._masks.pop(next(iter(self._masks)))
-            mask = self._masks[key] = self._mask(past, len(fresh), nodes)
+            mask = self._mask(past, len(fresh), nodes)
+            if mask.numel() <= MASK_CELLS:
+                if len(self._masks) >= MASKS_KEPT:
+                    self._masks.pop(next(iter(self._masks)))
+                self._masks[key] = mask
         end = len(self.prompt)
         tokens = torch.tensor(fresh + [n.token for n in nodes], device=self.model.device)
         places = [*range(self._done, end), *(end + n.depth for n in nodes)]

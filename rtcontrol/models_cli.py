@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from rtcontrol.bench.cli import check_writable
 from rtcontrol.models.errors import UserError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Train, inspect and adopt controller models.")
@@ -45,6 +46,7 @@ def train(
         torch.set_num_threads(threads)
     config = replace(lander.CONFIG, seed=seed, samples=samples or lander.CONFIG.samples)
     folder = out or Path("runs") / f"train-{recipe}"
+    check_writable(folder / "log.jsonl")
     columns = (
         TextColumn("{task.completed:,.0f}/{task.total:,.0f} samples"),
         BarColumn(),
@@ -79,6 +81,7 @@ def score(
     from rtcontrol.models.decider import DeciderSpec
     from rtcontrol.recipes import lander_score
 
+    check_writable(json_file)
     decider = DeciderSpec(model, tuple(agent.tools.openai()), history=agent.history).build()
     console = Console()
     with console.status("flying") as status:
@@ -134,6 +137,7 @@ def info(
 def adopt(
     checkpoint: Annotated[Path, typer.Argument(help="Folder of a published SimpleTool checkpoint.")],
     template_from: Annotated[Path, typer.Option(help="The authors' rt_server.py, or a text file with {tools_json}.")],
+    out: Annotated[Path | None, typer.Option(help="Folder or file to write to (default: beside the weights).")] = None,
 ) -> None:
     """Write the prompt template of a published SimpleTool checkpoint beside its weights.
 
@@ -141,7 +145,7 @@ def adopt(
     """
     from rtcontrol.models.adopt import adopt as write
 
-    print(f"Template: {write(checkpoint, template_from)}")
+    print(f"Template: {write(checkpoint, template_from, out)}")
 
 
 def _parameters(folder: Path) -> int:

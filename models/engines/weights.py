@@ -160,7 +160,8 @@ class WeightReader:
 
 
 def fingerprint(folder: Path) -> str:
-    """A hash of the weights for cache keys: whole files up to 64 MiB, else header, size and sampled blocks."""
+    """A hash of the weights for cache keys: whole files up to 64 MiB, else size, time of change and sampled blocks
+    (gigabytes take seconds to read, and a changed file has another time)."""
     digest = hashlib.sha256()
     block = 1 << 20
     for path in WeightReader(folder).paths:
@@ -170,6 +171,7 @@ def fingerprint(folder: Path) -> str:
             if size <= 64 * block:
                 digest.update(file.read())
                 continue
+            digest.update(str(path.stat().st_mtime_ns).encode())
             for i in range(64):
                 file.seek(i * (size - block) // 63)
                 digest.update(file.read(block))
@@ -239,5 +241,13 @@ def load_weights(folder: Path, config: ModelConfig, dtype: torch.dtype, device: 
             )
         )
     embedding = get("model.embed_tokens.weight")
+    rows = (config.heads + 2 * config.kv_heads) * config.head_dim
+    if embedding.shape != (config.vocabulary, config.hidden) or any(
+        x.qkv.shape != (rows, config.hidden) for x in layers
+    ):
+        raise UserError(
+            f"{folder}: the tensors do not have the shapes that its config.json names.",
+            "Restore the config.json that came with the weights.",
+        )
     head = embedding if config.tied or "lm_head.weight" not in reader else get("lm_head.weight")
     return Weights(embedding, tuple(layers), get("model.norm.weight"), head)

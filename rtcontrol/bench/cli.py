@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from rtcontrol.models.errors import UserError
+
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, help="Measure on this machine, side by side with the baselines."
 )
@@ -20,7 +22,7 @@ NAMES = {
     "one_pass": "one packed pass",
     "token_by_token": "token by token",
     "token_by_token_skip_forced": "token by token, forced tokens skipped",
-    "hf_json": "Hugging Face generate, JSON call",
+    "hf_json": "Hugging Face generate, JSON call (tokens forced)",
 }
 
 
@@ -49,6 +51,7 @@ def decide(
     from rtcontrol.bench.situations import observations, schemas
     from rtcontrol.machine import describe
 
+    check_writable(json_file)
     texts = observations(decisions + WARM_UP)
     results: dict[str, dict[str, Any]] = {}
     console = Console()
@@ -81,6 +84,7 @@ def train(
     from rtcontrol.machine import describe
     from rtcontrol.models.train.scratch import ModelShape
 
+    check_writable(json_file)
     console = Console()
     with console.status("training") as status:
         found = compare(rows, ModelShape(), lambda what: status.update(what))
@@ -94,12 +98,24 @@ def train(
         json_file.write_text(json.dumps({**found, "machine": describe()}, indent=1) + "\n")
 
 
+def check_writable(path: Path | None) -> None:
+    """Refuse, before anything is measured, a file that could not be written after."""
+    if path is None:
+        return
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a"):
+            pass
+    except OSError as error:
+        raise UserError(f"{path} cannot be written ({error.strerror}).", "Give another path.") from None
+
+
 def _table(name: str, result: dict[str, Any]) -> Table:
     tokens = result["tokens"]
     table = Table(
         title=f"schema {name}: {result['decisions']} decisions, {result['info']['dtype']}, "
         f"{tokens['uncached_prompt_tokens']:.0f} uncached prompt tokens, {tokens['packed_tokens']:.0f} packed in all",
-        caption=f"all ways gave the same call in {result['agreement']:.1%} of decisions",
+        caption=f"all ST ways gave the same call in {result['agreement']:.1%} of decisions",
     )
     for column in ("way", "passes", "p50 ms", "p90 ms", "p99 ms", "times one pass"):
         table.add_column(column, justify="left" if column == "way" else "right")

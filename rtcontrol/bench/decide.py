@@ -67,7 +67,7 @@ class SchemaBench:
             times[f"{way}_passes"] = passes
         if with_hf:
             self.hf.warm(prompt[:shared])
-            calls.append(clock("hf_json", lambda: self._hf_json(observation, decision.call)))
+            clock("hf_json", lambda: self._hf_json(observation, decision.call))
         self._previous = prompt
         counts = {
             "agree": all(c == calls[0] for c in calls),
