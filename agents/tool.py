@@ -203,11 +203,14 @@ class Tools:
                 raise InvalidCall(f"{call.name}: {p.name}={value!r}: {reason}") from None
         return call
 
+    def convert(self, call: Call) -> dict[str, Any]:
+        """The arguments of a valid call as the annotated types: an Enum's member, a dataclass, not their JSON."""
+        adapters = self._tools[call.name].adapters
+        return {k: adapters[k].validate_python(v) for k, v in call.arguments.items()}
+
     def execute(self, call: Call) -> Any:
         """Run the bound function with the arguments of a valid call, converted to the annotated types."""
-        entry = self._tools[call.name]
-        convert = entry.adapters
-        return entry.function(**{k: convert[k].validate_python(v) for k, v in call.arguments.items()})
+        return self._tools[call.name].function(**self.convert(call))
 
     def warnings(self) -> list[str]:
         """What works but costs extra forward passes, and the remedy."""

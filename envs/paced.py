@@ -80,6 +80,12 @@ class PacedEnvironment:
             self._thread = threading.Thread(target=self._run, name=f"env-{self.name}", daemon=True)
             self._thread.start()
 
+    def preview(self, seed: int) -> Observation:
+        """What the world of `seed` looks like before `start`, which resets it again; it counts for nothing."""
+        with self._lock:
+            self._simulation.reset(seed)
+            return Observation(0, 0, time.monotonic_ns(), self._simulation.observe())
+
     def latest(self) -> Observation | None:
         """The freshest observation; never blocks."""
         self._check()

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from rtcontrol.models.decider import ENGINES
 from rtcontrol.models.errors import UserError
 
 # Groups of commands that live in modules of their own, imported when first looked at.
@@ -29,7 +30,8 @@ Examples:
 
   rtcontrol run --env lander --model expert --host inprocess --clock lockstep
 
-While it runs, a line typed on the terminal is the new instruction; Ctrl-C ends it with the safe call and the report.
+While it runs, a line typed on the terminal is the new instruction (--stdin: one from a pipe, too); Ctrl-C ends it with
+the safe call and the report.
 Exit status: 0, 1 internal error, 2 mistake in what was given, 3 too many misses, 130 Ctrl-C, 143 SIGTERM.
 """
 
@@ -78,47 +80,51 @@ def run(
     env: Annotated[str, typer.Option(help="Environment: a name (`rtcontrol envs`) or a .py file.")],
     hz: Annotated[float, typer.Option(help="Ticks a second.")] = 16.0,
     deadline_ms: Annotated[
-        float | None, typer.Option(help="From release to deadline. [default: the period]", show_default=False)
+        float | None, typer.Option(help="From release to deadline. (default: the period)", show_default=False)
     ] = None,
     max_age_ms: Annotated[
         float | None,
-        typer.Option(help="Older observations are stale. [default: 4 periods, at least 250]", show_default=False),
+        typer.Option(help="Older observations are stale. (default: 4 periods, at least 250)", show_default=False),
     ] = None,
     pipeline: Annotated[int, typer.Option(help="Decisions in flight; deadline <= pipeline x period.")] = 1,
     episodes: Annotated[
         int | None,
-        typer.Option(help="End after so many. [default: 5, or no end with --duration]", show_default=False),
+        typer.Option(help="End after so many. (default: 5, or no end with --duration)", show_default=False),
     ] = None,
     duration: Annotated[float | None, typer.Option(help="End after so many seconds.", show_default=False)] = None,
     seed: Annotated[int, typer.Option(help="Seed of the first episode; the next have the next.")] = 0,
     instruct: Annotated[
-        str | None, typer.Option(help="The instruction. [default: the agent's]", show_default=False)
+        str | None, typer.Option(help="The instruction. (default: the agent's)", show_default=False)
     ] = None,
     goal: Annotated[
         str | None,
         typer.Option(help="What is judged, and told unless --instruct says else: land, left, right, 'hover at 0.7'."),
     ] = None,
     agent: Annotated[
-        str | None, typer.Option(help="Agent: a name (`rtcontrol agents`) or a .py file. [default: the environment's]")
+        str | None, typer.Option(help="Agent: a name (`rtcontrol agents`) or a .py file. (default: the environment's)")
     ] = None,
     model: Annotated[
-        str | None, typer.Option(help="Checkpoint, or expert, noop, random. [default: the agent's]")
+        str | None, typer.Option(help="Checkpoint, or expert, noop, random. (default: the agent's)")
     ] = None,
-    engine: Annotated[str, typer.Option(help="What runs the model.")] = "torch",
+    engine: Annotated[str, typer.Option(help=f"What runs the model: {', '.join(ENGINES)}.")] = "torch",
     host: Annotated[str, typer.Option(help="Where it decides: ray or inprocess.")] = "ray",
     clock: Annotated[str, typer.Option(help="wall: the world runs on; lockstep: it waits.")] = "wall",
     on_miss: Annotated[str, typer.Option(help="hold the last call, safe call, or stop the run.")] = "hold",
     hold_ms: Annotated[
-        float | None, typer.Option(help="Hold at most so long, then the safe call. [default: the agent's]")
+        float | None, typer.Option(help="Hold at most so long, then the safe call. (default: the agent's)")
     ] = None,
     late: Annotated[str, typer.Option(help="A decision after its deadline: drop or use.")] = "drop",
     min_confidence: Annotated[float, typer.Option(help="Less sure calls are held back.")] = 0.0,
     max_miss_rate: Annotated[float | None, typer.Option(help="Exit status 3 above it.", show_default=False)] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder of record.jsonl and report.json. [default: runs/ENV-TIME]", show_default=False),
+        typer.Option(help="Folder of record.jsonl and report.json. (default: runs/ENV-TIME)", show_default=False),
     ] = None,
     live: Annotated[bool, typer.Option("--live/--no-live", help="Live view, or log lines.")] = True,
+    stdin: Annotated[
+        bool, typer.Option("--stdin", help="Read instructions from stdin though it is no terminal, a line each.")
+    ] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="--out may hold a run: replace it.")] = False,
     rt_priority: Annotated[int, typer.Option(help="SCHED_FIFO priority of the loop's thread, 1 to 99.")] = 0,
     affinity: Annotated[str, typer.Option(help="CPUs of the loop's thread, such as 0,1.")] = "",
     mlock: Annotated[bool, typer.Option("--mlock", help="Lock the memory.")] = False,
@@ -151,7 +157,7 @@ def run(
         affinity=_cpus(affinity),
         mlock=mlock,
     )
-    raise typer.Exit(fly(config, goal, live))
+    raise typer.Exit(fly(config, goal, live, stdin, overwrite))
 
 
 def _cpus(text: str) -> tuple[int, ...]:
@@ -200,10 +206,16 @@ def report(folder: Annotated[Path, typer.Argument(help="A run's folder.")]) -> N
     from rtcontrol import report as reports
     from rtcontrol import table
 
-    result = reports.build(folder / "record.jsonl")
+    try:
+        result = reports.build(folder / "record.jsonl")
+        table.show(result, Console())
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise UserError(
+            f"{folder / 'record.jsonl'} is no record of a run ({type(error).__name__}: {error}).",
+            "Give the folder of a run.",
+        ) from error
     if refused := reports.write(result, folder / "report.json"):
         raise UserError(f"The report could not be written to {folder} ({refused}).", "Free some space.")
-    table.show(result, Console())
 
 
 @app.command()
@@ -215,7 +227,7 @@ def doctor() -> None:
     from rtcontrol.doctor import examine
 
     for finding in examine():
-        print(f"{'ok  ' if finding.ok else 'no  '} {finding.what}")
+        print(f"{'ok  ' if finding.ok else '--  ' if finding.optional else 'no  '} {finding.what}")
         if finding.remedy:
             print(f"       {finding.remedy}")
 
@@ -229,8 +241,8 @@ def main() -> None:
         status = code if isinstance(code, int) else 0
     except UserError as error:
         status = _complain(str(error), 2, debug)
-    except KeyboardInterrupt:
-        status = 130
+    except KeyboardInterrupt as interrupted:
+        status = getattr(interrupted, "status", 130)
     except BrokenPipeError:
         # Whoever read our output has gone: nothing is left to say.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

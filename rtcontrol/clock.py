@@ -10,6 +10,8 @@ from rtcontrol.hosts.base import DecisionReply, Host
 
 # The kernel wakes a sleeper up to about 0.1 ms late (timer slack 50 us, a context switch); the rest is polled.
 SPIN_NS = 200_000
+# From the start of the clock to release 0.
+LEAD_NS = 1_000_000
 # The longest single sleep, so that a signal's flag is seen soon even at 0.1 Hz.
 MAX_SLEEP_NS = 50_000_000
 
@@ -83,7 +85,7 @@ class WallClock:
         self._rate = RateClock(period_ns)
 
     def start(self) -> tuple[int, int]:
-        t0_ns = time.monotonic_ns() + self._rate.period_ns
+        t0_ns = time.monotonic_ns() + min(LEAD_NS, self._rate.period_ns)
         self._rate.start(t0_ns)
         return t0_ns, t0_ns
 
@@ -154,7 +156,7 @@ class LockstepClock:
     def take(self, now_ns: int) -> tuple[int, int, int]:
         self._due = False
         self._k += 1
-        return self._k, time.monotonic_ns(), 0
+        return self._k, now_ns, 0
 
     def effective_ns(self) -> int:
         return (self._k + 1) * self._period_ns

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,22 @@ CHOICES = {
 }
 
 
+MIN_HZ, MAX_HZ = 0.001, 10_000.0
+MAX_PIPELINE = 64
+LONGEST = 1e12  # in whatever unit: a bound that keeps nanoseconds whole numbers
+
+
+def plain_text(text: str) -> str:
+    """`text` without the lone surrogates that undecodable bytes on a command line or stdin leave: they cannot be
+    sent or written. Each becomes a question mark."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunConfig:
     """A run's settings. None takes the default that the property of the same meaning computes.
 
-    Relations, checked here: hz > 0; 0 < deadline <= pipeline * period; max age > 0; hold >= 0.
+    Relations, checked here: 0.001 <= hz <= 10000; 0 < deadline <= pipeline * period; max age > 0; hold >= 0.
     """
 
     env: str
@@ -51,14 +63,22 @@ class RunConfig:
     first_observation_s: float = 10.0
 
     def __post_init__(self) -> None:
-        if not (self.hz > 0 and math.isfinite(self.hz)):
-            raise UserError(f"--hz {self.hz:g} is no rate.", "Give a rate above 0, such as --hz 16.")
+        if self.instruction is not None:
+            object.__setattr__(self, "instruction", plain_text(self.instruction))
+        if not MIN_HZ <= self.hz <= MAX_HZ:
+            raise UserError(f"--hz {self.hz:g} is no rate.", f"Give {MIN_HZ:g} to {MAX_HZ:g}, such as --hz 16.")
+        if self.seed < 0:
+            raise UserError(f"--seed {self.seed} is negative.", "Give 0 or more.")
+        cpus = os.cpu_count() or 1
+        if any(not 0 <= c < cpus for c in self.affinity):
+            named = ",".join(map(str, self.affinity))
+            raise UserError(f"--affinity {named}: this machine has CPUs 0 to {cpus - 1}.", "Give such as --affinity 0.")
         for name, allowed in CHOICES.items():
             if getattr(self, name) not in allowed:
                 option = "--" + name.replace("_", "-")
                 raise UserError(f"{option} {getattr(self, name)} is unknown.", f"Choose one of {', '.join(allowed)}.")
-        if self.pipeline < 1:
-            raise UserError(f"--pipeline {self.pipeline}: at least one decision is in flight.", "Give 1 or more.")
+        if not 1 <= self.pipeline <= MAX_PIPELINE:
+            raise UserError(f"--pipeline {self.pipeline} is out of range.", f"Give 1 to {MAX_PIPELINE} decisions.")
         self._positive("deadline_ms", self.deadline_ms)
         self._positive("max_age_ms", self.max_age_ms)
         self._positive("duration", self.duration_s)
@@ -70,8 +90,10 @@ class RunConfig:
                 "deadline <= pipeline x period must hold, or more decisions would be in flight than --pipeline allows.",
                 f"Use --pipeline {need}, or a deadline of at most {self.pipeline * self.period_ns / 1e6:g} ms.",
             )
-        if self.hold_ms is not None and not self.hold_ms >= 0:
-            raise UserError(f"--hold-ms {self.hold_ms:g} is negative.", "Give 0 or more (0: the safe call at once).")
+        if self.hold_ms is not None and not 0 <= self.hold_ms <= LONGEST:
+            raise UserError(
+                f"--hold-ms {self.hold_ms:g} is no time.", f"Give 0 (the safe call at once) to {LONGEST:g}."
+            )
         if self.max_miss_rate is not None and not 0 <= self.max_miss_rate <= 1:
             raise UserError(f"--max-miss-rate {self.max_miss_rate:g} is no share.", "Give 0 to 1, such as 0.005.")
         if not 0 <= self.min_confidence <= 1:
@@ -80,8 +102,11 @@ class RunConfig:
             raise UserError(f"--rt-priority {self.rt_priority} is out of range.", "Give 1 to 99, or 0 for none.")
 
     def _positive(self, name: str, value: float | None) -> None:
-        if value is not None and not (value > 0 and math.isfinite(value)):
-            raise UserError(f"--{name.replace('_', '-')} {value:g} must be above 0.", "Leave it out for the default.")
+        if value is not None and not 0 < value <= LONGEST:
+            raise UserError(
+                f"--{name.replace('_', '-')} {value:g} must be above 0 and at most {LONGEST:g}.",
+                "Leave it out for the default.",
+            )
 
     @property
     def period_ns(self) -> int:

@@ -26,7 +26,7 @@ class Cause(StrEnum):
 @dataclass(slots=True)
 class Tick:
     """One tick under way. `late_start` is why the loop's thread was not there at the release; `queued` says that the
-    host was still busy with older requests."""
+    host was still busy with older requests; `instruction` is the one it is decided by."""
 
     k: int
     release_ns: int
@@ -42,6 +42,7 @@ class Tick:
     submitted_ns: int = 0
     incarnation: int = 0
     queued: bool = False
+    instruction: str = ""
 
     @property
     def wake_ns(self) -> int:

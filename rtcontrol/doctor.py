@@ -14,29 +14,37 @@ from pathlib import Path
 
 import numpy as np
 
+import rtcontrol.models
 from rtcontrol.machine import cpu_model, version
 
 
 @dataclass(frozen=True)
 class Finding:
+    """What was found. One that is not `ok` but `optional` keeps nothing from working."""
+
     ok: bool
     what: str
     remedy: str = ""
+    optional: bool = False
 
 
 def examine() -> Iterator[Finding]:
     """The findings, one after the other; takes about three seconds."""
     yield Finding(True, f"{platform.system()} {platform.release()}, {cpu_model()}, {os.cpu_count()} cores")
     yield _python()
-    for package, remedy in (
-        ("torch", 'pip install "torch>=2.11,<2.14" --index-url https://download.pytorch.org/whl/cpu'),
-        ("ray", "pip install ray  (until then: --host inprocess)"),
-        ("pyzmq", "pip install pyzmq"),
-        ("gymnasium", 'pip install "gymnasium[box2d]"'),
-        ("vllm", "pip install vllm  (only for models beyond the torch engine)"),
+    for package, remedy, optional in (
+        ("torch", 'pip install "torch>=2.11,<2.14" --index-url https://download.pytorch.org/whl/cpu', False),
+        ("transformers", 'pip install "transformers>=5.0"', False),
+        ("llguidance", 'pip install "llguidance>=1.0"', False),
+        ("ray", "pip install ray  (until then: --host inprocess)", False),
+        ("pyzmq", "pip install pyzmq", False),
+        ("gymnasium", 'pip install "gymnasium[box2d]"', False),
+        ("vllm", "pip install vllm  (only for models beyond the torch engine)", True),
     ):
         found = version(package)
-        yield Finding(found is not None, f"{package} {found or 'is not installed'}", "" if found else remedy)
+        yield Finding(found is not None, f"{package} {found or 'is not installed'}", "" if found else remedy, optional)
+    yield _checkpoint()
+    yield _cache()
     yield _gpu()
     yield _priority()
     yield _memory_lock()
@@ -51,10 +59,37 @@ def _python() -> Finding:
     return Finding(fine, f"Python {version}", "" if fine else "use Python 3.11 to 3.13, such as `uv venv -p 3.12`")
 
 
+def _checkpoint() -> Finding:
+    """Whether the bundled model is there whole (git without LFS leaves a pointer of a hundred bytes)."""
+    folder = Path(rtcontrol.models.__path__[0]) / "zoo" / "lander"
+    needed = ("config.json", "model.safetensors", "st_template.json", "tokenizer.json")
+    if missing := [name for name in needed if not (folder / name).is_file()]:
+        return Finding(
+            False, f"the bundled model lacks {', '.join(missing)}", "pip install --force-reinstall rtcontrol"
+        )
+    size = (folder / "model.safetensors").stat().st_size
+    if size < 100_000:
+        return Finding(False, f"the bundled model's weights are {size} bytes", "git lfs pull")
+    return Finding(True, f"bundled model lander, {size / 1e6:.1f} MB")
+
+
+def _cache() -> Finding:
+    try:
+        from rtcontrol.models.engines.prefix_store import cache_folder
+    except ImportError as error:
+        return Finding(False, f"the cache folder cannot be told ({error})", "mend what is marked `no` first")
+    folder = cache_folder()
+    there = next(p for p in (folder, *folder.parents) if p.exists())
+    if there.is_dir() and os.access(there, os.W_OK | os.X_OK):
+        return Finding(True, f"cache folder {folder}")
+    remedy = "set RTCONTROL_CACHE to a folder that you may write (until then prefixes are computed at every start)"
+    return Finding(False, f"the cache folder {folder} cannot be written", remedy, optional=True)
+
+
 def _gpu() -> Finding:
     tool = shutil.which("nvidia-smi")
     if tool is None:
-        return Finding(False, "no NVIDIA GPU found (small models do not need one)", "")
+        return Finding(False, "no NVIDIA GPU found (small models do not need one)", "", optional=True)
     query = [tool, "--query-gpu=name,memory.total", "--format=csv,noheader"]
     try:
         answer = subprocess.run(query, capture_output=True, text=True, timeout=10, check=False)
@@ -80,6 +115,7 @@ def _priority() -> Finding:
             False,
             f"real-time priority is refused ({error})",
             'echo "$USER - rtprio 99" | sudo tee -a /etc/security/limits.conf  (then log in again)',
+            optional=True,
         )
     return Finding(True, "real-time priority is granted (--rt-priority 50)")
 
@@ -89,7 +125,7 @@ def _memory_lock() -> Finding:
     if soft == resource.RLIM_INFINITY or os.geteuid() == 0:
         return Finding(True, "memory may be locked (--mlock)")
     remedy = 'echo "$USER - memlock unlimited" | sudo tee -a /etc/security/limits.conf  (then log in again)'
-    return Finding(False, f"only {soft // 1024} KiB of memory may be locked", remedy)
+    return Finding(False, f"only {soft // 1024} KiB of memory may be locked", remedy, optional=True)
 
 
 def _shared_memory() -> Finding:
@@ -108,7 +144,7 @@ def _governor() -> Finding:
     except OSError:
         return Finding(True, "CPU frequency is not ours to set (a virtual machine, mostly)")
     fine = governor == "performance"
-    return Finding(fine, f"CPU governor {governor}", "" if fine else "sudo cpupower frequency-set -g performance")
+    return Finding(fine, f"CPU governor {governor}", "" if fine else "sudo cpupower frequency-set -g performance", True)
 
 
 def _wake_up() -> Finding:
@@ -122,4 +158,4 @@ def _wake_up() -> Finding:
     p50, p99 = np.percentile(late, [50, 99])
     text = f"wake-up lateness p50 {p50:.3f} ms, p99 {p99:.3f} ms, max {max(late):.3f} ms"
     fine = bool(p99 < 1.0)
-    return Finding(fine, text, "" if fine else "close what else runs here, or use --rt-priority 50 --affinity 1")
+    return Finding(fine, text, "" if fine else "close what else runs here, or use --rt-priority 50 --affinity 1", True)

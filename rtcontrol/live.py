@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import sys
@@ -28,9 +29,9 @@ class Onlooker(logging.Handler):
     `say` may be called from any thread. The same message is shown once in a while, not once a tick.
     """
 
-    def __init__(self, console: Console, live: bool) -> None:
+    def __init__(self, console: Console, live: bool, stdin: bool = False) -> None:
         super().__init__(logging.WARNING)
-        self._console, self._live = console, live
+        self._console, self._live, self._stdin = console, live, stdin
         self._lines: deque[str] = deque(maxlen=200)
         self._shown: dict[str, float] = {}
         self._stop = threading.Event()
@@ -45,12 +46,12 @@ class Onlooker(logging.Handler):
         self.say(record.getMessage())
 
     def watch(self, loop: ControlLoop) -> None:
-        """Begin to look on; stdin is read where somebody can type."""
+        """Begin to look on; stdin is read where somebody can type, or where it was asked for."""
         self._loop = loop
         logging.getLogger("rtcontrol").addHandler(self)
         self._thread = threading.Thread(target=self._run, name="onlooker", daemon=True)
         self._thread.start()
-        if _can_read_stdin():
+        if _can_read_stdin(self._stdin):
             threading.Thread(target=_read_stdin, args=(loop,), name="stdin", daemon=True).start()
 
     def close(self) -> None:
@@ -126,16 +127,22 @@ def _log_line(loop: ControlLoop) -> str:
     )
 
 
-def _can_read_stdin() -> bool:
+def _can_read_stdin(piped: bool) -> bool:
     try:
         descriptor = sys.stdin.fileno()
+        if not os.isatty(descriptor):
+            # What a script or a service leaves there is not meant for us, unless `piped` says so.
+            return piped
         # A background job that reads its terminal would be stopped by it.
-        return not os.isatty(descriptor) or os.tcgetpgrp(descriptor) == os.getpgrp()
+        return os.tcgetpgrp(descriptor) == os.getpgrp()
     except (AttributeError, OSError, ValueError):
         return False
 
 
 def _read_stdin(loop: ControlLoop) -> None:
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        # A bad byte is shown as such, and ends neither the reading nor the run.
+        sys.stdin.reconfigure(errors="replace")
     try:
         for line in sys.stdin:
             if text := line.strip():

@@ -7,19 +7,23 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from rtcontrol.act import act
 from rtcontrol.agents import Agent, InvalidCall
 from rtcontrol.clock import LockstepClock, LoopClock, WallClock
-from rtcontrol.config import RunConfig
+from rtcontrol.config import RunConfig, plain_text
 from rtcontrol.deadline import Cause, Tick, pause_share_ns
 from rtcontrol.envs.base import Environment, Observation
 from rtcontrol.fallback import FallbackPolicy
 from rtcontrol.hosts.base import DecisionReply, DecisionRequest, Host
 from rtcontrol.models.call import Call
 from rtcontrol.pause import PauseWatch
-from rtcontrol.realtime import SlackCollector, favours
+from rtcontrol.realtime import SlackCollector, favours, lock_memory
 from rtcontrol.record import Recorder
 from rtcontrol.settle import Settlement
-from rtcontrol.warmup import Warmup, bring_up
+from rtcontrol.warmup import Warmup, first_look, warm_up
+
+# An instruction may be a megabyte; people are shown this much of it.
+ECHO = 120
 
 
 class ControlLoop:
@@ -44,7 +48,9 @@ class ControlLoop:
         self.config, self.agent, self.env, self.host = config, agent, env, host
         self._recorder, self._sample, self._notify = recorder, sample, notify
         self.warmup = Warmup(config.pipeline)
-        self.instruction = config.instruction if config.instruction is not None else agent.instruction
+        self.instruction = plain_text(config.instruction if config.instruction is not None else agent.instruction)
+        # The last one that something was decided by.
+        self._proven = self.instruction
         self.host_info: dict[str, Any] = {}
         self.ended_by: str | None = None
         self.phase = "not started"
@@ -69,18 +75,29 @@ class ControlLoop:
 
     def instruct(self, text: str) -> None:
         """From the next release on, decide (and judge) by `text`."""
-        self._instructions.append(text)
+        self._instructions.append(plain_text(text))
 
     def stop(self, why: str) -> None:
         """End the run soon, with the safe call and the report; the first reason stays."""
         self.ended_by = self.ended_by or why
 
+    @property
+    def launched(self) -> bool:
+        """Whether the world was started."""
+        return self._world_started
+
     def run(self) -> None:
         """The whole run. On every way out the safe call is executed; exceptions of the environment pass through."""
         try:
             self._prepare()
-            with self._watch, SlackCollector() as collector:
-                self._fly(collector)
+            if self.ended_by is None:
+                # Their threads come before `favours`, which is for this thread alone.
+                with self._watch, SlackCollector() as collector:
+                    self._launch()
+                    self._fly(collector)
+        except KeyboardInterrupt:
+            self.ended_by = self.ended_by or "SIGINT"
+            raise
         except BaseException:
             self.ended_by = "error"
             raise
@@ -93,30 +110,40 @@ class ControlLoop:
 
     def _prepare(self) -> None:
         self.phase = f"starting the decoder (host {self.host.name})"
-        self.host_info = self.host.start()
-        self.phase = "warming up"
-        self.warmup, self._world_started = bring_up(
-            self.config,
-            self.env,
-            self.host,
-            self._sample,
-            self.instruction,
-            self._request,
-            lambda: self.ended_by is not None,
-            self._notify,
-        )
-        for warning in favours(self.config.rt_priority, self.config.affinity, self.config.mlock):
+        self.host_info = self.host.start(self._stopped)
+        if note := self.host_info.get("prefix_note"):
+            self._notify(f"{str(note).rstrip('.')}; it was computed anew")
+        if not self._stopped():
+            self.phase = "warming up"
+            self.warmup = warm_up(self.config, self.host, self._sample, self._request, self._notify)
+
+    def _launch(self) -> None:
+        """Start the world. It runs on from here, so all that takes time and can be done before is done."""
+        config = self.config
+        if config.mlock and (refused := lock_memory()):
+            self._notify(f"--mlock refused ({refused}). Raise `ulimit -l`, or grant CAP_IPC_LOCK.")
+        self._recorder.keep()
+        self.env.instruct(self.instruction)
+        self.env.start(config.clock, config.seed, config.episodes)  # type: ignore[arg-type]
+        self._world_started = True
+        first = first_look(config, self.env, self._stopped, self._notify)
+        if self._sample is None:
+            self.warmup = warm_up(config, self.host, first, self._request, self._notify)
+        for warning in favours(config.rt_priority, config.affinity):
             self._notify(warning)
         self._recorder.write({"start": {"host_info": self.host_info, "warmup": self.warmup.to_dict()}})
+
+    def _stopped(self) -> bool:
+        return self.ended_by is not None
 
     def _finish(self) -> None:
         try:
             if self._world_started:
                 self.book.execute_safe("exit")
                 self.book.note(self.env.episodes, self.host.events)
-                # What is still in flight is no release: nobody waited for it until its deadline.
-                open_ticks = len(self._pending)
-                self._recorder.write({"end": self.ended_by, "t_s": self.book.t_s(self.t_end_ns), "open": open_ticks})
+            # What is still in flight is no release: nobody waited for it until its deadline.
+            t_s = self.book.t_s(self.t_end_ns) if self.book.t0_ns else 0.0
+            self._recorder.write({"end": self.ended_by, "t_s": t_s, "open": len(self._pending)})
         finally:
             try:
                 self.host.close()
@@ -144,8 +171,8 @@ class ControlLoop:
                         self.stop("duration")
                     else:
                         self._release()
-            if not self._pending:
-                collector.collect(clock.slack_ns())
+            # With a decision always in flight there is never slack, but garbage must not grow without bounds.
+            collector.collect(0 if self._pending else clock.slack_ns())
 
     def _next_event_ns(self) -> int | None:
         if not self._clock.enforced:
@@ -177,9 +204,10 @@ class ControlLoop:
             self.book.miss(tick, Cause.NO_OBSERVATION)
             return
         self._look(tick, seen)
-        if now - seen.t_capture_ns > self.config.max_age_ns:
+        enforced = self._clock.enforced
+        if enforced and now - seen.t_capture_ns > self.config.max_age_ns:
             self.book.miss(tick, Cause.STALE_OBSERVATION)
-        elif not self.host.alive() or time.monotonic_ns() > tick.deadline_ns:
+        elif not self.host.alive() or (enforced and time.monotonic_ns() > tick.deadline_ns):
             self.book.miss(tick, None)
         else:
             try:
@@ -187,15 +215,23 @@ class ControlLoop:
             except Exception as error:  # the agent's own code: an observation that cannot be read is none
                 self.book.miss(tick, Cause.NO_OBSERVATION, error=f"observe: {type(error).__name__}: {error}")
                 return
+            tick.instruction = request.instruction
             tick.submitted_ns = time.monotonic_ns()
             if tick.submitted_ns - now > period // 8:
                 self._busy = (now, tick.submitted_ns, Cause.DECIDE)
             tick.queued = len(self._pending) + len(self._late) >= self.config.pipeline
+            try:
+                self.host.submit(request)
+            except Exception as error:  # a request that cannot be sent costs its tick, not the run
+                self.book.miss(tick, Cause.DECIDE, error=f"submit: {type(error).__name__}: {error}")
+                return
             self._pending[k] = tick
-            self.host.submit(request)
 
     def _look(self, tick: Tick, seen: Observation) -> None:
         tick.seq, tick.epoch, tick.capture_ns = seen.seq, seen.epoch, seen.t_capture_ns
+        if not self._clock.enforced:
+            # The world stood still since: what was seen before the first release is as fresh as at that release.
+            tick.capture_ns = max(tick.capture_ns, self.book.t0_ns)
         tick.superseded = max(0, seen.seq - self._seq - 1) if self._seq is not None else 0
         self.ledger.superseded += tick.superseded
         self._seq = seen.seq
@@ -206,15 +242,29 @@ class ControlLoop:
             self._fallback.epoch(self._clock.effective_ns())
 
     def _request(self, k: int, seen: Observation) -> DecisionRequest:
-        text = self.agent.observe(seen.data)
-        return DecisionRequest(k, seen.epoch, text, self.instruction, tuple(self._history), seen.data)
+        text = plain_text(self.agent.observe(seen.data))
+        history = tuple(plain_text(call) for call in self._history)
+        return DecisionRequest(k, seen.epoch, text, self.instruction, history, seen.data)
 
     def _change_instruction(self) -> None:
         text = self._instructions.popleft()
         self.instruction = text
         self.env.instruct(text)
         self._recorder.write({"instruction": text, "t_s": self.book.t_s(time.monotonic_ns())})
-        self._notify(f"instruction: {text}")
+        self._notify(f"instruction: {_echo(text)}")
+
+    def _judge_instruction(self, tick: Tick, reply: DecisionReply) -> None:
+        """A new instruction that the decider cannot take (it does not fit, say) gives way to the last good one."""
+        if tick.instruction != self.instruction:
+            return
+        if reply.decision is not None:
+            self._proven = self.instruction
+        elif reply.mistake is not None and self.instruction != self._proven:
+            refused, self.instruction = self.instruction, self._proven
+            self.env.instruct(self.instruction)
+            t_s = self.book.t_s(time.monotonic_ns())
+            self._recorder.write({"instruction": self.instruction, "t_s": t_s, "refused": _echo(refused)})
+            self._notify(f"instruction refused: {_echo(refused)} ({reply.mistake[0]}) It goes on by the one before.")
 
     def _expire(self) -> None:
         """What is over by now: deadlines, holds; in lockstep only decisions of a decoder that died."""
@@ -242,6 +292,8 @@ class ControlLoop:
         for k in [k for k in self._late if k <= reply.tick - self.config.pipeline]:
             del self._late[k]  # cancelled before it was begun, or lost with its decoder
         tick = self._pending.pop(reply.tick, None)
+        if (asked := tick or self._late.get(reply.tick)) is not None:
+            self._judge_instruction(asked, reply)
         if tick is None:
             self._on_late(self._late.pop(reply.tick, None), reply, now)
         elif now > tick.deadline_ns and self._clock.enforced:
@@ -270,7 +322,7 @@ class ControlLoop:
         """Validate and execute, then settle the tick unless it is late and settled already. True when it acted."""
         began = time.monotonic_ns()
         try:
-            acted = self.env.execute(self.agent.tools.validate(call), tick.epoch)
+            acted = act(self.agent.tools, self.env, call, tick.epoch)
         except InvalidCall as error:
             if not late:
                 self.book.miss(tick, Cause.INVALID, reply, error=str(error), call=call)
@@ -300,3 +352,7 @@ class ControlLoop:
         if usable and tick is not None and call is not None and tick.epoch == self.book.epoch:
             used = self._execute(tick, reply, call, late=True)
         self.book.late(tick, reply, used, now)
+
+
+def _echo(text: str) -> str:
+    return text if len(text) <= ECHO else text[: ECHO - 3] + "..."

@@ -61,8 +61,9 @@ class SlackCollector:
         self._worst_ns[generation] = max(self._worst_ns[generation], time.monotonic_ns() - began)
 
 
-def favours(priority: int, affinity: Sequence[int], mlock: bool) -> list[str]:
-    """Ask the kernel for SCHED_FIFO (this thread), CPUs (this thread) and locked memory (the process).
+def favours(priority: int, affinity: Sequence[int]) -> list[str]:
+    """Ask the kernel for SCHED_FIFO and CPUs for this thread, and for it alone: threads made later would inherit the
+    CPUs, so the world's and the heartbeat's are made before.
 
     Gives a plain warning for each that was refused, with what would grant it.
     """
@@ -70,13 +71,11 @@ def favours(priority: int, affinity: Sequence[int], mlock: bool) -> list[str]:
     if affinity:
         try:
             os.sched_setaffinity(0, affinity)
-        except (OSError, AttributeError) as error:
+        except (OSError, AttributeError, ValueError, OverflowError) as error:
             warnings.append(f"--affinity {','.join(map(str, affinity))} refused ({error}); the loop runs on any CPU.")
-    if mlock and (refused := lock_memory()):
-        warnings.append(f"--mlock refused ({refused}). Raise `ulimit -l`, or grant CAP_IPC_LOCK.")
     if priority:
         try:
-            os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(priority))
+            os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(priority))
         except (OSError, AttributeError) as error:
             warnings.append(
                 f"--rt-priority {priority} refused ({error}). Grant it with `sudo setcap cap_sys_nice+ep` on the "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Iterator
@@ -16,16 +17,23 @@ SCHEMA_VERSION = 1
 class Recorder:
     """Appends lines to `path`. A disk that takes no more never stops the loop: lost lines are counted.
 
-    The first line is the run's header (`{"header": ..., "schema_version": 1}`).
+    The first line is the run's header (`{"header": ..., "schema_version": 1}`). A `provisional` record has another
+    name (`record.jsonl.part`) until `keep`: a run that never starts takes nothing of an earlier one, and `discard`
+    leaves no trace of it.
     """
 
-    def __init__(self, path: Path, header: dict[str, Any]) -> None:
+    def __init__(self, path: Path, header: dict[str, Any], provisional: bool = False) -> None:
+        self._path = path
+        self._part = path.with_name(path.name + ".part") if provisional else None
+        self._made = [p for p in (path.parent, *path.parent.parents) if not p.exists()]
         self.lines = 0
         self.lost = 0
         self.error: str | None = None
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            self._fd = os.open(
+                self._part or path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o644
+            )
         except OSError as error:
             raise UserError(
                 f"The record {path} cannot be written ({error.strerror}).", "Give another --out."
@@ -51,6 +59,24 @@ class Recorder:
             return
         self._torn = False
         self.lines += 1
+
+    def keep(self) -> None:
+        """The run has begun: from now on the record stands under its own name. Twice does no harm."""
+        if self._part is not None:
+            try:
+                os.replace(self._part, self._path)
+            except OSError as error:
+                self.error = error.strerror
+            self._part = None
+
+    def discard(self) -> None:
+        """The run never began: take away what was made for it. Does nothing after `keep`."""
+        if self._part is not None:
+            with contextlib.suppress(OSError):
+                self._part.unlink()
+                for folder in self._made:
+                    folder.rmdir()
+            self._part = None
 
     def close(self) -> None:
         os.close(self._fd)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from rtcontrol.deadline import Ledger
+from rtcontrol.models.errors import UserError
 from rtcontrol.record import SCHEMA_VERSION, read_record
 
 TIMES = {
@@ -122,11 +123,13 @@ def build(record: Path, ledger: Ledger | None = None, lost_lines: int = 0) -> di
 
     The live run's `ledger` decides on the counts when the disk took not every line. The invariants:
     releases == ticks + skipped_releases, ticks == on_time + misses,
-    miss_rate == (misses + skipped_releases) / releases.
+    miss_rate == (misses + skipped_releases) / releases. UserError where there is no record of a run.
     """
     tally = Tally()
     for line in read_record(record):
         tally.add(line)
+    if not tally.header and ledger is None:
+        raise UserError(f"{record} does not begin with a run's header.", "Give the folder of a run.")
     counts = {name: tally.counts[name] for name in ("ticks", "on_time", "misses", "skipped_releases", *KINDS)}
     others = {name: tally.counts[name] for name in ("late_used", "late_dropped", "safe_calls", "superseded")}
     misses, skipped = tally.misses_by_cause, tally.skipped_by_cause

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from rtcontrol.act import act
 from rtcontrol.agents import Agent
 from rtcontrol.clock import LoopClock
 from rtcontrol.config import RunConfig
@@ -88,6 +89,8 @@ class Settlement:
             line["passes"], line["tokens"] = decision.forward_passes, decision.tokens
             line["reused"] = decision.reused_tokens
             line["confidence"] = round(min(decision.confidence.values(), default=1.0), 4)
+            if decision.outside_mass is not None:
+                line["outside_mass"] = round(decision.outside_mass, 6)
         self.recent_ms.append(line["latency_ms"])
         if now <= tick.deadline_ns:
             self.ledger.hit()
@@ -98,6 +101,8 @@ class Settlement:
             cause = attribute(tick, now, self._watch, self._host, fault, reply)
             self.ledger.miss(cause)
             line["cause"] = cause.value
+            if self._config.on_miss == "stop":
+                self._stop("miss")
         self._recorder.write(line)
 
     def miss(
@@ -154,8 +159,9 @@ class Settlement:
         """Execute the safe call in the epoch that is on; never raises."""
         call = self._agent.fallback.safe_call
         try:
-            if not self._env.execute(call, self.epoch) and (seen := self._env.latest()) is not None:
-                self._env.execute(call, seen.epoch)
+            tools = self._agent.tools
+            if not act(tools, self._env, call, self.epoch) and (seen := self._env.latest()) is not None:
+                act(tools, self._env, call, seen.epoch)
         except Exception as error:  # the last resort must not end the run
             self.ledger.fallback_errors += 1
             self._notify(f"safe call {call.text()}: {type(error).__name__}: {error}")

@@ -55,9 +55,11 @@ class Warmup:
                 reply = host.wait(50_000_000)
                 if reply is not None and reply.tick in waiting:
                     waiting.remove(reply.tick)
+                    if reply.mistake is not None:
+                        raise UserError(*reply.mistake)
                     if reply.error is not None:
                         raise UserError(
-                            f"The decider failed on the first observation: {reply.error}.",
+                            f"The decider failed on the first observation: {reply.error.rstrip('.')}.",
                             "Check the model, the agent's tools and the instruction (`rtcontrol models info MODEL`).",
                         )
                 elif time.monotonic_ns() - began > TIMEOUT_S * 1e9:
@@ -68,41 +70,32 @@ class Warmup:
             self.round_trip_ms.append((time.monotonic_ns() - began) / 1e6)
 
 
-def bring_up(
+def warm_up(
     config: RunConfig,
-    env: Environment,
     host: Host,
-    sample: Observation | None,
-    instruction: str,
+    seen: Observation | None,
     ask: Callable[[int, Observation], DecisionRequest],
-    stopped: Callable[[], bool],
     notify: Callable[[str], None],
-) -> tuple[Warmup, bool]:
-    """Warm up the started host, start the world, decide its first observation; none of it is in the figures.
-
-    With a `sample` most decisions come before the world starts, so that it does not run on meanwhile. Gives the
-    warm-up and whether the world was started (not when `stopped`).
-    """
+) -> Warmup:
+    """Decide `seen` a few times on the started host; nothing where there is none."""
     warmup = Warmup(config.pipeline)
-    rounds = config.warmup
-    if sample is not None and not stopped():
-        warmup.decide(host, lambda tick: ask(tick, sample), rounds)
-        rounds = 1
-    if stopped():
-        return warmup, False
-    env.instruct(instruction)
-    env.start(config.clock, config.seed, config.episodes)  # type: ignore[arg-type]
-    give_up = time.monotonic() + config.first_observation_s
-    while (first := env.latest()) is None and time.monotonic() < give_up and not stopped():
-        time.sleep(0.002)
-    if first is None:
-        notify(f"no observation within {config.first_observation_s:g} s: starting without one")
-    else:
-        seen = first
-        warmup.decide(host, lambda tick: ask(tick, seen), rounds)
+    if seen is not None:
+        warmup.decide(host, lambda tick: ask(tick, seen), config.warmup)
     if 0 < warmup.max_hz < config.hz and config.clock == "wall":
         notify(
             f"--hz {config.hz:g} is above what this machine reaches with this model: {warmup.max_hz:.1f} decisions a "
             "second in warm-up. Expect misses; lower --hz, or use a smaller model."
         )
-    return warmup, True
+    return warmup
+
+
+def first_look(
+    config: RunConfig, env: Environment, stopped: Callable[[], bool], notify: Callable[[str], None]
+) -> Observation | None:
+    """The started world's first observation, None when it does not come in time."""
+    give_up = time.monotonic() + config.first_observation_s
+    while (first := env.latest()) is None and time.monotonic() < give_up and not stopped():
+        time.sleep(0.002)
+    if first is None:
+        notify(f"no observation within {config.first_observation_s:g} s: starting without one")
+    return first

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -24,12 +24,13 @@ class DecisionRequest:
 @dataclass(frozen=True, slots=True)
 class DecisionReply:
     """The answer to the request of `tick`: a decision, or the error that the decider raised. `decide_ns` is how long
-    the decider itself took."""
+    the decider itself took; `mistake` is a UserError's what and remedy (a prompt that does not fit, say)."""
 
     tick: int
     decision: Decision | None
     error: str | None
     decide_ns: int
+    mistake: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +68,11 @@ class Host(Protocol):
     incarnation: int
     events: list[HostEvent]
 
-    def start(self) -> dict[str, Any]:
-        """Build the decider; gives what the report says about it. Raises UserError."""
+    def start(self, stopped: Callable[[], bool] = lambda: False) -> dict[str, Any]:
+        """Build the decider; gives what the report says about it. Raises UserError.
+
+        Returns early, and empty, soon after `stopped` says so: the host is then good for `close` only.
+        """
 
     def submit(self, request: DecisionRequest) -> None: ...
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Any
 
 from rtcontrol.hosts.base import Decider, DeciderSource, DecisionReply, DecisionRequest, HostEvent
+from rtcontrol.models.errors import UserError
 
 
 def answer(decider: Decider, request: DecisionRequest) -> DecisionReply:
@@ -16,10 +18,18 @@ def answer(decider: Decider, request: DecisionRequest) -> DecisionReply:
     began = time.monotonic_ns()
     try:
         decision = decider.decide(request)
+    except UserError as error:
+        return DecisionReply(
+            request.tick, None, _line(str(error)), time.monotonic_ns() - began, (error.what, error.remedy)
+        )
     except Exception as error:  # whatever a decider raises costs one tick, never the loop
-        text = f"{type(error).__name__}: {error}".splitlines()[0]
+        text = _line(f"{type(error).__name__}: {error}")
         return DecisionReply(request.tick, None, text, time.monotonic_ns() - began)
     return DecisionReply(request.tick, decision, None, time.monotonic_ns() - began)
+
+
+def _line(text: str) -> str:
+    return text.splitlines()[0] if text else text
 
 
 class InProcessHost:
@@ -38,7 +48,7 @@ class InProcessHost:
         self._closed = False
         self._threads: list[threading.Thread] = []
 
-    def start(self) -> dict[str, Any]:
+    def start(self, stopped: Callable[[], bool] = lambda: False) -> dict[str, Any]:
         deciders = [self._source.build() for _ in range(self._lanes)]
         for i, decider in enumerate(deciders):
             thread = threading.Thread(target=self._work, args=(decider,), name=f"decider-{i}", daemon=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ def unpack_request(data: bytes) -> DecisionRequest:
 
 def pack_reply(reply: DecisionReply) -> bytes:
     decision = None if reply.decision is None else reply.decision.to_dict()
-    packed: bytes = msgpack.packb((reply.tick, decision, reply.error, reply.decide_ns))
+    packed: bytes = msgpack.packb((reply.tick, decision, reply.error, reply.decide_ns, reply.mistake))
     return packed
 
 
@@ -80,12 +81,24 @@ class DecoderActor:
 
             address: str = ray.util.get_node_ip_address()
             endpoint = f"tcp://{address}:{router.bind_to_random_port(f'tcp://{address}')}"
-        target = _echo if decider is None else _decide
-        threading.Thread(target=target, args=(router, decider), name=name, daemon=True).start()
+        threading.Thread(target=_serve, args=(router, decider), name=name, daemon=True).start()
         return endpoint
 
 
-def _echo(router: zmq.Socket[bytes], _: None) -> None:
+def _serve(router: zmq.Socket[bytes], decider: Decider | None) -> None:
+    """The whole life of a socket's thread. A process whose lane is dead but whose heart beats would never be missed:
+    it ends, and Ray starts it again."""
+    try:
+        if decider is None:
+            _echo(router)
+        else:
+            _decide(router, decider)
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+
+
+def _echo(router: zmq.Socket[bytes]) -> None:
     while True:
         router.send_multipart(router.recv_multipart())
 
@@ -101,5 +114,17 @@ def _decide(router: zmq.Socket[bytes], decider: Decider) -> None:
             else:
                 client, body = newer
         if body != PING:
-            body = pack_reply(answer(decider, unpack_request(body)))
+            body = reply_to(decider, body)
         router.send_multipart((client, body))
+
+
+def reply_to(decider: Decider, body: bytes) -> bytes:
+    """The packed reply to a packed request; one that cannot be read or answered gets an error (tick -1 if unknown)."""
+    tick = -1
+    try:
+        request = unpack_request(body)
+        tick = request.tick
+        return pack_reply(answer(decider, request))
+    except Exception as error:  # an answer that cannot be packed costs its tick, not the lane
+        text = f"the decoder's answer cannot be sent: {type(error).__name__}: {error}".splitlines()[0]
+        return pack_reply(DecisionReply(tick, None, text.encode("utf-8", "replace").decode(), 0))

@@ -11,6 +11,7 @@ import tempfile
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import zmq
@@ -18,7 +19,7 @@ import zmq
 from rtcontrol.hosts.base import DeciderSource, DecisionReply, DecisionRequest, HostEvent
 from rtcontrol.hosts.ray_actor import PING, DecoderActor
 from rtcontrol.hosts.ray_link import Link, dealer
-from rtcontrol.hosts.ray_start import REMEDY, init_ray, source_root
+from rtcontrol.hosts.ray_start import POLL_S, REMEDY, RaySession, Stopped, source_root
 from rtcontrol.hosts.reaper import Reaper, descendants
 from rtcontrol.models.errors import UserError
 
@@ -45,7 +46,8 @@ class RayHost:
         self._source, self._lanes, self._gpus = source, lanes, gpus
         self._context: zmq.Context[Any] = zmq.Context()
         self._directory = tempfile.mkdtemp(prefix="rtcontrol-")
-        self._ours = False
+        self._session = RaySession()
+        self._before: set[int] = set()
         self._actor: Any = None
         self._link: Link | None = None
         self._offer: Link | None = None
@@ -55,9 +57,15 @@ class RayHost:
         self._watcher: threading.Thread | None = None
         self._reaper: Reaper | None = None
 
-    def start(self) -> dict[str, Any]:
-        before = set(descendants(os.getpid()))
-        self._ours = init_ray()
+    def start(self, stopped: Callable[[], bool] = lambda: False) -> dict[str, Any]:
+        self._before = set(descendants(os.getpid()))
+        try:
+            return self._start(stopped)
+        except Stopped:
+            return {}
+
+    def _start(self, stopped: Callable[[], bool]) -> dict[str, Any]:
+        self._session.start(stopped)
         import ray
 
         free = ray.available_resources()
@@ -76,7 +84,7 @@ class RayHost:
         try:
             actor_class = ray.remote(DecoderActor).options(**options)
             self._actor = actor_class.remote(self._source, self._lanes, self._directory, socket.gethostname())
-            answer = ray.get(self._actor.start.remote(), timeout=START_TIMEOUT_S)
+            answer = self._ask(self._actor.start.remote(), stopped)
         except ray.exceptions.RayTaskError as error:
             cause = error.cause
             if isinstance(cause, UserError):
@@ -88,12 +96,25 @@ class RayHost:
         self._link = Link(self._context, answer)
         if not self._link.ready(10_000):
             raise UserError("The decoder's process runs, but its socket does not answer.", REMEDY)
-        if self._ours:
-            self._reaper = Reaper([p for p in descendants(os.getpid()) if p not in before], self._directory)
+        if self._session.ours:
+            self._reaper = Reaper([p for p in descendants(os.getpid()) if p not in self._before], self._directory)
         self._up = True
         self._watcher = threading.Thread(target=self._watch, args=(answer,), name="ray-watcher", daemon=True)
         self._watcher.start()
         return {**answer["info"], "pid": answer["pid"], "endpoint": answer["lanes"][0]}
+
+    def _ask(self, asked: Any, stopped: Callable[[], bool]) -> dict[str, Any]:
+        # In short waits: a long one would not be left when the run is stopped.
+        import ray
+
+        give_up = time.monotonic() + START_TIMEOUT_S
+        while not ray.wait([asked], timeout=POLL_S)[0]:
+            if stopped():
+                raise Stopped
+            if time.monotonic() > give_up:
+                raise UserError(f"The decoder's process did not start within {START_TIMEOUT_S:g} s.", REMEDY)
+        answer: dict[str, Any] = ray.get(asked)
+        return answer
 
     def submit(self, request: DecisionRequest) -> None:
         self._adopt()
@@ -132,8 +153,7 @@ class RayHost:
                 with contextlib.suppress(ray.exceptions.RayError):
                     ray.kill(self._actor)
             self._actor = None
-            if self._ours:
-                ray.shutdown()
+            self._session.end()
         if self._reaper is not None:
             self._reaper.dismiss()
         shutil.rmtree(self._directory, ignore_errors=True)

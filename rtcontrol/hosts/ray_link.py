@@ -79,10 +79,11 @@ class Link:
             if int(lane.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
                 body = lane.recv()
                 if body != PING:
-                    tick, decision, error, decide_ns = msgpack.unpackb(body)
+                    tick, decision, error, decide_ns, mistake = msgpack.unpackb(body)
                     if self._waiting[i] == tick:
                         self._waiting[i] = None
-                    return DecisionReply(tick, decision and Decision.from_dict(decision), error, decide_ns)
+                    made = decision and Decision.from_dict(decision)
+                    return DecisionReply(tick, made, error, decide_ns, mistake and (mistake[0], mistake[1]))
         return None
 
     def close(self) -> None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import signal
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,9 @@ from rtcontrol.models.errors import UserError
 log = logging.getLogger("rtcontrol.host")
 
 REMEDY = "Use `--host inprocess`, which needs no Ray, or see `rtcontrol doctor`."
+POLL_S = 0.05
+# How long a Ray that is still starting may take until it can be shut down.
+END_S = 30.0
 
 
 def source_root() -> str | None:
@@ -26,30 +28,76 @@ def source_root() -> str | None:
     return str(root) if (root / "pyproject.toml").is_file() else None
 
 
-def init_ray() -> bool:
-    """Start a small Ray on this machine, or join the cluster that RAY_ADDRESS names; False when it runs already.
+class Stopped(Exception):
+    """The run was ended while its decoder was being started."""
 
-    UserError when it cannot start.
+
+class RaySession:
+    """Ray, started small on this machine, or joined where RAY_ADDRESS names a cluster.
+
+    It is started on a thread of its own, so that the main thread can be stopped meanwhile and keeps its signal
+    handlers. That thread then waits for `end`: Ray's processes are bound to the life of the thread that made them.
     """
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_DEDUP_LOGS", "0")
-    try:
+
+    def __init__(self) -> None:
+        self.ours = False
+        self._tried = threading.Event()
+        self._over = threading.Event()
+        self._error: BaseException | None = None
+        self._thread: threading.Thread | None = None
+
+    def start(self, stopped: Callable[[], bool] = lambda: False) -> None:
+        """UserError when it cannot start, Stopped when `stopped` before it did; does nothing where it runs already."""
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        os.environ.setdefault("RAY_DEDUP_LOGS", "0")
+        try:
+            import ray
+        except Exception as error:
+            raise _cannot(error) from error
+        if ray.is_initialized():
+            return
+        logging.getLogger("ray").setLevel(logging.ERROR)
+        self._thread = threading.Thread(target=self._run, name="ray-start", daemon=True)
+        self._thread.start()
+        while not self._tried.wait(POLL_S):
+            if stopped():
+                raise Stopped
+        if self._error is not None:
+            raise _cannot(self._error) from self._error
+        _hush()
+
+    def end(self) -> None:
+        """Shut down what was started here, also when it is still starting."""
+        if self._thread is None:
+            return
         import ray
 
-        if ray.is_initialized():
-            return False
-        options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
-        if address := os.environ.get("RAY_ADDRESS"):
-            _reach(address)
-        else:
-            options |= {"num_cpus": 1, "include_dashboard": False, "object_store_memory": 80_000_000}
-        with _signals_kept():
+        self._tried.wait(END_S)
+        with contextlib.suppress(Exception):
+            ray.shutdown()
+        self._over.set()
+
+    def _run(self) -> None:
+        try:
+            import ray
+
+            options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+            if address := os.environ.get("RAY_ADDRESS"):
+                _reach(address)
+            else:
+                options |= {"num_cpus": 1, "include_dashboard": False, "object_store_memory": 80_000_000}
             ray.init(**options)
-    except Exception as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise UserError(f"Ray cannot start: {reason.rstrip('.')}.", REMEDY) from error
-    _hush()
-    return True
+            self.ours = True
+        except BaseException as error:  # told to whoever waits, on the thread that waits
+            self._error = error
+        finally:
+            self._tried.set()
+        self._over.wait()
+
+
+def _cannot(error: BaseException) -> UserError:
+    reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return UserError(f"Ray cannot start: {reason.rstrip('.')}.", REMEDY)
 
 
 def _reach(address: str) -> None:
@@ -60,18 +108,6 @@ def _reach(address: str) -> None:
             socket.create_connection((name, int(port)), timeout=5.0).close()
         except OSError as error:
             raise ConnectionError(f"nothing answers at RAY_ADDRESS={address} ({error})") from error
-
-
-@contextlib.contextmanager
-def _signals_kept() -> Iterator[None]:
-    # ray.init installs a SIGTERM handler of its own, which would end the run without its safe call.
-    kept = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        if threading.current_thread() is threading.main_thread():
-            for number, handler in kept.items():
-                signal.signal(number, handler)
 
 
 def _hush() -> None:

@@ -162,7 +162,7 @@ def test_a_signal_in_flight_ends_with_safe_call_and_report(tmp_path: Path, numbe
 
 
 def test_a_typed_line_is_the_new_instruction(tmp_path: Path) -> None:
-    process = spawn(*EXPERT, "--duration", "2", "--out", str(tmp_path))
+    process = spawn(*EXPERT, "--stdin", "--duration", "2", "--out", str(tmp_path))
     wait_for_ticks(tmp_path, 3)
     assert process.stdin is not None
     process.stdin.write("hover at 0.7\n")

@@ -58,13 +58,12 @@ def source(fault: str = "") -> Any:
 @pytest.fixture(scope="module", autouse=True)
 def _ray() -> Iterator[None]:
     # One Ray for all: each host finds it running and leaves it running.
-    from rtcontrol.hosts.ray_start import init_ray
+    from rtcontrol.hosts.ray_start import RaySession
 
-    init_ray()
+    session = RaySession()
+    session.start()
     yield
-    import ray
-
-    ray.shutdown()
+    session.end()
 
 
 def request(tick: int, instruction: str = "go") -> DecisionRequest:
