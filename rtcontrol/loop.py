@@ -15,15 +15,13 @@ from rtcontrol.deadline import Cause, Tick, pause_share_ns
 from rtcontrol.envs.base import Environment, Observation
 from rtcontrol.fallback import FallbackPolicy
 from rtcontrol.hosts.base import DecisionReply, DecisionRequest, Host
+from rtcontrol.instructions import Instructions
 from rtcontrol.models.call import Call
 from rtcontrol.pause import PauseWatch
 from rtcontrol.realtime import SlackCollector, favours, lock_memory
 from rtcontrol.record import Recorder
 from rtcontrol.settle import Settlement
 from rtcontrol.warmup import Warmup, first_look, warm_up
-
-# An instruction may be a megabyte; people are shown this much of it.
-ECHO = 120
 
 
 class ControlLoop:
@@ -48,9 +46,6 @@ class ControlLoop:
         self.config, self.agent, self.env, self.host = config, agent, env, host
         self._recorder, self._sample, self._notify = recorder, sample, notify
         self.warmup = Warmup(config.pipeline)
-        self.instruction = plain_text(config.instruction if config.instruction is not None else agent.instruction)
-        # The last one that something was decided by.
-        self._proven = self.instruction
         self.host_info: dict[str, Any] = {}
         self.ended_by: str | None = None
         self.phase = "not started"
@@ -65,7 +60,8 @@ class ControlLoop:
             config, agent, env, host, recorder, self._fallback, self._watch, self._clock, notify, self.stop
         )
         self.ledger = self.book.ledger
-        self._instructions: deque[str] = deque()
+        told = config.instruction if config.instruction is not None else agent.instruction
+        self._instructions = Instructions(told, env, recorder, notify, self.book.t_s)
         self._history: deque[str] = deque(maxlen=agent.history)
         self._pending: dict[int, Tick] = {}
         self._late: dict[int, Tick] = {}
@@ -75,7 +71,12 @@ class ControlLoop:
 
     def instruct(self, text: str) -> None:
         """From the next release on, decide (and judge) by `text`."""
-        self._instructions.append(plain_text(text))
+        self._instructions.put(text)
+
+    @property
+    def instruction(self) -> str:
+        """What is decided by now."""
+        return self._instructions.now
 
     def stop(self, why: str) -> None:
         """End the run soon, with the safe call and the report; the first reason stays."""
@@ -197,8 +198,7 @@ class ControlLoop:
         tick.incarnation = self.host.incarnation
         if len(self.host.events) != self.book.noted_events:
             self.book.note((), self.host.events)
-        if self._instructions:
-            self._change_instruction()
+        self._instructions.change()
         seen = self.env.latest()
         if seen is None:
             self.book.miss(tick, Cause.NO_OBSERVATION)
@@ -246,26 +246,6 @@ class ControlLoop:
         history = tuple(plain_text(call) for call in self._history)
         return DecisionRequest(k, seen.epoch, text, self.instruction, history, seen.data)
 
-    def _change_instruction(self) -> None:
-        text = self._instructions.popleft()
-        self.instruction = text
-        self.env.instruct(text)
-        self._recorder.write({"instruction": text, "t_s": self.book.t_s(time.monotonic_ns())})
-        self._notify(f"instruction: {_echo(text)}")
-
-    def _judge_instruction(self, tick: Tick, reply: DecisionReply) -> None:
-        """A new instruction that the decider cannot take (it does not fit, say) gives way to the last good one."""
-        if tick.instruction != self.instruction:
-            return
-        if reply.decision is not None:
-            self._proven = self.instruction
-        elif reply.mistake is not None and self.instruction != self._proven:
-            refused, self.instruction = self.instruction, self._proven
-            self.env.instruct(self.instruction)
-            t_s = self.book.t_s(time.monotonic_ns())
-            self._recorder.write({"instruction": self.instruction, "t_s": t_s, "refused": _echo(refused)})
-            self._notify(f"instruction refused: {_echo(refused)} ({reply.mistake[0]}) It goes on by the one before.")
-
     def _expire(self) -> None:
         """What is over by now: deadlines, holds; in lockstep only decisions of a decoder that died."""
         now = time.monotonic_ns()
@@ -293,7 +273,7 @@ class ControlLoop:
             del self._late[k]  # cancelled before it was begun, or lost with its decoder
         tick = self._pending.pop(reply.tick, None)
         if (asked := tick or self._late.get(reply.tick)) is not None:
-            self._judge_instruction(asked, reply)
+            self._instructions.judge(asked, reply)
         if tick is None:
             self._on_late(self._late.pop(reply.tick, None), reply, now)
         elif now > tick.deadline_ns and self._clock.enforced:
@@ -352,7 +332,3 @@ class ControlLoop:
         if usable and tick is not None and call is not None and tick.epoch == self.book.epoch:
             used = self._execute(tick, reply, call, late=True)
         self.book.late(tick, reply, used, now)
-
-
-def _echo(text: str) -> str:
-    return text if len(text) <= ECHO else text[: ECHO - 3] + "..."

@@ -1,0 +1,63 @@
+"""The instruction in force: it changes between two ticks, and goes back when the decider cannot take it."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+
+from rtcontrol.config import plain_text
+from rtcontrol.deadline import Tick
+from rtcontrol.envs.base import Environment
+from rtcontrol.hosts.base import DecisionReply
+from rtcontrol.record import Recorder
+
+# An instruction may be a megabyte; people are shown this much of it.
+ECHO = 120
+
+
+class Instructions:
+    """`now` is in force; `put` may be called from any thread, the rest from the loop's. `t_s` gives the run's time."""
+
+    def __init__(
+        self,
+        first: str,
+        env: Environment,
+        recorder: Recorder,
+        notify: Callable[[str], None],
+        t_s: Callable[[int], float],
+    ) -> None:
+        self.now = plain_text(first)
+        self._env, self._recorder, self._notify, self._t_s = env, recorder, notify, t_s
+        # The last one that something was decided by.
+        self._proven = self.now
+        self._waiting: deque[str] = deque()
+
+    def put(self, text: str) -> None:
+        self._waiting.append(plain_text(text))
+
+    def change(self) -> None:
+        """Take the next one that waits, if any: from now on it is decided and judged by."""
+        if not self._waiting:
+            return
+        self.now = self._waiting.popleft()
+        self._env.instruct(self.now)
+        self._recorder.write({"instruction": self.now, "t_s": self._t_s(time.monotonic_ns())})
+        self._notify(f"instruction: {_echo(self.now)}")
+
+    def judge(self, tick: Tick, reply: DecisionReply) -> None:
+        """A new instruction that the decider cannot take (it does not fit, say) gives way to the last good one."""
+        if tick.instruction != self.now:
+            return
+        if reply.decision is not None:
+            self._proven = self.now
+        elif reply.mistake is not None and self.now != self._proven:
+            refused, self.now = self.now, self._proven
+            self._env.instruct(self.now)
+            t_s = self._t_s(time.monotonic_ns())
+            self._recorder.write({"instruction": self.now, "t_s": t_s, "refused": _echo(refused)})
+            self._notify(f"instruction refused: {_echo(refused)} ({reply.mistake[0]}) It goes on by the one before.")
+
+
+def _echo(text: str) -> str:
+    return text if len(text) <= ECHO else text[: ECHO - 3] + "..."
