@@ -15,6 +15,8 @@ from rtcontrol.models.call import Call
 
 # A late stepper runs at most this many steps back to back; the rest of its debt is skipped, the grid is kept.
 MAX_BURST = 3
+# How long the step under way may take when the world is closed.
+CLOSE_S = 3.0
 
 
 @dataclass(slots=True)
@@ -122,10 +124,10 @@ class PacedEnvironment:
             self._simulation.instruct(text)
 
     def close(self) -> None:
-        """Stop the world; twice does no harm."""
+        """Stop the world; twice does no harm. A step that hangs ends with the process: its thread is a daemon."""
         self._stop.set()
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join(CLOSE_S)
 
     def _check(self) -> None:
         if self._error is not None:

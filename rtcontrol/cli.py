@@ -130,7 +130,7 @@ def run(
     mlock: Annotated[bool, typer.Option("--mlock", help="Lock the memory.")] = False,
 ) -> None:
     from rtcontrol.config import RunConfig
-    from rtcontrol.fly import fly
+    from rtcontrol.fly import Interrupted, fly
 
     config = RunConfig(
         env=env,
@@ -157,7 +157,12 @@ def run(
         affinity=_cpus(affinity),
         mlock=mlock,
     )
-    raise typer.Exit(fly(config, goal, live, stdin, overwrite))
+    try:
+        status = fly(config, goal, live, stdin, overwrite)
+    except Interrupted as interrupted:
+        # Told here: Typer takes every KeyboardInterrupt for Ctrl-C.
+        status = interrupted.status
+    raise typer.Exit(status)
 
 
 def _cpus(text: str) -> tuple[int, ...]:
@@ -241,8 +246,8 @@ def main() -> None:
         status = code if isinstance(code, int) else 0
     except UserError as error:
         status = _complain(str(error), 2, debug)
-    except KeyboardInterrupt as interrupted:
-        status = getattr(interrupted, "status", 130)
+    except KeyboardInterrupt:
+        status = 130
     except BrokenPipeError:
         # Whoever read our output has gone: nothing is left to say.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -22,6 +23,9 @@ from rtcontrol.realtime import SlackCollector, favours, lock_memory
 from rtcontrol.record import Recorder
 from rtcontrol.settle import Settlement
 from rtcontrol.warmup import Warmup, first_look, warm_up
+
+# How long the safe call may take once the run was interrupted for good.
+HURRY_S = 1.0
 
 
 class ControlLoop:
@@ -68,6 +72,7 @@ class ControlLoop:
         self._seq: int | None = None
         self._busy: tuple[int, int, Cause] = (0, 0, Cause.WAKE)
         self._world_started = False
+        self._hurried = False
 
     def instruct(self, text: str) -> None:
         """From the next release on, decide (and judge) by `text`."""
@@ -98,6 +103,7 @@ class ControlLoop:
                     self._fly(collector)
         except KeyboardInterrupt:
             self.ended_by = self.ended_by or "SIGINT"
+            self._hurried = True
             raise
         except BaseException:
             self.ended_by = "error"
@@ -139,7 +145,12 @@ class ControlLoop:
 
     def _finish(self) -> None:
         try:
-            if self._world_started:
+            if self._world_started and self._hurried:
+                # The world may be what hangs: it gets its safe call if it takes it at once.
+                last = threading.Thread(target=self.book.execute_safe, args=("exit",), name="safe-call", daemon=True)
+                last.start()
+                last.join(HURRY_S)
+            elif self._world_started:
                 self.book.execute_safe("exit")
                 self.book.note(self.env.episodes, self.host.events)
             # What is still in flight is no release: nobody waited for it until its deadline.

@@ -167,6 +167,35 @@ def test_a_signal_while_ray_starts(tmp_path: Path, number: int, status: int) -> 
     assert (made["ended_by"], made["releases"]) == (signal.Signals(number).name, 0)
 
 
+def test_a_second_signal_leaves_a_world_that_hangs(tmp_path: Path) -> None:
+    (tmp_path / "helper.py").write_text("START = 5\n")
+    world = tmp_path / "hung.py"
+    hangs = "if self.x > 100: __import__('time').sleep(1000)"
+    world.write_text(WORLD.replace("self.x += 1", f"\n        self.x += 1\n        {hangs}"))
+    out = tmp_path / "out"
+    run = (
+        "run",
+        "--env",
+        str(world),
+        "--agent",
+        agent_file(tmp_path, "go"),
+        "--model",
+        "random",
+        "--host",
+        "inprocess",
+    )
+    process = spawn(*run, "--no-live", "--duration", "60", "--out", str(out))
+    wait_for_ticks(out, 25)
+    time.sleep(2.0)
+    process.send_signal(signal.SIGTERM)
+    time.sleep(0.5)
+    assert process.poll() is None
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 143, err
+    assert json.loads((out / "report.json").read_text())["ended_by"] == "SIGTERM"
+
+
 def test_bad_bytes_on_stdin_and_in_texts(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "rtcontrol", *EXPERT, "--stdin", "--duration", "2", "--out", str(tmp_path / "a")],
