@@ -24,7 +24,7 @@ OUT = Path(__file__).with_name("lander.gif")
 
 def main() -> None:
     decider = DeciderSpec(agent.model, tuple(agent.tools.openai()), history=0).build()
-    sim, carry = Lander(), StepCarry(Lander().step_s)
+    sim, carry = Lander(pictures=True), StepCarry(Lander().step_s)
     sim.reset(SEED)
     font = ImageFont.load_default(size=15)
     frames = []

@@ -46,7 +46,7 @@ class Lander:
 
     step_s = 1 / 50
 
-    def __init__(self, goal: Goal | str | None = None, instruction: str | None = None) -> None:
+    def __init__(self, goal: Goal | str | None = None, instruction: str | None = None, pictures: bool = False) -> None:
         if isinstance(goal, str):
             named = recognise(goal)
             if named is None:
@@ -58,7 +58,9 @@ class Lander:
         self._fixed = goal
         self._goal = goal if goal is not None or instruction is None else recognise(instruction)
         # The bare environment: its TimeLimit wrapper would cut at 1000 steps, and the judge keeps its own time.
-        self._env: Any = gymnasium.make("LunarLander-v3", continuous=True, render_mode="rgb_array").unwrapped
+        # Without pictures no render mode: with one, Gymnasium adds exhaust particles, and a step grows to milliseconds.
+        mode = "rgb_array" if pictures else None
+        self._env: Any = gymnasium.make("LunarLander-v3", continuous=True, render_mode=mode).unwrapped
         self._judge = LanderJudge(self._goal, self.step_s)
         self._action = np.zeros(2, dtype=np.float32)
         self._state: list[float] = [0.0] * 8
@@ -136,7 +138,7 @@ class Lander:
         }
 
     def picture(self) -> np.ndarray:
-        """The scene, uint8 [height, width, 3]; drawn when asked for, about 2 ms."""
+        """The scene, uint8 [height, width, 3], of a lander made with `pictures`; about 2 ms."""
         frame: np.ndarray = self._env.render()
         return frame
 
