@@ -1,0 +1,48 @@
+"""What can be wrong with a message, as codes that programs can use and sentences that people can."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Code(StrEnum):
+    """Error codes of protocol 1.0. A client must treat a code it does not know as `internal`."""
+
+    MALFORMED = "malformed"  # the bytes are no message
+    TOO_LARGE = "too_large"  # a limit of the welcome is exceeded
+    INVALID = "invalid"  # a field has the wrong type or value
+    VERSION = "version"  # the major version is not spoken here
+    STATE = "state"  # not allowed now (an observation before hello, say)
+    SESSION = "session"  # the session token is unknown, or not this connection's
+    SEQUENCE = "sequence"  # a sequence number that does not grow: replayed or reordered
+    EPOCH = "epoch"  # of an epoch that is over, or not begun
+    AGENT = "agent"  # unknown agent
+    TOOLS = "tools"  # the tool schema cannot be compiled
+    MODEL = "model"  # unknown model, or one that clients may not choose
+    INSTRUCTION = "instruction"  # the instruction does not fit the model's context
+    BUSY = "busy"  # an exclusive robot is claimed already, or the server is full
+    RATE = "rate"  # more messages than allowed; this many were dropped
+    DECODER = "decoder"  # the decoder cannot be reached
+    INTERNAL = "internal"  # a fault of the server
+
+
+class WireError(Exception):
+    """A message that is refused: names field, rule and remedy. It becomes an `error` message for the sender.
+
+    `fatal`: the connection's session (if any) ends with it. `retryable`: the same message may succeed later.
+    """
+
+    def __init__(
+        self,
+        code: Code,
+        message: str,
+        remedy: str = "",
+        *,
+        field: str | None = None,
+        seq: int | None = None,
+        retryable: bool = False,
+        fatal: bool = False,
+    ) -> None:
+        super().__init__(f"{code}: {message} {remedy}".rstrip())
+        self.code, self.message, self.remedy = code, message, remedy
+        self.field, self.seq, self.retryable, self.fatal = field, seq, retryable, fatal

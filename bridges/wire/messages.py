@@ -1,0 +1,255 @@
+"""Every message of protocol 1.0 and its fields. docs/protocol.md explains them to authors of clients.
+
+Absent and null are the same. Unknown fields are ignored, so that a minor version may add some. Instants (`t_*_ns`) are
+nanoseconds of the sender's own monotonic clock unless the field says otherwise; durations are milliseconds.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
+
+PROTOCOL = (1, 0)
+DTYPES = {"b1": 1, "i1": 1, "u1": 1, "i2": 2, "u2": 2, "i4": 4, "u4": 4, "i8": 8, "u8": 8, "f2": 2, "f4": 4, "f8": 8}
+
+Name = Annotated[str, Field(min_length=1, max_length=64)]
+Text = Annotated[str, Field(max_length=65_536)]
+Token = Annotated[str, Field(min_length=16, max_length=128)]
+Count = Annotated[int, Field(ge=0, lt=1 << 53)]
+Nanoseconds = Annotated[int, Field(ge=0, lt=1 << 63)]
+Milliseconds = Annotated[float, Field(ge=0, le=1e9)]
+Hertz = Annotated[float, Field(ge=0.001, le=10_000)]
+Pacing = Literal["server", "client"]
+
+
+class Part(BaseModel):
+    """Base of all: frozen, strict types, finite numbers."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="ignore", allow_inf_nan=False)
+
+
+class FunctionCall(Part):
+    """A function call: `arguments` by name, optional ones left out."""
+
+    name: Annotated[str, Field(min_length=1, max_length=256)]
+    arguments: dict[str, Any] = {}
+
+
+class Array(Part):
+    """A raw array, C order, little endian. `data` travels outside the header (msgpack: a part of its own; JSON:
+    base64). Relation: len(data) = product(shape) x item size of dtype."""
+
+    name: Name
+    dtype: Literal["b1", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4", "f8"]
+    shape: Annotated[list[Annotated[int, Field(ge=0, le=1 << 30)]], Field(max_length=8)]
+    data: bytes
+
+    @model_validator(mode="after")
+    def _fits(self) -> Array:
+        need = math.prod(self.shape) * DTYPES[self.dtype]
+        if need != len(self.data):
+            raise ValueError(f"{len(self.data)} bytes, but shape x dtype needs {need}")
+        return self
+
+
+class Program(Part):
+    """Who speaks: for logs and reports only."""
+
+    name: Name
+    version: Annotated[str, Field(max_length=64)] = ""
+    language: Annotated[str, Field(max_length=64)] = ""
+
+
+class Hello(Part):
+    """Client -> server, first on every connection, repeated until answered. Either `agent` or `tools`."""
+
+    type: Literal["hello"] = "hello"
+    protocol: Annotated[list[Count], Field(min_length=2, max_length=2)]
+    client: Program
+    t_client_ns: Nanoseconds
+    capabilities: Annotated[list[Name], Field(max_length=32)] = []
+    agent: Annotated[str, Field(max_length=256)] | None = None
+    tools: Annotated[list[dict[str, Any]], Field(min_length=1, max_length=64)] | None = None
+    instruction: Text | None = None
+    model: Annotated[str, Field(max_length=256)] | None = None
+    safe_call: FunctionCall | None = None
+    pacing: Pacing = "server"
+    hz: Hertz | None = None
+    deadline_ms: Milliseconds | None = None
+    ttl_ms: Milliseconds | None = None
+    max_age_ms: Milliseconds | None = None
+    on_miss: Literal["hold", "safe"] | None = None
+    hold_ms: Milliseconds | None = None
+    robot: Name | None = None
+    resume: Token | None = None
+
+
+class Welcome(Part):
+    """Server -> client, the answer to hello: the session and what is in force in it."""
+
+    type: Literal["welcome"] = "welcome"
+    protocol: list[Count]
+    server: Program
+    session: Token
+    resumed: bool
+    epoch: Count
+    t_client_ns: Nanoseconds  # echo of the hello's
+    t_server_ns: Nanoseconds
+    capabilities: list[Name] = []
+    agent: str | None = None
+    tools: list[dict[str, Any]]
+    instruction: str
+    model: str
+    model_trained_on_tools: bool
+    safe_call: FunctionCall | None = None
+    pacing: Pacing
+    hz: Hertz
+    period_ms: Milliseconds
+    deadline_ms: Milliseconds
+    ttl_ms: Milliseconds
+    max_age_ms: Milliseconds
+    on_miss: Literal["hold", "safe"]
+    hold_ms: Milliseconds
+    heartbeat_ms: Milliseconds
+    session_grace_s: Annotated[float, Field(ge=0)]
+    limits: dict[str, int]
+    warnings: list[str] = []
+
+
+class Observe(Part):
+    """Client -> server: one look at the world. `text` is what the model reads; where it is absent, the agent makes it
+    of `data` (its own rendering), or the server renders `data` as `key value` pairs."""
+
+    type: Literal["observe"] = "observe"
+    session: Token
+    seq: Count  # grows with every observation of the session
+    epoch: Count
+    t_ns: Nanoseconds  # when it was captured
+    text: Text | None = None
+    data: dict[str, Any] | None = None
+    arrays: Annotated[list[Array], Field(max_length=16)] = []
+
+
+class Timing(Part):
+    """Where the time went, as the server saw it."""
+
+    age_ms: Milliseconds | None = None  # from the observation's arrival to this call's departure
+    decide_ms: Milliseconds | None = None
+    late_ms: Milliseconds | None = None  # beyond the deadline, 0 when in time
+
+
+class CallMessage(Part):
+    """Server -> client: what to do now.
+
+    `fresh`: a new decision (`call` absent: the call in force goes on, and its time-to-live is renewed). `held`: the
+    tick missed or was unsure; the call in force may go on until its own time-to-live ends. `safe`: execute `call`, the
+    safe call. `ttl_ms` counts from `t_obs_ns` on the *client's* clock; 0 is no limit. The client never executes a
+    call that is older.
+    """
+
+    type: Literal["call"] = "call"
+    session: Token
+    tick: Count
+    epoch: Count
+    seq_obs: Count | None = None  # of the observation that it answers
+    t_obs_ns: Nanoseconds | None = None  # that observation's own stamp, echoed
+    status: Literal["fresh", "held", "safe"]
+    call: FunctionCall | None = None
+    ttl_ms: Milliseconds
+    deadline_ns: Nanoseconds  # on the server's clock
+    t_server_ns: Nanoseconds  # when it was sent
+    confidence: Annotated[float, Field(ge=0, le=1)] | None = None
+    cause: str | None = None  # of the miss
+    timing: Timing = Timing()
+
+
+class Executed(Part):
+    """Client -> server: what became of a call. Executed ones feed the model's history."""
+
+    type: Literal["executed"] = "executed"
+    session: Token
+    tick: Count
+    epoch: Count
+    outcome: Literal["executed", "expired", "failed", "refused"]
+    t_ns: Nanoseconds
+    result: Text | None = None
+    error: Text | None = None
+
+
+class Instruct(Part):
+    """Either way: the goal from now on. Server -> client: it is in force (also where somebody else changed it)."""
+
+    type: Literal["instruct"] = "instruct"
+    session: Token
+    instruction: Text
+
+
+class Outcome(Part):
+    """How an episode ended, for the report."""
+
+    seed: int = 0
+    ret: Annotated[float, Field(alias="return")] = 0.0
+    success: bool | None = None
+    seconds: Annotated[float, Field(ge=0)] = 0.0
+
+    model_config = ConfigDict(
+        frozen=True, strict=True, extra="ignore", allow_inf_nan=False, populate_by_name=True, serialize_by_alias=True
+    )
+
+
+class Reset(Part):
+    """Client -> server: a new episode begins; `epoch` is one more than the last. Calls of old epochs are void."""
+
+    type: Literal["reset"] = "reset"
+    session: Token
+    epoch: Count
+    ended: Outcome | None = None  # the episode before
+
+
+class Ping(Part):
+    """Either way: are you there, and what time is it? The answer is a pong."""
+
+    type: Literal["ping"] = "ping"
+    id: Count
+    t_ns: Nanoseconds
+
+
+class Pong(Part):
+    """`t_ping_ns` is echoed; received and sent are on the answering side's clock."""
+
+    type: Literal["pong"] = "pong"
+    id: Count
+    t_ping_ns: Nanoseconds
+    t_received_ns: Nanoseconds
+    t_sent_ns: Nanoseconds
+
+
+class ErrorMessage(Part):
+    """Either way: a message was refused, or the session is in trouble."""
+
+    type: Literal["error"] = "error"
+    code: str
+    message: str
+    remedy: str = ""
+    field: str | None = None
+    seq: Count | None = None  # of the observation that was refused
+    retryable: bool = False
+    fatal: bool = False
+    dropped: Count = 0  # how many further refusals were not told, since errors are rate-limited
+
+
+class Bye(Part):
+    """Either way: the session ends, and cannot be resumed."""
+
+    type: Literal["bye"] = "bye"
+    session: Token | None = None
+    reason: Annotated[str, Field(max_length=1024)] = ""
+
+
+Message = Hello | Welcome | Observe | CallMessage | Executed | Instruct | Reset | Ping | Pong | ErrorMessage | Bye
+ANY: TypeAdapter[Message] = TypeAdapter(Annotated[Message, Field(discriminator="type")])
+TYPES = ("hello", "welcome", "observe", "call", "executed", "instruct", "reset", "ping", "pong", "error", "bye")
+FROM_CLIENT = frozenset({"hello", "observe", "executed", "instruct", "reset", "ping", "pong", "error", "bye"})
+FROM_SERVER = frozenset({"welcome", "call", "instruct", "ping", "pong", "error", "bye"})
