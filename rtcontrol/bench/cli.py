@@ -98,6 +98,62 @@ def train(
         json_file.write_text(json.dumps({**found, "machine": describe()}, indent=1) + "\n")
 
 
+WAYS = {
+    "echo": "bare pyzmq echo of the same bytes (floor)",
+    "null_zmq": "msgpack over ZeroMQ, null decoder",
+    "null_ws": "JSON over WebSocket, null decoder",
+    "model_zmq": "msgpack over ZeroMQ, {model}",
+    "model_ws": "JSON over WebSocket, {model}",
+    "model_http": "POST /v1/function_call, {model}",
+    "openpi_echo": "openpi's client, echo server",
+}
+
+
+@app.command()
+def wire(
+    trips: Annotated[int, typer.Option(min=100, help="Round trips to measure each way.")] = 5000,
+    model: Annotated[str, typer.Option(help="Bundled name or checkpoint folder.")] = "lander",
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write raw milliseconds and figures here.")] = None,
+) -> None:
+    """Observation out to call in, over each transport, beside a bare echo of the same bytes and openpi's client.
+
+    Client-paced, one client at a time, loopback, a 300-byte observation; servers in processes of their own. The ways
+    take turns in blocks of 50. openpi's client is measured where it is installed (`pip install --no-deps
+    openpi-client`).
+
+    Examples:
+
+      rtcontrol bench wire
+
+      rtcontrol bench wire --trips 20000 --json wire.json
+    """
+    from rtcontrol.bench.wire import bench as bench_wire
+    from rtcontrol.machine import describe
+    from rtcontrol.report import percentiles
+
+    check_writable(json_file)
+    console = Console()
+    with Progress(console=console, transient=True) as bar:
+        task = bar.add_task("round trips", total=trips)
+        found = bench_wire(trips, model, lambda n: bar.advance(task, n))
+    figures = {name: percentiles(raw) for name, raw in found["ms"].items()}
+    floor = figures["echo"]["p50"] or 0.0
+    table = Table("way", title=f"{trips} round trips each, {found['bytes']} bytes out")
+    for column in ("p50 ms", "p99 ms", "p99.9 ms", "max ms", "p50 above echo"):
+        table.add_column(column, justify="right")
+    for name, ms in figures.items():
+        times = [f"{ms[p] or 0:.3f}" for p in ("p50", "p99", "p99_9", "max")]
+        table.add_row(WAYS[name].format(model=model), *times, f"{(ms['p50'] or 0) - floor:+.3f}")
+    console.print(table)
+    if "openpi_echo" not in figures:
+        console.print("openpi's client: not measured (it is not installed)")
+    if json_file:
+        overhead = {name: round((ms["p50"] or 0) - floor, 4) for name, ms in figures.items()}
+        document = {**found, "figures": figures, "p50_above_echo_ms": overhead, "machine": describe()}
+        json_file.write_text(json.dumps(document) + "\n")
+        console.print(f"Raw milliseconds: {json_file}")
+
+
 def check_writable(path: Path | None) -> None:
     """Refuse, before anything is measured, a file that could not be written after."""
     if path is None:

@@ -1,0 +1,94 @@
+"""`rtcontrol bench wire`: observation out to call in, beside a bare echo of the same bytes and openpi's client."""
+
+from __future__ import annotations
+
+import importlib.util
+import socket
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from typing import Any
+
+from rtcontrol.bench.wire_ways import HTTP, Echo, OpenPI, Servers, Session, Way, WebSocket, ZeroMQ, hello
+from rtcontrol.bridges.wire import encode_msgpack
+from rtcontrol.bridges.wire.messages import Welcome
+from rtcontrol.models.errors import UserError
+
+BLOCK = 50
+WARM_UP = 100
+START_S = 120.0
+TEXT = ("x 12 y 95 vx -3 vy -41 angle 2 spin 0 legs 0 " * 8)[:300]
+
+
+def free_port() -> int:
+    """A TCP port that nobody listens on now."""
+    with closing(socket.socket()) as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def wait_for(port: int, servers: Servers) -> None:
+    """Until somebody listens. UserError when a server ended, or after `START_S`."""
+    give_up = time.monotonic() + START_S
+    while time.monotonic() < give_up:
+        servers.check()
+        with closing(socket.socket()) as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.1)
+    raise UserError(f"The server did not listen within {START_S:g} s.", "Run `rtcontrol serve` by hand.")
+
+
+def bench(trips: int, model: str, progress: Callable[[int], None]) -> dict[str, Any]:
+    """Raw round trips in milliseconds by way, blocks of all ways taken in turn."""
+    from rtcontrol.assemble import agent
+
+    lander = agent("lander")
+    tools, told = list(lander.tools.openai()), lander.instruction
+    echo, pi = free_port(), free_port()
+    ms: dict[str, list[float]] = {}
+    with Servers() as servers, ExitStack() as stack:
+        servers.start(["-m", "rtcontrol.bench.wire_echo", "zeromq", str(echo)])
+        ports = {name: (free_port(), free_port()) for name in ("null", "model")}
+        for name, (wire, http) in ports.items():
+            chosen = "noop" if name == "null" else model
+            options = ["--model", chosen, "--bind", f"tcp://127.0.0.1:{wire}", "--http", f"127.0.0.1:{http}"]
+            servers.start(["-m", "rtcontrol", "serve", *options])
+        with_openpi = importlib.util.find_spec("openpi_client") is not None
+        if with_openpi:
+            servers.start(["-m", "rtcontrol.bench.wire_echo", "openpi", str(pi)])
+        for port in (echo, *(p for pair in ports.values() for p in pair), *((pi,) if with_openpi else ())):
+            wait_for(port, servers)
+        ways: dict[str, Way] = {"echo": Echo(f"tcp://127.0.0.1:{echo}", sample_bytes())}
+        for name, (wire, http) in ports.items():
+            ways[f"{name}_zmq"] = ZeroMQ(f"tcp://127.0.0.1:{wire}", hello("lander"))
+            ways[f"{name}_ws"] = WebSocket(f"ws://127.0.0.1:{http}/ws", hello("lander"))
+            if name == "model":
+                ways["model_http"] = HTTP(f"http://127.0.0.1:{http}", tools, told)
+        if with_openpi:
+            ways["openpi_echo"] = OpenPI(pi)
+        for way in ways.values():
+            stack.callback(way.close)
+            for _ in range(WARM_UP):
+                way.trip(TEXT)
+        ms = {name: [] for name in ways}
+        while len(ms["echo"]) < trips:
+            for name, way in ways.items():
+                # The first trip of a block finds everything asleep, and the others of the block too busy to be.
+                way.trip(TEXT)
+                ms[name] += [_timed(way) for _ in range(BLOCK)]
+            progress(BLOCK)
+            servers.check()
+    return {"ms": ms, "bytes": len(sample_bytes()), "observation_bytes": len(TEXT)}
+
+
+def _timed(way: Way) -> float:
+    began = time.perf_counter_ns()
+    way.trip(TEXT)
+    return (time.perf_counter_ns() - began) / 1e6
+
+
+def sample_bytes() -> bytes:
+    """The observation's message as it goes over the wire."""
+    welcome = Welcome.model_construct(session="s" * 32, epoch=1)
+    return encode_msgpack(Session(welcome).observe(TEXT))[0]

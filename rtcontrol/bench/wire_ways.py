@@ -1,0 +1,186 @@
+"""The round trips that `rtcontrol bench wire` compares: each class is one way from an observation to an answer."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Protocol, Self
+
+import zmq
+
+from rtcontrol.bridges.wire import PROTOCOL, decode_json, decode_msgpack, encode_json, encode_msgpack
+from rtcontrol.bridges.wire.messages import CallMessage, ErrorMessage, Hello, Message, Observe, Program, Welcome
+from rtcontrol.models.errors import UserError
+
+TIMEOUT_MS = 30_000
+
+
+class Way(Protocol):
+    """One round trip. `text` is the observation."""
+
+    def trip(self, text: str) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def hello(agent: str, **options: Any) -> Hello:
+    """A client-paced hello of the benchmark's."""
+    client = Program(name="bench", language="python")
+    named = {"pacing": "client", **options}
+    return Hello(protocol=list(PROTOCOL), client=client, t_client_ns=time.monotonic_ns(), agent=agent, **named)
+
+
+class Session:
+    """The client's side of a session, without a transport."""
+
+    def __init__(self, welcome: Message) -> None:
+        if not isinstance(welcome, Welcome):
+            raise UserError(f"The server answered {welcome}.", "Look at the server's own lines above.")
+        self.welcome = welcome
+        self._seq = 0
+
+    def observe(self, text: str) -> Observe:
+        self._seq += 1
+        token, epoch = self.welcome.session, self.welcome.epoch
+        return Observe(session=token, seq=self._seq, epoch=epoch, t_ns=time.monotonic_ns(), text=text)
+
+    def answered(self, message: Message) -> bool:
+        """Whether this is the last observation's call. UserError for an error of the server's."""
+        if isinstance(message, ErrorMessage):
+            raise UserError(f"The server refused an observation: {message.message}", message.remedy)
+        return isinstance(message, CallMessage) and message.seq_obs == self._seq
+
+
+class Echo:
+    """The floor: a bare DEALER to a bare ROUTER, which sends the same bytes back; nothing is packed or read."""
+
+    def __init__(self, endpoint: str, body: bytes) -> None:
+        self._socket, self._body = dealer(endpoint), body
+
+    def trip(self, text: str) -> None:
+        self._socket.send(self._body)
+        self._socket.recv()
+
+    def close(self) -> None:
+        self._socket.close(0)
+
+
+class ZeroMQ:
+    """Protocol 1.0, msgpack over ZeroMQ."""
+
+    def __init__(self, endpoint: str, first: Hello) -> None:
+        self._socket = dealer(endpoint)
+        self._socket.send_multipart(encode_msgpack(first))
+        self._session = Session(self._receive())
+
+    def trip(self, text: str) -> None:
+        self._socket.send_multipart(encode_msgpack(self._session.observe(text)), copy=True)
+        while not self._session.answered(self._receive()):
+            pass
+
+    def _receive(self) -> Message:
+        return decode_msgpack(self._socket.recv_multipart())
+
+    def close(self) -> None:
+        self._socket.close(0)
+
+
+class WebSocket:
+    """Protocol 1.0, JSON over WebSocket."""
+
+    def __init__(self, url: str, first: Hello) -> None:
+        from websockets.sync.client import connect
+
+        self._socket = connect(url, compression=None)
+        self._socket.send(encode_json(first))
+        self._session = Session(self._receive())
+
+    def trip(self, text: str) -> None:
+        self._socket.send(encode_json(self._session.observe(text)))
+        while not self._session.answered(self._receive()):
+            pass
+
+    def _receive(self) -> Message:
+        return decode_json(self._socket.recv(TIMEOUT_MS / 1e3))
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+class HTTP:
+    """`POST /v1/function_call` on a connection that is kept."""
+
+    def __init__(self, url: str, tools: list[dict[str, Any]], instruction: str) -> None:
+        import httpx
+
+        self._client = httpx.Client(base_url=url, timeout=TIMEOUT_MS / 1e3)
+        self._body = {"messages": [{"role": "user", "content": instruction}], "tools": tools}
+
+    def trip(self, text: str) -> None:
+        answer = self._client.post("/v1/function_call", json={**self._body, "environment": [text]}).json()
+        if not answer.get("success"):
+            raise UserError(f"The server refused a function call: {answer.get('error')}", "Look at its lines above.")
+
+    def close(self) -> None:
+        self._client.close()
+
+
+class OpenPI:
+    """openpi's own client against an echo server: WebSocket and msgpack, no session, no stamps."""
+
+    def __init__(self, port: int) -> None:
+        from openpi_client.websocket_client_policy import WebsocketClientPolicy
+
+        self._policy = WebsocketClientPolicy("127.0.0.1", port)
+
+    def trip(self, text: str) -> None:
+        self._policy.infer({"prompt": text})
+
+    def close(self) -> None:
+        self._policy._ws.close()
+
+
+def dealer(endpoint: str) -> zmq.Socket[bytes]:
+    """A connected DEALER that gives up after `TIMEOUT_MS`."""
+    made: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.DEALER)
+    made.linger, made.rcvtimeo, made.sndtimeo = 0, TIMEOUT_MS, TIMEOUT_MS
+    made.connect(endpoint)
+    return made
+
+
+class Servers:
+    """The processes that a benchmark starts; all end with the `with` block."""
+
+    def __init__(self) -> None:
+        self._processes: list[Any] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def start(self, arguments: list[str]) -> None:
+        """Run `python ARGUMENTS`; its output is shown only if it ends by itself."""
+        import subprocess
+        import sys
+
+        process = subprocess.Popen(
+            [sys.executable, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
+        )
+        self._processes.append(process)
+
+    def check(self) -> None:
+        """UserError when one has ended."""
+        for process in self._processes:
+            if process.poll() is not None:
+                said = process.stdout.read().decode(errors="replace").strip().splitlines()
+                raise UserError(f"A server of the benchmark ended: {' '.join(said[-3:])}", "Run with --debug.")
+
+    def __exit__(self, *exc: object) -> None:
+        import subprocess
+
+        for process in self._processes:
+            process.terminate()
+        for process in self._processes:
+            try:
+                process.communicate(timeout=20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.communicate()
