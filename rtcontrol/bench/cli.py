@@ -154,6 +154,42 @@ def wire(
         console.print(f"Raw milliseconds: {json_file}")
 
 
+@app.command()
+def load(
+    clients: Annotated[int, typer.Option(min=1, max=500, help="Server-paced clients at once.")] = 8,
+    hz: Annotated[float, typer.Option(min=0.1, max=1000, help="Rate of each client's loop.")] = 16.0,
+    seconds: Annotated[float, typer.Option(min=1, help="How long to count, after 2 s of warm-up.")] = 30.0,
+    model: Annotated[str, typer.Option(help="noop (the null decoder), random, or a checkpoint.")] = "noop",
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures here.")] = None,
+) -> None:
+    """Many clients of one server: every tick's call is counted, those that never came, and the misses by cause.
+
+    Examples:
+
+      rtcontrol bench load --clients 50 --hz 2
+
+      rtcontrol bench load --clients 8 --hz 16 --model lander
+    """
+    from rtcontrol.bench.load import load as bench_load
+    from rtcontrol.machine import describe
+    from rtcontrol.report import percentiles
+
+    check_writable(json_file)
+    console = Console()
+    with Progress(console=console, transient=True) as bar:
+        task = bar.add_task(f"{clients} clients at {hz:g} Hz", total=seconds)
+        found = bench_load(clients, hz, seconds, model, lambda s: bar.advance(task, s))
+    way = percentiles(found["way_ms"])
+    console.print(
+        f"{clients} clients at {hz:g} Hz for {seconds:g} s, {model}: {found['calls']} calls "
+        f"(about {found['expected']} due), {found['missing']} never came"
+    )
+    console.print(f"status {found['status']}, misses by cause {found['misses_by_cause'] or 'none'}")
+    console.print(f"call sent to call received: p50 {way['p50']} ms, p99 {way['p99']}, max {way['max']}")
+    if json_file:
+        json_file.write_text(json.dumps({**found, "figures": way, "machine": describe()}) + "\n")
+
+
 def check_writable(path: Path | None) -> None:
     """Refuse, before anything is measured, a file that could not be written after."""
     if path is None:

@@ -1,0 +1,142 @@
+"""`rtcontrol bench load`: many server-paced clients of one server, and what each of them got."""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import zmq
+
+from rtcontrol.bench.wire import TEXT, free_port, wait_for
+from rtcontrol.bench.wire_ways import Servers, dealer, hello
+from rtcontrol.bridges.wire import decode_msgpack, encode_msgpack
+from rtcontrol.bridges.wire.messages import CallMessage, Message, Observe, Ping, Pong, Welcome
+from rtcontrol.models.errors import UserError
+
+
+class Client:
+    """One server-paced client: it observes twice a period and counts what it is told."""
+
+    def __init__(self, endpoint: str, hz: float) -> None:
+        self.socket = dealer(endpoint)
+        self._period_s = 0.5 / hz
+        self.due = time.monotonic()
+        self._welcome: Welcome | None = None
+        self._seq = 0
+        self.ticks: list[int] = []
+        self.status: Counter[str] = Counter()
+        self.causes: Counter[str] = Counter()
+        self.way_ms: list[float] = []
+        self.socket.send_multipart(encode_msgpack(hello("lander", pacing="server", hz=hz)))
+
+    @property
+    def ready(self) -> bool:
+        return self._welcome is not None
+
+    def observe(self) -> None:
+        self.due += self._period_s
+        if self._welcome is None:
+            return
+        self._seq += 1
+        token, epoch = self._welcome.session, self._welcome.epoch
+        seen = Observe(session=token, seq=self._seq, epoch=epoch, t_ns=time.monotonic_ns(), text=TEXT)
+        self.socket.send_multipart(encode_msgpack(seen))
+
+    def receive(self) -> None:
+        while self.socket.getsockopt(zmq.EVENTS) & zmq.POLLIN:
+            self._take(decode_msgpack(self.socket.recv_multipart()))
+
+    def _take(self, message: Message) -> None:
+        now = time.monotonic_ns()
+        if isinstance(message, Welcome):
+            self._welcome = message
+        elif isinstance(message, CallMessage):
+            self.ticks.append(message.tick)
+            self.status[message.status] += 1
+            self.way_ms.append((now - message.t_server_ns) / 1e6)
+            if message.cause is not None:
+                self.causes[message.cause] += 1
+        elif isinstance(message, Ping):
+            pong = Pong(id=message.id, t_ping_ns=message.t_ns, t_received_ns=now, t_sent_ns=now)
+            self.socket.send_multipart(encode_msgpack(pong))
+        elif message.type in ("error", "bye"):
+            raise UserError(f"The server said {message}.", "Look at `rtcontrol serve` by hand.")
+
+    def forget(self) -> None:
+        """What was counted until now was the warm-up."""
+        self.ticks, self.way_ms = [], []
+        self.status.clear()
+        self.causes.clear()
+
+    @property
+    def missing(self) -> int:
+        """Ticks whose call never came."""
+        return self.ticks[-1] - self.ticks[0] + 1 - len(set(self.ticks)) if self.ticks else 0
+
+
+def load(clients: int, hz: float, seconds: float, model: str, step: Callable[[float], None]) -> dict[str, Any]:
+    """Counts over all clients after a warm-up of two seconds; times are milliseconds from the call's departure to its
+    arrival (one machine, one clock)."""
+    port = free_port()
+    endpoint = f"tcp://127.0.0.1:{port}"
+    with Servers() as servers:
+        servers.start(["-m", "rtcontrol", "serve", "--model", model, "--bind", endpoint])
+        wait_for(port, servers)
+        made = [Client(endpoint, hz) for _ in range(clients)]
+        poller = zmq.Poller()
+        for client in made:
+            poller.register(client.socket, zmq.POLLIN)
+        by_socket = {client.socket: client for client in made}
+        _until(made, poller, by_socket, lambda: all(c.ready for c in made), 120.0, lambda s: servers.check())
+        if not all(c.ready for c in made):
+            raise UserError("Not every client was welcomed in 120 s.", "Give fewer --clients.")
+        _until(made, poller, by_socket, lambda: False, 2.0, lambda s: None)
+        for client in made:
+            client.forget()
+        _until(made, poller, by_socket, lambda: False, seconds, step)
+        servers.check()
+        for client in made:
+            client.socket.close(0)
+    status, causes = sum((c.status for c in made), Counter()), sum((c.causes for c in made), Counter())
+    return {
+        "clients": clients,
+        "hz": hz,
+        "seconds": seconds,
+        "model": model,
+        "calls": sum(len(c.ticks) for c in made),
+        "expected": round(clients * hz * seconds),
+        "missing": sum(c.missing for c in made),
+        "status": dict(status),
+        "misses_by_cause": dict(causes),
+        "way_ms": [ms for c in made for ms in c.way_ms],
+    }
+
+
+def _until(
+    clients: list[Client],
+    poller: zmq.Poller,
+    by_socket: dict[Any, Client],
+    done: Callable[[], bool],
+    seconds: float,
+    step: Callable[[float], None],
+) -> None:
+    order = [(client.due, n) for n, client in enumerate(clients)]
+    heapq.heapify(order)
+    began = time.monotonic()
+    told = 0.0
+    while not done() and (elapsed := time.monotonic() - began) < seconds:
+        if elapsed - told >= 0.5:
+            step(elapsed - told)
+            told = elapsed
+        wait_ms = max(0, int(1e3 * (order[0][0] - time.monotonic())))
+        for sock, _ in poller.poll(min(wait_ms, 100)):
+            by_socket[sock].receive()
+        while order[0][0] <= time.monotonic():
+            _, n = heapq.heappop(order)
+            clients[n].observe()
+            # A load generator that was late must not send a burst.
+            clients[n].due = max(clients[n].due, time.monotonic())
+            heapq.heappush(order, (clients[n].due, n))
