@@ -11,8 +11,8 @@ import torch
 from rtcontrol.models.engines.lean import LeanModel
 from rtcontrol.models.errors import UserError
 
-MASKS_KEPT = 64
-MASK_CELLS = 1 << 18  # larger masks (a long new prompt) are rare and would not stay small in memory
+MASKS_KEPT = 32
+MASK_CELLS = 1 << 19  # larger masks (a long new prompt) are rare and would not stay small in memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,4 +118,5 @@ class PackedSequence:
             row[[prompt + a for a in node.ancestors]] = True
             row[past + fresh + i] = True
         bias = np.where(see, np.float32(0), np.float32(-np.inf))
-        return torch.from_numpy(bias)[None, None].to(self.model.device, self.model.dtype)
+        mask = torch.from_numpy(bias)[None, None].to(self.model.device, self.model.dtype)
+        return self.model.grouped(mask) if mask.numel() * self.model.group <= MASK_CELLS else mask

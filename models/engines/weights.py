@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
+from rtcontrol.models.engines.linear import Linear
 from rtcontrol.models.errors import UserError
 
 ARCHITECTURES = ("qwen2", "qwen3", "llama")
@@ -183,15 +184,13 @@ class Layer:
     """One transformer block; `qkv` [(heads + 2 kv_heads) * head_dim, hidden], `gate_up` [2 * intermediate, hidden]."""
 
     input_norm: torch.Tensor
-    qkv: torch.Tensor
-    qkv_bias: torch.Tensor | None
+    qkv: Linear
     q_norm: torch.Tensor | None
     k_norm: torch.Tensor | None
-    out: torch.Tensor
-    out_bias: torch.Tensor | None
+    out: Linear
     post_norm: torch.Tensor
-    gate_up: torch.Tensor
-    down: torch.Tensor
+    gate_up: Linear
+    down: Linear
 
 
 @dataclass(frozen=True)
@@ -207,8 +206,9 @@ class Weights:
     def parameters(self) -> int:
         tensors = [self.embedding, self.norm, *([] if self.lm_head is self.embedding else [self.lm_head])]
         for layer in self.layers:
-            tensors += [t for t in vars(layer).values() if t is not None]
-        return sum(t.numel() for t in tensors)
+            tensors += [t for t in vars(layer).values() if isinstance(t, torch.Tensor)]
+        linears = [t for layer in self.layers for t in vars(layer).values() if isinstance(t, Linear)]
+        return sum(t.numel() for t in tensors) + sum(t.numel for t in linears)
 
 
 def load_weights(folder: Path, config: ModelConfig, dtype: torch.dtype, device: torch.device) -> Weights:
@@ -229,15 +229,16 @@ def load_weights(folder: Path, config: ModelConfig, dtype: torch.dtype, device: 
         layers.append(
             Layer(
                 get(f"{at}input_layernorm.weight"),
-                torch.cat([get(f"{attention}{p}_proj.weight") for p in "qkv"]),
-                torch.cat([get(f"{attention}{p}_proj.bias") for p in "qkv"]) if bias else None,
+                Linear(
+                    torch.cat([get(f"{attention}{p}_proj.weight") for p in "qkv"]),
+                    torch.cat([get(f"{attention}{p}_proj.bias") for p in "qkv"]) if bias else None,
+                ),
                 optional(f"{attention}q_norm.weight"),
                 optional(f"{attention}k_norm.weight"),
-                get(f"{attention}o_proj.weight"),
-                optional(f"{attention}o_proj.bias"),
+                Linear(get(f"{attention}o_proj.weight"), optional(f"{attention}o_proj.bias")),
                 get(f"{at}post_attention_layernorm.weight"),
-                torch.cat([get(f"{mlp}gate_proj.weight"), get(f"{mlp}up_proj.weight")]),
-                get(f"{mlp}down_proj.weight"),
+                Linear(torch.cat([get(f"{mlp}gate_proj.weight"), get(f"{mlp}up_proj.weight")])),
+                Linear(get(f"{mlp}down_proj.weight")),
             )
         )
     embedding = get("model.embed_tokens.weight")
