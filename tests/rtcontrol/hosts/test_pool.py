@@ -1,0 +1,230 @@
+"""Decoder pools with real threads, a real Ray actor and real small checkpoints."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from rtcontrol.hosts.base import DecisionReply, DecisionRequest, Host
+from rtcontrol.hosts.deciders import NoopSource
+from rtcontrol.hosts.pool import DecoderPool, InlinePool, Rota
+from rtcontrol.hosts.pool_inprocess import InProcessPool
+from rtcontrol.models.errors import UserError
+
+
+def naming(name: str, build: str = "") -> Any:
+    """A source whose deciders call the function `name`, made of local classes, which Ray carries by value; `build` is
+    seconds to sleep, or "user" or "bug"."""
+
+    from rtcontrol.models.call import Call, Decision
+    from rtcontrol.models.errors import UserError
+
+    class Naming:
+        def build(self) -> Naming:
+            import time
+
+            if build == "user":
+                raise UserError("No such checkpoint.", "Give another.")
+            if build == "bug":
+                raise ZeroDivisionError("oops")
+            time.sleep(float(build or 0))
+            return self
+
+        def decide(self, request: DecisionRequest) -> Decision:
+            import time
+
+            if request.instruction == "fail":
+                raise ValueError("cannot")
+            if request.instruction.startswith("sleep"):
+                time.sleep(float(request.instruction.split()[1]))
+            return Decision(Call(name, {"at": request.observation}))
+
+        def info(self) -> dict[str, Any]:
+            return {"model": name}
+
+    return Naming()
+
+
+def request(tick: int, instruction: str = "go") -> DecisionRequest:
+    return DecisionRequest(tick, 1, f"x {tick}", instruction, ("push(force=1)",))
+
+
+def reply_of(host: Host, seconds: float = 10.0) -> DecisionReply:
+    give_up = time.monotonic() + seconds
+    while time.monotonic() < give_up:
+        if (reply := host.wait(50_000_000)) is not None:
+            return reply
+    raise AssertionError("no reply")
+
+
+def called(host: Host, tick: int, instruction: str = "go") -> str:
+    host.submit(request(tick, instruction))
+    reply = reply_of(host)
+    assert (reply.tick, reply.error) == (tick, None)
+    assert reply.decision is not None and reply.decision.call is not None
+    return reply.decision.call.text()
+
+
+def wait_until(true: Callable[[], bool], seconds: float) -> None:
+    give_up = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < give_up
+        time.sleep(0.005)
+
+
+@pytest.fixture(params=["inprocess"])
+def pool(request: pytest.FixtureRequest) -> Iterator[DecoderPool]:
+    made = InProcessPool()
+    made.start()
+    yield made
+    made.close()
+
+
+def test_each_session_has_its_own_decider(pool: DecoderPool) -> None:
+    left, right = pool.open("a", naming("left")), pool.open("b", naming("right"))
+    try:
+        assert (left.start(), right.start()) == ({"model": "left"}, {"model": "right"})
+        left.submit(request(7))
+        right.submit(request(7))
+        for host, name in ((right, "right"), (left, "left")):
+            decision = reply_of(host).decision
+            assert decision is not None and decision.call is not None
+            assert decision.call.text() == f'{name}(at="x 7")'
+    finally:
+        left.close()
+        right.close()
+
+
+def test_an_error_costs_its_own_tick_only(pool: DecoderPool) -> None:
+    host, other = pool.open("a", naming("left")), pool.open("b", naming("right"))
+    host.submit(request(1, "fail"))
+    assert reply_of(host).error == "ValueError: cannot"
+    assert called(host, 2) == 'left(at="x 2")'
+    assert called(other, 2) == 'right(at="x 2")'
+    host.close()
+    other.close()
+
+
+def test_newest_request_wins_and_a_busy_session_delays_another_by_one_decision(pool: DecoderPool) -> None:
+    busy, quiet = pool.open("a", naming("busy")), pool.open("b", naming("quiet"))
+    busy.submit(request(1, "sleep 0.3"))
+    time.sleep(0.1)
+    busy.submit(request(2, "sleep 0.3"))
+    quiet.submit(request(1))
+    for tick in range(3, 6):
+        busy.submit(request(tick, "sleep 0.3"))
+    # The busy session began to wait first, with the newest of its requests; then it is the quiet one's turn.
+    assert reply_of(busy).tick == 1
+    assert reply_of(busy).tick == 5
+    busy.submit(request(6, "sleep 1.0"))
+    assert reply_of(quiet, 0.5).tick == 1
+    assert reply_of(busy).tick == 6
+    assert quiet.wait(0) is None
+    busy.close()
+    quiet.close()
+
+
+def test_cancelled_before_its_turn_is_not_decided(pool: DecoderPool) -> None:
+    busy, other = pool.open("a", naming("busy")), pool.open("b", naming("other"))
+    busy.submit(request(1, "sleep 0.3"))
+    time.sleep(0.1)
+    other.submit(request(1, "sleep 5"))
+    other.cancel(1)
+    assert reply_of(busy).tick == 1
+    assert called(other, 2) == 'other(at="x 2")'
+    busy.close()
+    other.close()
+
+
+def test_rota_keeps_the_place_of_a_session_that_gives_requests_up() -> None:
+    rota = Rota()
+    rota.put("hasty", request(1))
+    rota.put("patient", request(1))
+    rota.cancel("hasty", 1)
+    rota.put("hasty", request(2))
+    taken = [rota.take(), rota.take(), rota.take()]
+    assert [(t[0], t[1].tick) for t in taken if t] == [("hasty", 2), ("patient", 1)]
+    rota.put("hasty", request(3))
+    rota.put("patient", request(2))
+    rota.cancel("hasty", 2)  # another's tick, or one long gone
+    rota.remove("patient")
+    taken = [rota.take(), rota.take()]
+    assert [(t[0], t[1].tick) for t in taken if t] == [("hasty", 3)]
+
+
+def test_opening_a_session_holds_up_nobody(pool: DecoderPool) -> None:
+    host = pool.open("a", naming("left"))
+    slow: list[Host] = []
+    opener = threading.Thread(target=lambda: slow.append(pool.open("b", naming("slow", "1.5"))))
+    opener.start()
+    decided = 0
+    while opener.is_alive():
+        called(host, decided)
+        decided += 1
+    assert decided > 20
+    assert called(slow[0], 1) == 'slow(at="x 1")'
+    host.close()
+    slow[0].close()
+
+
+@pytest.mark.parametrize(("fault", "says"), [("user", "No such checkpoint"), ("bug", "oops")])
+def test_a_decider_that_cannot_be_made_leaves_the_others_alone(pool: DecoderPool, fault: str, says: str) -> None:
+    host = pool.open("a", naming("left"))
+    with pytest.raises(UserError, match=says):
+        pool.open("b", naming("right", fault))
+    assert called(host, 1) == 'left(at="x 1")'
+    host.close()
+
+
+def test_a_closed_session_gets_no_reply_and_the_others_do(pool: DecoderPool) -> None:
+    host, other = pool.open("a", naming("left")), pool.open("b", naming("right"))
+    host.submit(request(1, "sleep 0.2"))
+    host.close()
+    host.close()
+    assert not host.alive()
+    assert called(other, 1) == 'right(at="x 1")'
+    other.close()
+
+
+def test_a_session_may_be_opened_again_under_its_name(pool: DecoderPool) -> None:
+    first = pool.open("a", naming("left"))
+    second = pool.open("a", naming("right"))
+    first.close()
+    assert called(second, 1) == 'right(at="x 1")'
+    second.close()
+
+
+def test_inline_decides_on_the_callers_thread() -> None:
+    pool = InlinePool()
+    pool.start()
+    host = pool.open("a", NoopSource())
+    assert host.start()["model"] == "noop"
+    host.submit(request(3))
+    reply = host.wait(0)
+    assert reply is not None and reply.tick == 3 and reply.decision is not None and reply.decision.call is None
+    began = time.monotonic()
+    assert host.wait(20_000_000) is None
+    assert time.monotonic() - began >= 0.02
+    host.close()
+    assert not host.alive()
+
+
+@pytest.mark.parametrize("kind", [InlinePool, InProcessPool])
+def test_no_more_sessions_than_the_limit(kind: type[InlinePool] | type[InProcessPool]) -> None:
+    pool = kind(limit=2)
+    pool.start()
+    hosts = [pool.open("a", naming("left")), pool.open("b", naming("right"))]
+    with pytest.raises(UserError, match="2 open sessions"):
+        pool.open("c", naming("third"))
+    hosts[0].close()
+    hosts[0].close()
+    with pytest.raises(UserError, match="No such checkpoint"):
+        pool.open("c", naming("third", "user"))
+    pool.open("c", naming("third"))
+    with pytest.raises(UserError, match="2 open sessions"):
+        pool.open("d", naming("fourth"))
+    pool.close()
