@@ -2,6 +2,19 @@
 
 from rtcontrol.agents.agent import Agent, Fallback
 from rtcontrol.agents.domains import Doc, Group, OneOf, Range, Text
-from rtcontrol.agents.tool import InvalidCall, Tool, Tools, tool
+from rtcontrol.agents.tool import InvalidCall, Tool, Tools, remote_tool, tool
 
-__all__ = ["Agent", "Doc", "Fallback", "Group", "InvalidCall", "OneOf", "Range", "Text", "Tool", "Tools", "tool"]
+__all__ = [
+    "Agent",
+    "Doc",
+    "Fallback",
+    "Group",
+    "InvalidCall",
+    "OneOf",
+    "Range",
+    "Text",
+    "Tool",
+    "Tools",
+    "remote_tool",
+    "tool",
+]

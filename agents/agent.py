@@ -13,9 +13,12 @@ from rtcontrol.models.errors import UserError
 
 @dataclass(frozen=True)
 class Fallback:
-    """What acts when a decision misses its deadline: hold the last call at most `hold_ms`, then `safe_call`."""
+    """What acts when a decision misses its deadline: hold the last call at most `hold_ms`, then `safe_call`.
 
-    safe_call: Call
+    None where the world has a safe state of its own and only needs to be told (a client of the wire, say).
+    """
+
+    safe_call: Call | None
     hold_ms: float = 500.0
 
 
@@ -40,7 +43,8 @@ class Agent:
 
     def __post_init__(self) -> None:
         try:
-            self.tools.validate(self.fallback.safe_call)
+            if self.fallback.safe_call is not None:
+                self.tools.validate(self.fallback.safe_call)
         except InvalidCall as error:
             raise UserError(
                 f"Agent {self.name}: its safe call is illegal ({error}).", "Correct its fallback."

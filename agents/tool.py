@@ -82,6 +82,22 @@ def tool(function: Callable[..., Any]) -> Tool:
     return Tool(schema, function, adapters)
 
 
+def remote_tool(definition: Mapping[str, Any]) -> Tool:
+    """A tool of an OpenAI-style definition, executed elsewhere: calling it raises. Arguments stay plain JSON values.
+
+    Raises UserError naming tool, parameter and remedy for a definition that is none.
+    """
+    schema = ToolSchema.from_openai(definition)
+
+    def function(**arguments: Any) -> None:
+        raise RuntimeError(f"The tool {schema.name} is executed by the client that defined it.")
+
+    return Tool(schema, function, {p.name: _ANYTHING for p in schema.parameters})
+
+
+_ANYTHING: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(Any)
+
+
 def _plain(value: Any, where: str) -> Any:
     try:
         return pydantic.TypeAdapter(type(value)).dump_python(value, mode="json")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from rtcontrol.models.call import Call
 
@@ -90,3 +90,40 @@ class Environment(Protocol):
     def instruct(self, text: str) -> None: ...
 
     def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Emission:
+    """What became of a tick. `fresh`: a new decision (`call` is None where it leaves the call in force); `held`: the
+    call in force goes on; `safe`: the safe call (None where the agent has none).
+
+    `seq` is that of the observation that was looked at (-1: none), `deadline_ns` CLOCK_MONOTONIC, `cause` the miss's,
+    `error` what the agent or the decider said.
+    """
+
+    tick: int
+    epoch: int
+    seq: int
+    deadline_ns: int
+    status: Literal["fresh", "held", "safe"]
+    call: Call | None = None
+    confidence: float | None = None
+    decide_ns: int | None = None
+    cause: str | None = None
+    error: str | None = None
+
+
+@runtime_checkable
+class Emitting(Protocol):
+    """An environment that wants to be told every tick's outcome, in order and from the loop's thread: exactly one
+    emission a tick, and one more `safe` when a hold ends between two ticks or the run is over."""
+
+    def emit(self, emission: Emission) -> None: ...
+
+
+@runtime_checkable
+class Acknowledging(Protocol):
+    """An environment that tells which calls were really executed."""
+
+    def acknowledged(self) -> Sequence[Call] | None:
+        """Those of this epoch since the last time, in order; None: take a call for executed once it was sent."""

@@ -18,7 +18,7 @@ from rtcontrol.models.decider import ENGINES
 from rtcontrol.models.errors import UserError
 
 # Groups of commands that live in modules of their own, imported when first looked at.
-LAZY = {"models": "rtcontrol.models_cli", "bench": "rtcontrol.bench.cli"}
+LAZY = {"models": "rtcontrol.models_cli", "bench": "rtcontrol.bench.cli", "keys": "rtcontrol.keys_cli"}
 
 RUN_EXAMPLES = """Fly an agent in an environment at a fixed rate, and report every tick.
 
@@ -197,7 +197,8 @@ def agents() -> None:
         for t in one.tools:
             parameters = ", ".join(p.name for p in t.schema.parameters)
             print(f"    {t.name}({parameters}): {t.schema.description}")
-        print(f"    safe call {one.fallback.safe_call.text()} after {one.fallback.hold_ms:g} ms of hold")
+        safe = one.fallback.safe_call
+        print(f"    safe call {safe.text() if safe else 'none'} after {one.fallback.hold_ms:g} ms of hold")
 
 
 @app.command()

@@ -81,8 +81,10 @@ class WallClock:
 
     enforced = True
 
-    def __init__(self, period_ns: int) -> None:
+    def __init__(self, period_ns: int, spin_ns: int = SPIN_NS) -> None:
+        """Polls the last `spin_ns` before a release; 0 where many loops share one process."""
         self._rate = RateClock(period_ns)
+        self._spin_ns = spin_ns
 
     def start(self) -> tuple[int, int]:
         t0_ns = time.monotonic_ns() + min(LEAD_NS, self._rate.period_ns)
@@ -95,9 +97,9 @@ class WallClock:
         now = started
         while now < until:
             left = until - now
-            if left > SPIN_NS:
+            if left > self._spin_ns:
                 # Sleeping in the host's wait: a reply ends the sleep.
-                reply = host.wait(min(left - SPIN_NS, MAX_SLEEP_NS))
+                reply = host.wait(min(left - self._spin_ns, MAX_SLEEP_NS))
             else:
                 reply = host.wait(0) if in_flight else None
             if reply is not None:
@@ -164,3 +166,46 @@ class LockstepClock:
     def slack_ns(self) -> int:
         # Time costs nothing here.
         return 1_000_000_000
+
+
+class ArrivalClock:
+    """Each observation that arrives is a release, in order: one decision for each, however long it takes.
+
+    Deadlines are counted, not enforced: whoever sends observations at its own pace waits for the answer. `arrival`
+    waits at most so many nanoseconds for the next one and gives its instant, or None. Holds are measured in periods.
+    """
+
+    enforced = False
+
+    def __init__(self, period_ns: int, arrival: Callable[[int], int | None]) -> None:
+        self._period_ns = period_ns
+        self._arrival = arrival
+        self._k = -1
+        self._arrived_ns: int | None = None
+
+    def start(self) -> tuple[int, int]:
+        self._k, self._arrived_ns = -1, None
+        return time.monotonic_ns(), 0
+
+    def wait(self, event_ns: int | None, host: Host, in_flight: bool) -> DecisionReply | None:
+        if in_flight:
+            return host.wait(MAX_SLEEP_NS)
+        if self._arrived_ns is None:
+            self._arrived_ns = self._arrival(MAX_SLEEP_NS)
+        return None
+
+    def due(self, now_ns: int) -> bool:
+        return self._arrived_ns is not None
+
+    def take(self, now_ns: int) -> tuple[int, int, int]:
+        arrived_ns = now_ns if self._arrived_ns is None else self._arrived_ns
+        self._arrived_ns = None
+        self._k += 1
+        return self._k, arrived_ns, 0
+
+    def effective_ns(self) -> int:
+        return (self._k + 1) * self._period_ns
+
+    def slack_ns(self) -> int:
+        # The next one may be there already.
+        return 0

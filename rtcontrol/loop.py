@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 from rtcontrol.act import act
 from rtcontrol.agents import Agent, InvalidCall
 from rtcontrol.clock import LockstepClock, LoopClock, WallClock
-from rtcontrol.config import RunConfig, plain_text
+from rtcontrol.config import RunConfig
 from rtcontrol.deadline import Cause, Tick, pause_share_ns
 from rtcontrol.envs.base import Environment, Observation
 from rtcontrol.fallback import FallbackPolicy
 from rtcontrol.hosts.base import DecisionReply, DecisionRequest, Host
 from rtcontrol.instructions import Instructions
+from rtcontrol.look import Look
 from rtcontrol.models.call import Call
 from rtcontrol.pause import PauseWatch
-from rtcontrol.realtime import SlackCollector, favours, lock_memory
+from rtcontrol.realtime import Collector, SlackCollector, favours, lock_memory
 from rtcontrol.record import Recorder
 from rtcontrol.settle import Settlement
 from rtcontrol.warmup import Warmup, first_look, warm_up
@@ -34,6 +35,7 @@ class ControlLoop:
     The next event is the earliest of: the next release, a deadline in flight, the end of a hold, a reply. Everything
     happens on the thread that calls `run`, but `instruct` and `stop`, which any thread (or signal handler) may call.
     `sample` is an observation to warm up with before the environment starts; `notify` takes plain lines for people.
+    `watch` and `collector` are for the whole process: whoever runs many loops in one gives them, already entered.
     """
 
     def __init__(
@@ -46,6 +48,9 @@ class ControlLoop:
         *,
         sample: Observation | None = None,
         notify: Callable[[str], None] = lambda line: None,
+        clock: LoopClock | None = None,
+        watch: PauseWatch | None = None,
+        collector: Collector | None = None,
     ) -> None:
         self.config, self.agent, self.env, self.host = config, agent, env, host
         self._recorder, self._sample, self._notify = recorder, sample, notify
@@ -54,22 +59,23 @@ class ControlLoop:
         self.ended_by: str | None = None
         self.phase = "not started"
         self.t_end_ns = 0
-        self._clock: LoopClock = (
+        self._clock: LoopClock = clock or (
             WallClock(config.period_ns) if config.clock == "wall" else LockstepClock(config.period_ns, env.advance)
         )
         hold_ms = config.hold_ms if config.hold_ms is not None else agent.fallback.hold_ms
         self._fallback = FallbackPolicy(config.on_miss, round(hold_ms * 1e6))
-        self._watch = PauseWatch(config.period_ns)
+        self._watch = watch or PauseWatch(config.period_ns)
+        self._watching = self._watch if watch is None else nullcontext()
+        self._collecting = SlackCollector() if collector is None else nullcontext(collector)
         self.book = Settlement(
             config, agent, env, host, recorder, self._fallback, self._watch, self._clock, notify, self.stop
         )
         self.ledger = self.book.ledger
         told = config.instruction if config.instruction is not None else agent.instruction
         self._instructions = Instructions(told, env, recorder, notify, self.book.t_s)
-        self._history: deque[str] = deque(maxlen=agent.history)
+        self._look = Look(agent, env)
         self._pending: dict[int, Tick] = {}
         self._late: dict[int, Tick] = {}
-        self._seq: int | None = None
         self._busy: tuple[int, int, Cause] = (0, 0, Cause.WAKE)
         self._world_started = False
         self._hurried = False
@@ -98,7 +104,7 @@ class ControlLoop:
             self._prepare()
             if self.ended_by is None:
                 # Their threads come before `favours`, which is for this thread alone.
-                with self._watch, SlackCollector() as collector:
+                with self._watching, self._collecting as collector:
                     self._launch()
                     self._fly(collector)
         except KeyboardInterrupt:
@@ -147,11 +153,11 @@ class ControlLoop:
         try:
             if self._world_started and self._hurried:
                 # The world may be what hangs: it gets its safe call if it takes it at once.
-                last = threading.Thread(target=self.book.execute_safe, args=("exit",), name="safe-call", daemon=True)
+                last = threading.Thread(target=self.book.leave, name="safe-call", daemon=True)
                 last.start()
                 last.join(HURRY_S)
             elif self._world_started:
-                self.book.execute_safe("exit")
+                self.book.leave()
                 self.book.note(self.env.episodes, self.host.events)
             # What is still in flight is no release: nobody waited for it until its deadline.
             t_s = self.book.t_s(self.t_end_ns) if self.book.t0_ns else 0.0
@@ -164,7 +170,7 @@ class ControlLoop:
 
     # -- the events ---------------------------------------------------------------------------------------------------
 
-    def _fly(self, collector: SlackCollector) -> None:
+    def _fly(self, collector: Collector) -> None:
         clock, host, config = self._clock, self.host, self.config
         self.phase = "running"
         self.book.t0_ns, began_ns = clock.start()
@@ -214,8 +220,8 @@ class ControlLoop:
         if seen is None:
             self.book.miss(tick, Cause.NO_OBSERVATION)
             return
-        self._look(tick, seen)
         enforced = self._clock.enforced
+        self._see(tick, seen)
         if enforced and now - seen.t_capture_ns > self.config.max_age_ns:
             self.book.miss(tick, Cause.STALE_OBSERVATION)
         elif not self.host.alive() or (enforced and time.monotonic_ns() > tick.deadline_ns):
@@ -238,24 +244,18 @@ class ControlLoop:
                 return
             self._pending[k] = tick
 
-    def _look(self, tick: Tick, seen: Observation) -> None:
-        tick.seq, tick.epoch, tick.capture_ns = seen.seq, seen.epoch, seen.t_capture_ns
-        if not self._clock.enforced:
-            # The world stood still since: what was seen before the first release is as fresh as at that release.
-            tick.capture_ns = max(tick.capture_ns, self.book.t0_ns)
-        tick.superseded = max(0, seen.seq - self._seq - 1) if self._seq is not None else 0
+    def _see(self, tick: Tick, seen: Observation) -> None:
+        # Where the world stands still, what was seen before the first release is as fresh as at that release.
+        self._look.at(tick, seen, 0 if self._clock.enforced else self.book.t0_ns)
         self.ledger.superseded += tick.superseded
-        self._seq = seen.seq
         if seen.epoch != self.book.epoch:
             self.book.epoch = seen.epoch
-            self._history.clear()
+            self._look.new_epoch()
             self.book.note(self.env.episodes, ())
             self._fallback.epoch(self._clock.effective_ns())
 
     def _request(self, k: int, seen: Observation) -> DecisionRequest:
-        text = plain_text(self.agent.observe(seen.data))
-        history = tuple(plain_text(call) for call in self._history)
-        return DecisionRequest(k, seen.epoch, text, self.instruction, history, seen.data)
+        return self._look.request(k, seen, self.instruction)
 
     def _expire(self) -> None:
         """What is over by now: deadlines, holds; in lockstep only decisions of a decoder that died."""
@@ -269,7 +269,8 @@ class ControlLoop:
                 del self._pending[tick.k]
                 self._wait_late(tick)
                 self.book.miss(tick, None)
-        self.book.fall_back(self._fallback.expire(self._clock.effective_ns()))
+        if self._clock.enforced or not self._pending:
+            self.book.expire()
 
     def _wait_late(self, tick: Tick) -> None:
         if self.config.late == "drop":
@@ -299,12 +300,14 @@ class ControlLoop:
             self.book.miss(tick, Cause.DECIDE, reply, error=reply.error)
         elif decision.call is None:
             self._fallback.renew(self._clock.effective_ns())
+            self.book.emit(tick, "fresh", reply=reply)
             self.book.settle(tick, reply, "null")
         elif min(decision.confidence.values(), default=1.0) < self.config.min_confidence:
             action = self._fallback.unsure(self._clock.effective_ns())
             self.book.settle(tick, reply, "held", call=decision.call)
-            self.book.fall_back(action)
+            self.book.fall_back(action, tick, reply=reply)
         elif tick.k < self.book.emitted_k:
+            self.book.emit(tick, "held", reply=reply)
             self.book.settle(tick, reply, "overtaken", call=decision.call)
         else:
             self._execute(tick, reply, decision.call)
@@ -324,11 +327,13 @@ class ControlLoop:
             if not late:
                 self.book.miss(tick, Cause.EXECUTE, reply, error=f"{type(error).__name__}: {error}", call=call)
             return False
+        if acted or not late:
+            self.book.emit(tick, "fresh" if acted else "held", call if acted else None, reply)
         ended = time.monotonic_ns()
         self._busy = (began, ended, Cause.EXECUTE)
         if acted:
             self._fallback.fresh_call(self._clock.effective_ns())
-            self._history.append(call.text())
+            self._look.sent(call)
             self.book.recent_calls.append(call.text())
         if not late:
             self.book.settle(tick, reply, "call" if acted else "epoch_over", call=call, began=began, ended=ended)

@@ -8,11 +8,17 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from typing import Self
+from typing import Protocol, Self
 
 MCL_CURRENT_FUTURE = 1 | 2
 # A thread that waits for the interpreter asks for it after this long; Python's own 5 ms would be felt at 16 Hz.
 SWITCH_INTERVAL_S = 0.0005
+
+
+class Collector(Protocol):
+    """Collects garbage when the loop has `slack_ns` to spare."""
+
+    def collect(self, slack_ns: int) -> None: ...
 
 
 class SlackCollector:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from rtcontrol.act import act
 from rtcontrol.agents import Agent
 from rtcontrol.clock import LoopClock
 from rtcontrol.config import RunConfig
 from rtcontrol.deadline import Cause, Ledger, Tick, attribute
-from rtcontrol.envs.base import Environment, Episode
+from rtcontrol.envs.base import Emission, Emitting, Environment, Episode
 from rtcontrol.fallback import Action, FallbackPolicy
 from rtcontrol.hosts.base import DecisionReply, Host, HostEvent
 from rtcontrol.models.call import Call
@@ -47,6 +47,8 @@ class Settlement:
         self._config, self._agent, self._env, self._host = config, agent, env, host
         self._recorder, self._fallback, self._watch, self._clock = recorder, fallback, watch, clock
         self._notify, self._stop = notify, stop
+        self._world = env if isinstance(env, Emitting) else None
+        self._last: Tick | None = None
         self.ledger = Ledger()
         self.t0_ns = 0
         self.epoch = -1
@@ -117,7 +119,7 @@ class Settlement:
         cause = attribute(tick, time.monotonic_ns(), self._watch, self._host, fault, reply)
         self.ledger.miss(cause)
         action = self._fallback.miss(self._clock.effective_ns())
-        self.fall_back(action)
+        self.fall_back(action, tick, cause, reply, error)
         line = self._line(tick, "miss", call)
         line["cause"], line["action"] = cause.value, action
         if reply is not None and fault is not None:
@@ -147,17 +149,75 @@ class Settlement:
             self.recent_ms.append(line["latency_ms"])
         self._recorder.write(line)
 
-    def fall_back(self, action: Action) -> None:
-        """Do what the fallback policy says."""
+    def fall_back(
+        self,
+        action: Action,
+        tick: Tick,
+        cause: Cause | None = None,
+        reply: DecisionReply | None = None,
+        error: str | None = None,
+    ) -> None:
+        """Do what the fallback policy says of this tick, and tell it."""
         if action == "stop":
             self._stop("miss")
         elif action == "safe":
             self.ledger.safe_calls += 1
             self.execute_safe("miss")
+        # "none": the safe call is in force since an earlier tick.
+        status: Literal["held", "safe"] = "held" if action == "hold" else "safe"
+        self.emit(tick, status, reply=reply, cause=cause, error=error)
+
+    def expire(self) -> None:
+        """The end of a hold between two ticks, if it is reached: the safe call acts, and is told."""
+        if self._fallback.expire(self._clock.effective_ns()) == "safe":
+            self.ledger.safe_calls += 1
+            self.execute_safe("miss")
+            self._emit_safe()
+
+    def leave(self) -> None:
+        """The run is over: the safe call acts, and is told."""
+        self.execute_safe("exit")
+        self._emit_safe()
+
+    def _emit_safe(self) -> None:
+        if self._last is not None:
+            self.emit(self._last, "safe")
+
+    def emit(
+        self,
+        tick: Tick,
+        status: Literal["fresh", "held", "safe"],
+        call: Call | None = None,
+        reply: DecisionReply | None = None,
+        cause: Cause | None = None,
+        error: str | None = None,
+    ) -> None:
+        """Tell the world what became of the tick, if it wants to know."""
+        self._last = tick
+        if self._world is None:
+            return
+        decision = None if reply is None else reply.decision
+        self._world.emit(
+            Emission(
+                tick.k,
+                tick.epoch,
+                tick.seq,
+                tick.deadline_ns,
+                status,
+                self._agent.fallback.safe_call if status == "safe" else call,
+                min(decision.confidence.values(), default=None) if decision is not None else None,
+                None if reply is None else reply.decide_ns,
+                None if cause is None else cause.value,
+                error,
+            )
+        )
 
     def execute_safe(self, why: str) -> None:
         """Execute the safe call in the epoch that is on; never raises."""
         call = self._agent.fallback.safe_call
+        if call is None:
+            self._recorder.write({"safe": None, "why": why, "t_s": self.t_s(time.monotonic_ns())})
+            return
         try:
             tools = self._agent.tools
             if not act(tools, self._env, call, self.epoch) and (seen := self._env.latest()) is not None:

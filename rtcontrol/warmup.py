@@ -94,8 +94,10 @@ def first_look(
 ) -> Observation | None:
     """The started world's first observation, None when it does not come in time."""
     give_up = time.monotonic() + config.first_observation_s
+    # An environment that waits for somebody wakes up when the observation comes.
+    pause = getattr(env, "await_first", lambda: time.sleep(0.002))
     while (first := env.latest()) is None and time.monotonic() < give_up and not stopped():
-        time.sleep(0.002)
+        pause()
     if first is None:
         notify(f"no observation within {config.first_observation_s:g} s: starting without one")
     return first
