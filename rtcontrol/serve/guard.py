@@ -1,0 +1,149 @@
+"""Who may reach the ROUTER socket: everybody on loopback, or the holders of listed CURVE keys; garbage never.
+
+Measured in libzmq 4.3.5: without `zap_domain` bytes that are no ZMTP 3 reach the application as messages, and a CURVE
+socket without an authenticator admits every key. Hence both are set here, in one place.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import zmq
+from zmq.auth.thread import ThreadAuthenticator
+
+from rtcontrol.bridges.wire import curve
+from rtcontrol.models.errors import UserError
+
+DOMAIN = "rtcontrol"
+REREAD_S = 0.25
+log = logging.getLogger(__name__)
+
+
+class Guard:
+    """Applies the rule to a socket before it is bound, and watches the allow-list while it is open."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], folder: Path | None) -> None:
+        self._folder = folder
+        self._pair: curve.KeyPair | None = None
+        self._auth: ThreadAuthenticator | None = None
+        self._list = _AllowList(folder) if folder else None
+        if folder is not None and self._list is not None:
+            try:
+                self._pair = curve.load_pair(folder / f"{curve.SERVER}.key_secret")
+            except curve.KeyFileError as error:
+                raise UserError(error.what, error.remedy) from None
+            if not self._list.names():
+                log.warning("No client's key is in %s yet: nobody can connect until `rtcontrol keys new NAME`.", folder)
+            # In a thread of its own: one in an event loop stalls every handshake while that loop is busy.
+            self._auth = ThreadAuthenticator(context, log=_quiet())
+            self._auth.start()
+            self._auth.configure_curve_callback(domain=DOMAIN, credentials_provider=self._list)
+
+    @classmethod
+    def for_endpoints(
+        cls, context: zmq.Context[zmq.Socket[bytes]], endpoints: Sequence[str], keys: Path | None
+    ) -> Guard:
+        """The guard for a socket that will be bound to these. One guard for each context.
+
+        Raises UserError: an endpoint beyond this machine and no keys; a folder without a server's key pair.
+        """
+        if keys is None and (public := [e for e in endpoints if not is_local(e)]):
+            port = urlsplit(public[0]).port or 5555
+            raise UserError(
+                f"--bind {public[0]} can be reached from other machines, and there are no keys.",
+                f"Make a key for each client and start with them: rtcontrol keys new NAME; rtcontrol serve --bind "
+                f"{public[0]} --keys {curve.default_folder()}. Or bind tcp://127.0.0.1:{port} and let the other "
+                f"machine tunnel: ssh -L {port}:127.0.0.1:{port} HOST.",
+            )
+        return cls(context, keys)
+
+    def apply(self, socket: zmq.Socket[bytes]) -> None:
+        """Set the socket's security options; call it before bind."""
+        socket.zap_domain = DOMAIN.encode()
+        if self._pair is not None:
+            socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
+            socket.curve_server = True
+            socket.curve_publickey = self._pair.public.encode()
+            socket.curve_secretkey = self._pair.secret.encode()
+
+    def allowed(self, key: str | None) -> bool:
+        """Whether the holder of this public key (Z85) may stay; a revoked one may not, within 0.25 s.
+
+        Without keys everybody may: the endpoint is local.
+        """
+        return self._list is None or (key is not None and self._list.has(key))
+
+    def name(self, key: str | None) -> str | None:
+        """The listed name of a public key, for logs."""
+        return self._list.name(key) if self._list is not None and key else None
+
+    def close(self) -> None:
+        if self._auth is not None:
+            self._auth.stop()
+            self._auth = None
+
+
+class _AllowList:
+    """The folder's public keys, reread when asked and older than REREAD_S."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._lock = threading.Lock()
+        self._by_key: dict[str, str] = {}
+        self._read_s = -1.0
+
+    def _now(self, fresh: bool) -> dict[str, str]:
+        with self._lock:
+            if fresh or time.monotonic() - self._read_s > REREAD_S:
+                self._by_key = {key: name for name, key in curve.clients(self._folder).items()}
+                self._read_s = time.monotonic()
+            return self._by_key
+
+    def names(self) -> list[str]:
+        return sorted(self._now(True).values())
+
+    def has(self, key: str) -> bool:
+        return key in self._now(False)
+
+    def name(self, key: str) -> str | None:
+        return self._now(False).get(key)
+
+    def callback(self, domain: str, key: bytes) -> bool:
+        """Called by pyzmq's authenticator for each handshake."""
+        public = key.decode("ascii", "replace")
+        name = self._now(False).get(public)
+        if name is None:
+            log.warning("Refused a client whose key (fingerprint %s) is not listed.", curve.fingerprint(public))
+        else:
+            log.info("Admitted %s (fingerprint %s).", name, curve.fingerprint(public))
+        return name is not None
+
+
+def is_local(endpoint: str) -> bool:
+    """Whether nothing outside this machine can reach the endpoint."""
+    scheme, _, rest = endpoint.partition("://")
+    if scheme in ("ipc", "inproc"):
+        return True
+    if scheme != "tcp":
+        return False
+    # A source address may stand before the semicolon.
+    host = rest.split(";")[-1].rpartition(":")[0].strip("[]")
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.split("%")[0]).is_loopback
+    except ValueError:
+        return False  # a name or an interface, `*` included: not known to be local
+
+
+def _quiet() -> logging.Logger:
+    # pyzmq logs whole requests at DEBUG; ours says names and fingerprints.
+    logger = logging.getLogger(f"{__name__}.zap")
+    logger.setLevel(logging.ERROR)
+    return logger

@@ -1,0 +1,215 @@
+"""Who reaches a guarded ROUTER, over real sockets: listed keys, unlisted keys, no keys, bytes that are no ZeroMQ."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket as sockets
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import zmq
+
+from rtcontrol.bridges.wire import curve
+from rtcontrol.models.errors import UserError
+from rtcontrol.serve.guard import Guard, is_local
+
+
+@dataclass
+class Door:
+    """A guarded ROUTER and what reaches it."""
+
+    router: zmq.Socket[bytes]
+    guard: Guard
+    endpoint: str
+
+    @property
+    def port(self) -> int:
+        return int(self.endpoint.rpartition(":")[2])
+
+    def messages(self, wait_ms: int) -> list[bytes]:
+        """The last parts of all messages that come until none has come for `wait_ms`."""
+        got = []
+        while self.router.poll(wait_ms):
+            got.append(self.router.recv_multipart()[-1])
+        return got
+
+
+def open_door(keys: Path | None) -> Iterator[Door]:
+    context = zmq.Context()
+    guard = Guard.for_endpoints(context, ["tcp://127.0.0.1:0"], keys)
+    router = context.socket(zmq.ROUTER)
+    guard.apply(router)
+    router.linger = 0
+    port = router.bind_to_random_port("tcp://127.0.0.1")
+    yield Door(router, guard, f"tcp://127.0.0.1:{port}")
+    guard.close()
+    router.close()
+    context.term()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name in ("server", "arm", "leg"):
+        curve.create(tmp_path / "keys", name)
+    return tmp_path / "keys"
+
+
+@pytest.fixture
+def locked(folder: Path) -> Iterator[Door]:
+    yield from open_door(folder)
+
+
+@pytest.fixture
+def plain() -> Iterator[Door]:
+    yield from open_door(None)
+
+
+def knock(door: Door, pair: curve.KeyPair | None, server: str | None, what: bytes) -> zmq.Socket[bytes]:
+    """A DEALER that connects and says one thing."""
+    dealer = door.router.context.socket(zmq.DEALER)
+    dealer.linger = 0
+    if pair and server:
+        dealer.curve_publickey, dealer.curve_secretkey = pair.public.encode(), pair.secret.encode()
+        dealer.curve_serverkey = server.encode()
+    dealer.connect(door.endpoint)
+    dealer.send(what)
+    return dealer
+
+
+def send_raw(port: int, data: bytes) -> None:
+    with sockets.create_connection(("127.0.0.1", port)) as raw:
+        raw.settimeout(0.3)
+        try:
+            raw.sendall(data)
+            while raw.recv(4096):
+                pass
+        except OSError:
+            pass
+
+
+SCANNERS = {
+    "http": b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+    "tls": bytes.fromhex("16030100c8010000c40303") + bytes(200),
+    "ascii": b"hello, is anybody there?\n" * 20,
+    "zmtp1": b"\x01\x00\x05\x00abcd",
+    "random": os.urandom(2000),
+}
+
+
+def test_listed_key_gets_in_and_is_known_by_it(locked: Door, folder: Path) -> None:
+    pair = curve.load_pair(folder / "arm.key_secret")
+    dealer = knock(locked, pair, curve.load_public(folder / "server.key"), b"hello")
+    assert locked.router.poll(5000)
+    frames = locked.router.recv_multipart(copy=False)
+    key = frames[-1].get("User-Id")
+    assert key == pair.public
+    assert locked.guard.allowed(key)
+    assert locked.guard.name(key) == "arm"
+    dealer.close()
+
+
+@pytest.mark.parametrize("who", ["unlisted key", "no key", "another server's key"])
+def test_everybody_else_stays_out(locked: Door, folder: Path, tmp_path: Path, who: str) -> None:
+    server = curve.load_public(folder / "server.key")
+    stranger = curve.create(tmp_path / "elsewhere", "stranger")
+    if who == "unlisted key":
+        dealer = knock(locked, stranger, server, b"hello")
+    elif who == "no key":
+        dealer = knock(locked, None, None, b"hello")
+    else:
+        dealer = knock(locked, curve.load_pair(folder / "arm.key_secret"), stranger.public, b"hello")
+    assert locked.messages(500) == []
+    # Not because the door is shut for good: a listed client gets in beside it.
+    honest = knock(locked, curve.load_pair(folder / "leg.key_secret"), server, b"honest")
+    assert locked.messages(500) == [b"honest"]
+    dealer.close()
+    honest.close()
+
+
+@pytest.mark.parametrize("scanner", SCANNERS)
+@pytest.mark.parametrize("fixture", ["locked", "plain"])
+def test_bytes_of_scanners_reach_nobody(request: pytest.FixtureRequest, fixture: str, scanner: str) -> None:
+    door: Door = request.getfixturevalue(fixture)
+    for _ in range(3):
+        send_raw(door.port, SCANNERS[scanner])
+    assert door.messages(300) == []
+
+
+def test_plain_client_gets_in_on_loopback_without_keys(plain: Door) -> None:
+    dealer = knock(plain, None, None, b"hello")
+    assert plain.messages(500) == [b"hello"]
+    assert plain.guard.allowed(None)
+    dealer.close()
+
+
+def test_key_made_and_revoked_while_open_counts_at_once(locked: Door, folder: Path) -> None:
+    server = curve.load_public(folder / "server.key")
+    late = curve.create(folder, "late")
+    time.sleep(0.3)
+    dealer = knock(locked, late, server, b"hello")
+    assert locked.messages(1000) == [b"hello"]
+    assert locked.guard.allowed(late.public)
+    (folder / "late.key").unlink()
+    time.sleep(0.3)
+    assert not locked.guard.allowed(late.public)
+    again = knock(locked, late, server, b"again")
+    assert locked.messages(500) == []
+    dealer.close()
+    again.close()
+
+
+def test_log_tells_names_and_fingerprints_but_no_keys(
+    locked: Door, folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = curve.load_public(folder / "server.key")
+    arm, stranger = curve.load_pair(folder / "arm.key_secret"), curve.create(tmp_path / "elsewhere", "stranger")
+    with caplog.at_level(logging.DEBUG):
+        dealers = [knock(locked, pair, server, b"hello") for pair in (arm, stranger)]
+        locked.messages(500)
+    assert curve.fingerprint(stranger.public) in caplog.text
+    assert "Admitted arm" in caplog.text
+    for secret in (arm.secret, stranger.secret, curve.load_pair(folder / "server.key_secret").secret):
+        assert secret not in caplog.text
+    for dealer in dealers:
+        dealer.close()
+
+
+@pytest.mark.parametrize(
+    "endpoint", ["tcp://0.0.0.0:5555", "tcp://*:5555", "tcp://192.168.1.5:5555", "tcp://[::]:5555"]
+)
+def test_reachable_endpoint_without_keys_is_refused_with_the_remedy(endpoint: str) -> None:
+    context = zmq.Context()
+    with pytest.raises(UserError, match=r"rtcontrol keys new NAME.*ssh -L 5555"):
+        Guard.for_endpoints(context, ["tcp://127.0.0.1:5556", endpoint], None)
+    context.term()
+
+
+def test_folder_without_a_servers_key_is_refused(tmp_path: Path) -> None:
+    context = zmq.Context()
+    with pytest.raises(UserError, match="rtcontrol keys new"):
+        Guard.for_endpoints(context, ["tcp://0.0.0.0:5555"], tmp_path)
+    context.term()
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "local"),
+    [
+        ("tcp://127.0.0.1:5555", True),
+        ("tcp://127.9.9.9:1", True),
+        ("tcp://[::1]:5555", True),
+        ("tcp://localhost:5555", True),
+        ("ipc:///tmp/x", True),
+        ("tcp://eth0:5555", False),
+        ("tcp://example.org:5555", False),
+        ("tcp://127.0.0.1.example.org:5555", False),
+        ("tcp://127.0.0.1;0.0.0.0:5555", False),
+        ("ws://127.0.0.1:5555", False),
+        ("udp://127.0.0.1:5555", False),
+    ],
+)
+def test_what_counts_as_local(endpoint: str, local: bool) -> None:
+    assert is_local(endpoint) is local
