@@ -28,6 +28,12 @@ def answer(decider: Decider, request: DecisionRequest) -> DecisionReply:
     return DecisionReply(request.tick, decision, None, time.monotonic_ns() - began)
 
 
+def describe(decider: Decider) -> dict[str, Any]:
+    """What a decider says of itself; empty where it says nothing."""
+    info = getattr(decider, "info", None)
+    return dict(info()) if info is not None else {}
+
+
 def _line(text: str) -> str:
     return text.splitlines()[0] if text else text
 
@@ -54,8 +60,7 @@ class InProcessHost:
             thread = threading.Thread(target=self._work, args=(decider,), name=f"decider-{i}", daemon=True)
             thread.start()
             self._threads.append(thread)
-        info = getattr(deciders[0], "info", None)
-        return dict(info()) if info is not None else {}
+        return describe(deciders[0])
 
     def submit(self, request: DecisionRequest) -> None:
         with self._arrived:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from rtcontrol.hosts.base import Decider, DeciderSource, DecisionReply, DecisionRequest, Host, HostEvent
-from rtcontrol.hosts.inprocess import answer
+from rtcontrol.hosts.inprocess import answer, describe
 from rtcontrol.models.errors import UserError
 
 LIMIT = 64
@@ -38,14 +38,11 @@ class DecoderPool(Protocol):
         from the build, and when as many sessions are open as may be.
         """
 
+    def alive(self) -> bool:
+        """Whether it can decide now; any thread may ask."""
+
     def close(self) -> None:
         """End all sessions, and what decided for them. Any thread may call it, once."""
-
-
-def describe(decider: Decider) -> dict[str, Any]:
-    """What a decider says of itself; empty where it says nothing."""
-    info = getattr(decider, "info", None)
-    return dict(info()) if info is not None else {}
 
 
 def build(source: DeciderSource) -> Decider:
@@ -163,6 +160,9 @@ class InlinePool:
         except BaseException:
             self._places.free()
             raise
+
+    def alive(self) -> bool:
+        return True
 
     def close(self) -> None:
         """Nothing to end."""

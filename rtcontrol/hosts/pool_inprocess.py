@@ -8,8 +8,8 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from rtcontrol.hosts.base import Decider, DeciderSource, DecisionReply, DecisionRequest, Host, HostEvent
-from rtcontrol.hosts.inprocess import answer
-from rtcontrol.hosts.pool import LIMIT, Places, Rota, build, describe
+from rtcontrol.hosts.inprocess import answer, describe
+from rtcontrol.hosts.pool import LIMIT, Places, Rota, build
 from rtcontrol.models.errors import UserError
 
 
@@ -43,6 +43,9 @@ class InProcessPool:
         except BaseException:
             self._places.free()
             raise
+
+    def alive(self) -> bool:
+        return self._worker.is_alive()
 
     def close(self) -> None:
         """A decision that is being made ends with the process: the worker is a daemon."""

@@ -6,6 +6,8 @@ import os
 import socket
 import threading
 import traceback
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ import msgpack
 import zmq
 
 from rtcontrol.hosts.base import Decider, DeciderSource, DecisionReply, DecisionRequest
-from rtcontrol.hosts.inprocess import answer
+from rtcontrol.hosts.inprocess import answer, describe
 
 PING = b""
 
@@ -26,8 +28,19 @@ def pack_request(request: DecisionRequest) -> bytes:
 
 
 def unpack_request(data: bytes) -> DecisionRequest:
-    tick, epoch, observation, instruction, history = msgpack.unpackb(data)
+    return as_request(msgpack.unpackb(data))
+
+
+def as_request(fields: Sequence[Any]) -> DecisionRequest:
+    """From the unpacked fields; ValueError when there are others."""
+    tick, epoch, observation, instruction, history = fields
     return DecisionRequest(tick, epoch, observation, instruction, tuple(history))
+
+
+def pack_cancel(tick: int) -> bytes:
+    """A decoder pool tells it from a request by its type."""
+    packed: bytes = msgpack.packb(tick)
+    return packed
 
 
 def pack_reply(reply: DecisionReply) -> bytes:
@@ -36,39 +49,21 @@ def pack_reply(reply: DecisionReply) -> bytes:
     return packed
 
 
-class DecoderActor:
-    """Builds one decider a lane and serves it. Ray creates it, restarts it and kills it; it never sees a tick.
+class Sockets:
+    """The sockets that a decoder's process answers on, each with a thread of its own.
 
-    `start` may be asked again and again: it builds once in a process's life. A client on the same machine talks ipc
-    under `directory`; any other talks tcp under CURVE, with a key that only `start`'s answer tells.
+    A client on the same machine talks ipc under `directory`; any other talks tcp under CURVE, with a `key` that only
+    the actor's answer tells.
     """
 
-    def __init__(self, source: DeciderSource, lanes: int, directory: str, host: str) -> None:
-        self._source = source
-        self._lanes = lanes
+    def __init__(self, directory: str, host: str) -> None:
         self._local = host == socket.gethostname() and Path(directory).is_dir()
         self._directory = Path(directory)
         self._context = zmq.Context()
-        self._key, self._secret = (b"", b"") if self._local else zmq.curve_keypair()
-        self._answer: dict[str, Any] | None = None
+        self.key, self._secret = (b"", b"") if self._local else zmq.curve_keypair()
 
-    def start(self) -> dict[str, Any]:
-        """Endpoints of the lanes and of the heartbeat, the CURVE key (tcp), the pid, and what the decider says of
-        itself."""
-        if self._answer is None:
-            deciders = [self._source.build() for _ in range(self._lanes)]
-            endpoints = [self._serve(f"lane{i}", decider) for i, decider in enumerate(deciders)]
-            info = getattr(deciders[0], "info", None)
-            self._answer = {
-                "lanes": endpoints,
-                "heartbeat": self._serve("heartbeat", None),
-                "key": self._key,
-                "pid": os.getpid(),
-                "info": dict(info()) if info is not None else {},
-            }
-        return self._answer
-
-    def _serve(self, name: str, decider: Decider | None) -> str:
+    def serve(self, name: str, work: Callable[[zmq.Socket[bytes]], None]) -> str:
+        """Start `work` on a new ROUTER; gives its endpoint."""
         router = self._context.socket(zmq.ROUTER)
         router.linger = 0
         if self._local:
@@ -81,29 +76,55 @@ class DecoderActor:
 
             address: str = ray.util.get_node_ip_address()
             endpoint = f"tcp://{address}:{router.bind_to_random_port(f'tcp://{address}')}"
-        threading.Thread(target=_serve, args=(router, decider), name=name, daemon=True).start()
+        threading.Thread(target=_serve, args=(router, work), name=name, daemon=True).start()
         return endpoint
 
 
-def _serve(router: zmq.Socket[bytes], decider: Decider | None) -> None:
+def _serve(router: zmq.Socket[bytes], work: Callable[[zmq.Socket[bytes]], None]) -> None:
     """The whole life of a socket's thread. A process whose lane is dead but whose heart beats would never be missed:
     it ends, and Ray starts it again."""
     try:
-        if decider is None:
-            _echo(router)
-        else:
-            _decide(router, decider)
+        work(router)
     except BaseException:
         traceback.print_exc()
         os._exit(1)
 
 
-def _echo(router: zmq.Socket[bytes]) -> None:
+def echo(router: zmq.Socket[bytes]) -> None:
+    """A heartbeat's thread."""
     while True:
         router.send_multipart(router.recv_multipart())
 
 
-def _decide(router: zmq.Socket[bytes], decider: Decider) -> None:
+class DecoderActor:
+    """Builds one decider a lane and serves it. Ray creates it, restarts it and kills it; it never sees a tick.
+
+    `start` may be asked again and again: it builds once in a process's life.
+    """
+
+    def __init__(self, source: DeciderSource, lanes: int, directory: str, host: str) -> None:
+        self._source = source
+        self._lanes = lanes
+        self._sockets = Sockets(directory, host)
+        self._answer: dict[str, Any] | None = None
+
+    def start(self) -> dict[str, Any]:
+        """Endpoints of the lanes and of the heartbeat, the CURVE key (tcp), the pid, and what the decider says of
+        itself."""
+        if self._answer is None:
+            deciders = [self._source.build() for _ in range(self._lanes)]
+            serve = self._sockets.serve
+            self._answer = {
+                "lanes": [serve(f"lane{i}", partial(_decide, d)) for i, d in enumerate(deciders)],
+                "heartbeat": serve("heartbeat", echo),
+                "key": self._sockets.key,
+                "pid": os.getpid(),
+                "info": describe(deciders[0]),
+            }
+        return self._answer
+
+
+def _decide(decider: Decider, router: zmq.Socket[bytes]) -> None:
     """Answer the newest request; older ones that piled up meanwhile are dropped. An empty message is echoed."""
     while True:
         client, body = router.recv_multipart()
@@ -120,11 +141,22 @@ def _decide(router: zmq.Socket[bytes], decider: Decider) -> None:
 
 def reply_to(decider: Decider, body: bytes) -> bytes:
     """The packed reply to a packed request; one that cannot be read or answered gets an error (tick -1 if unknown)."""
-    tick = -1
     try:
         request = unpack_request(body)
-        tick = request.tick
+    except Exception as error:
+        return unsaid(-1, error)
+    return reply_body(decider, request)
+
+
+def reply_body(decider: Decider, request: DecisionRequest) -> bytes:
+    """The packed reply; an answer that cannot be packed costs its tick, not the lane."""
+    try:
         return pack_reply(answer(decider, request))
-    except Exception as error:  # an answer that cannot be packed costs its tick, not the lane
-        text = f"the decoder's answer cannot be sent: {type(error).__name__}: {error}".splitlines()[0]
-        return pack_reply(DecisionReply(tick, None, text.encode("utf-8", "replace").decode(), 0))
+    except Exception as error:
+        return unsaid(request.tick, error)
+
+
+def unsaid(tick: int, error: Exception) -> bytes:
+    """The packed reply in place of one that could not be made."""
+    text = f"the decoder's answer cannot be sent: {type(error).__name__}: {error}".splitlines()[0]
+    return pack_reply(DecisionReply(tick, None, text.encode("utf-8", "replace").decode(), 0))

@@ -1,27 +1,35 @@
-"""The client's sockets to one life of the decoder's process."""
+"""The client's sockets to one life of the decoder's process, and the part of a host that uses them."""
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import select
+import time
+from collections import deque
 from dataclasses import replace
 from typing import Any
 
 import msgpack
 import zmq
 
-from rtcontrol.hosts.base import DecisionReply, DecisionRequest
-from rtcontrol.hosts.ray_actor import PING, pack_request
+from rtcontrol.hosts.base import DecisionReply, DecisionRequest, HostEvent
+from rtcontrol.hosts.ray_actor import PING, pack_cancel, pack_request
 from rtcontrol.models.call import Decision
+
+log = logging.getLogger("rtcontrol.host")
 
 WARM_ROUNDS = 3
 
 
-def dealer(context: zmq.Context[Any], endpoint: str, key: bytes) -> zmq.Socket[bytes]:
-    """Connected socket that keeps nothing for a peer that is not there."""
+def dealer(context: zmq.Context[Any], endpoint: str, key: bytes, identity: bytes = b"") -> zmq.Socket[bytes]:
+    """Connected socket that keeps nothing for a peer that is not there; `identity` is what a ROUTER knows it by."""
     sock: zmq.Socket[bytes] = context.socket(zmq.DEALER)
     sock.linger = 0
     sock.immediate = 1
-    sock.reconnect_ivl = 20
+    sock.reconnect_ivl, sock.reconnect_ivl_max = 20, 640
+    if identity:
+        sock.routing_id = identity
     if key:
         sock.curve_serverkey = key
         sock.curve_publickey, sock.curve_secretkey = zmq.curve_keypair()
@@ -30,11 +38,11 @@ def dealer(context: zmq.Context[Any], endpoint: str, key: bytes) -> zmq.Socket[b
 
 
 class Link:
-    """One DEALER a lane. Made on the watcher's thread, then handed over for good to the loop's."""
+    """One DEALER a lane. Made on one thread, then handed over for good to the loop's."""
 
-    def __init__(self, context: zmq.Context[Any], answer: dict[str, Any]) -> None:
+    def __init__(self, context: zmq.Context[Any], answer: dict[str, Any], identity: bytes = b"") -> None:
         self.answer = answer
-        self._lanes = [dealer(context, endpoint, answer["key"]) for endpoint in answer["lanes"]]
+        self._lanes = [dealer(context, endpoint, answer["key"], identity) for endpoint in answer["lanes"]]
         self._files = [int(lane.getsockopt(zmq.FD)) for lane in self._lanes]
         self._waiting: list[int | None] = [None] * len(self._lanes)
 
@@ -65,6 +73,11 @@ class Link:
         waiting[i] = request.tick
         return True
 
+    def cancel(self, tick: int) -> None:
+        """To the one lane of a decoder pool."""
+        with contextlib.suppress(zmq.Again):
+            self._lanes[0].send(pack_cancel(tick), zmq.NOBLOCK)
+
     def receive(self, timeout_ns: int) -> DecisionReply | None:
         """The next reply within the time, or None (possibly early)."""
         # poll() counts in whole milliseconds; select() on the sockets' own files is exact. Such a file only says that
@@ -89,3 +102,68 @@ class Link:
     def close(self) -> None:
         for lane in self._lanes:
             lane.close(0)
+
+
+class LinkedHost:
+    """What a host does with links: its loop's thread owns the one in use; another thread tells of losses and offers
+    the link to a restarted process."""
+
+    name = "ray"
+
+    def __init__(self) -> None:
+        self.incarnation = 0
+        self.events: list[HostEvent] = []
+        self.last: DecisionRequest | None = None
+        self._link: Link | None = None
+        self._offers: deque[Link] = deque()
+        self._up = False
+
+    def submit(self, request: DecisionRequest) -> None:
+        self._adopt()
+        self.last = request
+        if self._link is not None and not self._link.send(request):
+            log.debug("tick %d was not sent: no connection", request.tick)
+
+    def wait(self, timeout_ns: int) -> DecisionReply | None:
+        self._adopt()
+        if self._link is None:
+            time.sleep(max(timeout_ns, 0) / 1e9)
+            return None
+        return self._link.receive(timeout_ns)
+
+    def alive(self) -> bool:
+        return self._up
+
+    def cancel(self, tick: int) -> None:
+        """Nothing to do: a lane answers the newest request only."""
+
+    def take(self, link: Link) -> None:
+        """The first link."""
+        self._link, self._up = link, True
+
+    def drop(self) -> None:
+        """Close the links, on the thread that owns them."""
+        self._up = False
+        self._adopt()
+        if self._link is not None:
+            self._link.close()
+        self._link = None
+
+    def lose(self, lost_ns: int) -> None:
+        """The process was lost at `lost_ns`. On another thread, as `offer`."""
+        self._up = False
+        self.events.append(HostEvent(lost_ns, "lost", 0.0))
+
+    def offer(self, link: Link, lost_ns: int) -> None:
+        """The process that was lost at `lost_ns` is back."""
+        self._offers.append(link)
+        now_ns = time.monotonic_ns()
+        self.incarnation += 1
+        self._up = True
+        self.events.append(HostEvent(now_ns, "restarted", (now_ns - lost_ns) / 1e9))
+
+    def _adopt(self) -> None:
+        while self._offers:
+            if self._link is not None:
+                self._link.close()
+            self._link = self._offers.popleft()

@@ -210,7 +210,7 @@ def test_a_decider_that_cannot_be_made_is_a_users_error(fault: str, says: str) -
 
 def test_tcp_under_curve_for_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     # A client that says it stands on another machine is given tcp.
-    monkeypatch.setattr("rtcontrol.hosts.ray_host.socket.gethostname", lambda: "another-machine")
+    monkeypatch.setattr("rtcontrol.hosts.ray_process.socket.gethostname", lambda: "another-machine")
     host = RayHost(source())
     try:
         info = host.start()

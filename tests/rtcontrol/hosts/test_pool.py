@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ from rtcontrol.hosts.base import DecisionReply, DecisionRequest, Host
 from rtcontrol.hosts.deciders import NoopSource
 from rtcontrol.hosts.pool import DecoderPool, InlinePool, Rota
 from rtcontrol.hosts.pool_inprocess import InProcessPool
+from rtcontrol.hosts.pool_ray import RayPool
 from rtcontrol.models.errors import UserError
 
 
@@ -76,18 +78,29 @@ def wait_until(true: Callable[[], bool], seconds: float) -> None:
         time.sleep(0.005)
 
 
-@pytest.fixture(params=["inprocess"])
+@pytest.fixture(scope="module")
+def ray_pool() -> Iterator[RayPool]:
+    pool = RayPool()
+    assert pool.start()["pid"] != os.getpid()
+    yield pool
+    pool.close()
+
+
+@pytest.fixture(params=["inprocess", "ray"])
 def pool(request: pytest.FixtureRequest) -> Iterator[DecoderPool]:
-    made = InProcessPool()
-    made.start()
-    yield made
-    made.close()
+    if request.param == "ray":
+        yield request.getfixturevalue("ray_pool")
+    else:
+        made = InProcessPool()
+        made.start()
+        yield made
+        made.close()
 
 
 def test_each_session_has_its_own_decider(pool: DecoderPool) -> None:
     left, right = pool.open("a", naming("left")), pool.open("b", naming("right"))
     try:
-        assert (left.start(), right.start()) == ({"model": "left"}, {"model": "right"})
+        assert (left.start()["model"], right.start()["model"]) == ("left", "right")
         left.submit(request(7))
         right.submit(request(7))
         for host, name in ((right, "right"), (left, "left")):
