@@ -1,0 +1,174 @@
+"""Decisions for requests that stand alone: the last few tool sets are kept open in the decoder pool."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from rtcontrol.hosts.base import DeciderSource, DecisionRequest, Host
+from rtcontrol.hosts.pool import DecoderPool
+from rtcontrol.models.call import Decision
+from rtcontrol.models.errors import UserError
+
+log = logging.getLogger("rtcontrol.gateway")
+
+MAX_WAITING = 64
+Tools = tuple[dict[str, Any], ...]
+
+
+class Unavailable(Exception):
+    """No decision now, through no fault of the request: what, in one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """A decision and how long it took in all, and in the decider."""
+
+    decision: Decision
+    latency_ms: float
+    decide_ms: float
+
+
+class ToolSets:
+    """Decides with the tools of each request. Used on the event loop's thread only.
+
+    At most `limit` tool sets are open; the one not used for longest is closed when another is needed. Each has a
+    thread of its own, since a host is for one thread, and decides one request at a time.
+    """
+
+    def __init__(
+        self,
+        pool: DecoderPool,
+        source: Callable[[Tools], DeciderSource],
+        limit: int,
+        decide_timeout_s: float,
+        open_timeout_s: float,
+    ) -> None:
+        self._pool, self._source, self._limit = pool, source, limit
+        self._decide_timeout_s, self._open_timeout_s = decide_timeout_s, open_timeout_s
+        self._open: OrderedDict[str, _ToolSet] = OrderedDict()
+        self._waiting = 0
+        self._made = 0
+
+    @property
+    def open(self) -> int:
+        return len(self._open)
+
+    async def decide(self, tools: Tools, instruction: str, observation: str, history: Sequence[str] = ()) -> Timed:
+        """Raises UserError (tools that cannot be compiled, a prompt that does not fit) and Unavailable."""
+        began = time.perf_counter()
+        if self._waiting >= MAX_WAITING:
+            raise Unavailable(f"{MAX_WAITING} requests wait already")
+        self._waiting += 1
+        try:
+            key, entry = self._entry(tools)
+            try:
+                request = DecisionRequest(0, 0, observation, instruction, tuple(history))
+                decision, decide_ns = await entry.ask(request)
+            except Lost as error:
+                self._forget(key, entry)
+                raise Unavailable(str(error)) from None
+            except BaseException:
+                if not entry.ready:
+                    self._forget(key, entry)
+                raise
+        finally:
+            self._waiting -= 1
+        return Timed(decision, (time.perf_counter() - began) * 1e3, decide_ns / 1e6)
+
+    def close(self) -> None:
+        while self._open:
+            self._open.popitem()[1].close()
+
+    def _entry(self, tools: Tools) -> tuple[str, _ToolSet]:
+        key = json.dumps(tools)
+        entry = self._open.get(key)
+        if entry is not None:
+            self._open.move_to_end(key)
+            return key, entry
+        while len(self._open) >= self._limit:
+            self._open.popitem(last=False)[1].close()
+        self._made += 1
+        name = f"http-{self._made}"
+        entry = _ToolSet(
+            lambda: self._pool.open(name, self._source(tools)), name, self._decide_timeout_s, self._open_timeout_s
+        )
+        self._open[key] = entry
+        return key, entry
+
+    def _forget(self, key: str, entry: _ToolSet) -> None:
+        if self._open.get(key) is entry:
+            del self._open[key]
+            entry.close()
+
+
+class Lost(Exception):
+    """The tool set cannot be used any more."""
+
+
+class _ToolSet:
+    """One open host and its thread."""
+
+    def __init__(self, make: Callable[[], Host], name: str, decide_timeout_s: float, open_timeout_s: float) -> None:
+        self._make = make
+        self._decide_timeout_s, self._open_timeout_s = decide_timeout_s, open_timeout_s
+        self._host: Host | None = None
+        self._ticks = 0
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
+
+    @property
+    def ready(self) -> bool:
+        return self._host is not None
+
+    async def ask(self, request: DecisionRequest) -> tuple[Decision, int]:
+        """The decision and the nanoseconds that the decider took."""
+        limit = self._decide_timeout_s + (0 if self.ready else self._open_timeout_s)
+        job = asyncio.get_running_loop().run_in_executor(self._thread, self._decide, request)
+        try:
+            return await asyncio.wait_for(job, limit)
+        except TimeoutError:
+            raise Unavailable(f"no decision within {limit:g} s") from None
+
+    def close(self) -> None:
+        """What waits is decided first."""
+        self._thread.submit(self._end)
+        self._thread.shutdown(wait=False)
+
+    def _decide(self, request: DecisionRequest) -> tuple[Decision, int]:
+        if self._host is None:
+            host = self._make()
+            host.start()
+            self._host = host
+        host = self._host
+        if not host.alive():
+            raise Lost("the decoder is not there")
+        self._ticks += 1
+        tick = self._ticks
+        host.submit(DecisionRequest(tick, 0, request.observation, request.instruction, request.history))
+        give_up = time.monotonic_ns() + round(self._decide_timeout_s * 1e9)
+        while (left := give_up - time.monotonic_ns()) > 0:
+            reply = host.wait(left)
+            if reply is None or reply.tick != tick:
+                continue
+            if reply.mistake is not None:
+                raise UserError(*reply.mistake)
+            if reply.decision is None:
+                raise Unavailable(f"the decoder failed ({reply.error})")
+            return reply.decision, reply.decide_ns
+        host.cancel(tick)
+        raise Unavailable(f"no decision within {self._decide_timeout_s:g} s")
+
+    def _end(self) -> None:
+        host, self._host = self._host, None
+        if host is not None:
+            try:
+                host.close()
+            except Exception:
+                log.exception("closing a tool set")

@@ -1,0 +1,217 @@
+"""Who may come in: Host, Origin, token and declared body size, checked before any route sees a request.
+
+See docs/security.md.
+
+Same-origin pages and programs on this machine need no token. Everything else shows the token, and a page of another
+origin must be on the allow-list besides. CORS does not guard WebSockets, so Origin is checked here for both.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from rtcontrol.gateway.options import DEFAULT_PORTS, GatewayOptions, is_address, is_loopback
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+SUBPROTOCOL = "rtcontrol.v1"
+TOKEN_SUBPROTOCOL = "rtcontrol.token."
+# Paths that act or tell something about the sessions; the rest are the page's files, which are no secret.
+GUARDED = ("/ws", "/v1/", "/metrics", "/health")
+FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
+PAGE_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "x-frame-options": "DENY",
+}
+
+
+class Refusal(Exception):
+    """A request that goes no further: HTTP status, a code for counting, what and remedy."""
+
+    def __init__(self, status: int, code: str, what: str, remedy: str) -> None:
+        super().__init__(what)
+        self.status, self.code, self.what, self.remedy = status, code, what, remedy
+
+
+class Gate:
+    """ASGI middleware. `refused` is told the code of every refusal."""
+
+    def __init__(self, app: App, options: GatewayOptions, refused: Callable[[str], None]) -> None:
+        self._app, self._options, self._refused = app, options, refused
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] not in ("http", "websocket"):
+            await self._app(scope, receive, send)
+            return
+        headers = {k.decode("latin-1").lower(): v.decode("latin-1") for k, v in scope["headers"]}
+        try:
+            self._check_host(headers)
+            foreign = self._foreign_origin(scope, headers)
+            if foreign is not None and scope["type"] == "http" and scope["method"] == "OPTIONS":
+                await self._preflight(foreign, send)
+                return
+            guarded = scope["path"].startswith(GUARDED)
+            if guarded and (foreign is not None or not self._local(scope, headers)):
+                self._check_token(scope, headers)
+            if scope["type"] == "websocket":
+                await self._app(scope, receive, send)
+                return
+            length = headers.get("content-length", "0")
+            if not length.isdigit() or int(length) > self._options.max_body_bytes:
+                raise too_large(self._options.max_body_bytes)
+        except Refusal as refusal:
+            self._refused(refusal.code)
+            await answer(scope, send, refusal)
+            return
+        await self._http(scope, receive, send, foreign)
+
+    def _check_host(self, headers: dict[str, str]) -> None:
+        # A page of a site whose name is made to point here (DNS rebinding) still names that site as its host.
+        host = _split(headers.get("host", ""))[0]
+        known = {_split(urlsplit(o).netloc)[0] for o in self._options.origins} | {self._options.host}
+        if is_loopback(host) or host in known or (is_address(host) and not self._options.loopback):
+            return
+        raise Refusal(
+            421,
+            "host",
+            f"The Host {host[:80]!r} is not this server's.",
+            "Use its address, or name the site with `--allow-origin` when it stands behind a proxy.",
+        )
+
+    def _foreign_origin(self, scope: Scope, headers: dict[str, str]) -> str | None:
+        """The allowed origin of another site's page; None for the same origin and for programs that are no browser."""
+        origin = headers.get("origin")
+        if origin is None:
+            return None
+        parts = urlsplit(origin)
+        port = DEFAULT_PORTS.get(parts.scheme)
+        here = _split(
+            headers.get("host", ""), DEFAULT_PORTS["https" if scope["scheme"] in ("https", "wss") else "http"]
+        )
+        if parts.scheme in DEFAULT_PORTS and _split(parts.netloc, port) == here:
+            return None
+        named = origin in self._options.origins
+        if named or (parts.scheme in DEFAULT_PORTS and is_loopback(_split(parts.netloc)[0])):
+            return origin
+        raise Refusal(
+            403,
+            "origin",
+            f"Pages of {origin[:120]!r} may not use this server.",
+            "Allow it with `--allow-origin ORIGIN`, or serve the page from here with `--static DIR`.",
+        )
+
+    def _local(self, scope: Scope, headers: dict[str, str]) -> bool:
+        client = scope.get("client")
+        here = client is not None and is_loopback(client[0]) and is_loopback(_split(headers.get("host", ""))[0])
+        # A proxy on this machine speaks for others.
+        return here and not any(name in headers for name in FORWARDED)
+
+    def _check_token(self, scope: Scope, headers: dict[str, str]) -> None:
+        shown = _token(scope, headers)
+        wanted = self._options.token
+        if wanted is not None and shown is not None and hmac.compare_digest(shown.encode(), wanted.encode()):
+            return
+        raise Refusal(
+            401,
+            "token",
+            "No access token." if shown is None or wanted is None else "This is not the access token.",
+            "Send `Authorization: Bearer TOKEN` (WebSocket: ?token=TOKEN, or the subprotocol "
+            f"{TOKEN_SUBPROTOCOL}TOKEN beside {SUBPROTOCOL}); the server reads it from --token-file.",
+        )
+
+    async def _http(self, scope: Scope, receive: Receive, send: Send, foreign: str | None) -> None:
+        async def dressed(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                have = {k for k, _ in message["headers"]}
+                message["headers"] = [*message["headers"], *(h for h in _headers(scope, foreign) if h[0] not in have)]
+            await send(message)
+
+        await self._app(scope, receive, dressed)
+
+    async def _preflight(self, origin: str, send: Send) -> None:
+        headers = {
+            "access-control-allow-methods": "GET, POST",
+            "access-control-allow-headers": "authorization, content-type",
+            "access-control-max-age": "600",
+            **_cors(origin),
+        }
+        await send({"type": "http.response.start", "status": 204, "headers": _encode(headers)})
+        await send({"type": "http.response.body", "body": b""})
+
+
+def too_large(limit: int) -> Refusal:
+    return Refusal(413, "too_large", f"The body is larger than {limit} bytes.", "Send less.")
+
+
+async def answer(scope: Scope, send: Send, refusal: Refusal) -> None:
+    """The refusal as JSON, in the shapes of all three: SimpleTool's, OpenAI's and our own."""
+    body = json.dumps(
+        {
+            "success": False,
+            "error": {
+                "message": f"{refusal.what} {refusal.remedy}",
+                "type": "invalid_request_error",
+                "code": refusal.code,
+            }
+            if scope["path"].startswith(("/v1/chat", "/v1/models"))
+            else f"{refusal.what} {refusal.remedy}",
+            "code": refusal.code,
+        }
+    ).encode()
+    headers = {"content-type": "application/json", "content-length": str(len(body)), "connection": "close", **HEADERS}
+    if refusal.status == 401:
+        headers["www-authenticate"] = "Bearer"
+    kind = "websocket.http.response" if scope["type"] == "websocket" else "http.response"
+    await send({"type": f"{kind}.start", "status": refusal.status, "headers": _encode(headers)})
+    await send({"type": f"{kind}.body", "body": body})
+
+
+def _token(scope: Scope, headers: dict[str, str]) -> str | None:
+    scheme, _, shown = headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer":
+        return shown.strip()
+    if scope["type"] == "websocket":
+        for name in scope["subprotocols"]:
+            if name.startswith(TOKEN_SUBPROTOCOL):
+                return str(name.removeprefix(TOKEN_SUBPROTOCOL))
+        if found := parse_qs(scope["query_string"].decode("latin-1")).get("token"):
+            return found[0]
+    return None
+
+
+def _headers(scope: Scope, foreign: str | None) -> list[tuple[bytes, bytes]]:
+    static = scope["path"].startswith("/static/")
+    # Pages of the user's own have inline scripts; ours have none.
+    policy = {} if static else {"content-security-policy": PAGE_POLICY}
+    return _encode({**HEADERS, **policy, **({} if foreign is None else _cors(foreign))})
+
+
+def _cors(origin: str) -> dict[str, str]:
+    return {"access-control-allow-origin": origin, "vary": "Origin", "cross-origin-resource-policy": "cross-origin"}
+
+
+def _encode(headers: dict[str, str]) -> list[tuple[bytes, bytes]]:
+    return [(k.encode("latin-1"), v.encode("latin-1")) for k, v in headers.items()]
+
+
+def _split(netloc: str, default: int | None = None) -> tuple[str, int | None]:
+    """Host (lower case, no brackets) and port."""
+    parts = urlsplit(f"//{netloc}")
+    try:
+        return (parts.hostname or "").rstrip("."), parts.port if parts.port is not None else default
+    except ValueError:
+        return "", None

@@ -1,0 +1,150 @@
+"""What `rtcontrol serve --http` is told: address, who may come in, and where further pages stand."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from rtcontrol.bridges.wire.limits import LIMITS
+from rtcontrol.models.errors import UserError
+
+LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
+TOKEN = re.compile(r"[A-Za-z0-9_.~-]{16,256}")
+DEFAULT_PORTS = {"http": 80, "https": 443}
+
+
+@dataclass(frozen=True)
+class GatewayOptions:
+    """Settings of the gateway; `parse` makes them from the command line's words.
+
+    `origins` are the other sites whose pages may come in (`https://robot.example:8443`), `token` the secret that these
+    and all other machines must show. `model` and `engine` decide the /v1 requests, of which the last `tool_sets` tool
+    sets are kept open.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8080
+    origins: frozenset[str] = frozenset()
+    token: str | None = field(default=None, repr=False)
+    static: Path | None = None
+    model: str = "lander"
+    engine: str = "torch"
+    tool_sets: int = 8
+    max_body_bytes: int = LIMITS.max_message_bytes
+    body_timeout_s: float = 10.0
+    decide_timeout_s: float = 10.0
+    open_timeout_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        if self.token is not None and not TOKEN.fullmatch(self.token):
+            raise UserError(
+                "The access token is no usable one.",
+                "Use 16 to 256 letters, digits, and _ . ~ - (they travel in headers and addresses).",
+            )
+        if self.token is None and not self.loopback:
+            raise UserError(
+                f"--http {self.host}:{self.port} can be reached from other machines, and there is no access token.",
+                "Give one with `--token-file FILE` (made, mode 600, where there is none yet), or bind 127.0.0.1.",
+            )
+        if self.token is None and self.origins:
+            raise UserError(
+                f"--allow-origin {min(self.origins)} lets pages of another site in, and there is no access token.",
+                "Give one with `--token-file FILE`, or serve the page from here with `--static DIR`: same-origin pages "
+                "on loopback need none.",
+            )
+        if self.static is not None and not self.static.is_dir():
+            raise UserError(f"--static {self.static} is no folder.", "Give the folder that holds the pages.")
+
+    @property
+    def loopback(self) -> bool:
+        """Whether only this machine can reach the address."""
+        return is_loopback(self.host)
+
+    @classmethod
+    def parse(
+        cls,
+        http: str,
+        origins: Sequence[str] = (),
+        token_file: Path | None = None,
+        static: Path | None = None,
+        model: str = "lander",
+        engine: str = "torch",
+    ) -> GatewayOptions:
+        """From `HOST:PORT` and the other options' words. Raises UserError."""
+        host, _, port = http.rpartition(":")
+        host = host.removeprefix("[").removesuffix("]")
+        if not host or not port.isdigit() or not 0 <= int(port) < 65536:
+            raise UserError(f"--http {http!r} is no HOST:PORT.", "Write for example 127.0.0.1:8080 or [::1]:8080.")
+        return cls(
+            host=host,
+            port=int(port),
+            origins=frozenset(origin(o) for o in origins),
+            token=None if token_file is None else read_token(token_file),
+            static=static,
+            model=model,
+            engine=engine,
+        )
+
+
+def origin(text: str) -> str:
+    """An origin as browsers send it. UserError for anything else."""
+    parts = urlsplit(text)
+    try:
+        port = parts.port
+    except ValueError:
+        port = -1
+    bare = not (parts.path.strip("/") or parts.query or parts.fragment or parts.username)
+    if parts.scheme not in DEFAULT_PORTS or not parts.hostname or not bare or port == -1:
+        raise UserError(
+            f"--allow-origin {text!r} is no origin.",
+            "Write scheme, host and port only, such as https://robot.example:8443. There is no wildcard.",
+        )
+    name = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    return f"{parts.scheme}://{name}" + ("" if port in (None, DEFAULT_PORTS[parts.scheme]) else f":{port}")
+
+
+def read_token(path: Path) -> str:
+    """The token in a file; where there is no file, a new one is made that only its owner can read. UserError."""
+    try:
+        if not path.exists():
+            made = secrets.token_urlsafe(32)
+            path.touch(mode=0o600, exist_ok=False)
+            path.write_text(made + "\n")
+            return made
+        mode = path.stat().st_mode
+        if mode & 0o077:
+            raise UserError(f"--token-file {path} can be read by other users.", f"Run `chmod 600 {path}`.")
+        token = path.read_text("utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(
+            f"--token-file {path} cannot be used ({type(error).__name__}).", "Give a file that you may read or make."
+        ) from None
+    if not token:
+        raise UserError(f"--token-file {path} is empty.", "Remove it: a new token is made then.")
+    return token
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host name or address stands for this machine alone."""
+    if host == "localhost":
+        return True
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return bool(address.is_loopback or (mapped is not None and mapped.is_loopback))
+
+
+def is_address(host: str) -> bool:
+    """Whether it is an IP address and no name."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True

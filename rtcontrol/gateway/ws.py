@@ -1,0 +1,153 @@
+"""`/ws`: protocol 1.0 as JSON over WebSocket, one lobby connection each."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from rtcontrol.bridges.wire import Code, Message, WireError, decode_json, encode_json
+from rtcontrol.gateway.gate import SUBPROTOCOL
+from rtcontrol.serve.lobby import Lobby
+
+log = logging.getLogger("rtcontrol.gateway")
+
+MAX_QUEUED = 64
+MAX_CONNECTIONS = 128
+FIRST_MESSAGE_S = 10.0
+CLOSE_S = 1.0
+# RFC 6455 section 7.4.1, and 1013 of the registry.
+NORMAL, GOING_AWAY, POLICY, TRY_LATER = 1000, 1001, 1008, 1013
+
+
+class WebSocketConnection:
+    """What the lobby holds of a WebSocket (`rtcontrol.serve.lobby.Connection`).
+
+    `send` encodes on its caller's thread, and queues for the event loop. A reader that is `MAX_QUEUED` messages behind
+    loses its connection: a call that old is void anyway.
+    """
+
+    key: str | None = None
+
+    def __init__(self, peer: str, loop: asyncio.AbstractEventLoop, abort: Callable[[], None]) -> None:
+        self.peer = peer
+        self.slow = False
+        self._loop, self._abort = loop, abort
+        self._queue: deque[str] = deque()
+        self._ready = asyncio.Event()
+        self._woken = False
+        self._closing = False
+
+    def send(self, message: Message) -> None:
+        if self._closing:
+            return
+        if len(self._queue) >= MAX_QUEUED:
+            self.slow = self._closing = True
+            self._call(self._abort)
+            return
+        self._queue.append(encode_json(message))
+        if not self._woken:
+            self._woken = True
+            self._call(self._ready.set)
+
+    def close(self) -> None:
+        """What is queued is sent first, as far as the peer takes it within `CLOSE_S`."""
+        self._closing = True
+        self._call(self._finish)
+
+    async def pump(self, socket: WebSocket) -> None:
+        """Send what is queued until closed."""
+        while True:
+            await self._ready.wait()
+            self._ready.clear()
+            # Cleared before the queue is emptied: what is queued after that wakes this loop again.
+            self._woken = False
+            while self._queue:
+                await socket.send_text(self._queue.popleft())
+            if self._closing:
+                await socket.close(NORMAL)
+                return
+
+    @property
+    def closing(self) -> bool:
+        return self._closing
+
+    def _finish(self) -> None:
+        self._ready.set()
+        self._loop.call_later(CLOSE_S, self._abort)
+
+    def _call(self, function: Callable[[], Any]) -> None:
+        # The loop is closed while the server ends.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(function)
+
+
+class Sockets:
+    """All open WebSockets."""
+
+    def __init__(self, lobby: Lobby) -> None:
+        self._lobby = lobby
+        self._open: set[WebSocketConnection] = set()
+        self.slow = 0
+
+    @property
+    def open(self) -> int:
+        return len(self._open)
+
+    async def serve(self, socket: WebSocket) -> None:
+        """One WebSocket from its handshake to its end."""
+        chosen = SUBPROTOCOL if SUBPROTOCOL in socket.scope["subprotocols"] else None
+        await socket.accept(chosen)
+        if len(self._open) >= MAX_CONNECTIONS:
+            await socket.close(TRY_LATER, "too many connections")
+            return
+        client = socket.client
+        peer = "ws" if client is None else f"ws:{client.host}:{client.port}"
+        abort = socket.scope["extensions"].get("rtcontrol.abort", lambda: None)
+        connection = WebSocketConnection(peer, asyncio.get_running_loop(), abort)
+        self._open.add(connection)
+        pump = asyncio.create_task(connection.pump(socket))
+        try:
+            await self._receive(socket, connection, pump)
+        finally:
+            self._open.discard(connection)
+            self.slow += connection.slow
+            self._lobby.disconnected(connection)
+            if not pump.done():
+                pump.cancel()
+            with contextlib.suppress(BaseException):
+                await pump
+            if connection.slow:
+                log.warning("%s: cut off, %d messages behind", peer, MAX_QUEUED)
+
+    async def _receive(self, socket: WebSocket, connection: WebSocketConnection, pump: asyncio.Task[None]) -> None:
+        try:
+            try:
+                message = await asyncio.wait_for(socket.receive(), FIRST_MESSAGE_S)
+            except TimeoutError:
+                await socket.close(POLICY, f"no message within {FIRST_MESSAGE_S:g} s")
+                return
+            while message["type"] == "websocket.receive":
+                self._take(connection, message)
+                message = await socket.receive()
+        except (WebSocketDisconnect, RuntimeError):
+            # RuntimeError: the pump has closed it in the meantime.
+            return
+
+    def _take(self, connection: WebSocketConnection, message: Any) -> None:
+        if connection.closing or not self._lobby.admit(connection):
+            return
+        text = message.get("text")
+        try:
+            if text is None:
+                raise WireError(Code.MALFORMED, "A binary WebSocket message.", "Send one JSON text a message.")
+            decoded = decode_json(text)
+        except WireError as error:
+            self._lobby.refuse(connection, error)
+            return
+        self._lobby.receive(connection, decoded)
