@@ -21,7 +21,8 @@ class DeciderSpec:
     """Everything a decoder process needs to build its decider; plain values only, so it crosses any wire.
 
     `history` is how many executed calls the prompt shows; `threads` limits torch's CPU threads
-    (None: one for a small model, else torch's default).
+    (None: one for a small model, else torch's default). Without a budget of trie nodes (see Budget), one is chosen by
+    what a pass costs on this machine.
     """
 
     model: str
@@ -32,8 +33,8 @@ class DeciderSpec:
     threads: int | None = None
     allow_null: bool = False
     history: int = 6
-    budget_per_head: int = 64
-    budget_total: int = 128
+    budget_per_head: int | None = None
+    budget_total: int | None = None
 
     def build(self) -> STDecider:
         """Load the checkpoint and make its prefix ready. Raises UserError."""
@@ -70,7 +71,9 @@ class STDecider:
             # A second thread gains little on a small model, and waits for its turn when another process is busy: the
             # worst decisions become a hundred times slower.
             torch.set_num_threads(spec.threads or 1)
-        budget = Budget(spec.budget_per_head, spec.budget_total)
+        given = {"per_head": spec.budget_per_head, "total": spec.budget_total}
+        explicit = {k: v for k, v in given.items() if v is not None}
+        budget = Budget(**explicit) if explicit else None
         self.engine: Engine = TorchEngine(self.checkpoint.folder, self.tokenizer, spec.dtype, spec.device, budget)
         self.prefix: PrefixInfo = self.engine.load_prefix(self.template.prefix_ids(tools), self.plan)
         self.load_ms = (time.perf_counter() - began) * 1e3

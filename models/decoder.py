@@ -13,14 +13,13 @@ from rtcontrol.models.domain import Free
 from rtcontrol.models.engines.base import Budget, Cancelled
 from rtcontrol.models.free import Grammars, parse_free
 from rtcontrol.models.packed import Node, PackedSequence
-from rtcontrol.models.plan import ANY_TOOL, NO_TOOL, SchemaPlan
+from rtcontrol.models.passes import Passes
+from rtcontrol.models.plan import NO_TOOL, SchemaPlan
 from rtcontrol.models.schema import ABSENT
 from rtcontrol.models.tokenizer import STTokenizer
 from rtcontrol.models.walk import HeadState, Walk, Walker, leaf_value
 
-FUNCTION_BIT = 1 << ANY_TOOL
-# The mass outside the tries needs the whole LM head: nothing for a small model, as much as a layer for a large one.
-SMALL_HEAD = 4 << 20  # elements
+# The mass outside the tries needs the whole LM head: as much as a layer or two. Once a second is enough for a warning.
 OUTSIDE_EVERY = 16
 
 
@@ -30,13 +29,12 @@ class PackedDecoder:
     def __init__(
         self, sequence: PackedSequence, plan: SchemaPlan, tokenizer: STTokenizer, budget: Budget | None = None
     ) -> None:
-        self.sequence, self.plan, self.budget = sequence, plan, budget or Budget()
+        self.sequence, self.plan = sequence, plan
         self.walker = Walker(plan)
         self._tokenizer = tokenizer
         lm_head = sequence.model.weights.lm_head
         self._columns = torch.tensor(self.walker.columns or [0], device=lm_head.device)
         self._rows = lm_head[self._columns]
-        self._small = lm_head.numel() <= SMALL_HEAD
         self._decisions = 0
         free = {(k, i): d for k, h in enumerate(plan.heads) for i, d in h.free.items() if isinstance(d, Free)}
         self._grammars = Grammars(tokenizer, lm_head.shape[0]) if free else None
@@ -46,9 +44,12 @@ class PackedDecoder:
             where = f"Tool {plan.tools[tool].name}, {', '.join(p.name for p in plan.slots[tool][k - 1].parameters)}"
             self._grammar[k, tool] = self._grammars.compile(domain, where)
         self._domains = free
-        self._pending = self._start()
-        self._first = self._wanted([HeadState() for _ in plan.heads], None, self._pending)
-        self.first_nodes = self._layout([HeadState() for _ in plan.heads], self._first, 0)
+        self.set_budget(budget or Budget())
+
+    def set_budget(self, budget: Budget) -> None:
+        """What passes carry from here on."""
+        self.passes = Passes(self.plan, self.walker, budget)
+        self.first_nodes = self._layout([HeadState() for _ in self.plan.heads], self.passes.first, 0)
 
     def decide(self, reused: int, stop: Callable[[], bool] = lambda: False) -> Decision:
         """Run passes until every head of the chosen function has its value. Raises Cancelled and DecodeError."""
@@ -102,27 +103,21 @@ class PackedDecoder:
 
     def _steps(self, attempt: Attempt) -> Iterator[Wanted | Decision]:
         """One decision: yields what it wants from the next pass, and at last the decision."""
-        walks = self._pending
+        walks = self.passes.start
         tool: int | None = None
         while True:
-            nodes = self._wanted(attempt.heads, tool, walks) if attempt.hidden else self._first
+            nodes = self.passes.wanted(attempt.heads, tool, walks) if attempt.hidden else self.passes.first
             drafts = [s for s in attempt.free.values() if s.pending is not None]
             if nodes or drafts:
                 yield Wanted(attempt, nodes, drafts)
-            walks = {0: self.walker.walk(0, attempt.heads[0], FUNCTION_BIT)}
-            if not walks[0].pending:
-                tool = leaf_value(self.plan.function, walks[0].node, ANY_TOOL)
+            tool, walks, free = self.passes.look(attempt.heads)
             if tool == NO_TOOL:
                 yield self._decision(None, attempt, walks)
                 return
-            active = len(self.plan.heads) if tool is None else 1 + len(self.plan.slots[tool])
-            tools = self.walker.possible_tools(walks[0].node) if tool is None else 1 << tool
-            for k in range(1, active):
-                if tool is not None and tool in self.plan.heads[k].free:
-                    self._advance_free(attempt, k, tool)
-                elif self.plan.heads[k].trie.legal[0] & tools:
-                    walks[k] = self.walker.walk(k, attempt.heads[k], tools)
-            free_open = any(not s.done for s in attempt.free.values())
+            for k in free:
+                assert tool is not None
+                self._advance_free(attempt, k, tool)
+            free_open = any(k not in attempt.free or not attempt.free[k].done for k in free)
             if tool is not None and not free_open and not any(w.pending for w in walks.values()):
                 yield self._decision(tool, attempt, walks)
                 return
@@ -131,32 +126,6 @@ class PackedDecoder:
         """Logits of hidden states [n, hidden] at the walker's columns."""
         rows: list[list[float]] = self.sequence.model.logits(hidden, self._rows).tolist()
         return rows
-
-    def _start(self) -> dict[int, Walk]:
-        walks = {}
-        for k, head in enumerate(self.plan.heads):
-            everything = FUNCTION_BIT if k == 0 else self.plan.all_tools
-            if head.trie.needed(everything):
-                walks[k] = Walk(0, True, 1.0, ())
-        return walks
-
-    def _wanted(self, heads: Sequence[HeadState], tool: int | None, walks: dict[int, Walk]) -> list[tuple[int, int]]:
-        """(head, trie node) of the next pass, within both budgets."""
-        lists: list[list[tuple[int, int]]] = []
-        everything = self.plan.all_tools
-        if tool is None and 0 in walks and heads[0].slots:
-            everything = self.walker.possible_tools(walks[0].node)
-        for k, head in enumerate(self.plan.heads):
-            tools = FUNCTION_BIT if k == 0 else everything if tool is None else 1 << tool
-            nodes: list[int] = []
-            if k in walks and walks[k].pending:
-                nodes = self.walker.wanted(k, heads[k], walks[k].node, tools, self.budget.per_head)
-            elif head.free_mask & tools and 0 not in heads[k].slots:
-                nodes = [0]
-            lists.append([(k, n) for n in nodes])
-        # The cap on all nodes takes from every head in turn, so that no head starves.
-        merged = [entry for rank in range(max(map(len, lists))) for lane in lists for entry in lane[rank : rank + 1]]
-        return sorted(merged[: self.budget.total], key=lambda e: e[0])
 
     def _layout(
         self,
@@ -192,7 +161,7 @@ class PackedDecoder:
         for want in wanted:
             base, attempt = first + len(nodes), want.attempt
             bases.append(base)
-            if want.nodes is self._first and base == 0:
+            if want.nodes is self.passes.first and base == 0:
                 nodes += self.first_nodes
             else:
                 nodes += self._layout(attempt.heads, want.nodes, base, attempt.stem)
@@ -261,8 +230,7 @@ class PackedDecoder:
                     arguments |= slot.arguments(value)
             call = Call(self.plan.tools[tool].name, arguments)
         self._decisions += 1
-        sampled = self._small or self._decisions % OUTSIDE_EVERY == 1
-        outside = self._outside_mass(attempt, walks) if sampled else None
+        outside = self._outside_mass(attempt, walks) if self._decisions % OUTSIDE_EVERY == 1 else None
         return Decision(call, confidence, outside, len(attempt.hidden), attempt.tokens, attempt.reused)
 
     def _outside_mass(self, attempt: Attempt, walks: dict[int, Walk]) -> float:

@@ -66,6 +66,8 @@ class PromptTemplate:
                 f"{where}: no usable 'template'.", "It must be a string with {tools}, {instruction} and {observation}."
             )
         self.parts = _parse(template, tokenizer)
+        self._cut = self._find_cut()
+        self._last: dict[Part, tuple[str, list[int]]] = {}
 
     @classmethod
     def load(cls, folder: Path, tokenizer: STTokenizer) -> PromptTemplate:
@@ -111,13 +113,20 @@ class PromptTemplate:
         }
         return _substitute(str(self.config["template"]), values)
 
-    @property
-    def _cut(self) -> int:
+    def _find_cut(self) -> int:
         constant = 0
         while constant < len(self.parts) and self.parts[constant].constant(("tools",)):
             constant += 1
         specials = [i for i in range(constant) if self.parts[i].special is not None]
         return specials[-1] + 1 if specials else 0
+
+    def _encode_text(self, part: Part, text: str) -> list[int]:
+        if not part.constant(("instruction", "history")):
+            return self._tokenizer.encode(text)
+        known = self._last.get(part)  # from tick to tick these mostly stay as they are
+        if known is None or known[0] != text:
+            known = self._last[part] = (text, self._tokenizer.encode(text))
+        return known[1]
 
     def _encode(self, parts: Sequence[Part], values: Mapping[str, str]) -> list[int]:
         ids: list[int] = []
@@ -126,8 +135,7 @@ class PromptTemplate:
                 ids.append(part.special)
             else:
                 text = "".join(values[piece] if is_variable else piece for is_variable, piece in part.pieces)
-                if text:
-                    ids.extend(self._tokenizer.encode(text))
+                ids.extend(self._encode_text(part, text) if text else ())
         return ids
 
 

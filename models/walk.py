@@ -36,6 +36,7 @@ class Walker:
         tokens = {t for h in plan.heads for c in h.trie.children if len(c) > 1 for t in c}
         self.columns = sorted(tokens)
         self.column = {token: i for i, token in enumerate(self.columns)}
+        self._possible: dict[int, int] = {}
         self._choices: dict[tuple[int, int, int], tuple[list[int], list[int]]] = {}
 
     def choices(self, head: int, node: int, tools: int) -> tuple[list[int], list[int]]:
@@ -71,6 +72,8 @@ class Walker:
 
     def possible_tools(self, node: int) -> int:
         """The tools whose names lie at or below a node of the function trie."""
+        if node in self._possible:
+            return self._possible[node]
         trie = self.plan.function.trie
         mask, stack = 0, [node]
         while stack:
@@ -78,19 +81,8 @@ class Walker:
             index = trie.leaves.get(n, {}).get(ANY_TOOL, -1)
             mask |= 1 << index if index >= 0 else 0
             stack.extend(trie.children[n].values())
+        self._possible[node] = mask
         return mask
-
-    def wanted(self, head: int, state: HeadState, node: int, tools: int, budget: int) -> list[int]:
-        """Up to `budget` nodes to evaluate so that a walk pending at `node` can go on: what leads there, then the
-        nodes below that may be needed, breadth-first in declared order."""
-        trie = self.plan.heads[head].trie
-        chain: list[int] = []
-        up = trie.parents[node]
-        while up >= 0 and up not in state.slots:
-            chain.append(up)
-            up = trie.parents[up]
-        below = (n for n in trie.needed(tools, node) if n not in state.slots)
-        return [*reversed(chain), *below][:budget]
 
 
 def leaf_value(head: HeadPlan, node: int, tool: int) -> Any:

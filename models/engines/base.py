@@ -21,14 +21,18 @@ class DecodeError(Exception):
 @dataclass(frozen=True)
 class Budget:
     """How many trie nodes a pass may carry: for each head (its head token included) and in all. 1 per head is
-    ordinary constrained parallel decoding."""
+    ordinary constrained parallel decoding. A node that is needed less likely than `share` waits for a later pass;
+    0 carries all."""
 
     per_head: int = 64
     total: int = 128
+    share: float = 0.0
 
     def __post_init__(self) -> None:
         if self.per_head < 1 or self.total < 1:
             raise ValueError(f"budget {self}: at least one node per head and in all")
+        if not 0 <= self.share <= 1:
+            raise ValueError(f"budget {self}: share must be between 0 and 1")
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,31 @@
 
 from __future__ import annotations
 
+import math
+from functools import lru_cache
+from mmap import mmap
+
 import torch
 import torch.nn.functional as F
 
 from rtcontrol.models.engines.weights import Layer, ModelConfig, Weights
+
+
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Zeros that take no memory on a CPU until they are written: most of a cache's slots never are."""
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    memory = mmap(-1, math.prod(shape) * dtype.itemsize)
+    return torch.frombuffer(memory, dtype=dtype).view(shape)
+
+
+@lru_cache(maxsize=2)
+def _rotations(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """Cosines and sines [context, 1, head_dim] of all positions; deciders of one model share them."""
+    angles = torch.arange(config.context, dtype=torch.float32)[:, None] * torch.tensor(config.inv_freq)
+    both = torch.cat([angles, angles], 1)[:, None]
+    cos, sin = both.cos() * config.rope_scale, both.sin() * config.rope_scale
+    return cos.to(device=device, dtype=dtype), sin.to(device=device, dtype=dtype)
 
 
 class LeanModel:
@@ -17,14 +38,10 @@ class LeanModel:
         self.device, self.dtype = device, dtype
         self.group = config.heads // config.kv_heads  # query heads to a key head
         shape = (config.layers, 1, config.kv_heads, slots, config.head_dim)
-        self.keys = torch.zeros(shape, dtype=dtype, device=device)
-        self.values = torch.zeros(shape, dtype=dtype, device=device)
+        self.keys, self.values = _zeros(shape, dtype, device), _zeros(shape, dtype, device)
         # One view a layer: indexing the big tensor on every pass costs more than the copy it is for.
         self._cache = list(zip(self.keys.unbind(0), self.values.unbind(0), strict=True))
-        angles = torch.arange(config.context, dtype=torch.float32)[:, None] * torch.tensor(config.inv_freq)
-        both = torch.cat([angles, angles], 1)[:, None]
-        self._cos = (both.cos() * config.rope_scale).to(device=device, dtype=dtype)
-        self._sin = (both.sin() * config.rope_scale).to(device=device, dtype=dtype)
+        self._cos, self._sin = _rotations(config, device, dtype)
 
     @torch.inference_mode()
     def forward(

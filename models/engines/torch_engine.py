@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from rtcontrol.models.engines.lean import LeanModel
 from rtcontrol.models.engines.prefix_store import PrefixStore, prefix_key
 from rtcontrol.models.engines.weights import ModelConfig, fingerprint, load_weights
 from rtcontrol.models.errors import UserError
+from rtcontrol.models.forecast import choose_budget, has_choice, measure_cost
 from rtcontrol.models.packed import PackedSequence
 from rtcontrol.models.plan import SchemaPlan
 from rtcontrol.models.tokenizer import STTokenizer
@@ -47,7 +49,7 @@ class TorchEngine:
         tokenizer: STTokenizer,
         dtype: str = "auto",
         device: str | None = None,
-        budget: Budget | None = None,
+        budget: Budget | None = None,  # None: chosen by the measured cost of a pass
         store: PrefixStore | None = None,
     ) -> None:
         self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
@@ -61,6 +63,7 @@ class TorchEngine:
         self._stop = threading.Event()
         self._prefix: list[int] = []
         self._decoder: PackedDecoder | None = None
+        self._chosen: dict[str, Any] = {}  # what the auto budget came to
 
     def load_prefix(self, ids: Sequence[int], plan: SchemaPlan) -> PrefixInfo:
         """Take the prefix's KV from disk, or compute and store it; compile the plan."""
@@ -81,8 +84,18 @@ class TorchEngine:
             refused = self._store.save(key, self.model.keys[..., :n, :], self.model.values[..., :n, :])
             note = note or refused
         self._decoder = PackedDecoder(self.sequence, plan, self._tokenizer, self._budget)
+        self._chosen = {} if self._budget else self._auto_budget(self._decoder)
         source = "disk" if isinstance(found, tuple) else "computed"
         return PrefixInfo(n, source, (time.perf_counter() - began) * 1e3, note)
+
+    def _auto_budget(self, decoder: PackedDecoder) -> dict[str, Any]:
+        limit = Budget()
+        if not has_choice(decoder.plan, decoder.walker, limit):
+            return {"kind": "auto"}
+        cost = measure_cost(self.sequence)
+        budget, found = choose_budget(decoder.plan, decoder.walker, cost, limit)
+        decoder.set_budget(budget)
+        return {"kind": "auto", "pass_ms": round(cost.fixed_ms, 3), "token_ms": round(cost.token_ms, 4), **found}
 
     def decode(self, suffix: Sequence[int]) -> Decision:
         """One decision after prefix + `suffix`."""
@@ -115,4 +128,5 @@ class TorchEngine:
             "free_values": True,
             "batch": True,
             "exact": True,
+            "budget": self._chosen or ({} if self._budget is None else asdict(self._budget)),
         }

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -211,10 +213,24 @@ class Weights:
         return sum(t.numel() for t in tensors) + sum(t.numel for t in linears)
 
 
-def load_weights(folder: Path, config: ModelConfig, dtype: torch.dtype, device: torch.device) -> Weights:
-    """Read and fuse; raises UserError for a missing tensor."""
-    reader = WeightReader(folder)
+_loaded: WeakValueDictionary[Any, Weights] = WeakValueDictionary()
+_loading = threading.Lock()
 
+
+def load_weights(folder: Path, config: ModelConfig, dtype: torch.dtype, device: torch.device) -> Weights:
+    """Read and fuse; raises UserError for a missing tensor. Whoever asks for the same unchanged checkpoint, dtype and
+    device shares one set of tensors with those who still hold it."""
+    reader = WeightReader(folder)
+    files = [(path.resolve(), path.stat().st_size, path.stat().st_mtime_ns) for path in reader.paths]
+    key = (tuple(files), config, dtype, device)
+    with _loading:
+        found = _loaded.get(key)
+        if found is None:
+            found = _loaded[key] = _load(folder, reader, config, dtype, device)
+        return found
+
+
+def _load(folder: Path, reader: WeightReader, config: ModelConfig, dtype: torch.dtype, device: torch.device) -> Weights:
     def get(name: str) -> torch.Tensor:
         return reader.get(name).to(device=device, dtype=dtype)
 

@@ -1,0 +1,158 @@
+"""The auto budget: what it costs to be wrong decides what a pass carries, and never what is called."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from rtcontrol.models.decider import DeciderSpec, STDecider
+from rtcontrol.models.engines.base import Budget
+from rtcontrol.models.forecast import PassCost, choose_budget, has_choice
+from tests.models.small import Oracle, build_checkpoint, tool_lists
+
+LAW = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+MARGIN = 1e-4
+TEXT = st.text(max_size=20)
+COSTS = st.builds(PassCost, st.floats(0, 100), st.floats(0, 10))
+ONE, UNLIMITED = Budget(1), Budget(10**6, 10**6)
+DEEP = {"enum": ["alpha beta go", "alpha beta stop", "alpha red", "green blue"]}
+PLAIN = {"parameters": {"properties": {}}}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_checkpoint(tmp_path_factory.mktemp("model") / "m", "qwen2", seed=11)
+
+
+@pytest.fixture(scope="module")
+def oracle(folder: Path) -> Oracle:
+    return Oracle.load(folder)
+
+
+def build(folder: Path, tools: Any, **options: Any) -> tuple[STDecider, Any]:
+    decider = DeciderSpec(str(folder), tuple(tools), **options).build()
+    engine: Any = decider.engine
+    return decider, engine._decoder
+
+
+def tools_with_arguments(count: int) -> list[dict[str, Any]]:
+    """`count` tools, of which only the first has arguments."""
+    names = ("go", "open", "stop", "turn_left", "get_value", "set_value")[:count]
+    deep = {"parameters": {"properties": {"a": DEEP, "b": DEEP}, "required": ["a", "b"]}}
+    return [{"name": n, **(deep if i == 0 else PLAIN)} for i, n in enumerate(names)]
+
+
+@LAW
+@given(tools=tool_lists(), cost=COSTS, null=st.booleans(), instruction=TEXT, observation=TEXT)
+def test_auto_budget_calls_what_budget_one_and_no_budget_call(
+    folder: Path, oracle: Oracle, tools: Any, cost: PassCost, null: bool, instruction: str, observation: str
+) -> None:
+    decider, decoder = build(folder, tools, allow_null=null)
+    prompt = decider.template.prefix_ids(decider.plan.tools) + decider.template.suffix_ids(instruction, observation)
+    oracle.decide(decider.plan, prompt)
+    assume(oracle.margin > MARGIN)
+    chosen, _ = choose_budget(decider.plan, decoder.walker, cost, Budget())
+    calls = [decider.decide(observation, instruction).call]
+    for budget in (chosen, ONE, UNLIMITED):
+        decoder.set_budget(budget)
+        calls.append(decider.decide(observation, instruction).call)
+    assert calls == calls[:1] * 4
+
+
+@LAW
+@given(share=st.floats(0, 1), observation=TEXT)
+def test_any_share_decides_free_and_closed_values_alike(folder: Path, share: float, observation: str) -> None:
+    word = {"type": "string", "pattern": "^[a-z]+$", "maxLength": 5}
+    tools = [
+        {"name": "go", "parameters": {"properties": {"v": word, "a": DEEP}, "required": ["v", "a"]}},
+        {"name": "stop", "parameters": {"properties": {"v": DEEP}}},
+    ]
+    decider, decoder = build(folder, tools)
+    decisions = []
+    for budget in (Budget(share=share), UNLIMITED):
+        decoder.set_budget(budget)
+        decisions.append(decider.decide(observation, "go"))
+    one, other = decisions
+    if all(abs(c - 0.5) > 1e-2 for c in other.confidence.values()):
+        assert one.call == other.call
+        assert one.confidence == pytest.approx(other.confidence, abs=1e-3)
+
+
+@LAW
+@given(tools=tool_lists(), share=st.floats(0, 1))
+def test_first_pass_carries_every_parent_and_no_more_with_a_larger_share(
+    folder: Path, tools: Any, share: float
+) -> None:
+    decider, decoder = build(folder, tools)
+    decoder.set_budget(Budget(share=share))
+    first = decoder.passes.first
+    for k, n in first:
+        parent = decider.plan.heads[k].trie.parents[n]
+        assert parent < 0 or (k, parent) in first
+    decoder.set_budget(UNLIMITED)
+    assert set(first) <= set(decoder.passes.first)
+    assert bool(first) == bool(decoder.passes.first)  # every pass makes headway
+
+
+def test_free_tokens_put_everything_into_one_pass_and_costly_ones_wait(folder: Path) -> None:
+    decider, decoder = build(folder, tools_with_arguments(6))
+    everything, found = choose_budget(decider.plan, decoder.walker, PassCost(1, 0), Budget())
+    assert (everything.share, found["passes"]) == (0, 1)
+    assert found["first_nodes"] > 3
+    costly, found = choose_budget(decider.plan, decoder.walker, PassCost(0, 1), Budget())
+    assert costly.share > 0.5
+    assert found["first_nodes"] == 1  # the function head alone: five of six tools need nothing else
+
+
+def test_share_is_the_likelihood_over_tools_then_values(folder: Path) -> None:
+    tools = tools_with_arguments(4)
+    _, decoder = build(folder, tools)
+    first: dict[float, int] = {}
+    for share in (0.2, 0.25, 0.26):
+        decoder.set_budget(Budget(share=share))
+        first[share] = sum(k == 1 for k, _ in decoder.passes.first)
+    # One tool of four has the argument; half of its values pass the second token, three in four the first.
+    assert first == {0.2: 1, 0.25: 1, 0.26: 0}
+    decoder.set_budget(Budget(share=0.12))
+    assert sum(k == 1 for k, _ in decoder.passes.first) == 3
+
+
+def test_the_choice_follows_from_the_cost_alone(folder: Path) -> None:
+    decider, decoder = build(folder, tools_with_arguments(5))
+    cost = PassCost(1.0, 0.15)
+    assert choose_budget(decider.plan, decoder.walker, cost, Budget()) == choose_budget(
+        decider.plan, decoder.walker, cost, Budget()
+    )
+
+
+def test_measuring_leaves_the_prefix_cached_and_is_told(folder: Path) -> None:
+    decider, decoder = build(folder, tools_with_arguments(5))
+    told = decider.info()["budget"]
+    assert told["kind"] == "auto"
+    assert told["token_ms"] >= 0
+    assert told["share"] == decoder.passes.budget.share
+    assert decider.decide("alpha", "go").reused_tokens == decider.prefix.tokens
+
+
+def test_schema_without_speculative_nodes_is_not_measured(folder: Path) -> None:
+    flat = {"name": "go", "parameters": {"properties": {"v": {"enum": ["left", "right", "red"]}}, "required": ["v"]}}
+    decider, decoder = build(folder, [flat])
+    assert not has_choice(decider.plan, decoder.walker, Budget())
+    assert decider.info()["budget"] == {"kind": "auto"}
+
+
+def test_explicit_budget_is_kept(folder: Path) -> None:
+    decider, decoder = build(folder, tools_with_arguments(5), budget_per_head=3)
+    assert decoder.passes.budget == Budget(3)
+    assert decider.info()["budget"] == {"per_head": 3, "total": 128, "share": 0.0}
+    with pytest.raises(ValueError, match="at least one"):
+        build(folder, tools_with_arguments(2), budget_total=0)
+
+
+def test_share_outside_its_range_is_refused() -> None:
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        Budget(share=1.5)
