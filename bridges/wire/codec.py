@@ -10,30 +10,46 @@ import base64
 import binascii
 import json
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import msgpack
 from pydantic import ValidationError
 
 from rtcontrol.bridges.wire.errors import Code, WireError
 from rtcontrol.bridges.wire.limits import LIMITS, Limits, check_size, check_value
-from rtcontrol.bridges.wire.messages import ANY, TYPES, Message, Observe
+from rtcontrol.bridges.wire.messages import ANY, PROTOCOL, TYPES, Message, Observe, whole
 
 
 def encode_msgpack(message: Message) -> list[bytes]:
-    """The message's parts: header, then one buffer an array."""
+    """The message's parts: header, then one buffer an array. Raises WireError for free values that cannot be sent."""
     header, buffers = _plain(message)
     for i, entry in enumerate(header.get("arrays", ())):
         entry["part"] = i + 1
-    return [msgpack.packb(header), *buffers]
+    try:
+        return [msgpack.packb(header), *buffers]
+    except (ValueError, TypeError, OverflowError) as error:
+        raise _unsendable(header, error) from None
 
 
 def encode_json(message: Message) -> str:
-    """The message as one JSON text."""
+    """The message as one JSON text. Raises WireError for free values that cannot be sent."""
     header, buffers = _plain(message)
     for entry, buffer in zip(header.get("arrays", ()), buffers, strict=False):
         entry["base64"] = base64.b64encode(buffer).decode("ascii")
-    return json.dumps(header, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    try:
+        text = json.dumps(header, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+        text.isascii() or text.encode()  # a lone surrogate has no UTF-8
+    except (ValueError, TypeError, RecursionError) as error:
+        raise _unsendable(header, error) from None
+    return text
+
+
+def _unsendable(header: dict[str, Any], error: Exception) -> WireError:
+    try:
+        check_value(header, LIMITS)
+    except WireError as named:
+        return named
+    return WireError(Code.INVALID, f"This cannot be sent ({_line(error)}).", "Use the types of docs/protocol.md.")
 
 
 def _plain(message: Message) -> tuple[dict[str, Any], list[bytes]]:
@@ -71,7 +87,7 @@ def decode_msgpack(parts: Sequence[bytes], limits: Limits = LIMITS) -> Message:
     header = _envelope(header, limits)
     used: set[int] = set()
     for i, entry in enumerate(_arrays(header)):
-        part = entry.pop("part", None)
+        part = whole(entry.pop("part", None))
         if isinstance(part, bool) or not isinstance(part, int) or not 1 <= part < len(parts) or part in used:
             raise WireError(
                 Code.INVALID,
@@ -88,33 +104,28 @@ def decode_msgpack(parts: Sequence[bytes], limits: Limits = LIMITS) -> Message:
 
 def decode_json(text: str | bytes, limits: Limits = LIMITS) -> Message:
     """The message of a JSON text. Raises WireError for whatever is none, or too large."""
-    size = len(text) if isinstance(text, bytes) else len(text.encode("utf-8", "replace"))
-    check_size([size], limits)
+    check_size([len(text)], limits)
+    if isinstance(text, str) and not text.isascii():
+        check_size([len(text.encode("utf-8", "replace"))], limits)
     try:
-        header = json.loads(text, parse_constant=_constant)
-    except WireError:
-        raise
+        # NaN and Infinity, which Python's parser takes, are refused with their path below.
+        header = json.loads(text if isinstance(text, str) else text.decode())
     except (ValueError, RecursionError) as error:
         raise WireError(
             Code.MALFORMED, f"This is no JSON ({_line(error)}).", "Send one JSON object a WebSocket message."
         ) from None
     arrays = header.get("arrays") if isinstance(header, dict) else None
     # The caps on strings are for text; a buffer's size is bounded by the message's.
-    encoded = (
-        [e.pop("base64", None) if isinstance(e, dict) else None for e in arrays] if isinstance(arrays, list) else []
-    )
+    arrays = arrays if isinstance(arrays, list) else []
+    encoded = [e.pop("base64", None) if isinstance(e, dict) else None for e in arrays]
     header = _envelope(header, limits)
-    for i, (entry, data) in enumerate(zip(_arrays(header), encoded, strict=True)):
+    for i, entry in enumerate(_arrays(header)):
         try:
-            entry["data"] = base64.b64decode(data, validate=True)
+            entry["data"] = base64.b64decode(encoded[i], validate=True)
         except (TypeError, ValueError, binascii.Error):
             field = f"arrays[{i}].base64"
             raise WireError(Code.INVALID, f"{field} is no base64.", "Use RFC 4648, padded.", field=field) from None
     return _validate(header)
-
-
-def _constant(name: str) -> NoReturn:
-    raise WireError(Code.INVALID, f"{name} is not finite.", "Send a finite number.")
 
 
 def _line(error: Exception) -> str:
@@ -145,21 +156,40 @@ def _arrays(header: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _validate(header: dict[str, Any]) -> Message:
-    kind = header["type"]
-    # Null is absent.
-    present = {k: v for k, v in header.items() if v is not None}
     try:
-        return ANY.validate_python(present)
+        return ANY.validate_python(header)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        where = [str(p) for p in first["loc"] if p != kind]
-        field = ".".join(where) or "type"
-        seq = header.get("seq")
-        known = isinstance(seq, int) and not isinstance(seq, bool) and 0 <= seq < 1 << 53
-        raise WireError(
-            Code.INVALID,
-            f"{kind}.{field}: {first['msg']}.",
-            f"See `{kind}` in docs/protocol.md.",
-            field=field[:200],
-            seq=seq if known else None,
-        ) from None
+    kind = header["type"]
+    version = header.get("protocol")
+    major = whole(version[0]) if isinstance(version, list) and version else None
+    # Another major version may have another hello: its number alone is read.
+    if kind == "hello" and isinstance(major, int) and not isinstance(major, bool) and major != PROTOCOL[0]:
+        raise other_version(major)
+    # The first step of the path is the union's tag.
+    field = str(first.get("ctx", {}).get("field") or _path(first["loc"][1:]))
+    seq = whole(header.get("seq"))
+    known = isinstance(seq, int) and not isinstance(seq, bool) and 0 <= seq < 1 << 53
+    raise WireError(
+        Code.INVALID,
+        f"{kind}.{field}: {first['msg']}."[:500],
+        f"See `{kind}` in docs/protocol.md.",
+        field=field[:200],
+        seq=seq if known else None,
+    )
+
+
+def other_version(major: int) -> WireError:
+    """The refusal of a hello of another major version."""
+    spoken = ".".join(map(str, PROTOCOL))
+    return WireError(
+        Code.VERSION,
+        f"protocol: major version {major}, but {spoken} is spoken here.",
+        f"Use a client of protocol {PROTOCOL[0]}, or a server of protocol {major}.",
+        field="protocol",
+        fatal=True,
+    )
+
+
+def _path(steps: Sequence[int | str]) -> str:
+    return "".join(f"[{s}]" if isinstance(s, int) else f".{s}" for s in steps).lstrip(".")

@@ -32,7 +32,7 @@ INT_MIN, INT_MAX = -(1 << 63), (1 << 64) - 1
 
 
 def check_size(sizes: list[int], limits: Limits) -> None:
-    """The parts' sizes in bytes, header first. Raises WireError TOO_LARGE (fatal: whoever sends such is no client)."""
+    """The parts' sizes in bytes, header first. Raises WireError TOO_LARGE."""
     if len(sizes) > limits.max_parts:
         raise _large(f"a message of {len(sizes)} parts", "max_parts", limits.max_parts)
     if sum(sizes) > limits.max_message_bytes:
@@ -69,7 +69,7 @@ def check_value(root: Any, limits: Limits) -> None:
             if isinstance(value, dict):
                 for key, inner in value.items():
                     if not isinstance(key, str):
-                        raise WireError(Code.MALFORMED, f"{path}: a map key is no string.", "Use string keys.")
+                        raise WireError(Code.MALFORMED, f"{path or 'header'}: a map key is no string.", "Use string keys.")
                     _check_string(key, path, limits)
                     stack.append((inner, f"{path}.{key[:40]}" if path else key[:40], depth + 1))
             else:

@@ -9,25 +9,38 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, model_validator
+from pydantic_core import PydanticCustomError
 
 PROTOCOL = (1, 0)
 DTYPES = {"b1": 1, "i1": 1, "u1": 1, "i2": 2, "u2": 2, "i4": 4, "u4": 4, "i8": 8, "u8": 8, "f2": 2, "f4": 4, "f8": 8}
 
+
+def whole(value: Any) -> Any:
+    """A float without a fraction as the integer that it is: some languages have no other numbers."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+Whole = Annotated[int, BeforeValidator(whole)]
 Name = Annotated[str, Field(min_length=1, max_length=64)]
 Text = Annotated[str, Field(max_length=65_536)]
 Token = Annotated[str, Field(min_length=16, max_length=128)]
-Count = Annotated[int, Field(ge=0, lt=1 << 53)]
-Nanoseconds = Annotated[int, Field(ge=0, lt=1 << 63)]
+Count = Annotated[Whole, Field(ge=0, lt=1 << 53)]
+Nanoseconds = Annotated[Whole, Field(ge=0, lt=1 << 63)]
 Milliseconds = Annotated[float, Field(ge=0, le=1e9)]
 Hertz = Annotated[float, Field(ge=0.001, le=10_000)]
 Pacing = Literal["server", "client"]
 
 
 class Part(BaseModel):
-    """Base of all: frozen, strict types, finite numbers."""
+    """Base of all: frozen, strict types, finite numbers; null fields are absent ones."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="ignore", allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _null_is_absent(cls, value: Any) -> Any:
+        return {k: v for k, v in value.items() if v is not None} if isinstance(value, dict) else value
 
 
 class FunctionCall(Part):
@@ -43,7 +56,7 @@ class Array(Part):
 
     name: Name
     dtype: Literal["b1", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4", "f8"]
-    shape: Annotated[list[Annotated[int, Field(ge=0, le=1 << 30)]], Field(max_length=8)]
+    shape: Annotated[list[Annotated[Whole, Field(ge=0, le=1 << 30)]], Field(max_length=8)]
     data: bytes
 
     @model_validator(mode="after")
@@ -114,7 +127,7 @@ class Welcome(Part):
     hold_ms: Milliseconds
     heartbeat_ms: Milliseconds
     session_grace_s: Annotated[float, Field(ge=0)]
-    limits: dict[str, int]
+    limits: dict[str, Whole]
     warnings: list[str] = []
 
 
@@ -130,6 +143,12 @@ class Observe(Part):
     text: Text | None = None
     data: dict[str, Any] | None = None
     arrays: Annotated[list[Array], Field(max_length=16)] = []
+
+    @model_validator(mode="after")
+    def _shows_something(self) -> Observe:
+        if self.text is None and self.data is None and not self.arrays:
+            raise PydanticCustomError("empty", "One of text, data and arrays is needed", {"field": "text"})
+        return self
 
 
 class Timing(Part):
@@ -189,7 +208,7 @@ class Instruct(Part):
 class Outcome(Part):
     """How an episode ended, for the report."""
 
-    seed: int = 0
+    seed: Whole = 0
     ret: Annotated[float, Field(alias="return")] = 0.0
     success: bool | None = None
     seconds: Annotated[float, Field(ge=0)] = 0.0
