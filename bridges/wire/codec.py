@@ -16,7 +16,7 @@ import msgpack
 from pydantic import ValidationError
 
 from rtcontrol.bridges.wire.errors import Code, WireError
-from rtcontrol.bridges.wire.limits import LIMITS, Limits, check_size, check_value
+from rtcontrol.bridges.wire.limits import LIMITS, Limits, check_size, check_value, large
 from rtcontrol.bridges.wire.messages import ANY, PROTOCOL, TYPES, Message, Observe, whole
 
 
@@ -79,6 +79,8 @@ def decode_msgpack(parts: Sequence[bytes], limits: Limits = LIMITS) -> Message:
             max_ext_len=0,
         )
     except Exception as error:  # msgpack raises many kinds: all mean that this is no header
+        if (limit := _length_limit(error)) is not None:
+            raise large("the header", limit, getattr(limits, limit)) from None
         raise WireError(
             Code.MALFORMED,
             f"The header is no msgpack map ({_line(error)}).",
@@ -109,8 +111,10 @@ def decode_json(text: str | bytes, limits: Limits = LIMITS) -> Message:
         check_size([len(text.encode("utf-8", "replace"))], limits)
     try:
         # NaN and Infinity, which Python's parser takes, are refused with their path below.
-        header = json.loads(text if isinstance(text, str) else text.decode())
-    except (ValueError, RecursionError) as error:
+        header = json.loads(text if isinstance(text, str) else text.decode(), parse_int=_int)
+    except RecursionError:
+        raise large("the message", "max_depth", limits.max_depth) from None
+    except ValueError as error:
         raise WireError(
             Code.MALFORMED, f"This is no JSON ({_line(error)}).", "Send one JSON object a WebSocket message."
         ) from None
@@ -126,6 +130,19 @@ def decode_json(text: str | bytes, limits: Limits = LIMITS) -> Message:
             field = f"arrays[{i}].base64"
             raise WireError(Code.INVALID, f"{field} is no base64.", "Use RFC 4648, padded.", field=field) from None
     return _validate(header)
+
+
+def _int(digits: str) -> int:
+    # Longer ones do not fit 64 bits: any that does not will do, and is refused with its path.
+    return int(digits) if len(digits) <= 20 else 1 << 64
+
+
+def _length_limit(error: Exception) -> str | None:
+    """The limit that made msgpack's decoder give up."""
+    if isinstance(error, msgpack.StackError):
+        return "max_depth"
+    words = {"max_str_len": "max_string_bytes", "max_array_len": "max_items", "max_map_len": "max_items"}
+    return next((limit for word, limit in words.items() if f"exceeds {word}" in str(error)), None)
 
 
 def _line(error: Exception) -> str:

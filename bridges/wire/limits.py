@@ -34,9 +34,9 @@ INT_MIN, INT_MAX = -(1 << 63), (1 << 64) - 1
 def check_size(sizes: list[int], limits: Limits) -> None:
     """The parts' sizes in bytes, header first. Raises WireError TOO_LARGE."""
     if len(sizes) > limits.max_parts:
-        raise _large(f"a message of {len(sizes)} parts", "max_parts", limits.max_parts)
+        raise large(f"a message of {len(sizes)} parts", "max_parts", limits.max_parts)
     if sum(sizes) > limits.max_message_bytes:
-        raise _large(f"a message of {sum(sizes)} bytes", "max_message_bytes", limits.max_message_bytes)
+        raise large(f"a message of {sum(sizes)} bytes", "max_message_bytes", limits.max_message_bytes)
 
 
 def check_value(root: Any, limits: Limits) -> None:
@@ -61,11 +61,11 @@ def check_value(root: Any, limits: Limits) -> None:
         elif isinstance(value, (dict, list)):
             total += len(value)
             if depth > limits.max_depth:
-                raise _large(f"{path}: nesting deeper than {limits.max_depth}", "max_depth", limits.max_depth, path)
+                raise large(f"{path}: nesting deeper than {limits.max_depth}", "max_depth", limits.max_depth, path)
             if len(value) > limits.max_items:
-                raise _large(f"{path}: {len(value)} items", "max_items", limits.max_items, path)
+                raise large(f"{path}: {len(value)} items", "max_items", limits.max_items, path)
             if total > limits.max_total_items:
-                raise _large("the message's items together", "max_total_items", limits.max_total_items)
+                raise large("the message's items together", "max_total_items", limits.max_total_items)
             if isinstance(value, dict):
                 for key, inner in value.items():
                     if not isinstance(key, str):
@@ -86,10 +86,11 @@ def check_value(root: Any, limits: Limits) -> None:
 def _check_string(text: str, path: str, limits: Limits) -> None:
     # Four bytes a character at most: only strings near the limit need to be encoded.
     if 4 * len(text) > limits.max_string_bytes and len(text.encode("utf-8", "replace")) > limits.max_string_bytes:
-        raise _large(f"{path}: a string of {len(text)} characters", "max_string_bytes", limits.max_string_bytes, path)
+        raise large(f"{path}: a string of {len(text)} characters", "max_string_bytes", limits.max_string_bytes, path)
     if not text.isascii() and any("\ud800" <= c <= "\udfff" for c in text):
         raise WireError(Code.MALFORMED, f"{path}: a lone surrogate.", "Send valid Unicode.", field=path)
 
 
-def _large(what: str, name: str, limit: int, path: str | None = None) -> WireError:
+def large(what: str, name: str, limit: int, path: str | None = None) -> WireError:
+    """The refusal of what exceeds the limit `name`."""
     return WireError(Code.TOO_LARGE, f"{what}: above the limit {name} = {limit}.", "Send less.", field=path)
