@@ -12,6 +12,7 @@ from typing import Annotated, Any, get_args, get_origin
 
 import jsonschema
 import pydantic
+import referencing
 from pydantic.errors import PydanticInvalidForJsonSchema, PydanticSchemaGenerationError, PydanticUserError
 from pydantic_core import PydanticSerializationError
 
@@ -88,6 +89,13 @@ def remote_tool(definition: Mapping[str, Any]) -> Tool:
     Raises UserError naming tool, parameter and remedy for a definition that is none.
     """
     schema = ToolSchema.from_openai(definition)
+    for p in schema.parameters:
+        try:
+            jsonschema.Draft202012Validator.check_schema(_checkable(p.schema))
+        except jsonschema.SchemaError as error:
+            raise UserError(
+                f"Tool {schema.name}, parameter {p.name}: no JSON schema ({error.message}).", "Correct its definition."
+            ) from None
 
     def function(**arguments: Any) -> None:
         raise RuntimeError(f"The tool {schema.name} is executed by the client that defined it.")
@@ -96,6 +104,14 @@ def remote_tool(definition: Mapping[str, Any]) -> Tool:
 
 
 _ANYTHING: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(Any)
+
+
+def _checkable(value: Any) -> Any:
+    """A schema without its patterns: Python's regular expressions may take for ever on a hostile one, and the decoder
+    has kept them already."""
+    if isinstance(value, Mapping):
+        return {k: _checkable(v) for k, v in value.items() if k not in ("pattern", "patternProperties")}
+    return [_checkable(v) for v in value] if isinstance(value, list) else value
 
 
 def _plain(value: Any, where: str) -> Any:
@@ -173,7 +189,8 @@ class Tools:
             raise UserError(f"Two tools are called {twice!r}.", "Rename one of them.")
         self.schemas = tool_schemas(self.openai())
         self._validators = {
-            (s.name, p.name): jsonschema.Draft202012Validator(dict(p.schema))
+            # A registry of nothing: a `$ref` to an address must not be fetched.
+            (s.name, p.name): jsonschema.Draft202012Validator(_checkable(p.schema), registry=referencing.Registry())
             for s in self.schemas
             for p in s.parameters
             if isinstance(p.domain, Free)

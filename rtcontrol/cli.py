@@ -18,7 +18,12 @@ from rtcontrol.models.decider import ENGINES
 from rtcontrol.models.errors import UserError
 
 # Groups of commands that live in modules of their own, imported when first looked at.
-LAZY = {"models": "rtcontrol.models_cli", "bench": "rtcontrol.bench.cli", "keys": "rtcontrol.keys_cli"}
+LAZY = {
+    "serve": "rtcontrol.serve.cli",
+    "models": "rtcontrol.models_cli",
+    "bench": "rtcontrol.bench.cli",
+    "keys": "rtcontrol.keys_cli",
+}
 
 RUN_EXAMPLES = """Fly an agent in an environment at a fixed rate, and report every tick.
 

@@ -7,8 +7,6 @@ import signal
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import UTC, datetime
-from typing import Any
 
 from rich.console import Console
 
@@ -17,9 +15,8 @@ from rtcontrol.config import RunConfig
 from rtcontrol.fit import fit
 from rtcontrol.live import Onlooker
 from rtcontrol.loop import ControlLoop
-from rtcontrol.machine import describe
 from rtcontrol.models.errors import UserError
-from rtcontrol.record import Recorder
+from rtcontrol.record import Recorder, run_header
 
 OK, INTERNAL, MISSED = 0, 1, 3
 BY_SIGNAL = {"SIGINT": 130, "SIGTERM": 143}
@@ -54,7 +51,7 @@ def fly(
     env = assemble.environment(config.env, goal)
     sample = assemble.sample(config, env)
     fit(chosen, env, sample)
-    recorder = Recorder(config.out / "record.jsonl", _header(config, chosen.fallback.hold_ms), provisional=True)
+    recorder = Recorder(config.out / "record.jsonl", run_header(config, chosen.fallback.hold_ms), provisional=True)
     console = Console(stderr=True)
     onlooker = Onlooker(console, live and console.is_terminal, stdin)
     for warning in chosen.tools.warnings():
@@ -111,18 +108,6 @@ def _report(config: RunConfig, loop: ControlLoop, recorder: Recorder) -> bool:
     else:
         print(f"The report could not be written to {config.out} ({refused}).", file=sys.stderr)
     return sound
-
-
-def _header(config: RunConfig, hold_ms: float) -> dict[str, Any]:
-    return {
-        **config.to_dict(),
-        "period_ms": config.period_ns / 1e6,
-        "deadline_ms": config.deadline_ns / 1e6,
-        "max_age_ms": config.max_age_ns / 1e6,
-        "hold_ms": hold_ms if config.hold_ms is None else config.hold_ms,
-        "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": describe(),
-    }
 
 
 @contextlib.contextmanager

@@ -14,6 +14,8 @@ from rtcontrol.record import Recorder
 
 # An instruction may be a megabyte; people are shown this much of it.
 ECHO = 120
+# One is taken a tick; of more than this between two ticks, the oldest give way.
+MAX_WAITING = 16
 
 
 class Instructions:
@@ -31,7 +33,7 @@ class Instructions:
         self._env, self._recorder, self._notify, self._t_s = env, recorder, notify, t_s
         # The last one that something was decided by.
         self._proven = self.now
-        self._waiting: deque[str] = deque()
+        self._waiting: deque[str] = deque(maxlen=MAX_WAITING)
 
     def put(self, text: str) -> None:
         self._waiting.append(plain_text(text))

@@ -6,9 +6,12 @@ import contextlib
 import json
 import os
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from rtcontrol.config import RunConfig
+from rtcontrol.machine import describe
 from rtcontrol.models.errors import UserError
 
 SCHEMA_VERSION = 1
@@ -80,6 +83,19 @@ class Recorder:
 
     def close(self) -> None:
         os.close(self._fd)
+
+
+def run_header(config: RunConfig, hold_ms: float) -> dict[str, Any]:
+    """What a record begins with: the run's settings, `hold_ms` being the agent's, and the machine."""
+    return {
+        **config.to_dict(),
+        "period_ms": config.period_ns / 1e6,
+        "deadline_ms": config.deadline_ns / 1e6,
+        "max_age_ms": config.max_age_ns / 1e6,
+        "hold_ms": hold_ms if config.hold_ms is None else config.hold_ms,
+        "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": describe(),
+    }
 
 
 def read_record(path: Path) -> Iterator[dict[str, Any]]:

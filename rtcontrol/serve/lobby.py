@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+import logging
+import secrets
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
 
-from rtcontrol.bridges.wire import Message, WireError
+from rtcontrol.bridges.wire import Code, Message, WireError
+from rtcontrol.bridges.wire.messages import Bye, ErrorMessage, Executed, Hello, Instruct, Observe, Ping, Pong, Reset
+from rtcontrol.envs.remote import RemoteEnvironment
+from rtcontrol.hosts.pool import DecoderPool
+from rtcontrol.pause import PauseWatch
+from rtcontrol.serve.negotiate import check_version
+from rtcontrol.serve.options import ServeOptions
+from rtcontrol.serve.peer import Connection, Peer
+from rtcontrol.serve.session import BYE, LOST, OPENING_AT_ONCE, REFUSED, STOPPED, Session
 
+__all__ = ["Connection", "Lobby"]
 
-class Connection(Protocol):
-    """One transport connection. `peer` is for logs (an address, or a key's name; never a secret), `key` the client's
-    Z85 CURVE public key if it has one."""
-
-    peer: str
-    key: str | None
-
-    def send(self, message: Message) -> None:
-        """From any thread; never blocks. A peer that is full or gone loses the message (the transport counts it, and
-        calls `Lobby.disconnected` for one that is gone)."""
-
-    def close(self) -> None:
-        """Forget the peer; from any thread. The lobby has said what it had to say."""
+log = logging.getLogger("rtcontrol.serve")
+# Without a session; those that were silent the longest are forgotten.
+MAX_STRANGERS = 1024
 
 
 class Lobby:
@@ -29,26 +34,301 @@ class Lobby:
     with the decoder's WireError; and `disconnected` when the connection is gone.
     """
 
+    def __init__(
+        self,
+        options: ServeOptions,
+        pool: DecoderPool,
+        watch: PauseWatch,
+        say: Callable[[str], None] = lambda line: None,
+        make: Callable[[int, Peer, Hello, Lobby], Session] = Session,
+    ) -> None:
+        self.options, self.pool, self.watch, self.say = options, pool, watch, say
+        self.opening = threading.Semaphore(OPENING_AT_ONCE)
+        self.counts: Counter[str] = Counter()
+        self._make = make
+        self._lock = threading.RLock()
+        self._peers: dict[Connection, Peer] = {}
+        self._sessions: dict[str, Session] = {}
+        self._refused: Counter[str] = Counter()
+        self._began_s = time.monotonic()
+        self._closing = False
+
+    # -- from the transports ------------------------------------------------------------------------------------------
+
     def admit(self, connection: Connection) -> bool:
         """Whether this peer may send another message now; False is counted as a refusal (`rate`)."""
-        raise NotImplementedError
+        peer = self._peers.get(connection) or self._meet(connection)
+        if peer.messages.take():
+            return True
+        rate = f"{self.options.messages_per_s:g} messages a second"
+        self.refused(peer, WireError(Code.RATE, f"More than {rate}.", "Send fewer.", retryable=True))
+        return False
 
     def receive(self, connection: Connection, message: Message) -> None:
         """A decoded message; whatever is wrong with it goes back as an `error`."""
-        raise NotImplementedError
+        peer = self._peers.get(connection) or self._meet(connection)
+        peer.in_ns = time.monotonic_ns()
+        try:
+            self._handle(peer, message)
+        except WireError as error:
+            self.refused(peer, error)
+        except Exception as fault:
+            log.exception("a message of type %s failed", message.type)
+            self.refused(peer, WireError(Code.INTERNAL, f"{type(fault).__name__}.", "Tell the server's author."))
 
     def refuse(self, connection: Connection, error: WireError) -> None:
         """A message that could not be decoded: counted, and told to its sender as far as the error rate allows."""
-        raise NotImplementedError
+        self.refused(self._peers.get(connection) or self._meet(connection), error)
 
     def disconnected(self, connection: Connection) -> None:
         """The connection is gone: its session is parked."""
-        raise NotImplementedError
+        with self._lock:
+            peer = self._peers.pop(connection, None)
+            if peer is None:
+                return
+            peer.gone = True
+            session, peer.session = peer.session, None
+            if session is not None and session.peer is peer:
+                session.peer = None
+                session.stop(LOST, final=False)
+
+    # -- for people and monitors --------------------------------------------------------------------------------------
 
     def health(self) -> dict[str, Any]:
         """Counts of the whole server, for /health."""
-        raise NotImplementedError
+        with self._lock:
+            states = Counter(session.state for session in self._sessions.values())
+        return {
+            "uptime_s": round(time.monotonic() - self._began_s, 1),
+            "sessions": {state: states[state] for state in ("opening", "live", "parked")},
+            "sessions_total": self.counts["sessions"],
+            "max_sessions": self.options.max_sessions,
+            "connections": len(self._peers),
+            "refused": dict(self._refused),
+            "messages_dropped": self.counts["dropped"],
+        }
 
     def sessions(self) -> list[dict[str, Any]]:
         """One entry a session, for /metrics: id, state, agent, model, pacing, hz, counts, recent latency."""
-        raise NotImplementedError
+        with self._lock:
+            found = list(self._sessions.values())
+        return [session.figures() for session in found]
+
+    # -- messages -----------------------------------------------------------------------------------------------------
+
+    def _handle(self, peer: Peer, message: Message) -> None:
+        if isinstance(message, Observe):
+            self._world(peer, message.session).observe(message)
+        elif isinstance(message, Executed):
+            self._world(peer, message.session).executed(message)
+        elif isinstance(message, Ping):
+            now = time.monotonic_ns()
+            peer.send(Pong(id=message.id, t_ping_ns=message.t_ns, t_received_ns=now, t_sent_ns=now))
+        elif isinstance(message, Hello):
+            self._hello(peer, message)
+        elif isinstance(message, Instruct):
+            self._mine(peer, message.session).instruct(message.instruction)
+        elif isinstance(message, Reset):
+            self._world(peer, message.session).reset(message)
+        elif isinstance(message, Bye):
+            self._mine(peer, message.session).stop(BYE)
+        elif isinstance(message, ErrorMessage):
+            self.counts["errors_from_clients"] += 1
+        elif not isinstance(message, Pong):
+            raise WireError(Code.STATE, f"{message.type} is for servers to send.", "See docs/protocol.md.")
+
+    def _mine(self, peer: Peer, token: str | None) -> Session:
+        session = peer.session
+        if session is None:
+            raise WireError(
+                Code.STATE, "This connection has no session.", "Say hello first (with `resume`).", retryable=True
+            )
+        if token is not None and not _same(token, session.token):
+            raise WireError(
+                Code.SESSION, "This session token is not this connection's.", "Use the welcome's.", field="session"
+            )
+        return session
+
+    def _world(self, peer: Peer, token: str) -> RemoteEnvironment:
+        session = self._mine(peer, token)
+        if session.env is None or session.state != "live":
+            raise WireError(Code.STATE, "The session is not open.", "Wait for the welcome.", retryable=True)
+        return session.env
+
+    def _hello(self, peer: Peer, hello: Hello) -> None:
+        check_version(hello)
+        with self._lock:
+            if self._closing:
+                raise WireError(Code.BUSY, "The server is stopping.", "Try again later.", retryable=True, fatal=True)
+            if (session := peer.session) is not None:
+                self._again(session, hello)
+            elif hello.resume is not None:
+                self._resume(peer, hello, hello.resume)
+            else:
+                self._open(peer, hello)
+
+    def _again(self, session: Session, hello: Hello) -> None:
+        """A hello on a connection that has a session: the welcome was lost, or the client is confused."""
+        given = {"t_client_ns", "resume"}
+        if hello.model_dump(exclude=given) != session.hello.model_dump(exclude=given) and hello.resume is None:
+            raise WireError(Code.STATE, "This connection has a session.", "Say bye first, or open another connection.")
+        if hello.resume is not None and not _same(hello.resume, session.token):
+            raise WireError(Code.SESSION, "This connection has another session.", "Say bye first.", field="resume")
+        if session.state == "live":
+            session.hello = session.hello.model_copy(update={"t_client_ns": hello.t_client_ns})
+            session.welcome()
+
+    def _resume(self, peer: Peer, hello: Hello, token: str) -> None:
+        session = next((s for s in self._sessions.values() if _same(token, s.token)), None)
+        if session is None or session.why is not None or session.key != peer.connection.key or session.terms is None:
+            raise WireError(
+                Code.SESSION,
+                "There is no such session (any more).",
+                "Say hello without `resume`.",
+                field="resume",
+                retryable=True,
+            )
+        self._room(parked=session)
+        if (old := session.peer) is not None:
+            old.session = None
+        session.peer, peer.session = peer, session
+        session.hello = session.hello.model_copy(update={"t_client_ns": hello.t_client_ns, "resume": token})
+        if session.state == "parked":
+            session.state = "opening"
+            session.start()
+        elif session.state == "live" and session.run is not None and session.run.loop.ended_by is None:
+            session.welcome()
+        # Otherwise the loop is just starting, or just ending: then `ended` starts it anew.
+
+    def _open(self, peer: Peer, hello: Hello) -> None:
+        self._room()
+        if hello.robot is not None:
+            for other in [s for s in self._sessions.values() if s.hello.robot == hello.robot]:
+                if other.state != "parked":
+                    raise WireError(
+                        Code.BUSY,
+                        f"The robot {hello.robot!r} is claimed by another session.",
+                        "End that one, or wait until it is gone.",
+                        field="robot",
+                        fatal=True,
+                    )
+                self._forget(other)
+        self.counts["sessions"] += 1
+        session = self._make(self.counts["sessions"], peer, hello, self)
+        peer.session = session
+        self._sessions[session.id] = session
+        session.start()
+
+    def _room(self, parked: Session | None = None) -> None:
+        taken = sum(s.state != "parked" and s is not parked for s in self._sessions.values())
+        if taken >= self.options.max_sessions:
+            raise WireError(
+                Code.BUSY,
+                f"All {self.options.max_sessions} sessions are taken.",
+                "Try again later.",
+                retryable=True,
+                fatal=True,
+            )
+
+    # -- from the sessions --------------------------------------------------------------------------------------------
+
+    def refused(self, peer: Peer, error: WireError) -> None:
+        """Count the refusal, and tell it."""
+        code = error.code.value
+        self._refused[code] += 1
+        session = peer.session
+        if session is not None:
+            session.refused[code] += 1
+        if error.fatal and not error.retryable:
+            self.say(f"{peer.name}: refused: {error.message[:200]}")
+        peer.tell(error)
+        if error.fatal and session is not None:
+            session.stop(REFUSED)
+
+    def ended(self, session: Session, error: WireError | None) -> None:
+        """The session's thread is done: park it, or let it go."""
+        with self._lock:
+            resumable = error is None and session.why is None and session.welcomed and not self._closing
+            if resumable and session.peer is not None:
+                session.state = "opening"
+                session.start()
+                return
+            if resumable:
+                session.state, session.parked_s = "parked", time.monotonic()
+                parked = [s for s in self._sessions.values() if s.state == "parked"]
+                if len(parked) > self.options.max_sessions:
+                    self._forget(min(parked, key=lambda s: s.parked_s))
+                self.say(f"{session.id}: client lost; kept for {self.options.session_grace_s:g} s")
+                return
+            self._forget(session)
+            peer, session.peer = session.peer, None
+            if peer is not None:
+                peer.session = None
+        if error is not None:
+            session.refused[error.code.value] += peer is None
+            if peer is not None:
+                self.refused(peer, error)
+        else:
+            if peer is not None and session.why != BYE:
+                peer.send(Bye(session=session.token, reason=session.why or LOST))
+            if session.welcomed:
+                self.say(f"{session.id}: over ({session.why or LOST})")
+
+    def _forget(self, session: Session) -> None:
+        session.state = "over"
+        self._sessions.pop(session.id, None)
+
+    # -- time ---------------------------------------------------------------------------------------------------------
+
+    def keep(self) -> None:
+        """Housekeeping, a few times a second: heartbeats, dead connections, sessions nobody came back to."""
+        now = time.monotonic_ns()
+        beat_ns = round(self.options.heartbeat_s * 1e9)
+        with self._lock:
+            peers = list(self._peers.values())
+            for session in [s for s in self._sessions.values() if s.state == "parked"]:
+                if time.monotonic() - session.parked_s > self.options.session_grace_s:
+                    self._forget(session)
+                    self.say(f"{session.id}: over (nobody came back)")
+        for peer in peers:
+            if now - peer.in_ns > self.options.silent_heartbeats * beat_ns:
+                self.drop(peer.connection)
+            elif now - peer.out_ns >= beat_ns and peer.session is not None:
+                peer.pings += 1
+                peer.send(Ping(id=peer.pings, t_ns=now))
+
+    def drop(self, connection: Connection) -> None:
+        """Forget a connection that is silent, or not allowed any more."""
+        self.disconnected(connection)
+        connection.close()
+
+    def connections(self) -> list[Connection]:
+        with self._lock:
+            return list(self._peers)
+
+    def close(self, timeout_s: float = 10.0) -> None:
+        """End every session with its safe call, its report and a bye."""
+        with self._lock:
+            self._closing = True
+            sessions = list(self._sessions.values())
+        for session in sessions:
+            session.stop(STOPPED)
+        give_up = time.monotonic() + timeout_s
+        for session in sessions:
+            if session.thread is not None and session.thread is not threading.current_thread():
+                session.thread.join(max(0.0, give_up - time.monotonic()))
+
+    def _meet(self, connection: Connection) -> Peer:
+        with self._lock:
+            peer = self._peers.get(connection)
+            if peer is not None:
+                return peer
+            strangers = [p for p in self._peers.values() if p.session is None]
+            if len(strangers) >= MAX_STRANGERS:
+                self.drop(min(strangers, key=lambda p: p.in_ns).connection)
+            peer = self._peers[connection] = Peer(connection, self.options)
+            return peer
+
+
+def _same(a: str, b: str) -> bool:
+    return secrets.compare_digest(a.encode("utf-8", "replace"), b.encode("utf-8", "replace"))

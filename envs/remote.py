@@ -1,0 +1,298 @@
+"""The world behind a wire: a client of protocol 1.0 observes and acts, the loop sees an environment."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from rtcontrol.bridges.wire import Code, Message, WireError
+from rtcontrol.bridges.wire.messages import CallMessage, Executed, FunctionCall, Instruct, Observe, Reset, Timing
+from rtcontrol.envs.base import ClockKind, Emission, Episode, Observation
+from rtcontrol.models.call import Call
+
+# Calls that may still be acknowledged, and observations that may still be answered.
+REMEMBERED = 256
+# How long one wait for the client lasts, so that whoever waits looks now and then whether it shall stop.
+WAIT_S = 0.05
+
+
+class Look(dict[str, Any]):
+    """An observation's `data`; `text` where the client wrote itself what the model reads."""
+
+    text: str | None = None
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any] | None, text: str | None) -> Look:
+        look = cls(data or {})
+        look.text = text
+        return look
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteTerms:
+    """What was agreed with the client. `queue` bounds the observations that wait for their call (client-paced only);
+    `ttl_ms` 0 is no limit."""
+
+    session: str
+    tools: tuple[str, ...]
+    paced_by_client: bool = False
+    ttl_ms: float = 0.0
+    acknowledges: bool = False
+    queue: int = 64
+
+
+@dataclass(slots=True)
+class Traffic:
+    """What came and went, for the report."""
+
+    observations: int = 0
+    calls: dict[str, int] = field(default_factory=dict)
+    acknowledged: dict[str, int] = field(default_factory=dict)
+    resets: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "observations": self.observations,
+            "calls": dict(self.calls),
+            "acknowledged": dict(self.acknowledged),
+            "resets": self.resets,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """An observation with the client's own numbers."""
+
+    observation: Observation
+    seq: int
+    t_ns: int
+
+
+class RemoteEnvironment:
+    """Implements `Environment`, `Emitting` and `Acknowledging` over a session of the wire.
+
+    `observe`, `executed` and `reset` take the client's messages, from the transport's thread, and raise WireError for
+    what is refused; the rest is the loop's. `send` gives a message to the client and never blocks; `started` is called
+    when the loop is warm and waits for the first observation, `trouble` (cause, error, the client's seq) when a tick
+    failed for a reason that the client should know. An observation is captured when it arrives: how old it
+    was by then is the client's to judge, by the call's time-to-live. It outlives a loop: a session that is resumed
+    starts a new one on it.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        terms: RemoteTerms,
+        send: Callable[[Message], None],
+        started: Callable[[], None] = lambda: None,
+        trouble: Callable[[str, str, int | None], None] = lambda cause, error, seq: None,
+    ) -> None:
+        self.name, self.terms, self.traffic = name, terms, Traffic()
+        self.bindings: Mapping[str, Callable[..., Any]] = dict.fromkeys(terms.tools, _elsewhere)
+        self.finished = False
+        self.episodes: list[Episode] = []
+        self.epoch = 0
+        self._send, self._started, self._trouble = send, started, trouble
+        self._seq = -1  # of the client's last observation
+        self._count = 0  # of observations: what the loop sees as their seq
+        self._latest: _Seen | None = None
+        self._answering: _Seen | None = None
+        self._seen: dict[int, _Seen] = {}
+        self._queue: SimpleQueue[_Seen] = SimpleQueue()
+        self._waiting = False  # whether `_answering` was only looked at so far
+        self._arrived = threading.Event()
+        self._lock = threading.Lock()
+        self._sent: dict[int, tuple[int, Call]] = {}
+        self._done: deque[Call] = deque(maxlen=REMEMBERED)
+        self._tick = 0
+        self._first_tick = 0
+        self._in_force: str | None = None
+
+    # -- the client's messages, on the transport's thread -------------------------------------------------------------
+
+    def observe(self, message: Observe) -> None:
+        """Raises WireError (sequence, epoch, rate)."""
+        now = time.monotonic_ns()
+        if message.seq <= self._seq:
+            raise WireError(
+                Code.SEQUENCE,
+                f"observe.seq {message.seq} does not grow: the last was {self._seq}.",
+                "Count up by one with every observation of the session, resumed or not.",
+                field="seq",
+                seq=message.seq,
+            )
+        if message.epoch != self.epoch:
+            raise WireError(
+                Code.EPOCH,
+                f"observe.epoch {message.epoch}: the session is in epoch {self.epoch}.",
+                "Send `reset` with the next epoch first, or drop what belongs to an old one.",
+                field="epoch",
+                seq=message.seq,
+            )
+        if self.terms.paced_by_client and self._queue.qsize() >= self.terms.queue:
+            raise WireError(
+                Code.RATE,
+                f"{self.terms.queue} observations wait for their call.",
+                "Wait for the call before the next observation.",
+                seq=message.seq,
+                retryable=True,
+            )
+        self._seq = message.seq
+        self._count += 1
+        self.traffic.observations += 1
+        data = Look.of(message.data, message.text)
+        seen = _Seen(Observation(self._count, message.epoch, now, data), message.seq, message.t_ns)
+        if self.terms.paced_by_client:
+            self._queue.put(seen)
+        else:
+            self._latest = seen
+        self._arrived.set()
+
+    def executed(self, message: Executed) -> None:
+        """Raises WireError for a tick that no call was sent in."""
+        with self._lock:
+            sent = self._sent.pop(message.tick, None)
+        if sent is None:
+            if 0 <= message.tick < self._tick:
+                return  # a held or safe one, one acknowledged twice, or too old to be remembered
+            raise WireError(
+                Code.SEQUENCE,
+                f"executed.tick {message.tick}: no call of this tick was sent.",
+                "Acknowledge calls by the tick that they carry.",
+                field="tick",
+            )
+        outcomes = self.traffic.acknowledged
+        outcomes[message.outcome] = outcomes.get(message.outcome, 0) + 1
+        if message.outcome == "executed" and sent[0] == message.epoch == self.epoch:
+            self._done.append(sent[1])
+
+    def reset(self, message: Reset) -> None:
+        """Raises WireError for an epoch that is not the next."""
+        if message.epoch != self.epoch + 1:
+            raise WireError(
+                Code.EPOCH,
+                f"reset.epoch {message.epoch}: the next one is {self.epoch + 1}.",
+                "Count epochs up by one.",
+                field="epoch",
+            )
+        self.traffic.resets += 1
+        if (ended := message.ended) is not None:
+            self.episodes.append(Episode(ended.seed, ended.ret, ended.success, ended.seconds))
+        self._latest = None
+        self._done.clear()
+        self.epoch = message.epoch
+
+    # -- the loop's side ----------------------------------------------------------------------------------------------
+
+    def start(self, clock: ClockKind, seeds: int | Iterable[int] = 0, episodes: int | None = None) -> None:
+        self._first_tick = self._tick
+        self._started()
+
+    def await_first(self) -> None:
+        """Wait a little for the first observation."""
+        if self._arrived.wait(WAIT_S) and self.latest() is None:
+            self._arrived.clear()
+
+    def latest(self) -> Observation | None:
+        if self.terms.paced_by_client and self._answering is None:
+            self._waiting = self._next(0) is not None
+        seen = self._answering if self.terms.paced_by_client else self._latest
+        if seen is None:
+            return None
+        if seen.observation.seq not in self._seen:
+            self._seen[seen.observation.seq] = seen
+            if len(self._seen) > REMEMBERED:
+                del self._seen[next(iter(self._seen))]
+        return seen.observation
+
+    def arrival(self, timeout_ns: int) -> int | None:
+        """Client-paced: wait for the next observation to answer; gives its arrival (CLOCK_MONOTONIC)."""
+        if self._waiting and self._answering is not None:
+            self._waiting = False
+            return self._answering.observation.t_capture_ns
+        return self._next(timeout_ns)
+
+    def execute(self, call: Call, epoch: int) -> bool:
+        """Nothing is done here: `emit` tells the client, which acts."""
+        return epoch == self.epoch
+
+    def emit(self, emission: Emission) -> None:
+        now = time.monotonic_ns()
+        call, status = emission.call, emission.status
+        epoch = self.epoch if status == "safe" or emission.epoch < 0 else emission.epoch
+        tick = self._first_tick + emission.tick
+        seen = self._seen.get(emission.seq)
+        if call is not None and status == "fresh" and self.terms.acknowledges:
+            with self._lock:
+                self._sent[tick] = (epoch, call)
+                if len(self._sent) > REMEMBERED:
+                    del self._sent[next(iter(self._sent))]
+        self._tick = max(self._tick, tick + 1)
+        self.traffic.calls[status] = self.traffic.calls.get(status, 0) + 1
+        self._send(
+            CallMessage(
+                session=self.terms.session,
+                tick=tick,
+                epoch=epoch,
+                seq_obs=None if seen is None else seen.seq,
+                t_obs_ns=None if seen is None else seen.t_ns,
+                status=status,
+                call=None if call is None else FunctionCall(name=call.name, arguments=dict(call.arguments)),
+                ttl_ms=self.terms.ttl_ms,
+                deadline_ns=emission.deadline_ns,
+                t_server_ns=now,
+                confidence=None if emission.confidence is None else min(emission.confidence, 1.0),
+                cause=emission.cause,
+                timing=Timing(
+                    age_ms=None if seen is None else (now - seen.observation.t_capture_ns) / 1e6,
+                    decide_ms=None if emission.decide_ns is None else emission.decide_ns / 1e6,
+                    late_ms=max(0, now - emission.deadline_ns) / 1e6,
+                ),
+            )
+        )
+        if emission.error is not None:
+            self._trouble(emission.cause or "", emission.error, None if seen is None else seen.seq)
+
+    def acknowledged(self) -> Sequence[Call] | None:
+        if not self.terms.acknowledges:
+            return None
+        done = []
+        while self._done:
+            done.append(self._done.popleft())
+        return done
+
+    def advance(self, dt_ns: int) -> None:
+        """Nothing to do: the world is the client's."""
+
+    def instruct(self, text: str) -> None:
+        """Tell the client what is in force; the first one stands in the welcome."""
+        if self._in_force is not None and text != self._in_force:
+            self._send(Instruct(session=self.terms.session, instruction=text))
+        self._in_force = text
+
+    def close(self) -> None:
+        """The loop is over; another one may start."""
+        self._latest = self._answering = None
+        self._waiting = False
+        while not self._queue.empty():
+            self._queue.get()
+        self._arrived.clear()
+
+    def _next(self, timeout_ns: int) -> int | None:
+        try:
+            if timeout_ns <= 0:
+                self._answering = self._queue.get_nowait()
+            else:
+                self._answering = self._queue.get(timeout=timeout_ns / 1e9)
+        except Empty:
+            return None
+        return self._answering.observation.t_capture_ns
+
+
+def _elsewhere(**arguments: Any) -> None:
+    """Stands for the client's own function."""

@@ -1,0 +1,149 @@
+"""`rtcontrol serve`."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from rtcontrol.models.decider import ENGINES
+from rtcontrol.models.errors import UserError
+
+EXAMPLES = """Serve programs on the other side of a socket: each brings its own tools, or names an agent.
+
+Examples:
+
+  rtcontrol serve
+
+  rtcontrol serve --agent lander --bind tcp://127.0.0.1:5555 --http 127.0.0.1:8080
+
+  rtcontrol serve --bind tcp://0.0.0.0:5555 --keys keys      (rtcontrol keys new NAME makes the keys)
+
+  rtcontrol serve --model noop --bind ipc:///tmp/rtcontrol.sock      (tries out a client without a model)
+
+docs/protocol.md is what a client must know, docs/security.md who can reach what. Each session leaves its record and
+report in --out. Exit status: 0, 1 internal error, 2 mistake in what was given, 130 Ctrl-C, 143 SIGTERM.
+"""
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+BY_SIGNAL = {signal.SIGINT: 130, signal.SIGTERM: 143}
+
+
+@app.command(help=EXAMPLES)
+def serve(
+    bind: Annotated[
+        list[str] | None,
+        typer.Option(help="ZeroMQ endpoint; may be repeated. (default: tcp://127.0.0.1:5555)", show_default=False),
+    ] = None,
+    agent: Annotated[
+        str | None,
+        typer.Option(help="Serve this one only. (default: clients bring tools, or name a bundled one)"),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="Checkpoint, or noop, random, expert, of clients that name none. (default: the agent's)"),
+    ] = None,
+    engine: Annotated[str, typer.Option(help=f"What runs the model: {', '.join(ENGINES)}.")] = "torch",
+    host: Annotated[str, typer.Option(help="Where it decides: ray or inprocess.")] = "ray",
+    hz: Annotated[float, typer.Option(help="Ticks a second of clients that ask for no rate.")] = 16.0,
+    hz_max: Annotated[float, typer.Option(help="The highest rate of a server-paced session.")] = 100.0,
+    max_sessions: Annotated[int, typer.Option(help="Sessions at once.")] = 64,
+    session_grace: Annotated[float, typer.Option(help="Seconds that a session waits for its lost client.")] = 30.0,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder of records and reports. (default: runs/serve-TIME)", show_default=False),
+    ] = None,
+    keys: Annotated[
+        Path | None, typer.Option(help="Folder of CURVE keys (`rtcontrol keys`): only listed clients come in.")
+    ] = None,
+    http: Annotated[
+        str | None, typer.Option(help="Address of WebSocket, HTTP and the page: 127.0.0.1:8080.", show_default=False)
+    ] = None,
+    allow_origin: Annotated[
+        list[str] | None, typer.Option(help="Let pages of this origin in; may be repeated.", show_default=False)
+    ] = None,
+    token_file: Annotated[
+        Path | None, typer.Option(help="Access token of other origins and machines.", show_default=False)
+    ] = None,
+    static: Annotated[
+        Path | None, typer.Option(help="Serve the pages of this folder, too.", show_default=False)
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of --model random.")] = 0,
+) -> None:
+    from rtcontrol.serve.options import ServeOptions
+    from rtcontrol.serve.server import Server
+
+    options = ServeOptions(
+        out=out or Path("runs") / f"serve-{datetime.now(UTC):%Y%m%dT%H%M%S}",
+        agent=agent,
+        model=model,
+        engine=engine,
+        host=host,
+        hz=hz,
+        hz_max=hz_max,
+        seed=seed,
+        max_sessions=max_sessions,
+        session_grace_s=session_grace,
+    )
+    endpoints = bind or ["tcp://127.0.0.1:5555"]
+    gateway = None if http is None else _gateway(http, allow_origin or [], token_file, static, options)
+    with _signals() as ended:
+        stopped = lambda: ended.by is not None  # noqa: E731
+        with Server(options, endpoints, keys=keys, http=gateway, say=_say, stopped=stopped) as server:
+            for endpoint in server.endpoints:
+                _say(f"listening on {endpoint}")
+            if server.gateway is not None:
+                _say(f"listening on {server.gateway.url}")
+            ended.wait()
+            _say(f"{ended.by.name if ended.by else ''}: ending {len(server.lobby.sessions())} sessions")
+        _say(f"records and reports: {options.out}")
+    raise typer.Exit(BY_SIGNAL[ended.by] if ended.by else 0)
+
+
+def _gateway(http: str, origins: list[str], token_file: Path | None, static: Path | None, options: Any) -> Any:
+    try:
+        from rtcontrol.gateway.options import GatewayOptions
+    except ImportError as error:
+        raise UserError(f"--http needs the gateway ({error}).", 'Install "rtcontrol[gateway]".') from error
+    model = options.model or options.own_tools_model
+    return GatewayOptions.parse(http, origins, token_file, static, model, options.engine)
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+class Ended:
+    """Which signal ends the server. A second one interrupts whatever hangs."""
+
+    def __init__(self) -> None:
+        self.by: signal.Signals | None = None
+        self._event = threading.Event()
+
+    def wait(self) -> None:
+        while not self._event.wait(3600.0):
+            pass
+
+    def handle(self, number: int, frame: object) -> None:
+        from rtcontrol.fly import Interrupted
+
+        if self.by is not None:
+            raise Interrupted(number)
+        self.by = signal.Signals(number)
+        self._event.set()
+
+
+@contextmanager
+def _signals() -> Iterator[Ended]:
+    ended = Ended()
+    before = {number: signal.signal(number, ended.handle) for number in BY_SIGNAL}
+    try:
+        yield ended
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,260 @@
+"""A hello becomes a session's terms: agent, decider, rate, deadline, times; or the reason why not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rtcontrol import assemble
+from rtcontrol.agents import Agent, InvalidCall, Tools, remote_tool
+from rtcontrol.agents.agent import Fallback
+from rtcontrol.bridges.wire import Code, WireError
+from rtcontrol.bridges.wire.messages import PROTOCOL, FunctionCall, Hello
+from rtcontrol.config import RunConfig
+from rtcontrol.envs.remote import RemoteTerms
+from rtcontrol.hosts.base import DeciderSource
+from rtcontrol.hosts.deciders import PLAIN, ExpertSource
+from rtcontrol.models.call import Call
+from rtcontrol.models.checkpoint import zoo
+from rtcontrol.models.errors import UserError
+from rtcontrol.serve.options import ServeOptions
+
+EXECUTED = "executed"
+CAPABILITIES = [EXECUTED]
+HISTORY = 6
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What is in force in a session, whatever becomes of its connections."""
+
+    hello: Hello
+    agent: Agent
+    named: str | None
+    model: str
+    source: DeciderSource
+    config: RunConfig
+    ttl_ms: float
+    trained_on_tools: bool
+    warnings: tuple[str, ...]
+
+    def remote(self, session: str, queue: int) -> RemoteTerms:
+        return RemoteTerms(
+            session=session,
+            tools=tuple(tool.name for tool in self.agent.tools),
+            paced_by_client=self.hello.pacing == "client",
+            ttl_ms=self.ttl_ms,
+            acknowledges=EXECUTED in self.hello.capabilities,
+            queue=queue,
+        )
+
+    @property
+    def hold_ms(self) -> float:
+        held = self.config.hold_ms
+        return self.agent.fallback.hold_ms if held is None else held
+
+
+def check_version(hello: Hello) -> None:
+    """WireError (version, fatal) where another major version is spoken."""
+    if hello.protocol[0] != PROTOCOL[0]:
+        raise WireError(
+            Code.VERSION,
+            f"Protocol {hello.protocol[0]}.{hello.protocol[1]} is not spoken here.",
+            f"Speak protocol {PROTOCOL[0]}.{PROTOCOL[1]}, or use a server of the client's version.",
+            field="protocol",
+            fatal=True,
+        )
+
+
+def negotiate(hello: Hello, options: ServeOptions, out: Path) -> Terms:
+    """Raises WireError naming field, rule and remedy. Takes milliseconds to seconds: schemas are compiled."""
+    check_version(hello)
+    chosen, named = _agent(hello, options)
+    model = _model(hello, options, chosen, named)
+    chosen = replace(chosen, model=model)
+    warnings = list(chosen.tools.warnings())
+    config = _config(hello, options, chosen, model, out, warnings)
+    trained = _trained(chosen.tools, model)
+    if not trained and model not in PLAIN:
+        warnings.append(f"The model {Path(model).name} was not trained on these tools: expect legal calls, no skill.")
+    period_ms, deadline_ms = config.period_ns / 1e6, config.deadline_ns / 1e6
+    ttl_ms = max(500.0, 2.5 * period_ms + deadline_ms) if hello.ttl_ms is None else hello.ttl_ms
+    source = _source(config, chosen, model)
+    return Terms(hello, chosen, named, model, source, config, ttl_ms, trained, tuple(warnings))
+
+
+def _agent(hello: Hello, options: ServeOptions) -> tuple[Agent, str | None]:
+    """The agent, and its name if it is a known one."""
+    if hello.agent is not None and hello.tools is not None:
+        raise WireError(
+            Code.INVALID, "hello has both an agent and tools.", "Give one of them.", field="agent", fatal=True
+        )
+    served = None if options.agent is None else assemble.agent(options.agent)
+    if hello.tools is not None:
+        if served is not None:
+            raise _refused(Code.TOOLS, f"This server runs the agent {served.name} only.", "Leave `tools` out.", "tools")
+        return _own(hello, hello.tools), None
+    known = assemble.agents() if served is None else {served.name: served}
+    name = hello.agent if hello.agent is not None or served is None else served.name
+    if name is None:
+        raise _refused(Code.AGENT, "hello names no agent and brings no tools.", "Give `agent` or `tools`.", "agent")
+    if name not in known:
+        raise _refused(
+            Code.AGENT, f"There is no agent called {name[:64]!r} here.", f"Known ones: {', '.join(known)}.", "agent"
+        )
+    agent = known[name]
+    given = hello.instruction
+    return replace(
+        agent,
+        observe=_reader(agent.observe),
+        instruction=agent.instruction if given is None else given,
+        fallback=_fallback(hello, agent.tools, agent.fallback),
+    ), agent.name
+
+
+def _own(hello: Hello, definitions: list[dict[str, Any]]) -> Agent:
+    if hello.instruction is None:
+        raise _refused(
+            Code.INSTRUCTION, "Own tools need an instruction.", "Say in `instruction` what to do.", "instruction"
+        )
+    try:
+        tools = Tools([remote_tool(definition) for definition in definitions])
+    except UserError as error:
+        raise _refused(Code.TOOLS, error.what, error.remedy, "tools") from None
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise _refused(
+            Code.TOOLS,
+            f"The tools are no function definitions ({reason}).",
+            "See `tools` in docs/protocol.md.",
+            "tools",
+        ) from None
+    return Agent(
+        name=hello.client.name,
+        description="Tools that the client brought.",
+        tools=tools,
+        observe=_reader(render),
+        instruction=hello.instruction,
+        fallback=_fallback(hello, tools, Fallback(None)),
+        model="",
+        history=HISTORY,
+    )
+
+
+def _fallback(hello: Hello, tools: Tools, default: Fallback) -> Fallback:
+    hold_ms = default.hold_ms if hello.hold_ms is None else hello.hold_ms
+    if hello.safe_call is None:
+        return replace(default, hold_ms=hold_ms)
+    call = Call(hello.safe_call.name, dict(hello.safe_call.arguments))
+    try:
+        return Fallback(tools.validate(call), hold_ms)
+    except InvalidCall as error:
+        raise _refused(Code.TOOLS, f"The safe call is illegal: {error}.", "Correct it.", "safe_call") from None
+
+
+def _model(hello: Hello, options: ServeOptions, agent: Agent, named: str | None) -> str:
+    default = options.model or (agent.model if named is not None else options.own_tools_model)
+    if hello.model is None or hello.model == default:
+        return default
+    # Never a path: a client must not choose what is loaded from this machine's disk.
+    allowed = sorted({default, *zoo(), *(m for m in PLAIN if m != "expert" or named in assemble.EXPERTS)})
+    if hello.model not in allowed:
+        shown = ", ".join(Path(m).name for m in allowed)
+        raise _refused(Code.MODEL, f"Clients may not choose the model {hello.model[:64]!r}.", f"Use {shown}.", "model")
+    return hello.model
+
+
+def _config(hello: Hello, options: ServeOptions, agent: Agent, model: str, out: Path, warnings: list[str]) -> RunConfig:
+    hz = options.hz if hello.hz is None else hello.hz
+    if hello.pacing == "server" and hz > options.hz_max:
+        warnings.append(f"{hz:g} Hz is above this server's --hz-max: the session runs at {options.hz_max:g} Hz.")
+        hz = options.hz_max
+    period_ms = 1e3 / hz
+    if hello.deadline_ms is not None and not 0 < hello.deadline_ms <= period_ms:
+        raise _refused(
+            Code.INVALID,
+            f"hello.deadline_ms {hello.deadline_ms:g} is not above 0 and at most the period, {period_ms:g} ms.",
+            "Leave it out for the period, or ask for a lower rate.",
+            "deadline_ms",
+        )
+    if hello.max_age_ms == 0:
+        raise _refused(Code.INVALID, "hello.max_age_ms must be above 0.", "Leave it out.", "max_age_ms")
+    try:
+        return RunConfig(
+            env="remote",
+            out=out,
+            hz=hz,
+            deadline_ms=hello.deadline_ms,
+            max_age_ms=hello.max_age_ms,
+            instruction=agent.instruction,
+            agent=agent.name,
+            model=model,
+            engine=options.engine,
+            host=options.host,
+            seed=options.seed,
+            clock="lockstep" if hello.pacing == "client" else "wall",
+            on_miss=hello.on_miss or "hold",
+            hold_ms=agent.fallback.hold_ms,
+            warmup=0 if model in PLAIN else 5,
+            first_observation_s=float("inf"),
+        )
+    except UserError as error:
+        raise _refused(Code.INVALID, error.what, error.remedy) from None
+
+
+def _source(config: RunConfig, agent: Agent, model: str) -> DeciderSource:
+    try:
+        if model == "expert":
+            if agent.name not in assemble.EXPERTS:
+                raise UserError(f"The agent {agent.name} has no scripted expert.", "Choose another model.")
+            return ExpertSource(assemble.EXPERTS[agent.name])
+        return assemble.decider(config, agent, model)
+    except UserError as error:
+        raise _refused(Code.MODEL, error.what, error.remedy, "model") from None
+
+
+def _trained(tools: Tools, model: str) -> bool:
+    """Whether the model was trained on exactly these tools, as far as its bundled agent tells."""
+    mine = canonical(tools)
+    return any(agent.model == model and canonical(agent.tools) == mine for agent in assemble.agents().values())
+
+
+def canonical(tools: Tools) -> str:
+    return json.dumps([schema.canonical_json() for schema in tools.schemas])
+
+
+def _reader(observe: Callable[[Mapping[str, Any]], str]) -> Callable[[Mapping[str, Any]], str]:
+    def read(data: Mapping[str, Any]) -> str:
+        text = getattr(data, "text", None)
+        return observe(data) if text is None else str(text)
+
+    return read
+
+
+def render(data: Mapping[str, Any]) -> str:
+    """`key value` pairs in the order given: `x 0.25 on true at 1 2`."""
+    return " ".join(f"{key} {_plain(value)}" for key, value in data.items())
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return render(value)
+    if isinstance(value, (list, tuple)):
+        return " ".join(_plain(v) for v in value)
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return "none" if value is None else str(value)
+
+
+def told(call: Call | None) -> FunctionCall | None:
+    """A call as the wire tells it."""
+    return None if call is None else FunctionCall(name=call.name, arguments=dict(call.arguments))
+
+
+def _refused(code: Code, what: str, remedy: str, field: str | None = None) -> WireError:
+    return WireError(code, what, remedy, field=field, fatal=True)

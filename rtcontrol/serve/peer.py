@@ -1,0 +1,73 @@
+"""What the lobby knows of one connection."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Protocol
+
+from rtcontrol.bridges.wire import Message, WireError
+from rtcontrol.bridges.wire.messages import ErrorMessage
+from rtcontrol.serve.bucket import TokenBucket
+from rtcontrol.serve.options import ServeOptions
+
+if TYPE_CHECKING:
+    from rtcontrol.serve.session import Session
+
+
+class Connection(Protocol):
+    """One transport connection. `peer` is for logs (an address, or a key's name; never a secret), `key` the client's
+    Z85 CURVE public key if it has one."""
+
+    peer: str
+    key: str | None
+
+    def send(self, message: Message) -> None:
+        """From any thread; never blocks. A peer that is full or gone loses the message (the transport counts it, and
+        calls `Lobby.disconnected` for one that is gone)."""
+
+    def close(self) -> None:
+        """Forget the peer; from any thread. The lobby has said what it had to say."""
+
+
+class Peer:
+    """A connection, its session if it has one, when either side last spoke, and how often it was refused."""
+
+    def __init__(self, connection: Connection, options: ServeOptions) -> None:
+        self.connection = connection
+        self.session: Session | None = None
+        self.messages = TokenBucket(options.messages_per_s, options.messages_per_s)
+        self.in_ns = self.out_ns = time.monotonic_ns()
+        self.refused: Counter[str] = Counter()
+        self.pings = 0
+        self.gone = False
+        self._errors = TokenBucket(options.errors_per_s, 2 * options.errors_per_s)
+        self._untold = 0
+
+    @property
+    def name(self) -> str:
+        return self.connection.peer
+
+    def send(self, message: Message) -> None:
+        self.out_ns = time.monotonic_ns()
+        self.connection.send(message)
+
+    def tell(self, error: WireError) -> None:
+        """Send the error, as far as the rate of errors allows; the next one says how many were not sent."""
+        self.refused[error.code.value] += 1
+        if not self._errors.take():
+            self._untold += 1
+            return
+        untold, self._untold = self._untold, 0
+        self.send(
+            ErrorMessage(
+                code=error.code.value,
+                message=error.message,
+                remedy=error.remedy,
+                field=error.field,
+                seq=error.seq,
+                retryable=error.retryable,
+                fatal=error.fatal,
+                dropped=untold,
+            )
+        )

@@ -1,0 +1,66 @@
+"""Where a server's sessions decide: scripted deciders on their own threads, models in one shared place."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from rtcontrol.hosts.base import DeciderSource, Host
+from rtcontrol.hosts.deciders import PLAIN, STSource
+from rtcontrol.hosts.pool import DecoderPool, InlinePool
+from rtcontrol.hosts.pool_inprocess import InProcessPool
+from rtcontrol.serve.options import ServeOptions
+
+# Beside the sessions: those that are just ending, and the gateway's sets of tools.
+SPARE = 32
+
+
+class Pools:
+    """A `DecoderPool` of two. The models' place is made ready at the start unless `options.model` needs none: then
+    with the first session that does."""
+
+    def __init__(self, options: ServeOptions) -> None:
+        limit = options.max_sessions + SPARE
+        self.name = options.host
+        self._inline = InlinePool(limit)
+        self._models = _models(options.host, limit)
+        self._eager = options.model not in PLAIN
+        self._lock = threading.Lock()
+        self._started = False
+        self._stopped: Callable[[], bool] = lambda: False
+
+    def start(self, stopped: Callable[[], bool] = lambda: False) -> dict[str, Any]:
+        self._stopped = stopped
+        return self._start() if self._eager else {}
+
+    def _start(self) -> dict[str, Any]:
+        with self._lock:
+            if self._started:
+                return {}
+            info = self._models.start(self._stopped)
+            self._started = True
+            return info
+
+    def open(self, session: str, source: DeciderSource) -> Host:
+        if not isinstance(source, STSource):
+            return self._inline.open(session, source)
+        self._start()
+        return self._models.open(session, source)
+
+    def alive(self) -> bool:
+        """Whether the models' place answers; true where none was needed yet."""
+        return not self._started or self._models.alive()
+
+    def close(self) -> None:
+        self._inline.close()
+        if self._started:
+            self._models.close()
+
+
+def _models(host: str, limit: int) -> DecoderPool:
+    if host == "inprocess":
+        return InProcessPool(limit)
+    from rtcontrol.hosts.pool_ray import RayPool
+
+    return RayPool(limit)

@@ -1,0 +1,248 @@
+"""The ZeroMQ side of the server: one thread owns the ROUTER socket, takes messages in and sends what others queued."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections import Counter, deque
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import zmq
+
+from rtcontrol.bridges.wire import Code, Limits, Message, WireError, decode_msgpack, encode_msgpack
+from rtcontrol.models.errors import UserError
+from rtcontrol.serve.guard import Guard
+from rtcontrol.serve.lobby import Lobby
+from rtcontrol.serve.wake import Wake
+
+log = logging.getLogger("rtcontrol.serve")
+
+HIGH_WATER = 64
+HANDSHAKE_MS, HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS = 2_000, 1_000, 3_000
+BACKLOG = 256
+# Taken in before what waits is sent.
+BATCH = 32
+# Parts of one oversized message between two looks at what waits to be sent.
+DISCARD = 4_096
+# What may wait for the router's thread; more is lost, and counted.
+MAX_WAITING = 16_384
+# How long the last messages may take to leave.
+LINGER_MS = 300
+
+
+class RouterConnection:
+    """One DEALER, by the routing id that libzmq gave it."""
+
+    __slots__ = ("_router", "closed", "identity", "key", "peer")
+
+    def __init__(self, router: Router, identity: bytes, key: str | None, peer: str) -> None:
+        self._router, self.identity, self.key, self.peer = router, identity, key, peer
+        self.closed = False
+
+    def send(self, message: Message) -> None:
+        """Encodes here, on the caller's thread."""
+        if not self.closed:
+            self._router.post(self, encode_msgpack(message))
+
+    def close(self) -> None:
+        self.closed = True
+        self._router.forget(self)
+
+
+class Router:
+    """Binds `endpoints`; `start` begins to serve. UserError where one cannot be bound."""
+
+    def __init__(self, lobby: Lobby, endpoints: Sequence[str], keys: Path | None, connect: bool = False) -> None:
+        """`connect`: dial DEALERs that are bound at `endpoints`."""
+        self.dropped: Counter[str] = Counter()
+        self._lobby, self._limits = lobby, lobby.options.limits
+        self._context: zmq.Context[Any] = zmq.Context()
+        self._guard: Guard | None = None
+        self._socket: zmq.Socket[bytes] = self._context.socket(zmq.ROUTER)
+        self._with_keys = keys is not None
+        self._connections: dict[bytes, RouterConnection] = {}
+        self._out: deque[tuple[RouterConnection, list[bytes]]] = deque()
+        self._wake = Wake()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._serve, name="router", daemon=True)
+        try:
+            self._guard = Guard.for_endpoints(self._context, endpoints, keys)
+            self._guard.apply(self._socket)
+            _profile(self._socket, self._limits)
+            self.endpoints = [self._attach(endpoint, connect) for endpoint in endpoints]
+        except BaseException:
+            self._release()
+            raise
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def post(self, connection: RouterConnection, parts: list[bytes]) -> None:
+        """Queue a message for the router's thread; any thread."""
+        if len(self._out) >= MAX_WAITING:
+            self._drop("waiting")
+            return
+        self._out.append((connection, parts))
+        if threading.current_thread() is not self._thread:
+            self._wake.set()
+
+    def forget(self, connection: RouterConnection) -> None:
+        if self._connections.get(connection.identity) is connection:
+            self._connections.pop(connection.identity, None)
+
+    def allowed(self, connection: object) -> bool:
+        """Whether the holder of the connection's key may stay."""
+        mine = isinstance(connection, RouterConnection) and self._guard is not None
+        return not mine or self._guard.allowed(connection.key)  # type: ignore[union-attr, attr-defined]
+
+    def close(self) -> None:
+        """Send what waits, then end."""
+        self._stopping = True
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join(5.0)
+        self._release()
+
+    def _release(self) -> None:
+        self._socket.close(LINGER_MS)
+        if self._guard is not None:
+            self._guard.close()
+        self._context.term()
+        self._wake.close()
+
+    def _attach(self, endpoint: str, connect: bool) -> str:
+        try:
+            if connect:
+                self._socket.connect(endpoint)
+                return endpoint
+            self._socket.bind(endpoint)
+        except zmq.ZMQError as error:
+            option = "--connect" if connect else "--bind"
+            raise UserError(
+                f"{option} {endpoint} failed ({error}).", "Write tcp://ADDRESS:PORT or ipc://PATH; is the port free?"
+            ) from None
+        return self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
+
+    # -- the router's thread ------------------------------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        poller = zmq.Poller()
+        poller.register(self._socket, zmq.POLLIN)
+        poller.register(self._wake.fd, zmq.POLLIN)
+        while not self._stopping:
+            poller.poll()
+            try:
+                self._turn()
+            except zmq.ContextTerminated:
+                return
+            except Exception:  # a fault with one message must not end the service to all
+                log.exception("the router stumbled")
+        self._wake.clear()
+        self._flush()
+
+    def _turn(self) -> None:
+        while True:
+            self._wake.clear()
+            self._flush()
+            for _ in range(BATCH):
+                if not self._take():
+                    break
+                if self._out:
+                    self._flush()
+            else:
+                continue
+            if not self._out:
+                return
+
+    def _take(self) -> bool:
+        """Take one message in; False when there is none."""
+        socket, limits = self._socket, self._limits
+        try:
+            identity = socket.recv(zmq.NOBLOCK)
+        except zmq.Again:
+            return False
+        parts: list[bytes] = []
+        count = size = 0
+        key: str | None = None
+        part: bytes
+        while socket.getsockopt(zmq.RCVMORE):
+            if self._with_keys and not count:
+                frame = socket.recv(zmq.NOBLOCK, copy=False)
+                part = frame.bytes
+                with contextlib.suppress(zmq.ZMQError):  # a frame without a user is nobody's
+                    key = str(frame.get("User-Id"))
+            else:
+                part = socket.recv(zmq.NOBLOCK)
+            count += 1
+            size += len(part)
+            if count <= limits.max_parts and size <= limits.max_message_bytes:
+                parts.append(part)
+            elif count % DISCARD == 0:
+                self._flush()
+        connection = self._connections.get(identity)
+        if connection is None:
+            connection = self._meet(identity, key)
+        if not self._lobby.admit(connection):
+            return True
+        if count > limits.max_parts or size > limits.max_message_bytes:
+            self._lobby.refuse(
+                connection,
+                WireError(
+                    Code.TOO_LARGE,
+                    f"A message of {count} parts and {size} bytes.",
+                    f"At most {limits.max_parts} parts and {limits.max_message_bytes} bytes.",
+                ),
+            )
+            return True
+        try:
+            message = decode_msgpack(parts, limits)
+        except WireError as error:
+            self._lobby.refuse(connection, error)
+        else:
+            self._lobby.receive(connection, message)
+        return True
+
+    def _meet(self, identity: bytes, key: str | None) -> RouterConnection:
+        name = self._guard.name(key) if self._guard is not None else None
+        connection = RouterConnection(self, identity, key, name or f"zmq-{identity.hex()[:16]}")
+        self._connections[identity] = connection
+        return connection
+
+    def _flush(self) -> None:
+        socket, out = self._socket, self._out
+        while out:
+            connection, parts = out.popleft()
+            try:
+                socket.send(connection.identity, zmq.NOBLOCK | zmq.SNDMORE)
+                for part in parts[:-1]:
+                    socket.send(part, zmq.NOBLOCK | zmq.SNDMORE)
+                socket.send(parts[-1], zmq.NOBLOCK)
+            except zmq.Again:
+                # It does not read: its pipe is full.
+                self._drop("full")
+            except zmq.ZMQError as error:
+                if error.errno != zmq.EHOSTUNREACH:
+                    raise
+                self._drop("gone")
+                if not connection.closed:
+                    connection.close()
+                    self._lobby.disconnected(connection)
+
+    def _drop(self, why: str) -> None:
+        self.dropped[why] += 1
+        self._lobby.counts["dropped"] += 1
+
+
+def _profile(socket: zmq.Socket[bytes], limits: Limits) -> None:
+    """What must be set before bind."""
+    socket.linger = 0
+    socket.sndhwm = socket.rcvhwm = HIGH_WATER
+    socket.maxmsgsize = limits.max_message_bytes
+    socket.handshake_ivl = HANDSHAKE_MS
+    socket.heartbeat_ivl, socket.heartbeat_timeout = HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS
+    socket.heartbeat_ttl = HEARTBEAT_TIMEOUT_MS
+    socket.router_mandatory = 1
+    socket.backlog = BACKLOG

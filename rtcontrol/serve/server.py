@@ -1,0 +1,111 @@
+"""Puts the server together: pool, lobby, ZeroMQ router, HTTP gateway; and takes it apart in order."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Self
+
+from rtcontrol.hosts.pool import DecoderPool
+from rtcontrol.models.errors import UserError
+from rtcontrol.pause import PauseWatch
+from rtcontrol.realtime import SlackCollector
+from rtcontrol.serve.lobby import Lobby
+from rtcontrol.serve.options import ServeOptions
+from rtcontrol.serve.pools import Pools
+from rtcontrol.serve.router import Router
+
+KEEP_S = 0.1
+# What a collection of garbage may take, between ticks that nobody knows of.
+SLACK_NS = 20_000_000
+
+
+class Server:
+    """`endpoints` are bound for ZeroMQ; `http` starts the gateway. `with` starts and ends it all. Raises UserError."""
+
+    def __init__(
+        self,
+        options: ServeOptions,
+        endpoints: Sequence[str],
+        *,
+        keys: Path | None = None,
+        http: Any = None,
+        say: Callable[[str], None] = lambda line: None,
+        stopped: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.options = options
+        self._say, self._stopped = say, stopped
+        options.check()
+        self._pool: DecoderPool = Pools(options)
+        # 16 Hz: the scale of what counts as a pause.
+        self._watch = PauseWatch(62_500_000)
+        self.lobby = Lobby(options, self._pool, self._watch, say)
+        self._endpoints, self._keys, self._http = endpoints, keys, http
+        self._stop = threading.Event()
+        self._keeper = threading.Thread(target=self._keep, name="keeper", daemon=True)
+        self._collector = SlackCollector()
+        self._stack = ExitStack()
+        self.router: Router | None = None
+        self.gateway: Any = None
+
+    def __enter__(self) -> Self:
+        with self._stack as stack:
+            stack.callback(self._write)
+            self._pool.start(self._stopped)
+            stack.callback(self._pool.close)
+            self.router = Router(self.lobby, self._endpoints, self._keys)
+            stack.callback(self.router.close)
+            if self._http is not None:
+                self.gateway = self._make_gateway()
+                self.gateway.start()
+                stack.callback(self.gateway.close)
+            stack.callback(self.lobby.close)
+            stack.enter_context(self._watch)
+            stack.enter_context(self._collector)
+            self.router.start()
+            self._keeper.start()
+            stack.callback(self._rest)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._stack.close()
+
+    @property
+    def endpoints(self) -> list[str]:
+        return [] if self.router is None else self.router.endpoints
+
+    def _make_gateway(self) -> Any:
+        try:
+            from rtcontrol.gateway import Gateway
+        except ImportError as error:
+            raise UserError(
+                f"--http needs FastAPI and uvicorn ({error}).", 'Install them: pip install "rtcontrol[gateway]".'
+            ) from error
+        return Gateway(self.lobby, self._pool, self._http)
+
+    def _rest(self) -> None:
+        self._stop.set()
+        self._keeper.join(2.0)
+
+    def _keep(self) -> None:
+        while not self._stop.wait(KEEP_S):
+            self.lobby.keep()
+            if self.router is not None:
+                for connection in self.lobby.connections():
+                    if not self.router.allowed(connection):
+                        self._say(f"{connection.peer}: its key was revoked")
+                        self.lobby.drop(connection)
+            self._collector.collect(SLACK_NS)
+
+    def _write(self) -> None:
+        """The server's own figures, beside its sessions' reports."""
+        told = {**self.lobby.health(), "dropped": dict(self.router.dropped) if self.router is not None else {}}
+        try:
+            self.options.out.mkdir(parents=True, exist_ok=True)
+            (self.options.out / "server.json").write_text(json.dumps(told, indent=2) + "\n")
+        except OSError as error:
+            self._say(f"server.json could not be written ({error.strerror})")
