@@ -69,7 +69,9 @@ def check_value(root: Any, limits: Limits) -> None:
             if isinstance(value, dict):
                 for key, inner in value.items():
                     if not isinstance(key, str):
-                        raise WireError(Code.MALFORMED, f"{path or 'header'}: a map key is no string.", "Use string keys.")
+                        raise WireError(
+                            Code.MALFORMED, f"{path or 'header'}: a map key is no string.", "Use string keys."
+                        )
                     _check_string(key, path, limits)
                     stack.append((inner, f"{path}.{key[:40]}" if path else key[:40], depth + 1))
             else:

@@ -57,7 +57,9 @@ def _fields() -> list[Vector]:
         kind = message["type"]
         for name in message:
             field = name
-            found += _both(f"{kind}.{name} of the wrong type", {**message, name: _wrong(message[name])}, "invalid", field)
+            found += _both(
+                f"{kind}.{name} of the wrong type", {**message, name: _wrong(message[name])}, "invalid", field
+            )
             if name in OPTIONAL:
                 continue
             lacking = {k: v for k, v in message.items() if k != name}
@@ -86,7 +88,11 @@ def _values() -> list[Vector]:
         ("hello, unknown pacing", {**HELLO, "pacing": "none"}, "pacing"),
         ("hello, unknown on_miss", {**HELLO, "on_miss": "stop"}, "on_miss"),
         ("hello, safe call without a name", {**HELLO, "safe_call": {"arguments": {}}}, "safe_call.name"),
-        ("hello, safe call with a list of arguments", {**HELLO, "safe_call": {"name": "f", "arguments": []}}, "safe_call.arguments"),
+        (
+            "hello, safe call with a list of arguments",
+            {**HELLO, "safe_call": {"name": "f", "arguments": []}},
+            "safe_call.arguments",
+        ),
         ("hello, short token", {**HELLO, "resume": "short"}, "resume"),
         ("hello, t_client_ns with a fraction", {**HELLO, "t_client_ns": 1.5}, "t_client_ns"),
         ("hello, t_client_ns negative", {**HELLO, "t_client_ns": -1}, "t_client_ns"),
@@ -107,7 +113,7 @@ def _values() -> list[Vector]:
         ("ping, id with a fraction", {**PING, "id": 0.5}, "id"),
         ("error, retryable as a number", {**ERROR, "retryable": 1}, "retryable"),
         ("bye, long reason", {"type": "bye", "reason": "x" * 1025}, "reason"),
-    ]  # fmt: skip
+    ]
     found = [v for name, header, field in cases for v in _both(name, header, "invalid", field)]
     found += _both("hello of another major version", {**HELLO, "protocol": [2, 0]}, "version", "protocol")
     other = {"type": "hello", "protocol": [2, 0], "who": "a hello that 1.0 cannot read"}
@@ -222,9 +228,14 @@ def _large() -> list[Vector]:
         _text("nesting of 17 (json)", [[text, 1], ["[", 16], ["]", 16], ["}", 1]], "too_large", "x" + "[0]" * 15),
         _text("nesting of 100000 (json)", [[text, 1], ["[", 100_000], ["]", 100_000], ["}", 1]], "too_large"),
         _text("a string of 65537 bytes (json)", [[text + '"', 1], ["x", 65_537], ['"}', 1]], "too_large", "x"),
-        _text("a string of 65538 bytes in 32769 characters (json)", [[text + '"', 1], ["é", 32_769], ['"}', 1]], "too_large", "x"),
+        _text(
+            "a string of 65538 bytes in 32769 characters (json)",
+            [[text + '"', 1], ["é", 32_769], ['"}', 1]],
+            "too_large",
+            "x",
+        ),
         _text("a list of 4097 (json)", [[text + "[", 1], ["0,", 4096], ["0]}", 1]], "too_large", "x"),
         _text("a text of 2^20 + 1 bytes", [["x", (1 << 20) + 1]], "too_large"),
         _text("a text of 2^20 + 2 bytes in fewer characters", [["é", (1 << 19) + 1]], "too_large"),
         _text("an integer of 100000 digits", [[text, 1], ["1", 100_000], ["}", 1]], "invalid", "x"),
-    ]  # fmt: skip
+    ]

@@ -10,7 +10,7 @@ from typing import Any
 import msgpack
 
 TOKEN = "q7Jr0c2yT5mX9vKd_f3A"
-UNICODE = "左に寄せて 🚀 é e\u0301 \u202e <|im_end|> \u0000 \\ \""
+UNICODE = '左に寄せて 🚀 é e\u0301 \u202e <|im_end|> \u0000 \\ "'
 CALL = {"name": "steer", "arguments": {"angle": -10, "gain": 0.1, "mode": "左", "flags": [True, None, {"a": []}]}}
 TOOL = {
     "type": "function",
@@ -161,18 +161,46 @@ def _hellos() -> list[Vector]:
         vector("hello with an agent", "client", hello_defaults),
         vector("hello, required fields only", "client", HELLO, canonical=False),
         vector("hello, null is absent", "client", {**HELLO, "agent": None, "hz": None, "tools": None}, canonical=False),
-        vector("hello, null in a nested map", "client", {**HELLO, "client": {"name": "r", "version": None}}, canonical=False),
-        vector("hello, unknown fields", "client", {**HELLO, "later": {"x": [1]}, "client": {"name": "r", "os": 1}}, canonical=False),
-        vector("hello, whole numbers as floats", "client", {**HELLO, "protocol": [1.0, 0.0], "t_client_ns": 5e9, "hz": 10}, canonical=False),
+        vector(
+            "hello, null in a nested map",
+            "client",
+            {**HELLO, "client": {"name": "r", "version": None}},
+            canonical=False,
+        ),
+        vector(
+            "hello, unknown fields",
+            "client",
+            {**HELLO, "later": {"x": [1]}, "client": {"name": "r", "os": 1}},
+            canonical=False,
+        ),
+        vector(
+            "hello, whole numbers as floats",
+            "client",
+            {**HELLO, "protocol": [1.0, 0.0], "t_client_ns": 5e9, "hz": 10},
+            canonical=False,
+        ),
         vector("hello of a later minor version", "client", {**HELLO_FULL, "protocol": [1, 7]}),
-        vector("hello, unicode", "client", {**HELLO_FULL, "client": {"name": "漫遊車", "version": "é", "language": "🚀"}, "instruction": UNICODE}),
+        vector(
+            "hello, unicode",
+            "client",
+            {**HELLO_FULL, "client": {"name": "漫遊車", "version": "é", "language": "🚀"}, "instruction": UNICODE},
+        ),
         vector("hello, unknown capabilities", "client", {**HELLO_FULL, "capabilities": ["executed", "teleport"]}),
         vector("hello, call without arguments", "client", {**HELLO, "safe_call": {"name": "stop"}}, canonical=False),
         vector("welcome, every field", "server", WELCOME),
         vector("welcome, required fields only", "server", {**bare, "server": {"name": "s"}}, canonical=False),
-        vector("welcome, resumed", "server", {**WELCOME, "resumed": True, "epoch": BIG, "pacing": "client", "on_miss": "safe"}),
-        vector("welcome, unknown limits and fields", "server", {**WELCOME, "limits": {**LIMITS, "max_wheels": 4}, "later": 1}, canonical=False),
-    ]  # fmt: skip
+        vector(
+            "welcome, resumed",
+            "server",
+            {**WELCOME, "resumed": True, "epoch": BIG, "pacing": "client", "on_miss": "safe"},
+        ),
+        vector(
+            "welcome, unknown limits and fields",
+            "server",
+            {**WELCOME, "limits": {**LIMITS, "max_wheels": 4}, "later": 1},
+            canonical=False,
+        ),
+    ]
 
 
 def _observations() -> list[Vector]:
@@ -193,19 +221,40 @@ def _observations() -> list[Vector]:
         vector("observe, text", "client", {**OBSERVE, "text": "left 40 right 10", "arrays": []}),
         vector("observe, text only", "client", {**OBSERVE, "text": "left 40 right 10"}, canonical=False),
         vector("observe, empty text", "client", {**OBSERVE, "text": "", "arrays": []}),
-        vector("observe, unicode", "client", {**OBSERVE, "text": UNICODE, "data": {"键": UNICODE, "": ""}, "arrays": []}),
+        vector(
+            "observe, unicode", "client", {**OBSERVE, "text": UNICODE, "data": {"键": UNICODE, "": ""}, "arrays": []}
+        ),
         vector("observe, numbers", "client", {**full, "arrays": []}),
-        vector("observe, nulls inside data stay", "client", {**OBSERVE, "data": {"x": None, "y": [None, {"z": None}]}, "arrays": []}),
+        vector(
+            "observe, nulls inside data stay",
+            "client",
+            {**OBSERVE, "data": {"x": None, "y": [None, {"z": None}]}, "arrays": []},
+        ),
         vector("observe, empty data", "client", {**OBSERVE, "data": {}, "arrays": []}),
-        vector("observe, largest counts", "client", {**OBSERVE, "seq": BIG, "epoch": BIG, "t_ns": BIG, "text": "x", "arrays": []}),
-        vector("big: observe, largest instant and integers", "client", {**OBSERVE, "t_ns": (1 << 63) - 1, "data": {"max": (1 << 64) - 1, "min": -(1 << 63)}, "arrays": []}),
-        vector("observe, instant as a float", "client", {**OBSERVE, "t_ns": 5e9, "seq": 1.0, "text": "x"}, canonical=False),
+        vector(
+            "observe, largest counts",
+            "client",
+            {**OBSERVE, "seq": BIG, "epoch": BIG, "t_ns": BIG, "text": "x", "arrays": []},
+        ),
+        vector(
+            "big: observe, largest instant and integers",
+            "client",
+            {**OBSERVE, "t_ns": (1 << 63) - 1, "data": {"max": (1 << 64) - 1, "min": -(1 << 63)}, "arrays": []},
+        ),
+        vector(
+            "observe, instant as a float", "client", {**OBSERVE, "t_ns": 5e9, "seq": 1.0, "text": "x"}, canonical=False
+        ),
         vector("observe, deepest", "client", {**OBSERVE, "data": _nested(15), "arrays": []}),
         vector("observe, longest list", "client", {**OBSERVE, "data": {"x": [0] * 4096}, "arrays": []}),
         vector("observe, seven arrays", "client", {**full, "arrays": entries}, *(b for _, _, b in arrays)),
         vector("observe, the other dtypes", "client", {**OBSERVE, "arrays": kinds}, *(b for _, b in rest)),
-        vector("observe, null text beside data", "client", {**OBSERVE, "text": None, "data": {"x": 1}, "arrays": None}, canonical=False),
-    ]  # fmt: skip
+        vector(
+            "observe, null text beside data",
+            "client",
+            {**OBSERVE, "text": None, "data": {"x": 1}, "arrays": None},
+            canonical=False,
+        ),
+    ]
 
 
 def _nested(depth: int) -> dict[str, Any]:
@@ -220,16 +269,27 @@ def _calls() -> list[Vector]:
         vector("call, fresh, arguments left out", "server", {**CALL_FULL, "call": {"name": "stop"}}, canonical=False),
         vector("call, fresh, goes on", "server", {k: v for k, v in CALL_FULL.items() if k != "call"}),
         vector("call, fresh, null call", "server", {**CALL_FULL, "call": None}, canonical=False),
-        vector("call, held", "server", {**CALL_BARE, "status": "held", "cause": "decide", "timing": {"late_ms": 12.25}}),
+        vector(
+            "call, held", "server", {**CALL_BARE, "status": "held", "cause": "decide", "timing": {"late_ms": 12.25}}
+        ),
         vector("call, safe", "server", {**CALL_BARE, "status": "safe", "call": CALL, "cause": "no_observation"}),
         vector("call, safe, no safe call", "server", {**CALL_BARE, "status": "safe"}),
         vector("call, required fields only", "server", {**bare, "status": "safe"}, canonical=False),
         vector("call, integers for numbers", "server", {**CALL_FULL, "ttl_ms": 500, "confidence": 1}),
         vector("call, whole floats for integers", "server", {**CALL_FULL, "tick": 7.0, "epoch": 2.0}),
-        vector("call, an unknown cause and field", "server", {**CALL_BARE, "cause": "eclipse", "later": [1]}, canonical=False),
+        vector(
+            "call, an unknown cause and field",
+            "server",
+            {**CALL_BARE, "cause": "eclipse", "later": [1]},
+            canonical=False,
+        ),
         vector("call, no time limit", "server", {**CALL_FULL, "ttl_ms": 0.0, "confidence": 0.0}),
-        vector("big: call, largest instants", "server", {**CALL_FULL, "t_obs_ns": (1 << 63) - 1, "deadline_ns": (1 << 63) - 1}),
-    ]  # fmt: skip
+        vector(
+            "big: call, largest instants",
+            "server",
+            {**CALL_FULL, "t_obs_ns": (1 << 63) - 1, "deadline_ns": (1 << 63) - 1},
+        ),
+    ]
 
 
 def _rest() -> list[Vector]:
