@@ -13,7 +13,7 @@ from rtcontrol.models.domain import Free
 from rtcontrol.models.engines.base import Budget, Cancelled
 from rtcontrol.models.free import Grammars, parse_free
 from rtcontrol.models.packed import Node, PackedSequence
-from rtcontrol.models.passes import Passes
+from rtcontrol.models.passes import Passes, Usage
 from rtcontrol.models.plan import NO_TOOL, SchemaPlan
 from rtcontrol.models.schema import ABSENT
 from rtcontrol.models.tokenizer import STTokenizer
@@ -48,7 +48,11 @@ class PackedDecoder:
 
     def set_budget(self, budget: Budget) -> None:
         """What passes carry from here on."""
-        self.passes = Passes(self.plan, self.walker, budget)
+        self._usage = Usage(len(self.plan.tools))
+        self._set_passes(Passes(self.plan, self.walker, budget))
+
+    def _set_passes(self, passes: Passes) -> None:
+        self.passes = passes
         self.first_nodes = self._layout([HeadState() for _ in self.plan.heads], self.passes.first, 0)
 
     def decide(self, reused: int, stop: Callable[[], bool] = lambda: False) -> Decision:
@@ -230,6 +234,10 @@ class PackedDecoder:
                     arguments |= slot.arguments(value)
             call = Call(self.plan.tools[tool].name, arguments)
         self._decisions += 1
+        leaves = {k: w.node for k, w in walks.items() if k}
+        if self.passes.budget.share and self._usage.count(NO_TOOL if tool is None else tool, leaves):
+            # What is called often is worth carrying in the first pass.
+            self._set_passes(Passes(self.plan, self.walker, self.passes.budget, self._usage))
         outside = self._outside_mass(attempt, walks) if self._decisions % OUTSIDE_EVERY == 1 else None
         return Decision(call, confidence, outside, len(attempt.hidden), attempt.tokens, attempt.reused)
 

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from rtcontrol.models.decider import DeciderSpec, STDecider
 from rtcontrol.models.engines.base import Budget
 from rtcontrol.models.forecast import PassCost, choose_budget, has_choice
+from rtcontrol.models.passes import LEARN_FIRST, Usage
+from rtcontrol.models.plan import NO_TOOL
 from tests.models.small import Oracle, build_checkpoint, tool_lists
 
 LAW = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
@@ -96,6 +98,56 @@ def test_first_pass_carries_every_parent_and_no_more_with_a_larger_share(
     decoder.set_budget(UNLIMITED)
     assert set(first) <= set(decoder.passes.first)
     assert bool(first) == bool(decoder.passes.first)  # every pass makes headway
+
+
+@LAW
+@given(
+    tools=tool_lists(),
+    share=st.floats(0.05, 1),
+    null=st.booleans(),
+    observations=st.lists(TEXT, min_size=1, max_size=4),
+)
+def test_learning_what_is_called_changes_no_call(
+    folder: Path, oracle: Oracle, tools: Any, share: float, null: bool, observations: list[str]
+) -> None:
+    decider, decoder = build(folder, tools, allow_null=null)
+    decoder.set_budget(Budget(share=share))
+    decisions = [(o, decider.decide(o, "go")) for _ in range(2 * LEARN_FIRST) for o in observations]
+    together = decider.decide_many([(o, "go") for o in observations])
+    assert len(together) == len(observations)
+    for observation in observations:
+        prompt = decider.template.prefix_ids(decider.plan.tools) + decider.template.suffix_ids("go", observation)
+        expected = oracle.decide(decider.plan, prompt)
+        if oracle.margin > MARGIN:
+            for call in (d.call for o, d in decisions if o == observation):
+                assert (call and (call.name, dict(call.arguments))) == expected
+
+
+def test_what_is_called_again_and_again_takes_one_pass(folder: Path) -> None:
+    argument = {"parameters": {"properties": {"a": DEEP, "b": DEEP}, "required": ["a", "b"]}}
+    decider, decoder = build(folder, [{"name": n, **argument} for n in ("go", "open", "stop", "get_value")])
+    decoder.set_budget(Budget(share=0.6))
+    first = decider.decide("alpha", "go")
+    for _ in range(4 * LEARN_FIRST):
+        last = decider.decide("alpha", "go")
+    assert last.call == first.call
+    assert first.forward_passes > last.forward_passes == 1
+    decoder.set_budget(Budget(share=0.6))  # forgets
+    assert decider.decide("alpha", "go").forward_passes == first.forward_passes
+
+
+def test_usage_follows_what_is_called_and_fades() -> None:
+    usage = Usage(4)
+    assert usage.tools() == (0.25, 0.25, 0.25, 0.25, 0)
+    assert usage.values(1, 0, [5, 6]) == [2, 2]
+    for _ in range(600):
+        usage.count(0, {1: 5})
+    assert usage.tools()[0] > 0.98
+    for _ in range(1500):
+        usage.count(NO_TOOL, {})
+    assert usage.tools()[-1] > 0.9
+    assert sum(usage.tools()) == pytest.approx(1)
+    assert 2 < usage.values(1, 0, [5, 6])[0] < 100
 
 
 def test_free_tokens_put_everything_into_one_pass_and_costly_ones_wait(folder: Path) -> None:
