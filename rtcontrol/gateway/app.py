@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -32,7 +31,7 @@ DEFAULT_MODEL = "default"
 def build(lobby: Lobby, tool_sets: ToolSets, options: GatewayOptions, metrics: Metrics) -> FastAPI:
     """The application, without its gate."""
     app = FastAPI(title="rtcontrol", docs_url=None, redoc_url=None, openapi_url=None)
-    sockets = Sockets(lobby)
+    sockets = Sockets(lobby, metrics)
     model = public_name(options.model)
     since = int(time.time())
 
@@ -55,9 +54,8 @@ def build(lobby: Lobby, tool_sets: ToolSets, options: GatewayOptions, metrics: M
     @app.get("/metrics")
     async def metrics_text() -> Response:
         metrics.websockets.set(sockets.open)
-        metrics.slow.set(sockets.slow)
         metrics.tool_sets.set(tool_sets.open)
-        return Response(metrics.text(lobby), media_type="text/plain; version=0.0.4; charset=utf-8")
+        return Response(metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     @app.post("/v1/function_call")
     async def function_call(request: Request) -> Response:
@@ -66,7 +64,7 @@ def build(lobby: Lobby, tool_sets: ToolSets, options: GatewayOptions, metrics: M
         try:
             wanted = await body.read(request, simpletool.FunctionCallRequest, options)
             timed = await decide(wanted)
-            answer = await asyncio.to_thread(simpletool.respond, timed.decision.call, wanted.tools, timed.latency_ms)
+            answer = simpletool.respond(timed.decision.call, timed.schemas, timed.latency_ms)
         except (Refusal, UserError, Unavailable) as error:
             status, text = _simpletool_error(error)
             spent_ms = (time.perf_counter() - began) * 1e3

@@ -16,6 +16,7 @@ from rtcontrol.hosts.base import DeciderSource, DecisionRequest, Host
 from rtcontrol.hosts.pool import DecoderPool
 from rtcontrol.models.call import Decision
 from rtcontrol.models.errors import UserError
+from rtcontrol.models.schema import ToolSchema, tool_schemas
 
 log = logging.getLogger("rtcontrol.gateway")
 
@@ -29,9 +30,10 @@ class Unavailable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """A decision and how long it took in all, and in the decider."""
+    """A decision, the tools it chose among, and how long it took in all, and in the decider."""
 
     decision: Decision
+    schemas: tuple[ToolSchema, ...]
     latency_ms: float
     decide_ms: float
 
@@ -81,7 +83,7 @@ class ToolSets:
                 raise
         finally:
             self._waiting -= 1
-        return Timed(decision, (time.perf_counter() - began) * 1e3, decide_ns / 1e6)
+        return Timed(decision, entry.schemas, (time.perf_counter() - began) * 1e3, decide_ns / 1e6)
 
     def close(self) -> None:
         while self._open:
@@ -97,9 +99,11 @@ class ToolSets:
             self._open.popitem(last=False)[1].close()
         self._made += 1
         name = f"http-{self._made}"
-        entry = _ToolSet(
-            lambda: self._pool.open(name, self._source(tools)), name, self._decide_timeout_s, self._open_timeout_s
-        )
+
+        def make() -> Host:
+            return self._pool.open(name, self._source(tools))
+
+        entry = _ToolSet(tools, make, name, self._decide_timeout_s, self._open_timeout_s)
         self._open[key] = entry
         return key, entry
 
@@ -116,8 +120,11 @@ class Lost(Exception):
 class _ToolSet:
     """One open host and its thread."""
 
-    def __init__(self, make: Callable[[], Host], name: str, decide_timeout_s: float, open_timeout_s: float) -> None:
-        self._make = make
+    def __init__(
+        self, tools: Tools, make: Callable[[], Host], name: str, decide_timeout_s: float, open_timeout_s: float
+    ) -> None:
+        self.schemas: tuple[ToolSchema, ...] = ()
+        self._tools, self._make = tools, make
         self._decide_timeout_s, self._open_timeout_s = decide_timeout_s, open_timeout_s
         self._host: Host | None = None
         self._ticks = 0
@@ -143,9 +150,7 @@ class _ToolSet:
 
     def _decide(self, request: DecisionRequest) -> tuple[Decision, int]:
         if self._host is None:
-            host = self._make()
-            host.start()
-            self._host = host
+            self._host = self._begin()
         host = self._host
         if not host.alive():
             raise Lost("the decoder is not there")
@@ -164,6 +169,24 @@ class _ToolSet:
             return reply.decision, reply.decide_ns
         host.cancel(tick)
         raise Unavailable(f"no decision within {self._decide_timeout_s:g} s")
+
+    def _begin(self) -> Host:
+        try:
+            self.schemas = tool_schemas(self._tools)
+        except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+            reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+            raise UserError(
+                f"The tools are no function definitions ({reason}).", "Write OpenAI-style function definitions."
+            ) from None
+        try:
+            host = self._make()
+            host.start()
+        except UserError:
+            raise
+        except Exception as error:
+            log.exception("opening a tool set")
+            raise Unavailable(f"these tools cannot be opened ({type(error).__name__})") from None
+        return host
 
     def _end(self) -> None:
         host, self._host = self._host, None

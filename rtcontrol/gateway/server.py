@@ -37,7 +37,7 @@ class Gateway:
             options.decide_timeout_s,
             options.open_timeout_s,
         )
-        metrics = Metrics()
+        metrics = Metrics(lobby)
         app = build(lobby, self._tool_sets, options, metrics)
         gate = Gate(app, options, lambda code: metrics.refused.labels(code).inc())
         config = uvicorn.Config(

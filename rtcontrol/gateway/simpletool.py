@@ -7,13 +7,13 @@ lower-cases strings and guesses numbers from text). `content` stays null: this d
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
 
 from rtcontrol.models.call import Call
-from rtcontrol.models.schema import ABSENT, MAX_HEADS, ToolSchema, tool_schemas
+from rtcontrol.models.schema import ABSENT, MAX_HEADS, ToolSchema
 
 MAX_HISTORY = 6
 
@@ -51,9 +51,8 @@ class FunctionCallResponse(BaseModel):
     error: str | None = None
 
 
-def respond(call: Call | None, tools: Sequence[Mapping[str, Any]], latency_ms: float) -> FunctionCallResponse:
+def respond(call: Call | None, schemas: Sequence[ToolSchema], latency_ms: float) -> FunctionCallResponse:
     """The decision in the original's shape; a null function is `No function called`, as there."""
-    schemas = tool_schemas(tools)
     active = min(MAX_HEADS, max(len(s.parameters) for s in schemas))
     heads = {"function": "", **{f"arg{i + 1}": "" for i in range(active)}}
     if call is None:

@@ -12,7 +12,9 @@ from typing import Any
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from rtcontrol.bridges.wire import Code, Message, WireError, decode_json, encode_json
+from rtcontrol.bridges.wire.messages import CallMessage
 from rtcontrol.gateway.gate import SUBPROTOCOL
+from rtcontrol.gateway.metrics import Metrics
 from rtcontrol.serve.lobby import Lobby
 
 log = logging.getLogger("rtcontrol.gateway")
@@ -34,10 +36,10 @@ class WebSocketConnection:
 
     key: str | None = None
 
-    def __init__(self, peer: str, loop: asyncio.AbstractEventLoop, abort: Callable[[], None]) -> None:
+    def __init__(self, peer: str, abort: Callable[[], None], aged: Callable[[float], None]) -> None:
         self.peer = peer
         self.slow = False
-        self._loop, self._abort = loop, abort
+        self._loop, self._abort, self._aged = asyncio.get_running_loop(), abort, aged
         self._queue: deque[str] = deque()
         self._ready = asyncio.Event()
         self._woken = False
@@ -50,6 +52,8 @@ class WebSocketConnection:
             self.slow = self._closing = True
             self._call(self._abort)
             return
+        if isinstance(message, CallMessage) and message.timing.age_ms is not None:
+            self._aged(message.timing.age_ms / 1e3)
         self._queue.append(encode_json(message))
         if not self._woken:
             self._woken = True
@@ -90,10 +94,9 @@ class WebSocketConnection:
 class Sockets:
     """All open WebSockets."""
 
-    def __init__(self, lobby: Lobby) -> None:
-        self._lobby = lobby
+    def __init__(self, lobby: Lobby, metrics: Metrics) -> None:
+        self._lobby, self._metrics = lobby, metrics
         self._open: set[WebSocketConnection] = set()
-        self.slow = 0
 
     @property
     def open(self) -> int:
@@ -109,20 +112,20 @@ class Sockets:
         client = socket.client
         peer = "ws" if client is None else f"ws:{client.host}:{client.port}"
         abort = socket.scope["extensions"].get("rtcontrol.abort", lambda: None)
-        connection = WebSocketConnection(peer, asyncio.get_running_loop(), abort)
+        connection = WebSocketConnection(peer, abort, self._metrics.call_age.observe)
         self._open.add(connection)
         pump = asyncio.create_task(connection.pump(socket))
         try:
             await self._receive(socket, connection, pump)
         finally:
             self._open.discard(connection)
-            self.slow += connection.slow
             self._lobby.disconnected(connection)
             if not pump.done():
                 pump.cancel()
             with contextlib.suppress(BaseException):
                 await pump
             if connection.slow:
+                self._metrics.slow.inc()
                 log.warning("%s: cut off, %d messages behind", peer, MAX_QUEUED)
 
     async def _receive(self, socket: WebSocket, connection: WebSocketConnection, pump: asyncio.Task[None]) -> None:

@@ -1,0 +1,89 @@
+// The strip chart: one bar a call (how long from the observation to the call), the deadline, misses and instructions.
+
+const SPAN_MS = 10_000;
+
+export class StripChart {
+  constructor(canvas) {
+    this.canvas = canvas;
+    this.context = canvas.getContext("2d");
+    this.calls = []; // { at, latency, decide, missed }
+    this.marks = []; // instants (ms) at which an instruction came into force
+    this.deadline = 0;
+    this.top = 0;
+  }
+
+  add(entry) {
+    this.calls.push(entry);
+    const old = entry.at - 3 * SPAN_MS;
+    while (this.calls.length && this.calls[0].at < old) this.calls.shift();
+    while (this.marks.length && this.marks[0] < old) this.marks.shift();
+  }
+
+  /** { p50, p99, decide } in ms over the last thirty seconds; null without calls. */
+  figures() {
+    const sorted = this.calls.map((c) => c.latency).filter((v) => v !== null).sort((a, b) => a - b);
+    if (!sorted.length) return null;
+    const at = (q) => sorted[Math.min(sorted.length - 1, Math.floor(q * sorted.length))];
+    const decide = this.calls.map((c) => c.decide).filter((v) => v !== null).sort((a, b) => a - b);
+    return { p50: at(0.5), p99: at(0.99), decide: decide[Math.floor(decide.length / 2)] ?? null };
+  }
+
+  draw(now, colours, dpr) {
+    const { canvas, context: g } = this;
+    const [w, h] = [canvas.clientWidth, canvas.clientHeight];
+    if (canvas.width !== Math.round(w * dpr) || canvas.height !== Math.round(h * dpr)) {
+      canvas.width = Math.round(w * dpr);
+      canvas.height = Math.round(h * dpr);
+    }
+    g.setTransform(dpr, 0, 0, dpr, 0, 0);
+    g.clearRect(0, 0, w, h);
+    const shown = this.calls.filter((c) => c.at > now - SPAN_MS);
+    const worst = shown.reduce((m, c) => Math.max(m, c.latency ?? 0), 0);
+    // Eased, so that one late call does not make everything jump.
+    const wanted = Math.max(this.deadline * 1.35, Math.min(worst * 1.1, this.deadline * 4), 10);
+    this.top = this.top ? this.top + (wanted - this.top) * 0.08 : wanted;
+    const floor = h - 1;
+    const y = (ms) => floor - (Math.min(ms, this.top) / this.top) * (h - 14);
+    const x = (at) => w - ((now - at) / SPAN_MS) * w;
+
+    g.fillStyle = colours.line;
+    g.fillRect(0, floor, w, 1);
+    for (const c of shown) {
+      if (c.latency === null) continue;
+      g.fillStyle = c.missed ? colours.bad : colours.muted;
+      g.globalAlpha = c.missed ? 1 : 0.45;
+      g.fillRect(x(c.at), y(c.latency), 1.2, floor - y(c.latency));
+      if (c.decide !== null && !c.missed) {
+        g.fillStyle = colours.model;
+        g.globalAlpha = 1;
+        g.fillRect(x(c.at), y(c.decide), 1.2, floor - y(c.decide));
+      }
+    }
+    g.globalAlpha = 1;
+    g.fillStyle = colours.bad;
+    for (const c of shown) if (c.missed) g.fillRect(x(c.at) - 1, 0, 3, 6);
+
+    g.strokeStyle = colours.you;
+    g.lineWidth = 1;
+    for (const at of this.marks) {
+      if (at <= now - SPAN_MS) continue;
+      g.beginPath();
+      g.moveTo(Math.round(x(at)) + 0.5, 0);
+      g.lineTo(Math.round(x(at)) + 0.5, floor);
+      g.stroke();
+    }
+    if (this.deadline) {
+      g.strokeStyle = colours.ink;
+      g.setLineDash([4, 4]);
+      g.beginPath();
+      g.moveTo(0, Math.round(y(this.deadline)) + 0.5);
+      g.lineTo(w, Math.round(y(this.deadline)) + 0.5);
+      g.stroke();
+      g.setLineDash([]);
+      g.font = `11px ${colours.mono}`;
+      g.fillStyle = colours.ink;
+      g.textAlign = "left";
+      g.fillText("deadline", 0, Math.round(y(this.deadline)) - 4);
+    }
+  }
+}

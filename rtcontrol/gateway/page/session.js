@@ -1,0 +1,205 @@
+// A client of protocol 1.0 over a WebSocket: says hello, reconnects and resumes, keeps the heartbeat, and enforces the
+// time-to-live of calls on its own clock. No DOM, so that it runs (and is tested) outside a browser too.
+
+import { decode, encode, PROTOCOL, WireError } from "./wire.js";
+
+const BACK_OFF_MS = [250, 500, 1000, 2000, 4000];
+const SUBPROTOCOL = "rtcontrol.v1";
+
+export const nowNs = () => Math.round(performance.now() * 1e6);
+
+export class Session {
+  /**
+   * `hello`: the fields beside protocol, client and stamps. `on`: { state(name, detail), welcome(message),
+   * call(message, latencyMs), instruct(text), error(message) }, each optional.
+   * States: connecting, live, waiting (for the next attempt), refused, closed.
+   */
+  constructor(url, hello, on = {}, { token = null, WebSocketClass = globalThis.WebSocket } = {}) {
+    Object.assign(this, { url, hello, on, token, WebSocketClass });
+    this.state = "closed";
+    this.welcome = null;
+    this.inForce = null; // { call, tObsNs, ttlMs } as the last fresh or safe message said
+    this.seq = 0;
+    this.epoch = 0;
+    this.attempts = 0;
+    this.missedPings = 0;
+    this.lastHeard = 0;
+    this.pingId = 0;
+  }
+
+  open() {
+    this.wanted = true;
+    this.#connect();
+  }
+
+  /** End the session for good: it cannot be resumed. */
+  close(reason = "") {
+    this.wanted = false;
+    clearTimeout(this.retry);
+    if (this.state === "live") this.#send({ type: "bye", session: this.welcome.session, reason });
+    this.#drop();
+    this.welcome = null;
+    this.#become("closed");
+  }
+
+  /** Show the world as it is now; false while there is no session or the line is full. */
+  observe(data, tNs = nowNs()) {
+    if (this.state !== "live" || this.socket.bufferedAmount > 65536) return false;
+    this.seq += 1;
+    return this.#send({ type: "observe", session: this.welcome.session, seq: this.seq, epoch: this.epoch, t_ns: tNs, data });
+  }
+
+  instruct(instruction) {
+    // Kept for the next hello, should the connection be lost.
+    this.hello = { ...this.hello, instruction };
+    return this.state === "live" && this.#send({ type: "instruct", session: this.welcome.session, instruction });
+  }
+
+  reset(ended) {
+    this.epoch += 1;
+    this.inForce = null;
+    if (this.state === "live") this.#send({ type: "reset", session: this.welcome.session, epoch: this.epoch, ended });
+  }
+
+  executed(tick, outcome) {
+    if (this.state !== "live") return;
+    this.#send({ type: "executed", session: this.welcome.session, tick, epoch: this.epoch, outcome, t_ns: nowNs() });
+  }
+
+  /** The call to act on now; the safe call (which may be null) once the last one's time-to-live is over. */
+  current(tNs = nowNs()) {
+    const held = this.inForce;
+    if (held === null) return { call: this.welcome?.safe_call ?? null, expired: false };
+    const expired = held.ttlMs > 0 && tNs - held.tObsNs > held.ttlMs * 1e6;
+    return { call: expired ? (this.welcome?.safe_call ?? null) : held.call, expired };
+  }
+
+  #connect() {
+    this.#become("connecting");
+    const protocols = this.token ? [SUBPROTOCOL, `rtcontrol.token.${this.token}`] : [SUBPROTOCOL];
+    const socket = new this.WebSocketClass(this.url, protocols);
+    this.socket = socket;
+    this.opened = false;
+    socket.onopen = () => {
+      this.opened = true;
+      this.#hello();
+    };
+    socket.onmessage = (event) => socket === this.socket && this.#receive(event.data);
+    socket.onclose = () => socket === this.socket && this.#lost();
+    socket.onerror = () => {};
+  }
+
+  #hello() {
+    const resume = this.welcome?.session;
+    const instruction = resume ? undefined : this.hello.instruction;
+    const client = { name: "page", version: "1", language: "javascript" };
+    this.lastHeard = performance.now();
+    clearInterval(this.heart);
+    this.heart = setInterval(() => this.#beat(), this.welcome?.heartbeat_ms || 1000);
+    this.#send({ type: "hello", protocol: PROTOCOL, client, t_client_ns: nowNs(), ...this.hello, instruction, resume });
+  }
+
+  #beat() {
+    const silent = performance.now() - this.lastHeard;
+    const heartbeat = this.welcome?.heartbeat_ms || 1000;
+    if (silent > 3 * heartbeat + 500) {
+      this.socket.close();
+      this.#lost();
+    } else {
+      this.#send({ type: "ping", id: (this.pingId += 1), t_ns: nowNs() });
+    }
+  }
+
+  #receive(text) {
+    const tNs = nowNs();
+    this.lastHeard = performance.now();
+    let message;
+    try {
+      message = decode(text);
+    } catch (error) {
+      if (!(error instanceof WireError)) throw error;
+      this.#send({ type: "error", code: error.code, message: error.message, field: error.field });
+      return;
+    }
+    switch (message.type) {
+      case "welcome":
+        return this.#welcomed(message);
+      case "call":
+        return this.#called(message, tNs);
+      case "ping":
+        return this.#send({ type: "pong", id: message.id, t_ping_ns: message.t_ns, t_received_ns: tNs, t_sent_ns: nowNs() });
+      case "instruct":
+        return this.on.instruct?.(message.instruction);
+      case "error":
+        return this.#told(message);
+      case "bye":
+        this.welcome = null;
+        return this.socket.close();
+    }
+  }
+
+  #welcomed(message) {
+    if (!message.resumed) {
+      this.inForce = null;
+      this.seq = 0;
+      this.epoch = message.epoch;
+    }
+    this.welcome = message;
+    this.attempts = 0;
+    this.#become("live");
+    this.on.welcome?.(message);
+  }
+
+  #called(message, tNs) {
+    if (message.session !== this.welcome?.session || message.epoch !== this.epoch) return;
+    const tObsNs = message.t_obs_ns ?? tNs;
+    if (message.status === "fresh") {
+      const call = message.call ?? this.inForce?.call ?? null;
+      this.inForce = { call, tObsNs, ttlMs: message.ttl_ms, tick: message.tick };
+    } else if (message.status === "safe") {
+      this.inForce = { call: message.call ?? null, tObsNs: tNs, ttlMs: 0, tick: message.tick };
+    }
+    // A held message changes nothing: the call in force goes on until its own time-to-live ends.
+    this.on.call?.(message, message.t_obs_ns === undefined ? null : (tNs - message.t_obs_ns) / 1e6);
+  }
+
+  #told(message) {
+    this.on.error?.(message);
+    if (message.code === "session") this.welcome = null; // say hello anew, without resume
+    if (message.fatal && !message.retryable) {
+      this.wanted = false;
+      this.#drop();
+      this.#become("refused", `${message.message} ${message.remedy ?? ""}`.trim());
+    } else if (message.code === "session" || message.fatal) {
+      this.socket.close();
+    }
+  }
+
+  #lost() {
+    this.#drop();
+    if (!this.wanted) return this.state !== "refused" && this.#become("closed");
+    const wait = BACK_OFF_MS[Math.min(this.attempts, BACK_OFF_MS.length - 1)] * (0.75 + Math.random() / 2);
+    this.attempts += 1;
+    this.retry = setTimeout(() => this.#connect(), wait);
+    this.#become("waiting", { attempts: this.attempts, opened: this.opened });
+  }
+
+  #drop() {
+    clearInterval(this.heart);
+    const socket = this.socket;
+    this.socket = null;
+    if (socket && socket.readyState < 2) socket.close();
+  }
+
+  #send(message) {
+    if (this.socket?.readyState !== 1) return false;
+    this.socket.send(encode(message));
+    return true;
+  }
+
+  #become(state, detail = null) {
+    if (state === this.state && detail === null) return;
+    this.state = state;
+    this.on.state?.(state, detail);
+  }
+}

@@ -1,0 +1,58 @@
+"""A real gateway on a real port, over a real lobby and decoder pool, in this process."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rtcontrol.gateway import Gateway, GatewayOptions
+from rtcontrol.hosts.pool_inprocess import InProcessPool
+from rtcontrol.pause import PauseWatch
+from rtcontrol.serve.lobby import Lobby
+from rtcontrol.serve.options import ServeOptions
+
+sys.path.insert(0, str(Path(__file__).parent))
+from gateway_served import Serve, Served
+
+
+@pytest.fixture(scope="module")
+def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
+    """Starts gateways; the sessions' model is `noop`, that of /v1 requests the bundled one unless told otherwise."""
+    with contextlib.ExitStack() as stack:
+
+        def start(**options: Any) -> Served:
+            pool = InProcessPool()
+            pool.start()
+            stack.callback(pool.close)
+            watch = stack.enter_context(PauseWatch(10_000_000))
+            out: Path = tmp_path_factory.mktemp("serve")
+            lobby = Lobby(ServeOptions(out=out, model="noop", host="inprocess"), pool, watch)
+            over = threading.Event()
+
+            def keep() -> None:
+                while not over.wait(0.1):
+                    lobby.keep()
+
+            keeper = threading.Thread(target=keep, daemon=True)
+            keeper.start()
+            gateway = Gateway(lobby, pool, GatewayOptions(**{"port": 0, **options}))
+            gateway.start()
+            stack.callback(gateway.close)
+            stack.callback(lobby.close)
+            stack.callback(keeper.join)
+            stack.callback(over.set)
+            return Served(lobby, pool, gateway)
+
+        yield start
+
+
+@pytest.fixture(scope="module")
+def served(serve: Serve) -> Served:
+    """Loopback, without a token."""
+    return serve()

@@ -1,0 +1,47 @@
+"""What the gateway's tests share: a served lobby, a tool, a token."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+
+from rtcontrol.gateway import Gateway
+from rtcontrol.hosts.pool_inprocess import InProcessPool
+from rtcontrol.serve.lobby import Lobby
+
+TOKEN = "a-token-of-the-tests-0123456789"
+TURN: dict[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": "turn",
+        "description": "Turn the light cycle.",
+        "parameters": {
+            "type": "object",
+            "properties": {"direction": {"type": "string", "enum": ["straight", "left", "right"]}},
+            "required": ["direction"],
+        },
+    },
+}
+
+
+class Served:
+    """A lobby with its gateway; `url` ends with a slash."""
+
+    def __init__(self, lobby: Lobby, pool: InProcessPool, gateway: Gateway) -> None:
+        self.lobby, self.pool, self.gateway = lobby, pool, gateway
+        self.url = gateway.url
+
+    @property
+    def ws(self) -> str:
+        return self.url.replace("http", "ws", 1) + "ws"
+
+    def get(self, path: str) -> str:
+        return httpx.get(self.url + path).text
+
+    def post(self, path: str, json: Any = None, **options: Any) -> httpx.Response:
+        return httpx.post(self.url + path, json=json, timeout=60, **options)
+
+
+Serve = Callable[..., Served]

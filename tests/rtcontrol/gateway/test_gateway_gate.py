@@ -1,0 +1,187 @@
+"""Who may come in, and from where."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from pathlib import Path
+
+import httpx
+import pytest
+from gateway_served import TOKEN, TURN, Serve, Served
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect
+from websockets.typing import Subprotocol
+
+from rtcontrol.gateway import GatewayOptions
+from rtcontrol.models.errors import UserError
+
+CALL = {"messages": [{"role": "user", "content": "left"}], "tools": [TURN]}
+SITE = "https://robot.example:8443"
+
+
+@pytest.fixture(scope="module")
+def guarded(serve: Serve) -> Served:
+    """With a token, and another site on the allow-list."""
+    return serve(token=TOKEN, origins=frozenset({SITE}), model="noop")
+
+
+def raw(served: Served, text: str) -> bytes:
+    """The answer to bytes as they are."""
+    with socket.create_connection(("127.0.0.1", served.gateway.port), timeout=10) as line:
+        line.sendall(text.encode())
+        answer = b""
+        while part := line.recv(65536):
+            answer += part
+    return answer
+
+
+def handshake(served: Served, origin: str | None = None, query: str = "", **options: object) -> int:
+    """The HTTP status of a WebSocket handshake; 101 when it was let in."""
+    try:
+        with connect(served.ws + query, origin=origin, compression=None, **options):  # type: ignore[arg-type]
+            return 101
+    except InvalidStatus as refused:
+        return refused.response.status_code
+
+
+def test_same_origin_and_programs_on_this_machine_need_no_token(guarded: Served) -> None:
+    here = guarded.url.rstrip("/")
+    assert guarded.post("v1/function_call", CALL).status_code == 200
+    assert guarded.post("v1/function_call", CALL, headers={"origin": here}).status_code == 200
+    assert handshake(guarded) == 101
+    assert handshake(guarded, origin=here) == 101
+
+
+@pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://robot.example:8443", f"{SITE}0", "file://"])
+def test_pages_of_other_sites_are_refused_whatever_they_know(guarded: Served, origin: str) -> None:
+    answer = guarded.post("v1/function_call", CALL, headers={"origin": origin, "authorization": f"Bearer {TOKEN}"})
+    assert answer.status_code == 403
+    assert answer.json()["success"] is False and "--allow-origin" in answer.json()["error"]
+    assert "access-control-allow-origin" not in answer.headers
+    assert handshake(guarded, origin=origin, query=f"?token={TOKEN}") == 403
+
+
+def test_an_allowed_site_needs_the_token(guarded: Served) -> None:
+    assert guarded.post("v1/function_call", CALL, headers={"origin": SITE}).status_code == 401
+    wrong = {"origin": SITE, "authorization": f"Bearer {TOKEN}x"}
+    assert guarded.post("v1/function_call", CALL, headers=wrong).status_code == 401
+    let_in = guarded.post("v1/function_call", CALL, headers={"origin": SITE, "authorization": f"Bearer {TOKEN}"})
+    assert let_in.status_code == 200
+    assert let_in.headers["access-control-allow-origin"] == SITE
+    assert handshake(guarded, origin=SITE) == 401
+    assert handshake(guarded, origin=SITE, query=f"?token={TOKEN}") == 101
+
+
+def test_another_port_of_this_machine_is_another_origin_and_needs_the_token(guarded: Served, served: Served) -> None:
+    other = "http://localhost:3000"
+    assert handshake(guarded, origin=other) == 401
+    assert handshake(guarded, origin=other, query=f"?token={TOKEN}") == 101
+    # Where there is no token, nobody can have it.
+    assert handshake(served, origin=other, query="?token=") == 401
+
+
+def test_the_token_as_subprotocol_is_not_echoed(guarded: Served) -> None:
+    offered = [Subprotocol("rtcontrol.v1"), Subprotocol(f"rtcontrol.token.{TOKEN}")]
+    with connect(guarded.ws, origin=SITE, subprotocols=offered, compression=None) as line:  # type: ignore[arg-type]
+        assert line.subprotocol == "rtcontrol.v1"
+
+
+def test_preflight_of_an_allowed_site_is_answered_and_of_another_refused(guarded: Served) -> None:
+    asked = {"access-control-request-method": "POST", "access-control-request-headers": "authorization,content-type"}
+    answer = httpx.options(guarded.url + "v1/function_call", headers={"origin": SITE, **asked})
+    assert answer.status_code == 204
+    assert answer.headers["access-control-allow-headers"] == "authorization, content-type"
+    assert "access-control-allow-credentials" not in answer.headers
+    assert httpx.options(guarded.url + "v1/function_call", headers={"origin": "http://a.b", **asked}).status_code == 403
+
+
+@pytest.mark.parametrize("path", ["/", "/health", "/v1/models"])
+def test_a_rebound_name_is_refused_by_its_host(served: Served, path: str) -> None:
+    answer = httpx.get(served.url.rstrip("/") + path, headers={"host": f"evil.example:{served.gateway.port}"})
+    assert answer.status_code == 421
+    # As a browser would send it from a page of that name: same origin, by its own light.
+    both = {"host": "evil.example", "origin": "http://evil.example"}
+    assert httpx.get(served.url.rstrip("/") + path, headers=both).status_code == 421
+
+
+def test_a_proxy_on_this_machine_does_not_make_strangers_local(guarded: Served) -> None:
+    for name in ("x-forwarded-for", "forwarded", "x-real-ip"):
+        answer = guarded.post("v1/function_call", CALL, headers={name: "127.0.0.1"})
+        assert answer.status_code == 401, name
+
+
+def test_other_machines_addresses_need_the_token_and_a_bind_beyond_loopback_too(serve: Serve) -> None:
+    with pytest.raises(UserError, match="--token-file"):
+        GatewayOptions(host="0.0.0.0", port=0)
+    wide = serve(host="0.0.0.0", token=TOKEN, model="noop")
+    port = wide.gateway.port
+    url = f"http://127.0.0.1:{port}/v1/function_call"
+    assert httpx.post(url, json=CALL).status_code == 200
+    # By an address that is not loopback, the peer is not trusted (the machine's own, where it has one).
+    named = {"host": f"192.0.2.7:{port}"}
+    assert httpx.post(url, json=CALL, headers=named).status_code == 401
+    assert httpx.post(url, json=CALL, headers={**named, "authorization": f"Bearer {TOKEN}"}).status_code == 200
+    assert httpx.get(f"http://127.0.0.1:{port}/metrics", headers=named).status_code == 401
+    assert httpx.get(f"http://127.0.0.1:{port}/", headers=named).status_code == 200
+
+
+def test_the_token_is_never_logged(guarded: Served, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "rtcontrol")
+    assert handshake(guarded, origin=SITE, query=f"?token={TOKEN}") == 101
+    assert handshake(guarded, origin="http://a.b", query=f"?token={TOKEN}") == 403
+    guarded.post("v1/function_call", {"messages": 5}, headers={"authorization": f"Bearer {TOKEN}"})
+    assert logging.getLogger("uvicorn.error").getEffectiveLevel() >= logging.WARNING
+    assert TOKEN not in caplog.text
+    assert TOKEN not in repr(GatewayOptions(token=TOKEN))
+
+
+def test_bodies_are_bounded_declared_or_not(served: Served) -> None:
+    answer = served.post("v1/function_call", {"messages": "x" * (1 << 20)})
+    assert answer.status_code == 413
+
+    def endless():  # type: ignore[no-untyped-def]
+        for _ in range(4096):
+            yield b" " * 1024
+
+    answer = httpx.post(served.url + "v1/function_call", content=endless(), timeout=30)
+    assert answer.status_code == 413 and answer.json()["success"] is False
+
+
+def test_a_body_that_does_not_come_is_given_up(serve: Serve) -> None:
+    short = serve(body_timeout_s=0.3, model="noop")
+    head = f"POST /v1/function_call HTTP/1.1\r\nHost: 127.0.0.1:{short.gateway.port}\r\nContent-Length: 99\r\n\r\n"
+    assert raw(short, head + "{").startswith(b"HTTP/1.1 408")
+
+
+@pytest.mark.parametrize(
+    "body", ["[" * 100_000, '{"a":' * 5_000 + "1" + "}" * 5_000, "NaN", '{"tools": [NaN]}', "\udcff", "", "[]", "7"]
+)
+def test_hostile_json_is_refused_in_the_shape_that_games_read(served: Served, body: str) -> None:
+    answer = httpx.post(served.url + "v1/function_call", content=body.encode("utf-8", "surrogateescape"), timeout=30)
+    assert answer.status_code == 422
+    assert answer.json()["success"] is False and answer.json()["error"]
+
+
+def test_the_page_has_a_policy_and_no_inline_code(served: Served) -> None:
+    answer = httpx.get(served.url)
+    assert answer.status_code == 200
+    policy = answer.headers["content-security-policy"]
+    assert "default-src 'none'" in policy and "unsafe" not in policy
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert "<script>" not in answer.text and " style=" not in answer.text and "onclick" not in answer.text
+    assert "http://" not in answer.text and "https://" not in answer.text
+
+
+def test_static_pages_are_served_from_their_folder_only(serve: Serve, tmp_path: Path) -> None:
+    (tmp_path / "pages").mkdir()
+    (tmp_path / "pages" / "game.html").write_text("<p>a game")
+    (tmp_path / "secret").write_text("secret")
+    own = serve(static=tmp_path / "pages", model="noop")
+    assert httpx.get(own.url + "static/game.html").text == "<p>a game"
+    assert b"secret" not in raw(
+        own, f"GET /static/../secret HTTP/1.1\r\nHost: 127.0.0.1:{own.gateway.port}\r\nConnection: close\r\n\r\n"
+    )
+    assert b" 404 " in raw(
+        own, f"GET /static/%2e%2e/secret HTTP/1.1\r\nHost: 127.0.0.1:{own.gateway.port}\r\nConnection: close\r\n\r\n"
+    )

@@ -1,0 +1,221 @@
+"""The request and response shapes of SimpleTool and OpenAI, and what is told to monitors."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from gateway_served import TURN, Served
+
+MOVE: dict[str, Any] = {
+    "name": "move",
+    "description": "Go somewhere.",
+    "parameters": {
+        "type": "object",
+        "properties": {
+            "speed": {"type": "integer", "enum": [0, 50, 100]},
+            "Where": {"type": "string", "enum": ["Home", "the Sea"]},
+            "careful": {"type": "boolean"},
+        },
+        "required": ["Where", "speed"],
+    },
+}
+# As the light-cycle game sends it.
+GAME = {
+    "messages": [{"role": "user", "content": "Tron light cycle. Wall ahead! Turn LEFT (9 cells free)."}],
+    "tools": [TURN],
+    "environment": ["pos=10,10", "facing=right", "dist_straight=2", "enemy=none"],
+}
+SHAPE = {"success", "function", "args", "heads", "content", "latency_ms", "error"}
+
+
+@pytest.fixture(scope="module")
+def client(served: Served) -> openai.OpenAI:
+    return openai.OpenAI(base_url=served.url + "v1", api_key="none", max_retries=0)
+
+
+def test_a_game_gets_its_call_in_the_shape_it_reads(served: Served) -> None:
+    answer = served.post("v1/function_call", GAME)
+    said = answer.json()
+    assert answer.status_code == 200 and set(said) == SHAPE
+    assert said["success"] is True and said["function"] == "turn" and said["error"] is None
+    assert said["args"]["direction"] in ("straight", "left", "right")
+    assert said["heads"] == {"function": "turn", "arg1": said["args"]["direction"]}
+    assert said["latency_ms"] > 0
+    whole = {**GAME, "history": ["turn(left)"], "max_tokens": 32, "temperature": 0.0, "include_content_head": True}
+    assert served.post("v1/function_call", whole).json()["success"] is True
+
+
+def test_arguments_are_typed_and_named_by_the_chosen_function(served: Served) -> None:
+    said = served.post("v1/function_call", {**GAME, "tools": [TURN, MOVE]}).json()
+    assert set(said["heads"]) == {"function", "arg1", "arg2", "arg3"}
+    if said["function"] == "move":
+        assert set(said["args"]) >= {"Where", "speed"} and isinstance(said["args"]["speed"], int)
+    else:
+        assert set(said["args"]) == {"direction"}
+    said = served.post("v1/function_call", {**GAME, "tools": [MOVE]}).json()
+    assert said["args"]["Where"] in ("Home", "the Sea")
+    assert said["args"]["speed"] in (0, 50, 100)
+    # Required ones first, in the order of `properties`, then the optional ones.
+    assert said["heads"]["arg1"] == str(said["args"]["speed"]) and said["heads"]["arg2"] == said["args"]["Where"]
+
+
+@pytest.mark.parametrize(
+    "tools",
+    [
+        [{"name": "x", "parameters": {"type": "object", "properties": {"a": 5}}}],
+        [{"name": "x", "parameters": 5}],
+        [{"name": "x", "parameters": {"properties": {"a": {"enum": []}}}}],
+        [{}],
+        [TURN, TURN],
+    ],
+)
+def test_tools_that_cannot_be_compiled_are_an_unsuccessful_answer(served: Served, tools: list[Any]) -> None:
+    answer = served.post("v1/function_call", {**GAME, "tools": tools})
+    assert answer.status_code == 200
+    assert answer.json()["success"] is False and answer.json()["error"]
+    assert set(answer.json()) == SHAPE
+
+
+def test_a_null_function_is_no_function_called(serve: Any) -> None:
+    answer = serve(model="noop").post("v1/function_call", GAME).json()
+    assert answer["success"] is False and answer["error"] == "No function called"
+    assert answer["heads"] == {"function": "", "arg1": ""}
+
+
+@pytest.mark.parametrize("broken", [{"tools": [TURN]}, {**GAME, "messages": "hi"}, {**GAME, "environment": [1]}, []])
+def test_a_request_of_another_shape_names_the_field(served: Served, broken: Any) -> None:
+    answer = served.post("v1/function_call", broken)
+    assert answer.status_code == 422 and set(answer.json()) == SHAPE
+    assert answer.json()["success"] is False and len(answer.json()["error"]) > 10
+
+
+def test_requests_at_once_all_get_their_own_answer(served: Served) -> None:
+    def ask(tool: dict[str, Any]) -> str:
+        return str(served.post("v1/function_call", {**GAME, "tools": [tool]}).json()["function"])
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(ask, [TURN, MOVE] * 12)) == ["turn", "move"] * 12
+
+
+def test_more_tool_sets_than_are_kept_open_are_closed_again(serve: Any) -> None:
+    few = serve(tool_sets=2, model="random")
+    for i in range(5):
+        renamed = {**TURN["function"], "name": f"turn_{i}"}
+        assert few.post("v1/function_call", {**GAME, "tools": [renamed]}).json()["function"] == f"turn_{i}"
+    assert few.post("v1/function_call", {**GAME, "tools": [{**TURN["function"], "name": "turn_0"}]}).json()["success"]
+    assert "rtcontrol_tool_sets 2.0" in httpx.get(few.url + "metrics").text
+    assert few.pool._places.taken <= 3
+
+
+def test_the_openai_client_gets_a_tool_call(client: openai.OpenAI) -> None:
+    assert [m.id for m in client.models.list()] == ["lander"]
+    answer = client.chat.completions.create(
+        model="lander",
+        messages=[
+            {"role": "system", "content": "You steer a light cycle."},
+            {"role": "user", "content": [{"type": "text", "text": "Turn left."}]},
+        ],
+        tools=[TURN],  # type: ignore[list-item]
+        temperature=0.7,
+        extra_body={"environment": ["dist_left=9"]},
+    )
+    choice = answer.choices[0]
+    assert choice.finish_reason == "tool_calls" and choice.message.content is None
+    assert choice.message.tool_calls is not None
+    call: Any = choice.message.tool_calls[0]
+    assert call.function.name == "turn" and set(json.loads(call.function.arguments)) == {"direction"}
+    assert answer.usage is not None and answer.usage.prompt_tokens > 10
+    assert answer.usage.total_tokens == answer.usage.prompt_tokens + answer.usage.completion_tokens
+
+
+def test_a_conversation_with_earlier_calls_goes_on(client: openai.OpenAI) -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "turn", "arguments": '{"direction": "left"}'}}
+    answer = client.chat.completions.create(
+        model="default",
+        messages=[
+            {"role": "user", "content": "Turn."},
+            {"role": "assistant", "content": None, "tool_calls": [call]},  # type: ignore[list-item,misc]
+            {"role": "tool", "tool_call_id": "c1", "content": "done"},
+            {"role": "user", "content": "Again."},
+        ],
+        tools=[TURN],  # type: ignore[list-item]
+        tool_choice="required",
+    )
+    assert answer.choices[0].message.tool_calls
+
+
+def test_streaming_gives_the_same_call_in_pieces(client: openai.OpenAI) -> None:
+    name, arguments, finish, usage = "", "", None, None
+    for chunk in client.chat.completions.create(
+        model="lander",
+        messages=[{"role": "user", "content": "Turn left."}],
+        tools=[TURN],  # type: ignore[list-item]
+        stream=True,
+        stream_options={"include_usage": True},
+    ):
+        usage = chunk.usage or usage
+        for choice in chunk.choices:
+            finish = choice.finish_reason or finish
+            for piece in choice.delta.tool_calls or []:
+                assert piece.function is not None
+                name += piece.function.name or ""
+                arguments += piece.function.arguments or ""
+    assert name == "turn" and set(json.loads(arguments)) == {"direction"}
+    assert finish == "tool_calls" and usage is not None
+
+
+def test_naming_a_tool_leaves_the_others_out(client: openai.OpenAI) -> None:
+    answer = client.chat.completions.create(
+        model="lander",
+        messages=[{"role": "user", "content": "go"}],
+        tools=[TURN, {"type": "function", "function": MOVE}],  # type: ignore[list-item]
+        tool_choice={"type": "function", "function": {"name": "move"}},
+    )
+    calls: Any = answer.choices[0].message.tool_calls
+    assert calls[0].function.name == "move"
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "word"),
+    [
+        ({"model": "gpt-4o"}, openai.NotFoundError, "lander"),
+        ({"tools": []}, openai.BadRequestError, "tools"),
+        ({"tool_choice": "none"}, openai.BadRequestError, "tool_choice"),
+        ({"n": 2}, openai.BadRequestError, "n = 2"),
+        ({"messages": []}, openai.UnprocessableEntityError, "messages"),
+        ({"tools": [{"type": "function", "function": {}}]}, openai.BadRequestError, "name"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
+            openai.BadRequestError,
+            "image_url",
+        ),
+    ],
+)
+def test_what_is_not_offered_is_an_error_object(
+    client: openai.OpenAI, change: dict[str, Any], error: type[openai.APIStatusError], word: str
+) -> None:
+    request: dict[str, Any] = {"model": "lander", "messages": [{"role": "user", "content": "go"}], "tools": [TURN]}
+    with pytest.raises(error) as caught:
+        client.chat.completions.create(**{**request, **change})
+    body: Any = caught.value.body
+    assert word in body["message"] and body["type"] == "invalid_request_error" and body["code"]
+
+
+def test_health_and_metrics_tell_what_happened(served: Served) -> None:
+    health = httpx.get(served.url + "health").json()
+    assert health["status"] == "ok" and health["loaded"] is True and health["model"] == "lander"
+    served.post("v1/function_call", GAME)
+    text = httpx.get(served.url + "metrics").text
+    assert 'rtcontrol_http_requests_total{route="function_call",status="200"}' in text
+    assert "rtcontrol_request_decision_seconds_bucket" in text
+    assert 'rtcontrol_sessions{state="live"}' in text
+
+
+def test_unknown_paths_are_not_found(served: Served) -> None:
+    assert httpx.get(served.url + "v1/nothing").status_code == 404
+    assert httpx.get(served.url + "no-such-page").status_code == 404

@@ -1,0 +1,235 @@
+"""Protocol 1.0 over /ws: an ordinary client, and those that are none."""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from gateway_served import Served
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import ClientConnection, connect
+
+from rtcontrol.bridges.wire import LIMITS, decode_json, encode_json
+from rtcontrol.bridges.wire.messages import CallMessage, Hello, Message, Observe, Ping, Pong, Program, Welcome
+
+STATE = "x 0 y 100 vx 0 vy 0 angle 0 spin 0 legs 0 0"
+
+
+class Line:
+    """A client that reads and writes messages."""
+
+    def __init__(self, socket: ClientConnection) -> None:
+        self.socket = socket
+        self.seq = 0
+
+    def send(self, message: Message) -> None:
+        self.socket.send(encode_json(message))
+
+    def hello(self, **options: Any) -> Welcome:
+        first = {"agent": "lander", "hz": 50.0, **options}
+        self.send(Hello(protocol=[1, 0], client=Program(name="test"), t_client_ns=time.monotonic_ns(), **first))
+        welcome = self.until(Welcome)
+        assert isinstance(welcome, Welcome)
+        self.welcome = welcome
+        return welcome
+
+    def observe(self) -> None:
+        self.seq += 1
+        token, epoch = self.welcome.session, self.welcome.epoch
+        self.send(Observe(session=token, seq=self.seq, epoch=epoch, t_ns=time.monotonic_ns(), text=STATE))
+
+    def until(self, kind: type[Any], timeout_s: float = 20.0) -> Message:
+        give_up = time.monotonic() + timeout_s
+        while time.monotonic() < give_up:
+            message = decode_json(self.socket.recv(timeout=give_up - time.monotonic()))
+            if isinstance(message, kind):
+                return message
+        raise AssertionError(f"no {kind.__name__} in {timeout_s} s")
+
+
+@contextmanager
+def line(served: Served, **options: Any) -> Iterator[Line]:
+    with connect(served.ws, compression=None, **options) as socket:
+        yield Line(socket)
+
+
+def raw_socket(served: Served) -> socket.socket:
+    """A WebSocket after its handshake, without a client that reads from it."""
+    bare = socket.create_connection(("127.0.0.1", served.gateway.port), timeout=20)
+    bare.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    bare.sendall(
+        f"GET /ws HTTP/1.1\r\nHost: 127.0.0.1:{served.gateway.port}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n".encode()
+    )
+    answer = b""
+    while not answer.endswith(b"\r\n\r\n"):
+        answer += bare.recv(1)
+    assert b" 101 " in answer
+    return bare
+
+
+def frame(opcode: int, payload: bytes, fin: bool = True) -> bytes:
+    """A client's frame, masked with zeros."""
+    first = bytes([(0x80 if fin else 0) | opcode])
+    size = len(payload)
+    length = bytes([0x80 | size]) if size < 126 else bytes([0xFE]) + struct.pack("!H", size)
+    return first + length + b"\0\0\0\0" + payload
+
+
+def ended(bare: socket.socket) -> bool:
+    """Whether the server hangs up on it."""
+    try:
+        while bare.recv(65536):
+            pass
+    except ConnectionResetError:
+        return True
+    except TimeoutError:
+        return False
+    return True
+
+
+def test_a_session_from_hello_to_bye(served: Served) -> None:
+    with line(served) as client:
+        welcome = client.hello()
+        assert welcome.agent == "lander" and welcome.hz == 50.0
+        client.observe()
+        call = client.until(CallMessage)
+        assert isinstance(call, CallMessage) and call.session == welcome.session
+        client.send(Ping(id=7, t_ns=5))
+        pong = client.until(Pong)
+        assert isinstance(pong, Pong) and (pong.id, pong.t_ping_ns) == (7, 5)
+
+
+def test_a_client_paced_session_answers_every_observation(served: Served) -> None:
+    with line(served) as client:
+        client.hello(pacing="client")
+        for _ in range(20):
+            client.observe()
+            call = client.until(CallMessage)
+            assert isinstance(call, CallMessage) and call.seq_obs == client.seq
+
+
+def test_a_lost_connection_is_resumed_on_another(served: Served) -> None:
+    with line(served) as client:
+        first = client.hello()
+        client.observe()
+        client.until(CallMessage)
+    with line(served) as client:
+        again = client.hello(resume=first.session)
+        assert again.resumed and again.session == first.session
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("{", "malformed"),
+        ("[]", "malformed"),
+        ('{"type": "ping", "id": 1, "t_ns": NaN}', "invalid"),
+        ('{"type": "pong"}', "invalid"),
+        ('{"type": "nothing"}', "invalid"),
+        (json.dumps({"type": "ping", "id": 1, "t_ns": 1, "x": "y" * LIMITS.max_string_bytes + "z"}), "too_large"),
+        ('{"type": "observe", "session": "' + "s" * 32 + '", "seq": 1, "epoch": 0, "t_ns": 1, "text": "x"}', "state"),
+        (b"\x81\xa4type\xa4ping", "malformed"),
+    ],
+)
+def test_what_is_no_message_is_answered_with_an_error_and_the_line_stays(
+    served: Served, text: str | bytes, code: str
+) -> None:
+    with line(served) as client:
+        client.socket.send(text)
+        error = json.loads(client.socket.recv(timeout=10))
+        assert error["type"] == "error" and error["code"] == code
+        client.send(Ping(id=1, t_ns=1))
+        assert client.until(Pong)
+
+
+def test_a_message_above_the_limit_ends_the_connection(served: Served) -> None:
+    with line(served) as client, pytest.raises(ConnectionClosed) as caught:
+        client.socket.send('{"type": "ping", "x": "' + "x" * LIMITS.max_message_bytes)
+        while True:
+            client.socket.recv(timeout=10)
+    assert caught.value.rcvd is not None and caught.value.rcvd.code == 1009
+
+
+def test_compression_is_not_agreed_on(served: Served) -> None:
+    with connect(served.ws, compression="deflate") as socket:
+        assert not socket.protocol.extensions
+
+
+def test_a_slow_reader_is_cut_off_and_harms_no_other(served: Served) -> None:
+    with line(served) as honest, raw_socket(served) as slow:
+        honest.hello(hz=50.0)
+        # It asks and asks, and reads no answer.
+        ask = encode_json(Ping(id=1, t_ns=1)).encode()
+        slow.settimeout(0.05)
+        cut = False
+        began = time.monotonic()
+        answered = 0
+        while not cut and time.monotonic() - began < 20:
+            try:
+                slow.sendall(frame(1, ask) * 200)
+            except TimeoutError:
+                pass
+            except (BrokenPipeError, ConnectionResetError):
+                cut = True
+            honest.observe()
+            call = honest.until(CallMessage, 5.0)
+            answered += isinstance(call, CallMessage)
+        assert cut, "still connected after 20 s without reading"
+        assert answered > 0
+        assert "rtcontrol_websockets_cut_off_total" in served.get("metrics")
+
+
+def test_pings_without_reading_the_pongs_are_cut_off(served: Served) -> None:
+    with raw_socket(served) as bare:
+        bare.settimeout(0.5)
+        burst = frame(9, b"x" * 125) * 500
+        with pytest.raises((BrokenPipeError, ConnectionResetError)):
+            for _ in range(2000):
+                try:
+                    bare.sendall(burst)
+                except TimeoutError:
+                    continue
+
+
+def test_a_message_in_endless_fragments_is_cut_off(served: Served) -> None:
+    with raw_socket(served) as bare:
+        bare.sendall(frame(1, b"{", fin=False) + frame(0, b"", fin=False) * 200)
+        assert ended(bare)
+
+
+def test_a_client_that_vanishes_leaves_a_parked_session(served: Served) -> None:
+    bare = raw_socket(served)
+    first = Hello(protocol=[1, 0], client=Program(name="vanishing"), t_client_ns=1, agent="lander", hz=50.0)
+    bare.sendall(frame(1, encode_json(first).encode()))
+    bare.recv(65536)
+    before = {s["id"] for s in served.lobby.sessions() if s["state"] == "live"}
+    bare.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    bare.close()
+    give_up = time.monotonic() + 10
+    while time.monotonic() < give_up:
+        states = {s["id"]: s["state"] for s in served.lobby.sessions() if s["client"] == "vanishing"}
+        if before and set(states.values()) == {"parked"}:
+            return
+        time.sleep(0.02)
+    raise AssertionError(states)
+
+
+def test_many_clients_at_once_all_get_their_calls(served: Served) -> None:
+    from contextlib import ExitStack
+
+    with ExitStack() as stack:
+        lines = [stack.enter_context(line(served)) for _ in range(20)]
+        for client in lines:
+            client.hello(hz=10.0)
+        for client in lines:
+            client.observe()
+        for client in lines:
+            call = client.until(CallMessage)
+            assert isinstance(call, CallMessage) and call.session == client.welcome.session
