@@ -1,0 +1,34 @@
+"""What a caller of the client can be told: what happened, and what to do."""
+
+from __future__ import annotations
+
+from rtcontrol.bridges.wire import WireError
+from rtcontrol.bridges.wire.messages import ErrorMessage
+
+
+class ClientError(Exception):
+    """A mistake in what was given, or a server that cannot be used: `what` and `remedy`, in sentences."""
+
+    def __init__(self, what: str, remedy: str) -> None:
+        super().__init__(f"{what} {remedy}".rstrip())
+        self.what, self.remedy = what, remedy
+
+    @classmethod
+    def of(cls, error: WireError) -> ClientError:
+        """The same for whoever called: a message that the protocol forbids."""
+        return cls(error.message, error.remedy)
+
+
+class Refused(ClientError):
+    """The server said no; `code` is a `rtcontrol.bridges.wire.Code`, or one of a newer server."""
+
+    def __init__(self, error: ErrorMessage) -> None:
+        super().__init__(f"The server refused ({error.code}): {error.message}", error.remedy)
+        self.code, self.field = error.code, error.field
+
+
+class Closed(ClientError):
+    """The client was closed, or its session has ended."""
+
+    def __init__(self, why: str = "") -> None:
+        super().__init__(f"The client is closed{f' ({why})' if why else ''}.", "Connect anew.")

@@ -1,0 +1,107 @@
+"""What a client asks for when it connects."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import ValidationError
+
+from rtcontrol.bridges.client.errors import ClientError
+from rtcontrol.bridges.wire import PROTOCOL, curve
+from rtcontrol.bridges.wire.messages import FunctionCall, Hello, Program, Token
+
+CallLike = FunctionCall | Mapping[str, Any] | str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The hello's fields, and how the client itself behaves. What is None is left to the server.
+
+    `agent`: the server's agent of this name; or `tools`: own ones, OpenAI-style definitions; neither: the server's.
+    `safe_call`: executed whenever no call may be: a name, or {"name": ..., "arguments": {...}}.
+    `on_call`: called with each new call in force, in a thread of its own (a coroutine function: in the event loop);
+    what it returns is told as the result, an exception as a failure.
+    `acknowledge`: the model's history shall hold only calls that were acknowledged (default: where there is an
+    `on_call`, which does so by itself).
+    `keys`: this client's `.key_secret` file, for a server that wants CURVE; `server_key`: the server's `.key` file
+    (default: `server.key` beside it).
+    """
+
+    agent: str | None = None
+    tools: Sequence[Mapping[str, Any]] | None = None
+    instruction: str | None = None
+    model: str | None = None
+    hz: float | None = None
+    pacing: Literal["server", "client"] = "server"
+    safe_call: CallLike | None = None
+    deadline_ms: float | None = None
+    ttl_ms: float | None = None
+    max_age_ms: float | None = None
+    on_miss: Literal["hold", "safe"] | None = None
+    hold_ms: float | None = None
+    robot: str | None = None
+    name: str = "rtcontrol.bridges.client"
+    on_call: Callable[[Any], Any] | None = None
+    acknowledge: bool | None = None
+    keys: str | Path | None = None
+    server_key: str | Path | None = None
+    connect_timeout_s: float | None = 30.0
+    backoff_s: tuple[float, float] = (0.1, 2.0)
+
+    @property
+    def acknowledges(self) -> bool:
+        return self.on_call is not None if self.acknowledge is None else self.acknowledge
+
+    def hello(self, t_ns: int, resume: Token | None = None, instruction: str | None = None) -> Hello:
+        """The hello of these options. Raises ClientError naming the field."""
+        if self.agent is not None and self.tools is not None:
+            raise ClientError("An agent has tools of its own.", "Give agent=NAME or tools=[...], not both.")
+        fields: dict[str, Any] = {
+            "protocol": list(PROTOCOL),
+            "client": Program(name=self.name[:64], version="1.0", language="python"),
+            "t_client_ns": t_ns,
+            "capabilities": ["executed"] if self.acknowledges else [],
+            "agent": self.agent,
+            "tools": [dict(tool) for tool in self.tools] if self.tools is not None else None,
+            "instruction": self.instruction if instruction is None else instruction,
+            "safe_call": to_call(self.safe_call),
+            "hz": float(self.hz) if self.hz is not None else None,
+            "resume": resume,
+        }
+        for name in ("model", "pacing", "on_miss", "robot"):
+            fields[name] = getattr(self, name)
+        for name in ("deadline_ms", "ttl_ms", "max_age_ms", "hold_ms"):
+            value = getattr(self, name)
+            fields[name] = float(value) if value is not None else None
+        try:
+            return Hello(**fields)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            field = ".".join(str(part) for part in first["loc"])
+            raise ClientError(f"{field}: {first['msg']}.", "See `hello` in docs/protocol.md.") from None
+
+    def key_pairs(self) -> tuple[curve.KeyPair, str] | None:
+        """This client's pair and the server's public key, or None. Raises ClientError."""
+        if self.keys is None:
+            return None
+        try:
+            path = Path(self.keys)
+            server = Path(self.server_key) if self.server_key else path.parent / f"{curve.SERVER}.key"
+            return curve.load_pair(path), curve.load_public(server)
+        except curve.KeyFileError as error:
+            raise ClientError(error.what, error.remedy) from None
+
+
+def to_call(given: CallLike | None) -> FunctionCall | None:
+    """A call from its name, from {"name", "arguments"}, or as it is. Raises ClientError."""
+    if given is None or isinstance(given, FunctionCall):
+        return given
+    try:
+        return FunctionCall(name=given) if isinstance(given, str) else FunctionCall.model_validate(dict(given))
+    except (ValidationError, TypeError, ValueError):
+        raise ClientError(
+            f"safe_call {str(given)[:80]!r} is no call.", 'Give {"name": ..., "arguments": {...}}.'
+        ) from None
