@@ -207,7 +207,8 @@ def _table(name: str, result: dict[str, Any]) -> Table:
     table = Table(
         title=f"schema {name}: {result['decisions']} decisions, {result['info']['dtype']}, "
         f"{tokens['uncached_prompt_tokens']:.0f} uncached prompt tokens, {tokens['packed_tokens']:.0f} packed in all",
-        caption=f"all ST ways gave the same call in {result['agreement']:.1%} of decisions",
+        caption=f"all ST ways gave the same call in {result['agreement']:.1%} of decisions; budget at load: "
+        + ", ".join(f"{k} {v}" for k, v in result["info"]["budget"].items()),
     )
     for column in ("way", "passes", "p50 ms", "p90 ms", "p99 ms", "times one pass"):
         table.add_column(column, justify="left" if column == "way" else "right")
