@@ -121,7 +121,7 @@ def decode_json(text: str | bytes, limits: Limits = LIMITS) -> Message:
     arrays = header.get("arrays") if isinstance(header, dict) else None
     # The caps on strings are for text; a buffer's size is bounded by the message's.
     arrays = arrays if isinstance(arrays, list) else []
-    encoded = [e.pop("base64", None) if isinstance(e, dict) else None for e in arrays]
+    encoded: list[Any] = [e.pop("base64", None) if isinstance(e, dict) else None for e in arrays]
     header = _envelope(header, limits)
     for i, entry in enumerate(_arrays(header)):
         try:

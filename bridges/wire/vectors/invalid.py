@@ -115,9 +115,8 @@ def _values() -> list[Vector]:
         ("bye, long reason", {"type": "bye", "reason": "x" * 1025}, "reason"),
     ]
     found = [v for name, header, field in cases for v in _both(name, header, "invalid", field)]
-    found += _both("hello of another major version", {**HELLO, "protocol": [2, 0]}, "version", "protocol")
     other = {"type": "hello", "protocol": [2, 0], "who": "a hello that 1.0 cannot read"}
-    return [*found[:-2], *_both("hello of another major version, with other fields", other, "version", "protocol")]
+    return [*found, *_both("hello of another major version, with other fields", other, "version", "protocol")]
 
 
 def _arrays() -> list[Vector]:
@@ -127,7 +126,7 @@ def _arrays() -> list[Vector]:
         return _both(what, {**OBSERVE, "text": "x", "arrays": [{**ARRAY, **change}]}, "invalid", field, *buffers)
 
     two = {**OBSERVE, "arrays": [ARRAY, {**ARRAY, "name": "b"}]}
-    text = copy.deepcopy({**OBSERVE, "arrays": [{"name": "a", "dtype": "f4", "shape": [2]}]})
+    text: Vector = copy.deepcopy({**OBSERVE, "arrays": [{"name": "a", "dtype": "f4", "shape": [2]}]})
     bad = {
         "characters": "AAAA*AAAAAA=",
         "no padding": "AAAAAAAAAAA",
@@ -192,23 +191,25 @@ def _msgpack() -> list[Vector]:
 
 def _json() -> list[Vector]:
     return [
-        _text("empty", "", "malformed"),
+        _text("empty (json)", "", "malformed"),
         _text("no JSON", "hello", "malformed"),
-        _text("a list", "[1,2]", "malformed"),
-        _text("a string", '"ping"', "malformed"),
-        _text("null", "null", "malformed"),
-        _text("truncated", '{"type":"ping","id":1,"t_ns":', "malformed"),
-        _text("two objects", '{"type":"bye"}{"type":"bye"}', "malformed"),
-        _text("a comment", '{"type":"bye"} // done', "malformed"),
-        _text("single quotes", "{'type':'bye'}", "malformed"),
-        _text("a byte order mark", '\ufeff{"type":"bye"}', "malformed"),
-        _text("NaN", '{"type":"ping","id":NaN,"t_ns":1}', "invalid", "id"),
-        _text("Infinity", '{"type":"observe","data":{"x":[-Infinity]}}', "invalid", "data.x[0]"),
-        _text("a number beyond doubles", '{"type":"ping","id":1e999,"t_ns":1}', "invalid", "id"),
-        _text("an integer beyond 64 bits", '{"type":"ping","id":1,"t_ns":18446744073709551616}', "invalid", "t_ns"),
-        _text("an integer below 64 bits", '{"type":"ping","id":-9223372036854775809,"t_ns":1}', "invalid", "id"),
-        _text("a lone surrogate", '{"type":"bye","reason":"\\ud800"}', "malformed", "reason"),
-        _text("a lone surrogate in a key", '{"type":"bye","x":{"\\udc00":1}}', "malformed", "x"),
+        _text("a list (json)", "[1,2]", "malformed"),
+        _text("a string (json)", '"ping"', "malformed"),
+        _text("null (json)", "null", "malformed"),
+        _text("truncated (json)", '{"type":"ping","id":1,"t_ns":', "malformed"),
+        _text("two objects (json)", '{"type":"bye"}{"type":"bye"}', "malformed"),
+        _text("a comment (json)", '{"type":"bye"} // done', "malformed"),
+        _text("single quotes (json)", "{'type':'bye'}", "malformed"),
+        _text("a byte order mark (json)", '\ufeff{"type":"bye"}', "malformed"),
+        _text("NaN (json)", '{"type":"ping","id":NaN,"t_ns":1}', "invalid", "id"),
+        _text("Infinity (json)", '{"type":"observe","data":{"x":[-Infinity]}}', "invalid", "data.x[0]"),
+        _text("a number beyond doubles (json)", '{"type":"ping","id":1e999,"t_ns":1}', "invalid", "id"),
+        _text(
+            "an integer beyond 64 bits (json)", '{"type":"ping","id":1,"t_ns":18446744073709551616}', "invalid", "t_ns"
+        ),
+        _text("an integer below 64 bits (json)", '{"type":"ping","id":-9223372036854775809,"t_ns":1}', "invalid", "id"),
+        _text("a lone surrogate (json)", '{"type":"bye","reason":"\\ud800"}', "malformed", "reason"),
+        _text("a lone surrogate in a key (json)", '{"type":"bye","x":{"\\udc00":1}}', "malformed", "x"),
     ]
 
 
