@@ -1,9 +1,16 @@
-"""The ZeroMQ side of the server: one thread owns the ROUTER socket, takes messages in and sends what others queued."""
+"""The ZeroMQ side of the server: one thread takes messages in from the ROUTER socket, any thread sends.
+
+The socket is used under a lock. Whoever sends takes the lock if it is free and sends at once, which spares the way over
+another thread; otherwise the message is queued for the router's thread. libzmq's file descriptor signals an edge, which
+any use of the socket may consume: whoever used it looks whether there is something to take in, and wakes the router's
+thread.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import select
 import threading
 from collections import Counter, deque
 from collections.abc import Sequence
@@ -65,8 +72,9 @@ class Router:
         self._with_keys = keys is not None
         self._connections: dict[bytes, RouterConnection] = {}
         self._out: deque[tuple[RouterConnection, list[bytes]]] = deque()
+        self._using = threading.Lock()  # the socket
         self._wake = Wake()
-        self._stopping = False
+        self._stopping = self._closed = False
         self._thread = threading.Thread(target=self._serve, name="router", daemon=True)
         try:
             self._guard = Guard.for_endpoints(self._context, endpoints, keys)
@@ -81,13 +89,29 @@ class Router:
         self._thread.start()
 
     def post(self, connection: RouterConnection, parts: list[bytes]) -> None:
-        """Queue a message for the router's thread; any thread."""
+        """Send a message, or queue it for the router's thread; any thread. What waits goes first."""
+        if self._closed:
+            return
+        gone = False
+        if not self._out and self._using.acquire(blocking=False):
+            try:
+                if not self._out:
+                    gone = not self._send(connection, parts)
+                    if (
+                        threading.current_thread() is not self._thread
+                        and self._socket.getsockopt(zmq.EVENTS) & zmq.POLLIN
+                    ):
+                        self._wake.set()
+                    return
+            finally:
+                self._using.release()
+                if gone:
+                    self._lose(connection)
         if len(self._out) >= MAX_WAITING:
             self._drop("waiting")
             return
         self._out.append((connection, parts))
-        if threading.current_thread() is not self._thread:
-            self._wake.set()
+        self._wake.set()
 
     def forget(self, connection: RouterConnection) -> None:
         if self._connections.get(connection.identity) is connection:
@@ -107,6 +131,7 @@ class Router:
         self._release()
 
     def _release(self) -> None:
+        self._closed = True
         self._socket.close(LINGER_MS)
         if self._guard is not None:
             self._guard.close()
@@ -129,41 +154,39 @@ class Router:
     # -- the router's thread ------------------------------------------------------------------------------------------
 
     def _serve(self) -> None:
-        poller = zmq.Poller()
-        poller.register(self._socket, zmq.POLLIN)
-        poller.register(self._wake.fd, zmq.POLLIN)
+        poller = select.poll()
+        poller.register(self._socket.getsockopt(zmq.FD), select.POLLIN)
+        poller.register(self._wake.fd, select.POLLIN)
         while not self._stopping:
-            poller.poll()
             try:
                 self._turn()
             except zmq.ContextTerminated:
                 return
             except Exception:  # a fault with one message must not end the service to all
                 log.exception("the router stumbled")
-        self._wake.clear()
-        self._flush()
+            if any(fd == self._wake.fd for fd, _ in poller.poll()):
+                self._flush()
 
     def _turn(self) -> None:
+        """Take in and send until there is nothing of either."""
+        self._flush()
         while True:
-            self._wake.clear()
-            self._flush()
-            for _ in range(BATCH):
-                if not self._take():
-                    break
-                if self._out:
-                    self._flush()
+            with self._using:
+                arrived = self._take()
+            if arrived is None:
+                if not self._out:
+                    return
             else:
-                continue
-            if not self._out:
-                return
+                self._hand_in(*arrived)
+            self._flush()
 
-    def _take(self) -> bool:
-        """Take one message in; False when there is none."""
+    def _take(self) -> tuple[bytes, str | None, list[bytes], int, int] | None:
+        """Take one message in: routing id, key, parts (cut off at the limits), their number and size."""
         socket, limits = self._socket, self._limits
         try:
             identity = socket.recv(zmq.NOBLOCK)
         except zmq.Again:
-            return False
+            return None
         parts: list[bytes] = []
         count = size = 0
         key: str | None = None
@@ -181,12 +204,16 @@ class Router:
             if count <= limits.max_parts and size <= limits.max_message_bytes:
                 parts.append(part)
             elif count % DISCARD == 0:
-                self._flush()
+                self._flush_locked()
+        return identity, key, parts, count, size
+
+    def _hand_in(self, identity: bytes, key: str | None, parts: list[bytes], count: int, size: int) -> None:
+        limits = self._limits
         connection = self._connections.get(identity)
         if connection is None:
             connection = self._meet(identity, key)
         if not self._lobby.admit(connection):
-            return True
+            return
         if count > limits.max_parts or size > limits.max_message_bytes:
             self._lobby.refuse(
                 connection,
@@ -196,14 +223,13 @@ class Router:
                     f"At most {limits.max_parts} parts and {limits.max_message_bytes} bytes.",
                 ),
             )
-            return True
+            return
         try:
             message = decode_msgpack(parts, limits)
         except WireError as error:
             self._lobby.refuse(connection, error)
         else:
             self._lobby.receive(connection, message)
-        return True
 
     def _meet(self, identity: bytes, key: str | None) -> RouterConnection:
         name = self._guard.name(key) if self._guard is not None else None
@@ -212,24 +238,44 @@ class Router:
         return connection
 
     def _flush(self) -> None:
-        socket, out = self._socket, self._out
-        while out:
-            connection, parts = out.popleft()
-            try:
-                socket.send(connection.identity, zmq.NOBLOCK | zmq.SNDMORE)
-                for part in parts[:-1]:
-                    socket.send(part, zmq.NOBLOCK | zmq.SNDMORE)
-                socket.send(parts[-1], zmq.NOBLOCK)
-            except zmq.Again:
-                # It does not read: its pipe is full.
-                self._drop("full")
-            except zmq.ZMQError as error:
-                if error.errno != zmq.EHOSTUNREACH:
-                    raise
-                self._drop("gone")
-                if not connection.closed:
-                    connection.close()
-                    self._lobby.disconnected(connection)
+        """Send what waits."""
+        if self._out:
+            with self._using:
+                lost = self._flush_locked()
+            for connection in lost:
+                self._lose(connection)
+
+    def _flush_locked(self) -> list[RouterConnection]:
+        lost = []
+        while self._out:
+            connection, parts = self._out.popleft()
+            if not self._send(connection, parts):
+                lost.append(connection)
+        return lost
+
+    def _send(self, connection: RouterConnection, parts: list[bytes]) -> bool:
+        """Whether the peer is still there. The lock is held."""
+        socket = self._socket
+        try:
+            socket.send(connection.identity, zmq.NOBLOCK | zmq.SNDMORE)
+            for part in parts[:-1]:
+                socket.send(part, zmq.NOBLOCK | zmq.SNDMORE)
+            socket.send(parts[-1], zmq.NOBLOCK)
+        except zmq.Again:
+            # It does not read: its pipe is full.
+            self._drop("full")
+        except zmq.ZMQError as error:
+            if error.errno != zmq.EHOSTUNREACH:
+                raise
+            self._drop("gone")
+            return False
+        return True
+
+    def _lose(self, connection: RouterConnection) -> None:
+        """The peer is gone; the lock is not held."""
+        if not connection.closed:
+            connection.close()
+            self._lobby.disconnected(connection)
 
     def _drop(self, why: str) -> None:
         self.dropped[why] += 1

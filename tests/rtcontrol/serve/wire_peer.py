@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any, Self, TypeVar
 
 import zmq
@@ -13,6 +14,14 @@ from rtcontrol.bridges.wire.messages import CallMessage, ErrorMessage, Hello, Ob
 M = TypeVar("M")
 WAIT_S = 20.0
 TEXT = "x 0 y 100 vx 0 vy 0 angle 0 spin 0 legs 0 0"
+
+
+def until(met: Callable[[], bool], timeout_s: float = WAIT_S) -> None:
+    """Wait until it is so; AssertionError when it never is."""
+    give_up = time.monotonic() + timeout_s
+    while not met():
+        assert time.monotonic() < give_up, f"not so within {timeout_s:g} s"
+        time.sleep(0.01)
 
 
 class WirePeer:

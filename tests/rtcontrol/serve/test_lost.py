@@ -1,0 +1,196 @@
+"""What happens when a client, a connection or the server goes away."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import zmq
+from wire_peer import WirePeer, until
+
+from rtcontrol.bridges.wire.messages import Bye, CallMessage
+
+HERE = Path(__file__).parent
+
+
+def test_lost_client_is_made_safe_parked_and_resumed(bench: Any) -> None:
+    made = bench()
+    first = made.peer()
+    token = first.enter(pacing="client", instruction="hover at 0.7").session
+    for _ in range(3):
+        first.ask()
+    first.close()
+    # A client-paced session sends nothing by itself: the heartbeat finds out.
+    until(lambda: made.lobby.health()["sessions"]["parked"] == 1)
+    assert made.lobby.sessions()[0]["refused"] == {}
+    record = (made.out / "session-0001" / "record.jsonl").read_text().splitlines()
+    assert json.loads(record[-2])["why"] == "exit" and json.loads(record[-1])["end"] == "client lost"
+
+    second = made.peer()
+    welcome = second.enter(resume=token)
+    assert welcome.resumed and welcome.session == token and welcome.instruction == "hover at 0.7"
+    assert welcome.agent == "lander" and welcome.pacing == "client"
+    second.seq = first.seq
+    assert second.ask().tick == 3
+    second.send(Bye(session=token))
+    until(lambda: (made.out / "session-0001" / "report-2.json").exists())
+    assert json.loads((made.out / "session-0001" / "report.json").read_text())["ticks"] == 3
+    third = made.peer()
+    third.hello(resume=token)
+    error = third.refused()
+    assert error.code == "session" and error.retryable
+
+
+def test_resuming_takes_over_a_connection_that_nobody_missed_yet(bench: Any) -> None:
+    made = bench()
+    first, second = made.peer(), made.peer()
+    first.enter(pacing="client")
+    first.ask()
+    second.enter(resume=first.token)
+    second.seq = first.seq
+    assert second.ask().status == "fresh"
+    first.observe(seq=100)
+    assert first.refused().code == "state"
+    assert made.lobby.health()["sessions"] == {"opening": 0, "live": 1, "parked": 0}
+
+
+def test_nobody_comes_back_within_the_grace(bench: Any) -> None:
+    made = bench(session_grace_s=0.2)
+    peer = made.peer()
+    peer.enter(hz=20)
+    peer.observe()
+    peer.close()
+    until(lambda: any("nobody came back" in line for line in made.said))
+    assert made.lobby.sessions() == []
+
+
+def test_a_client_that_says_nothing_is_dropped_after_three_heartbeats(bench: Any) -> None:
+    made = bench(heartbeat_s=0.1)
+    peer = made.peer()
+    peer.enter(pacing="client")
+    # It takes no part in heartbeats: nothing is read, so no ping is answered.
+    until(lambda: made.lobby.health()["sessions"]["parked"] == 1)
+    peer.observe()
+    assert peer.refused().code == "state"
+
+
+def test_heartbeats_keep_a_quiet_client(bench: Any) -> None:
+    made = bench(heartbeat_s=0.1)
+    peer = made.peer()
+    peer.enter(pacing="client")
+    assert peer.receive(1.0) is None  # pings are answered on the way
+    assert peer.ask().status == "fresh"
+
+
+def test_a_client_that_never_reads_harms_nobody(bench: Any) -> None:
+    made = bench()
+    slow, other = made.peer(), made.peer()
+    slow.socket.rcvhwm = 1
+    slow.enter(pacing="client")
+    other.enter(pacing="client")
+    for _ in range(3000):
+        slow.observe("x" * 3000)
+        if slow.seq % 10 == 0:
+            assert other.ask().status == "fresh"
+    assert made.lobby.health()["sessions"]["live"] == 2
+
+
+def test_server_that_ends_makes_everybody_safe_and_says_bye(process: Any, tmp_path: Path) -> None:
+    server = process()
+    with WirePeer(server.endpoint) as peer:
+        peer.enter(hz=20)
+        peer.observe()
+        peer.expect(CallMessage)
+        status, said = server.end(signal.SIGTERM)
+        assert peer.expect(CallMessage, status="safe").call is not None
+        assert peer.expect(Bye).reason == "server stopped"
+    assert status == 143
+    assert any("session-0001: over (server stopped)" in line for line in said), said
+    told = json.loads((tmp_path / "out" / "session-0001" / "report.json").read_text())
+    assert told["ended_by"] == "server stopped" and told["wire"]["client"]["name"] == "test"
+    assert json.loads((tmp_path / "out" / "server.json").read_text())["sessions_total"] == 1
+
+
+def test_ctrl_c_has_its_own_status(process: Any) -> None:
+    assert process().end(signal.SIGINT)[0] == 130
+
+
+def test_killed_client_leaves_its_record_and_the_others_alone(process: Any, tmp_path: Path) -> None:
+    server = process()
+    script = (
+        f"import sys, time; sys.path.insert(0, {str(HERE)!r}); from wire_peer import WirePeer\n"
+        f"peer = WirePeer({server.endpoint!r}); peer.enter(hz=50); print(peer.token, flush=True)\n"
+        "while True: peer.observe(); peer.receive(0.01)"
+    )
+    with WirePeer(server.endpoint) as peer:
+        peer.enter(pacing="client")
+        doomed = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+        assert doomed.stdout is not None
+        token = doomed.stdout.readline().strip()
+        time.sleep(0.5)
+        doomed.kill()
+        doomed.communicate()
+        report = tmp_path / "out" / "session-0002" / "report.json"
+        until(lambda: report.exists() and report.read_text().endswith("}\n"))
+        told = json.loads(report.read_text())
+        assert told["ended_by"] == "client lost" and told["ticks"] >= 5
+        assert peer.ask().status == "fresh"
+        with WirePeer(server.endpoint) as heir:
+            assert heir.enter(resume=token).resumed
+    assert server.end()[0] == 143
+
+
+def test_killed_server_forgets_its_sessions(process: Any) -> None:
+    server = process()
+    with WirePeer(server.endpoint) as peer:
+        token = peer.enter(pacing="client").session
+        peer.ask()
+        server.popen.kill()
+        server.popen.wait()
+        process("--bind", server.endpoint)
+        # The DEALER reconnects by itself; the new server knows nothing of it.
+        peer.observe()
+        assert peer.refused().code == "state"
+        peer.hello(resume=token)
+        error = peer.refused()
+        assert error.code == "session" and error.retryable
+        peer.enter(pacing="client")
+        assert peer.ask().status == "fresh"
+
+
+def test_garbage_before_any_greeting_reaches_nobody(bench: Any) -> None:
+    import socket
+
+    made = bench()
+    host, port = made.server.endpoints[0].removeprefix("tcp://").rsplit(":", 1)
+    for noise in (b"\x01\x00\x05\x00abcd", b"GET / HTTP/1.1\r\n\r\n", bytes(range(256)) * 8):
+        with socket.create_connection((host, int(port))) as raw:
+            raw.sendall(noise)
+            time.sleep(0.05)
+    peer = made.peer()
+    peer.enter(pacing="client")
+    assert peer.ask().status == "fresh"
+    assert made.lobby.health()["refused"] == {}
+
+
+def test_identity_of_another_gives_no_session(bench: Any) -> None:
+    made = bench()
+    peer = made.peer()
+    peer.enter(pacing="client")
+    thief = zmq.Context.instance().socket(zmq.DEALER)
+    identity = next(c.identity for c in made.lobby.connections())
+    thief.linger = 0
+    # libzmq keeps names that begin with a zero byte for itself; a thief can at best choose another one.
+    thief.setsockopt(zmq.IDENTITY, b"i" + identity[1:])
+    thief.connect(made.server.endpoints[0])
+    other = WirePeer.__new__(WirePeer)
+    other.socket, other.inbox, other.welcome, other.seq, other.epoch = thief, [], peer.welcome, 10, 0
+    other.observe()
+    assert other.refused().code == "state"
+    thief.close(0)
+    assert peer.ask().status == "fresh"

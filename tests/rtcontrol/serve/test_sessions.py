@@ -1,0 +1,375 @@
+"""Sessions of the wire over real sockets: welcome, both pacings, sequence, epochs, refusals."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+from wire_peer import until
+
+from rtcontrol.bridges.wire import encode_msgpack
+from rtcontrol.bridges.wire.messages import (
+    Bye,
+    CallMessage,
+    ErrorMessage,
+    Executed,
+    FunctionCall,
+    Instruct,
+    Observe,
+    Outcome,
+    Ping,
+    Pong,
+    Reset,
+    Welcome,
+)
+
+PAD = {
+    "type": "function",
+    "function": {
+        "name": "move",
+        "description": "Move the pad.",
+        "parameters": {
+            "type": "object",
+            "properties": {"dx": {"type": "integer", "enum": [-1, 0, 1]}, "fast": {"type": "boolean"}},
+            "required": ["dx"],
+        },
+    },
+}
+OWN: dict[str, Any] = {"tools": [PAD], "instruction": "catch the ball"}
+
+
+def report(bench: Any, session: str = "session-0001") -> dict[str, Any]:
+    """The session's report, once it is written."""
+    path = bench.out / session / "report.json"
+    give_up = time.monotonic() + 10
+    while time.monotonic() < give_up:
+        if path.exists() and (text := path.read_text()).endswith("}\n"):
+            return json.loads(text)
+        time.sleep(0.02)
+    raise AssertionError(f"no {path}; {bench.said}")
+
+
+def test_named_agent_is_welcomed_with_its_tools(bench: Any) -> None:
+    peer = bench().peer()
+    welcome = peer.enter()
+    assert welcome.agent == "lander" and welcome.tools[0]["function"]["name"] == "engines"
+    assert welcome.instruction == "land on the pad"
+    assert welcome.safe_call == FunctionCall(name="engines", arguments={"main": 0, "side": 0})
+    assert not welcome.resumed and welcome.epoch == 0
+    assert (welcome.hz, welcome.period_ms, welcome.deadline_ms) == (16.0, 62.5, 62.5)
+    assert welcome.ttl_ms == 500 and welcome.heartbeat_ms == 1000 and welcome.session_grace_s == 30
+    assert welcome.limits["max_parts"] == 8
+    assert len(welcome.session) >= 32
+
+
+def test_own_tools_are_decided_and_told_to_be_foreign(bench: Any) -> None:
+    peer = bench().peer()
+    welcome = peer.enter(**OWN, pacing="client")
+    assert welcome.agent is None and not welcome.model_trained_on_tools and welcome.safe_call is None
+    calls = [peer.ask(None, data={"ball": [i, 0.5], "over": False}) for i in range(20)]
+    assert {c.status for c in calls} == {"fresh"}
+    assert all(c.call is not None and c.call.name == "move" for c in calls)
+    assert {c.call.arguments["dx"] for c in calls if c.call} <= {-1, 0, 1}
+    assert [c.tick for c in calls] == list(range(20))
+
+
+def test_client_paced_answers_each_observation_in_order(bench: Any) -> None:
+    made = bench()
+    peer = made.peer()
+    peer.enter(pacing="client")
+    sent = [peer.observe() for _ in range(30)]
+    calls = [peer.expect(CallMessage) for _ in sent]
+    assert [c.seq_obs for c in calls] == sent
+    assert all(c.t_obs_ns is not None and c.timing.age_ms is not None for c in calls)
+    peer.send(Bye(session=peer.token))
+    told = report(made)
+    assert told["ticks"] == 30 and told["ended_by"] == "client said bye"
+    assert told["wire"]["observations"] == 30 and told["wire"]["calls"]["fresh"] == 30
+
+
+def test_client_that_runs_ahead_is_refused_by_the_queues_bound(bench: Any) -> None:
+    made = bench(queue=4, model="noop")
+    peer = made.peer()
+    peer.enter(pacing="client")
+    for _ in range(400):
+        peer.observe()
+    error = peer.refused()
+    assert error.code == "rate" and error.retryable and error.seq is not None
+    answered = [m.seq_obs for m in peer.inbox if isinstance(m, CallMessage)]
+    assert answered == sorted(answered)
+
+
+def test_server_paced_sends_one_call_a_tick(bench: Any) -> None:
+    made = bench()
+    peer = made.peer()
+    peer.enter(hz=50)
+    give_up, calls = time.monotonic() + 1.0, []
+    while time.monotonic() < give_up:
+        peer.observe()
+        while (message := peer.receive(0.01)) is not None:
+            assert isinstance(message, CallMessage)
+            calls.append(message)
+    ticks = [c.tick for c in calls]
+    assert len(ticks) >= 20
+    assert len(set(ticks)) == len(ticks)
+    peer.send(Bye(session=peer.token))
+    told = report(made)
+    assert told["releases"] >= len(ticks) and told["misses_by_cause"].get("no_observation", 0) == 0
+
+
+def test_silent_client_is_held_then_made_safe_between_ticks(bench: Any) -> None:
+    peer = bench().peer()
+    peer.enter(hz=5, max_age_ms=100, hold_ms=500)
+    peer.observe()
+    calls = [peer.expect(CallMessage)]
+    while calls[-1].status != "safe":
+        calls.append(peer.expect(CallMessage))
+    assert calls[0].status == "fresh" and {c.status for c in calls[1:-1]} <= {"fresh", "held"}
+    assert any(c.cause == "stale_observation" for c in calls)
+    safe = calls[-1]
+    assert safe.call == FunctionCall(name="engines", arguments={"main": 0, "side": 0})
+    # The hold ends at its limit, not at the next tick: the tick of the last miss is told twice.
+    assert safe.tick == calls[-2].tick
+
+
+def test_wrong_token_is_refused_and_the_session_goes_on(bench: Any) -> None:
+    made = bench()
+    mine, other = made.peer(), made.peer()
+    mine.enter(pacing="client")
+    other.enter(pacing="client")
+    other.observe(session=mine.token)
+    assert other.refused().code == "session"
+    other.observe(session="ü" * 20)
+    assert other.refused().code == "session"
+    assert mine.ask().status == other.ask().status == "fresh"
+
+
+def test_message_before_hello_is_refused(bench: Any) -> None:
+    peer = bench().peer()
+    peer.send(Observe(session="x" * 20, seq=1, epoch=0, t_ns=1, text="x"))
+    error = peer.refused()
+    assert error.code == "state" and error.retryable and "hello" in error.remedy
+
+
+def test_replayed_and_reordered_sequence_numbers(bench: Any) -> None:
+    made = bench()
+    peer = made.peer()
+    peer.enter(pacing="client")
+    peer.ask(seq=10)
+    for seq in (10, 9, 0):
+        peer.observe(seq=seq)
+        error = peer.refused()
+        assert error.code == "sequence" and error.seq == seq
+    peer.seq = 10
+    assert peer.ask().seq_obs == 11
+    peer.send(Bye(session=peer.token))
+    assert report(made)["wire"]["refused"] == {"sequence": 3}
+
+
+def test_epochs(bench: Any) -> None:
+    made = bench()
+    peer = made.peer()
+    peer.enter(pacing="client")
+    peer.ask()
+    peer.observe(epoch=1)
+    assert peer.refused().code == "epoch"
+    peer.send(Reset(session=peer.token, epoch=5))
+    assert peer.refused().code == "epoch"
+    peer.send(Reset(session=peer.token, epoch=1, ended=Outcome(seed=7, ret=1.5, success=True, seconds=2.0)))
+    peer.epoch = 1
+    assert peer.ask().epoch == 1
+    peer.observe(epoch=0)
+    assert peer.refused().code == "epoch"
+    peer.send(Bye(session=peer.token))
+    assert report(made)["outcome"]["episodes"] == [
+        {"seed": 7, "return": 1.5, "success": True, "seconds": 2.0, "detail": {}}
+    ]
+
+
+def test_instruction_in_flight_is_confirmed_and_recorded(bench: Any) -> None:
+    made = bench()
+    peer = made.peer()
+    peer.enter(pacing="client")
+    peer.ask()
+    peer.send(Instruct(session=peer.token, instruction="hover at 0.7"))
+    peer.observe()
+    assert peer.expect(Instruct).instruction == "hover at 0.7"
+    assert peer.expect(CallMessage).status == "fresh"
+    peer.send(Bye(session=peer.token))
+    assert [i["instruction"] for i in report(made)["instruction_changes"]] == ["hover at 0.7"]
+
+
+def test_acknowledgements_are_counted_and_foreign_ones_refused(bench: Any) -> None:
+    made = bench()
+    peer = made.peer()
+    peer.enter(**OWN, pacing="client", capabilities=["executed"])
+    for outcome in ("executed", "expired", "failed"):
+        tick = peer.ask(None, data={"x": 1}).tick
+        peer.send(Executed(session=peer.token, tick=tick, epoch=0, outcome=outcome, t_ns=1))
+    peer.send(Executed(session=peer.token, tick=99, epoch=0, outcome="executed", t_ns=1))
+    error = peer.refused()
+    assert error.code == "sequence" and error.field == "tick"
+    peer.send(Bye(session=peer.token))
+    assert report(made)["wire"]["acknowledged"] == {"executed": 1, "expired": 1, "failed": 1}
+
+
+def test_observation_that_the_agent_cannot_read_is_told(bench: Any) -> None:
+    peer = bench().peer()
+    peer.enter(pacing="client", hold_ms=0)
+    peer.observe(None, data={"x": 1.0})
+    error = peer.refused()
+    assert error.code == "invalid" and error.field == "data" and "KeyError" in error.message
+    call = next(m for m in peer.inbox if isinstance(m, CallMessage))
+    assert call.status == "safe" and call.cause == "no_observation"
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "says"),
+    [
+        ({"agent": "nobody"}, "agent", "lander"),
+        ({"agent": "/etc/passwd.py"}, "agent", "Known"),
+        ({"agent": None}, "agent", "tools"),
+        ({"agent": "lander", **OWN}, "invalid", "both"),
+        ({"tools": [PAD]}, "instruction", "instruction"),
+        ({"tools": [{"name": 3}], "instruction": "x"}, "tools", "name"),
+        ({"tools": [PAD, PAD], "instruction": "x"}, "tools", "Two tools"),
+        ({"tools": [{"name": "f", "parameters": 7}], "instruction": "x"}, "tools", "function"),
+        ({"tools": [{"name": "f", "parameters": {"properties": {"a": 1}}}], "instruction": "x"}, "tools", "a"),
+        ({**OWN, "safe_call": FunctionCall(name="move", arguments={"dx": 9})}, "tools", "dx"),
+        ({"model": "/etc"}, "model", "Use"),
+        ({"model": "expert", **OWN}, "model", "expert"),
+        ({"deadline_ms": 100.0}, "invalid", "period"),
+        ({"max_age_ms": 0.0}, "invalid", "max_age"),
+        ({"protocol": [2, 0]}, "version", "1.0"),
+        ({"resume": "x" * 32}, "session", "resume"),
+    ],
+)
+def test_hello_is_refused_with_the_reason(bench: Any, fields: dict[str, Any], code: str, says: str) -> None:
+    peer = bench().peer()
+    peer.hello(**fields)
+    error = peer.refused()
+    assert error.code == code, error
+    assert says in error.message + error.remedy, error
+    # The connection is as good as new.
+    peer.enter()
+
+
+def test_a_repeated_hello_is_welcomed_again_and_another_one_refused(bench: Any) -> None:
+    peer = bench().peer()
+    first = peer.enter()
+    assert peer.enter().session == first.session
+    peer.hello(hz=5.0)
+    assert peer.refused().code == "state"
+
+
+def test_a_robot_has_one_session(bench: Any) -> None:
+    made = bench()
+    one, two = made.peer(), made.peer()
+    one.enter(robot="arm-1")
+    two.hello(robot="arm-1")
+    error = two.refused()
+    assert error.code == "busy" and error.fatal and error.field == "robot"
+    one.send(Bye(session=one.token))
+    until(lambda: not made.lobby.sessions())
+    assert two.enter(robot="arm-1").session != one.token
+
+
+def test_a_full_server_says_so(bench: Any) -> None:
+    made = bench(max_sessions=1)
+    one, two = made.peer(), made.peer()
+    one.enter()
+    two.hello()
+    error = two.refused()
+    assert error.code == "busy" and error.retryable
+
+
+def test_two_clients_with_different_tools_do_not_disturb_each_other(bench: Any) -> None:
+    made = bench()
+    one, two = made.peer(), made.peer()
+    one.enter(pacing="client")
+    two.enter(**OWN, pacing="client")
+    for _ in range(20):
+        seqs = one.observe(), two.observe()
+        calls = one.expect(CallMessage), two.expect(CallMessage)
+        assert tuple(c.seq_obs for c in calls) == seqs
+        assert [c.call.name for c in calls if c.call] == ["engines", "move"]
+    assert [s["client"] for s in made.lobby.sessions()] == ["test", "test"]
+    assert made.lobby.health()["sessions"]["live"] == 2
+
+
+def test_garbage_is_answered_within_the_rate_and_counted(bench: Any) -> None:
+    made = bench()
+    peer = made.peer()
+    peer.enter(pacing="client")
+    for _ in range(100):
+        peer.socket.send(b"\xc1garbage")
+    for _ in range(20):
+        assert peer.refused().code == "malformed"
+    assert peer.ask().status == "fresh"
+    assert made.lobby.health()["refused"]["malformed"] == 100
+    time.sleep(0.2)
+    peer.socket.send(b"\xc1")
+    assert peer.refused().dropped >= 70
+
+
+def test_too_many_parts_and_bytes_are_drained(bench: Any) -> None:
+    peer = bench().peer()
+    peer.enter(pacing="client")
+    peer.socket.send_multipart([b"x"] * 20_000)
+    assert peer.refused().code == "too_large"
+    peer.socket.send_multipart([b"x" * 500_000] * 3)
+    assert peer.refused().code == "too_large"
+    assert peer.ask().status == "fresh"
+
+
+def test_more_messages_than_allowed_are_dropped(bench: Any) -> None:
+    made = bench(messages_per_s=50.0, model="noop")
+    peer = made.peer()
+    peer.enter()
+    for _ in range(300):
+        peer.observe()
+    error = peer.refused()
+    assert error.code == "rate"
+    until(lambda: made.lobby.health()["refused"]["rate"] > 100)
+
+
+def test_messages_of_a_server_are_refused(bench: Any) -> None:
+    peer = bench().peer()
+    welcome = peer.enter()
+    peer.send(welcome)
+    assert peer.refused().code == "state"
+
+
+def test_ping_is_answered_with_the_servers_clock(bench: Any) -> None:
+    peer = bench().peer()
+    before = time.monotonic_ns()
+    peer.send(Ping(id=7, t_ns=before))
+    pong = peer.expect(Pong)
+    assert pong.id == 7 and pong.t_ping_ns == before
+    assert before <= pong.t_received_ns <= pong.t_sent_ns <= time.monotonic_ns()
+
+
+def test_arrays_are_taken(bench: Any) -> None:
+    from rtcontrol.bridges.wire.messages import Array
+
+    peer = bench().peer()
+    peer.enter(pacing="client")
+    scan = Array(name="scan", dtype="f4", shape=[4], data=b"\0" * 16)
+    assert peer.ask(arrays=[scan]).status == "fresh"
+
+
+def test_observation_in_warm_up_is_answered(bench: Any) -> None:
+    """The welcome may be late; an observation before it is refused, not lost silently."""
+    peer = bench().peer()
+    peer.hello(pacing="client")
+    peer.send(Observe(session="x" * 20, seq=1, epoch=0, t_ns=1, text="x"))
+    kinds = {type(peer.receive()), type(peer.receive())}
+    assert kinds == {Welcome, ErrorMessage}
+
+
+def test_encoded_messages_are_small(bench: Any) -> None:
+    peer = bench().peer()
+    peer.enter(pacing="client")
+    assert sum(map(len, encode_msgpack(peer.ask()))) < 400
