@@ -26,6 +26,7 @@ class Options:
     what it returns is told as the result, an exception as a failure.
     `acknowledge`: the model's history shall hold only calls that were acknowledged (default: where there is an
     `on_call`, which does so by itself).
+    `persist`: greet anew, for a new session, also after the server's bye (a server that is stopped and started).
     `keys`: this client's `.key_secret` file, for a server that wants CURVE; `server_key`: the server's `.key` file
     (default: `server.key` beside it).
     """
@@ -46,6 +47,7 @@ class Options:
     name: str = "rtcontrol.bridges.client"
     on_call: Callable[[Any], Any] | None = None
     acknowledge: bool | None = None
+    persist: bool = False
     keys: str | Path | None = None
     server_key: str | Path | None = None
     connect_timeout_s: float | None = 30.0

@@ -195,7 +195,13 @@ class Talk:
         elif isinstance(message, ErrorMessage):
             self._refused(message, now_ns)
         elif isinstance(message, Bye) and message.session in (None, self.token):
-            self.end(ClientError(f"The server ended the session ({message.reason[:200]}).", "Connect anew."))
+            if self.options.persist:
+                self._known = False
+                self._begin(self.rule.left())
+                self.lost()
+                self._hello_ns = self._later(now_ns)
+            else:
+                self.end(ClientError(f"The server ended the session ({message.reason[:200]}).", "Connect anew."))
         else:
             self.counts.ignored[message.type] += 1
 
@@ -273,6 +279,9 @@ class Talk:
         self._begin(step)
         self.version += 1
 
+    def _later(self, now_ns: int) -> int:
+        return now_ns + int(HELLO_AGAIN_NS * random.uniform(0.5, 1.5))
+
     def _begin(self, step: Step) -> bool:
         if step.act:
             self.version += 1
@@ -283,16 +292,17 @@ class Talk:
     def _refused(self, message: ErrorMessage, now_ns: int) -> None:
         self.counts.count["errors"] += 1
         self.counts.last_error = f"{message.code}: {message.message} {message.remedy}".rstrip()[:500]
-        if message.fatal or (not self.open and not message.retryable and message.code != Code.SESSION):
+        unknown = message.code == Code.SESSION or (self.open and message.code == Code.STATE and message.retryable)
+        if not message.retryable and (message.fatal or not (self.open or unknown)):
             self.end(Refused(message))
-        elif message.code == Code.SESSION:
+        elif unknown or message.fatal:
             # Live: this connection is a new one to the server, so resume. Resuming: nobody knows the session, so anew.
-            if not self.open:
+            if not self.open or message.fatal:
                 self._known = False
             self.lost()
-            self._hello_ns = now_ns
+            self._hello_ns = now_ns if unknown else self._later(now_ns)
         elif not self.open:
-            self._hello_ns = now_ns + int(HELLO_AGAIN_NS * random.uniform(0.5, 1.5))
+            self._hello_ns = self._later(now_ns)
         elif self.unanswered is not None and message.seq == self.unanswered.seq:
             self.unanswered, self.refused = None, self.counts.last_error
             self.version += 1
