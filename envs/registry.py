@@ -32,11 +32,22 @@ def _lander(goal: str | None = None) -> Environment:
     return PacedEnvironment("lander", Lander(goal))
 
 
+def _paddle(goal: str | None = None) -> Environment:
+    from rtcontrol.envs.paddle_game import PaddleGame
+
+    return PacedEnvironment("paddle", PaddleGame(goal))
+
+
 ENTRIES: dict[str, Entry] = {
     "lander": Entry(
         "Gymnasium's continuous LunarLander, 50 physics steps a second; land, or hover, where you are told.",
         "lander",
         _lander,
+    ),
+    "paddle": Entry(
+        "A paddle game, 60 physics steps a second, against a scripted person; return, miss, aim, stay or mirror.",
+        "paddle",
+        _paddle,
     ),
 }
 

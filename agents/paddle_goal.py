@@ -1,0 +1,85 @@
+"""What a paddle can be asked to do, and the plain rule that reads it off an instruction."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+Kind = Literal["return", "miss", "up", "down", "top", "bottom", "mirror"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+CANONICAL: dict[Kind, str] = {
+    "return": "return every ball",
+    "miss": "miss every ball on purpose",
+    "up": "aim high",
+    "down": "aim low",
+    "top": "stay at the top",
+    "bottom": "stay at the bottom",
+    "mirror": "do what I do",
+}
+# fmt: off
+HIGH_WORDS = frozenset({"up", "upward", "upwards", "high", "higher", "highest", "top", "topmost", "upper", "above",
+                        "ceiling", "uppermost", "skyward"})
+LOW_WORDS = frozenset({"down", "downward", "downwards", "low", "lower", "lowest", "bottom", "below", "floor",
+                       "lowermost"})
+SHOT_WORDS = frozenset({"aim", "aiming", "send", "sending", "hit", "hitting", "shoot", "shot", "shots", "knock", "push",
+                        "play", "return", "returning", "ball", "balls", "it", "lob", "strike", "target", "part",
+                        "bounce", "drive"})
+MISS_WORDS = frozenset({"miss", "missing", "lose", "losing", "dodge", "avoid", "badly"})
+RETURN_WORDS = frozenset({"return", "returning", "win", "winning", "beat", "block", "stop", "catch", "save", "reach",
+                          "defend", "guard", "well", "good", "score", "play", "hit", "back", "against"})
+_MIRROR = re.compile(
+    r"\b(mirror|copy|copying|imitate|mimic|same|like me|like mine|(what|as|where|when) (i|me|mine|my)\b"
+    r"|follow (me|my|mine)|with (me|mine|my)|level with|where mine)\b"
+)
+# What is asked for is the contrary of what a negated word says.
+_NOT_MISS = re.compile(r"\b(do not|don't|never|without|not|stop)( ever)? (miss|missing|lose|losing|dodge|let)\b")
+_NOT_RETURN = re.compile(
+    r"\b(do not|don't|never|stop|not)( ever)? "
+    r"(return|returning|hit|hitting|touch|touching|block|stop|catch|reach|win)\b"
+    r"|\b(let|allow) (me|it|(the |each |every |all |all the )?balls?)\b|\bi (want|should|have|would like) to win\b"
+    r"|\bi (should|must|will) (win|score)\b|\bout of the way\b"
+)
+_EXCLUDED = re.compile(r"\b(not|never) (at |to |in |on )?(the )?(up|down|high|low|top|bottom|upwards|downwards)\b")
+_WORD = re.compile(r"[a-z']+")
+# fmt: on
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """One task for the paddle.
+
+    return: let no ball pass. miss: touch none. up, down: send the balls up or down the screen. top, bottom: stay at
+    that end of the field whatever the ball does. mirror: be as high as the other paddle is.
+    """
+
+    kind: Kind
+
+    def text(self) -> str:
+        """The canonical instruction, the one `recognise` and the training data share."""
+        return CANONICAL[self.kind]
+
+
+def recognise(text: str) -> Goal | None:
+    """The goal that an instruction plainly names, or None: a rule for the judge, never a way to control.
+
+    Words of copying ask to mirror. Else one of high and low (not both; "not low" does not count): a shot, when the
+    ball or a stroke is named, else a place to stay. Else missing or returning, "do not" turning one into the other.
+    """
+    plain = " ".join(_WORD.findall(text.lower()))
+    if _MIRROR.search(plain):
+        return Goal("mirror")
+    seen = frozenset(_EXCLUDED.sub(" ", plain).split())
+    high, low = bool(seen & HIGH_WORDS), bool(seen & LOW_WORDS)
+    if high and low:
+        return None
+    if high or low:
+        if seen & SHOT_WORDS:
+            return Goal("up" if high else "down")
+        return Goal("top" if high else "bottom")
+    if _NOT_MISS.search(plain):
+        return Goal("return")
+    if _NOT_RETURN.search(plain) or seen & MISS_WORDS:
+        return Goal("miss")
+    return Goal("return") if seen & RETURN_WORDS else None
