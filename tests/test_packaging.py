@@ -55,10 +55,12 @@ def run(code: str, **env: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)
 
 
-def test_bridges_import_without_torch_ray_or_transformers() -> None:
+def test_bridges_import_with_pyzmq_msgpack_and_pydantic_only() -> None:
+    heavy = "torch ray transformers tokenizers safetensors llguidance jsonschema numpy gymnasium typer rich fastapi"
     code = (
         "import sys\n"
-        "for name in ('torch', 'ray', 'transformers'): sys.modules[name] = None\n"
+        f"for name in {heavy.split()!r}: sys.modules[name] = None\n"
+        "for name in ('models', 'agents', 'envs'): sys.modules['rtcontrol.' + name] = None\n"
         "import pkgutil, importlib, rtcontrol.bridges as b\n"
         "for m in pkgutil.walk_packages(b.__path__, 'rtcontrol.bridges.'): importlib.import_module(m.name)\n"
     )

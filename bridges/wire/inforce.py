@@ -54,10 +54,14 @@ class InForce:
         self.expires_ns: int | None = None
         self.last_tick = -1
 
-    def new_session(self, epoch: int, safe_call: FunctionCall | None = None) -> None:
-        """The welcome of a new session (not of a resumed one): ticks begin anew. What an earlier session put in force
-        still acts on the world, so it stays until it runs out."""
-        self.epoch, self.safe_call, self.last_tick = epoch, safe_call, -1
+    def new_session(self, epoch: int, safe_call: FunctionCall | None = None) -> Step:
+        """The welcome of a new session (not of a resumed one): ticks begin anew, and a call of the session before ends,
+        since nobody would end it later."""
+        self.safe_call = safe_call
+        step = self._safe(None, None) if self.kind == "call" else NOTHING
+        self.reset(epoch)
+        self.last_tick = -1
+        return step
 
     def reset(self, epoch: int) -> None:
         """A new episode, whose world is at rest: nothing is in force in it yet."""

@@ -80,14 +80,12 @@ def test_the_end_of_a_session_is_safe_at_once() -> None:
     assert force.server_left() == Step()
 
 
-def test_a_new_session_counts_ticks_anew_and_leaves_the_old_call_its_time_to_live() -> None:
-    force = flying(500)
-    force.new_session(0, SAFE)
-    assert force.kind == "call"
+def test_a_new_session_ends_the_old_call_and_counts_ticks_anew() -> None:
+    force, brake = flying(0), FunctionCall(name="brake")
+    assert force.new_session(3, brake) == Step("safe", brake)
+    assert (force.kind, force.epoch) == ("none", 3)
+    assert force.new_session(0, SAFE) == Step()
     assert force.receive(message(0, "fresh", 100 * MS, LEFT, 500), 120 * MS).act == "call"
-    force.new_session(0, SAFE)
-    assert force.look(600 * MS) == Step()
-    assert force.look(600 * MS + 1) == Step("safe", SAFE)
 
 
 def test_acknowledgement_of_a_safe_message_has_its_tick_and_of_an_own_act_none() -> None:
