@@ -2,22 +2,34 @@
 
 import { StripChart } from "./chart.js";
 import { CourtView } from "./court.js";
-import { Match } from "./match.js";
+import { LEVEL_SPEED, STEPS_A_SECOND, World } from "./game.js";
 import { Pilot } from "./pilot.js";
-import { Session, nowNs } from "./session.js";
-import { HZ, SUGGESTIONS } from "./agent.js";
+import { nowNs, Session } from "./session.js";
+
+const HZ = 30;
+const SCRIPTS = ["expert", "noop", "random"];
+const SUGGESTIONS = [
+  "return every ball",
+  "miss every ball on purpose",
+  "aim high",
+  "aim low",
+  "stay at the top",
+  "stay at the bottom",
+  "do what I do",
+];
 
 const $ = (id) => document.getElementById(id);
-const params = new URLSearchParams(location.hash.slice(1));
-let token = params.get("token");
+const token = new URLSearchParams(location.hash.slice(1)).get("token");
 
-const match = new Match();
-const pilot = new Pilot($("court"), match);
+const world = new World(Math.floor(Math.random() * 1e6));
+const pilot = new Pilot($("court"));
 const view = new CourtView($("court"));
 const chart = new StripChart($("chart"));
 const counts = { ticks: 0, misses: 0, causes: new Map() };
 let paused = false;
 let told = null; // the instruction that waits to come into force
+let last = null; // the last call message
+let shown = ""; // the text of the call that the page shows
 
 // ---------------------------------------------------------------------------------------------------- connection
 
@@ -32,7 +44,7 @@ const STATES = {
 const session = new Session(
   `${location.protocol === "https:" ? "wss" : "ws"}://${location.host}/ws`,
   { agent: "paddle", pacing: "server", hz: HZ, capabilities: ["executed"] },
-  { state: onState, welcome: onWelcome, call: onCall, instruct: onInstruct, error: onError },
+  { state: onState, welcome: onWelcome, call: onCall, act: onAct, instruct: onInstruct, error: onError },
   { token },
 );
 
@@ -59,12 +71,10 @@ $("gate-form").addEventListener("submit", () => {
 
 function onWelcome(welcome) {
   chart.deadline = welcome.deadline_ms;
-  $("deadline").textContent = ms(welcome.deadline_ms);
-  $("model-name").textContent = `${welcome.model}, ${Number(welcome.hz.toPrecision(3))} calls a second`;
-  if (!welcome.model_trained_on_tools) $("model-name").textContent += ", not trained for this";
+  const skill = SCRIPTS.includes(welcome.model) ? " (a script)" : welcome.model_trained_on_tools ? "" : " (untrained)";
+  $("model-name").textContent = `${welcome.model}${skill} at ${Number(welcome.hz.toPrecision(3))} Hz`;
   if (!$("instruction").value) $("instruction").value = welcome.instruction;
   onInstruct(welcome.instruction, true);
-  match.welcome(session);
 }
 
 function onError(message) {
@@ -86,32 +96,37 @@ function onCall(message, latency) {
     showCauses();
   }
   const decide = message.timing?.decide_ms ?? null;
-  chart.add({ at: performance.now(), latency, decide, missed: Boolean(message.cause) });
-  if (message.status === "fresh" && message.call) session.executed(message.tick, "executed");
-  live = message;
+  const age = message.timing?.age_ms ?? null;
+  chart.add({ at: performance.now(), latency, age, decide, missed: Boolean(message.cause) });
+  last = message;
 }
 
-let live = null;
-let shown = "";
+/** Execute: the paddle keeps this velocity until the next call; without any, it stands still. */
+function onAct(call) {
+  world.setOwn(call?.name === "move" ? LEVEL_SPEED * (call.arguments?.velocity ?? 0) : 0);
+}
 
 function showCall() {
-  const { call, expired } = session.current();
-  const text = call ? `${call.name}(${Object.entries(call.arguments ?? {}).map(([k, v]) => `${k}=${JSON.stringify(v)}`).join(", ")})` : "–";
+  const { call, kind } = session.inForce;
+  const values = Object.entries(call?.arguments ?? {}).map(([k, v]) => `${k}=${JSON.stringify(v)}`);
+  const text = call ? `${call.name}(${values.join(", ")})` : "";
   if (text !== shown) {
     const name = document.createElement("span");
     name.className = "name";
-    name.textContent = call ? call.name : "";
-    $("call").replaceChildren(name, call ? text.slice(call.name.length) : "–");
+    name.textContent = call?.name ?? "–";
+    $("call").replaceChildren(name, text.slice(name.textContent.length));
     shown = text;
   }
-  const status = session.state !== "live" ? "" : expired ? "expired" : (live?.status ?? "");
+  const status = session.state !== "live" || !last ? "" : kind === "safe" ? "safe" : last.status;
   if ($("status").dataset.status !== status) {
     $("status").dataset.status = status;
     $("status").textContent = status;
   }
-  const sure = live?.confidence;
-  $("sure").textContent = sure === undefined ? "–" : `${Math.round(sure * 100)} %`;
-  $("sure-bar").style.transform = `scaleX(${sure ?? 0})`;
+  const sure = last?.confidence;
+  if (sure === undefined) return;
+  $("sureness").hidden = false;
+  $("sure").textContent = `${Math.round(sure * 100)} %`;
+  $("sure-bar").style.transform = `scaleX(${sure})`;
 }
 
 function showCauses() {
@@ -132,9 +147,10 @@ function showFigures() {
   $("p50").textContent = ms(figures?.p50);
   $("p99").textContent = ms(figures?.p99);
   $("decide").textContent = ms(figures?.decide);
+  $("wire").textContent = ms(figures?.wire);
   $("ticks").textContent = counts.ticks.toLocaleString("en");
   $("misses").textContent = counts.misses.toLocaleString("en");
-  $("pilot").textContent = pilot.manual ? "" : "autopilot, until you move";
+  $("pilot").hidden = pilot.manual;
 }
 
 // ---------------------------------------------------------------------------------------------------- instruction
@@ -210,19 +226,23 @@ function readColours() {
 readColours();
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", readColours);
 
-let last = performance.now();
+let before = performance.now();
+let owed = 0; // time, in steps, that the world is behind
 let figuresAt = 0;
+
 function frame(now) {
   // A tab that was away for long does not catch up.
-  const elapsed = Math.min(now - last, 100);
-  last = now;
-  if (!paused) match.advance(elapsed / 1e3, pilot, () => session.current().call);
-  if (match.rally !== session.rally) {
-    session.rally = match.rally;
+  owed += paused ? 0 : (Math.min(now - before, 100) * STEPS_A_SECOND) / 1e3;
+  before = now;
+  session.look();
+  for (; owed >= 1; owed -= 1) {
+    world.setOther(pilot.velocity(world));
+    world.step();
   }
-  session.observe(match.observation(), nowNs());
+  session.observe(world.observe(), nowNs());
   const dpr = Math.min(devicePixelRatio || 1, 3);
-  view.draw(match, colours, dpr, paused);
+  const level = Math.round(world.own_v / LEVEL_SPEED);
+  view.draw(world, owed, { colours, dpr, paused, level });
   chart.draw(now, colours, dpr);
   showCall();
   if (now - figuresAt > 250) {
@@ -233,6 +253,6 @@ function frame(now) {
 }
 
 // For tests and for whoever is curious in the console.
-window.rtcontrol = { session, match, chart, counts, pilot };
+window.rtcontrol = { session, world, chart, counts, pilot };
 if (!document.hidden) session.open();
 requestAnimationFrame(frame);

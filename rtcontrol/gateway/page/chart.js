@@ -2,11 +2,14 @@
 
 const SPAN_MS = 10_000;
 
+const sorted = (values) => values.filter((v) => v !== null).sort((a, b) => a - b);
+const at = (values, q) => values[Math.min(values.length - 1, Math.floor(q * values.length))] ?? null;
+
 export class StripChart {
   constructor(canvas) {
     this.canvas = canvas;
     this.context = canvas.getContext("2d");
-    this.calls = []; // { at, latency, decide, missed }
+    this.calls = []; // { at, latency, age, decide, missed }
     this.marks = []; // instants (ms) at which an instruction came into force
     this.deadline = 0;
     this.top = 0;
@@ -19,13 +22,14 @@ export class StripChart {
     while (this.marks.length && this.marks[0] < old) this.marks.shift();
   }
 
-  /** { p50, p99, decide } in ms over the last thirty seconds; null without calls. */
+  /** { p50, p99, decide, wire } in ms over the last thirty seconds; null without calls. `decide` is the median time
+   *  that the model took, `wire` the median of what neither it nor the wait for the tick took: both ways and the page. */
   figures() {
-    const sorted = this.calls.map((c) => c.latency).filter((v) => v !== null).sort((a, b) => a - b);
-    if (!sorted.length) return null;
-    const at = (q) => sorted[Math.min(sorted.length - 1, Math.floor(q * sorted.length))];
-    const decide = this.calls.map((c) => c.decide).filter((v) => v !== null).sort((a, b) => a - b);
-    return { p50: at(0.5), p99: at(0.99), decide: decide[Math.floor(decide.length / 2)] ?? null };
+    const latency = sorted(this.calls.map((c) => c.latency));
+    if (!latency.length) return null;
+    const decide = sorted(this.calls.map((c) => c.decide));
+    const wire = sorted(this.calls.map((c) => (c.latency === null || c.age === null ? null : c.latency - c.age)));
+    return { p50: at(latency, 0.5), p99: at(latency, 0.99), decide: at(decide, 0.5), wire: at(wire, 0.5) };
   }
 
   draw(now, colours, dpr) {
@@ -83,7 +87,7 @@ export class StripChart {
       g.font = `11px ${colours.mono}`;
       g.fillStyle = colours.ink;
       g.textAlign = "left";
-      g.fillText("deadline", 0, Math.round(y(this.deadline)) - 4);
+      g.fillText(`deadline ${Number(this.deadline.toPrecision(3))} ms`, 0, Math.round(y(this.deadline)) - 4);
     }
   }
 }

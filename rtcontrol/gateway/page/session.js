@@ -1,6 +1,7 @@
 // A client of protocol 1.0 over a WebSocket: says hello, reconnects and resumes, keeps the heartbeat, and enforces the
 // time-to-live of calls on its own clock. No DOM, so that it runs (and is tested) outside a browser too.
 
+import { InForce } from "./inforce.js";
 import { decode, encode, PROTOCOL, WireError } from "./wire.js";
 
 const BACK_OFF_MS = [250, 500, 1000, 2000, 4000];
@@ -11,16 +12,16 @@ export const nowNs = () => Math.round(performance.now() * 1e6);
 export class Session {
   /**
    * `hello`: the fields beside protocol, client and stamps. `on`: { state(name, detail), welcome(message),
-   * call(message, latencyMs), instruct(text), error(message) }, each optional.
+   * call(message, latencyMs), act(call), instruct(text), error(message) }, each optional. `act` is told what to execute
+   * from now on; null: nothing is known to be safe, stop in your own way.
    * States: connecting, live, waiting (for the next attempt), refused, closed.
    */
   constructor(url, hello, on = {}, { token = null, WebSocketClass = globalThis.WebSocket } = {}) {
     Object.assign(this, { url, hello, on, token, WebSocketClass });
     this.state = "closed";
     this.welcome = null;
-    this.inForce = null; // { call, tObsNs, ttlMs } as the last fresh or safe message said
+    this.inForce = new InForce();
     this.seq = 0;
-    this.epoch = 0;
     this.attempts = 0;
     this.missedPings = 0;
     this.lastHeard = 0;
@@ -38,6 +39,7 @@ export class Session {
     clearTimeout(this.retry);
     if (this.state === "live") this.#send({ type: "bye", session: this.welcome.session, reason });
     this.#drop();
+    this.#carryOut(this.inForce.serverLeft());
     this.welcome = null;
     this.#become("closed");
   }
@@ -46,7 +48,7 @@ export class Session {
   observe(data, tNs = nowNs()) {
     if (this.state !== "live" || this.socket.bufferedAmount > 65536) return false;
     this.seq += 1;
-    return this.#send({ type: "observe", session: this.welcome.session, seq: this.seq, epoch: this.epoch, t_ns: tNs, data });
+    return this.#send({ type: "observe", session: this.welcome.session, seq: this.seq, epoch: this.inForce.epoch, t_ns: tNs, data });
   }
 
   instruct(instruction) {
@@ -55,23 +57,16 @@ export class Session {
     return this.state === "live" && this.#send({ type: "instruct", session: this.welcome.session, instruction });
   }
 
+  /** A new episode begins; `ended` tells how the one before went. */
   reset(ended) {
-    this.epoch += 1;
-    this.inForce = null;
-    if (this.state === "live") this.#send({ type: "reset", session: this.welcome.session, epoch: this.epoch, ended });
+    this.inForce.reset(this.inForce.epoch + 1);
+    const epoch = this.inForce.epoch;
+    if (this.state === "live") this.#send({ type: "reset", session: this.welcome.session, epoch, ended });
   }
 
-  executed(tick, outcome) {
-    if (this.state !== "live") return;
-    this.#send({ type: "executed", session: this.welcome.session, tick, epoch: this.epoch, outcome, t_ns: nowNs() });
-  }
-
-  /** The call to act on now; the safe call (which may be null) once the last one's time-to-live is over. */
-  current(tNs = nowNs()) {
-    const held = this.inForce;
-    if (held === null) return { call: this.welcome?.safe_call ?? null, expired: false };
-    const expired = held.ttlMs > 0 && tNs - held.tObsNs > held.ttlMs * 1e6;
-    return { call: expired ? (this.welcome?.safe_call ?? null) : held.call, expired };
+  /** To be called at least every 50 ms: whatever has outlived its time-to-live ends. */
+  look(tNs = nowNs()) {
+    this.#carryOut(this.inForce.look(tNs));
   }
 
   #connect() {
@@ -134,15 +129,15 @@ export class Session {
         return this.#told(message);
       case "bye":
         this.welcome = null;
+        this.#carryOut(this.inForce.serverLeft());
         return this.socket.close();
     }
   }
 
   #welcomed(message) {
     if (!message.resumed) {
-      this.inForce = null;
+      this.inForce.newSession(message.epoch, message.safe_call ?? null);
       this.seq = 0;
-      this.epoch = message.epoch;
     }
     this.welcome = message;
     this.attempts = 0;
@@ -151,21 +146,23 @@ export class Session {
   }
 
   #called(message, tNs) {
-    if (message.session !== this.welcome?.session || message.epoch !== this.epoch) return;
-    const tObsNs = message.t_obs_ns ?? tNs;
-    if (message.status === "fresh") {
-      const call = message.call ?? this.inForce?.call ?? null;
-      this.inForce = { call, tObsNs, ttlMs: message.ttl_ms, tick: message.tick };
-    } else if (message.status === "safe") {
-      this.inForce = { call: message.call ?? null, tObsNs: tNs, ttlMs: 0, tick: message.tick };
-    }
-    // A held message changes nothing: the call in force goes on until its own time-to-live ends.
+    if (message.session !== this.welcome?.session) return;
     this.on.call?.(message, message.t_obs_ns === undefined ? null : (tNs - message.t_obs_ns) / 1e6);
+    this.#carryOut(this.inForce.receive(message, tNs));
+  }
+
+  #carryOut(step) {
+    if (step.act !== null) this.on.act?.(step.execute, step.act);
+    if (step.tick === null || this.state !== "live") return;
+    const [session, epoch] = [this.welcome.session, this.inForce.epoch];
+    const outcome = step.expired ? "expired" : "executed";
+    this.#send({ type: "executed", session, tick: step.tick, epoch, outcome, t_ns: nowNs() });
   }
 
   #told(message) {
     this.on.error?.(message);
     if (message.code === "session") this.welcome = null; // say hello anew, without resume
+    if (message.fatal) this.#carryOut(this.inForce.serverLeft());
     if (message.fatal && !message.retryable) {
       this.wanted = false;
       this.#drop();
@@ -177,6 +174,7 @@ export class Session {
 
   #lost() {
     this.#drop();
+    this.#carryOut(this.inForce.serverLost());
     if (!this.wanted) return this.state !== "refused" && this.#become("closed");
     const wait = BACK_OFF_MS[Math.min(this.attempts, BACK_OFF_MS.length - 1)] * (0.75 + Math.random() / 2);
     this.attempts += 1;

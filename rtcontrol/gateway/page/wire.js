@@ -12,7 +12,7 @@ export const LIMITS = {
 
 const ITEM_BYTES = { b1: 1, i1: 1, u1: 1, i2: 2, u2: 2, i4: 4, u4: 4, i8: 8, u8: 8, f2: 2, f4: 4, f8: 8 };
 
-/** A message that is refused: `code` as in docs/protocol.md, `field` where one is to blame. */
+/** A message that is refused: `code` as in docs/protocol.md, `field` (a path) where one is to blame. */
 export class WireError extends Error {
   constructor(code, message, field = null) {
     super(message);
@@ -26,20 +26,16 @@ const fail = (path, what) => {
   throw new WireError("invalid", `${path}: ${what}`, path);
 };
 const number = (min, max) => (v, path) => {
-  if (typeof v !== "number" || !Number.isFinite(v)) fail(path, "not a finite number");
+  if (typeof v !== "number" && typeof v !== "bigint") fail(path, "not a number");
   if (v < min || v > max) fail(path, `not within ${min} to ${max}`);
 };
 const integer = (min, max) => (v, path) => {
-  if (typeof v === "bigint") {
-    if (v < BigInt(min) || v > BigInt(max)) fail(path, `not within ${min} to ${max}`);
-    return;
-  }
-  if (!Number.isInteger(v)) fail(path, "not an integer");
+  if (typeof v !== "bigint" && !Number.isInteger(v)) fail(path, "not an integer");
   if (v < min || v > max) fail(path, `not within ${min} to ${max}`);
 };
 const string = (min, max) => (v, path) => {
   if (typeof v !== "string") fail(path, "not a string");
-  const length = v.length > max || v.length < min ? [...v].length : v.length;
+  const length = v.length > max ? [...v].length : v.length;
   if (length < min || length > max) fail(path, `not ${min} to ${max} characters`);
 };
 const boolean = (v, path) => {
@@ -52,7 +48,7 @@ const map = (v, path) => {
 const list = (min, max, item) => (v, path) => {
   if (!Array.isArray(v)) fail(path, "not a list");
   if (v.length < min || v.length > max) fail(path, `not ${min} to ${max} items`);
-  v.forEach((entry, i) => item(entry, `${path}.${i}`));
+  v.forEach((entry, i) => item(entry, `${path}[${i}]`));
 };
 const oneOf = (...values) => (v, path) => {
   if (!values.includes(v)) fail(path, `not one of ${values.join(", ")}`);
@@ -64,7 +60,7 @@ const part = (fields) => (v, path) => {
 const optional = (inner) => Object.assign((v, path) => inner(v, path), { optional: true });
 
 const COUNT = integer(0, Number.MAX_SAFE_INTEGER);
-const NS = integer(0, 2 ** 63);
+const NS = integer(0, 2n ** 63n - 1n);
 const MS = number(0, 1e9);
 const NAME = string(1, 64);
 const TEXT = string(0, 65536);
@@ -74,7 +70,7 @@ const PACING = oneOf("server", "client");
 const CALL = part({ name: string(1, 256), arguments: optional(map) });
 const PROGRAM = part({ name: NAME, version: optional(string(0, 64)), language: optional(string(0, 64)) });
 const ARRAY = (v, path) => {
-  map(v, path);
+  if (!isMap(v)) fail(path.replace(/\[\d+\]$/, ""), "not a list of maps");
   check(v, { name: NAME, dtype: oneOf(...Object.keys(ITEM_BYTES)), shape: list(0, 8, integer(0, 1 << 30)) }, path);
   const data = base64Bytes(v.base64, `${path}.base64`);
   const need = v.shape.reduce((a, b) => a * b, 1) * ITEM_BYTES[v.dtype];
@@ -127,7 +123,10 @@ const FIELDS = {
     hold_ms: MS,
     heartbeat_ms: MS,
     session_grace_s: number(0, Infinity),
-    limits: map,
+    limits: (v, path) => {
+      map(v, path);
+      for (const [name, limit] of Object.entries(v)) integer(0, Number.MAX_SAFE_INTEGER)(limit, `${path}.${name}`);
+    },
     warnings: optional(list(0, Infinity, string(0, Infinity))),
   },
   observe: {
@@ -169,7 +168,7 @@ const FIELDS = {
     epoch: COUNT,
     ended: optional(
       part({
-        seed: optional(integer(-(2 ** 63), 2 ** 64)),
+        seed: optional(integer(-(2n ** 63n), 2n ** 64n - 1n)),
         return: optional(number(-Infinity, Infinity)),
         success: optional(boolean),
         seconds: optional(number(0, Infinity)),
@@ -192,21 +191,29 @@ const FIELDS = {
 };
 export const TYPES = Object.keys(FIELDS);
 
+// JSON.parse rounds integers beyond 2^53, and knows no NaN. Such numbers travel through it as marked strings; the mark
+// is random, so that no text of a message can be taken for one.
+const MARK = `${Math.random()}${Math.random()}:`;
+const TOKENS = /"(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?|-?Infinity|NaN/g;
+const UNSAFE = /^(?:-?\d{16,}|-?Infinity|NaN)$/;
+const MARKED = new RegExp(`"${MARK.replaceAll(".", "\\.")}(-?\\d+)"`, "g");
+
 /** The message as one JSON text; fields that are null or undefined are left out. Throws WireError. */
 export function encode(message) {
   const present = Object.fromEntries(Object.entries(message).filter(([, v]) => v !== null && v !== undefined));
   validate(present);
-  return JSON.stringify(present);
+  const text = JSON.stringify(present, (key, v) => (typeof v === "bigint" ? MARK + v : v));
+  return text.includes(MARK) ? text.replace(MARKED, "$1") : text;
 }
 
-/** The message of a JSON text, null fields left out. Throws WireError for whatever is none, or too large. */
+/** The message of a JSON text, null fields left out; integers beyond 2^53 are BigInt. Throws WireError. */
 export function decode(text, limits = LIMITS) {
   if (utf8Bytes(text, limits.max_message_bytes) > limits.max_message_bytes) {
     throw new WireError("too_large", `a message above max_message_bytes = ${limits.max_message_bytes}`);
   }
   let value;
   try {
-    value = JSON.parse(text);
+    value = JSON.parse(text.replace(TOKENS, (token) => (UNSAFE.test(token) ? `"${MARK}${token}"` : token)));
   } catch {
     throw new WireError("malformed", "no JSON");
   }
@@ -220,7 +227,14 @@ export function decode(text, limits = LIMITS) {
 function validate(message) {
   const fields = Object.hasOwn(FIELDS, message.type) ? FIELDS[message.type] : null;
   if (!fields) throw new WireError("invalid", `type is ${JSON.stringify(message.type)}`, "type");
+  const major = Array.isArray(message.protocol) ? message.protocol[0] : undefined;
+  if (message.type === "hello" && Number.isInteger(major) && major !== PROTOCOL[0]) {
+    throw new WireError("version", `major version ${major}`, "protocol");
+  }
   check(message, fields, "");
+  if (message.type === "observe" && !message.text && message.text !== "" && !message.data && !message.arrays?.length) {
+    fail("text", "one of text, data and arrays is needed");
+  }
 }
 
 function check(value, fields, path) {
@@ -235,7 +249,7 @@ function check(value, fields, path) {
   }
 }
 
-/** Depth, lengths, item counts and finite numbers, without recursion. */
+/** Depth, lengths, item counts and numbers, without recursion; marked numbers become numbers. */
 function checkValue(root, limits) {
   const stack = [[root, 1, ""]];
   let total = 0;
@@ -244,30 +258,40 @@ function checkValue(root, limits) {
   };
   const text = (s, path) => {
     if (utf8Bytes(s, limits.max_string_bytes) > limits.max_string_bytes) large(path, "max_string_bytes");
-    if (!s.isWellFormed?.() && /\p{Surrogate}/u.test(s)) throw new WireError("malformed", `${path}: a lone surrogate`);
+    if (LONE.test(s)) throw new WireError("malformed", `${path}: a lone surrogate`, path || null);
   };
   while (stack.length) {
     const [value, depth, path] = stack.pop();
-    if (typeof value === "string") text(value, path);
-    else if (typeof value === "number") {
-      if (!Number.isFinite(value)) fail(path, "not finite");
-      if (Number.isInteger(value) && (value < -(2 ** 63) || (value > 2 ** 64 && Math.abs(value) < 1e21))) {
-        fail(path, "an integer beyond 64 bits");
-      }
-    } else if (typeof value === "object" && value !== null) {
-      const entries = Array.isArray(value) ? value.map((v, i) => [`[${i}]`, v]) : Object.entries(value);
-      total += entries.length;
-      if (depth > limits.max_depth) large(path, "max_depth");
-      if (entries.length > limits.max_items) large(path, "max_items");
-      if (total > limits.max_total_items) large(path, "max_total_items");
-      for (const [key, inner] of entries) {
-        if (!Array.isArray(value)) text(key, path);
-        // A buffer is bounded by the message's size, not as a text.
-        if (key === "base64" && /^\.arrays\[\d+\]$/.test(path)) continue;
-        stack.push([inner, depth + 1, Array.isArray(value) ? path + key : `${path}.${key}`]);
-      }
+    const isList = Array.isArray(value);
+    const keys = Object.keys(value);
+    total += keys.length;
+    if (depth > limits.max_depth) large(path, "max_depth");
+    if (keys.length > limits.max_items) large(path, "max_items");
+    if (total > limits.max_total_items) large("", "max_total_items");
+    for (const key of keys) {
+      if (!isList) text(key, path);
+      const here = isList ? `${path}[${key}]` : path ? `${path}.${key.slice(0, 40)}` : key.slice(0, 40);
+      // A buffer is bounded by the message's size, not as a text.
+      if (key === "base64" && BUFFER.test(path)) continue;
+      let inner = value[key];
+      if (typeof inner === "string" && inner.startsWith(MARK)) inner = value[key] = unmarked(inner, here);
+      if (typeof inner === "string") text(inner, here);
+      else if (typeof inner === "number" && !Number.isFinite(inner)) fail(here, "not finite");
+      else if (typeof inner === "object" && inner !== null) stack.push([inner, depth + 1, here]);
     }
   }
+}
+
+const LONE = /[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/;
+const BUFFER = /^arrays\[\d+\]$/;
+
+function unmarked(marked, path) {
+  const digits = marked.slice(MARK.length);
+  if (!/^-?\d+$/.test(digits)) fail(path, "not finite");
+  const value = digits.length <= 21 ? BigInt(digits) : 2n ** 64n;
+  if (value < -(2n ** 63n) || value >= 2n ** 64n) fail(path, "an integer beyond 64 bits");
+  const near = Number(value);
+  return Number.isSafeInteger(near) ? near : value;
 }
 
 /** Bytes of UTF-8, counted only where the answer could be above `limit`. */

@@ -1,0 +1,56 @@
+// Runs the JSON side of the conformance vectors: `node vectors.mjs PAGE VECTORS`. Prints, as one JSON, the texts of the
+// valid messages encoded again, and whatever is wrong.
+
+import { readFileSync } from "node:fs";
+import { pathToFileURL } from "node:url";
+
+const [page, folder] = process.argv.slice(2);
+const { decode, encode, WireError } = await import(pathToFileURL(`${page}/wire.js`));
+const { InForce, expired } = await import(pathToFileURL(`${page}/inforce.js`));
+const load = (name) => readFileSync(`${folder}/${name}.json`, "utf8");
+const wrong = [];
+const again = [];
+
+// The vectors' own integers beyond 2^53 must not be rounded on the way in: their texts are cut out of the file.
+for (const line of load("valid").split("\n").filter((l) => l.startsWith("{"))) {
+  const { name } = JSON.parse(line.replace(/,$/, ""));
+  const text = line.slice(line.indexOf('"json": ') + 8, line.lastIndexOf(', "msgpack": '));
+  try {
+    again.push([name, encode(decode(text))]);
+  } catch (error) {
+    wrong.push(`${name}: ${error}`);
+  }
+}
+
+const expand = (text) => (typeof text === "string" ? text : text.map(([t, n]) => t.repeat(n)).join(""));
+for (const { name, json, code, field } of JSON.parse(load("invalid"))) {
+  if (json === undefined) continue;
+  try {
+    decode(expand(json));
+    wrong.push(`${name}: taken`);
+  } catch (error) {
+    if (!(error instanceof WireError)) wrong.push(`${name}: ${error.stack}`);
+    else if (error.code !== code) wrong.push(`${name}: ${error.code} instead of ${code}`);
+    else if (field !== null && error.field !== field) wrong.push(`${name}: ${error.field} instead of ${field}`);
+  }
+}
+const ttl = JSON.parse(load("ttl"));
+for (const { name, t_obs_ns, ttl_ms, now_ns, verdict } of ttl.age) {
+  // Instants of this client's own clock stay far below 2^53.
+  if (name.startsWith("big")) continue;
+  const got = expired(t_obs_ns, ttl_ms, now_ns) ? "expire" : "execute";
+  if (got !== verdict) wrong.push(`${name}: ${got}`);
+}
+for (const { name, epoch, safe_call, steps } of ttl.sequences) {
+  const rule = new InForce(epoch, safe_call);
+  steps.forEach((step, i) => {
+    let did = { act: null, execute: null, expired: false };
+    if (step.reset !== undefined) rule.reset(step.reset);
+    else if (step.message) did = rule.receive(decode(JSON.stringify(step.message)), step.now_ns);
+    else did = rule.look(step.now_ns);
+    const got = JSON.stringify([did.execute, rule.kind, rule.expiresNs, did.expired]);
+    const want = JSON.stringify([step.execute, step.in_force, step.expires_ns, step.expired]);
+    if (got !== want) wrong.push(`${name}, step ${i}: ${got} instead of ${want}`);
+  });
+}
+console.log(JSON.stringify({ wrong, again }));
