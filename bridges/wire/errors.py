@@ -29,7 +29,7 @@ class Code(StrEnum):
 class WireError(Exception):
     """A message that is refused: names field, rule and remedy. It becomes an `error` message for the sender.
 
-    `fatal`: the connection's session (if any) ends with it. `retryable`: the same message may succeed later.
+    `fatal`: the session, or the attempt to open one, ends with it. `retryable`: the same message may succeed later.
     """
 
     def __init__(
