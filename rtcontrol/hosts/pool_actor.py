@@ -27,7 +27,8 @@ BUILDER_NICE = 10
 
 
 class PoolActor:
-    """Builds, keeps and asks the deciders of sessions. Each session's DEALER has the session's key as its identity.
+    """Builds, keeps and asks the deciders of sessions. A session's DEALER has the session's key, a slash and a number
+    as its identity: one that replaces another is not taken for it.
 
     Ray calls `open` on a thread of the concurrency group `BUILDERS`, the others on another; a third, the lane's,
     decides. Each may be asked again and again.
@@ -45,6 +46,9 @@ class PoolActor:
     def start(self) -> dict[str, Any]:
         """Endpoints of the lane and of the heartbeat, the CURVE key (tcp), and the pid."""
         if self._answer is None:
+            # Loading torch holds the interpreter for up to a second: not while others decide or the heart must beat.
+            import rtcontrol.models.engines.torch_engine  # noqa: F401
+
             self._answer = {
                 "lanes": [self._sockets.serve("lane", self._decide)],
                 "heartbeat": self._sockets.serve("heartbeat", echo),
@@ -84,36 +88,57 @@ class PoolActor:
 
     def _decide(self, router: zmq.Socket[bytes]) -> None:
         """The lane's thread: take in all that has arrived, decide for the session whose turn it is, and so on."""
-        rota = Rota()
+        lane = Lane(router)
         while True:
-            while int(router.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
-                _file(router, rota)
+            while lane.readable():
+                lane.receive()
             while self._closed:
-                rota.remove(self._closed.popleft())
-            turn = rota.take()
+                lane.forget(self._closed.popleft())
+            turn = lane.rota.take()
             if turn is None:
-                _file(router, rota)  # sleeps until something arrives
+                lane.receive()  # sleeps until something arrives
                 continue
             key, request = turn
             if (decider := self._deciders.get(key)) is not None:
-                router.send_multipart((key, reply_body(decider, request)))
+                lane.send(key, reply_body(decider, request))
                 del decider  # a closed session's is not kept until the next request
 
 
-def _file(router: zmq.Socket[bytes], rota: Rota) -> None:
-    """Take in one message: a request, the tick of one that is given up, or an empty one, which is echoed."""
-    key, body = router.recv_multipart()
-    if body == PING:
-        router.send_multipart((key, body))
-        return
-    try:
-        fields = msgpack.unpackb(body)
-        if isinstance(fields, int):
-            rota.cancel(key, fields)
-        else:
-            rota.put(key, as_request(fields))
-    except Exception as error:
-        router.send_multipart((key, unsaid(-1, error)))
+class Lane:
+    """The socket of all sessions, and who waits."""
+
+    def __init__(self, router: zmq.Socket[bytes]) -> None:
+        self.rota = Rota()
+        self._router = router
+        self._clients: dict[bytes, bytes] = {}  # each session's newest identity
+
+    def readable(self) -> bool:
+        return bool(int(self._router.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
+
+    def receive(self) -> None:
+        """Take in one message: a request, the tick of one that is given up, or an empty one, which is echoed."""
+        client, body = self._router.recv_multipart()
+        if body == PING:
+            self._router.send_multipart((client, body))
+            return
+        key = client.partition(b"/")[0]
+        try:
+            fields = msgpack.unpackb(body)
+            if isinstance(fields, int):
+                self.rota.cancel(key, fields)
+            else:
+                self.rota.put(key, as_request(fields))
+                self._clients[key] = client
+        except Exception as error:
+            self._router.send_multipart((client, unsaid(-1, error)))
+
+    def send(self, key: bytes, body: bytes) -> None:
+        self._router.send_multipart((self._clients[key], body))
+
+    def forget(self, key: bytes) -> None:
+        """The session is closed."""
+        self.rota.remove(key)
+        self._clients.pop(key, None)
 
 
 def _yield_processor() -> None:

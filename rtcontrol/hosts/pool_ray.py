@@ -11,6 +11,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import zmq
+
 from rtcontrol.hosts.base import DeciderSource, Host
 from rtcontrol.hosts.pool import LIMIT, Places
 from rtcontrol.hosts.pool_actor import BUILDERS, PoolActor
@@ -26,6 +28,8 @@ AGAIN_S = 1.0
 NOTICE_S = 2.0  # within which the watcher has noticed a lost process
 # A build that ends the process each time must not end it for ever.
 ATTEMPTS = 3
+# For the process's life: to end a context is to wait for its sockets, which their sessions' threads must close.
+_CONTEXT: zmq.Context[Any] = zmq.Context()
 
 
 class RayPool:
@@ -40,8 +44,8 @@ class RayPool:
     def __init__(self, limit: int = LIMIT, gpus: float | None = None) -> None:
         self._places = Places(limit)
         self._gpus = gpus
-        self._process = RayProcess(self._lost, self._back)
-        self._keys = (b"s%d" % i for i in itertools.count())
+        self._process = RayProcess(self._lost, self._back, _CONTEXT)
+        self._numbers = itertools.count()
         # Guards all below, and tells of its changes.
         self._changed = threading.Condition()
         self._answer: dict[str, Any] | None = None  # of the process that is up
@@ -82,7 +86,6 @@ class RayPool:
             self._changed.wait_for(lambda: self._busy == 0, POLL_S + READY_MS / 1e3)
         self._process.unwatch()
         self._process.end()
-        self._end_context()
 
     def release(self, host: PooledHost) -> None:
         """Free the decider of a host that is being closed, on that host's thread."""
@@ -94,14 +97,13 @@ class RayPool:
                 self._free(host.key)
         host.drop()
         self._places.free()
-        self._end_context()
 
     # -- opening ------------------------------------------------------------------------------------------------------
 
     def _open(self, session: str, source: DeciderSource) -> PooledHost:
         import ray
 
-        host = PooledHost(self, next(self._keys), source)
+        host = PooledHost(self, b"%d" % next(self._numbers), source)
         try:
             for _ in range(ATTEMPTS):
                 answer = self._until_up()
@@ -142,7 +144,7 @@ class RayPool:
 
     def _hand_over(self, host: PooledHost, answer: dict[str, Any], built: dict[str, Any], lost_ns: int | None) -> bool:
         """Give the host its link to the decider; `lost_ns` is when it lost the one before. False when it cannot."""
-        link = Link(self._process.context, answer, host.key)
+        link = Link(self._process.context, answer, b"%s/%d" % (host.key, next(self._numbers)))
         ready = link.ready(READY_MS)
         with self._changed:
             if ready and not self._gone(answer) and (lost_ns is None or host in self._hosts):
@@ -176,11 +178,6 @@ class RayPool:
             with self._changed:
                 self._busy -= 1
                 self._changed.notify_all()
-
-    def _end_context(self) -> None:
-        # Its sockets are their sessions' threads' to close.
-        if self._closed and not self._hosts:
-            self._process.context.destroy(linger=0)
 
     # -- on the watcher's thread --------------------------------------------------------------------------------------
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import zmq
+
 from rtcontrol.hosts.base import DeciderSource
 from rtcontrol.hosts.ray_actor import DecoderActor
 from rtcontrol.hosts.ray_link import Link, LinkedHost
@@ -21,7 +23,7 @@ class RayHost(LinkedHost):
     def __init__(self, source: DeciderSource, lanes: int = 1, gpus: float | None = None) -> None:
         super().__init__()
         self._source, self._lanes, self._gpus = source, lanes, gpus
-        self._process = RayProcess(self.lose, self._back)
+        self._process = RayProcess(self.lose, self._back, zmq.Context())
 
     def start(self, stopped: Callable[[], bool] = lambda: False) -> dict[str, Any]:
         process = self._process

@@ -37,8 +37,10 @@ class RayProcess:
     whether the process can be used (else it is asked again).
     """
 
-    def __init__(self, lost: Callable[[int], None], back: Callable[[dict[str, Any], int], bool]) -> None:
-        self.context: zmq.Context[Any] = zmq.Context()
+    def __init__(
+        self, lost: Callable[[int], None], back: Callable[[dict[str, Any], int], bool], context: zmq.Context[Any]
+    ) -> None:
+        self.context = context
         self.directory = tempfile.mkdtemp(prefix="rtcontrol-")
         self.actor: Any = None
         self._lost, self._back = lost, back
@@ -110,8 +112,7 @@ class RayProcess:
             self._watcher.join(timeout=5.0)
 
     def end(self) -> None:
-        """Ends the actor, and Ray if it was started here; nothing is left behind but the context, for its sockets'
-        owners."""
+        """Ends the actor, and Ray if it was started here; nothing is left behind but the caller's context."""
         with contextlib.suppress(ImportError):
             import ray
 
@@ -173,7 +174,7 @@ class RayProcess:
 
         # A call made while the actor is away is looked at again only every second or two, so ask afresh meanwhile.
         asked: deque[Any] = deque(maxlen=32)
-        while not self._stop.is_set():
+        while not self._stop.is_set() and ray.is_initialized():  # a call would start it anew
             asked.append(self.actor.start.remote())
             try:
                 done = ray.wait(list(asked), timeout=0.1)[0]

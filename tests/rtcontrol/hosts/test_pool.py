@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import psutil
 import pytest
+import ray
 
 from rtcontrol.hosts.base import DecisionReply, DecisionRequest, Host
-from rtcontrol.hosts.deciders import NoopSource
+from rtcontrol.hosts.deciders import NoopSource, STSource
 from rtcontrol.hosts.pool import DecoderPool, InlinePool, Rota
 from rtcontrol.hosts.pool_inprocess import InProcessPool
 from rtcontrol.hosts.pool_ray import RayPool
+from rtcontrol.models.call import Decision
+from rtcontrol.models.decider import DeciderSpec
 from rtcontrol.models.errors import UserError
+from tests.models.small import WORDS, build_checkpoint
 
 
 def naming(name: str, build: str = "") -> Any:
@@ -226,9 +233,9 @@ def test_inline_decides_on_the_callers_thread() -> None:
     assert not host.alive()
 
 
-@pytest.mark.parametrize("kind", [InlinePool, InProcessPool])
-def test_no_more_sessions_than_the_limit(kind: type[InlinePool] | type[InProcessPool]) -> None:
-    pool = kind(limit=2)
+@pytest.mark.parametrize("kind", [InlinePool, InProcessPool, RayPool])
+def test_no_more_sessions_than_the_limit(kind: Any, ray_pool: RayPool) -> None:
+    pool: DecoderPool = kind(limit=2)
     pool.start()
     hosts = [pool.open("a", naming("left")), pool.open("b", naming("right"))]
     with pytest.raises(UserError, match="2 open sessions"):
@@ -237,7 +244,187 @@ def test_no_more_sessions_than_the_limit(kind: type[InlinePool] | type[InProcess
     hosts[0].close()
     with pytest.raises(UserError, match="No such checkpoint"):
         pool.open("c", naming("third", "user"))
-    pool.open("c", naming("third"))
+    hosts.append(pool.open("c", naming("third")))
     with pytest.raises(UserError, match="2 open sessions"):
         pool.open("d", naming("fourth"))
+    # The server may end before its sessions' threads have seen it.
     pool.close()
+    for host in hosts[1:]:
+        assert not pool.alive() or kind is InlinePool
+        host.submit(request(1))
+        assert kind is InlinePool or host.wait(100_000_000) is None
+        host.close()
+    with pytest.raises(UserError, match=r"closed|open sessions"):
+        pool.open("e", naming("fifth"))
+        assert kind is InlinePool
+        pool.open("f", naming("sixth"))
+        pool.open("g", naming("seventh"))
+
+
+def test_many_sessions_at_once_each_get_their_own_replies(pool: DecoderPool) -> None:
+    wrong: list[str] = []
+
+    def fly(name: str) -> None:
+        host = pool.open(name, naming(name))
+        for tick in range(1, 60):
+            if called(host, tick) != f'{name}(at="x {tick}")':
+                wrong.append(name)
+        host.close()
+
+    threads = [threading.Thread(target=fly, args=(f"s{i}",)) for i in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+# -- the ST model -----------------------------------------------------------------------------------------------------
+
+TOOLS = [
+    {"go": {"to": {"enum": ["left", "right", "stop", "red"]}}},
+    {"set_speed": {"v": {"type": "integer", "minimum": 0, "maximum": 9}}, "open": {"door": {"enum": ["red", "green"]}}},
+]
+
+
+def tools(named: dict[str, Any]) -> tuple[dict[str, Any], ...]:
+    return tuple(
+        {"name": name, "parameters": {"type": "object", "properties": properties, "required": list(properties)}}
+        for name, properties in named.items()
+    )
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> list[STSource]:
+    folder = build_checkpoint(tmp_path_factory.mktemp("pool") / "model")
+    return [STSource(DeciderSpec(model=str(folder), tools=tools(named))) for named in TOOLS]
+
+
+def asked(tick: int) -> DecisionRequest:
+    return DecisionRequest(tick, 1, f"go {WORDS.split()[tick % 20]} {tick % 7}", "turn fast")
+
+
+def flown(host: Host, ticks: int) -> list[Decision]:
+    decisions = []
+    for tick in range(ticks):
+        host.submit(asked(tick))
+        decision = reply_of(host).decision
+        assert decision is not None
+        decisions.append(decision)
+    return decisions
+
+
+def alone(source: STSource, ticks: int) -> list[Decision]:
+    decider = source.build()
+    return [decider.decide(asked(tick)) for tick in range(ticks)]
+
+
+def assert_equal(decisions: list[Decision], expected: list[Decision]) -> None:
+    assert [d.call for d in decisions] == [d.call for d in expected]
+    for decision, other in zip(decisions, expected, strict=True):
+        assert decision.confidence == pytest.approx(other.confidence, abs=1e-3)
+
+
+def test_sessions_of_one_checkpoint_with_different_tools_decide_as_each_alone(
+    pool: DecoderPool, sources: list[STSource]
+) -> None:
+    hosts = [pool.open(f"s{i}", sources[i % 2]) for i in range(4)]
+    with ThreadPoolExecutor(len(hosts)) as threads:
+        flights = list(threads.map(lambda host: flown(host, 30), hosts))
+    for host in hosts:
+        host.close()
+    expected = [alone(source, 30) for source in sources]
+    # Random models call one thing most of the time: their confidence tells the observations apart.
+    assert len({round(d.confidence["arg1"], 3) for d in expected[0]}) > 10
+    for flight, own in zip(flights, expected * 2, strict=True):
+        assert_equal(flight, own)
+
+
+def test_sessions_that_come_and_go_leave_nothing_behind(ray_pool: RayPool, sources: list[STSource]) -> None:
+    client, decoder = psutil.Process(), psutil.Process(kept_pid(ray_pool))
+
+    def come_and_go(times: int) -> tuple[int, int, int]:
+        for i in range(times):
+            host = ray_pool.open("a", sources[i % 2])
+            flown(host, 3)
+            host.close()
+        return client.num_fds(), client.memory_info().rss, decoder.memory_info().rss
+
+    came_and_went = come_and_go(10)
+    again = come_and_go(40)
+    assert again[0] <= came_and_went[0] + 2
+    assert again[1] < came_and_went[1] + 15e6
+    assert again[2] < came_and_went[2] + 15e6
+    # The actor tells how many deciders it keeps.
+    assert ray.get(ray_pool._process.actor.close.remote(b"none")) == 0
+
+
+def kept_pid(pool: RayPool) -> int:
+    assert pool._answer is not None
+    pid: int = pool._answer["pid"]
+    return pid
+
+
+# -- the process is lost ----------------------------------------------------------------------------------------------
+
+
+def test_all_sessions_return_after_the_process_was_killed(ray_pool: RayPool, sources: list[STSource]) -> None:
+    hosts = [ray_pool.open(f"s{i}", source) for i, source in enumerate(sources)]
+    idle = ray_pool.open("idle", naming("idle"))
+    before = [flown(host, 5) for host in hosts]
+    os.kill(kept_pid(ray_pool), signal.SIGKILL)
+    wait_until(lambda: not any(host.alive() for host in [*hosts, idle]), 2.0)
+    hosts[0].submit(asked(1))
+    assert hosts[0].wait(10_000_000) is None
+    idle.close()
+    late = ray_pool.open("late", naming("late"))
+    wait_until(lambda: all(host.alive() for host in hosts), 20.0)
+    for host, own in zip(hosts, before, strict=True):
+        assert_equal(flown(host, 5), own)
+    assert called(late, 1) == 'late(at="x 1")'
+    for host in hosts:
+        assert [e.event for e in host.events] == ["lost", "restarted"]
+        assert host.events[1].seconds > 0 and host.incarnation == 1
+        host.close()
+    assert late.events == [] and late.incarnation == 0
+    late.close()
+    wait_until(lambda: ray.get(ray_pool._process.actor.close.remote(b"none")) == 0, 5.0)
+
+
+def test_a_session_being_opened_survives_the_loss_of_the_process(ray_pool: RayPool) -> None:
+    opened: list[Host] = []
+    opener = threading.Thread(target=lambda: opened.append(ray_pool.open("a", naming("slow", "1.0"))))
+    opener.start()
+    time.sleep(0.4)
+    os.kill(kept_pid(ray_pool), signal.SIGKILL)
+    opener.join()
+    assert called(opened[0], 1) == 'slow(at="x 1")'
+    opened[0].close()
+
+
+def test_a_build_that_ends_the_process_is_given_up_and_the_others_return(ray_pool: RayPool) -> None:
+    class Deadly:
+        def build(self) -> Any:
+            import os
+
+            os._exit(1)
+
+    host = ray_pool.open("a", naming("left"))
+    with pytest.raises(UserError, match="lost 3 times"):
+        ray_pool.open("b", Deadly())
+    wait_until(host.alive, 20.0)
+    assert called(host, 1) == 'left(at="x 1")'
+    host.close()
+
+
+def test_a_hung_process_is_noticed_and_goes_on(ray_pool: RayPool) -> None:
+    host = ray_pool.open("a", naming("left"))
+    pid = kept_pid(ray_pool)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        wait_until(lambda: not host.alive(), 3.0)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    wait_until(host.alive, 10.0)
+    assert called(host, 1) == 'left(at="x 1")'
+    host.close()
