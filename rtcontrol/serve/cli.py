@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,6 +26,8 @@ Examples:
   rtcontrol serve --agent lander --bind tcp://127.0.0.1:5555 --http 127.0.0.1:8080
 
   rtcontrol serve --bind tcp://0.0.0.0:5555 --keys keys      (rtcontrol keys new NAME makes the keys)
+
+  rtcontrol serve --supervise --memory-limit-mb 4000
 
   rtcontrol serve --model noop --bind ipc:///tmp/rtcontrol.sock      (tries out a client without a model)
 
@@ -74,7 +78,19 @@ def serve(
         Path | None, typer.Option(help="Serve the pages of this folder, too.", show_default=False)
     ] = None,
     seed: Annotated[int, typer.Option(help="Of --model random.")] = 0,
+    supervise: Annotated[bool, typer.Option("--supervise", help="Start the server again when it dies.")] = False,
+    memory_limit_mb: Annotated[
+        float | None,
+        typer.Option(help="Kill and restart the server above it; means --supervise.", show_default=False, min=1.0),
+    ] = None,
 ) -> None:
+    if supervise or memory_limit_mb is not None:
+        from rtcontrol.serve.supervise import command_line
+
+        # This process becomes the small parent: what is imported here would stay in its memory.
+        command = command_line(sys.argv[1:], memory_limit_mb)
+        os.execv(command[0], command)
+
     from rtcontrol.serve.options import ServeOptions
     from rtcontrol.serve.server import Server
 

@@ -1,0 +1,156 @@
+"""A small parent of the server: starts it again when it dies, and kills it when its memory grows beyond a limit.
+
+libzmq keeps every part of a multipart message until the last one has come, without a bound: whoever may connect can
+fill the memory (docs/security.md). That cannot be prevented from inside; so the process is ended from outside, and
+clients resume. Only the standard library is imported here, so that the parent stays small and does not fail itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+
+LOOK_S = 0.05
+BACKOFF_S = (0.5, 30.0)
+# A server that lived so long was well: the back-off begins anew.
+WELL_S = 60.0
+# So many deaths within YOUNG_S of their start, one after the other: there is no use in going on.
+GIVE_UP, YOUNG_S = 5, 10.0
+# Ends that are meant: done, a user's mistake, Ctrl-C, SIGTERM.
+FINAL = (0, 2, 130, 143)
+FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def supervise(
+    command: Sequence[str],
+    limit_mb: float | None,
+    say: Callable[[str], None],
+    backoff_s: tuple[float, float] = BACKOFF_S,
+) -> int:
+    """Run the command until it ends by itself or a signal asks us to; returns its exit status (128 + N for signal N).
+
+    `limit_mb` bounds its resident memory, in MB of 10^6 bytes, looked at every 50 ms. Every restart is said.
+    """
+    asked: list[int] = []
+    child: subprocess.Popen[bytes] | None = None
+
+    def forward(number: int, frame: object) -> None:
+        asked.append(number)
+        if child is not None and child.poll() is None:
+            child.send_signal(number)
+
+    before = {number: signal.signal(number, forward) for number in FORWARDED}
+    try:
+        restarts = young = 0
+        pause_s = backoff_s[0]
+        while True:
+            began_s = time.monotonic()
+            # A group of its own: Ctrl-C reaches it through us, and what it started ends with it.
+            child = subprocess.Popen(list(command), start_new_session=True, preexec_fn=_end_with_parent)
+            if asked:
+                child.send_signal(asked[-1])
+            why = _watch(child, limit_mb)
+            lived_s = time.monotonic() - began_s
+            status = child.returncode if child.returncode >= 0 else 128 - child.returncode
+            if asked or (why is None and status in FINAL):
+                return status
+            young = young + 1 if lived_s < YOUNG_S else 0
+            if young >= GIVE_UP:
+                say(f"the server died {young} times within {YOUNG_S:g} s of its start: giving up (status {status})")
+                return status
+            if lived_s > WELL_S:
+                pause_s = backoff_s[0]
+            restarts += 1
+            why = why or (f"ended by signal {status - 128}" if status > 128 else f"ended with status {status}")
+            say(f"the server (pid {child.pid}) {why} after {lived_s:.1f} s; restart {restarts} in {pause_s:g} s")
+            _sleep(pause_s, asked)
+            if asked:
+                return 128 + asked[0]
+            pause_s = min(backoff_s[1], 2 * pause_s)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _watch(child: subprocess.Popen[bytes], limit_mb: float | None) -> str | None:
+    """Wait for its end; why it was ended by us, if it was."""
+    while True:
+        try:
+            child.wait(LOOK_S)
+            return None
+        except subprocess.TimeoutExpired:
+            pass
+        used_mb = resident_mb(child.pid) if limit_mb else None
+        if used_mb is not None and limit_mb and used_mb > limit_mb:
+            # At once: it may be growing by gigabytes a second, and cannot end in order with no memory left.
+            _kill_group(child)
+            child.wait()
+            return f"was killed at {used_mb:.0f} MB, above the limit of {limit_mb:g} MB,"
+
+
+def _kill_group(child: subprocess.Popen[bytes]) -> None:
+    try:
+        os.killpg(child.pid, signal.SIGKILL)
+    except OSError:
+        child.kill()
+
+
+def _sleep(seconds: float, asked: list[int]) -> None:
+    end_s = time.monotonic() + seconds
+    while not asked and (left_s := end_s - time.monotonic()) > 0:
+        time.sleep(min(left_s, 0.1))
+
+
+def resident_mb(pid: int) -> float | None:
+    """The resident memory of a process, in MB; None if it has none to be read."""
+    try:
+        with open(f"/proc/{pid}/statm") as file:  # noqa: PTH123 (no pathlib: twenty times a second)
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
+    except OSError:
+        pass
+    try:
+        told = subprocess.run(["ps", "-o", "rss=", "-p", str(pid)], capture_output=True, text=True, check=False)
+        return int(told.stdout) * 1024 / 1e6
+    except (OSError, ValueError):
+        return None
+
+
+def _end_with_parent() -> None:
+    """In the child, before it begins: SIGTERM when its parent dies, however that was (Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+
+
+def command_line(arguments: Sequence[str], limit_mb: float | None) -> list[str]:
+    """How to run `rtcontrol ARGUMENTS` under supervision: a command for `os.execv`."""
+    kept: list[str] = []
+    rest = iter(arguments)
+    for argument in rest:
+        if argument == "--memory-limit-mb":
+            next(rest, None)
+        elif argument != "--supervise" and not argument.startswith("--memory-limit-mb="):
+            kept.append(argument)
+    limit = [] if limit_mb is None else ["--memory-limit-mb", f"{limit_mb:g}"]
+    return [sys.executable, "-m", __spec__.name, *limit, "--", sys.executable, "-m", "rtcontrol", *kept]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m rtcontrol.serve.supervise")
+    parser.add_argument("--memory-limit-mb", type=float)
+    parser.add_argument("command", nargs="+")
+    given = parser.parse_args()
+
+    def say(line: str) -> None:
+        print(f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} supervise: {line}", file=sys.stderr, flush=True)
+
+    return supervise(given.command, given.memory_limit_mb, say)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

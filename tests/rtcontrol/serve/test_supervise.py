@@ -1,0 +1,155 @@
+"""The parent of the server, with real children: it restarts what dies, bounds memory, and passes signals on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from rtcontrol.serve.supervise import command_line, resident_mb
+
+ROOT = Path(__file__).resolve().parents[3]
+pytestmark = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads /proc")
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    running: list[subprocess.Popen[str]] = []
+
+    def begin(code: str, *options: str) -> subprocess.Popen[str]:
+        """Supervise a Python program, which finds its folder in sys.argv[1]."""
+        command = [sys.executable, "-m", "rtcontrol.serve.supervise", *options, "--"]
+        running.append(
+            subprocess.Popen(
+                [*command, sys.executable, "-c", code, str(tmp_path)],
+                stderr=subprocess.PIPE,
+                text=True,
+                env={**os.environ, "PYTHONPATH": str(ROOT)},
+            )
+        )
+        return running[-1]
+
+    yield begin
+    for process in running:
+        process.kill()
+        process.wait()
+
+
+PIDS = "import os, sys, time; open(sys.argv[1] + '/pids', 'a').write(f'{os.getpid()}\\n'); "
+
+
+def pids(folder: Path, count: int) -> list[int]:
+    """The children so far, once there are so many."""
+    end_s = time.monotonic() + 20
+    while time.monotonic() < end_s:
+        path = folder / "pids"
+        found = path.read_text().split("\n")[:-1] if path.exists() else []
+        if len(found) >= count:
+            return [int(pid) for pid in found]
+        time.sleep(0.02)
+    raise AssertionError(f"no {count} children in 20 s")
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def gone(pid: int) -> bool:
+    end_s = time.monotonic() + 10
+    while time.monotonic() < end_s and alive(pid):
+        time.sleep(0.02)
+    return not alive(pid)
+
+
+def test_killed_server_is_started_again_and_that_is_said(start: Start, tmp_path: Path) -> None:
+    supervisor = start(PIDS + "time.sleep(60)")
+    (first,) = pids(tmp_path, 1)
+    os.kill(first, signal.SIGKILL)
+    second = pids(tmp_path, 2)[1]
+    assert second != first
+    supervisor.terminate()
+    assert supervisor.wait(10) == 128 + signal.SIGTERM
+    assert gone(second)
+    assert supervisor.stderr is not None
+    assert f"the server (pid {first}) ended by signal 9" in supervisor.stderr.read()
+
+
+def test_memory_above_the_limit_ends_the_server_and_what_it_started(start: Start, tmp_path: Path) -> None:
+    grow = (
+        PIDS + "import subprocess; p = subprocess.Popen(['sleep', '60']); "
+        "open(sys.argv[1] + '/grandchild', 'w').write(str(p.pid)); b = []\n"
+        "if len(open(sys.argv[1] + '/pids').readlines()) > 1: time.sleep(60)\n"
+        "while True: b.append(bytearray(b'x' * 5_000_000)); time.sleep(0.002)"
+    )
+    supervisor = start(grow, "--memory-limit-mb", "120")
+    first = pids(tmp_path, 1)[0]
+    grandchild = int((tmp_path / "grandchild").read_text() or 0) if (tmp_path / "grandchild").exists() else 0
+    second = pids(tmp_path, 2)[1]
+    assert gone(first)
+    assert not grandchild or gone(grandchild)
+    resident = resident_mb(second)
+    assert resident is not None
+    assert resident < 60
+    supervisor.terminate()
+    supervisor.wait(10)
+    assert supervisor.stderr is not None
+    assert "above the limit of 120 MB" in supervisor.stderr.read()
+
+
+@pytest.mark.parametrize("status", [0, 2])
+def test_end_that_is_meant_ends_the_supervisor_with_the_same_status(start: Start, tmp_path: Path, status: int) -> None:
+    supervisor = start(PIDS + f"sys.exit({status})")
+    assert supervisor.wait(20) == status
+    assert len(pids(tmp_path, 1)) == 1
+
+
+def test_server_that_cannot_start_is_given_up(start: Start, tmp_path: Path) -> None:
+    # 0.5 + 1 + 2 + 4 s of pauses.
+    supervisor = start(PIDS + "sys.exit(7)")
+    assert supervisor.wait(60) == 7
+    assert len(pids(tmp_path, 1)) == 5
+    assert supervisor.stderr is not None
+    assert "giving up" in supervisor.stderr.read()
+
+
+def test_signal_is_passed_on_and_the_servers_own_status_returned(start: Start, tmp_path: Path) -> None:
+    code = "import signal; signal.signal(signal.SIGTERM, lambda *a: sys.exit(143)); " + PIDS
+    supervisor = start("import sys; " + code + "time.sleep(60)")
+    (child,) = pids(tmp_path, 1)
+    supervisor.send_signal(signal.SIGTERM)
+    assert supervisor.wait(10) == 143
+    assert gone(child)
+
+
+def test_server_ends_when_its_supervisor_is_killed(start: Start, tmp_path: Path) -> None:
+    supervisor = start(PIDS + "time.sleep(60)")
+    (child,) = pids(tmp_path, 1)
+    supervisor.kill()
+    assert gone(child)
+
+
+def test_supervision_is_not_asked_for_again_in_the_child() -> None:
+    arguments = ["serve", "--supervise", "--hz", "8", "--memory-limit-mb", "500", "--memory-limit-mb=7", "--seed", "1"]
+    command = command_line(arguments, 500.0)
+    assert command[:6] == [sys.executable, "-m", "rtcontrol.serve.supervise", "--memory-limit-mb", "500", "--"]
+    assert command[6:] == [sys.executable, "-m", "rtcontrol", "serve", "--hz", "8", "--seed", "1"]
+
+
+def test_supervisor_imports_nothing_heavy() -> None:
+    code = (
+        "import sys, rtcontrol.serve.supervise\n"
+        "print(sorted({m.split('.')[0] for m in sys.modules} & {'torch', 'numpy', 'zmq', 'ray', 'pydantic', 'typer'}))"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
+    assert done.stdout.strip() == "[]"
