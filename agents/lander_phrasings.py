@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import itertools
 import random
-import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 
 from rtcontrol.agents import lander_templates as t
 from rtcontrol.agents.lander_goal import Goal, Kind
+from rtcontrol.agents.phrasing import Grammar
 
 KINDS: tuple[Kind, ...] = ("land", "left", "right", "hover")
 DEFAULT_WEIGHTS: Mapping[Kind, float] = {"land": 0.25, "left": 0.15, "right": 0.15, "hover": 0.45}
@@ -22,8 +22,7 @@ Y_HUNDREDTHS = range(40, 111)
 PER_GOAL = 120
 CANONICAL_SHARE = 0.15
 HOVER_PLACES = ((0, 70), (-20, 70), (30, 80), (0, 90), (-35, 60), (15, 100), (0, 55), (40, 75))
-_SLOT = re.compile(r"\{(\w+)\}")
-_WORD = re.compile(r"[A-Za-z]+|[-+]?\d+(?:\.\d+)?|[^\s\w]")
+_GRAMMAR = Grammar(t.SLOTS)
 
 
 def sample_goal(rng: random.Random, weights: Mapping[Kind, float] = DEFAULT_WEIGHTS) -> Goal:
@@ -42,9 +41,9 @@ def training_instruction(rng: random.Random, goal: Goal) -> str:
     if goal.kind == "hover":
         with_x = round(goal.x * 100) != 0 or rng.random() < 0.2
         template = rng.choice(t.TRAIN_PLACE if with_x else t.TRAIN_HEIGHT)
-        pattern = _fill(rng, template).format(X=_write(rng, goal.x), Y=_write(rng, goal.y))
+        pattern = _GRAMMAR.fill(rng, template).format(X=_write(rng, goal.x), Y=_write(rng, goal.y))
     else:
-        pattern = _fill(rng, rng.choice(_templates("train", goal.kind)))
+        pattern = _GRAMMAR.fill(rng, rng.choice(_templates("train", goal.kind)))
     if rng.random() < 0.1:
         pattern = pattern[0].upper() + pattern[1:]
     return pattern + "." if rng.random() < 0.1 else pattern
@@ -59,13 +58,13 @@ def sample_training_instruction(rng: random.Random) -> tuple[str, Goal]:
 def training_patterns(kind: Kind) -> Iterator[str]:
     """Every sentence that training can draw for a goal, a hover's numbers left as `{X}` and `{Y}`; with repeats."""
     for template in _templates("train", kind):
-        yield from _expand(template)
+        yield from _GRAMMAR.expand(template)
 
 
 def evaluation_patterns(kind: Kind) -> Iterator[str]:
     """Every sentence that the templates of evaluation list 1 can make, likewise."""
     for template in _templates("eval", kind):
-        yield from _expand(template)
+        yield from _GRAMMAR.expand(template)
 
 
 @cache
@@ -73,12 +72,7 @@ def seen_words(kind: Kind) -> tuple[tuple[str, Goal], ...]:
     """Evaluation list 1: PER_GOAL sentences with their goals, spread evenly over the templates, always the same."""
     rng = random.Random(f"lander {kind}")
     trained = frozenset(training_patterns(kind))
-    patterns: dict[str, None] = {}
-    templates = itertools.cycle(_templates("eval", kind))
-    while len(patterns) < PER_GOAL:
-        pattern = _fill(rng, next(templates))
-        if pattern not in trained:
-            patterns[pattern] = None
+    patterns = _GRAMMAR.held_out(rng, _templates("eval", kind), trained, PER_GOAL)
     return tuple(_with_goal(rng, pattern, kind, i) for i, pattern in enumerate(patterns))
 
 
@@ -96,18 +90,11 @@ def vocabulary() -> frozenset[str]:
     """Every word, number and mark of the training sentences and of evaluation list 1."""
     words = {"."}
     for kind in KINDS:
-        for template in _templates("train", kind) + _templates("eval", kind):
-            for part in (template, *(a for slot in _SLOT.findall(template) for a in t.SLOTS.get(slot, ()))):
-                words.update(_WORD.findall(_SLOT.sub(" ", part)))
+        words |= _GRAMMAR.words(_templates("train", kind) + _templates("eval", kind))
     words |= {word.capitalize() for word in words}
     for value in itertools.chain(X_HUNDREDTHS, Y_HUNDREDTHS):
         words.update(_written(value))
     return frozenset(words)
-
-
-def split_words(text: str) -> list[str]:
-    """The words, signed numbers and marks of a sentence, as `vocabulary` holds them."""
-    return _WORD.findall(text)
 
 
 @cache
@@ -119,19 +106,6 @@ def _templates(split: str, kind: Kind) -> tuple[str, ...]:
     other = "right" if kind == "left" else "left"
     templates = t.TRAIN_SIDE if split == "train" else t.EVAL_SIDE
     return tuple(template.replace("{D}", kind).replace("{O}", other) for template in templates)
-
-
-def _fill(rng: random.Random, template: str) -> str:
-    text = _SLOT.sub(lambda m: rng.choice(t.SLOTS[m[1]]) if m[1] in t.SLOTS else m[0], template)
-    return " ".join(text.split())
-
-
-def _expand(template: str) -> Iterator[str]:
-    slots = [slot for slot in _SLOT.findall(template) if slot in t.SLOTS]
-    for choice in itertools.product(*(t.SLOTS[slot] for slot in slots)):
-        values = iter(choice)
-        text = _SLOT.sub(lambda m, values=values: next(values) if m[1] in t.SLOTS else m[0], template)  # type: ignore[misc]
-        yield " ".join(text.split())
 
 
 def _with_goal(rng: random.Random, pattern: str, kind: Kind, index: int) -> tuple[str, Goal]:

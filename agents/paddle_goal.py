@@ -25,23 +25,26 @@ LOW_WORDS = frozenset({"down", "downward", "downwards", "low", "lower", "lowest"
                        "lowermost"})
 SHOT_WORDS = frozenset({"aim", "aiming", "send", "sending", "hit", "hitting", "shoot", "shot", "shots", "knock", "push",
                         "play", "return", "returning", "ball", "balls", "it", "lob", "strike", "target", "part",
-                        "bounce", "drive"})
+                        "bounce", "deflect"})
 MISS_WORDS = frozenset({"miss", "missing", "lose", "losing", "dodge", "avoid", "badly"})
 RETURN_WORDS = frozenset({"return", "returning", "win", "winning", "beat", "block", "stop", "catch", "save", "reach",
                           "defend", "guard", "well", "good", "score", "play", "hit", "back", "against"})
 _MIRROR = re.compile(
     r"\b(mirror|copy|copying|imitate|mimic|same|like me|like mine|(what|as|where|when) (i|me|mine|my)\b"
-    r"|follow (me|my|mine)|with (me|mine|my)|level with|where mine)\b"
+    r"|(follow|with|level with) (me|my|mine|the other paddle)|where mine|every move|the way i)\b"
 )
 # What is asked for is the contrary of what a negated word says.
 _NOT_MISS = re.compile(r"\b(do not|don't|never|without|not|stop)( ever)? (miss|missing|lose|losing|dodge|let)\b")
 _NOT_RETURN = re.compile(
     r"\b(do not|don't|never|stop|not)( ever)? "
-    r"(return|returning|hit|hitting|touch|touching|block|stop|catch|reach|win)\b"
+    r"(return|returning|hit|hitting|touch|touching|block|stop|catch|save|reach|win)\b"
     r"|\b(let|allow) (me|it|(the |each |every |all |all the )?balls?)\b|\bi (want|should|have|would like) to win\b"
     r"|\bi (should|must|will) (win|score)\b|\bout of the way\b"
 )
-_EXCLUDED = re.compile(r"\b(not|never) (at |to |in |on )?(the )?(up|down|high|low|top|bottom|upwards|downwards)\b")
+_EXCLUDED = re.compile(
+    r"\b(do not|don't|not|never) (at |to |in |on |aim |go |stay )?(the )?"
+    r"(up|down|high|higher|low|lower|top|bottom|upwards?|downwards?)\b"
+)
 _WORD = re.compile(r"[a-z']+")
 # fmt: on
 

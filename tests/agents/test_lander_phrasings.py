@@ -14,12 +14,12 @@ from rtcontrol.agents.lander_phrasings import (
     evaluation_patterns,
     sample_training_instruction,
     seen_words,
-    split_words,
     training_instruction,
     training_patterns,
     unseen_words,
     vocabulary,
 )
+from rtcontrol.agents.phrasing import split_words
 
 
 @cache
