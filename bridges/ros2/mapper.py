@@ -1,0 +1,188 @@
+"""The mapping of `robot.yaml`, compiled and checked: messages to an observation, a call to messages. Pure."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rtcontrol.bridges.ros2.config import FieldSpec, PublishSpec, Qos, RobotConfig, Scalar, ToolSpec
+from rtcontrol.bridges.ros2.errors import BridgeError, Unmappable
+from rtcontrol.bridges.ros2.paths import compile_path, message_type
+from rtcontrol.bridges.ros2.reading import Reader, reader
+from rtcontrol.bridges.ros2.setting import Setter, setter
+
+
+@dataclass(frozen=True)
+class Topic:
+    """A topic and its type, as DDS needs them."""
+
+    name: str
+    type: str
+    cls: Any
+    type_hash: str
+    qos: Qos
+
+
+@dataclass(frozen=True)
+class Source:
+    """A topic that is read, and its observation fields."""
+
+    topic: Topic
+    max_age_ms: float
+    required: bool
+    readers: Mapping[str, tuple[Reader, FieldSpec]]
+
+    def read(self, message: Any) -> dict[str, Scalar | None]:
+        """The message's fields. Raises Unmappable naming the field that has no value and no `missing`."""
+        found: dict[str, Scalar | None] = {}
+        for name, (read, spec) in self.readers.items():
+            try:
+                found[name] = read(message)
+            except Unmappable as error:
+                if spec.missing is None:
+                    raise Unmappable(f"{name}: {error}") from None
+                found[name] = spec.missing
+        return found
+
+
+@dataclass(frozen=True)
+class Publication:
+    """A message to publish; `repeat`: anew in each tick in which its call is in force."""
+
+    topic: str
+    message: Any
+    repeat: bool
+
+
+@dataclass(frozen=True)
+class _Output:
+    topic: Topic
+    repeat: bool
+    setters: tuple[Setter, ...]
+
+
+class Mapper:
+    """What the whole file says. Raises BridgeError, naming file, key and remedy, for what does not fit together."""
+
+    def __init__(self, config: RobotConfig, where: str) -> None:
+        self.config, self._where = config, where
+        self.sources = [self._source(name, spec) for name, spec in config.observe.topics.items()]
+        self._outputs = {name: self._tool(name, spec) for name, spec in config.tools.items()}
+        self.topics = self._written()
+        self._fields = [field for source in self.sources for field in source.readers]
+        twice = sorted({field for field in self._fields if self._fields.count(field) > 1})
+        if twice:
+            raise self._error(f"the field {twice[0]!r} is given by two topics", "observe.topics", "Rename one of them.")
+        self._check_text()
+        self._check_safe()
+
+    def tools(self) -> list[dict[str, Any]]:
+        """The tools' definitions, for the hello."""
+        return [spec.openai(name) for name, spec in self.config.tools.items()]
+
+    def text(self, values: Mapping[str, Scalar | None]) -> str | None:
+        """The observation's text, None where the file has no template."""
+        if self.config.observe.text is None:
+            return None
+        return self.config.observe.text.format_map({k: "unknown" if v is None else v for k, v in values.items()})
+
+    def publications(self, name: str, arguments: Mapping[str, Any], stamp_ns: int) -> list[Publication]:
+        """The messages of a call; `stamp_ns` is the wall clock's time for `now`. Raises Unmappable naming tool and
+        argument: then nothing of the call may be published."""
+        if name not in self._outputs:
+            raise Unmappable(f"{name} is no tool of this robot")
+        found = []
+        for output in self._outputs[name]:
+            message = output.topic.cls()
+            for set_field in output.setters:
+                set_field(message, arguments, stamp_ns)
+            found.append(Publication(output.topic.name, message, output.repeat))
+        return found
+
+    def warnings(self) -> list[str]:
+        """What is allowed, and dangerous."""
+        safe = {output.topic.name for output in self._outputs[self.config.safe.name]}
+        return [
+            f"{self._where}: tool {name} keeps publishing {output.topic.name}, but the safe call "
+            f"{self.config.safe.name} publishes nothing there: what the robot heard last stays in force."
+            for name, outputs in self._outputs.items()
+            for output in outputs
+            if output.repeat and output.topic.name not in safe
+        ]
+
+    # Compiling.
+
+    def _error(self, what: str, key: str, remedy: str = "") -> BridgeError:
+        return BridgeError(f"{self._where}: {key}: {what}.", remedy or "Correct it there.")
+
+    def _topic(self, name: str, kind: str, qos: Qos, key: str) -> Topic:
+        if name.startswith("~"):
+            raise self._error(f"{name} is private to a node", key, "Write the full name, such as /robot/cmd_vel.")
+        try:
+            full, cls, type_hash = message_type(kind)
+        except ValueError as error:
+            raise self._error(str(error), f"{key}.type") from None
+        return Topic(name if name.startswith("/") else f"/{name}", full, cls, type_hash, qos)
+
+    def _source(self, name: str, spec: Any) -> Source:
+        key = f"observe.topics.{name}"
+        topic = self._topic(name, spec.type, spec.qos, key)
+        readers = {}
+        for field, field_spec in spec.fields.items():
+            try:
+                readers[field] = (reader(topic.cls, field_spec), field_spec)
+            except ValueError as error:
+                raise self._error(str(error), f"{key}.fields.{field}") from None
+        return Source(topic, spec.max_age_ms, spec.required, readers)
+
+    def _tool(self, name: str, spec: ToolSpec) -> list[_Output]:
+        return [self._output(spec, topic, out, f"tools.{name}.publish.{topic}") for topic, out in spec.publish.items()]
+
+    def _output(self, tool: ToolSpec, name: str, spec: PublishSpec, key: str) -> _Output:
+        topic = self._topic(name, spec.type, spec.qos, key)
+        setters = []
+        for text, set_spec in spec.set.items():
+            try:
+                setters.append(setter(topic.cls, compile_path(topic.cls, text), set_spec, tool))
+            except ValueError as error:
+                raise self._error(str(error), f"{key}.set.{text}") from None
+        return _Output(topic, spec.repeat, tuple(setters))
+
+    def _written(self) -> list[Topic]:
+        found: dict[str, Topic] = {}
+        for name, outputs in self._outputs.items():
+            for output in outputs:
+                first = found.setdefault(output.topic.name, output.topic)
+                if first != output.topic:
+                    what = f"{output.topic.name} has another type or QoS in another tool"
+                    raise self._error(what, f"tools.{name}.publish", "A topic has one type: make them the same.")
+        return list(found.values())
+
+    def _check_text(self) -> None:
+        text = self.config.observe.text
+        if text is None:
+            return
+        try:
+            names = [name for _, name, _, _ in string.Formatter().parse(text) if name is not None]
+        except ValueError as error:
+            raise self._error(str(error), "observe.text", "Write fields in braces: x {x}.") from None
+        for name in names:
+            if name not in self._fields:
+                raise self._error(f"there is no field {{{name}}}", "observe.text", f"Use {', '.join(self._fields)}.")
+
+    def _check_safe(self) -> None:
+        safe = self.config.safe
+        spec = self.config.tools.get(safe.name)
+        if spec is None:
+            raise self._error(f"there is no tool {safe.name!r}", "safe", f"Name one of {', '.join(self.config.tools)}.")
+        for name in [n for n in spec.needs() if n not in safe.arguments] + [
+            n for n in safe.arguments if n not in spec.parameters
+        ]:
+            what = "is missing" if name in spec.parameters else "is no parameter of it"
+            raise self._error(f"the argument {name!r} of {safe.name} {what}", "safe.arguments")
+        try:
+            self.publications(safe.name, safe.arguments, 0)
+        except Unmappable as error:
+            raise self._error(str(error), "safe.arguments") from None
