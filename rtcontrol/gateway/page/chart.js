@@ -1,6 +1,7 @@
 // The strip chart: one bar a call (how long from the observation to the call), the deadline, misses and instructions.
 
-const SPAN_MS = 10_000;
+const SPAN_MS = 6_000; // shown
+const KEPT_MS = 30_000; // what the figures are taken from
 
 const sorted = (values) => values.filter((v) => v !== null).sort((a, b) => a - b);
 const at = (values, q) => values[Math.min(values.length - 1, Math.floor(q * values.length))] ?? null;
@@ -17,7 +18,7 @@ export class StripChart {
 
   add(entry) {
     this.calls.push(entry);
-    const old = entry.at - 3 * SPAN_MS;
+    const old = entry.at - KEPT_MS;
     while (this.calls.length && this.calls[0].at < old) this.calls.shift();
     while (this.marks.length && this.marks[0] < old) this.marks.shift();
   }

@@ -23,16 +23,16 @@ from gateway_served import Serve, Served
 
 @pytest.fixture(scope="module")
 def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
-    """Starts gateways; the sessions' model is `noop`, that of /v1 requests the bundled one unless told otherwise."""
+    """Starts gateways. `sessions` is the sessions' model; /v1 requests have the bundled one unless told otherwise."""
     with contextlib.ExitStack() as stack:
 
-        def start(**options: Any) -> Served:
+        def start(sessions: str = "noop", **options: Any) -> Served:
             pool = InProcessPool()
             pool.start()
             stack.callback(pool.close)
             watch = stack.enter_context(PauseWatch(10_000_000))
             out: Path = tmp_path_factory.mktemp("serve")
-            lobby = Lobby(ServeOptions(out=out, model="noop", host="inprocess"), pool, watch)
+            lobby = Lobby(ServeOptions(out=out, model=sessions, host="inprocess"), pool, watch)
             over = threading.Event()
 
             def keep() -> None:

@@ -1,0 +1,106 @@
+"""A headless Chromium, driven over its own debugging protocol."""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import json
+import shutil
+import subprocess
+import time
+from pathlib import Path
+from typing import Any, Self
+
+import httpx
+from websockets.sync.client import connect
+
+BINARY = next((b for b in map(shutil.which, ("chromium", "chromium-browser", "google-chrome")) if b), None)
+ARGUMENTS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--mute-audio", "--no-first-run")
+KEYS = {"ArrowUp": 38, "ArrowDown": 40, "Tab": 9, "Enter": 13, "Escape": 27}
+
+
+class Chromium:
+    """One page. `errors` holds what its console was told."""
+
+    def __init__(self, folder: Path, *arguments: str) -> None:
+        assert BINARY is not None, "no Chromium"
+        command = [BINARY, *ARGUMENTS, "--remote-debugging-port=0", f"--user-data-dir={folder}", *arguments]
+        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        port = self._port(folder / "DevToolsActivePort")
+        target = httpx.put(f"http://127.0.0.1:{port}/json/new?about:blank").json()
+        self._socket = connect(target["webSocketDebuggerUrl"], max_size=None, compression=None)
+        self._ids = itertools.count(1)
+        self.errors: list[str] = []
+        for domain in ("Page", "Runtime", "Log"):
+            self.call(f"{domain}.enable")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._socket.close()
+        self._process.terminate()
+        self._process.wait(20)
+
+    def _port(self, path: Path) -> str:
+        give_up = time.monotonic() + 30
+        while time.monotonic() < give_up:
+            if path.exists() and (lines := path.read_text().splitlines()):
+                return lines[0]
+            time.sleep(0.05)
+        raise TimeoutError("Chromium did not start in 30 s")
+
+    def call(self, method: str, **params: Any) -> Any:
+        number = next(self._ids)
+        self._socket.send(json.dumps({"id": number, "method": method, "params": params}))
+        while True:
+            message = json.loads(self._socket.recv(timeout=30))
+            self._note(message)
+            if message.get("id") == number:
+                assert "error" not in message, message["error"]
+                return message["result"]
+
+    def _note(self, message: dict[str, Any]) -> None:
+        params = message.get("params", {})
+        if message.get("method") == "Runtime.exceptionThrown":
+            self.errors.append(str(params["exceptionDetails"]))
+        elif message.get("method") == "Log.entryAdded" and params["entry"]["level"] == "error":
+            self.errors.append(str(params["entry"]))
+
+    def open(self, url: str, width: int = 1280, height: int = 800) -> None:
+        self.call(
+            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600
+        )
+        self.call("Page.navigate", url=url)
+
+    def value(self, expression: str) -> Any:
+        result = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        assert "exceptionDetails" not in result, result["exceptionDetails"]
+        return result["result"].get("value")
+
+    def until(self, expression: str, timeout_s: float = 20.0) -> Any:
+        """The first true value."""
+        give_up = time.monotonic() + timeout_s
+        while time.monotonic() < give_up:
+            if value := self.value(f"typeof rtcontrol === 'undefined' ? null : ({expression})"):
+                return value
+            time.sleep(0.05)
+        raise AssertionError(f"not within {timeout_s} s: {expression}; errors: {self.errors}")
+
+    def key(self, name: str, down_s: float = 0.0) -> None:
+        """Press a key, hold it, let it go."""
+        text = {"Enter": "\r"}.get(name, name if len(name) == 1 else "")
+        code = name if name in KEYS else {" ": "Space", "/": "Slash"}.get(name, f"Key{name.upper()}")
+        stroke = {"key": name, "code": code, "windowsVirtualKeyCode": KEYS.get(name, ord(name[0].upper()))}
+        self.call("Input.dispatchKeyEvent", type="keyDown", text=text, **stroke)
+        time.sleep(down_s)
+        self.call("Input.dispatchKeyEvent", type="keyUp", **stroke)
+
+    def write(self, text: str) -> None:
+        self.call("Input.insertText", text=text)
+
+    def point(self, x: float, y: float) -> None:
+        self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+
+    def shoot(self, path: Path) -> None:
+        path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"]))
