@@ -121,7 +121,7 @@ class LinkedHost:
     def submit(self, request: DecisionRequest) -> None:
         self._adopt()
         self.last = request
-        if self._link is not None and not self._link.send(request):
+        if self._link is None or not self._up or not self._link.send(request):
             log.debug("tick %d was not sent: no connection", request.tick)
 
     def wait(self, timeout_ns: int) -> DecisionReply | None:
