@@ -15,7 +15,7 @@ from rtcontrol.gateway.gate import Gate
 from rtcontrol.gateway.metrics import Metrics
 from rtcontrol.gateway.options import GatewayOptions
 from rtcontrol.gateway.source import source
-from rtcontrol.gateway.transport import BoundedWebSocket
+from rtcontrol.gateway.transport import BoundedHTTP, BoundedWebSocket
 from rtcontrol.hosts.pool import DecoderPool
 from rtcontrol.models.errors import UserError
 from rtcontrol.serve.lobby import Lobby
@@ -43,7 +43,7 @@ class Gateway:
         config = uvicorn.Config(
             gate,
             ws=BoundedWebSocket,
-            http="h11",
+            http=BoundedHTTP,
             loop="asyncio",
             ws_max_size=options.max_body_bytes,
             ws_per_message_deflate=False,

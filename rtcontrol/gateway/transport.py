@@ -1,12 +1,38 @@
-"""uvicorn's WebSocket protocol with the bounds that it leaves to its user."""
+"""uvicorn's protocols with the bounds that it leaves to its user."""
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
+from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.frames import Frame
 from websockets.http11 import Request
 
 MAX_FRAGMENTS = 64
+IDLE_S = 10.0
+
+
+class BoundedHTTP(H11Protocol):
+    """Cuts off a connection on which no request begins for `IDLE_S` to twice that; half a head is none."""
+
+    _last: Any = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)  # type: ignore[arg-type]
+        self.loop.call_later(IDLE_S, self._look, False)
+
+    def _look(self, idle_before: bool) -> None:
+        transport = self.transport
+        if transport.is_closing() or transport.get_protocol() is not self:
+            return
+        idle = self.cycle is None or self.cycle.response_complete
+        if idle and idle_before and self.cycle is self._last:
+            transport.abort()
+            return
+        self._last = self.cycle
+        self.loop.call_later(IDLE_S, self._look, idle)
 
 
 class BoundedWebSocket(WebSocketsSansIOProtocol):

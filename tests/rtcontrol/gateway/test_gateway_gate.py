@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import socket
 from pathlib import Path
@@ -13,7 +14,7 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 from websockets.typing import Subprotocol
 
-from rtcontrol.gateway import GatewayOptions
+from rtcontrol.gateway import GatewayOptions, transport
 from rtcontrol.models.errors import UserError
 
 CALL = {"messages": [{"role": "user", "content": "left"}], "tools": [TURN]}
@@ -31,8 +32,9 @@ def raw(served: Served, text: str) -> bytes:
     with socket.create_connection(("127.0.0.1", served.gateway.port), timeout=10) as line:
         line.sendall(text.encode())
         answer = b""
-        while part := line.recv(65536):
-            answer += part
+        with contextlib.suppress(ConnectionResetError):
+            while part := line.recv(65536):
+                answer += part
     return answer
 
 
@@ -152,6 +154,16 @@ def test_a_body_that_does_not_come_is_given_up(serve: Serve) -> None:
     short = serve(body_timeout_s=0.3, model="noop")
     head = f"POST /v1/function_call HTTP/1.1\r\nHost: 127.0.0.1:{short.gateway.port}\r\nContent-Length: 99\r\n\r\n"
     assert raw(short, head + "{").startswith(b"HTTP/1.1 408")
+
+
+@pytest.mark.parametrize("head", ["", "GET /health HT", "GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nX-A: 1\r\n"])
+@pytest.mark.parametrize("first", ["", "GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"])
+def test_a_connection_without_a_whole_request_is_cut_off(
+    served: Served, monkeypatch: pytest.MonkeyPatch, first: str, head: str
+) -> None:
+    monkeypatch.setattr(transport, "IDLE_S", 0.2)
+    answer = raw(served, first + head)
+    assert answer.count(b"HTTP/1.1 200") == (1 if first else 0)
 
 
 @pytest.mark.parametrize(
