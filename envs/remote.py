@@ -94,7 +94,6 @@ class RemoteEnvironment:
     ) -> None:
         self.name, self.terms, self.traffic = name, terms, Traffic()
         self.bindings: Mapping[str, Callable[..., Any]] = dict.fromkeys(terms.tools, _elsewhere)
-        self.finished = False
         self.episodes: list[Episode] = []
         self.epoch = 0
         self._send, self._started, self._trouble = send, started, trouble
@@ -112,6 +111,12 @@ class RemoteEnvironment:
         self._tick = 0
         self._first_tick = 0
         self._in_force: str | None = None
+        self._wanted: int | None = None
+
+    @property
+    def finished(self) -> bool:
+        """As many episodes as were asked for have ended, as the client's resets tell."""
+        return self._wanted is not None and len(self.episodes) >= self._wanted
 
     # -- the client's messages, on the transport's thread -------------------------------------------------------------
 
@@ -191,6 +196,7 @@ class RemoteEnvironment:
 
     def start(self, clock: ClockKind, seeds: int | Iterable[int] = 0, episodes: int | None = None) -> None:
         self._first_tick = self._tick
+        self.episodes, self._wanted = [], episodes
         self._started()
 
     def await_first(self) -> None:

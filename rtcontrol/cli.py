@@ -35,6 +35,8 @@ Examples:
 
   rtcontrol run --env lander --model expert --host inprocess --clock lockstep
 
+  rtcontrol run --env remote --bind tcp://127.0.0.1:5555      (a client of the wire is the world: docs/protocol.md)
+
 While it runs, a line typed on the terminal is the new instruction (--stdin: one from a pipe, too); Ctrl-C ends it with
 the safe call and the report.
 Exit status: 0, 1 internal error, 2 mistake in what was given, 3 too many misses, 130 Ctrl-C, 143 SIGTERM.
@@ -82,7 +84,7 @@ def _root(
 
 @app.command(help=RUN_EXAMPLES)
 def run(
-    env: Annotated[str, typer.Option(help="Environment: a name (`rtcontrol envs`) or a .py file.")],
+    env: Annotated[str, typer.Option(help="Environment: a name (`rtcontrol envs`), a .py file, or remote.")],
     hz: Annotated[float, typer.Option(help="Ticks a second.")] = 16.0,
     deadline_ms: Annotated[
         float | None, typer.Option(help="From release to deadline. (default: the period)", show_default=False)
@@ -133,6 +135,16 @@ def run(
     rt_priority: Annotated[int, typer.Option(help="SCHED_FIFO priority of the loop's thread, 1 to 99.")] = 0,
     affinity: Annotated[str, typer.Option(help="CPUs of the loop's thread, such as 0,1.")] = "",
     mlock: Annotated[bool, typer.Option("--mlock", help="Lock the memory.")] = False,
+    bind: Annotated[
+        str | None,
+        typer.Option(help="--env remote: where a client connects. (default: tcp://127.0.0.1:5555)", show_default=False),
+    ] = None,
+    connect: Annotated[
+        str | None, typer.Option(help="--env remote: where a client listens.", show_default=False)
+    ] = None,
+    keys: Annotated[
+        Path | None, typer.Option(help="--env remote: folder of CURVE keys (`rtcontrol keys`).", show_default=False)
+    ] = None,
 ) -> None:
     from rtcontrol.config import RunConfig
     from rtcontrol.fly import Interrupted, fly
@@ -162,8 +174,19 @@ def run(
         affinity=_cpus(affinity),
         mlock=mlock,
     )
+    if env != "remote" and (given := [o for o in (bind, connect, keys) if o is not None]):
+        raise UserError(f"--bind, --connect and --keys are for --env remote (given: {given[0]}).", "Leave them out.")
+    if bind is not None and connect is not None:
+        raise UserError("--bind and --connect exclude each other.", "Give one of them.")
+    if env == "remote" and goal is not None:
+        raise UserError("--goal is the lander's.", "Tell a client's agent what to do with --instruct.")
     try:
-        status = fly(config, goal, live, stdin, overwrite)
+        if env == "remote":
+            from rtcontrol.serve.solo import fly_remote
+
+            status = fly_remote(config, bind, connect, keys, live, stdin, overwrite)
+        else:
+            status = fly(config, goal, live, stdin, overwrite)
     except Interrupted as interrupted:
         # Told here: Typer takes every KeyboardInterrupt for Ctrl-C.
         status = interrupted.status

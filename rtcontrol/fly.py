@@ -5,14 +5,19 @@ from __future__ import annotations
 import contextlib
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 
 from rich.console import Console
 
 from rtcontrol import assemble, report, table
+from rtcontrol.agents import Agent
+from rtcontrol.clock import LoopClock
 from rtcontrol.config import RunConfig
+from rtcontrol.envs.base import Environment, Observation
 from rtcontrol.fit import fit
+from rtcontrol.hosts.base import Host
 from rtcontrol.live import Onlooker
 from rtcontrol.loop import ControlLoop
 from rtcontrol.models.errors import UserError
@@ -39,26 +44,45 @@ def fly(
     `stdin`: read instructions from it though it is no terminal. UserError where `config.out` holds a run already,
     but with `overwrite`.
     """
-    if (config.out / "record.jsonl").exists() and not overwrite:
-        raise UserError(f"{config.out} holds the record of a run already.", "Give another --out, or --overwrite.")
+    check_out(config.out, overwrite)
     chosen = assemble.agent(config.agent or assemble.default_agent(config.env))
     instruction = config.instruction
     if instruction is None:
-        instruction = assemble.goal_text(goal) if goal is not None else chosen.instruction
+        instruction = assemble.goal_text(goal, config.env) if goal is not None else chosen.instruction
     model = config.model or chosen.model
     config = replace(config, agent=chosen.name, model=model, instruction=instruction)
     source = assemble.decider(config, chosen, model)
     env = assemble.environment(config.env, goal)
     sample = assemble.sample(config, env)
     fit(chosen, env, sample)
+    return fly_in(config, chosen, env, assemble.host(config, source, model), sample, live, stdin)
+
+
+def check_out(out: Path, overwrite: bool) -> None:
+    """UserError where a run lies there already."""
+    if (out / "record.jsonl").exists() and not overwrite:
+        raise UserError(f"{out} holds the record of a run already.", "Give another --out, or --overwrite.")
+
+
+def fly_in(
+    config: RunConfig,
+    chosen: Agent,
+    env: Environment,
+    host: Host,
+    sample: Observation | None,
+    live: bool,
+    stdin: bool,
+    clock: LoopClock | None = None,
+    made: Callable[[ControlLoop], None] = lambda loop: None,
+) -> int:
+    """`fly` with everything chosen. `made` is told the loop before it runs."""
     recorder = Recorder(config.out / "record.jsonl", run_header(config, chosen.fallback.hold_ms), provisional=True)
     console = Console(stderr=True)
     onlooker = Onlooker(console, live and console.is_terminal, stdin)
     for warning in chosen.tools.warnings():
         onlooker.say(warning)
-    loop = ControlLoop(
-        config, chosen, env, assemble.host(config, source, model), recorder, sample=sample, notify=onlooker.say
-    )
+    loop = ControlLoop(config, chosen, env, host, recorder, sample=sample, notify=onlooker.say, clock=clock)
+    made(loop)
     began, sound = True, True
     try:
         with _signals(loop):

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -35,7 +31,6 @@ docs/protocol.md is what a client must know, docs/security.md who can reach what
 report in --out. Exit status: 0, 1 internal error, 2 mistake in what was given, 130 Ctrl-C, 143 SIGTERM.
 """
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-BY_SIGNAL = {signal.SIGINT: 130, signal.SIGTERM: 143}
 
 
 @app.command(help=EXAMPLES)
@@ -93,6 +88,7 @@ def serve(
 
     from rtcontrol.serve.options import ServeOptions
     from rtcontrol.serve.server import Server
+    from rtcontrol.serve.signals import until_signal
 
     options = ServeOptions(
         out=out or Path("runs") / f"serve-{datetime.now(UTC):%Y%m%dT%H%M%S}",
@@ -108,17 +104,16 @@ def serve(
     )
     endpoints = bind or ["tcp://127.0.0.1:5555"]
     gateway = None if http is None else _gateway(http, allow_origin or [], token_file, static, options)
-    with _signals() as ended:
-        stopped = lambda: ended.by is not None  # noqa: E731
-        with Server(options, endpoints, keys=keys, http=gateway, say=_say, stopped=stopped) as server:
+    with until_signal() as ended:
+        with Server(options, endpoints, keys=keys, http=gateway, say=_say, stopped=ended.called) as server:
             for endpoint in server.endpoints:
                 _say(f"listening on {endpoint}")
             if server.gateway is not None:
                 _say(f"listening on {server.gateway.url}")
             ended.wait()
-            _say(f"{ended.by.name if ended.by else ''}: ending {len(server.lobby.sessions())} sessions")
+            _say(f"{ended.name}: ending {len(server.lobby.sessions())} sessions")
         _say(f"records and reports: {options.out}")
-    raise typer.Exit(BY_SIGNAL[ended.by] if ended.by else 0)
+    raise typer.Exit(ended.status)
 
 
 def _gateway(http: str, origins: list[str], token_file: Path | None, static: Path | None, options: Any) -> Any:
@@ -132,34 +127,3 @@ def _gateway(http: str, origins: list[str], token_file: Path | None, static: Pat
 
 def _say(line: str) -> None:
     print(line, flush=True)
-
-
-class Ended:
-    """Which signal ends the server. A second one interrupts whatever hangs."""
-
-    def __init__(self) -> None:
-        self.by: signal.Signals | None = None
-        self._event = threading.Event()
-
-    def wait(self) -> None:
-        while not self._event.wait(3600.0):
-            pass
-
-    def handle(self, number: int, frame: object) -> None:
-        from rtcontrol.fly import Interrupted
-
-        if self.by is not None:
-            raise Interrupted(number)
-        self.by = signal.Signals(number)
-        self._event.set()
-
-
-@contextmanager
-def _signals() -> Iterator[Ended]:
-    ended = Ended()
-    before = {number: signal.signal(number, ended.handle) for number in BY_SIGNAL}
-    try:
-        yield ended
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

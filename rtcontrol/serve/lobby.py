@@ -44,7 +44,9 @@ class Lobby:
     ) -> None:
         self.options, self.pool, self.watch, self.say = options, pool, watch, say
         self.opening = threading.Semaphore(OPENING_AT_ONCE)
-        self.counts: Counter[str] = Counter()
+        # Numbers go on after those that lie in the folder: a restarted server overwrites no record.
+        self.counts: Counter[str] = Counter(sessions=0)
+        self._first = max((int(n) for p in options.out.glob("session-*") if (n := p.name[8:]).isdigit()), default=0)
         self._make = make
         self._lock = threading.RLock()
         self._peers: dict[Connection, Peer] = {}
@@ -196,7 +198,7 @@ class Lobby:
         if session.state == "parked":
             session.state = "opening"
             session.start()
-        elif session.state == "live" and session.run is not None and session.run.loop.ended_by is None:
+        elif session.state == "live" and session.loop is not None and session.loop.ended_by is None:
             session.welcome()
         # Otherwise the loop is just starting, or just ending: then `ended` starts it anew.
 
@@ -214,7 +216,7 @@ class Lobby:
                     )
                 self._forget(other)
         self.counts["sessions"] += 1
-        session = self._make(self.counts["sessions"], peer, hello, self)
+        session = self._make(self._first + self.counts["sessions"], peer, hello, self)
         peer.session = session
         self._sessions[session.id] = session
         session.start()

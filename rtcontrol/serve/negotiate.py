@@ -57,6 +57,11 @@ class Terms:
         return self.agent.fallback.hold_ms if held is None else held
 
 
+def ttl_of(config: RunConfig) -> float:
+    """How long a call is good for by default, in milliseconds since its observation's capture."""
+    return max(500.0, (2.5 * config.period_ns + config.deadline_ns) / 1e6)
+
+
 def check_version(hello: Hello) -> None:
     """WireError (version, fatal) where another major version is spoken."""
     if hello.protocol[0] != PROTOCOL[0]:
@@ -80,8 +85,7 @@ def negotiate(hello: Hello, options: ServeOptions, out: Path) -> Terms:
     trained = _trained(chosen.tools, model)
     if not trained and model not in PLAIN:
         warnings.append(f"The model {Path(model).name} was not trained on these tools: expect legal calls, no skill.")
-    period_ms, deadline_ms = config.period_ns / 1e6, config.deadline_ns / 1e6
-    ttl_ms = max(500.0, 2.5 * period_ms + deadline_ms) if hello.ttl_ms is None else hello.ttl_ms
+    ttl_ms = ttl_of(config) if hello.ttl_ms is None else hello.ttl_ms
     source = _source(config, chosen, model)
     return Terms(hello, chosen, named, model, source, config, ttl_ms, trained, tuple(warnings))
 

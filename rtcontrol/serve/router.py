@@ -97,10 +97,7 @@ class Router:
             try:
                 if not self._out:
                     gone = not self._send(connection, parts)
-                    if (
-                        threading.current_thread() is not self._thread
-                        and self._socket.getsockopt(zmq.EVENTS) & zmq.POLLIN
-                    ):
+                    if threading.current_thread() is not self._thread and self._arrived():
                         self._wake.set()
                     return
             finally:
@@ -151,11 +148,14 @@ class Router:
             ) from None
         return self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
 
+    def _arrived(self) -> bool:
+        return bool(int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
+
     # -- the router's thread ------------------------------------------------------------------------------------------
 
     def _serve(self) -> None:
         poller = select.poll()
-        poller.register(self._socket.getsockopt(zmq.FD), select.POLLIN)
+        poller.register(int(self._socket.getsockopt(zmq.FD)), select.POLLIN)
         poller.register(self._wake.fd, select.POLLIN)
         while not self._stopping:
             try:

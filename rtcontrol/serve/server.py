@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,14 +12,11 @@ from rtcontrol.hosts.pool import DecoderPool
 from rtcontrol.models.errors import UserError
 from rtcontrol.pause import PauseWatch
 from rtcontrol.realtime import SlackCollector
+from rtcontrol.serve.keeper import Keeper
 from rtcontrol.serve.lobby import Lobby
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.pools import Pools
 from rtcontrol.serve.router import Router
-
-KEEP_S = 0.1
-# What a collection of garbage may take, between ticks that nobody knows of.
-SLACK_NS = 20_000_000
 
 
 class Server:
@@ -44,8 +40,6 @@ class Server:
         self._watch = PauseWatch(62_500_000)
         self.lobby = Lobby(options, self._pool, self._watch, say)
         self._endpoints, self._keys, self._http = endpoints, keys, http
-        self._stop = threading.Event()
-        self._keeper = threading.Thread(target=self._keep, name="keeper", daemon=True)
         self._collector = SlackCollector()
         self._stack = ExitStack()
         self.router: Router | None = None
@@ -66,8 +60,7 @@ class Server:
             stack.enter_context(self._watch)
             stack.enter_context(self._collector)
             self.router.start()
-            self._keeper.start()
-            stack.callback(self._rest)
+            stack.enter_context(Keeper(self.lobby, self.router, self._collector))
             self._stack = stack.pop_all()
         return self
 
@@ -86,20 +79,6 @@ class Server:
                 f"--http needs FastAPI and uvicorn ({error}).", 'Install them: pip install "rtcontrol[gateway]".'
             ) from error
         return Gateway(self.lobby, self._pool, self._http)
-
-    def _rest(self) -> None:
-        self._stop.set()
-        self._keeper.join(2.0)
-
-    def _keep(self) -> None:
-        while not self._stop.wait(KEEP_S):
-            self.lobby.keep()
-            if self.router is not None:
-                for connection in self.lobby.connections():
-                    if not self.router.allowed(connection):
-                        self._say(f"{connection.peer}: its key was revoked")
-                        self.lobby.drop(connection)
-            self._collector.collect(SLACK_NS)
 
     def _write(self) -> None:
         """The server's own figures, beside its sessions' reports."""

@@ -15,7 +15,7 @@ from typing import Any, Literal, Protocol
 from rtcontrol import report
 from rtcontrol.bridges.wire import PROTOCOL, Code, Message, WireError
 from rtcontrol.bridges.wire.messages import Bye, Hello, Program, Welcome
-from rtcontrol.clock import ArrivalClock, LoopClock, WallClock
+from rtcontrol.clock import ArrivalClock, WallClock
 from rtcontrol.envs.base import Observation
 from rtcontrol.envs.remote import Look, RemoteEnvironment
 from rtcontrol.hosts.base import Host
@@ -87,7 +87,7 @@ class Session:
         self.refused: Counter[str] = Counter()
         self.terms: Terms | None = None
         self.env: RemoteEnvironment | None = None
-        self.run: _Run | None = None
+        self.loop: ControlLoop | None = None
         self.runs = 0
         self.thread: threading.Thread | None = None
         self._owner = owner
@@ -108,18 +108,18 @@ class Session:
         if final:
             self.why = self.why or why
         self._lost = True
-        if self.run is not None:
-            self.run.loop.stop(why)
+        if self.loop is not None:
+            self.loop.stop(why)
 
     def instruct(self, text: str) -> None:
         self._instruction = text
-        if self.run is not None:
-            self.run.loop.instruct(text)
+        if self.loop is not None:
+            self.loop.instruct(text)
 
     def welcome(self) -> None:
         """Tell the client what is in force."""
-        terms, env, run, peer = self.terms, self.env, self.run, self.peer
-        if terms is None or env is None or run is None or peer is None:
+        terms, env, loop, peer = self.terms, self.env, self.loop, self.peer
+        if terms is None or env is None or loop is None or peer is None:
             return
         options, config = self._owner.options, terms.config
         peer.send(
@@ -134,7 +134,7 @@ class Session:
                 capabilities=CAPABILITIES,
                 agent=terms.named,
                 tools=terms.agent.tools.openai(),
-                instruction=run.loop.instruction,
+                instruction=loop.instruction,
                 model=Path(terms.model).name,
                 model_trained_on_tools=terms.trained_on_tools,
                 safe_call=told(terms.agent.fallback.safe_call),
@@ -167,14 +167,14 @@ class Session:
         if (terms := self.terms) is not None:
             shown |= {"agent": terms.named, "model": Path(terms.model).name, "pacing": terms.hello.pacing}
             shown |= {"hz": terms.config.hz}
-        if (run := self.run) is not None:
-            ledger = run.loop.ledger
+        if (loop := self.loop) is not None:
+            ledger = loop.ledger
             shown |= {
                 name: getattr(ledger, name) for name in ("releases", "ticks", "on_time", "misses", "null", "held")
             }
             shown |= {"skipped_releases": ledger.skipped_releases, "miss_rate": ledger.miss_rate}
             shown |= {"misses_by_cause": dict(ledger.misses_by_cause)}
-            shown["latency_ms"] = report.percentiles(tuple(run.loop.book.recent_ms))
+            shown["latency_ms"] = report.percentiles(tuple(loop.book.recent_ms))
         if self.env is not None:
             shown |= self.env.traffic.to_dict()
         return shown
@@ -203,9 +203,7 @@ class Session:
         if self.terms is None:
             self.terms = negotiate(self.hello, owner.options, out)
         terms = self.terms
-        if self.env is None:
-            remote = terms.remote(self.token, owner.options.queue)
-            self.env = RemoteEnvironment("remote", remote, self.send, self._started, self._trouble)
+        env = self.make_env(terms)
         config = replace(terms.config, instruction=self._instruction or terms.config.instruction)
         host = self._host(terms)
         record = out / ("record.jsonl" if self.runs == 1 else f"record-{self.runs}.jsonl")
@@ -214,16 +212,12 @@ class Session:
         except UserError as error:
             host.close()
             raise WireError(Code.INTERNAL, error.what, error.remedy, fatal=True) from None
-        clock: LoopClock = (
-            ArrivalClock(config.period_ns, self.env.arrival)
-            if terms.hello.pacing == "client"
-            else WallClock(config.period_ns, spin_ns=0)
-        )
+        clock = arrivals(terms, env) or WallClock(config.period_ns, spin_ns=0)
         sample = Observation(0, 0, time.monotonic_ns(), Look.of(None, "warm-up")) if config.warmup else None
         loop = ControlLoop(
             config,
             terms.agent,
-            self.env,
+            env,
             host,
             recorder,
             sample=sample,
@@ -232,10 +226,17 @@ class Session:
             watch=owner.watch,
             collector=_Leave(),
         )
-        self.run = _Run(loop, recorder, record)
+        self.loop = loop
         if self._lost:
             loop.stop(LOST)
-        return self.run
+        return _Run(loop, recorder, record)
+
+    def make_env(self, terms: Terms) -> RemoteEnvironment:
+        """The client's world, the same for all runs of the session."""
+        if self.env is None:
+            remote = terms.remote(self.token, self._owner.options.queue)
+            self.env = RemoteEnvironment("remote", remote, self.send, self._started, self._trouble)
+        return self.env
 
     def _host(self, terms: Terms) -> Host:
         try:
@@ -301,3 +302,8 @@ class Session:
         client = self.hello.client
         traffic = {} if self.env is None else self.env.traffic.to_dict()
         return {"client": client.model_dump(), "session": self.id, "refused": dict(self.refused), **traffic}
+
+
+def arrivals(terms: Terms, env: RemoteEnvironment) -> ArrivalClock | None:
+    """The clock of a client-paced session."""
+    return ArrivalClock(terms.config.period_ns, env.arrival) if terms.hello.pacing == "client" else None

@@ -1,0 +1,41 @@
+"""The thread that looks after a lobby a few times a second."""
+
+from __future__ import annotations
+
+import threading
+from typing import Self
+
+from rtcontrol.realtime import SlackCollector
+from rtcontrol.serve.lobby import Lobby
+from rtcontrol.serve.router import Router
+
+KEEP_S = 0.1
+# What a collection of garbage may take, between ticks that nobody knows of.
+SLACK_NS = 20_000_000
+
+
+class Keeper:
+    """Heartbeats, sessions that nobody came back to, revoked keys, garbage (if it is given a collector)."""
+
+    def __init__(self, lobby: Lobby, router: Router, collector: SlackCollector | None = None) -> None:
+        self._lobby, self._router, self._collector = lobby, router, collector
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._keep, name="keeper", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._stop.set()
+        self._thread.join(2.0)
+
+    def _keep(self) -> None:
+        while not self._stop.wait(KEEP_S):
+            self._lobby.keep()
+            for connection in self._lobby.connections():
+                if not self._router.allowed(connection):
+                    self._lobby.say(f"{connection.peer}: its key was revoked")
+                    self._lobby.drop(connection)
+            if self._collector is not None:
+                self._collector.collect(SLACK_NS)

@@ -1,0 +1,149 @@
+"""`rtcontrol run --env remote`: exactly one client of the wire is the environment of an ordinary run."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from pathlib import Path
+from queue import Empty, SimpleQueue
+
+from rtcontrol import assemble
+from rtcontrol.bridges.wire import Code, WireError
+from rtcontrol.bridges.wire.messages import ErrorMessage, Hello
+from rtcontrol.config import MAX_HZ, RunConfig
+from rtcontrol.envs.base import Observation
+from rtcontrol.envs.remote import Look
+from rtcontrol.fly import check_out, fly_in
+from rtcontrol.hosts.pool import InlinePool
+from rtcontrol.loop import ControlLoop
+from rtcontrol.models.errors import UserError
+from rtcontrol.pause import PauseWatch
+from rtcontrol.serve.keeper import Keeper
+from rtcontrol.serve.lobby import Lobby
+from rtcontrol.serve.negotiate import Terms, negotiate, ttl_of
+from rtcontrol.serve.options import ServeOptions
+from rtcontrol.serve.peer import Peer
+from rtcontrol.serve.router import Router
+from rtcontrol.serve.session import BYE, Owner, Session, arrivals
+from rtcontrol.serve.signals import until_signal
+
+BOUND = "tcp://127.0.0.1:5555"
+
+
+class SoloSession(Session):
+    """Its loop runs on the thread that gets it from `arrived`, and goes on while the client is away."""
+
+    def __init__(self, number: int, peer: Peer, hello: Hello, owner: Owner, arrived: SimpleQueue[SoloSession]) -> None:
+        super().__init__(number, peer, hello, owner)
+        self._arrived = arrived
+
+    def start(self) -> None:
+        self._arrived.put(self)
+
+    def stop(self, why: str, final: bool = True) -> None:
+        if final:
+            super().stop(why)
+
+    def accept(self, terms: Terms) -> None:
+        """These are the terms: the client is welcomed when the loop is warm."""
+        self.terms, self.runs = terms, 1
+
+    def take(self, loop: ControlLoop) -> None:
+        """This loop will run."""
+        self.loop = loop
+        if self.why is not None:
+            loop.stop(self.why)
+
+
+def fly_remote(
+    config: RunConfig,
+    bind: str | None,
+    connect: str | None,
+    keys: Path | None = None,
+    live: bool = True,
+    stdin: bool = False,
+    overwrite: bool = False,
+) -> int:
+    """Wait for a client, and fly in its world until it says bye, or as `config` says. Gives the exit status.
+
+    Rate, deadline and fallback are the command line's; agent or tools, pacing and time-to-live the client's. A lost
+    client costs misses until it resumes. UserError where the endpoint cannot be used.
+    """
+    check_out(config.out, overwrite)
+    options = ServeOptions(
+        out=config.out,
+        agent=config.agent,
+        model=config.model,
+        engine=config.engine,
+        host=config.host,
+        hz=config.hz,
+        hz_max=MAX_HZ,
+        max_sessions=1,
+        seed=config.seed,
+    )
+    options.check()
+    arrived: SimpleQueue[SoloSession] = SimpleQueue()
+
+    def make(number: int, peer: Peer, hello: Hello, lobby: Lobby) -> Session:
+        return SoloSession(number, peer, hello, lobby, arrived)
+
+    lobby = Lobby(options, InlinePool(), PauseWatch(config.period_ns), _say, make)
+    with ExitStack() as stack:
+        router = Router(lobby, [connect or bind or BOUND], keys, connect=connect is not None)
+        stack.callback(router.close)
+        ended = stack.enter_context(until_signal())
+        router.start()
+        stack.enter_context(Keeper(lobby, router))
+        _say(f"waiting for a client {'at' if connect else 'on'} {router.endpoints[0]}")
+        while not ended.called():
+            with suppress(Empty):
+                session = arrived.get(timeout=0.1)
+                try:
+                    terms = _terms(session.hello, config, options)
+                except WireError as error:
+                    lobby.ended(session, error)
+                else:
+                    return _fly(session, terms, live, stdin)
+        return ended.status
+
+
+def _fly(session: SoloSession, terms: Terms, live: bool, stdin: bool) -> int:
+    session.accept(terms)
+    env = session.make_env(terms)
+    host = assemble.host(terms.config, terms.source, terms.model)
+    sample = Observation(0, 0, 0, Look.of(None, "warm-up")) if terms.config.warmup else None
+    try:
+        clock = arrivals(terms, env)
+        return fly_in(terms.config, terms.agent, env, host, sample, live, stdin, clock, session.take)
+    except UserError as error:
+        session.send(ErrorMessage(code=Code.INTERNAL.value, message=error.what, remedy=error.remedy, fatal=True))
+        raise
+    finally:
+        if session.why != BYE:
+            session.bye((session.loop.ended_by if session.loop is not None else None) or "the run is over")
+
+
+def _terms(hello: Hello, config: RunConfig, options: ServeOptions) -> Terms:
+    """The client's wishes, with what the command line says laid over them. Raises WireError."""
+    own: dict[str, object] = {"hz": config.hz, "deadline_ms": None, "max_age_ms": None, "on_miss": None}
+    if config.hold_ms is not None:
+        own["hold_ms"] = config.hold_ms
+    if config.instruction is not None:
+        own["instruction"] = config.instruction
+    terms = negotiate(hello.model_copy(update=own), options, config.out)
+    agreed = replace(
+        config,
+        agent=terms.agent.name,
+        model=terms.model,
+        instruction=terms.agent.instruction,
+        clock=terms.config.clock,
+        hold_ms=terms.hold_ms,
+        warmup=terms.config.warmup,
+        first_observation_s=terms.config.first_observation_s,
+    )
+    return replace(terms, config=agreed, ttl_ms=ttl_of(agreed) if hello.ttl_ms is None else hello.ttl_ms)
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

@@ -1,0 +1,177 @@
+"""The world behind a wire, without a wire: what the loop sees, what the client is told."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from rtcontrol.bridges.wire import Message, WireError
+from rtcontrol.bridges.wire.messages import CallMessage, Executed, Instruct, Observe, Outcome, Reset
+from rtcontrol.envs.base import Acknowledging, Emission, Emitting
+from rtcontrol.envs.remote import REMEMBERED, Look, RemoteEnvironment, RemoteTerms
+from rtcontrol.models.call import Call
+
+TOKEN = "t" * 20
+GO = Call("go", {"speed": 3})
+
+
+class World:
+    """An environment, and what it sent."""
+
+    def __init__(self, paced_by_client: bool = False, acknowledges: bool = False, queue: int = 4) -> None:
+        self.sent: list[Message] = []
+        terms = RemoteTerms(TOKEN, ("go",), paced_by_client, 500.0, acknowledges, queue)
+        self.env = RemoteEnvironment("remote", terms, self.sent.append)
+        self.env.start("wall")
+
+    def observe(self, seq: int, epoch: int = 0, **fields: object) -> None:
+        self.env.observe(Observe(session=TOKEN, seq=seq, epoch=epoch, t_ns=1000 + seq, **{"text": "x", **fields}))  # type: ignore[arg-type]
+
+    def emit(
+        self, tick: int, status: str = "fresh", call: Call | None = GO, seq: int = -1, epoch: int = 0
+    ) -> CallMessage:
+        deadline = time.monotonic_ns() + 10**9
+        self.env.emit(Emission(tick, epoch, seq, deadline, status, call))  # type: ignore[arg-type]
+        message = self.sent[-1]
+        assert isinstance(message, CallMessage)
+        return message
+
+    def acknowledge(self, tick: int, outcome: str = "executed", epoch: int = 0) -> None:
+        self.env.executed(Executed(session=TOKEN, tick=tick, epoch=epoch, outcome=outcome, t_ns=1))  # type: ignore[arg-type]
+
+
+def test_it_speaks_both_optional_protocols() -> None:
+    env = World().env
+    assert isinstance(env, Emitting) and isinstance(env, Acknowledging)
+
+
+def test_latest_is_the_newest_and_the_gap_is_what_was_superseded() -> None:
+    world = World()
+    assert world.env.latest() is None
+    for seq in (3, 4, 9):
+        world.observe(seq, data={"x": seq}, text=None)
+    seen = world.env.latest()
+    assert seen is not None and seen.data == {"x": 9} and getattr(seen.data, "text", "") is None
+    # The loop counts what it did not look at: three came, whatever numbers they carry.
+    assert seen.seq == 3
+
+
+def test_the_call_echoes_what_it_answers() -> None:
+    world = World()
+    world.observe(7)
+    seen = world.env.latest()
+    assert seen is not None
+    world.observe(8)
+    call = world.emit(5, seq=seen.seq)
+    assert (call.tick, call.seq_obs, call.t_obs_ns, call.ttl_ms) == (5, 7, 1007, 500.0)
+    assert call.call is not None and call.call.arguments == {"speed": 3}
+    assert call.timing.age_ms is not None and call.timing.late_ms == 0
+
+
+@pytest.mark.parametrize(("seq", "epoch", "code"), [(2, 0, "sequence"), (1, 0, "sequence"), (3, 1, "epoch")])
+def test_replays_and_foreign_epochs_are_refused(seq: int, epoch: int, code: str) -> None:
+    world = World()
+    world.observe(2)
+    with pytest.raises(WireError) as refused:
+        world.observe(seq, epoch)
+    assert refused.value.code == code and refused.value.seq == seq
+
+
+def test_client_paced_observations_wait_in_order_up_to_the_bound() -> None:
+    world = World(paced_by_client=True, queue=2)
+    world.observe(1)
+    world.observe(2)
+    with pytest.raises(WireError, match="rate"):
+        world.observe(3)
+    first = world.env.latest()
+    assert first is not None and world.env.latest() is first
+    # What was looked at before the start is answered first.
+    assert world.env.arrival(0) == first.t_capture_ns
+    assert world.env.latest() is first
+    assert world.env.arrival(0) is not None
+    second = world.env.latest()
+    assert second is not None and second.seq == 2
+    assert world.env.arrival(0) is None
+    world.observe(3)
+
+
+def test_reset_begins_an_epoch_and_ends_an_episode() -> None:
+    world = World()
+    world.observe(1)
+    with pytest.raises(WireError, match="next one is 1"):
+        world.env.reset(Reset(session=TOKEN, epoch=2))
+    world.env.reset(Reset(session=TOKEN, epoch=1, ended=Outcome(seed=4, ret=-1.0, success=False, seconds=3.0)))
+    assert world.env.latest() is None
+    assert [(e.seed, e.ret, e.success) for e in world.env.episodes] == [(4, -1.0, False)]
+    assert not world.env.execute(GO, 0) and world.env.execute(GO, 1)
+    # The safe call is for the world as it is now.
+    assert world.emit(1, "safe", epoch=0).epoch == 1
+
+
+def test_only_executed_calls_of_this_epoch_are_acknowledged() -> None:
+    world = World(acknowledges=True)
+    for tick, outcome in enumerate(("executed", "failed", "expired", "refused", "executed")):
+        world.emit(tick)
+        world.acknowledge(tick, outcome)
+    assert world.env.acknowledged() == [GO, GO]
+    assert world.env.acknowledged() == []
+    world.emit(5)
+    world.env.reset(Reset(session=TOKEN, epoch=1))
+    world.acknowledge(5)
+    assert world.env.acknowledged() == []
+    assert World().env.acknowledged() is None
+
+
+def test_acknowledging_twice_is_nothing_and_of_no_call_is_refused() -> None:
+    world = World(acknowledges=True)
+    world.emit(0)
+    world.acknowledge(0)
+    world.acknowledge(0)
+    with pytest.raises(WireError, match=r"executed\.tick 1"):
+        world.acknowledge(1)
+    assert world.env.acknowledged() == [GO]
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    world = World(acknowledges=True)
+    for tick in range(3 * REMEMBERED):
+        world.observe(tick)
+        seen = world.env.latest()
+        assert seen is not None
+        world.emit(tick, seq=seen.seq)
+    assert len(world.env._sent) <= REMEMBERED and len(world.env._seen) <= REMEMBERED
+    world.acknowledge(0)  # too old: nothing
+    assert world.env.acknowledged() == []
+
+
+def test_ticks_go_on_over_a_second_loop() -> None:
+    world = World()
+    world.emit(0)
+    world.emit(1)
+    world.env.close()
+    world.env.start("wall")
+    assert world.emit(0).tick == 2
+
+
+def test_an_instruction_is_told_when_it_changes() -> None:
+    world = World()
+    world.env.instruct("land")
+    assert world.sent == []
+    world.env.instruct("hover")
+    assert isinstance(world.sent[-1], Instruct) and world.sent[-1].instruction == "hover"
+
+
+def test_errors_of_a_tick_reach_whoever_listens() -> None:
+    heard: list[tuple[str, str, int | None]] = []
+    terms = RemoteTerms(TOKEN, ("go",))
+    env = RemoteEnvironment(
+        "remote", terms, lambda message: None, trouble=lambda cause, error, seq: heard.append((cause, error, seq))
+    )
+    env.emit(Emission(0, 0, -1, 0, "held", cause="decide", error="out of ideas"))
+    assert heard == [("decide", "out of ideas", None)]
+
+
+def test_look_is_data_and_text() -> None:
+    assert Look.of({"a": 1}, "seen").text == "seen"
+    assert Look.of(None, None) == {}

@@ -1,0 +1,151 @@
+"""`rtcontrol run --env remote`: a client of the wire as the environment of an ordinary run."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zmq
+from wire_peer import WirePeer
+
+from rtcontrol.bridges.wire.messages import Bye, CallMessage, Outcome, Reset
+
+ROOT = Path(__file__).resolve().parents[3]
+Start = Callable[..., tuple["subprocess.Popen[str]", str]]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Starts a run; gives its process and the endpoint on which it waits."""
+    made = []
+
+    def run(*arguments: str) -> tuple[subprocess.Popen[str], str]:
+        path = os.pathsep.join(p for p in (str(ROOT), os.environ.get("PYTHONPATH")) if p)
+        given = [
+            "--env",
+            "remote",
+            "--model",
+            "random",
+            "--host",
+            "inprocess",
+            "--no-live",
+            "--out",
+            str(tmp_path / "o"),
+        ]
+        process = subprocess.Popen(
+            [sys.executable, "-m", "rtcontrol", "run", *given, *arguments],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": path},
+        )
+        made.append(process)
+        assert process.stderr is not None
+        line = process.stderr.readline()
+        assert line.startswith("waiting for a client"), line + process.stderr.read()
+        return process, line.split()[-1]
+
+    yield run
+    for process in made:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def report(tmp_path: Path) -> dict[str, Any]:
+    told: dict[str, Any] = json.loads((tmp_path / "o" / "report.json").read_text())
+    return told
+
+
+def test_client_flies_episodes_until_they_are_done(start: Start, tmp_path: Path) -> None:
+    process, endpoint = start("--bind", "tcp://127.0.0.1:*", "--episodes", "2", "--hz", "50")
+    with WirePeer(endpoint) as peer:
+        welcome = peer.enter(pacing="client", hz=1.0)
+        assert welcome.hz == 50.0 and welcome.agent == "lander"
+        for epoch in (1, 2):
+            assert peer.ask().status == "fresh"
+            peer.send(Reset(session=peer.token, epoch=epoch, ended=Outcome(seed=epoch, ret=1.0, success=True)))
+            peer.epoch = epoch
+        peer.observe()
+        assert peer.expect(Bye).reason == "episodes"
+    assert process.wait(20) == 0
+    told = report(tmp_path)
+    assert told["ended_by"] == "episodes" and told["env"] == "remote" and told["agent"] == "lander"
+    assert [e["seed"] for e in told["outcome"]["episodes"]] == [1, 2]
+
+
+def test_lost_client_costs_misses_and_comes_back(start: Start, tmp_path: Path) -> None:
+    process, endpoint = start("--bind", "tcp://127.0.0.1:*", "--hz", "20", "--max-age-ms", "100", "--duration", "60")
+    with WirePeer(endpoint) as first:
+        token = first.enter().session
+        first.observe()
+        assert first.expect(CallMessage).status == "fresh"
+        second = WirePeer(endpoint)
+        second.hello()
+        assert second.refused().code == "busy"
+        second.close()
+    time.sleep(0.5)
+    with WirePeer(endpoint) as again:
+        assert again.enter(resume=token).resumed
+        again.seq = first.seq
+        again.observe()
+        call = again.expect(CallMessage, status="fresh")
+        assert call.tick >= 8
+        again.send(Bye(session=token))
+        assert process.wait(20) == 0
+    told = report(tmp_path)
+    assert told["ended_by"] == "client said bye"
+    assert told["misses_by_cause"]["stale_observation"] >= 5
+
+
+def test_run_dials_a_client_that_listens(start: Start, tmp_path: Path) -> None:
+    with WirePeer("tcp://127.0.0.1:*", bind=True) as peer:
+        endpoint = peer.socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        process, _ = start("--connect", endpoint)
+        peer.enter(pacing="client")
+        assert peer.ask().status == "fresh"
+        process.send_signal(signal.SIGTERM)
+        assert peer.expect(CallMessage, status="safe").call is not None
+        assert peer.expect(Bye).reason == "SIGTERM"
+        assert process.wait(20) == 143
+    assert report(tmp_path)["ended_by"] == "SIGTERM"
+
+
+def test_refused_hello_leaves_the_run_waiting(start: Start) -> None:
+    process, endpoint = start("--bind", "tcp://127.0.0.1:*", "--agent", "lander")
+    with WirePeer(endpoint) as peer:
+        peer.hello(agent="nobody")
+        assert peer.refused().code == "agent"
+        peer.enter()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 130
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--env", "lander", "--bind", "tcp://127.0.0.1:*"], "--env remote"),
+        (["--env", "remote", "--bind", "tcp://127.0.0.1:*", "--connect", "tcp://127.0.0.1:1"], "exclude"),
+        (["--env", "remote", "--bind", "nonsense"], "nonsense"),
+        (["--env", "remote", "--bind", "tcp://0.0.0.0:5999"], "keys"),
+    ],
+)
+def test_mistakes_are_told(tmp_path: Path, arguments: list[str], says: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "rtcontrol", "run", *arguments, "--out", str(tmp_path / "o")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert done.returncode == 2, done.stderr
+    assert says in done.stderr and "Traceback" not in done.stderr
+    assert not (tmp_path / "o").exists()
