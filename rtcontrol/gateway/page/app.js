@@ -35,6 +35,7 @@ let shown = ""; // the text of the call that the page shows
 
 const STATES = {
   connecting: "connecting",
+  opening: "connected, waking the model",
   live: "connected",
   waiting: "connection lost, trying again",
   refused: "refused",

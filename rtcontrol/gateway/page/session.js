@@ -14,7 +14,7 @@ export class Session {
    * `hello`: the fields beside protocol, client and stamps. `on`: { state(name, detail), welcome(message),
    * call(message, latencyMs), act(call), instruct(text), error(message) }, each optional. `act` is told what to execute
    * from now on; null: nothing is known to be safe, stop in your own way.
-   * States: connecting, live, waiting (for the next attempt), refused, closed.
+   * States: connecting, opening (until the welcome), live, waiting (for the next attempt), refused, closed.
    */
   constructor(url, hello, on = {}, { token = null, WebSocketClass = globalThis.WebSocket } = {}) {
     Object.assign(this, { url, hello, on, token, WebSocketClass });
@@ -77,6 +77,7 @@ export class Session {
     this.opened = false;
     socket.onopen = () => {
       this.opened = true;
+      this.#become("opening");
       this.#hello();
     };
     socket.onmessage = (event) => socket === this.socket && this.#receive(event.data);

@@ -106,6 +106,19 @@ def test_a_session_from_hello_to_bye(served: Served) -> None:
         assert isinstance(pong, Pong) and (pong.id, pong.t_ping_ns) == (7, 5)
 
 
+def test_metrics_tell_of_a_session_while_it_lives(served: Served) -> None:
+    with line(served) as client:
+        client.hello()
+        client.observe()
+        client.until(CallMessage)
+        text = served.get("metrics")
+        mine = [t for t in text.splitlines() if 'agent="lander"' in t and 'model="noop"' in t]
+        told = {t.split("{")[0] for t in mine}
+        assert told >= {f"rtcontrol_session_{n}_total" for n in ("ticks", "releases", "on_time", "misses", "null")}
+        assert 'rtcontrol_sessions{state="live"}' in text and "rtcontrol_websockets 1.0" in text
+        assert "rtcontrol_websocket_call_age_seconds_bucket" in text
+
+
 def test_a_client_paced_session_answers_every_observation(served: Served) -> None:
     with line(served) as client:
         client.hello(pacing="client")
