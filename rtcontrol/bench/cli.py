@@ -118,7 +118,7 @@ def wire(
     """Observation out to call in, over each transport, beside a bare echo of the same bytes and openpi's client.
 
     Client-paced, one client at a time, loopback, a 300-byte observation; servers in processes of their own. The ways
-    take turns in blocks of 50. openpi's client is measured where it is installed (`pip install --no-deps
+    take turns in blocks of 10. openpi's client is measured where it is installed (`pip install --no-deps
     openpi-client`).
 
     Examples:
@@ -141,7 +141,8 @@ def wire(
     table = Table("way", title=f"{trips} round trips each, {found['bytes']} bytes out")
     for column in ("p50 ms", "p99 ms", "p99.9 ms", "max ms", "p50 above echo"):
         table.add_column(column, justify="right")
-    for name, ms in figures.items():
+    for name in (way for way in WAYS if way in figures):
+        ms = figures[name]
         times = [f"{ms[p] or 0:.3f}" for p in ("p50", "p99", "p99_9", "max")]
         table.add_row(WAYS[name].format(model=model), *times, f"{(ms['p50'] or 0) - floor:+.3f}")
     console.print(table)

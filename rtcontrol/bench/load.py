@@ -11,9 +11,9 @@ from typing import Any
 import zmq
 
 from rtcontrol.bench.wire import TEXT, free_port, wait_for
-from rtcontrol.bench.wire_ways import Servers, dealer, hello
+from rtcontrol.bench.wire_ways import Servers, dealer, hello, pong
 from rtcontrol.bridges.wire import decode_msgpack, encode_msgpack
-from rtcontrol.bridges.wire.messages import CallMessage, Message, Observe, Ping, Pong, Welcome
+from rtcontrol.bridges.wire.messages import CallMessage, Message, Observe, Ping, Welcome
 from rtcontrol.models.errors import UserError
 
 
@@ -60,8 +60,7 @@ class Client:
             if message.cause is not None:
                 self.causes[message.cause] += 1
         elif isinstance(message, Ping):
-            pong = Pong(id=message.id, t_ping_ns=message.t_ns, t_received_ns=now, t_sent_ns=now)
-            self.socket.send_multipart(encode_msgpack(pong))
+            self.socket.send_multipart(encode_msgpack(pong(message)))
         elif message.type in ("error", "bye"):
             raise UserError(f"The server said {message}.", "Look at `rtcontrol serve` by hand.")
 

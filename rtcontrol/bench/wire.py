@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import socket
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from typing import Any
 
@@ -14,7 +16,7 @@ from rtcontrol.bridges.wire import encode_msgpack
 from rtcontrol.bridges.wire.messages import Welcome
 from rtcontrol.models.errors import UserError
 
-BLOCK = 50
+BLOCK = 10
 WARM_UP = 100
 START_S = 120.0
 TEXT = ("x 12 y 95 vx -3 vy -41 angle 2 spin 0 legs 0 " * 8)[:300]
@@ -59,18 +61,14 @@ def bench(trips: int, model: str, progress: Callable[[int], None]) -> dict[str, 
             servers.start(["-m", "rtcontrol.bench.wire_echo", "openpi", str(pi)])
         for port in (echo, *(p for pair in ports.values() for p in pair), *((pi,) if with_openpi else ())):
             wait_for(port, servers)
-        ways: dict[str, Way] = {"echo": Echo(f"tcp://127.0.0.1:{echo}", sample_bytes())}
+        makers: dict[str, Callable[[], Way]] = {"echo": lambda: Echo(f"tcp://127.0.0.1:{echo}", sample_bytes())}
         for name, (wire, http) in ports.items():
-            ways[f"{name}_zmq"] = ZeroMQ(f"tcp://127.0.0.1:{wire}", hello("lander"))
-            ways[f"{name}_ws"] = WebSocket(f"ws://127.0.0.1:{http}/ws", hello("lander"))
-            if name == "model":
-                ways["model_http"] = HTTP(f"http://127.0.0.1:{http}", tools, told)
+            makers[f"{name}_zmq"] = lambda at=wire: ZeroMQ(f"tcp://127.0.0.1:{at}", hello("lander"))
+            makers[f"{name}_ws"] = lambda at=http: WebSocket(f"ws://127.0.0.1:{at}/ws", hello("lander"))
+        makers["model_http"] = lambda: HTTP(f"http://127.0.0.1:{ports['model'][1]}", tools, told)
         if with_openpi:
-            ways["openpi_echo"] = OpenPI(pi)
-        for way in ways.values():
-            stack.callback(way.close)
-            for _ in range(WARM_UP):
-                way.trip(TEXT)
+            makers["openpi_echo"] = lambda: OpenPI(pi)
+        ways = open_all(makers, stack)
         ms = {name: [] for name in ways}
         while len(ms["echo"]) < trips:
             for name, way in ways.items():
@@ -80,6 +78,33 @@ def bench(trips: int, model: str, progress: Callable[[int], None]) -> dict[str, 
             progress(BLOCK)
             servers.check()
     return {"ms": ms, "bytes": len(sample_bytes()), "observation_bytes": len(TEXT)}
+
+
+def open_all(makers: dict[str, Callable[[], Way]], stack: ExitStack) -> dict[str, Way]:
+    """Open and warm up all ways at once: a session that says nothing until the slowest is open would be parked."""
+    opened: dict[str, Way] = {}
+    everyone = threading.Event()
+
+    def open_one(name: str) -> None:
+        way = makers[name]()
+        for _ in range(WARM_UP):
+            way.trip(TEXT)
+        opened[name] = way
+        while not everyone.wait(0.5):
+            way.trip(TEXT)
+
+    with ThreadPoolExecutor(len(makers)) as threads:
+        tasks = [threads.submit(open_one, name) for name in makers]
+        try:
+            while len(opened) < len(makers) and not any(task.done() for task in tasks):
+                time.sleep(0.1)
+        finally:
+            everyone.set()
+        for task in tasks:
+            task.result()
+    for way in opened.values():
+        stack.callback(way.close)
+    return {name: opened[name] for name in makers}
 
 
 def _timed(way: Way) -> float:

@@ -8,7 +8,17 @@ from typing import Any, Protocol, Self
 import zmq
 
 from rtcontrol.bridges.wire import PROTOCOL, decode_json, decode_msgpack, encode_json, encode_msgpack
-from rtcontrol.bridges.wire.messages import CallMessage, ErrorMessage, Hello, Message, Observe, Program, Welcome
+from rtcontrol.bridges.wire.messages import (
+    CallMessage,
+    ErrorMessage,
+    Hello,
+    Message,
+    Observe,
+    Ping,
+    Pong,
+    Program,
+    Welcome,
+)
 from rtcontrol.models.errors import UserError
 
 TIMEOUT_MS = 30_000
@@ -27,6 +37,12 @@ def hello(agent: str, **options: Any) -> Hello:
     client = Program(name="bench", language="python")
     named = {"pacing": "client", **options}
     return Hello(protocol=list(PROTOCOL), client=client, t_client_ns=time.monotonic_ns(), agent=agent, **named)
+
+
+def pong(ping: Ping) -> Pong:
+    """The answer that keeps a session alive while it is opened."""
+    now = time.monotonic_ns()
+    return Pong(id=ping.id, t_ping_ns=ping.t_ns, t_received_ns=now, t_sent_ns=now)
 
 
 class Session:
@@ -78,7 +94,9 @@ class ZeroMQ:
             pass
 
     def _receive(self) -> Message:
-        return decode_msgpack(self._socket.recv_multipart())
+        while isinstance(message := decode_msgpack(self._socket.recv_multipart()), Ping):
+            self._socket.send_multipart(encode_msgpack(pong(message)))
+        return message
 
     def close(self) -> None:
         self._socket.close(0)
@@ -100,7 +118,9 @@ class WebSocket:
             pass
 
     def _receive(self) -> Message:
-        return decode_json(self._socket.recv(TIMEOUT_MS / 1e3))
+        while isinstance(message := decode_json(self._socket.recv(TIMEOUT_MS / 1e3)), Ping):
+            self._socket.send(encode_json(pong(message)))
+        return message
 
     def close(self) -> None:
         self._socket.close()
