@@ -114,7 +114,9 @@ def test_metrics_tell_of_a_session_while_it_lives(served: Served) -> None:
         text = served.get("metrics")
         mine = [t for t in text.splitlines() if 'agent="lander"' in t and 'model="noop"' in t]
         told = {t.split("{")[0] for t in mine}
-        assert told >= {f"rtcontrol_session_{n}_total" for n in ("ticks", "releases", "on_time", "misses", "null")}
+        assert told >= {
+            f"rtcontrol_session_{n}_total" for n in ("ticks", "releases", "on_time", "skipped_releases", "null")
+        }
         assert 'rtcontrol_sessions{state="live"}' in text and "rtcontrol_websockets 1.0" in text
         assert "rtcontrol_websocket_call_age_seconds_bucket" in text
 
