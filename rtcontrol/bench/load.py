@@ -46,7 +46,7 @@ class Client:
         self.socket.send_multipart(encode_msgpack(seen))
 
     def receive(self) -> None:
-        while self.socket.getsockopt(zmq.EVENTS) & zmq.POLLIN:
+        while int(self.socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
             self._take(decode_msgpack(self.socket.recv_multipart()))
 
     def _take(self, message: Message) -> None:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
+from functools import partial
 from typing import Any
 
 from rtcontrol.bench.wire_ways import HTTP, Echo, OpenPI, Servers, Session, Way, WebSocket, ZeroMQ, hello
@@ -61,13 +62,13 @@ def bench(trips: int, model: str, progress: Callable[[int], None]) -> dict[str, 
             servers.start(["-m", "rtcontrol.bench.wire_echo", "openpi", str(pi)])
         for port in (echo, *(p for pair in ports.values() for p in pair), *((pi,) if with_openpi else ())):
             wait_for(port, servers)
-        makers: dict[str, Callable[[], Way]] = {"echo": lambda: Echo(f"tcp://127.0.0.1:{echo}", sample_bytes())}
+        makers: dict[str, Callable[[], Way]] = {"echo": partial(Echo, f"tcp://127.0.0.1:{echo}", sample_bytes())}
         for name, (wire, http) in ports.items():
-            makers[f"{name}_zmq"] = lambda at=wire: ZeroMQ(f"tcp://127.0.0.1:{at}", hello("lander"))
-            makers[f"{name}_ws"] = lambda at=http: WebSocket(f"ws://127.0.0.1:{at}/ws", hello("lander"))
-        makers["model_http"] = lambda: HTTP(f"http://127.0.0.1:{ports['model'][1]}", tools, told)
+            makers[f"{name}_zmq"] = partial(ZeroMQ, f"tcp://127.0.0.1:{wire}", hello("lander"))
+            makers[f"{name}_ws"] = partial(WebSocket, f"ws://127.0.0.1:{http}/ws", hello("lander"))
+        makers["model_http"] = partial(HTTP, f"http://127.0.0.1:{ports['model'][1]}", tools, told)
         if with_openpi:
-            makers["openpi_echo"] = lambda: OpenPI(pi)
+            makers["openpi_echo"] = partial(OpenPI, pi)
         ways = open_all(makers, stack)
         ms = {name: [] for name in ways}
         while len(ms["echo"]) < trips:

@@ -9,7 +9,7 @@ def zeromq(port: int) -> None:
     """A bare ROUTER that sends back what comes."""
     import zmq
 
-    router = zmq.Context.instance().socket(zmq.ROUTER)
+    router: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.ROUTER)
     router.bind(f"tcp://127.0.0.1:{port}")
     while True:
         router.send_multipart(router.recv_multipart())
