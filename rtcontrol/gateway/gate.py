@@ -196,7 +196,8 @@ def _token(scope: Scope, headers: dict[str, str]) -> str | None:
 def _headers(scope: Scope, foreign: str | None) -> list[tuple[bytes, bytes]]:
     static = scope["path"].startswith("/static/")
     # Pages of the user's own have inline scripts; ours have none.
-    policy = {} if static else {"content-security-policy": PAGE_POLICY}
+    # A page that was installed anew must not meet yesterday's modules.
+    policy = {} if static else {"content-security-policy": PAGE_POLICY, "cache-control": "no-cache"}
     return _encode({**HEADERS, **policy, **({} if foreign is None else _cors(foreign))})
 
 

@@ -60,6 +60,10 @@ class NamedTool(BaseModel):
     function: NamedFunction
 
 
+class ResponseFormat(BaseModel):
+    type: str
+
+
 class ChatRequest(BaseModel):
     model: str
     messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=256)]
@@ -68,6 +72,7 @@ class ChatRequest(BaseModel):
     stream: bool | None = False
     stream_options: StreamOptions | None = None
     n: int | None = 1
+    response_format: ResponseFormat | None = None
     environment: list[str] | None = None
 
     def instruction(self) -> str:
@@ -94,6 +99,9 @@ class ChatRequest(BaseModel):
             raise Refusal(
                 400, "unsupported", "tool_choice is none.", "This server writes no prose: use auto or required."
             )
+        if self.response_format is not None and self.response_format.type != "text":
+            what = f"response_format is {self.response_format.type[:40]!r}."
+            raise Refusal(400, "unsupported", what, "Describe the answer as a tool: its arguments follow their schema.")
         if isinstance(self.tool_choice, str):
             return self.tools
         name = self.tool_choice.function.name

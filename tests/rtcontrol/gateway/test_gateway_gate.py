@@ -128,6 +128,17 @@ def test_other_machines_addresses_need_the_token_and_a_bind_beyond_loopback_too(
     assert httpx.get(f"http://127.0.0.1:{port}/", headers=named).status_code == 200
 
 
+def test_the_other_loopback_is_loopback_too(serve: Serve) -> None:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    six = serve(host="::1", model="noop")
+    assert six.url.startswith("http://[::1]:")
+    assert six.post("v1/function_call", CALL, headers={"origin": six.url.rstrip("/")}).status_code == 200
+    assert handshake(six) == 101
+
+
 def test_the_token_is_never_logged(guarded: Served, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "rtcontrol")
     assert handshake(guarded, origin=SITE, query=f"?token={TOKEN}") == 101
