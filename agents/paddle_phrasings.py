@@ -17,6 +17,15 @@ from rtcontrol.agents.phrasing import Grammar
 
 PER_GOAL = 60
 CANONICAL_SHARE = 0.1
+WEIGHTS: dict[Kind, float] = {
+    "return": 0.2,
+    "miss": 0.15,
+    "up": 0.17,
+    "down": 0.17,
+    "top": 0.08,
+    "bottom": 0.08,
+    "mirror": 0.15,
+}
 _DIRECTION = re.compile(r"<\w+>")
 _TEMPLATES: dict[str, dict[str, tuple[str, ...]]] = {
     "train": {
@@ -39,8 +48,8 @@ _GRAMMAR = Grammar({name.strip("<>"): values for name, values in t.SLOTS.items()
 
 
 def sample_goal(rng: random.Random) -> Goal:
-    """A random goal, each as likely as the others."""
-    return Goal(rng.choice(KINDS))
+    """A random goal; those that hang on the ball, which are harder, come up more often."""
+    return Goal(rng.choices(tuple(WEIGHTS), tuple(WEIGHTS.values()))[0])
 
 
 def training_instruction(rng: random.Random, goal: Goal) -> str:

@@ -1,59 +1,60 @@
-"""How well something flies: many lockstep episodes at once under one batched policy, with the floors beside it."""
+"""How well a skill is mastered: many lockstep episodes at once under one batched policy, with the floors beside it."""
 
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rtcontrol.agents.lander import observe, read_back
-from rtcontrol.agents.lander_goal import Goal, recognise
 from rtcontrol.envs.base import Episode
-from rtcontrol.envs.lander import Lander
-from rtcontrol.envs.lander_expert import MAIN_LEVELS, SIDE_LEVELS, expert
-from rtcontrol.envs.rollout import Policy
+from rtcontrol.envs.learning import Policy
+from rtcontrol.envs.skill import Skill, Task
 from rtcontrol.envs.stepping import StepCarry
 from rtcontrol.models.call import Call
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One episode to fly: what is told, what is judged, and the seed."""
+    """One episode to play: what is told, what is judged, and the seed."""
 
     instruction: str
-    goal: Goal
+    goal: Task
     seed: int
 
 
-def cases(goal: Goal, seeds: Iterable[int], instruction: str | None = None) -> list[Case]:
+def cases(goal: Task, seeds: Iterable[int], instruction: str | None = None) -> list[Case]:
     """The same goal on many seeds, told canonically or as `instruction` (told right, judged left, for instance)."""
     told = goal.text() if instruction is None else instruction
     return [Case(told, goal, seed) for seed in seeds]
 
 
 def evaluate(
-    policy: Policy, episodes: Sequence[Case], hz: float = 16.0, parallel: int = 32, delay_steps: int = 0
+    skill: Skill,
+    policy: Policy,
+    episodes: Sequence[Case],
+    hz: float = 16.0,
+    parallel: int = 32,
+    delay_steps: int = 0,
 ) -> list[Episode]:
-    """Fly every case in lockstep and return its episode, in the order of the cases.
+    """Play every case in lockstep and return its episode, in the order of the cases.
 
-    `parallel` landers fly at once and ask `policy` together at each tick; a call acts `delay_steps` physics steps
-    (0 to 2) after its observation. An episode depends on its case and the policy's answers only, not on `parallel`.
+    `parallel` worlds run at once and ask `policy` together at each tick; a call acts `delay_steps` physics steps
+    after its observation. An episode depends on its case and the policy's answers only, not on `parallel`.
     """
     waiting = iter(enumerate(episodes))
     done: dict[int, Episode] = {}
     period_ns = round(1e9 / hz)
     active: list[_Seat] = []
-    for seat in (_Seat() for _ in range(min(parallel, len(episodes)))):
+    for seat in (_Seat(skill) for _ in range(min(parallel, len(episodes)))):
         index, case = next(waiting)
         seat.take(index, case)
         active.append(seat)
     while active:
-        calls = policy([(seat.case.instruction, observe(seat.sim.observe())) for seat in active])
+        calls = policy([(seat.case.instruction, skill.observe(seat.sim.observe())) for seat in active])
         still: list[_Seat] = []
         for seat, call in zip(active, calls, strict=True):
-            episode = seat.fly(call, period_ns, delay_steps)
+            episode = seat.play(call, period_ns, delay_steps)
             if episode is not None:
                 done[seat.index] = episode
                 following = next(waiting, None)
@@ -66,10 +67,10 @@ def evaluate(
 
 
 class _Seat:
-    """One lander that flies case after case."""
+    """One world that plays case after case."""
 
-    def __init__(self) -> None:
-        self.sim = Lander()
+    def __init__(self, skill: Skill) -> None:
+        self.sim = skill.make()
         self._carry = StepCarry(self.sim.step_s)
 
     def take(self, index: int, case: Case) -> None:
@@ -78,39 +79,12 @@ class _Seat:
         self.sim.reset(case.seed)
         self._carry.reset()
 
-    def fly(self, call: Call, period_ns: int, delay_steps: int) -> Episode | None:
+    def play(self, call: Call, period_ns: int, delay_steps: int) -> Episode | None:
         for step in range(self._carry.steps(period_ns)):
             if step == delay_steps:
-                self.sim.engines(**call.arguments)
+                self.sim.bindings[call.name](**call.arguments)
             self.sim.step()
         return self.sim.outcome()
-
-
-def expert_policy(situations: Sequence[tuple[str, str]]) -> list[Call]:
-    """The scripted expert on exactly what a model sees; ValueError for an instruction that names no goal plainly."""
-    calls = []
-    for instruction, observation in situations:
-        goal = recognise(instruction)
-        if goal is None:
-            raise ValueError(f"the expert does not know what {instruction!r} asks for")
-        calls.append(expert(read_back(observation), goal))
-    return calls
-
-
-def no_op_policy(situations: Sequence[tuple[str, str]]) -> list[Call]:
-    """Engines off, whatever happens."""
-    return [Call("engines", {"main": 0, "side": 0})] * len(situations)
-
-
-class RandomPolicy:
-    """A uniformly random call at every tick."""
-
-    def __init__(self, seed: int = 0) -> None:
-        self._rng = random.Random(seed)
-
-    def __call__(self, situations: Sequence[tuple[str, str]]) -> list[Call]:
-        rng = self._rng
-        return [Call("engines", {"main": rng.choice(MAIN_LEVELS), "side": rng.choice(SIDE_LEVELS)}) for _ in situations]
 
 
 def wilson(successes: int, count: int, z: float = 1.96) -> tuple[float, float]:

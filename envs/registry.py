@@ -9,16 +9,19 @@ from typing import Any
 
 from rtcontrol.envs.base import Environment
 from rtcontrol.envs.paced import PacedEnvironment
+from rtcontrol.envs.skill import Skill
 from rtcontrol.models.errors import UserError
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A known environment: one sentence, the agent that flies it by default, and how it is made."""
+    """A known environment: one sentence, the agent that flies it by default, how it is made, and its skill (goals and
+    scripted expert) where it has one."""
 
     description: str
     agent: str
     make: Callable[..., Environment]
+    skill: Callable[[], Skill] | None = None
 
 
 def _lander(goal: str | None = None) -> Environment:
@@ -32,10 +35,22 @@ def _lander(goal: str | None = None) -> Environment:
     return PacedEnvironment("lander", Lander(goal))
 
 
+def _lander_skill() -> Skill:
+    from rtcontrol.envs.lander_skill import SKILL
+
+    return SKILL
+
+
 def _paddle(goal: str | None = None) -> Environment:
     from rtcontrol.envs.paddle_game import PaddleGame
 
     return PacedEnvironment("paddle", PaddleGame(goal))
+
+
+def _paddle_skill() -> Skill:
+    from rtcontrol.envs.paddle_skill import SKILL
+
+    return SKILL
 
 
 ENTRIES: dict[str, Entry] = {
@@ -43,11 +58,13 @@ ENTRIES: dict[str, Entry] = {
         "Gymnasium's continuous LunarLander, 50 physics steps a second; land, or hover, where you are told.",
         "lander",
         _lander,
+        _lander_skill,
     ),
     "paddle": Entry(
         "A paddle game, 60 physics steps a second, against a scripted person; return, miss, aim, stay or mirror.",
         "paddle",
         _paddle,
+        _paddle_skill,
     ),
 }
 
@@ -55,6 +72,12 @@ ENTRIES: dict[str, Entry] = {
 def known() -> dict[str, Entry]:
     """All environments by name, in order."""
     return dict(sorted(ENTRIES.items()))
+
+
+def skill(name: str) -> Skill | None:
+    """The skill of the environment called `name`; None for one that has none, or that is not bundled."""
+    entry = ENTRIES.get(name)
+    return None if entry is None or entry.skill is None else entry.skill()
 
 
 def make(name: str, **options: Any) -> Environment:

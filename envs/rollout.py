@@ -1,34 +1,20 @@
-"""Flights to learn from: disturbed rollouts of the expert, and of a model under the expert's eye (DAgger).
-
-S. Ross, G. Gordon, D. Bagnell: A Reduction of Imitation Learning and Structured Prediction to No-Regret Online
-Learning (AISTATS 2011): the learner visits the states, the expert labels them.
-"""
+"""The lander's flights to learn from: disturbed rollouts of the expert, and of a model under the expert's eye."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from rtcontrol.agents.lander import observe, read_back
 from rtcontrol.agents.lander_goal import Goal, Kind
 from rtcontrol.agents.lander_phrasings import DEFAULT_WEIGHTS, sample_goal, training_instruction
 from rtcontrol.envs.lander import Lander
-from rtcontrol.envs.lander_expert import MAIN_LEVELS, SIDE_LEVELS, expert
+from rtcontrol.envs.lander_expert import expert
+from rtcontrol.envs.lander_skill import random_call
+from rtcontrol.envs.learning import Policy, Row, interleave
 from rtcontrol.envs.stepping import StepCarry
 from rtcontrol.models.call import Call
-
-Policy = Callable[[Sequence[tuple[str, str]]], Sequence[Call]]
-"""(instruction, observation text) of many landers in lock step -> one call each."""
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One demonstration: what the model would see, and what the expert would call."""
-
-    instruction: str
-    observation: str
-    call: Call
 
 
 @dataclass(frozen=True)
@@ -67,18 +53,7 @@ def demonstrations(
     """
     balance = _Balance(options.weights)
     flights = [_Flight(random.Random(f"{seed} {index}"), options, balance) for index in range(parallel)]
-    while True:
-        rows = [flight.look() for flight in flights]
-        calls = [row.call for row in rows]
-        if policy is not None:
-            own = policy([(row.instruction, row.observation) for row in rows])
-            calls = [
-                mine if flight.rng.random() < beta else its
-                for flight, mine, its in zip(flights, calls, own, strict=True)
-            ]
-        yield from rows
-        for flight, call in zip(flights, calls, strict=True):
-            flight.fly(call)
+    yield from interleave(flights, policy, beta)
 
 
 class _Balance:
@@ -130,14 +105,14 @@ class _Flight:
         # The label follows from the text alone: nothing is asked of the learner that it cannot see.
         return Row(self._instruction, text, expert(read_back(text), self._goal))
 
-    def fly(self, call: Call) -> None:
+    def act(self, call: Call) -> None:
         """One tick: the call or a random one, at once or a physics step late."""
         rng, sim = self.rng, self._sim
         if self._burst == 0 and rng.random() < self._noise:
             self._burst = rng.randint(1, 4)
         if self._burst:
             self._burst -= 1
-            call = _random_call(rng)
+            call = random_call(rng)
         late = rng.random() < self._late
         if not late:
             sim.engines(**call.arguments)
@@ -185,10 +160,6 @@ class _Flight:
             self._aim()
         elif rng.random() < options.rephrase:
             self._instruction = training_instruction(rng, self._goal)
-
-
-def _random_call(rng: random.Random) -> Call:
-    return Call("engines", {"main": rng.choice(MAIN_LEVELS), "side": rng.choice(SIDE_LEVELS)})
 
 
 def _scatter(rng: random.Random, sim: Lander) -> None:

@@ -9,6 +9,7 @@ import inspect
 import pkgutil
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -56,7 +57,9 @@ def environment(name: str, goal: str | None) -> Environment:
         from rtcontrol.envs.paced import PacedEnvironment
 
         if goal is not None:
-            raise UserError("--goal is the lander's.", "Tell your own environment what to do with --instruct.")
+            raise UserError(
+                "--goal is for bundled environments.", "Tell your own environment what to do with --instruct."
+            )
         return PacedEnvironment(Path(name).stem, _simulation(name))
     from rtcontrol.envs import registry
 
@@ -141,21 +144,24 @@ def default_agent(env: str) -> str:
     return entry.agent
 
 
-def goal_text(goal: str) -> str:
-    """The canonical instruction of one of the lander's goals."""
-    from rtcontrol.agents.lander_goal import recognise
+def goal_text(goal: str, env: str = "lander") -> str:
+    """The canonical instruction of one of the environment's goals; `goal` itself where it names none."""
+    from rtcontrol.envs import registry
 
-    named = recognise(goal)
-    return goal if named is None else named.text()
-
-
-def _lander_expert(request: DecisionRequest) -> Call:
-    from rtcontrol.envs.evaluate import expert_policy
-
-    return expert_policy([(request.instruction, request.observation)])[0]
+    skill = registry.skill(env)
+    named = None if skill is None else skill.recognise(goal)
+    return goal if named is None else str(named.text())
 
 
-EXPERTS: dict[str, Callable[[DecisionRequest], Call]] = {"lander": _lander_expert}
+def _expert(name: str, request: DecisionRequest) -> Call:
+    from rtcontrol.envs import registry
+
+    skill = registry.skill(name)
+    assert skill is not None, "only environments with a skill are listed"
+    return skill.expert_policy([(request.instruction, request.observation)])[0]
+
+
+EXPERTS: dict[str, Callable[[DecisionRequest], Call]] = {name: partial(_expert, name) for name in ("lander", "paddle")}
 
 
 def decider(config: RunConfig, chosen: Agent, model: str) -> DeciderSource:

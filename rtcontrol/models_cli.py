@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -14,8 +15,11 @@ from rich.table import Table
 from rtcontrol.bench.cli import check_writable
 from rtcontrol.models.errors import UserError
 
+if TYPE_CHECKING:
+    from rtcontrol.recipes.imitation import Recipe
+
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Train, inspect and adopt controller models.")
-RECIPES = ("lander",)
+RECIPES = ("lander", "paddle")
 
 
 @app.command()
@@ -38,13 +42,10 @@ def train(
     """
     import torch
 
-    from rtcontrol.recipes import lander
-
-    if recipe not in RECIPES:
-        raise UserError(f"Unknown recipe {recipe!r}.", f"Choose one of: {', '.join(RECIPES)}.")
+    chosen = _recipe(recipe)
     if threads:
         torch.set_num_threads(threads)
-    config = replace(lander.CONFIG, seed=seed, samples=samples or lander.CONFIG.samples)
+    config = replace(chosen.config, seed=seed, samples=samples or chosen.config.samples)
     folder = out or Path("runs") / f"train-{recipe}"
     check_writable(folder / "log.jsonl")
     columns = (
@@ -61,33 +62,41 @@ def train(
             fields = {"loss": line["loss"], "accuracy": line["accuracy"], "speed": line["samples_per_s"]}
             bar.update(task, completed=line["samples"], **fields)
 
-        checkpoint = lander.train(folder, config, progress)
-    print(f"Checkpoint: {checkpoint}\nFly it: rtcontrol run --env lander --model {checkpoint}")
+        checkpoint = chosen.train(folder, config, progress)
+    print(f"Checkpoint: {checkpoint}\nFly it: rtcontrol run --env {recipe} --model {checkpoint}")
 
 
 @app.command()
 def score(
     model: Annotated[str, typer.Argument(help="Bundled name or checkpoint folder.")] = "lander",
-    seeds: Annotated[int, typer.Option(min=1, help="Flights a goal.")] = 100,
+    seeds: Annotated[int, typer.Option(min=1, help="Episodes a goal.")] = 100,
+    recipe: Annotated[
+        str | None,
+        typer.Option(help=f"What it was trained on: {', '.join(RECIPES)}. (default: MODEL, or lander)"),
+    ] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write every figure here.")] = None,
 ) -> None:
-    """Fly a lander model in lockstep on seeds it was not trained on: by goal and by phrasing, beside the expert.
+    """Fly a model in lockstep on seeds it was not trained on: by goal and by phrasing, beside its recipe's expert.
 
-    Example: rtcontrol models score lander --seeds 20 --json scores.json
+    Examples:
+
+      rtcontrol models score lander --seeds 20 --json scores.json
+
+      rtcontrol models score runs/train-paddle/checkpoint --recipe paddle
     """
     import json
 
-    from rtcontrol.agents.lander import agent
     from rtcontrol.models.decider import DeciderSpec
-    from rtcontrol.recipes import lander_score
+    from rtcontrol.recipes.score import Trial, model_policy
 
     check_writable(json_file)
+    title = recipe or (model if model in RECIPES else "lander")
+    agent = _recipe(title).agent
+    trial: Trial = importlib.import_module(f"rtcontrol.recipes.{title}_score").TRIAL
     decider = DeciderSpec(model, tuple(agent.tools.openai()), history=agent.history).build()
     console = Console()
     with console.status("flying") as status:
-        found = lander_score.score(
-            lander_score.model_policy(decider), seeds, lambda what: status.update(f"flying: {what}")
-        )
+        found = trial.score(model_policy(decider), seeds, lambda what: status.update(f"flying: {what}"))
     goals = Table("told", "flown by", "successes", "Wilson 95 %", "ends")
     for told, entry in found["goals"].items():
         for flyer, s in entry.items():
@@ -146,6 +155,13 @@ def adopt(
     from rtcontrol.models.adopt import adopt as write
 
     print(f"Template: {write(checkpoint, template_from, out)}")
+
+
+def _recipe(name: str) -> Recipe:
+    if name not in RECIPES:
+        raise UserError(f"Unknown recipe {name!r}.", f"Choose one of: {', '.join(RECIPES)}.")
+    found: Recipe = importlib.import_module(f"rtcontrol.recipes.{name}").RECIPE
+    return found
 
 
 def _parameters(folder: Path) -> int:

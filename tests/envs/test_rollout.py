@@ -10,16 +10,9 @@ import pytest
 
 from rtcontrol.agents.lander import agent, read_back
 from rtcontrol.agents.lander_goal import Goal, recognise
-from rtcontrol.envs.evaluate import (
-    RandomPolicy,
-    cases,
-    evaluate,
-    expert_policy,
-    no_op_policy,
-    summary,
-    wilson,
-)
+from rtcontrol.envs.evaluate import cases, evaluate, summary, wilson
 from rtcontrol.envs.lander_expert import MAIN_LEVELS, SIDE_LEVELS, expert
+from rtcontrol.envs.lander_skill import SKILL
 from rtcontrol.envs.rollout import demonstrations
 from rtcontrol.models.call import Call
 
@@ -29,28 +22,30 @@ GOALS = [Goal("land"), Goal("left"), Goal("right"), Goal("hover", 0.0, 0.7), Goa
 @pytest.mark.parametrize("goal", GOALS, ids=str)
 @pytest.mark.parametrize("delay_steps", [0, 1])
 def test_the_expert_does_what_it_is_told(goal: Goal, delay_steps: int) -> None:
-    episodes = evaluate(expert_policy, cases(goal, range(10)), delay_steps=delay_steps)
+    episodes = evaluate(SKILL, SKILL.expert_policy, cases(goal, range(10)), delay_steps=delay_steps)
     assert sum(bool(episode.success) for episode in episodes) >= 9
 
 
 def test_doing_nothing_and_random_calls_fail() -> None:
-    for policy in (no_op_policy, RandomPolicy(1)):
-        assert summary(evaluate(policy, cases(Goal("land"), range(5))))["successes"] == 0
+    for policy in (SKILL.no_op_policy, SKILL.random_policy(1)):
+        assert summary(evaluate(SKILL, policy, cases(Goal("land"), range(5))))["successes"] == 0
 
 
 def test_told_right_judged_left_fails() -> None:
-    episodes = evaluate(expert_policy, cases(Goal("left"), range(5), "land on the right side of the pad"))
+    episodes = evaluate(SKILL, SKILL.expert_policy, cases(Goal("left"), range(5), "land on the right side of the pad"))
     assert not any(episode.success for episode in episodes)
 
 
 def test_an_episode_does_not_depend_on_how_many_fly_at_once() -> None:
     told = cases(Goal("land"), range(6))
-    assert evaluate(expert_policy, told, parallel=6) == evaluate(expert_policy, told, parallel=2)
+    assert evaluate(SKILL, SKILL.expert_policy, told, parallel=6) == evaluate(
+        SKILL, SKILL.expert_policy, told, parallel=2
+    )
 
 
 def test_the_expert_refuses_an_instruction_it_cannot_read() -> None:
     with pytest.raises(ValueError, match="make tea"):
-        evaluate(expert_policy, cases(Goal("land"), [0], "make tea"))
+        evaluate(SKILL, SKILL.expert_policy, cases(Goal("land"), [0], "make tea"))
 
 
 def test_rows_show_legal_calls_that_follow_from_what_the_row_shows() -> None:

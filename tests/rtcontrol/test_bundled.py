@@ -14,9 +14,10 @@ from rtcontrol.bench.decide import bench_schema
 from rtcontrol.bench.situations import observations, schemas
 from rtcontrol.cli import main
 from rtcontrol.envs.evaluate import cases, evaluate, summary
+from rtcontrol.envs.lander_skill import SKILL
 from rtcontrol.models.checkpoint import resolve
 from rtcontrol.models.decider import DeciderSpec, STDecider
-from rtcontrol.recipes.lander_score import model_policy
+from rtcontrol.recipes.score import model_policy
 
 UNSEEN = range(5000, 5008)
 
@@ -46,13 +47,13 @@ def test_bundled_model_decides_in_one_pass_over_few_tokens(decider: STDecider) -
     "goal", [Goal("land"), Goal("hover", 0.0, 0.7), Goal("left"), Goal("hover", -0.2, 0.8)], ids=str
 )
 def test_bundled_model_flies_seeds_it_was_not_trained_on(decider: STDecider, goal: Goal) -> None:
-    flown = summary(evaluate(model_policy(decider), cases(goal, UNSEEN)))
+    flown = summary(evaluate(SKILL, model_policy(decider), cases(goal, UNSEEN)))
     assert flown["successes"] >= 6, flown
 
 
 def test_bundled_model_told_the_opposite_side_misses_the_judged_one(decider: STDecider) -> None:
     told = cases(Goal("left"), UNSEEN, Goal("right").text())
-    assert summary(evaluate(model_policy(decider), told))["successes"] <= 1
+    assert summary(evaluate(SKILL, model_policy(decider), told))["successes"] <= 1
 
 
 @pytest.mark.parametrize("name", ["bundled", "long"])

@@ -1,0 +1,75 @@
+"""What the recipes share: imitation of a scripted expert on disturbed episodes, then DAgger on the model's own."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from rtcontrol.agents.agent import Agent
+from rtcontrol.envs.learning import Row as Demonstration
+from rtcontrol.models.plan import compile_plan
+from rtcontrol.models.prompt import COMPACT, PromptTemplate, tools_text
+from rtcontrol.models.tokenizer import STTokenizer
+from rtcontrol.models.train.export import export
+from rtcontrol.models.train.policy import TreePolicy
+from rtcontrol.models.train.rows import Row, RowEncoder
+from rtcontrol.models.train.scratch import ModelShape, new_model
+from rtcontrol.models.train.trainer import Progress, TrainConfig, Trainer
+from rtcontrol.models.train.vocabulary import build_tokenizer, number_words
+
+CALL_SHAPE = '{"name": "", "arguments": {}}'
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One skill's recipe.
+
+    `texts` are what the tokenizer knows word by word, beside tools and numbers. `demonstrations` takes (seed,
+    parallel, policy=, beta=). Chunks of `chunk` samples come from `parallel` worlds each; from `dagger_from` of the
+    samples on, every `dagger_every`-th chunk is the model's own, `beta` of its ticks the expert's.
+    """
+
+    agent: Agent
+    texts: tuple[str, ...]
+    demonstrations: Callable[..., Iterator[Demonstration]]
+    config: TrainConfig
+    shape: ModelShape = field(default_factory=ModelShape)
+    chunk: int = 16_384
+    parallel: int = 64
+    dagger_from: float = 0.3
+    dagger_every: int = 2
+    beta: float = 0.3
+
+    def build(self, seed: int) -> tuple[Any, Tokenizer, RowEncoder]:
+        """A new model, its tokenizer and the row encoder."""
+        tools = self.agent.tools.schemas
+        tokenizer = build_tokenizer([tools_text(tools), *self.texts, CALL_SHAPE], number_words())
+        wrapped = STTokenizer(tokenizer)
+        template = PromptTemplate(COMPACT, wrapped, "the compact profile")
+        plan = compile_plan(tools, wrapped, self.agent.allow_null, template.overflow)
+        return new_model(self.shape, tokenizer, seed), tokenizer, RowEncoder(template, wrapped, plan)
+
+    def train(self, out: Path, config: TrainConfig, progress: Progress | None = None) -> Path:
+        """Train (or go on with the run in `out`) and export to `out/checkpoint`; returns that folder."""
+        model, tokenizer, encoder = self.build(config.seed)
+        policy = TreePolicy(model, encoder)
+
+        def source(chunk: int) -> Sequence[Row]:
+            dagger = chunk * self.chunk >= self.dagger_from * config.samples and chunk % self.dagger_every == 1
+            shown = self.demonstrations(
+                config.seed * 1_000_003 + chunk,
+                self.parallel,
+                policy=policy if dagger else None,
+                beta=self.beta if dagger else 0.0,
+            )
+            count = min(self.chunk, config.samples)
+            return [Row(r.instruction, r.observation, r.call) for r in itertools.islice(shown, count)]
+
+        Trainer(model, encoder, source, config, out).run(progress)
+        export(model, tokenizer, COMPACT, out / "checkpoint")
+        return out / "checkpoint"

@@ -1,0 +1,25 @@
+"""The paddle recipe: imitation of the scripted expert on disturbed games, then DAgger on the model's own games."""
+
+from __future__ import annotations
+
+from rtcontrol.agents.paddle import WORDS, agent
+from rtcontrol.agents.paddle_phrasings import vocabulary
+from rtcontrol.envs.paddle_rollout import demonstrations
+from rtcontrol.models.train.scratch import ModelShape
+from rtcontrol.models.train.trainer import TrainConfig
+from rtcontrol.recipes.imitation import Recipe
+from rtcontrol.recipes.words import common_words
+
+# Marks between words as schemas write them, and as people do.
+MARKS = (
+    """{ } [ ] ( ) : , ; " ' ? ! . {" "} ": "," ":{" "}} ":[" "], "]} ": " ", " ':{"' ':"' '","' '"},' '":["' '-' '/'"""
+)
+
+RECIPE = Recipe(
+    agent,
+    texts=(" ".join(sorted(vocabulary())), " ".join(WORDS), common_words(), MARKS, "don't"),
+    demonstrations=demonstrations,
+    config=TrainConfig(samples=300_000),
+    shape=ModelShape(hidden=192, heads=6, intermediate=384),
+    chunk=8_192,
+)
