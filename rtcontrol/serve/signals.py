@@ -26,7 +26,8 @@ class Ended:
         return BY_SIGNAL.get(self.name, 0)
 
     def wait(self) -> None:
-        while not self._event.wait(3600.0):
+        # A signal that the kernel gives to another thread (seen after SIGCONT) does not wake this one.
+        while not self._event.wait(0.2):
             pass
 
     def handle(self, number: int, frame: object) -> None:

@@ -79,7 +79,8 @@ class Asker:
         except WireError as error:
             raise Failure(f"a message that breaks the protocol: {error}") from None
 
-    def expect(self, kind: type[M], what: str, fits: Callable[[M], bool] = lambda m: True, s: float = ANSWER_S) -> M:
+    def expect(self, kind: type[M], what: str, fits: Callable[[M], bool] = lambda m: True, s: float | None = None) -> M:
+        s = min(ANSWER_S, self.wait_s) if s is None else s
         end_s, others = time.monotonic() + s, []
         while (left_s := end_s - time.monotonic()) > 0:
             message = self.take(left_s)
@@ -120,7 +121,8 @@ class Asker:
 
 def check_client(endpoint: str, *, wait_s: float = 60.0, **options: Any) -> list[Finding]:
     """Try a live server for about 10 s, and close what was opened. `options` are those of `Client.connect` (own tools
-    are brought where neither `agent` nor `tools` is given); `wait_s` is how long a welcome may take.
+    are brought where neither `agent` nor `tools` is given); `wait_s` is how long a welcome may take, and other answers
+    where it is below 5 s.
 
     Returns one finding a behaviour. Raises ClientError for a mistake in the options.
     """

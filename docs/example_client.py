@@ -1,0 +1,37 @@
+"""A cart on a line, driven by a server: `rtcontrol serve --model random`, then `python docs/example_client.py`.
+
+The loop is the program's own; the client only looks, asks what is in force, and acts on it.
+"""
+
+import sys
+import time
+
+from rtcontrol.bridges.client import Client
+
+PUSH = {
+    "name": "push",
+    "description": "Push the cart.",
+    "parameters": {
+        "type": "object",
+        "properties": {"force": {"type": "integer", "minimum": -2, "maximum": 2}},
+        "required": ["force"],
+    },
+}
+
+
+def main(endpoint: str = "tcp://127.0.0.1:5555", seconds: float = 5.0) -> None:
+    position, speed, period_s = 0.0, 0.0, 0.05
+    stop = {"name": "push", "arguments": {"force": 0}}
+    with Client.connect(endpoint, tools=[PUSH], instruction="Stay near 0.", hz=20, safe_call=stop) as client:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            client.observe(text=f"position {position:.2f} speed {speed:.2f}")
+            standing = client.call()  # never blocks, and is never older than its time-to-live
+            speed += standing.arguments["force"] * period_s
+            position += speed * period_s
+            time.sleep(period_s)
+        print(f"at {position:.2f}, last {standing.status}, {client.statistics['fresh']} fresh calls")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:2])

@@ -1,0 +1,35 @@
+"""Real servers in processes of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.bridges.client.worlds import Process, Proxy, free_port
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
+    """One for all tests that leave it as it is."""
+    process = Process(tmp_path_factory.mktemp("server"), free_port())
+    process.start()
+    yield process
+    process.stop()
+
+
+@pytest.fixture
+def own_server(tmp_path: Path) -> Iterator[Process]:
+    """One to be stopped and killed."""
+    process = Process(tmp_path, free_port())
+    process.start()
+    yield process
+    process.stop()
+
+
+@pytest.fixture
+def proxy(server: Process) -> Iterator[Proxy]:
+    passing = Proxy(int(server.endpoint.rpartition(":")[2]))
+    yield passing
+    passing.close()

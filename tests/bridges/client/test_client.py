@@ -1,0 +1,285 @@
+"""The client against a live server: what it asks for, what it is given, what it refuses to do."""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import ctypes
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zmq
+
+from rtcontrol.bridges.client import AsyncClient, Client, ClientError, Refused, Standing
+from rtcontrol.bridges.client.arrays import to_arrays
+from rtcontrol.bridges.wire import PROTOCOL, decode_msgpack, encode_msgpack
+from rtcontrol.bridges.wire.messages import Hello, Program, Welcome
+from tests.bridges.client.worlds import OWN, ROOT, STEER, STRAIGHT, Process, free_port, until
+
+ANGLES = range(-30, 31, 10)
+
+
+def test_server_paced_session_brings_legal_calls_tick_by_tick(server: Process) -> None:
+    with Client.connect(server.endpoint, **OWN, hz=20) as client:
+        assert client.call() == Standing(client.call().call, "safe", cause="no_call_yet")
+        ticks = []
+        while len(ticks) < 10:
+            client.observe(text="left 40 right 10")
+            standing = client.wait(1.0)
+            assert standing.name == "steer"
+            assert standing.arguments["angle"] in ANGLES
+            if standing.status == "fresh" and standing.tick not in ticks:
+                ticks.append(standing.tick)
+        assert ticks == sorted(ticks)
+        figures = client.statistics
+        assert figures["fresh"] >= 10
+        assert 0 < figures["latency_ms"]["p50"] <= figures["latency_ms"]["max"]
+    assert client.call().call is not None
+    assert client.call().arguments == STRAIGHT["arguments"]
+
+
+def test_lockstep_answers_each_observation(server: Process) -> None:
+    with Client.connect(server.endpoint, **OWN, pacing="client", ttl_ms=0) as client:
+        answered = [client.decide({"left": i}).seq_obs for i in range(20)]
+        assert answered == list(range(1, 21))
+        assert client.reset(success=True, ret=3.5, seconds=1.0) == 1
+        assert client.call().cause == "reset"
+        assert client.decide("left 1").status == "fresh"
+        assert client.epoch == 1
+
+
+def test_two_clients_of_one_process_do_not_disturb_each_other(server: Process) -> None:
+    given: dict[str, Any] = {"pacing": "client", "ttl_ms": 0}
+    with Client.connect(server.endpoint, **OWN, **given) as one, Client.connect(server.endpoint, **OWN, **given) as two:
+        assert one.welcome.session != two.welcome.session
+        for _ in range(10):
+            assert one.decide("left 1").status == two.decide("left 2").status == "fresh"
+        one.close()
+        assert two.decide("left 2").status == "fresh"
+
+
+def test_handler_is_called_with_each_new_call_and_its_failure_is_told(server: Process) -> None:
+    angles: list[int] = []
+
+    def steer(standing: Standing) -> str:
+        angles.append(standing.arguments["angle"])
+        if len(angles) == 2:
+            raise RuntimeError("the wheel is stuck")
+        return "done"
+
+    with Client.connect(server.endpoint, **OWN, pacing="client", ttl_ms=0, on_call=steer) as client:
+        for i in range(5):
+            client.decide(f"left {i}")
+            until(lambda: len(angles) == i + 1, "the handler was not called")  # noqa: B023
+        token = client.welcome.session
+
+    def told() -> bool:
+        reports = (server.out / "records").rglob("report.json")
+        return any('"failed": 1' in path.read_text() for path in reports)
+
+    until(told, "the failure is in no report")
+    assert token not in server.logs()
+
+
+def test_asyncio_client_decides_waits_and_runs_coroutines(server: Process) -> None:
+    seen: list[int] = []
+
+    async def steer(standing: Standing) -> None:
+        await asyncio.sleep(0)
+        seen.append(standing.arguments["angle"])
+
+    async def fly() -> None:
+        async with await AsyncClient.connect(
+            server.endpoint, **OWN, pacing="client", ttl_ms=0, on_call=steer
+        ) as client:
+            assert (await client.decide("left 1")).status == "fresh"
+            while not seen:
+                await asyncio.sleep(0.01)
+        async with await AsyncClient.connect(server.endpoint, **OWN, hz=20) as client:
+            standing = client.call()
+            while standing.status != "fresh":
+                client.observe(text="left 1")
+                standing = await client.wait(0.5)
+        with pytest.raises(Refused, match=r"nobody.*Known ones"):
+            await AsyncClient.connect(server.endpoint, agent="nobody")
+
+    asyncio.run(asyncio.wait_for(fly(), 60))
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        ({"agent": "nobody"}, "agent"),
+        (
+            {"tools": [{"name": "x", "parameters": {"type": "object", "properties": {"a": 3}}}], "instruction": ""},
+            "tools",
+        ),
+        ({**OWN, "model": "/etc/passwd"}, "model"),
+        ({**OWN, "safe_call": "jump"}, "tools"),
+    ],
+)
+def test_server_that_refuses_says_why(server: Process, options: dict[str, Any], code: str) -> None:
+    with pytest.raises(Refused) as caught:
+        Client.connect(server.endpoint, **options)
+    assert caught.value.code == code
+    assert caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"agent": "lander", "tools": [STEER]}, "not both"),
+        ({**OWN, "speed": 3}, "speed= is no option"),
+        ({**OWN, "hz": -1}, "hz"),
+        ({**OWN, "ttl_ms": float("nan")}, "ttl_ms"),
+        ({**OWN, "pacing": "fast"}, "pacing"),
+        ({**OWN, "safe_call": 7}, "safe_call"),
+        ({**OWN, "keys": "/nowhere/arm.key_secret"}, "no key file"),
+    ],
+)
+def test_mistakes_are_told_before_anything_is_connected(options: dict[str, Any], match: str) -> None:
+    before = threading.active_count()
+    with pytest.raises(ClientError, match=match):
+        Client.connect("tcp://127.0.0.1:9", **options)
+    assert threading.active_count() == before
+
+
+@pytest.mark.parametrize("endpoint", ["127.0.0.1:5555", "tcp://", "smoke://signals"])
+def test_endpoint_that_is_none_is_told(endpoint: str) -> None:
+    with pytest.raises(ClientError, match="cannot be used"):
+        Client.connect(endpoint, **OWN)
+
+
+def test_nobody_there_is_told_with_the_remedy() -> None:
+    endpoint = f"tcp://127.0.0.1:{free_port()}"
+    with pytest.raises(ClientError, match=rf"No welcome from {endpoint}.*rtcontrol serve"):
+        Client.connect(endpoint, **OWN, connect_timeout_s=0.3)
+
+
+def test_observations_that_the_protocol_forbids_are_told_at_once(server: Process) -> None:
+    with Client.connect(server.endpoint, **OWN, pacing="client", ttl_ms=0) as client:
+        for wrong in (
+            {},
+            {"data": {"x": float("nan")}},
+            {"data": {"x": b"bytes"}},
+            {"data": {"x": 1 << 70}},
+            {"text": "x" * 70_000},
+            {"text": "x", "t_ns": time.monotonic_ns() + 10**12},
+        ):
+            with pytest.raises(ClientError):
+                client.observe(**wrong)
+        with pytest.raises(ClientError, match="acknowledge=True"):
+            client.executed(1)
+        assert client.decide("left 1").status == "fresh"
+    with Client.connect(server.endpoint, **OWN) as client, pytest.raises(ClientError, match="pacing"):
+        client.decide("left 1")
+
+
+def test_anything_with_a_buffer_becomes_an_array() -> None:
+    picture = np.arange(12, dtype=np.float32).reshape(3, 4).T
+    found = to_arrays(
+        {
+            "picture": picture,
+            "floats": array.array("d", [1.5, -2.0]),
+            "bytes": b"abc",
+            "flags": np.array([True, False]),
+            "half": np.ones(2, np.float16),
+            "ctypes": (ctypes.c_int16 * 2)(1, -1),
+            "scalar": np.int64(7),
+        }
+    )
+    assert [(a.dtype, a.shape) for a in found] == [
+        ("f4", [4, 3]),
+        ("f8", [2]),
+        ("u1", [3]),
+        ("b1", [2]),
+        ("f2", [2]),
+        ("i2", [2]),
+        ("i8", []),
+    ]
+    assert np.array_equal(np.frombuffer(found[0].data, "<f4").reshape(4, 3), picture)
+
+
+@pytest.mark.parametrize("value", ["text", 7, [1, 2], np.zeros(2, complex), np.zeros(2, ">f4"), np.array(["a"])])
+def test_what_has_no_plain_buffer_is_refused_by_name(value: Any) -> None:
+    with pytest.raises(ClientError, match=r"arrays\['it'\]"):
+        to_arrays({"it": value})
+
+
+def test_client_that_listens_is_joined_by_the_server() -> None:
+    endpoint = f"tcp://127.0.0.1:{free_port()}"
+    router: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.ROUTER)
+    router.linger = 0
+    clients: list[Client] = []
+    waiting = threading.Thread(target=lambda: clients.append(Client.listen(endpoint, **OWN)), daemon=True)
+    waiting.start()
+    router.connect(endpoint)
+    assert router.poll(10_000)
+    peer, *parts = router.recv_multipart()
+    hello = decode_msgpack(parts)
+    assert isinstance(hello, Hello)
+    welcome = Welcome(
+        protocol=list(PROTOCOL),
+        server=Program(name="test"),
+        session="s" * 16,
+        resumed=False,
+        epoch=0,
+        t_client_ns=hello.t_client_ns,
+        t_server_ns=1,
+        tools=[STEER],
+        instruction="",
+        model="none",
+        model_trained_on_tools=False,
+        pacing="server",
+        hz=10.0,
+        period_ms=100.0,
+        deadline_ms=100.0,
+        ttl_ms=500.0,
+        max_age_ms=500.0,
+        on_miss="hold",
+        hold_ms=100.0,
+        heartbeat_ms=1000.0,
+        session_grace_s=30.0,
+        limits={},
+    )
+    router.send_multipart([peer, *encode_msgpack(welcome)])
+    waiting.join(10)
+    assert clients[0].welcome.session == "s" * 16
+    clients[0].close()
+    router.close()
+
+
+def test_client_imports_with_three_packages_and_without_the_floors_above() -> None:
+    absent = ("numpy", "torch", "ray", "transformers", "typer", "rich", "jsonschema", "gymnasium", "tokenizers")
+    code = (
+        f"import sys\nfor name in {absent!r}: sys.modules[name] = None\n"
+        "import rtcontrol.bridges.client, rtcontrol.bridges.client.check.__main__\n"
+        "floors = {m.split('.')[1] for m in sys.modules if m.startswith('rtcontrol.')}\n"
+        "assert floors == {'bridges'}, floors\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_example_in_the_documentation_drives_its_own_loop(server: Process) -> None:
+    example = ROOT / "docs" / "example_client.py"
+    assert len(example.read_text().splitlines()) < 40
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, str(example), server.endpoint],
+        capture_output=True,
+        text=True,
+        env=environment,
+        cwd=Path("/"),
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout.split("fresh calls")[0].split()[-1]) > 0
