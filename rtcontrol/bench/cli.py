@@ -41,6 +41,9 @@ def decide(
 ) -> None:
     """One-pass decisions against their floor, token-by-token decoding and a generated JSON call.
 
+    Schemas: bundled (the lander's), long (20 functions, three enums), and long_arguments: the same, every way held to
+    a function with three arguments.
+
     Examples:
 
       rtcontrol bench decide
@@ -56,15 +59,19 @@ def decide(
     results: dict[str, dict[str, Any]] = {}
     console = Console()
     with Progress(console=console, transient=True) as bar:
-        for name, tools in schemas().items():
+        tools = schemas()
+        # This model, not trained for `long`, mostly calls functions without arguments there: one that has some, too.
+        for name, function in (("bundled", None), ("long", None), ("long_arguments", "land_now")):
             task = bar.add_task(f"schema {name}", total=len(texts))
             step = lambda n, task=task: bar.advance(task, n)  # noqa: E731
-            results[name] = bench_schema(model, tools, texts, 5, step, dtype=dtype, threads=threads)
+            which = tools[name.removesuffix("_arguments")]
+            results[name] = bench_schema(model, which, texts, 5, step, function, dtype=dtype, threads=threads)
     for name, result in results.items():
         console.print(_table(name, result))
     if json_file:
-        document = {**results["bundled"], "long": results["long"], "machine": describe()}
-        document["ratios"] = {**results["bundled"]["ratios"], "long": results["long"]["ratios"]}
+        more = ("long", "long_arguments")
+        document = {**results["bundled"], **{name: results[name] for name in more}, "machine": describe()}
+        document["ratios"] = {**results["bundled"]["ratios"], **{name: results[name]["ratios"] for name in more}}
         json_file.write_text(json.dumps(document, indent=1) + "\n")
         console.print(f"Raw milliseconds: {json_file}")
 

@@ -23,6 +23,7 @@ from rtcontrol.models.packed import Node, common_start
 from rtcontrol.models.token_by_token import token_by_token
 
 WARM_UP = 10
+HELD = 100.0  # logits
 INSTRUCTION = "hover at 0.7"
 WAYS = ("bare_forward", "one_pass", "token_by_token", "token_by_token_skip_forced", "hf_json")
 Progress = Callable[[int], None]
@@ -34,12 +35,15 @@ class SchemaBench:
 
     decider: STDecider
     hf: HFJson
+    function: str | None = None  # hold every way to this function
 
     def __post_init__(self) -> None:
         engine: Any = self.decider.engine
         self.engine, self.sequence, self.decoder = engine, engine.sequence, engine._decoder
         self.prefix = self.decider.template.prefix_ids(self.decider.plan.tools)
         self._previous: list[int] = list(self.prefix)
+        if self.function is not None:
+            hold_to(self.decoder, self.function)
 
     def measure(self, observation: str, with_hf: bool) -> tuple[dict[str, float], dict[str, Any]]:
         """(milliseconds by way, counts) for one observation; advances to the next tick."""
@@ -101,6 +105,30 @@ class SchemaBench:
         return self.hf.generate([*self.prefix, *suffix], call)
 
 
+def hold_to(decoder: Any, function: str) -> None:
+    """Make the decoder prefer `function`, whatever the model says: its tokens' logits are raised in every row.
+
+    All ways read their logits here, so all decide by the same ones.
+    """
+    trie = decoder.plan.function.trie
+    node = next(n for n, value in trie.leaves.items() if value[0] == decoder.plan.tool_index(function))
+    columns = []
+    while node >= 0:
+        if trie.tokens[node] in decoder.walker.column:
+            columns.append(decoder.walker.column[trie.tokens[node]])
+        node = trie.parents[node]
+    logits = decoder.logits
+
+    def raised(hidden: Any) -> Any:
+        rows = logits(hidden)
+        for row in rows:
+            for column in columns:
+                row[column] += HELD
+        return rows
+
+    decoder.logits = raised
+
+
 def percentiles(values: Sequence[float]) -> dict[str, float]:
     """p50, p90, p99, mean of milliseconds."""
     p50, p90, p99 = np.percentile(values, [50, 90, 99])
@@ -113,11 +141,12 @@ def bench_schema(
     observations: Sequence[str],
     every_hf: int,
     progress: Progress,
+    function: str | None = None,
     **spec: Any,
 ) -> dict[str, Any]:
-    """Raw milliseconds, percentiles and ratios for one schema."""
+    """Raw milliseconds, percentiles and ratios for one schema; `function` holds all ways to one function."""
     decider = DeciderSpec(model, tuple(tools), **spec).build()
-    bench = SchemaBench(decider, HFJson(decider.checkpoint.folder, decider.tokenizer))
+    bench = SchemaBench(decider, HFJson(decider.checkpoint.folder, decider.tokenizer), function)
     raw: dict[str, list[float]] = {way: [] for way in WAYS}
     counts: list[dict[str, Any]] = []
     for i, observation in enumerate(observations):

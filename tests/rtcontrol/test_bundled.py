@@ -56,16 +56,18 @@ def test_bundled_model_told_the_opposite_side_misses_the_judged_one(decider: STD
     assert summary(evaluate(SKILL, model_policy(decider), told))["successes"] <= 1
 
 
-@pytest.mark.parametrize("name", ["bundled", "long"])
-def test_bench_decides_alike_in_every_way_and_reports_the_ratios(name: str) -> None:
+@pytest.mark.parametrize(("name", "function"), [("bundled", None), ("long", None), ("long", "land_now")])
+def test_bench_decides_alike_in_every_way_and_reports_the_ratios(name: str, function: str | None) -> None:
     steps: list[int] = []
-    found = bench_schema("lander", schemas()[name], observations(16), 3, steps.append)
+    found = bench_schema("lander", schemas()[name], observations(16), 3, steps.append, function)
     assert sum(steps) == 16
     assert found["agreement"] == 1.0
     wanted = {"one_pass_over_bare_forward", "token_by_token_over_one_pass", "hf_json_over_one_pass"}
     assert wanted <= set(found["ratios"])
     assert found["tokens"]["token_by_token_passes"] == (8 if name == "long" else 2)
     assert len(found["raw_ms"]["one_pass"]) == found["decisions"]
+    # The call of the function with three arguments is longer.
+    assert (found["tokens"]["json_tokens"] > 40) == (function is not None)
 
 
 def test_recipe_trains_resumes_and_exports_from_the_command_line(
