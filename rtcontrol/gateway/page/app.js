@@ -18,6 +18,17 @@ const SUGGESTIONS = [
   "do what I do",
 ];
 
+const CAUSES = {
+  pause: "the server's machine stood still",
+  host: "the decoder was away",
+  wake: "the loop was woken late",
+  no_observation: "nothing had been seen yet",
+  stale_observation: "what was seen last was too old",
+  decide: "the decision took too long",
+  invalid: "the decision was no legal call",
+  execute: "the call could not be carried out",
+};
+
 const $ = (id) => document.getElementById(id);
 const token = new URLSearchParams(location.hash.slice(1)).get("token");
 
@@ -72,7 +83,8 @@ $("gate-form").addEventListener("submit", () => {
 
 function onWelcome(welcome) {
   chart.deadline = welcome.deadline_ms;
-  const skill = SCRIPTS.includes(welcome.model) ? " (a script)" : welcome.model_trained_on_tools ? "" : " (untrained)";
+  const trained = welcome.model_trained_on_tools ? "" : " (not trained for this)";
+  const skill = SCRIPTS.includes(welcome.model) ? " (a script)" : trained;
   $("model-name").textContent = `${welcome.model}${skill} at ${Number(welcome.hz.toPrecision(3))} Hz`;
   if (!$("instruction").value) $("instruction").value = welcome.instruction;
   onInstruct(welcome.instruction, true);
@@ -133,6 +145,7 @@ function showCall() {
 function showCauses() {
   const rows = [...counts.causes].sort((a, b) => b[1] - a[1]).map(([cause, n]) => {
     const row = document.createElement("li");
+    row.title = CAUSES[cause] ?? "";
     const number = document.createElement("i");
     number.textContent = n;
     row.append(cause.replaceAll("_", " "), number);
@@ -141,7 +154,10 @@ function showCauses() {
   $("causes").replaceChildren(...rows);
 }
 
-const ms = (value) => (value === null || value === undefined ? "–" : `${value < 9.95 ? value.toFixed(1) : Math.round(value)} ms`);
+function ms(value) {
+  if (value === null || value === undefined) return "–";
+  return `${value < 9.95 ? value.toFixed(1) : Math.round(value)} ms`;
+}
 
 function showFigures() {
   const figures = chart.figures();
@@ -229,6 +245,7 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", readColour
 
 let before = performance.now();
 let owed = 0; // time, in steps, that the world is behind
+let observedAt = 0;
 let figuresAt = 0;
 
 function frame(now) {
@@ -240,7 +257,8 @@ function frame(now) {
     world.setOther(pilot.velocity(world));
     world.step();
   }
-  session.observe(world.observe(), nowNs());
+  // Once a frame, but not more often on screens of 120 Hz.
+  if (now - observedAt > 14 && session.observe(world.observe(), nowNs())) observedAt = now;
   const dpr = Math.min(devicePixelRatio || 1, 3);
   const level = Math.round(world.own_v / LEVEL_SPEED);
   view.draw(world, owed, { colours, dpr, paused, level });

@@ -23,8 +23,10 @@ export class StripChart {
     while (this.marks.length && this.marks[0] < old) this.marks.shift();
   }
 
-  /** { p50, p99, decide, wire } in ms over the last thirty seconds; null without calls. `decide` is the median time
-   *  that the model took, `wire` the median of what neither it nor the wait for the tick took: both ways and the page. */
+  /**
+   * { p50, p99, decide, wire } in ms over the last thirty seconds; null without calls. `decide` is the median time that
+   * the model took, `wire` the median of what neither it nor the wait for the tick took: both ways and the page.
+   */
   figures() {
     const latency = sorted(this.calls.map((c) => c.latency));
     if (!latency.length) return null;

@@ -1,5 +1,5 @@
-// What is in force at the client now: the time-to-live rule (docs/protocol.md, section 7). The caller brings the time, in
-// nanoseconds of its own clock, and carries out what is returned:
+// What is in force at the client now: the time-to-live rule (docs/protocol.md, section 7). The caller brings the time,
+// in nanoseconds of its own clock, and carries out what is returned:
 // { act: null | "call" | "safe", execute, expired, tick } (`safe` without `execute`: stop in your own way).
 
 const nothing = () => ({ act: null, execute: null, expired: false, tick: null });

@@ -48,7 +48,8 @@ export class Session {
   observe(data, tNs = nowNs()) {
     if (this.state !== "live" || this.socket.bufferedAmount > 65536) return false;
     this.seq += 1;
-    return this.#send({ type: "observe", session: this.welcome.session, seq: this.seq, epoch: this.inForce.epoch, t_ns: tNs, data });
+    const [session, epoch] = [this.welcome.session, this.inForce.epoch];
+    return this.#send({ type: "observe", session, seq: this.seq, epoch, t_ns: tNs, data });
   }
 
   instruct(instruction) {
@@ -123,7 +124,7 @@ export class Session {
       case "call":
         return this.#called(message, tNs);
       case "ping":
-        return this.#send({ type: "pong", id: message.id, t_ping_ns: message.t_ns, t_received_ns: tNs, t_sent_ns: nowNs() });
+        return this.#pong(message, tNs);
       case "instruct":
         return this.on.instruct?.(message.instruction);
       case "error":
@@ -133,6 +134,10 @@ export class Session {
         this.#carryOut(this.inForce.serverLeft());
         return this.socket.close();
     }
+  }
+
+  #pong({ id, t_ns }, tNs) {
+    this.#send({ type: "pong", id, t_ping_ns: t_ns, t_received_ns: tNs, t_sent_ns: nowNs() });
   }
 
   #welcomed(message) {
