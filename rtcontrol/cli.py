@@ -23,6 +23,7 @@ LAZY = {
     "models": "rtcontrol.models_cli",
     "bench": "rtcontrol.bench.cli",
     "keys": "rtcontrol.keys_cli",
+    "bridge": "rtcontrol.bridge_cli",
 }
 
 RUN_EXAMPLES = """Fly an agent in an environment at a fixed rate, and report every tick.

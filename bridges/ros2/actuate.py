@@ -1,0 +1,81 @@
+"""Carries out what is in force: publishes calls, repeats them, and never anything but the safe call once closed."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Mapping
+from typing import Any
+
+from rtcontrol.bridges.client import Standing
+from rtcontrol.bridges.ros2.dds import Output
+from rtcontrol.bridges.ros2.errors import Unmappable
+from rtcontrol.bridges.ros2.mapper import Mapper
+
+# A tick repeats what was not published for this part of a period.
+REPEAT = 0.75
+
+
+class Actuator:
+    """Thread-safe; `apply` is called with what is in force, whenever that may have changed and at least every tick."""
+
+    def __init__(self, mapper: Mapper, outputs: Mapping[str, Output], hz: float) -> None:
+        self._mapper, self._outputs = mapper, outputs
+        self._repeat_ns = int(REPEAT * 1e9 / hz)
+        self._lock = threading.Lock()
+        self._last: tuple[str, dict[str, Any]] | None = None
+        self._last_ns = 0
+        self._closed = False
+        self.state = ""  # status of what was carried out last
+        self.count: Counter[str] = Counter()
+        self.write_ns: deque[int] = deque(maxlen=8192)
+        self.refused: str | None = None
+
+    def apply(self, standing: Standing) -> None:
+        """Publish the call in force: all of it where it is new, else what repeats, where that is due.
+
+        Raises Unmappable where the call does not fit its mapping; the safe call has been published then.
+        """
+        began_ns = time.monotonic_ns()
+        with self._lock:
+            safe = self._mapper.config.safe
+            name, arguments = safe.name, safe.arguments
+            if standing.status != "safe" and standing.call is not None and not self._closed:
+                name, arguments = standing.call.name, standing.call.arguments
+            try:
+                wrote = self._publish(name, arguments, began_ns)
+                self.state = standing.status
+            except Unmappable as error:
+                self.count["refused"] += 1
+                self.refused = str(error)
+                self.state = "safe"
+                self._publish(safe.name, safe.arguments, began_ns)
+                raise
+            if wrote:
+                self.write_ns.append(time.monotonic_ns() - began_ns)
+
+    def _publish(self, name: str, arguments: Mapping[str, Any], now_ns: int) -> bool:
+        call = (name, dict(arguments))
+        new = call != self._last
+        if not new and now_ns - self._last_ns < self._repeat_ns:
+            return False
+        # All messages are made before the first is sent: half a call is none.
+        publications = self._mapper.publications(name, arguments, time.time_ns())
+        for publication in publications:
+            if new or publication.repeat:
+                self._outputs[publication.topic].write(publication.message)
+        self._last, self._last_ns = call, now_ns
+        self.count["calls" if new else "repeats"] += 1
+        return True
+
+    def close(self, standing: Standing) -> None:
+        """Publish the safe call three times; from now on nothing else is published. For BestEffort subscribers one
+        message could be lost."""
+        with self._lock:
+            self._closed = True
+        for _ in range(3):
+            with self._lock:
+                self._last = None
+            self.apply(standing)
+            time.sleep(0.02)

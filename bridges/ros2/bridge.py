@@ -1,0 +1,253 @@
+"""The bridge's life: look at the robot at a fixed rate, tell the server, carry out what is in force, and say how it
+goes."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from rtcontrol.bridges.client import Client, Refused, Standing
+from rtcontrol.bridges.ros2 import diagnostics
+from rtcontrol.bridges.ros2.actuate import Actuator
+from rtcontrol.bridges.ros2.config import Qos
+from rtcontrol.bridges.ros2.dds import Bus, Input
+from rtcontrol.bridges.ros2.errors import BridgeError, Unmappable
+from rtcontrol.bridges.ros2.mapper import Mapper, Topic
+from rtcontrol.bridges.ros2.observing import Observer
+from rtcontrol.bridges.ros2.paths import message_type
+from rtcontrol.bridges.ros2.peers import problems
+
+RETRY_S = 1.0
+TROUBLE_S = 1.0  # how often the network is asked what is wrong
+SETTLE_S = 3.0  # discovery takes about a second: nothing is wrong before
+log = logging.getLogger("rtcontrol.ros2")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BridgeOptions:
+    """`endpoint` of the server; `connect_timeout_s` for the first welcome (None: for ever); `client`: further options
+    of the client (keys, say); `duration_s`: end after so long."""
+
+    endpoint: str = "tcp://127.0.0.1:5555"
+    hz: float = 16.0
+    instruction: str | None = None
+    connect_timeout_s: float | None = 6.0
+    duration_s: float | None = None
+    client: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Bridge:
+    """One robot, one session at a time. `run` blocks; `stop` may be called from anywhere."""
+
+    def __init__(self, mapper: Mapper, bus: Bus, options: BridgeOptions) -> None:
+        self._mapper, self._bus, self._options = mapper, bus, options
+        inputs = {source.topic.name: bus.input(source.topic) for source in mapper.sources}
+        outputs = {topic.name: bus.output(topic) for topic in mapper.topics}
+        self._observer = Observer(mapper, inputs)
+        self._actuator = Actuator(mapper, outputs, options.hz)
+        self._diagnostics = self._topic(mapper.config.diagnostics.topic, "diagnostic_msgs/msg/DiagnosticArray")
+        self._told = bus.output(self._diagnostics) if mapper.config.diagnostics.hz else None
+        self._instruct = self._instructions()
+        self._optional = {source.topic.name for source in mapper.sources if not source.required}
+        self._optional |= {entry.topic.name for entry in (self._told, self._instruct) if entry is not None}
+        self._stop = threading.Event()
+        self._client: Client | None = None
+        self._ended: Counter[str] = Counter()  # counts of clients before this one
+        self._welcomed = False
+        self._retry_at = 0.0
+        self._instruction = options.instruction or mapper.config.instruction
+        self._troubles: dict[str, str] = {}
+        self._observe_ns: deque[int] = deque(maxlen=8192)
+        self._late_ticks = self._ticks = 0
+
+    def _topic(self, name: str, kind: str, qos: Qos | None = None) -> Topic:
+        full, cls, type_hash = message_type(kind)
+        return Topic(name if name.startswith("/") else f"/{name}", full, cls, type_hash, qos or Qos())
+
+    def _instructions(self) -> Input | None:
+        name = self._mapper.config.instruction_topic
+        if name is None:
+            return None
+        return self._bus.input(self._topic(name, "std_msgs/msg/String", Qos(reliability="reliable", depth=10)))
+
+    def stop(self) -> None:
+        """End the run: the safe call is published, the session closed."""
+        self._stop.set()
+
+    def instruct(self, text: str) -> None:
+        """The goal from now on; it survives reconnects."""
+        self._instruction = text
+        if self._client is not None:
+            self._client.instruct(text)
+        log.info("instruction: %s", text)
+
+    def run(self) -> None:
+        """Until `stop`, or for the duration. Raises ClientError where the server refuses, or is not there at first."""
+        began = time.monotonic()
+        period_s = 1.0 / self._options.hz
+        troubles_at = began + SETTLE_S
+        told_at = began
+        release = began
+        try:
+            while not self._stop.is_set():
+                now = time.monotonic()
+                if self._options.duration_s is not None and now - began >= self._options.duration_s:
+                    break
+                self._link(now, began)
+                self._tick()
+                # Both take milliseconds: after the tick's work, never before it.
+                if now >= troubles_at:
+                    self._look_for_troubles()
+                    troubles_at = now + TROUBLE_S
+                if self._told is not None and now >= told_at:
+                    self._tell()
+                    told_at = now + 1.0 / self._mapper.config.diagnostics.hz
+                release += period_s
+                if (late := time.monotonic() - release) > 0:
+                    self._late_ticks += 1
+                    release += period_s * int(late / period_s)  # whole periods are skipped, the phase is kept
+                self._stop.wait(max(0.0, release - time.monotonic()))
+        finally:
+            self._close()
+
+    def _tick(self) -> None:
+        self._ticks += 1
+        began_ns = time.monotonic_ns()
+        look = self._observer.look()
+        client = self._client
+        if look is not None and client is not None and client.error is None:
+            # Text where the file has a template, else the server writes it.
+            client.observe(look.text, None if look.text is not None else look.data, t_ns=look.t_ns)
+            self._observe_ns.append(time.monotonic_ns() - began_ns)
+        if self._instruct is not None and (polled := self._instruct.poll()) is not None:
+            self.instruct(polled[0].data)
+        self._repeat()
+
+    def _repeat(self) -> None:
+        # A refusal was told and counted when the call came.
+        with contextlib.suppress(Unmappable):
+            self._actuator.apply(self._standing())
+
+    def _standing(self) -> Standing:
+        client = self._client
+        return client.call() if client is not None else Standing(None, "safe", cause="no_session")
+
+    def _on_call(self, _: Standing) -> None:
+        # What is in force now, which may be newer than what this was called for.
+        try:
+            self._actuator.apply(self._standing())
+        except Unmappable as error:
+            log.warning("A call was refused: %s. The safe call is in force.", error)
+            raise
+
+    # The session.
+
+    def _link(self, now: float, began: float) -> None:
+        client = self._client
+        if client is not None and client.error is not None:
+            self._drop(client)
+            if isinstance(client.error, Refused) or not self._welcomed:
+                raise client.error
+            log.warning("%s Connecting anew.", client.error.what)
+            self._retry_at = now + RETRY_S
+        if self._client is None and now >= self._retry_at:
+            self._client = Client(self._options.endpoint, self._hello(), listens=False)
+        elif self._client is not None and not self._welcomed:
+            if self._client.connected:
+                self._welcomed = True
+                self._greet(self._client)
+            elif self._options.connect_timeout_s is not None and now - began > self._options.connect_timeout_s:
+                raise BridgeError(
+                    f"No rtcontrol server answers at {self._options.endpoint}.",
+                    "Start one: rtcontrol serve --bind " + self._options.endpoint,
+                )
+
+    def _drop(self, client: Client) -> None:
+        self._ended += Counter({k: v for k, v in client.statistics.items() if isinstance(v, int) and v})
+        client.close()
+        self._client = None
+
+    def _hello(self) -> dict[str, Any]:
+        config = self._mapper.config
+        safe = {"name": config.safe.name, "arguments": config.safe.arguments}
+        session = {k: v for k, v in config.session.model_dump().items() if v is not None}
+        return {
+            "tools": self._mapper.tools(),
+            "instruction": self._instruction,
+            "safe_call": safe,
+            "hz": self._options.hz,
+            "robot": config.robot,
+            "name": "rtcontrol.bridges.ros2",
+            "on_call": self._on_call,
+            **session,
+            **self._options.client,
+        }
+
+    def _greet(self, client: Client) -> None:
+        welcome = client.welcome
+        trained = "" if welcome.model_trained_on_tools else " (not trained on these tools)"
+        log.info("in session: model %s%s, %g Hz, ttl %g ms", welcome.model, trained, welcome.hz, welcome.ttl_ms)
+        for warning in welcome.warnings:
+            log.warning("%s", warning)
+
+    # What is told.
+
+    def _look_for_troubles(self) -> None:
+        found = problems(self._bus)
+        found |= {topic: f"{topic}: {why}" for topic, why in self._observer.waiting.items() if topic not in found}
+        # What need not be there is no trouble while it is not.
+        found = {t: why for t, why in found.items() if t not in self._optional or not why.startswith("Nobody")}
+        for topic, problem in found.items():
+            if _kind(problem) != _kind(self._troubles.get(topic, "")):
+                log.warning("%s", problem)
+        for topic in self._troubles.keys() - found.keys():
+            log.info("%s is in order", topic)
+        self._troubles = found
+
+    def _tell(self) -> None:
+        assert self._told is not None
+        client = self._client
+        connected = client is not None and client.connected
+        status = diagnostics.status(connected, self._actuator.state or "safe", self.figures(), self._troubles)
+        self._told.write(diagnostics.array(status, self._mapper.config.robot, time.time_ns()))
+
+    def figures(self) -> dict[str, Any]:
+        """Counts and times since the start: ticks of the server as told (`fresh` in time, `held` and `safe` not),
+        and what the bridge itself took of each (`observe_ms`: reading, mapping, handing over; `publish_ms`: mapping
+        and writing a call)."""
+        client = self._client
+        now = client.statistics if client is not None else {}
+        keys = ("observed", "fresh", "held", "safe", "expired", "errors", "sessions", "reconnects")
+        counts = {key: self._ended[key] + now.get(key, 0) for key in keys}
+        return {
+            "instruction": self._instruction,
+            "on_time_share": diagnostics.on_time_share(counts),
+            "misses": counts["held"] + counts["safe"],
+            **counts,
+            "ticks": self._ticks,
+            "late_ticks": self._late_ticks,
+            **{name: self._actuator.count[name] for name in ("calls", "repeats", "refused")},
+            "write_failures": sum(out.failed for out in self._bus.outputs),
+            "latency_ms": now.get("latency_ms", {}),
+            "observe_ms": diagnostics.quantiles(list(self._observe_ns)),
+            "publish_ms": diagnostics.quantiles(list(self._actuator.write_ns)),
+        }
+
+    def _close(self) -> None:
+        self._actuator.close(Standing(None, "safe", cause="closed"))
+        self._bus.flush(0.3)
+        if self._told is not None:
+            self._tell()
+        if self._client is not None:
+            self._drop(self._client)
+
+
+def _kind(problem: str) -> str:
+    """A problem without its numbers, so that one that goes on is told once."""
+    return "".join(c for c in problem if not c.isdigit())

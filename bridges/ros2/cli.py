@@ -1,0 +1,162 @@
+"""`rtcontrol bridge ros2`, and the same without the rest of rtcontrol: `python -m rtcontrol.bridges.ros2`."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rtcontrol.bridges.client import ClientError
+from rtcontrol.bridges.ros2.errors import BridgeError
+
+EXAMPLES = """Drive a ROS 2 robot by an rtcontrol server: topics become the observation, calls are published.
+
+No ROS installation is needed. ROS_DOMAIN_ID, ROS_LOCALHOST_ONLY, ROS_AUTOMATIC_DISCOVERY_RANGE and ROS_STATIC_PEERS
+act as in ROS 2. A line typed while it runs is the new instruction; Ctrl-C ends it with the safe call.
+
+examples:
+  rtcontrol bridge ros2 --example > robot.yaml
+  rtcontrol bridge ros2 --config robot.yaml --check
+  rtcontrol bridge ros2 --config robot.yaml --instruct "follow the left wall"
+
+Exit status: 0, 2 mistake in what was given or no server, 130 Ctrl-C, 143 SIGTERM.
+"""
+BY_SIGNAL = {signal.SIGINT: 130, signal.SIGTERM: 143}
+
+
+def arguments(given: Sequence[str], prog: str) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog=prog, description=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--config", type=Path, help="the robot's file (robot.yaml)")
+    parser.add_argument("--connect", default="tcp://127.0.0.1:5555", help="the server (default: %(default)s)")
+    parser.add_argument("--hz", type=float, help="observations and decisions a second (default: the file's)")
+    parser.add_argument("--instruct", help="the instruction (default: the file's)")
+    parser.add_argument("--keys", type=Path, help="this client's .key_secret, for a server with keys")
+    parser.add_argument("--server-key", type=Path, help="the server's .key (default: server.key beside it)")
+    parser.add_argument(
+        "--connect-timeout",
+        type=float,
+        default=6.0,
+        help="seconds until the first welcome; 0: wait for ever (default: 6)",
+    )
+    parser.add_argument("--duration", type=float, help="end after so many seconds")
+    parser.add_argument("--report", type=Path, help="write the figures to this JSON file at the end")
+    parser.add_argument("--check", action="store_true", help="only check the file, and say what it maps")
+    parser.add_argument("--example", action="store_true", help="print an example file")
+    return parser.parse_args(given)
+
+
+def main(given: Sequence[str] | None = None, prog: str = "python -m rtcontrol.bridges.ros2") -> int:
+    """Run; mistakes are one paragraph on stderr and status 2."""
+    options = arguments(sys.argv[1:] if given is None else given, prog)
+    try:
+        return run(options)
+    except (BridgeError, ClientError) as error:
+        print(f"{error.what} {error.remedy}", file=sys.stderr)
+        return 2
+
+
+def run(options: argparse.Namespace) -> int:
+    """What the options ask for; the exit status. Raises BridgeError, ClientError."""
+    for module, package in (("cyclonedds", "cyclonedds"), ("yaml", "pyyaml")):
+        if importlib.util.find_spec(module) is None:
+            raise BridgeError(f"The ROS 2 bridge needs {package}.", "Install it: pip install 'rtcontrol[ros2]'.")
+    from rtcontrol.bridges.ros2 import config
+    from rtcontrol.bridges.ros2.mapper import Mapper
+
+    if options.example:
+        print(Path(config.EXAMPLE).read_text("utf-8"), end="")
+        return 0
+    if options.config is None:
+        raise BridgeError("No --config is given.", "Begin with: rtcontrol bridge ros2 --example > robot.yaml")
+    robot = config.load(options.config)
+    mapper = Mapper(robot, str(options.config))
+    hz = robot.hz if options.hz is None else options.hz
+    if not 0.1 <= hz <= 200:
+        raise BridgeError(f"--hz {hz:g} is out of range.", "Give 0.1 to 200.")
+    for warning in mapper.warnings():
+        print(f"warning: {warning}", file=sys.stderr)
+    if options.check:
+        print("\n".join(_listed(mapper)))
+        return 0
+    return _bridge(options, mapper, hz)
+
+
+def _bridge(options: argparse.Namespace, mapper: Any, hz: float) -> int:
+    from rtcontrol.bridges.ros2.bridge import Bridge, BridgeOptions
+    from rtcontrol.bridges.ros2.dds import Bus
+    from rtcontrol.bridges.ros2.environment import domain
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    where = domain(os.environ)
+    keys = {"keys": options.keys, "server_key": options.server_key} if options.keys else {}
+    bridge_options = BridgeOptions(
+        endpoint=options.connect,
+        hz=hz,
+        instruction=options.instruct,
+        connect_timeout_s=options.connect_timeout or None,
+        duration_s=options.duration,
+        client=keys,
+    )
+    bridge = Bridge(mapper, Bus(where), bridge_options)
+    logging.getLogger("rtcontrol.ros2").info("DDS domain %d, %s", where.number, where.reach)
+    status = 0
+
+    def end(number: int, _: Any) -> None:
+        nonlocal status
+        status = BY_SIGNAL[signal.Signals(number)]
+        bridge.stop()
+
+    before = {number: signal.signal(number, end) for number in BY_SIGNAL}
+    if sys.stdin is not None and sys.stdin.isatty():
+        threading.Thread(target=_read_instructions, args=(bridge,), daemon=True).start()
+    try:
+        bridge.run()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        figures = bridge.figures()
+        if options.report:
+            options.report.write_text(json.dumps(figures, indent=2) + "\n", "utf-8")
+        print(_summary(figures), file=sys.stderr)
+    return status
+
+
+def _read_instructions(bridge: Any) -> None:
+    for line in sys.stdin:
+        if text := line.strip():
+            bridge.instruct(text)
+
+
+def _listed(mapper: Any) -> list[str]:
+    lines = []
+    for source in mapper.sources:
+        lines.append(f"reads     {source.topic.name}  {source.topic.type}  -> {', '.join(source.readers)}")
+    for topic in mapper.topics:
+        lines.append(f"publishes {topic.name}  {topic.type}")
+    for name, tool in mapper.config.tools.items():
+        lines.append(f"tool      {name}({', '.join(tool.parameters)})  -> {', '.join(tool.publish) or 'nothing'}")
+    return [*lines, f"safe call {mapper.config.safe.name}"]
+
+
+def _summary(figures: dict[str, Any]) -> str:
+    share = figures["on_time_share"]
+    on_time = "no tick" if share is None else f"{share:.2%} on time"
+    names = ("fresh", "held", "safe", "expired", "refused", "reconnects")
+    counts = ", ".join(f"{name} {figures[name]}" for name in names)
+    times = "; ".join(
+        f"{name} {figures[name]['p50']:g} / {figures[name]['p99']:g}"
+        for name in ("latency_ms", "observe_ms", "publish_ms")
+        if figures[name]
+    )
+    return f"{on_time} ({counts}); p50 / p99: {times}" if times else f"{on_time} ({counts})"

@@ -1,0 +1,82 @@
+"""The newest message of every topic as one observation, or the reason why there is none."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rtcontrol.bridges.ros2.config import Scalar
+from rtcontrol.bridges.ros2.dds import Input
+from rtcontrol.bridges.ros2.errors import Unmappable
+from rtcontrol.bridges.ros2.mapper import Mapper, Source
+
+
+@dataclass(frozen=True)
+class Look:
+    """An observation: `t_ns` is when the newest required message was made."""
+
+    text: str | None
+    data: dict[str, Scalar | None]
+    t_ns: int
+
+
+@dataclass
+class _State:
+    source: Source
+    input: Input
+    t_ns: int | None = None
+    values: Mapping[str, Scalar | None] | None = None
+    error: str | None = None
+
+
+class Observer:
+    """Not thread-safe."""
+
+    def __init__(self, mapper: Mapper, inputs: Mapping[str, Input]) -> None:
+        self._mapper = mapper
+        self._states = [_State(source, inputs[source.topic.name]) for source in mapper.sources]
+        self.waiting: dict[str, str] = {}  # topic -> why it holds the observation back
+
+    def look(self) -> Look | None:
+        """Poll all topics. None while a required one has no news; `waiting` says why."""
+        values: dict[str, Scalar | None] = {}
+        newest_ns = 0
+        waiting: dict[str, str] = {}
+        for state in self._states:
+            self._poll(state)
+            reason = self._why_not(state)
+            if reason is None:
+                assert state.values is not None and state.t_ns is not None
+                values |= state.values
+                if state.source.required or not newest_ns:
+                    newest_ns = max(newest_ns, state.t_ns)
+                continue
+            values |= dict.fromkeys(state.source.readers)
+            if state.source.required:
+                waiting[state.source.topic.name] = reason
+        self.waiting = waiting
+        if waiting or not newest_ns:
+            return None
+        return Look(self._mapper.text(values), values, min(newest_ns, time.monotonic_ns()))
+
+    def _poll(self, state: _State) -> None:
+        polled = state.input.poll()
+        if polled is None:
+            return
+        message, state.t_ns = polled
+        try:
+            state.values, state.error = state.source.read(message), None
+        except Unmappable as error:
+            state.values, state.error = None, str(error)
+
+    def _why_not(self, state: _State) -> str | None:
+        if state.t_ns is None:
+            return "no message yet"
+        if (age_ms := (time.monotonic_ns() - state.t_ns) / 1e6) > state.source.max_age_ms:
+            return f"the last message is older than {state.source.max_age_ms:g} ms ({_age(age_ms)})"
+        return state.error
+
+
+def _age(age_ms: float) -> str:
+    return f"{age_ms:.0f} ms" if age_ms < 10_000 else f"{age_ms / 1000:.0f} s"

@@ -1,0 +1,27 @@
+"""`rtcontrol bridge`: programs that join other worlds to a server."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from rtcontrol.bridges.ros2 import cli as ros2_cli
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="Join a robot or a simulator to a server.")
+
+
+@app.callback()
+def bridge() -> None:
+    """Join a robot or a simulator to a server."""
+
+
+@app.command(
+    context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []},
+    help="A ROS 2 robot over DDS, with no ROS installation. See `rtcontrol bridge ros2 --help`.",
+    add_help_option=False,
+)
+def ros2(context: typer.Context) -> None:
+    # Its options are those of `python -m rtcontrol.bridges.ros2`, which runs without the rest of rtcontrol.
+    sys.stdout.flush()
+    raise typer.Exit(ros2_cli.main(context.args, "rtcontrol bridge ros2"))

@@ -1,0 +1,143 @@
+"""A simulated differential-drive robot in a room of 6 m by 6 m, in a process of its own, on DDS alone.
+
+It publishes /odom at 50 Hz and /scan and /battery_state at 10 Hz and obeys /cmd_vel without a watchdog of its own, so
+that whoever stops it is the bridge. Lines on stdin: `report` prints its figures as JSON, `mute TOPIC` and
+`unmute TOPIC` end and resume a topic.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import os
+import sys
+import threading
+import time
+from typing import Any
+
+from rtcontrol.bridges.ros2.config import Qos
+from rtcontrol.bridges.ros2.dds import Bus
+from rtcontrol.bridges.ros2.environment import domain
+from rtcontrol.bridges.ros2.mapper import Topic
+from rtcontrol.bridges.ros2.msgs import MESSAGES, nav_msgs, sensor_msgs
+from rtcontrol.bridges.ros2.paths import message_type
+
+HALF = 3.0
+RADIUS = 0.2
+STEP_S = 0.02
+BEAMS = 180
+
+
+def topic(name: str, kind: str, **qos: Any) -> Topic:
+    full, cls, type_hash = message_type(kind)
+    return Topic(name, full, cls, type_hash, Qos(**qos))
+
+
+class Robot:
+    """Its state, and what it was told."""
+
+    def __init__(self) -> None:
+        self.x = self.y = self.heading = 0.0
+        self.v = self.w = 0.0
+        self.travelled = 0.0
+        self.collisions = 0
+        self.commands: list[tuple[float, float, float]] = []
+        self.diagnostics: Any = None
+
+    def step(self) -> None:
+        self.heading += self.w * STEP_S
+        x, y = self.x + self.v * STEP_S * math.cos(self.heading), self.y + self.v * STEP_S * math.sin(self.heading)
+        if max(abs(x), abs(y)) > HALF - RADIUS:
+            self.collisions += 1
+            return
+        self.travelled += math.hypot(x - self.x, y - self.y)
+        self.x, self.y = x, y
+
+    def odometry(self) -> nav_msgs.Odometry:
+        message = nav_msgs.Odometry(child_frame_id="base_link")
+        message.pose.pose.position.x, message.pose.pose.position.y = self.x, self.y
+        message.pose.pose.orientation.z = math.sin(self.heading / 2)
+        message.pose.pose.orientation.w = math.cos(self.heading / 2)
+        message.twist.twist.linear.x, message.twist.twist.angular.z = self.v, self.w
+        return message
+
+    def scan(self) -> sensor_msgs.LaserScan:
+        first, step = -math.pi, math.tau / BEAMS
+        ranges = [self._range(self.heading + first + i * step) for i in range(BEAMS)]
+        return sensor_msgs.LaserScan(
+            angle_min=first, angle_max=math.pi, angle_increment=step, range_min=0.05, range_max=10.0, ranges=ranges
+        )
+
+    def _range(self, angle: float) -> float:
+        dx, dy = math.cos(angle), math.sin(angle)
+        along_x = (math.copysign(HALF, dx) - self.x) / dx if abs(dx) > 1e-9 else math.inf
+        along_y = (math.copysign(HALF, dy) - self.y) / dy if abs(dy) > 1e-9 else math.inf
+        return min(along_x, along_y)
+
+    def report(self) -> dict[str, Any]:
+        times = [t for t, _, _ in self.commands]
+        gaps = sorted(b - a for a, b in itertools.pairwise(times))
+        told = self.diagnostics
+        return {
+            "x": self.x,
+            "y": self.y,
+            "travelled": self.travelled,
+            "collisions": self.collisions,
+            "commands": len(times),
+            "moving": [self.v, self.w],
+            "fastest": max((abs(v) for _, v, _ in self.commands), default=0.0),
+            "turning": max((abs(w) for _, _, w in self.commands), default=0.0),
+            "gap_ms": [round(1e3 * gaps[int(s * (len(gaps) - 1))], 1) for s in (0.5, 0.99, 1)] if gaps else [],
+            "diagnostics": None if told is None else [told.level, told.message, {v.key: v.value for v in told.values}],
+        }
+
+
+def main() -> None:
+    bus = Bus(domain(os.environ))
+    odom = bus.output(topic("/odom", "nav_msgs/Odometry"))
+    # As lidar drivers do: sensor data.
+    scan = bus.output(topic("/scan", "sensor_msgs/LaserScan", reliability="best_effort", depth=5))
+    battery = bus.output(topic("/battery_state", "sensor_msgs/BatteryState"))
+    command = bus.input(topic("/cmd_vel", "geometry_msgs/Twist", reliability="reliable", depth=10))
+    diagnostics = bus.input(topic("/diagnostics", "diagnostic_msgs/DiagnosticArray"))
+    instruct = bus.output(topic("/rtcontrol/instruction", "std_msgs/String", depth=10))
+    robot, muted = Robot(), set[str]()
+    lines: list[str] = []
+    ended = threading.Event()
+
+    def read() -> None:
+        for line in sys.stdin:
+            lines.append(line.strip())
+        ended.set()
+
+    threading.Thread(target=read, daemon=True).start()
+    print("ready", flush=True)
+    k, began = 0, time.monotonic()
+    while not ended.is_set():
+        while samples := command.entity.take(N=32):
+            for twist in samples:
+                robot.v, robot.w = twist.linear.x, twist.angular.z
+                robot.commands.append((time.monotonic(), robot.v, robot.w))
+        if (told := diagnostics.poll()) is not None:
+            robot.diagnostics = told[0].status[0]
+        robot.step()
+        if "/odom" not in muted:
+            odom.write(robot.odometry())
+        if k % 5 == 0 and "/scan" not in muted:
+            scan.write(robot.scan())
+            battery.write(sensor_msgs.BatteryState(percentage=0.87))
+        while lines:
+            verb, _, rest = lines.pop(0).partition(" ")
+            if verb == "report":
+                print(json.dumps(robot.report()), flush=True)
+            elif verb == "instruct":
+                instruct.write(MESSAGES["std_msgs/msg/String"][0](data=rest))
+            else:
+                (muted.add if verb == "mute" else muted.discard)(rest)
+        k += 1
+        ended.wait(max(0.0, began + k * STEP_S - time.monotonic()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,197 @@
+"""A bridge between a simulated robot in another process, over DDS, and a server: what the robot did."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("cyclonedds", reason="the ros2 extra (cyclonedds) is not installed")
+
+from rtcontrol.bridges.wire.messages import FunctionCall
+from tests.bridges.client.worlds import Process, free_port, until
+from tests.bridges.ros2.brain import Brain
+from tests.bridges.ros2.conftest import EXAMPLE, SimulatedRobot, Start
+
+BATTERY = """      required: false     # unknown is no reason to stop
+      max_age_ms: 30000
+      fields:
+        battery: """
+
+
+def said(robot: SimulatedRobot) -> str:
+    """The diagnostics' message."""
+    return str((robot.report()["diagnostics"] or ["", ""])[1])
+
+
+@pytest.fixture
+def brain() -> Iterator[Brain]:
+    found = Brain()
+    yield found
+    found.close()
+
+
+def test_a_robot_is_driven_by_what_its_topics_say(brain: Brain, robot: SimulatedRobot, bridge: Start) -> None:
+    running = bridge(brain.endpoint)
+    until(lambda: robot.report()["travelled"] > 1.5, "the robot did not move")
+    assert brain.observed is not None and brain.observed.text is not None
+    assert "battery 87" in brain.observed.text
+    assert brain.hello is not None and brain.hello.robot == "wheelie"
+    until(lambda: robot.report()["turning"] == 0.8, "the robot met no wall", 40)
+    figures = robot.report()
+    assert (figures["collisions"], figures["fastest"]) == (0, pytest.approx(0.3))
+    until(lambda: any(o.outcome == "executed" for o in brain.outcomes), "no call was acknowledged")
+    assert running.end() == 143
+    assert robot.report()["moving"] == [0.0, 0.0]
+
+
+def test_an_instruction_published_on_a_topic_changes_what_it_does(
+    brain: Brain, robot: SimulatedRobot, bridge: Start
+) -> None:
+    bridge(brain.endpoint, "--instruct", "go")
+    until(lambda: robot.report()["moving"][0] > 0, "the robot did not move")
+    assert brain.instruction == "go"
+    robot.tell("instruct halt")
+    until(lambda: robot.report()["moving"] == [0.0, 0.0], "the robot did not halt")
+    assert brain.instruction == "halt"
+
+
+def test_a_server_that_falls_silent_leaves_the_robot_standing(
+    brain: Brain, robot: SimulatedRobot, bridge: Start
+) -> None:
+    running = bridge(brain.endpoint)
+    until(lambda: robot.report()["moving"][0] > 0, "the robot did not move")
+    brain.silent = True
+    until(lambda: robot.report()["moving"] == [0.0, 0.0], "nobody stopped the robot")
+    count = robot.report()["commands"]
+    until(lambda: robot.report()["commands"] > count + 5, "the safe call is not repeated")
+    brain.silent = False
+    until(lambda: robot.report()["moving"] != [0.0, 0.0], "the robot did not go on")
+    running.end()
+
+
+def test_calls_older_than_their_time_to_live_are_never_executed(
+    brain: Brain, robot: SimulatedRobot, bridge: Start, tmp_path: Path
+) -> None:
+    brain.age_ms = 501.0
+    running = bridge(brain.endpoint, "--report", str(tmp_path / "report.json"))
+    until(lambda: len(brain.outcomes) > 30, "no call was acknowledged")
+    assert {o.outcome for o in brain.outcomes} == {"expired"}
+    figures = robot.report()
+    assert (figures["fastest"], figures["turning"], figures["travelled"]) == (0.0, 0.0, 0.0)
+    assert running.end(signal.SIGINT) == 130
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["expired"] > 30 and report["calls"] <= 5  # the safe call, at the start and at the end
+
+
+def test_a_call_outside_the_mapping_is_refused_and_the_robot_stops(
+    brain: Brain, robot: SimulatedRobot, bridge: Start
+) -> None:
+    running = bridge(brain.endpoint)
+    until(lambda: robot.report()["moving"][0] > 0, "the robot did not move")
+    brain.policy = lambda text, instruction: FunctionCall(name="drive", arguments={"speed": 30, "turn": "up"})
+    until(lambda: robot.report()["moving"] == [0.0, 0.0], "the robot went on")
+    running.says("A call was refused: turn: nothing is given for 'up'.")
+    until(lambda: any(o.outcome == "failed" and "'up'" in (o.error or "") for o in brain.outcomes), "not told")
+
+
+def test_a_sensor_that_dies_is_told_and_ends_in_the_safe_call(
+    robot: SimulatedRobot, bridge: Start, tmp_path: Path
+) -> None:
+    server = Process(tmp_path, free_port())
+    server.start()
+    try:
+        running = bridge(server.endpoint)
+        until(lambda: robot.report()["fastest"] > 0, "the robot did not move")
+        robot.tell("mute /scan")
+        running.says("/scan: the last message is older than 500 ms")
+        until(lambda: "safe call in force: /scan: the last message is older" in said(robot), "not in the diagnostics")
+        level, _, values = robot.report()["diagnostics"]
+        assert level == 2 and robot.report()["moving"] == [0.0, 0.0]
+        assert 0 < float(values["on_time_share"]) < 1 and int(values["misses"]) > 0
+        robot.tell("unmute /scan")
+        running.says("/scan is in order")
+        until(lambda: robot.report()["moving"] != [0.0, 0.0], "the robot did not go on")
+    finally:
+        server.stop()
+
+
+def test_a_killed_server_leaves_the_robot_standing_and_a_new_one_drives_it(
+    robot: SimulatedRobot, bridge: Start, tmp_path: Path
+) -> None:
+    server = Process(tmp_path, free_port())
+    server.start()
+    try:
+        running = bridge(server.endpoint)
+        until(lambda: robot.report()["fastest"] > 0, "the robot did not move")
+        server.kill()
+        until(lambda: "no connection to the server" in said(robot), "not in the diagnostics")
+        until(lambda: robot.report()["moving"] == [0.0, 0.0], "the robot went on")
+        server.start()
+        until(lambda: robot.report()["moving"] != [0.0, 0.0], "the robot did not go on", 60)
+        # Asked to end, it says bye: that is no reason to give up either.
+        server.stop()
+        running.says("The server ended the session")
+        until(lambda: robot.report()["moving"] == [0.0, 0.0], "the robot went on")
+        server.start()
+        until(lambda: robot.report()["moving"] != [0.0, 0.0], "the robot did not go on", 60)
+        assert running.popen.poll() is None
+    finally:
+        server.stop()
+
+
+WRONG = [
+    (
+        "type: sensor_msgs/msg/LaserScan\n",
+        "type: sensor_msgs/msg/LaserScan\n      qos: {reliability: reliable}\n",
+        "QoS of /scan is incompatible: its publisher offers best_effort, and in our file qos.reliability asks for "
+        "reliable. No message passes.",
+    ),
+    (
+        "      /cmd_vel:\n        type: geometry_msgs/msg/Twist",
+        "      /cmd_vel:\n        qos: {reliability: best_effort}\n        type: geometry_msgs/msg/Twist",
+        "QoS of /cmd_vel is incompatible: a subscriber asks for reliable, and in our file qos.reliability offers "
+        "best_effort.",
+    ),
+    (
+        "/odom:\n      type: nav_msgs/msg/Odometry\n",
+        "/odom:\n      type: nav_msgs/msg/Odometry\n      qos: {durability: transient_local}\n",
+        "its publisher offers volatile, and in our file qos.durability asks for transient_local",
+    ),
+    (
+        f"type: sensor_msgs/msg/BatteryState\n{BATTERY}{{path: percentage,",
+        f"type: sensor_msgs/msg/Temperature\n{BATTERY}{{path: temperature,",
+        "/battery_state is published as sensor_msgs/msg/BatteryState, and our file says sensor_msgs/msg/Temperature",
+    ),
+]
+
+
+def test_qos_and_types_that_keep_topics_apart_are_told_in_words(
+    brain: Brain, robot: SimulatedRobot, bridge: Start, tmp_path: Path
+) -> None:
+    text = EXAMPLE.read_text()
+    for old, new, _ in WRONG:
+        assert old in text
+        text = text.replace(old, new)
+    config = tmp_path / "robot.yaml"
+    config.write_text(text)
+    running = bridge(brain.endpoint, config=config)
+    for _, _, says in WRONG:
+        running.says(says)
+
+
+def test_topics_that_nobody_publishes_or_hears_are_told(brain: Brain, bridge: Start) -> None:
+    running = bridge(brain.endpoint)
+    running.says("Nobody publishes /odom. Start the robot, or correct the topic's name, ROS_DOMAIN_ID or the network.")
+    running.says("Nobody subscribes to /cmd_vel.")
+    assert "/battery_state" not in running.log()  # not required
+
+
+def test_without_a_server_it_ends_with_the_command_that_starts_one(bridge: Start) -> None:
+    endpoint = f"tcp://127.0.0.1:{free_port()}"
+    running = bridge(endpoint, "--connect-timeout", "0.5")
+    assert running.popen.wait(20) == 2
+    assert f"No rtcontrol server answers at {endpoint}. Start one: rtcontrol serve --bind {endpoint}" in running.log()

@@ -1,0 +1,96 @@
+"""ROS 2's environment variables, and clocks that differ."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("cyclonedds", reason="the ros2 extra (cyclonedds) is not installed")
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rtcontrol.bridges.ros2.environment import domain
+from rtcontrol.bridges.ros2.errors import BridgeError
+from rtcontrol.bridges.ros2.stamps import Delays
+
+
+def test_without_variables_it_is_domain_0_of_the_subnet_with_cyclones_defaults() -> None:
+    found = domain({})
+    assert (found.number, found.xml, found.reach) == (0, "", "SUBNET")
+
+
+@pytest.mark.parametrize(
+    "environ", [{"ROS_LOCALHOST_ONLY": "1"}, {"ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST"}], ids=["older", "newer"]
+)
+def test_localhost_keeps_to_the_loopback_interface(environ: dict[str, str]) -> None:
+    xml = domain(environ).xml
+    assert 'NetworkInterface address="127.0.0.1"' in xml and '<Peer address="localhost"/>' in xml
+    assert "<AllowMulticast>false</AllowMulticast>" in xml
+
+
+def test_off_finds_nobody_and_system_default_changes_nothing() -> None:
+    off = domain({"ROS_AUTOMATIC_DISCOVERY_RANGE": "OFF", "ROS_STATIC_PEERS": "10.0.0.1"}).xml
+    assert "<Tag>" in off and "Peer " not in off
+    assert domain({"ROS_AUTOMATIC_DISCOVERY_RANGE": "SYSTEM_DEFAULT", "ROS_STATIC_PEERS": "10.0.0.1"}).xml == ""
+
+
+def test_static_peers_are_asked_beside_the_subnet() -> None:
+    xml = domain({"ROS_STATIC_PEERS": 'robot.local;10.0.0.7;"'}).xml
+    assert '<Peer address="robot.local"/><Peer address="10.0.0.7"/>' in xml
+    assert "<Peer address='\"'/>" in xml
+    assert "AllowMulticast" not in xml
+
+
+def test_a_cyclonedds_uri_is_read_last() -> None:
+    found = domain({"ROS_LOCALHOST_ONLY": "1", "CYCLONEDDS_URI": "file:///etc/cyclonedds.xml"})
+    assert found.xml.endswith(",file:///etc/cyclonedds.xml")
+
+
+@pytest.mark.parametrize(
+    ("environ", "says"),
+    [
+        ({"ROS_DOMAIN_ID": "233"}, "ROS_DOMAIN_ID=233 is no domain. Set a number from 0 to 232."),
+        ({"ROS_DOMAIN_ID": "one"}, "ROS_DOMAIN_ID=one is no domain."),
+        ({"ROS_AUTOMATIC_DISCOVERY_RANGE": "HOST"}, "ROS_AUTOMATIC_DISCOVERY_RANGE=HOST is unknown."),
+    ],
+)
+def test_a_mistake_names_its_variable(environ: dict[str, str], says: str) -> None:
+    with pytest.raises(BridgeError, match=says.replace(".", r"\.")):
+        domain(environ)
+
+
+MS = 1_000_000
+WALL = 1_790_000_000_000 * MS
+
+
+@given(st.integers(-(10**9), 10**9).map(lambda ms: ms * MS), st.lists(st.integers(0, 400), min_size=2, max_size=50))
+def test_delays_are_measured_against_the_smallest_whatever_the_clocks_differ(skew: int, delays_ms: list[int]) -> None:
+    delays = Delays()
+    least = 10**9
+    for i, delay_ms in enumerate(delays_ms):
+        now = i * 50 * MS
+        captured = delays.captured_ns(WALL + now - delay_ms * MS + skew, WALL + now, now)
+        least = min(least, delay_ms)
+        assert now - captured == (delay_ms - least) * MS
+
+
+def test_a_clock_of_the_sender_that_is_set_back_is_forgiven_within_a_minute() -> None:
+    delays = Delays()
+    ages = []
+    for i in range(1300):
+        now = i * 50 * MS
+        step = 5_000 * MS if i >= 20 else 0
+        ages.append((now - delays.captured_ns(WALL + now - step, WALL + now, now)) // MS)
+    assert ages[:20] == [0] * 20 and ages[20] == 5_000 and ages[-1] == 0
+
+
+def test_our_own_wall_clock_that_is_set_changes_no_age() -> None:
+    delays = Delays()
+    for i in range(100):
+        now = i * 50 * MS
+        wall = WALL + now + (3_600_000 * MS if i >= 50 else 0)
+        source = wall - 2 * MS
+        assert delays.captured_ns(source, wall, now) == now
+    for i in range(100, 200):
+        now = i * 50 * MS
+        assert delays.captured_ns(WALL + now - 2 * MS, WALL + now, now) == now
