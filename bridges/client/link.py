@@ -178,7 +178,8 @@ class Link:
                     elif kind & (zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL):
                         self.trouble = "the server wants a key, or is no rtcontrol server"
                     elif kind == zmq.EVENT_DISCONNECTED:
-                        self.trouble = "the connection was lost"
+                        closed = "the server closed the connection at once: it wants a key, or is no rtcontrol server"
+                        self.trouble = "the connection was lost" if self._up else closed
                     self._lose()
 
     def _lose(self) -> None:

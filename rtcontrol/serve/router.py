@@ -211,6 +211,10 @@ class Router:
         limits = self._limits
         connection = self._connections.get(identity)
         if connection is None:
+            # A revoked key's transport connection is still up: it must not say hello again on it.
+            if self._with_keys and self._guard is not None and not self._guard.allowed(key):
+                self._drop("revoked")
+                return
             connection = self._meet(identity, key)
         if not self._lobby.admit(connection):
             return
