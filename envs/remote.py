@@ -106,7 +106,7 @@ class RemoteEnvironment:
         self._waiting = False  # whether `_answering` was only looked at so far
         self._arrived = threading.Event()
         self._lock = threading.Lock()
-        self._sent: dict[int, tuple[int, Call]] = {}
+        self._sent: dict[int, tuple[int, Call | None]] = {}  # None: a safe call, which is no history
         self._done: deque[Call] = deque(maxlen=REMEMBERED)
         self._tick = 0
         self._first_tick = 0
@@ -164,7 +164,7 @@ class RemoteEnvironment:
             sent = self._sent.pop(message.tick, None)
         if sent is None:
             if 0 <= message.tick < self._tick:
-                return  # a held or safe one, one acknowledged twice, or too old to be remembered
+                return  # one without a call, one acknowledged twice, or too old to be remembered
             raise WireError(
                 Code.SEQUENCE,
                 f"executed.tick {message.tick}: no call of this tick was sent.",
@@ -173,8 +173,9 @@ class RemoteEnvironment:
             )
         outcomes = self.traffic.acknowledged
         outcomes[message.outcome] = outcomes.get(message.outcome, 0) + 1
-        if message.outcome == "executed" and sent[0] == message.epoch == self.epoch:
-            self._done.append(sent[1])
+        epoch, call = sent
+        if call is not None and message.outcome == "executed" and epoch == message.epoch == self.epoch:
+            self._done.append(call)
 
     def reset(self, message: Reset) -> None:
         """Raises WireError for an epoch that is not the next."""
@@ -231,14 +232,15 @@ class RemoteEnvironment:
         now = time.monotonic_ns()
         call, status = emission.call, emission.status
         epoch = self.epoch if status == "safe" or emission.epoch < 0 else emission.epoch
-        tick = self._first_tick + emission.tick
+        # Ticks grow on the wire: a safe call between two ticks takes the next number.
+        tick = max(self._first_tick + emission.tick, self._tick)
+        self._tick = tick + 1
         seen = self._seen.get(emission.seq)
-        if call is not None and status == "fresh" and self.terms.acknowledges:
+        if call is not None and self.terms.acknowledges:
             with self._lock:
-                self._sent[tick] = (epoch, call)
+                self._sent[tick] = (epoch, call if status == "fresh" else None)
                 if len(self._sent) > REMEMBERED:
                     del self._sent[next(iter(self._sent))]
-        self._tick = max(self._tick, tick + 1)
         self.traffic.calls[status] = self.traffic.calls.get(status, 0) + 1
         self._send(
             CallMessage(

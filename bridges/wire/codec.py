@@ -193,6 +193,7 @@ def _validate(header: dict[str, Any]) -> Message:
         f"See `{kind}` in docs/protocol.md.",
         field=field[:200],
         seq=seq if known else None,
+        fatal=kind == "hello",
     )
 
 

@@ -18,13 +18,14 @@ from rtcontrol.pause import PauseWatch
 from rtcontrol.serve.negotiate import check_version
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.peer import Connection, Peer
-from rtcontrol.serve.session import BYE, LOST, OPENING_AT_ONCE, REFUSED, STOPPED, Session
+from rtcontrol.serve.session import BYE, LOST, OPENING_AT_ONCE, STOPPED, Session
 
 __all__ = ["Connection", "Lobby"]
 
 log = logging.getLogger("rtcontrol.serve")
 # Without a session; those that were silent the longest are forgotten.
 MAX_STRANGERS = 1024
+STRANGER_NS = 120_000_000_000
 
 
 class Lobby:
@@ -133,11 +134,17 @@ class Lobby:
         elif isinstance(message, Reset):
             self._world(peer, message.session).reset(message)
         elif isinstance(message, Bye):
-            self._mine(peer, message.session).stop(BYE)
+            self._bye(peer, self._mine(peer, message.session))
         elif isinstance(message, ErrorMessage):
             self.counts["errors_from_clients"] += 1
         elif not isinstance(message, Pong):
             raise WireError(Code.STATE, f"{message.type} is for servers to send.", "See docs/protocol.md.")
+
+    def _bye(self, peer: Peer, session: Session) -> None:
+        # At once, so that the next hello on this connection finds it free.
+        with self._lock:
+            peer.session = session.peer = None
+            session.stop(BYE)
 
     def _mine(self, peer: Peer, token: str | None) -> Session:
         session = peer.session
@@ -147,7 +154,11 @@ class Lobby:
             )
         if token is not None and not _same(token, session.token):
             raise WireError(
-                Code.SESSION, "This session token is not this connection's.", "Use the welcome's.", field="session"
+                Code.SESSION,
+                "This session token is not this connection's.",
+                "Use the welcome's.",
+                field="session",
+                retryable=True,
             )
         return session
 
@@ -175,7 +186,9 @@ class Lobby:
         if hello.model_dump(exclude=given) != session.hello.model_dump(exclude=given) and hello.resume is None:
             raise WireError(Code.STATE, "This connection has a session.", "Say bye first, or open another connection.")
         if hello.resume is not None and not _same(hello.resume, session.token):
-            raise WireError(Code.SESSION, "This connection has another session.", "Say bye first.", field="resume")
+            raise WireError(
+                Code.SESSION, "This connection has another session.", "Say bye first.", field="resume", retryable=True
+            )
         if session.state == "live":
             session.hello = session.hello.model_copy(update={"t_client_ns": hello.t_client_ns})
             session.welcome()
@@ -205,7 +218,7 @@ class Lobby:
     def _open(self, peer: Peer, hello: Hello) -> None:
         self._room()
         if hello.robot is not None:
-            for other in [s for s in self._sessions.values() if s.hello.robot == hello.robot]:
+            for other in [s for s in self._sessions.values() if s.hello.robot == hello.robot and s.why is None]:
                 if other.state != "parked":
                     raise WireError(
                         Code.BUSY,
@@ -222,7 +235,8 @@ class Lobby:
         session.start()
 
     def _room(self, parked: Session | None = None) -> None:
-        taken = sum(s.state != "parked" and s is not parked for s in self._sessions.values())
+        sessions = self._sessions.values()
+        taken = sum(s.state != "parked" and s.why is None and s is not parked for s in sessions)
         if taken >= self.options.max_sessions:
             raise WireError(
                 Code.BUSY,
@@ -235,17 +249,15 @@ class Lobby:
     # -- from the sessions --------------------------------------------------------------------------------------------
 
     def refused(self, peer: Peer, error: WireError) -> None:
-        """Count the refusal, and tell it."""
+        """Count the refusal, and tell it. Whatever is refused once there is a session, the session goes on."""
         code = error.code.value
         self._refused[code] += 1
-        session = peer.session
-        if session is not None:
+        if (session := peer.session) is not None:
             session.refused[code] += 1
+            error.fatal = False
         if error.fatal and not error.retryable:
             self.say(f"{peer.name}: refused: {error.message[:200]}")
         peer.tell(error)
-        if error.fatal and session is not None:
-            session.stop(REFUSED)
 
     def ended(self, session: Session, error: WireError | None) -> None:
         """The session's thread is done: park it, or let it go."""
@@ -293,9 +305,10 @@ class Lobby:
                     self._forget(session)
                     self.say(f"{session.id}: over (nobody came back)")
         for peer in peers:
-            if now - peer.in_ns > self.options.silent_heartbeats * beat_ns:
+            live = peer.session is not None and peer.session.state == "live"
+            if now - peer.in_ns > (self.options.silent_heartbeats * beat_ns if live else STRANGER_NS):
                 self.drop(peer.connection)
-            elif now - peer.out_ns >= beat_ns and peer.session is not None:
+            elif live and now - peer.out_ns >= beat_ns:
                 peer.pings += 1
                 peer.send(Ping(id=peer.pings, t_ns=now))
 

@@ -33,7 +33,7 @@ from rtcontrol.serve.peer import Peer
 log = logging.getLogger("rtcontrol.serve")
 
 State = Literal["opening", "live", "parked", "over"]
-LOST, BYE, STOPPED, REFUSED = "client lost", "client said bye", "server stopped", "refused"
+LOST, BYE, STOPPED = "client lost", "client said bye", "server stopped"
 # Schemas are compiled and decoders opened for so many sessions at once.
 OPENING_AT_ONCE = 2
 
@@ -258,6 +258,9 @@ class Session:
     def _started(self) -> None:
         """The loop is warm: the client may observe."""
         self.state, self.welcomed = "live", True
+        if (peer := self.peer) is not None:
+            # Until now the client had nothing to say.
+            peer.in_ns = time.monotonic_ns()
         self.welcome()
         terms = self.terms
         if terms is not None and self.peer is not None:
@@ -267,7 +270,13 @@ class Session:
             self._owner.say(f"{self.id}: {self.peer.name}, {what}, model {Path(terms.model).name}, {pace}{again}")
 
     def _trouble(self, cause: str, error: str, seq: int | None) -> None:
-        if (peer := self.peer) is None:
+        peer, loop, asked = self.peer, self.loop, self._instruction
+        if peer is None:
+            return
+        if asked is not None and loop is not None and loop.instruction != asked and cause == "decide":
+            self._instruction = None
+            what = f"The instruction was refused: {error}"
+            self._owner.refused(peer, WireError(Code.INSTRUCTION, what, field="instruction", seq=seq))
             return
         if cause == "no_observation":
             remedy = "Send the fields of `data` that the agent reads, or `text`."
