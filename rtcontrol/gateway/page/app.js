@@ -119,6 +119,15 @@ function onAct(call) {
   world.setOwn(call?.name === "move" ? LEVEL_SPEED * (call.arguments?.velocity ?? 0) : 0);
 }
 
+const texts = new Map();
+
+/** Sets a text that is another one than before: to set the same again costs a layout. */
+function put(id, text) {
+  if (texts.get(id) === text) return;
+  texts.set(id, text);
+  $(id).textContent = text;
+}
+
 function showCall() {
   const { call, kind } = session.inForce;
   const values = Object.entries(call?.arguments ?? {}).map(([k, v]) => `${k}=${JSON.stringify(v)}`);
@@ -138,7 +147,7 @@ function showCall() {
   const sure = last?.confidence;
   if (sure === undefined) return;
   $("sureness").hidden = false;
-  $("sure").textContent = `${Math.round(sure * 100)} %`;
+  put("sure", `${Math.round(sure * 100)} %`);
   $("sure-bar").style.transform = `scaleX(${sure})`;
 }
 
@@ -161,12 +170,12 @@ function ms(value) {
 
 function showFigures() {
   const figures = chart.figures();
-  $("p50").textContent = ms(figures?.p50);
-  $("p99").textContent = ms(figures?.p99);
-  $("decide").textContent = ms(figures?.decide);
-  $("wire").textContent = ms(figures?.wire);
-  $("ticks").textContent = counts.ticks.toLocaleString("en");
-  $("misses").textContent = counts.misses.toLocaleString("en");
+  put("p50", ms(figures?.p50));
+  put("p99", ms(figures?.p99));
+  put("decide", ms(figures?.decide));
+  put("wire", ms(figures?.wire));
+  put("ticks", counts.ticks.toLocaleString("en"));
+  put("misses", counts.misses.toLocaleString("en"));
   $("pilot").hidden = pilot.manual;
 }
 
@@ -246,6 +255,7 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", readColour
 let before = performance.now();
 let owed = 0; // time, in steps, that the world is behind
 let observedAt = 0;
+let chartAt = 0;
 let figuresAt = 0;
 
 function frame(now) {
@@ -262,8 +272,12 @@ function frame(now) {
   const dpr = Math.min(devicePixelRatio || 1, 3);
   const level = Math.round(world.own_v / LEVEL_SPEED);
   view.draw(world, owed, { colours, dpr, paused, level });
-  chart.draw(now, colours, dpr);
-  showCall();
+  // The strip moves with the calls, 30 times a second at most.
+  if (now - chartAt > 32) {
+    chartAt = now;
+    chart.draw(now, colours, dpr);
+    showCall();
+  }
   if (now - figuresAt > 250) {
     figuresAt = now;
     showFigures();
