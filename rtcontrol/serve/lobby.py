@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import secrets
 import threading
 import time
 from collections import Counter
@@ -18,6 +17,7 @@ from rtcontrol.pause import PauseWatch
 from rtcontrol.serve.negotiate import check_version
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.peer import Connection, Peer
+from rtcontrol.serve.rooms import Rooms, same
 from rtcontrol.serve.session import BYE, LOST, OPENING_AT_ONCE, STOPPED, Session
 
 __all__ = ["Connection", "Lobby"]
@@ -45,13 +45,11 @@ class Lobby:
     ) -> None:
         self.options, self.pool, self.watch, self.say = options, pool, watch, say
         self.opening = threading.Semaphore(OPENING_AT_ONCE)
-        # Numbers go on after those that lie in the folder: a restarted server overwrites no record.
-        self.counts: Counter[str] = Counter(sessions=0)
-        self._first = max((int(n) for p in options.out.glob("session-*") if (n := p.name[8:]).isdigit()), default=0)
+        self.counts: Counter[str] = Counter()
         self._make = make
         self._lock = threading.RLock()
         self._peers: dict[Connection, Peer] = {}
-        self._sessions: dict[str, Session] = {}
+        self._rooms = Rooms(options.max_sessions, options.out)
         self._refused: Counter[str] = Counter()
         self._began_s = time.monotonic()
         self._closing = False
@@ -100,10 +98,10 @@ class Lobby:
     def health(self) -> dict[str, Any]:
         """Counts of the whole server, for /health."""
         with self._lock:
-            states = Counter(session.state for session in self._sessions.values())
+            states = self._rooms.states()
         return {
             "uptime_s": round(time.monotonic() - self._began_s, 1),
-            "sessions": {state: states[state] for state in ("opening", "live", "parked")},
+            "sessions": states,
             "sessions_total": self.counts["sessions"],
             "max_sessions": self.options.max_sessions,
             "connections": len(self._peers),
@@ -114,7 +112,7 @@ class Lobby:
     def sessions(self) -> list[dict[str, Any]]:
         """One entry a session, for /metrics: id, state, agent, model, pacing, hz, counts, recent latency."""
         with self._lock:
-            found = list(self._sessions.values())
+            found = self._rooms.all()
         return [session.figures() for session in found]
 
     # -- messages -----------------------------------------------------------------------------------------------------
@@ -152,7 +150,7 @@ class Lobby:
             raise WireError(
                 Code.STATE, "This connection has no session.", "Say hello first (with `resume`).", retryable=True
             )
-        if token is not None and not _same(token, session.token):
+        if token is not None and not same(token, session.token):
             raise WireError(
                 Code.SESSION,
                 "This session token is not this connection's.",
@@ -185,7 +183,7 @@ class Lobby:
         given = {"t_client_ns", "resume"}
         if hello.model_dump(exclude=given) != session.hello.model_dump(exclude=given) and hello.resume is None:
             raise WireError(Code.STATE, "This connection has a session.", "Say bye first, or open another connection.")
-        if hello.resume is not None and not _same(hello.resume, session.token):
+        if hello.resume is not None and not same(hello.resume, session.token):
             raise WireError(
                 Code.SESSION, "This connection has another session.", "Say bye first.", field="resume", retryable=True
             )
@@ -194,16 +192,8 @@ class Lobby:
             session.welcome()
 
     def _resume(self, peer: Peer, hello: Hello, token: str) -> None:
-        session = next((s for s in self._sessions.values() if _same(token, s.token)), None)
-        if session is None or session.why is not None or session.key != peer.connection.key or session.terms is None:
-            raise WireError(
-                Code.SESSION,
-                "There is no such session (any more).",
-                "Say hello without `resume`.",
-                field="resume",
-                retryable=True,
-            )
-        self._room(parked=session)
+        session = self._rooms.find(token, peer.connection.key)
+        self._rooms.check_room(besides=session)
         if (old := session.peer) is not None:
             old.session = None
         session.peer, peer.session = peer, session
@@ -216,35 +206,13 @@ class Lobby:
         # Otherwise the loop is just starting, or just ending: then `ended` starts it anew.
 
     def _open(self, peer: Peer, hello: Hello) -> None:
-        self._room()
-        if hello.robot is not None:
-            for other in [s for s in self._sessions.values() if s.hello.robot == hello.robot and s.why is None]:
-                if other.state != "parked":
-                    raise WireError(
-                        Code.BUSY,
-                        f"The robot {hello.robot!r} is claimed by another session.",
-                        "End that one, or wait until it is gone.",
-                        field="robot",
-                        fatal=True,
-                    )
-                self._forget(other)
+        self._rooms.check_room()
+        self._rooms.claim(hello.robot)
         self.counts["sessions"] += 1
-        session = self._make(self._first + self.counts["sessions"], peer, hello, self)
+        session = self._make(self._rooms.number(), peer, hello, self)
         peer.session = session
-        self._sessions[session.id] = session
+        self._rooms.add(session)
         session.start()
-
-    def _room(self, parked: Session | None = None) -> None:
-        sessions = self._sessions.values()
-        taken = sum(s.state != "parked" and s.why is None and s is not parked for s in sessions)
-        if taken >= self.options.max_sessions:
-            raise WireError(
-                Code.BUSY,
-                f"All {self.options.max_sessions} sessions are taken.",
-                "Try again later.",
-                retryable=True,
-                fatal=True,
-            )
 
     # -- from the sessions --------------------------------------------------------------------------------------------
 
@@ -268,13 +236,10 @@ class Lobby:
                 session.start()
                 return
             if resumable:
-                session.state, session.parked_s = "parked", time.monotonic()
-                parked = [s for s in self._sessions.values() if s.state == "parked"]
-                if len(parked) > self.options.max_sessions:
-                    self._forget(min(parked, key=lambda s: s.parked_s))
+                self._rooms.park(session, time.monotonic())
                 self.say(f"{session.id}: client lost; kept for {self.options.session_grace_s:g} s")
                 return
-            self._forget(session)
+            self._rooms.forget(session)
             peer, session.peer = session.peer, None
             if peer is not None:
                 peer.session = None
@@ -288,10 +253,6 @@ class Lobby:
             if session.welcomed:
                 self.say(f"{session.id}: over ({session.why or LOST})")
 
-    def _forget(self, session: Session) -> None:
-        session.state = "over"
-        self._sessions.pop(session.id, None)
-
     # -- time ---------------------------------------------------------------------------------------------------------
 
     def keep(self) -> None:
@@ -300,10 +261,8 @@ class Lobby:
         beat_ns = round(self.options.heartbeat_s * 1e9)
         with self._lock:
             peers = list(self._peers.values())
-            for session in [s for s in self._sessions.values() if s.state == "parked"]:
-                if time.monotonic() - session.parked_s > self.options.session_grace_s:
-                    self._forget(session)
-                    self.say(f"{session.id}: over (nobody came back)")
+            for session in self._rooms.expire(time.monotonic() - self.options.session_grace_s):
+                self.say(f"{session.id}: over (nobody came back)")
         for peer in peers:
             live = peer.session is not None and peer.session.state == "live"
             if now - peer.in_ns > (self.options.silent_heartbeats * beat_ns if live else STRANGER_NS):
@@ -325,7 +284,7 @@ class Lobby:
         """End every session with its safe call, its report and a bye."""
         with self._lock:
             self._closing = True
-            sessions = list(self._sessions.values())
+            sessions = self._rooms.all()
         for session in sessions:
             session.stop(STOPPED)
         give_up = time.monotonic() + timeout_s
@@ -343,7 +302,3 @@ class Lobby:
                 self.drop(min(strangers, key=lambda p: p.in_ns).connection)
             peer = self._peers[connection] = Peer(connection, self.options)
             return peer
-
-
-def _same(a: str, b: str) -> bool:
-    return secrets.compare_digest(a.encode("utf-8", "replace"), b.encode("utf-8", "replace"))

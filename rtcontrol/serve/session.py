@@ -273,12 +273,13 @@ class Session:
         peer, loop, asked = self.peer, self.loop, self._instruction
         if peer is None:
             return
-        if asked is not None and loop is not None and loop.instruction != asked and cause == "decide":
+        if asked is not None and loop is not None and loop.instruction != asked and not error.startswith("observe:"):
             self._instruction = None
             what = f"The instruction was refused: {error}"
             self._owner.refused(peer, WireError(Code.INSTRUCTION, what, field="instruction", seq=seq))
             return
-        if cause == "no_observation":
+        # The cause may be another: on a busy machine a pause goes first.
+        if error.startswith("observe:"):
             remedy = "Send the fields of `data` that the agent reads, or `text`."
             self._owner.refused(peer, WireError(Code.INVALID, f"{error}.", remedy, field="data", seq=seq))
         else:
