@@ -6,10 +6,9 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from rtcontrol.bridges.client import Standing
-from rtcontrol.bridges.ros2.dds import Output
 from rtcontrol.bridges.ros2.errors import Unmappable
 from rtcontrol.bridges.ros2.mapper import Mapper
 
@@ -17,10 +16,17 @@ from rtcontrol.bridges.ros2.mapper import Mapper
 REPEAT = 0.75
 
 
+class Written(Protocol):
+    """A topic that is written, by whatever middleware."""
+
+    def write(self, message: Any) -> bool:
+        """Publish; False where that was not possible now."""
+
+
 class Actuator:
     """Thread-safe; `apply` is called with what is in force, whenever that may have changed and at least every tick."""
 
-    def __init__(self, mapper: Mapper, outputs: Mapping[str, Output], hz: float) -> None:
+    def __init__(self, mapper: Mapper, outputs: Mapping[str, Written], hz: float) -> None:
         self._mapper, self._outputs = mapper, outputs
         self._repeat_ns = int(REPEAT * 1e9 / hz)
         self._lock = threading.Lock()

@@ -70,16 +70,21 @@ class Input:
         )
         self.received = 0
 
-    def poll(self) -> tuple[Any, int] | None:
-        """The newest message since the last poll, and its instant on our monotonic clock in ns."""
-        newest = None
+    def take(self) -> list[Any]:
+        """The messages since the last time, oldest first; a publisher's farewell is none."""
+        taken: list[Any] = []
         while samples := self.entity.take(N=32):
-            self.received += sum(s.sample_info.valid_data for s in samples)
-            newest = next((s for s in reversed(samples) if s.sample_info.valid_data), newest)
-        if newest is None:
+            taken += [sample for sample in samples if sample.sample_info.valid_data]
+        self.received += len(taken)
+        return taken
+
+    def poll(self) -> tuple[Any, int] | None:
+        """The newest message since the last time, and its instant on our monotonic clock in ns."""
+        taken = self.take()
+        if not taken:
             return None
-        source_ns = newest.sample_info.source_timestamp
-        return newest, self._delays.captured_ns(source_ns, time.time_ns(), time.monotonic_ns())
+        source_ns = taken[-1].sample_info.source_timestamp
+        return taken[-1], self._delays.captured_ns(source_ns, time.time_ns(), time.monotonic_ns())
 
     def writers(self) -> int:
         """How many publishers are matched."""

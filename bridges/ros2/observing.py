@@ -5,11 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 from rtcontrol.bridges.ros2.config import Scalar
-from rtcontrol.bridges.ros2.dds import Input
 from rtcontrol.bridges.ros2.errors import Unmappable
 from rtcontrol.bridges.ros2.mapper import Mapper, Source
+
+
+class Newest(Protocol):
+    """A topic that is read, by whatever middleware."""
+
+    def poll(self) -> tuple[Any, int] | None:
+        """The newest message since the last time, and its instant on the monotonic clock in ns."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +31,7 @@ class Look:
 @dataclass
 class _State:
     source: Source
-    input: Input
+    input: Newest
     t_ns: int | None = None
     values: Mapping[str, Scalar | None] | None = None
     error: str | None = None
@@ -33,7 +40,7 @@ class _State:
 class Observer:
     """Not thread-safe."""
 
-    def __init__(self, mapper: Mapper, inputs: Mapping[str, Input]) -> None:
+    def __init__(self, mapper: Mapper, inputs: Mapping[str, Newest]) -> None:
         self._mapper = mapper
         self._states = [_State(source, inputs[source.topic.name]) for source in mapper.sources]
         self.waiting: dict[str, str] = {}  # topic -> why it holds the observation back

@@ -115,10 +115,9 @@ def main() -> None:
     print("ready", flush=True)
     k, began = 0, time.monotonic()
     while not ended.is_set():
-        while samples := command.entity.take(N=32):
-            for twist in samples:
-                robot.v, robot.w = twist.linear.x, twist.angular.z
-                robot.commands.append((time.monotonic(), robot.v, robot.w))
+        for twist in command.take():
+            robot.v, robot.w = twist.linear.x, twist.angular.z
+            robot.commands.append((time.monotonic(), robot.v, robot.w))
         if (told := diagnostics.poll()) is not None:
             robot.diagnostics = told[0].status[0]
         robot.step()

@@ -1,0 +1,1 @@
+"""rtcontrol's bridge as a ROS 2 node."""
