@@ -20,7 +20,7 @@ from rtcontrol.bridges.wire import LIMITS, Message, WireError, decode_msgpack, e
 from rtcontrol.bridges.wire.messages import Bye
 
 HIGH_WATER = 64
-CONNECT_NS = 3_000_000_000  # a connection that does not come up in this time is tried anew
+CONNECT_NS = 2_000_000_000  # a connection that does not come up in this time is tried anew
 DOMAIN = b"rtcontrol"
 LOST = zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
 LOST |= zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
