@@ -11,10 +11,7 @@ from rtcontrol.agents.tool import Tools, tool
 from rtcontrol.models.call import Call
 
 CLAMP = 200
-KEYS = ("ball_x", "ball_y", "ball_vx", "ball_vy", "own_y", "other_y")
-WORDS = ("x", "y", "vx", "vy", "own", "other")
-# Half units for places, whole units a second for the ball's speed: each number is one token of the bundled model.
-SCALES = (2, 2, 1, 1, 2, 2)
+WORDS = ("x", "y", "vx", "vy", "own", "ball", "other")
 
 
 @tool
@@ -23,16 +20,33 @@ def move(velocity: Annotated[int, OneOf(-3, -2, -1, 0, 1, 2, 3)]) -> None:
 
 
 def observe(data: Mapping[str, Any]) -> str:
-    """Places in half units, speeds in units a second, rounded and clamped to [-200, 200]:
-    `x 100 y 60 vx 45 vy -12 own 60 other 58`."""
-    values = (max(-CLAMP, min(CLAMP, round(data[key] * scale))) for key, scale in zip(KEYS, SCALES, strict=True))
-    return " ".join(f"{word} {value}" for word, value in zip(WORDS, values, strict=True))
+    """`x 100 y 60 vx 45 vy -12 own 50 ball 10 other -4`: the ball's place and speed, the own paddle's height, and how
+    far below it the ball and the other paddle are.
+
+    Places in half units, speeds in units a second, rounded and clamped to [-200, 200]: each number is one token of the
+    bundled model. `ball` and `other` are y and the other paddle's height less `own`, after rounding.
+    """
+    x, y, own, other = (_integer(2 * data[key]) for key in ("ball_x", "ball_y", "own_y", "other_y"))
+    values = (x, y, _integer(data["ball_vx"]), _integer(data["ball_vy"]), own, y - own, other - own)
+    return " ".join(f"{word} {max(-CLAMP, min(CLAMP, value))}" for word, value in zip(WORDS, values, strict=True))
 
 
 def read_back(text: str) -> dict[str, float]:
     """The state that an observation text shows, rounded and clamped as it is: all that its reader can know."""
     words = text.split()
-    return {key: int(words[2 * i + 1]) / scale for i, (key, scale) in enumerate(zip(KEYS, SCALES, strict=True))}
+    x, y, vx, vy, own, _, other = (int(word) for word in words[1::2])
+    return {
+        "ball_x": x / 2,
+        "ball_y": y / 2,
+        "ball_vx": float(vx),
+        "ball_vy": float(vy),
+        "own_y": own / 2,
+        "other_y": (own + other) / 2,
+    }
+
+
+def _integer(value: float) -> int:
+    return max(-CLAMP, min(CLAMP, round(value)))
 
 
 agent = Agent(

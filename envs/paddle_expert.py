@@ -9,7 +9,7 @@ from rtcontrol.envs.paddle import BALL_HALF, BOTTOM, HEIGHT, LEVEL_SPEED, OWN_PL
 from rtcontrol.models.call import Call
 
 LEVELS = (-3, -2, -1, 0, 1, 2, 3)
-LOOK_AHEAD_S = 0.4
+LOOK_AHEAD_S = 0.3
 GAIN = 7.0  # units a second for each unit of distance
 AIM = 4.2  # how far off the paddle's centre the ball is taken to send it up or down
 SWING = 2.0  # the same, at most, to place a return away from the other paddle
@@ -45,7 +45,7 @@ def _target(data: Mapping[str, float], goal: Goal) -> float:
 
 
 def _ahead(data: Mapping[str, float]) -> float:
-    """The ball's height when it meets the paddle, or in 0.4 s if that is sooner: near enough to run after."""
+    """The ball's height when it meets the paddle, or in 0.3 s if that is sooner: near enough to run after."""
     seconds = min((OWN_PLANE - data["ball_x"]) / data["ball_vx"], LOOK_AHEAD_S)
     y = data["ball_y"] + data["ball_vy"] * seconds
     if y < BALL_HALF:

@@ -19,7 +19,7 @@ RECIPE = Recipe(
     agent,
     texts=(" ".join(sorted(vocabulary())), " ".join(WORDS), common_words(), MARKS, "don't"),
     demonstrations=demonstrations,
-    config=TrainConfig(samples=300_000),
+    config=TrainConfig(samples=120_000),
     shape=ModelShape(hidden=192, heads=6, intermediate=384),
     chunk=8_192,
 )

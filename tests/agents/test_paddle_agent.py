@@ -8,11 +8,12 @@ STATE = {"ball_x": 50.0, "ball_y": 30.2, "ball_vx": 45.0, "ball_vy": -12.4, "own
 
 
 def test_places_read_in_half_units_and_speeds_in_units() -> None:
-    assert observe(STATE) == "x 100 y 60 vx 45 vy -12 own 60 other 57"
+    assert observe(STATE) == "x 100 y 60 vx 45 vy -12 own 60 ball 0 other -3"
 
 
 def test_wild_values_are_clamped_and_zero_has_no_sign() -> None:
-    assert observe({**STATE, "ball_x": 1e9, "ball_vy": -0.2}).startswith("x 200 y 60 vx 45 vy 0 ")
+    wild = {**STATE, "ball_x": 1e9, "ball_vy": -0.2, "own_y": -90.0, "ball_y": 90.0}
+    assert observe(wild) == "x 200 y 180 vx 45 vy 0 own -180 ball 200 other 200"
 
 
 def test_the_text_reads_back() -> None:

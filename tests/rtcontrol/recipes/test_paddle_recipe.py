@@ -55,7 +55,7 @@ def test_a_foreign_tool_does_not_turn_into_bytes(tokenizer: STTokenizer) -> None
 
 
 def test_an_observation_is_a_token_a_word_and_a_token_a_number(tokenizer: STTokenizer) -> None:
-    assert len(tokenizer.encode(observe(STATE))) == 12
+    assert len(tokenizer.encode(observe(STATE))) == 14
 
 
 def test_the_model_is_small() -> None:
