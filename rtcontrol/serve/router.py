@@ -165,7 +165,7 @@ class Router:
             except Exception:  # a fault with one message must not end the service to all
                 log.exception("the router stumbled")
             if any(fd == self._wake.fd for fd, _ in poller.poll()):
-                self._flush()
+                self._wake.clear()
 
     def _turn(self) -> None:
         """Take in and send until there is nothing of either."""
