@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -39,12 +40,15 @@ def wander(text: str, instruction: str) -> FunctionCall:
 
 
 class Brain:
-    """`policy` gives the call for a text and an instruction. `silent`: nothing is sent; `age_ms`: this much is added to
-    the age of what is answered."""
+    """`policy` gives the call for a text and an instruction. `silent`: nothing is sent; `stalled`: what is to be sent
+    waits, and goes out at once when that is over; `age_ms`: this much is added to the age of what is answered.
+    `sent_ms`: the age of each tick's call when it left."""
 
-    def __init__(self, policy: Policy = wander) -> None:
-        self.policy = policy
-        self.silent = False
+    def __init__(self, policy: Policy = wander, ttl_ms: float = 500.0) -> None:
+        self.policy, self.ttl_ms = policy, ttl_ms
+        self.silent = self.stalled = False
+        self.sent_ms: dict[int, float] = {}
+        self._queue: deque[CallMessage] = deque()
         self.age_ms = 0.0
         self.hello: Hello | None = None
         self.instruction = ""
@@ -72,7 +76,11 @@ class Brain:
                 due += 1 / HZ
                 tick += 1
                 if self.observed is not None and not self.silent:
-                    self._send(peer, self._call(tick, self.observed))
+                    self._queue.append(self._call(tick, self.observed))
+            while self._queue and not self.stalled:
+                call = self._queue.popleft()
+                self.sent_ms[call.tick] = (time.monotonic_ns() - (call.t_obs_ns or 0)) / 1e6
+                self._send(peer, call)
 
     def _call(self, tick: int, seen: Observe) -> CallMessage:
         now = time.monotonic_ns()
@@ -84,7 +92,7 @@ class Brain:
             t_obs_ns=seen.t_ns - int(self.age_ms * 1e6),
             status="fresh",
             call=self.policy(seen.text or "", self.instruction),
-            ttl_ms=500.0,
+            ttl_ms=self.ttl_ms,
             deadline_ns=now,
             t_server_ns=now,
         )
@@ -123,7 +131,7 @@ class Brain:
             hz=HZ,
             period_ms=1000 / HZ,
             deadline_ms=1000 / HZ,
-            ttl_ms=500.0,
+            ttl_ms=self.ttl_ms,
             max_age_ms=250.0,
             on_miss="hold",
             hold_ms=500.0,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -85,6 +86,25 @@ def test_calls_older_than_their_time_to_live_are_never_executed(
     assert running.end(signal.SIGINT) == 130
     report = json.loads((tmp_path / "report.json").read_text())
     assert report["expired"] > 30 and report["calls"] <= 5  # the safe call, at the start and at the end
+
+
+def test_calls_that_a_stall_of_300_ms_made_too_old_are_never_executed(robot: SimulatedRobot, bridge: Start) -> None:
+    brain = Brain(ttl_ms=250.0)
+    try:
+        bridge(brain.endpoint)
+        until(lambda: robot.report()["moving"][0] > 0, "the robot did not move")
+        for _ in range(5):
+            brain.stalled = True
+            time.sleep(0.3)
+            brain.stalled = False
+            time.sleep(0.5)
+        old = {tick for tick, age_ms in brain.sent_ms.items() if age_ms > 250}
+        until(lambda: old <= {o.tick for o in brain.outcomes}, "not every old call was acknowledged")
+        assert old and {o.outcome for o in brain.outcomes if o.tick in old} == {"expired"}
+        assert any(o.outcome == "executed" and o.tick > max(old) for o in brain.outcomes)
+        print(f"{len(old)} calls older than 250 ms, all refused")
+    finally:
+        brain.close()
 
 
 def test_a_call_outside_the_mapping_is_refused_and_the_robot_stops(
