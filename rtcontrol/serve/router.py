@@ -164,8 +164,8 @@ class Router:
                 return
             except Exception:  # a fault with one message must not end the service to all
                 log.exception("the router stumbled")
-            if any(fd == self._wake.fd for fd, _ in poller.poll()):
-                self._wake.clear()
+            poller.poll()
+            self._wake.clear()
 
     def _turn(self) -> None:
         """Take in and send until there is nothing of either."""
