@@ -1,0 +1,201 @@
+using System;
+using System.Collections.Generic;
+
+namespace RtControl
+{
+    /// <summary>
+    /// A client of an rtcontrol server. Nothing here blocks: a thread of its own holds the connection, and what begins
+    /// to be in force is carried out by <see cref="Pump"/> in the thread that calls it (Unity: the main thread, each
+    /// frame). A call that is older than its time-to-live is never carried out, however late Pump comes.
+    /// </summary>
+    public sealed class RtClient : IDisposable
+    {
+        public const string Version = "0.1.0";
+
+        private readonly Link _link;
+        private readonly Func<RtAct, string> _execute;
+
+        /// <summary>
+        /// Begins to connect, and returns at once. <paramref name="execute"/> carries out an act and may return a result
+        /// in words; it throws <see cref="RtRefusedException"/> for what its own bounds forbid, anything else for a
+        /// failure. Throws WireException naming the option that is wrong.
+        /// </summary>
+        public RtClient(RtOptions options, Func<RtAct, string> execute)
+        {
+            _execute = execute;
+            _link = new Link(options);
+        }
+
+        /// <summary>Whether the session is live now.</summary>
+        public bool Connected
+        {
+            get { lock (_link.Lock) return _link.Talk.Open; }
+        }
+
+        /// <summary>Why there is no connection, for people; null while there is one.</summary>
+        public string Trouble
+        {
+            get { lock (_link.Lock) return _link.Talk.Open ? null : _link.Talk.Ended ?? _link.Talk.LastError ?? _link.Trouble; }
+        }
+
+        /// <summary>Why the session has ended for good; null while it has not. A lost connection does not end it.</summary>
+        public string Ended
+        {
+            get { lock (_link.Lock) return _link.Talk.Ended; }
+        }
+
+        /// <summary>What the server put in force; null before the first welcome, the newest after a restart of the server.</summary>
+        public RtWelcome Welcome
+        {
+            get { lock (_link.Lock) return _link.Talk.Welcome; }
+        }
+
+        /// <summary>The last refusal that the server told, or null.</summary>
+        public string LastError
+        {
+            get { lock (_link.Lock) return _link.Talk.LastError; }
+        }
+
+        public RtCounts Counts
+        {
+            get { lock (_link.Lock) return _link.Talk.Counts; }
+        }
+
+        public long Epoch
+        {
+            get { lock (_link.Lock) return _link.Talk.Epoch; }
+        }
+
+        /// <summary>What is in force at this instant; nothing runs beyond its time-to-live here either.</summary>
+        public RtForce InForce
+        {
+            get
+            {
+                lock (_link.Lock)
+                {
+                    _link.Talk.Look(MonotonicClock.NowNs);
+                    return _link.Talk.Rule.Kind;
+                }
+            }
+        }
+
+        /// <summary>The server's clock minus ours in ns, and half of the round trip that it was measured with; false: not known yet.</summary>
+        public bool ServerClock(out long offsetNs, out long errorNs)
+        {
+            lock (_link.Lock)
+            {
+                offsetNs = _link.Talk.Offset.OffsetNs;
+                errorNs = _link.Talk.Offset.RttNs / 2;
+                return _link.Talk.Offset.Known;
+            }
+        }
+
+        /// <summary>
+        /// Sends one look at the world: what the model is to read. Returns its number. Newer ones replace those that
+        /// could not be sent yet. <paramref name="stampNs"/>: when it was captured, by MonotonicClock (default: now).
+        /// </summary>
+        public long Observe(string text, long stampNs = -1)
+        {
+            return Observe(new RtMap { { "text", text } }, stampNs);
+        }
+
+        /// <summary>
+        /// The same with any of `text`, `data` (RtMap) and `arrays` (a list of RtMap with name, dtype, shape, data).
+        /// Throws WireException for what the protocol does not allow.
+        /// </summary>
+        public long Observe(RtMap content, long stampNs = -1)
+        {
+            long nowNs = MonotonicClock.NowNs;
+            if (stampNs > nowNs) throw new WireException(WireException.Invalid, "t_ns", "an instant to come");
+            if (stampNs < 0) stampNs = nowNs;
+            var copy = new RtMap { { "type", "observe" }, { "session", "----------------" }, { "seq", 0 }, { "epoch", 0 }, { "t_ns", 0 } };
+            foreach (KeyValuePair<string, object> entry in content) copy.With(entry.Key, entry.Value);
+            copy = Codec.Decode(Codec.Encode(copy));
+            long seq;
+            lock (_link.Lock) seq = _link.Talk.Observe(copy, stampNs);
+            _link.Wake();
+            return seq;
+        }
+
+        /// <summary>The goal in words, from the next tick on.</summary>
+        public void Instruct(string instruction)
+        {
+            if (instruction == null || instruction.Length > RtLimits.MaxStringBytes)
+                throw new WireException(WireException.Invalid, "instruction", "is missing or too long");
+            lock (_link.Lock) _link.Talk.Instruct(instruction);
+            _link.Wake();
+        }
+
+        /// <summary>
+        /// A new episode, whose world is at rest: nothing of the one before counts any more. <paramref name="ended"/>
+        /// may tell how that one ended: seed, return, success, seconds. Returns the new epoch.
+        /// </summary>
+        public long Reset(RtMap ended = null)
+        {
+            long epoch;
+            lock (_link.Lock) epoch = _link.Talk.Reset(ended);
+            _link.Wake();
+            return epoch;
+        }
+
+        /// <summary>
+        /// Carries out what began to be in force since the last time: at most one act, the newest. True: there was one.
+        /// Goes on working after Dispose, for the last act, which is safe.
+        /// </summary>
+        public bool Pump()
+        {
+            RtAct act;
+            lock (_link.Lock)
+            {
+                // Only what is in force at this instant is carried out.
+                _link.Talk.Look(MonotonicClock.NowNs);
+                act = _link.Talk.TakeAct();
+            }
+            if (act == null) return false;
+            string outcome = "executed", result = null, error = null;
+            try
+            {
+                result = _execute(act);
+            }
+            catch (RtRefusedException refused)
+            {
+                outcome = "refused";
+                error = refused.Message;
+            }
+            catch (Exception failure)
+            {
+                outcome = "failed";
+                error = failure.GetType().Name + ": " + failure.Message;
+            }
+            lock (_link.Lock)
+            {
+                if (outcome == "executed") _link.Talk.Counts.Executed++;
+                else if (outcome == "refused") _link.Talk.Counts.Refused++;
+                else _link.Talk.Counts.Failed++;
+                LastFailure = error ?? LastFailure;
+                _link.Talk.Acknowledge(act, outcome, result, error);
+            }
+            _link.Wake();
+            return true;
+        }
+
+        /// <summary>Why an act was refused or failed last; null where none was.</summary>
+        public string LastFailure { get; private set; }
+
+        /// <summary>Says bye and lets go, in under 100 ms. Safe is in force then: Pump once more to carry it out.</summary>
+        public void Dispose()
+        {
+            _link.Close();
+            // Also where the thread is stuck: nothing of the server counts any more.
+            lock (_link.Lock) _link.Talk.End("The client was closed.");
+        }
+    }
+
+    /// <summary>Thrown by a tool for what its own bounds forbid.</summary>
+    public sealed class RtRefusedException : Exception
+    {
+        public RtRefusedException(string why) : base(why)
+        {
+        }
+    }
+}

@@ -1,0 +1,88 @@
+using System;
+using System.Collections.Generic;
+
+namespace RtControl
+{
+    /// <summary>What a client asks for when it connects. What is null is left to the server.</summary>
+    public sealed class RtOptions
+    {
+        /// <summary><c>tcp://HOST:PORT</c>; with CURVE keys also <c>ipc://PATH</c>.</summary>
+        public string Endpoint = "tcp://127.0.0.1:5555";
+
+        /// <summary>For the server's logs.</summary>
+        public string Name = "com.rtcontrol.client";
+
+        /// <summary>The server's agent of this name; or own <see cref="Tools"/>; neither: the server's.</summary>
+        public string Agent;
+
+        /// <summary>OpenAI-style function definitions, such as those of <see cref="RtToolSet.Definitions"/>.</summary>
+        public List<object> Tools;
+
+        public string Instruction;
+        public string Model;
+
+        /// <summary>What to do whenever no call may be in force. Null: the server's, else stop in your own way.</summary>
+        public RtCall SafeCall;
+
+        /// <summary>Ticks a second.</summary>
+        public double? Hz;
+
+        /// <summary><c>server</c>: real time; <c>client</c>: one call for each observation.</summary>
+        public string Pacing = "server";
+
+        public double? DeadlineMs;
+
+        /// <summary>How old, from its observation's stamp, a call may be. 0: no limit.</summary>
+        public double? TtlMs;
+
+        public double? MaxAgeMs;
+
+        /// <summary><c>hold</c> or <c>safe</c>.</summary>
+        public string OnMiss;
+
+        public double? HoldMs;
+
+        /// <summary>An exclusive name: a second live session with it is refused.</summary>
+        public string Robot;
+
+        /// <summary>Greet anew, for a new session, also after the server's bye.</summary>
+        public bool Persist;
+
+        /// <summary>Tell what became of each call; the model's history then holds only executed ones.</summary>
+        public bool Acknowledge = true;
+
+        /// <summary>Makes the transport; null: ZMTP over TCP in managed code. For CURVE see LibZmqTransport.</summary>
+        public Func<string, IRtTransport> Transport;
+
+        internal RtMap Hello(long nowNs, string resume, string instruction)
+        {
+            var hello = new RtMap
+            {
+                { "type", "hello" },
+                { "protocol", new List<object> { (long)Messages.Major, (long)Messages.Minor } },
+                { "client", new RtMap { { "name", Name }, { "version", RtClient.Version }, { "language", "csharp" } } },
+                { "t_client_ns", nowNs },
+            };
+            if (Acknowledge) hello["capabilities"] = new List<object> { "executed" };
+            return hello.With("agent", Blank(Agent)).With("tools", Tools).With("instruction", instruction)
+                .With("model", Blank(Model)).With("safe_call", SafeCall == null ? null : SafeCall.ToMap())
+                .With("pacing", Pacing).With("hz", Hz).With("deadline_ms", DeadlineMs).With("ttl_ms", TtlMs)
+                .With("max_age_ms", MaxAgeMs).With("on_miss", Blank(OnMiss)).With("hold_ms", HoldMs)
+                .With("robot", Blank(Robot)).With("resume", resume);
+        }
+
+        /// <summary>Throws WireException naming the field that is wrong.</summary>
+        internal void Check()
+        {
+            if (Agent != null && Agent.Length > 0 && Tools != null)
+                throw new WireException(WireException.Invalid, "agent", "give an agent or tools, not both");
+            // Through the wire and back: what the server would refuse is told here, before anything is connected.
+            Codec.Decode(Codec.Encode(Hello(0, null, Blank(Instruction))));
+        }
+
+        internal static string Blank(string text)
+        {
+            return string.IsNullOrEmpty(text) ? null : text;
+        }
+    }
+}

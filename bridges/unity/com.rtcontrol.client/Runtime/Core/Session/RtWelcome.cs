@@ -1,0 +1,38 @@
+using System.Collections.Generic;
+
+namespace RtControl
+{
+    /// <summary>What the server put in force (docs/protocol.md, `welcome`).</summary>
+    public sealed class RtWelcome
+    {
+        internal RtWelcome(RtMap message)
+        {
+            Message = message;
+            Token = message.Text("session");
+        }
+
+        /// <summary>The whole message. Its `session` is a secret: who has it can take the session over.</summary>
+        internal RtMap Message { get; private set; }
+
+        internal string Token { get; private set; }
+
+        public bool Resumed { get { return Message.Bool("resumed"); } }
+        public string Server { get { return (Message.Map("server").Text("name") + " " + Message.Map("server").Text("version")).Trim(); } }
+        public string Instruction { get { return Message.Text("instruction"); } }
+        public string Model { get { return Message.Text("model"); } }
+
+        /// <summary>False: expect legal calls, not skilled ones.</summary>
+        public bool ModelTrainedOnTools { get { return Message.Bool("model_trained_on_tools"); } }
+
+        public List<object> Tools { get { return Message.List("tools"); } }
+        public string Pacing { get { return Message.Text("pacing"); } }
+        public double Hz { get { return Message.Number("hz"); } }
+        public double PeriodMs { get { return Message.Number("period_ms"); } }
+        public double DeadlineMs { get { return Message.Number("deadline_ms"); } }
+        public double TtlMs { get { return Message.Number("ttl_ms"); } }
+        public double HeartbeatMs { get { return Message.Number("heartbeat_ms"); } }
+
+        /// <summary>For people: show them.</summary>
+        public List<object> Warnings { get { return Message.List("warnings") ?? new List<object>(); } }
+    }
+}

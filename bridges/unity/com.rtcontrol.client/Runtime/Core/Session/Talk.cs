@@ -1,0 +1,241 @@
+using System;
+using System.Collections.Generic;
+
+namespace RtControl
+{
+    /// <summary>
+    /// The conversation without a socket, over any number of connections and sessions: what to say when, what is
+    /// believed, what is in force. Not thread-safe: Link holds a lock around every use.
+    /// </summary>
+    internal sealed partial class Talk
+    {
+        private const long HelloAgainNs = 1000000000L;
+        private const long GreetingSilenceNs = 10000000000L;
+        private const int DeadHeartbeats = 3;
+        private const int QueueLength = 256;
+
+        private readonly Random _random = new Random();
+        private readonly Dictionary<long, long> _stamps = new Dictionary<long, long>();
+        private readonly Queue<long> _stamped = new Queue<long>();
+        private List<RtMap> _outbox = new List<RtMap>();
+        private string _token = "----------------";
+        private bool _known; // whether _token is a session's
+        private string _instruction; // the newest; the hello's own stays as it was while that hello is repeated
+        private string _greeting;
+        private long _helloNs; // when the next hello is due
+        private bool _greeted; // whether this connection's first hello was said
+        private long _saidNs, _heardNs;
+        private long _ping;
+        private long _seq;
+
+        public Talk(RtOptions options)
+        {
+            options.Check();
+            Options = options;
+            Rule = new InForce(0, options.SafeCall);
+            Offset = new ClockOffset();
+            _instruction = _greeting = RtOptions.Blank(options.Instruction);
+            _saidNs = _heardNs = MonotonicClock.NowNs;
+        }
+
+        public RtOptions Options { get; private set; }
+        public InForce Rule { get; private set; }
+        public ClockOffset Offset { get; private set; }
+        public RtWelcome Welcome { get; private set; }
+
+        /// <summary>Welcomed on the present connection.</summary>
+        public bool Open { get; private set; }
+
+        /// <summary>Why it ended; null while it has not. Nothing is said any more.</summary>
+        public string Ended { get; private set; }
+
+        public string LastError { get; private set; }
+        public long Epoch { get; private set; }
+        public RtCounts Counts;
+
+        // What the user says.
+
+        public long Observe(RtMap content, long stampNs)
+        {
+            _seq++;
+            content["type"] = "observe";
+            content["session"] = _token;
+            content["seq"] = _seq;
+            content["epoch"] = Epoch;
+            content["t_ns"] = stampNs;
+            if (Options.Pacing != "client" || _outbox.Count >= QueueLength)
+            {
+                int waiting = _outbox.FindIndex(IsObserve);
+                if (waiting >= 0)
+                {
+                    _outbox.RemoveAt(waiting);
+                    Counts.Superseded++;
+                }
+            }
+            Counts.Observed++;
+            Stamp(_seq, stampNs);
+            _outbox.Add(content);
+            return _seq;
+        }
+
+        public void Instruct(string instruction)
+        {
+            _instruction = instruction;
+            if (_known) Say(new RtMap { { "type", "instruct" }, { "session", _token }, { "instruction", instruction } });
+        }
+
+        public long Reset(RtMap ended)
+        {
+            Epoch++;
+            _outbox.RemoveAll(IsObserve);
+            if (_known) _outbox.Add(ResetTo(Epoch).With("ended", ended));
+            Rule.Reset(Epoch);
+            Pending = null;
+            return Epoch;
+        }
+
+        /// <summary>Says what became of an act, where it is still this session's and epoch's.</summary>
+        public void Acknowledge(RtAct act, string outcome, string result, string error)
+        {
+            if (!act.Acknowledge || !Options.Acknowledge || act.Token != _token || act.Epoch != Epoch) return;
+            Say(new RtMap
+            {
+                { "type", "executed" }, { "session", _token }, { "tick", act.Tick }, { "epoch", act.Epoch },
+                { "outcome", outcome }, { "t_ns", MonotonicClock.NowNs },
+            }.With("result", Cut(result)).With("error", Cut(error)));
+        }
+
+        // What the connection says.
+
+        /// <summary>A connection is there: greet.</summary>
+        public void Connected(long nowNs)
+        {
+            _helloNs = 0;
+            _heardNs = nowNs;
+            _greeted = false;
+        }
+
+        /// <summary>The connection is gone, or the server silent. What is in force runs to its own end.</summary>
+        public void Lost()
+        {
+            if (Open)
+            {
+                Counts.Reconnects++;
+                Begin(Rule.ServerLost(), null, "server_lost");
+            }
+            Open = _greeted = false;
+            // An observation as old as the gap helps nobody.
+            _outbox.RemoveAll(m => IsObserve(m) || m.Text("type") == "ping" || m.Text("type") == "pong");
+        }
+
+        /// <summary>What must be said now.</summary>
+        public List<RtMap> Due(long nowNs)
+        {
+            var due = new List<RtMap>();
+            if (Ended != null) return due;
+            if (!Open)
+            {
+                if (nowNs < _helloNs) return due;
+                _helloNs = nowNs + HelloAgainNs;
+                if (!_greeted) _greeting = _instruction;
+                due.Add(Options.Hello(nowNs, _known ? _token : null, _greeting));
+                // A welcome may take a while; whether anybody is there at all, a ping tells.
+                if (_greeted) due.Add(NextPing(nowNs));
+                _greeted = true;
+                return due;
+            }
+            List<RtMap> said = _outbox;
+            _outbox = due;
+            if (said.Count == 0 && nowNs - _saidNs >= BeatNs) said.Add(NextPing(nowNs));
+            return said;
+        }
+
+        public void Said(long nowNs)
+        {
+            _saidNs = nowNs;
+        }
+
+        /// <summary>What was due could not be sent: no connection yet, or it is full. Old messages are not kept.</summary>
+        public void Unsaid(long nowNs)
+        {
+            if (!Open) _helloNs = nowNs + 20000000L;
+            if (!Open) _greeted = false;
+        }
+
+        /// <summary>Whether the server must be taken for dead.</summary>
+        public bool Silent(long nowNs)
+        {
+            return nowNs - _heardNs > (Open ? DeadHeartbeats * BeatNs : GreetingSilenceNs);
+        }
+
+        /// <summary>When something becomes due.</summary>
+        public long WakeNs()
+        {
+            long wakeNs = Open ? Math.Min(_saidNs + BeatNs, _heardNs + DeadHeartbeats * BeatNs + 1) : _helloNs;
+            return Rule.ExpiresNs == InForce.Never ? wakeNs : Math.Min(wakeNs, Rule.ExpiresNs + 1);
+        }
+
+        /// <summary>Ends what is in force when its time has come.</summary>
+        public void Look(long nowNs)
+        {
+            RtStep step = Rule.Look(nowNs);
+            if (step.Act != RtForce.None) Counts.Expired++;
+            Begin(step, null, "expired");
+        }
+
+        /// <summary>No more is said; safe is in force from now on.</summary>
+        public void End(string why)
+        {
+            if (Ended != null) return;
+            Ended = why;
+            Open = false;
+            _outbox.Clear();
+            Begin(Rule.ServerLeft(), null, "session_ended");
+        }
+
+        public RtMap Bye(string reason)
+        {
+            return new RtMap { { "type", "bye" }, { "session", _token }, { "reason", reason } };
+        }
+
+        private long BeatNs
+        {
+            get { return Welcome == null ? 1000000000L : (long)(Welcome.HeartbeatMs * 1e6); }
+        }
+
+        private RtMap NextPing(long nowNs)
+        {
+            return new RtMap { { "type", "ping" }, { "id", ++_ping }, { "t_ns", nowNs } };
+        }
+
+        private RtMap ResetTo(long epoch)
+        {
+            return new RtMap { { "type", "reset" }, { "session", _token }, { "epoch", epoch } };
+        }
+
+        private void Say(RtMap message)
+        {
+            if (_outbox.Count < 4 * QueueLength) _outbox.Add(message);
+        }
+
+        private void Stamp(long seq, long stampNs)
+        {
+            _stamps[seq] = stampNs;
+            _stamped.Enqueue(seq);
+            if (_stamped.Count > 4 * QueueLength) _stamps.Remove(_stamped.Dequeue());
+        }
+
+        private static bool IsObserve(RtMap message)
+        {
+            return message.Text("type") == "observe";
+        }
+
+        // Characters beyond the limit help nobody; a quarter of it holds them in any encoding.
+        private static string Cut(string text)
+        {
+            const int most = RtLimits.MaxStringBytes / 4;
+            if (text == null || text.Length <= most) return text;
+            return text.Substring(0, char.IsHighSurrogate(text[most - 1]) ? most - 1 : most);
+        }
+    }
+}

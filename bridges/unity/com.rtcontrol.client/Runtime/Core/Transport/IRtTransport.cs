@@ -1,0 +1,48 @@
+using System;
+using System.Collections.Generic;
+
+namespace RtControl
+{
+    public enum RtTransportState
+    {
+        Connecting,
+        Up,
+
+        /// <summary>To be closed, and another one made after a pause.</summary>
+        Lost,
+    }
+
+    /// <summary>
+    /// One connection. All but <see cref="Wake"/> is called by one thread only, and nothing but <see cref="Wait"/> blocks.
+    /// </summary>
+    public interface IRtTransport
+    {
+        RtTransportState State { get; }
+
+        /// <summary>Why there is no connection, for people.</summary>
+        string Trouble { get; }
+
+        /// <summary>False: it cannot be sent now.</summary>
+        bool Send(IList<byte[]> parts);
+
+        /// <summary>The next message's parts, null where there is none now.</summary>
+        List<byte[]> Receive();
+
+        /// <summary>Until something may be received, Wake is called, or the time is over; carries on with what is pending.</summary>
+        void Wait(int milliseconds);
+
+        /// <summary>Ends the present or next Wait; from any thread.</summary>
+        void Wake();
+
+        /// <summary>Gives what was sent up to so long to leave.</summary>
+        void Close(int lingerMs);
+    }
+
+    /// <summary>Bytes of a peer that break ZMTP: the connection ends.</summary>
+    internal sealed class ZmtpException : Exception
+    {
+        public ZmtpException(string what) : base(what)
+        {
+        }
+    }
+}

@@ -1,0 +1,116 @@
+using System;
+using System.Collections.Generic;
+using System.Globalization;
+
+namespace RtControl.Driver
+{
+    /// <summary>The pure parts of the package, one request a line, one JSON answer a line. The tests compare.</summary>
+    internal sealed class Filter
+    {
+        private InForce _rule = new InForce(0, null);
+        private ClockOffset _offset = new ClockOffset();
+        private readonly ToolBox _box = new ToolBox();
+        private RtToolSet _tools;
+
+        public void Run()
+        {
+            string line;
+            while ((line = Console.ReadLine()) != null)
+            {
+                string answer;
+                try
+                {
+                    answer = Json.Text(Answer(line.Split(' ')));
+                }
+                catch (WireException error)
+                {
+                    answer = Json.Text(new RtMap { { "code", error.Code }, { "field", error.Field } });
+                }
+                catch (RtRefusedException error)
+                {
+                    answer = Json.Text(new RtMap { { "refused", error.Message } });
+                }
+                Console.WriteLine(answer);
+            }
+        }
+
+        private object Answer(string[] words)
+        {
+            switch (words[0])
+            {
+                case "decode":
+                    return new RtMap { { "message", Codec.Decode(Parts(words)) } };
+                case "again":
+                    var parts = new List<object>();
+                    foreach (byte[] part in Codec.Encode(Codec.Decode(Parts(words)))) parts.Add(part);
+                    return parts;
+                case "age":
+                    return InForce.IsExpired(Long(words[1]), Number(words[2]), Long(words[3])) ? "expire" : "execute";
+                case "rule":
+                    _rule = new InForce(Long(words[1]), Call(words[2]));
+                    return null;
+                case "receive":
+                    return Step(_rule.Receive(Codec.Decode(new[] { Hex.Bytes(words[2]) }), Long(words[1])));
+                case "look":
+                    return Step(_rule.Look(Long(words[1])));
+                case "reset":
+                    _rule.Reset(Long(words[2]));
+                    return Step(_rule.Look(Long(words[1])));
+                case "clock":
+                    _offset = new ClockOffset();
+                    return null;
+                case "sample":
+                    _offset.Add(Long(words[1]), Long(words[2]), Long(words[3]), Long(words[4]));
+                    return _offset.Known ? new RtMap { { "offset_ns", _offset.OffsetNs }, { "rtt_ns", _offset.RttNs } } : null;
+                case "tools":
+                    _tools = new RtToolSet(_box);
+                    return new RtMap { { "tools", _tools.Definitions }, { "safe", _tools.SafeCall.Name } };
+                case "invoke":
+                    string result = _tools.Invoke(Call(words[1]));
+                    return new RtMap { { "result", result }, { "log", _box.Log } };
+                default:
+                    throw new ArgumentException(words[0]);
+            }
+        }
+
+        private RtMap Step(RtStep step)
+        {
+            return new RtMap
+            {
+                { "act", step.Act != RtForce.None },
+                { "execute", step.Act == RtForce.None || step.Call == null ? null : Map(step.Call) },
+                { "in_force", _rule.Kind.ToString().ToLowerInvariant() },
+                { "expires_ns", _rule.ExpiresNs == InForce.Never ? null : (object)_rule.ExpiresNs },
+                { "expired", step.Expired },
+            };
+        }
+
+        private static RtMap Map(RtCall call)
+        {
+            return new RtMap { { "name", call.Name }, { "arguments", call.Arguments } };
+        }
+
+        private static List<byte[]> Parts(string[] words)
+        {
+            var parts = new List<byte[]>();
+            for (var i = 1; i < words.Length; i++) parts.Add(Hex.Bytes(words[i]));
+            return parts;
+        }
+
+        private static RtCall Call(string hex)
+        {
+            var map = (RtMap)MsgPackReader.Unpack(Hex.Bytes(hex));
+            return map == null ? null : new RtCall(map.Text("name"), map.Map("arguments"));
+        }
+
+        private static long Long(string word)
+        {
+            return long.Parse(word, CultureInfo.InvariantCulture);
+        }
+
+        private static double Number(string word)
+        {
+            return double.Parse(word, CultureInfo.InvariantCulture);
+        }
+    }
+}

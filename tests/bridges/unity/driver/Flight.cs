@@ -1,0 +1,162 @@
+using System;
+using System.Collections.Generic;
+using System.Diagnostics;
+using System.Globalization;
+using System.Threading;
+
+namespace RtControl.Driver
+{
+    /// <summary>
+    /// A game without an engine: a frame loop that observes and pumps. Tells what it carries out as JSON lines, takes
+    /// commands as lines: reset, instruct WORDS, stall MS, stats, close.
+    /// </summary>
+    internal sealed class Flight
+    {
+        private readonly Dictionary<string, string> _given;
+        private readonly Queue<string> _commands = new Queue<string>();
+        private readonly List<double> _ageMs = new List<double>(), _latencyMs = new List<double>();
+        private readonly RtToolSet _tools = new RtToolSet(new Rover());
+        private readonly double _ttlMs;
+        private double _oldestMs;
+        private long _tooOld, _frames;
+
+        public Flight(Dictionary<string, string> given)
+        {
+            _given = given;
+            _ttlMs = Number("ttl-ms", 500);
+        }
+
+        public int Run()
+        {
+            var options = new RtOptions
+            {
+                Endpoint = _given["endpoint"], Tools = _tools.Definitions, SafeCall = _tools.SafeCall,
+                Instruction = "Follow the road.", Hz = Number("hz", 16), TtlMs = _ttlMs, Persist = _given.ContainsKey("persist"),
+            };
+            if (_given.ContainsKey("server-key"))
+                options.Transport = endpoint => new LibZmqTransport(endpoint, _given["server-key"], _given["public-key"], _given["secret-key"]);
+            new Thread(ReadCommands) { IsBackground = true }.Start();
+            var client = new RtClient(options, Execute);
+            bool connected = false, closing = false;
+            long nextNs = 0, periodNs = (long)(1e9 / options.Hz.Value), fresh = 0;
+            long endNs = MonotonicClock.NowNs + (long)(Number("seconds", 3600) * 1e9);
+            while (!closing && MonotonicClock.NowNs < endNs)
+            {
+                long nowNs = MonotonicClock.NowNs;
+                if (nowNs >= nextNs)
+                {
+                    nextNs = nowNs + periodNs;
+                    client.Observe("left 40 right 10");
+                }
+                client.Pump();
+                RtCounts counts = client.Counts;
+                if (counts.Fresh > fresh) _latencyMs.Add(counts.LatencyMs);
+                fresh = counts.Fresh;
+                if (client.Connected != connected)
+                {
+                    connected = !connected;
+                    Tell("event", connected ? "connected" : "lost", "session", Token(client));
+                }
+                closing = Obey(client, Command());
+                _frames++;
+                Thread.Sleep((int)Number("frame-ms", 15));
+            }
+            Tell("event", "stats", "stats", Stats(client));
+            var watch = Stopwatch.StartNew();
+            client.Dispose();
+            double disposeMs = watch.Elapsed.TotalMilliseconds;
+            client.Pump();
+            client.Dispose();
+            Tell("event", "closed", "dispose_ms", disposeMs, "in_force", client.InForce.ToString().ToLowerInvariant());
+            return 0;
+        }
+
+        private string Execute(RtAct act)
+        {
+            double ageMs = act.StampNs < 0 ? -1 : (MonotonicClock.NowNs - act.StampNs) / 1e6;
+            if (act.Kind == RtForce.Call)
+            {
+                _ageMs.Add(ageMs);
+                _oldestMs = Math.Max(_oldestMs, ageMs);
+                if (ageMs > _ttlMs) _tooOld++;
+            }
+            Tell("event", act.Kind == RtForce.Call ? "call" : "safe", "name", act.Call == null ? null : act.Call.Name,
+                "cause", act.Cause, "age_ms", ageMs, "at_ms", MonotonicClock.NowNs / 1e6);
+            return _tools.Execute(act);
+        }
+
+        private bool Obey(RtClient client, string command)
+        {
+            if (command == null) return false;
+            if (command == "close") return true;
+            if (command == "reset") client.Reset(new RtMap { { "return", 1.5 }, { "success", true } });
+            if (command == "stats") Tell("event", "stats", "stats", Stats(client));
+            if (command.StartsWith("instruct ")) client.Instruct(command.Substring(9));
+            if (command.StartsWith("stall ")) Thread.Sleep(int.Parse(command.Substring(6), CultureInfo.InvariantCulture));
+            return false;
+        }
+
+        private RtMap Stats(RtClient client)
+        {
+            RtCounts c = client.Counts;
+            long offsetNs, errorNs;
+            bool clock = client.ServerClock(out offsetNs, out errorNs);
+            return new RtMap
+            {
+                { "observed", c.Observed }, { "superseded", c.Superseded }, { "fresh", c.Fresh }, { "held", c.Held },
+                { "safe", c.Safe }, { "expired", c.Expired }, { "skipped", c.Skipped }, { "executed", c.Executed },
+                { "failed", c.Failed }, { "refused", c.Refused }, { "ignored", c.Ignored }, { "sessions", c.Sessions },
+                { "resumed", c.Resumed }, { "reconnects", c.Reconnects }, { "errors", c.Errors },
+                { "too_old", _tooOld }, { "oldest_ms", _oldestMs }, { "frames", _frames },
+                { "latency_ms", Quantiles(_latencyMs) }, { "age_ms", Quantiles(_ageMs) },
+                { "last_error", client.LastError }, { "last_failure", client.LastFailure }, { "epoch", client.Epoch },
+                { "trouble", client.Trouble }, { "ended", client.Ended }, { "clock_known", clock }, { "memory_kb", GC.GetTotalMemory(true) / 1024 },
+                { "instruction", client.Welcome == null ? null : client.Welcome.Instruction },
+            };
+        }
+
+        public static RtMap Quantiles(List<double> values)
+        {
+            var sorted = new List<double>(values);
+            sorted.Sort();
+            if (sorted.Count == 0) return new RtMap();
+            return new RtMap
+            {
+                { "n", sorted.Count }, { "p50", sorted[sorted.Count / 2] },
+                { "p99", sorted[Math.Min(sorted.Count - 1, (int)(0.99 * sorted.Count))] }, { "max", sorted[sorted.Count - 1] },
+            };
+        }
+
+        private static object Token(RtClient client)
+        {
+            // Not the token itself: whether it is another one is all that a test needs.
+            return client.Welcome == null ? 0 : client.Counts.Sessions;
+        }
+
+        private string Command()
+        {
+            lock (_commands) return _commands.Count == 0 ? null : _commands.Dequeue();
+        }
+
+        private void ReadCommands()
+        {
+            string line;
+            while ((line = Console.ReadLine()) != null)
+                lock (_commands) _commands.Enqueue(line);
+        }
+
+        public static void Tell(params object[] pairs)
+        {
+            var map = new RtMap();
+            for (var i = 0; i < pairs.Length; i += 2) map[(string)pairs[i]] = pairs[i + 1];
+            Console.WriteLine(Json.Text(map));
+            Console.Out.Flush();
+        }
+
+        private double Number(string name, double otherwise)
+        {
+            string text;
+            return _given.TryGetValue(name, out text) ? double.Parse(text, CultureInfo.InvariantCulture) : otherwise;
+        }
+    }
+}

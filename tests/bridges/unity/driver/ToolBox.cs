@@ -1,0 +1,61 @@
+using System;
+using System.Collections.Generic;
+using System.Globalization;
+
+namespace RtControl.Driver
+{
+    internal enum Direction
+    {
+        Left,
+        FarRight,
+    }
+
+    internal class Base
+    {
+        public readonly List<object> Log = new List<object>();
+
+        [RtTool("Stand still."), RtSafe]
+        private void Stop()
+        {
+            Log.Add("stop");
+        }
+    }
+
+    /// <summary>One tool of each kind.</summary>
+    internal sealed class ToolBox : Base
+    {
+        [RtTool("Dash.")]
+        private string Dash(Direction direction, [RtRange(0, 10), RtAbout("How hard.")] int power, bool andJump = true)
+        {
+            Log.Add(string.Format(CultureInfo.InvariantCulture, "dash {0} {1} {2}", direction, power, andJump));
+            return "dashed";
+        }
+
+        [RtTool(Name = "turn")]
+        private double Steer([RtRange(-1, 1, 0.25)] float topAngle)
+        {
+            return topAngle;
+        }
+
+        [RtTool]
+        private void Say([RtChoices("hello", "bye")] string word, string anything = null)
+        {
+            if (word == "bye") throw new InvalidOperationException("I stay.");
+            throw new RtRefusedException("I do not talk.");
+        }
+    }
+
+    /// <summary>The world of the live tests.</summary>
+    internal sealed class Rover
+    {
+        [RtTool("Turn the wheel.")]
+        private void Steer([RtRange(-30, 30, 10)] int angle)
+        {
+        }
+
+        [RtTool("Stand still."), RtSafe]
+        private void Stop()
+        {
+        }
+    }
+}

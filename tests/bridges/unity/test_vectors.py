@@ -1,0 +1,158 @@
+"""The C# core against the conformance vectors; it answers line by line, Python compares."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import pytest
+
+from rtcontrol.bridges.wire import decode_json, decode_msgpack
+from tests.bridges.unity.mono import ROOT, Driver
+
+VECTORS = ROOT / "bridges" / "wire" / "vectors"
+
+
+def load(name: str) -> Any:
+    return json.loads((VECTORS / name).read_text("utf-8"))
+
+
+@pytest.fixture(scope="module")
+def core(exe: Path) -> Any:
+    one = Driver(exe, "filter")
+    yield one
+    one.end()
+
+
+def joined(part: Any) -> str:
+    """A part in hex, or a list of [hex, times] to be repeated and joined."""
+    if isinstance(part, str):
+        return part
+    return "".join(text * times for text, times in part)
+
+
+def test_valid_messages_are_read_and_written_again(core: Driver) -> None:
+    for vector in load("valid.json"):
+        command = " ".join(["again", *vector["msgpack"]])
+        again = core.ask(command)
+        assert isinstance(again, list), (vector["name"], again)
+        parts = [bytes.fromhex(p) for p in again]
+        given = decode_json(json.dumps(vector["json"]))
+        assert decode_msgpack(parts) == given, vector["name"]
+        if vector["canonical"]:
+            header, wanted = msgpack.unpackb(parts[0]), dict(vector["json"])
+            for entry in header.get("arrays", []):
+                entry["base64"] = None
+                del entry["part"]
+            if "arrays" in wanted:
+                wanted["arrays"] = [{**entry, "base64": None} for entry in wanted["arrays"]]
+            assert header == wanted, vector["name"]
+
+
+def test_values_that_are_read_are_those_of_the_json(core: Driver) -> None:
+    for vector in load("valid.json"):
+        if vector["canonical"] and "arrays" not in vector["json"]:
+            message = core.ask(" ".join(["decode", *vector["msgpack"]]))["message"]
+            assert message == vector["json"], vector["name"]
+
+
+def test_invalid_messages_are_refused_with_code_and_field(core: Driver) -> None:
+    tried = 0
+    for vector in load("invalid.json"):
+        if "msgpack" not in vector:
+            continue
+        tried += 1
+        answer = core.ask(" ".join(["decode", *map(joined, vector["msgpack"])]))
+        assert answer.get("code") == vector["code"], (vector["name"], answer)
+        if vector["code"] in ("invalid", "version") and vector["field"] is not None:
+            assert answer["field"] == vector["field"], vector["name"]
+    assert tried > 200
+
+
+def test_age_of_calls(core: Driver) -> None:
+    for case in load("ttl.json")["age"]:
+        stamp = -1 if case["t_obs_ns"] is None else case["t_obs_ns"]
+        assert core.ask(f"age {stamp} {case['ttl_ms']} {case['now_ns']}") == case["verdict"], case["name"]
+
+
+def test_what_is_in_force(core: Driver) -> None:
+    for sequence in load("ttl.json")["sequences"]:
+        core.ask(f"rule {sequence['epoch']} {msgpack.packb(sequence['safe_call']).hex()}")
+        for number, step in enumerate(sequence["steps"]):
+            if "message" in step:
+                found = core.ask(f"receive {step['now_ns']} {msgpack.packb(step['message']).hex()}")
+            elif "reset" in step:
+                found = core.ask(f"reset {step['now_ns']} {step['reset']}")
+            else:
+                found = core.ask(f"look {step['now_ns']}")
+            wanted = {key: step[key] for key in ("execute", "in_force", "expires_ns", "expired")}
+            assert {key: found[key] for key in wanted} == wanted, (sequence["name"], number)
+
+
+def test_clock_offsets(core: Driver) -> None:
+    for case in load("clock.json"):
+        core.ask("clock")
+        found = None
+        for sample in case["samples"]:
+            found = core.ask("sample " + " ".join(map(str, sample)))
+        if case["offset_ns"] is None:
+            assert found is None, case["name"]
+        else:
+            assert found["offset_ns"] == pytest.approx(case["offset_ns"], abs=1), case["name"]
+            assert found["rtt_ns"] == pytest.approx(case["rtt_ns"], abs=1), case["name"]
+
+
+def test_attributes_become_the_schema_of_the_hello(core: Driver) -> None:
+    told = core.ask("tools")
+    tools = {t["function"]["name"]: t["function"] for t in told["tools"]}
+    assert told["safe"] == "stop"
+    assert [t["function"]["name"] for t in told["tools"]] == ["dash", "turn", "say", "stop"]
+    assert tools["dash"] == {
+        "name": "dash",
+        "description": "Dash.",
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "direction": {"type": "string", "enum": ["left", "far_right"]},
+                "power": {"type": "integer", "minimum": 0, "maximum": 10, "description": "How hard."},
+                "and_jump": {"type": "boolean"},
+            },
+            "required": ["direction", "power"],
+        },
+    }
+    assert tools["turn"]["parameters"]["properties"]["top_angle"] == {
+        "type": "number",
+        "minimum": -1,
+        "maximum": 1,
+        "multipleOf": 0.25,
+    }
+    assert tools["say"]["parameters"]["properties"]["word"] == {"type": "string", "enum": ["hello", "bye"]}
+    assert tools["say"]["parameters"]["required"] == ["word"]
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "answer"),
+    [
+        ("dash", {"direction": "far_right", "power": 10}, {"result": "dashed", "log": ["dash FarRight 10 True"]}),
+        ("dash", {"direction": "left", "power": 3.0, "and_jump": False}, {"result": "dashed"}),
+        ("turn", {"top_angle": 1}, {"result": "1"}),
+        ("turn", {"top_angle": 1.25}, {"refused": "top_angle cannot be 1.25"}),
+        ("dash", {"direction": "left", "power": 11}, {"refused": "power cannot be 11"}),
+        ("dash", {"direction": "left", "power": 0.5}, {"refused": "power cannot be 0.5"}),
+        ("dash", {"direction": "up", "power": 1}, {"refused": "direction cannot be up"}),
+        ("dash", {"power": 1}, {"refused": "direction is missing"}),
+        ("say", {"word": "hello"}, {"refused": "I do not talk."}),
+        ("say", {"word": "what"}, {"refused": "word cannot be what"}),
+        ("fly", {}, {"refused": "there is no tool fly"}),
+    ],
+)
+def test_calls_are_turned_into_invocations_within_bounds(
+    driver: Callable[..., Driver], name: str, arguments: dict[str, Any], answer: dict[str, Any]
+) -> None:
+    core = driver("filter")
+    core.ask("tools")
+    found = core.ask(f"invoke {msgpack.packb({'name': name, 'arguments': arguments}).hex()}")
+    assert {key: found.get(key) for key in answer} == answer
