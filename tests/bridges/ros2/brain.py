@@ -14,6 +14,7 @@ import zmq
 
 from rtcontrol.bridges.wire import PROTOCOL, decode_msgpack, encode_msgpack
 from rtcontrol.bridges.wire.messages import (
+    Bye,
     CallMessage,
     Executed,
     FunctionCall,
@@ -40,13 +41,16 @@ def wander(text: str, instruction: str) -> FunctionCall:
 
 
 class Brain:
-    """`policy` gives the call for a text and an instruction. `silent`: nothing is sent; `stalled`: what is to be sent
-    waits, and goes out at once when that is over; `age_ms`: this much is added to the age of what is answered.
-    `sent_ms`: the age of each tick's call when it left."""
+    """`policy` gives the call for a text and an instruction.
+
+    `silent`: nothing is sent; `stalled`: what is to be sent waits, and goes out at once when that is over; `bye`: says
+    it once; `age_ms`: this much is added to the age of what is answered. `sent_ms`: the age of each tick's call when
+    it left.
+    """
 
     def __init__(self, policy: Policy = wander, ttl_ms: float = 500.0) -> None:
         self.policy, self.ttl_ms = policy, ttl_ms
-        self.silent = self.stalled = False
+        self.silent = self.stalled = self.bye = False
         self.sent_ms: dict[int, float] = {}
         self._queue: deque[CallMessage] = deque()
         self.age_ms = 0.0
@@ -77,6 +81,9 @@ class Brain:
                 tick += 1
                 if self.observed is not None and not self.silent:
                     self._queue.append(self._call(tick, self.observed))
+            if self.bye:
+                self.bye, self.observed = False, None
+                self._send(peer, Bye(reason="enough"))
             while self._queue and not self.stalled:
                 call = self._queue.popleft()
                 self.sent_ms[call.tick] = (time.monotonic_ns() - (call.t_obs_ns or 0)) / 1e6

@@ -74,6 +74,15 @@ def test_a_server_that_falls_silent_leaves_the_robot_standing(
     running.end()
 
 
+def test_a_server_that_says_bye_is_greeted_anew(brain: Brain, robot: SimulatedRobot, bridge: Start) -> None:
+    running = bridge(brain.endpoint)
+    until(lambda: robot.report()["moving"][0] > 0, "the robot did not move")
+    brain.hello, brain.bye = None, True
+    running.says("The server ended the session (enough). Connecting anew.")
+    until(lambda: brain.hello is not None, "the bridge gave up")
+    until(lambda: robot.report()["moving"][0] > 0, "the robot did not go on")
+
+
 def test_calls_older_than_their_time_to_live_are_never_executed(
     brain: Brain, robot: SimulatedRobot, bridge: Start, tmp_path: Path
 ) -> None:
@@ -152,9 +161,7 @@ def test_a_killed_server_leaves_the_robot_standing_and_a_new_one_drives_it(
         until(lambda: robot.report()["moving"] == [0.0, 0.0], "the robot went on")
         server.start()
         until(lambda: robot.report()["moving"] != [0.0, 0.0], "the robot did not go on", 60)
-        # Asked to end, it says bye: that is no reason to give up either.
         server.stop()
-        running.says("The server ended the session")
         until(lambda: robot.report()["moving"] == [0.0, 0.0], "the robot went on")
         server.start()
         until(lambda: robot.report()["moving"] != [0.0, 0.0], "the robot did not go on", 60)
