@@ -16,7 +16,7 @@ from rtcontrol.agents.paddle_goal import KINDS, Goal, Kind
 from rtcontrol.agents.phrasing import Grammar
 
 PER_GOAL = 60
-CANONICAL_SHARE = 0.1
+CANONICAL_SHARE = 0.2
 WEIGHTS: dict[Kind, float] = {
     "return": 0.2,
     "miss": 0.15,

@@ -23,15 +23,17 @@ class PaddleOptions:
 
     `noise` are per-tick probabilities, one drawn a game, that a burst of 1 to 4 random calls begins. `scatter` is the
     chance, a tick, that ball and paddles are put anywhere; `switch` that a new goal is asked for; `rephrase` that the
-    same one is said in other words. `restless` is the share of persons who pay no attention to the ball; a game lasts
-    `game_s` seconds; a call acts up to `late_steps` physics steps late; `seeds` is where the games' seeds are drawn.
+    same one is said in other words. `plain` is the share of instructions in canonical words, beyond those that
+    training sentences have anyway; `restless` that of persons who pay no attention to the ball. A game lasts `game_s`
+    seconds; a call acts up to `late_steps` physics steps late; `seeds` is where the games' seeds are drawn.
     """
 
     hz: int = 16
     noise: tuple[float, ...] = (0.0, 0.02, 0.05, 0.1)
-    scatter: float = 0.05
+    scatter: float = 0.15
     switch: float = 0.03
     rephrase: float = 0.25
+    plain: float = 0.0
     restless: float = 0.3
     game_s: tuple[float, float] = (8.0, 25.0)
     late_steps: int = 3
@@ -106,7 +108,11 @@ class _Lesson:
 
     def _aim(self) -> None:
         self._goal = sample_goal(self.rng)
-        self._instruction = training_instruction(self.rng, self._goal)
+        self._instruction = self._say()
+
+    def _say(self) -> str:
+        plain = self._options.plain and self.rng.random() < self._options.plain
+        return self._goal.text() if plain else training_instruction(self.rng, self._goal)
 
     def _after(self) -> None:
         rng, options = self.rng, self._options
@@ -118,7 +124,7 @@ class _Lesson:
         if chance < options.switch:
             self._aim()
         elif chance < options.switch + options.rephrase:
-            self._instruction = training_instruction(rng, self._goal)
+            self._instruction = self._say()
         if rng.random() < options.scatter:
             _scatter(rng, self._sim)
 

@@ -31,7 +31,8 @@ class Recipe:
 
     `texts` are what the tokenizer knows word by word, beside tools and numbers. `demonstrations` takes (seed,
     parallel, policy=, beta=). Chunks of `chunk` samples come from `parallel` worlds each; from `dagger_from` of the
-    samples on, every `dagger_every`-th chunk is the model's own, `beta` of its ticks the expert's.
+    samples on, every `dagger_every`-th chunk is the model's own, `beta` of its ticks the expert's. `early`, where
+    given, stands in for `demonstrations` during the first `early_until` of the samples.
     """
 
     agent: Agent
@@ -44,6 +45,8 @@ class Recipe:
     dagger_from: float = 0.3
     dagger_every: int = 2
     beta: float = 0.3
+    early: Callable[..., Iterator[Demonstration]] | None = None
+    early_until: float = 0.15
 
     def build(self, seed: int) -> tuple[Any, Tokenizer, RowEncoder]:
         """A new model, its tokenizer and the row encoder."""
@@ -61,7 +64,8 @@ class Recipe:
 
         def source(chunk: int) -> Sequence[Row]:
             dagger = chunk * self.chunk >= self.dagger_from * config.samples and chunk % self.dagger_every == 1
-            shown = self.demonstrations(
+            early = self.early if chunk * self.chunk < self.early_until * config.samples else None
+            shown = (early or self.demonstrations)(
                 config.seed * 1_000_003 + chunk,
                 self.parallel,
                 policy=policy if dagger else None,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from rtcontrol.agents.paddle import WORDS, agent
 from rtcontrol.agents.paddle_phrasings import vocabulary
-from rtcontrol.envs.paddle_rollout import demonstrations
+from rtcontrol.envs.paddle_rollout import PaddleOptions, demonstrations
 from rtcontrol.models.train.scratch import ModelShape
 from rtcontrol.models.train.trainer import TrainConfig
 from rtcontrol.recipes.imitation import Recipe
@@ -19,7 +21,9 @@ RECIPE = Recipe(
     agent,
     texts=(" ".join(sorted(vocabulary())), " ".join(WORDS), common_words(), MARKS, "don't"),
     demonstrations=demonstrations,
-    config=TrainConfig(samples=120_000),
+    config=TrainConfig(samples=200_000),
     shape=ModelShape(hidden=192, heads=6, intermediate=384),
     chunk=8_192,
+    # Seven ways to act and thousands of sentences at once stay on a plateau: first the acting, then the sentences.
+    early=partial(demonstrations, options=PaddleOptions(plain=1.0)),
 )
