@@ -106,7 +106,6 @@ function onCall(message, latency) {
   if (message.cause) {
     counts.misses += 1;
     counts.causes.set(message.cause, (counts.causes.get(message.cause) ?? 0) + 1);
-    showCauses();
   }
   const decide = message.timing?.decide_ms ?? null;
   const age = message.timing?.age_ms ?? null;
@@ -152,6 +151,9 @@ function showCall() {
 }
 
 function showCauses() {
+  const key = JSON.stringify([...counts.causes]);
+  if (key === texts.get("causes")) return;
+  texts.set("causes", key);
   const rows = [...counts.causes].sort((a, b) => b[1] - a[1]).map(([cause, n]) => {
     const row = document.createElement("li");
     row.title = CAUSES[cause] ?? "";
@@ -176,6 +178,7 @@ function showFigures() {
   put("wire", ms(figures?.wire));
   put("ticks", counts.ticks.toLocaleString("en"));
   put("misses", counts.misses.toLocaleString("en"));
+  showCauses();
   $("pilot").hidden = pilot.manual;
 }
 
