@@ -59,6 +59,7 @@ class Bridge:
         self._stop = threading.Event()
         self._client: Client | None = None
         self._ended: Counter[str] = Counter()  # counts of clients before this one
+        self._latency_ms: dict[str, float] = {}  # of the client before this one
         self._welcomed = False
         self._retry_at = 0.0
         self._instruction = options.instruction or mapper.config.instruction
@@ -169,6 +170,7 @@ class Bridge:
                 )
 
     def _drop(self, client: Client) -> None:
+        self._latency_ms = client.statistics["latency_ms"]
         self._ended += Counter({k: v for k, v in client.statistics.items() if isinstance(v, int) and v})
         client.close()
         self._client = None
@@ -234,7 +236,7 @@ class Bridge:
             "late_ticks": self._late_ticks,
             **{name: self._actuator.count[name] for name in ("calls", "repeats", "refused")},
             "write_failures": sum(out.failed for out in self._bus.outputs),
-            "latency_ms": now.get("latency_ms", {}),
+            "latency_ms": now.get("latency_ms", self._latency_ms),
             "observe_ms": diagnostics.quantiles(list(self._observe_ns)),
             "publish_ms": diagnostics.quantiles(list(self._actuator.write_ns)),
         }

@@ -217,6 +217,15 @@ def test_topics_that_nobody_publishes_or_hears_are_told(brain: Brain, bridge: St
     assert "/battery_state" not in running.log()  # not required
 
 
+def test_a_robot_that_leaves_is_told(brain: Brain, robot: SimulatedRobot, bridge: Start) -> None:
+    running = bridge(brain.endpoint)
+    until(lambda: robot.report()["moving"][0] > 0, "the robot did not move")
+    assert robot.popen.stdin is not None
+    robot.popen.stdin.close()
+    running.says("Nobody publishes /odom.")
+    running.says("Nobody subscribes to /cmd_vel.")
+
+
 def test_without_a_server_it_ends_with_the_command_that_starts_one(bridge: Start) -> None:
     endpoint = f"tcp://127.0.0.1:{free_port()}"
     running = bridge(endpoint, "--connect-timeout", "0.5")
