@@ -7,7 +7,7 @@ import json
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, get_args, get_origin
 
 import jsonschema
@@ -29,11 +29,15 @@ class InvalidCall(ValueError):
 
 @dataclass(frozen=True)
 class Tool:
-    """A tool's schema and the function that executes it; `adapters` turn JSON values into the annotated types."""
+    """A tool's schema and the function that executes it; `adapters` turn JSON values into the annotated types.
+
+    `remote`: the definition is somebody else's, and is not trusted with regular expressions.
+    """
 
     schema: ToolSchema
     function: Callable[..., Any]
     adapters: Mapping[str, pydantic.TypeAdapter[Any]]
+    remote: bool = False
 
     @property
     def name(self) -> str:
@@ -100,7 +104,7 @@ def remote_tool(definition: Mapping[str, Any]) -> Tool:
     def function(**arguments: Any) -> None:
         raise RuntimeError(f"The tool {schema.name} is executed by the client that defined it.")
 
-    return Tool(schema, function, {p.name: _ANYTHING for p in schema.parameters})
+    return Tool(schema, function, {p.name: _ANYTHING for p in schema.parameters}, remote=True)
 
 
 _ANYTHING: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(Any)
@@ -190,9 +194,11 @@ class Tools:
         self.schemas = tool_schemas(self.openai())
         self._validators = {
             # A registry of nothing: a `$ref` to an address must not be fetched.
-            (s.name, p.name): jsonschema.Draft202012Validator(_checkable(p.schema), registry=referencing.Registry())
-            for s in self.schemas
-            for p in s.parameters
+            (t.name, p.name): jsonschema.Draft202012Validator(
+                _checkable(p.schema) if t.remote else dict(p.schema), registry=referencing.Registry()
+            )
+            for t in self._tools.values()
+            for p in t.schema.parameters
             if isinstance(p.domain, Free)
         }
 
@@ -207,7 +213,7 @@ class Tools:
         """The same tools, executed by other functions (an environment's, say)."""
         if unknown := sorted(set(functions) - set(self._tools)):
             raise UserError(f"No tool {unknown[0]!r} to bind.", f"The tools are: {', '.join(self._tools)}.")
-        bound = [Tool(t.schema, functions.get(n, t.function), t.adapters) for n, t in self._tools.items()]
+        bound = [replace(t, function=functions.get(n, t.function)) for n, t in self._tools.items()]
         return Tools(bound)
 
     def validate(self, call: Call) -> Call:
