@@ -65,6 +65,13 @@ class World:
     `own_hits`, `other_hits`, `own_score`, `other_score` only count up.
     """
 
+    ball_x: float
+    ball_y: float
+    ball_vx: float
+    ball_vy: float
+    pause: int
+    toward: int
+
     def __init__(self, seed: int = 0) -> None:
         self.reset(seed)
 
