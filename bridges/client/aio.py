@@ -10,12 +10,15 @@ from types import TracebackType
 from typing import Any, Self
 
 from rtcontrol.bridges.client.base import Base
+from rtcontrol.bridges.client.handler import Handler, LoopHandler, Queue
 from rtcontrol.bridges.client.standing import Standing
 
 
 class AsyncClient(Base):
     """As `Client`, with `await` where that one blocks. The socket stays in a thread of its own: an event loop that is
-    busy delays neither heartbeats nor expiry.
+    busy delays neither heartbeats nor expiry. A coroutine `on_call` runs in the event loop, one at a time: it is not
+    begun for a call that ran out while the loop was busy, and is cancelled where safe comes into force meanwhile. While
+    the loop is blocked nothing of it can run, nor its safe call: a machine that must stop in time has an `on_safe`.
 
     Example:
 
@@ -23,6 +26,8 @@ class AsyncClient(Base):
             client.observe(text=look())
             standing = await client.wait(0.2)
     """
+
+    _awaits = True
 
     @classmethod
     async def connect(cls, endpoint: str, **options: Any) -> Self:
@@ -44,11 +49,10 @@ class AsyncClient(Base):
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._news.set)
 
-    def _invoke(self, standing: Standing) -> Any:
-        handler = self.options.on_call
-        if not inspect.iscoroutinefunction(handler):
-            return super()._invoke(standing)
-        return asyncio.run_coroutine_threadsafe(handler(standing), self._loop).result()
+    def _handler(self, queue: Queue, on_call: Callable[[Standing], Any]) -> Handler:
+        if inspect.iscoroutinefunction(on_call):
+            return LoopHandler(queue, on_call, self._loop)
+        return super()._handler(queue, on_call)
 
     async def _ready(self) -> Self:
         try:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -11,7 +12,7 @@ from pydantic import ValidationError
 
 from rtcontrol.bridges.client.arrays import to_arrays
 from rtcontrol.bridges.client.errors import ClientError, Closed
-from rtcontrol.bridges.client.handler import Handler
+from rtcontrol.bridges.client.handler import Handler, Queue, ThreadHandler
 from rtcontrol.bridges.client.link import Link
 from rtcontrol.bridges.client.options import Options
 from rtcontrol.bridges.client.standing import Standing
@@ -34,26 +35,36 @@ class Sent:
 class Base:
     """The surface of Client and AsyncClient that never blocks."""
 
+    _awaits = False  # whether `on_call` may be a coroutine function
+
     def __init__(self, endpoint: str, options: Mapping[str, Any], listens: bool) -> None:
         known = [f.name for f in fields(Options)]
         if unknown := sorted(set(options) - set(known)):
             raise ClientError(f"{unknown[0]}= is no option.", f"Use some of {', '.join(known)}.")
         self.options = Options(**options)
-        self._handler: Handler | None = None
+        for name in ("on_safe",) if self._awaits else ("on_call", "on_safe"):
+            if inspect.iscoroutinefunction(getattr(self.options, name)):
+                remedy = "Give a plain function" + ("." if name == "on_safe" else ", or use AsyncClient.")
+                raise ClientError(f"{name}= is a coroutine function.", remedy)
+        self._handlers: list[Handler] = []
         self._link = Link(endpoint, self.options, listens, self._changed)
+        talk = self._link.talk
         if self.options.on_call is not None:
-            self._handler = Handler(self._link, self._invoke)
+            self._handlers.append(self._handler(Queue(self._link, talk.handled), self.options.on_call))
+        if self.options.on_safe is not None:
+            self._handlers.append(ThreadHandler(Queue(self._link, talk.handled_safe), self.options.on_safe, "on-safe"))
+        for handler in self._handlers:
+            handler.wake()  # something may have come before it was there
 
     def _notify(self) -> None:
         raise NotImplementedError
 
-    def _invoke(self, standing: Standing) -> Any:
-        assert self.options.on_call is not None
-        return self.options.on_call(standing)
+    def _handler(self, queue: Queue, on_call: Callable[[Standing], Any]) -> Handler:
+        return ThreadHandler(queue, on_call, "on-call")
 
     def _changed(self) -> None:
-        if self._handler is not None:
-            self._handler.wake()
+        for handler in self._handlers:
+            handler.wake()
         self._notify()
 
     def _nobody(self) -> ClientError:

@@ -1,6 +1,7 @@
 """The client's side of the protocol without a socket: what to say when, what is believed, what is in force.
 
-Not thread-safe: its owner (link.py) holds a lock around every use. `handled` fills with what begins to be in force.
+Not thread-safe: its owner (link.py) holds a lock around every use. `handled` (and `handled_safe`) fill with what begins
+to be in force, for handler.py.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ class Talk:
         self.outbox: deque[Message] = deque()
         self.version = 0  # grows with each call message, and whatever else changes what is in force
         self.handled: deque[Standing] = deque(maxlen=QUEUE)
+        self.handled_safe: deque[Standing] = deque(maxlen=QUEUE)  # safe, where it has a handler of its own
         self.unanswered: Observe | None = None  # of decide(): said again after a reconnect
         self.refused: str | None = None  # why decide()'s observation was refused
         self.offset = OffsetFilter()
@@ -285,8 +287,11 @@ class Talk:
     def _begin(self, step: Step) -> bool:
         if step.act:
             self.version += 1
-            if self.options.on_call is not None:
-                self.handled.append(self.rule.at(time.monotonic_ns()))
+            standing = self.rule.at(time.monotonic_ns())
+            if self.options.on_safe is not None and standing.status == "safe":
+                self.handled_safe.append(standing)
+            elif self.options.on_call is not None:
+                self.handled.append(standing)
         return step.act is not None
 
     def _refused(self, message: ErrorMessage, now_ns: int) -> None:

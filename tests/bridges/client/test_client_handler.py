@@ -1,0 +1,207 @@
+"""`on_call` and `on_safe`: what is too old is not begun, and safe does not wait."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
+
+import pytest
+
+from rtcontrol.bridges.client import AsyncClient, Client, ClientError, Standing
+from rtcontrol.bridges.client.check.stand import Stand
+from rtcontrol.bridges.wire.messages import Executed, Hello, Observe
+from tests.bridges.client.worlds import OWN, free_port, until
+
+LONG_MS = 60_000.0
+
+
+@pytest.fixture
+def stand() -> Iterator[Stand]:
+    one = Stand(f"tcp://127.0.0.1:{free_port()}")
+    yield one
+    one.close()
+
+
+class Fleet:
+    """A client in a thread of its own: an AsyncClient with its event loop, or a Client."""
+
+    def __init__(self, stand: Stand, cls: type[AsyncClient] | type[Client], **options: Any) -> None:
+        self.stand = stand
+        self.client: Any = None
+        self.loop: Any = None
+        self._block, self._blocked, self._go, self._over = (threading.Event() for _ in range(4))
+        target = self._async if cls is AsyncClient else self._plain
+        self._thread = threading.Thread(target=target, args=(options,), daemon=True)
+        self._thread.start()
+        stand.expect(Hello, 10.0, "hello")
+        stand.welcome()
+        stand.pump(0.1)
+        until(lambda: self.client is not None, "not connected")
+
+    def _plain(self, options: dict[str, Any]) -> None:
+        self.client = Client.connect(self.stand.endpoint, **OWN, **options)
+        self._over.wait(60)
+        self.client.close()
+
+    def _async(self, options: dict[str, Any]) -> None:
+        async def fly() -> None:
+            self.loop = asyncio.get_running_loop()
+            async with await AsyncClient.connect(self.stand.endpoint, **OWN, **options) as client:
+                self.client = client
+                while not self._over.is_set():
+                    if self._block.is_set():
+                        self._blocked.set()
+                        self._go.wait(60)
+                    await asyncio.sleep(0.01)
+
+        asyncio.run(fly())
+
+    def block(self) -> None:
+        """The event loop stands still from now on."""
+        self._block.set()
+        assert self._blocked.wait(10)
+
+    def unblock(self) -> None:
+        self._block.clear()
+        self._go.set()
+
+    def called(self, ttl_ms: float) -> int:
+        """The tick of a fresh call for a new observation."""
+        self.client.observe(text="left 1")
+        return self.stand.call(self.stand.expect(Observe, 5.0, "observation"), ttl_ms=ttl_ms).tick
+
+    def told(self, tick: int) -> Executed:
+        said = [m for m in self.stand.heard if isinstance(m, Executed) and m.tick == tick]
+        return said[0] if said else self.stand.expect(Executed, 10.0, f"executed for {tick}", lambda m: m.tick == tick)
+
+    def end(self) -> None:
+        self._over.set()
+        self.unblock()
+        self._thread.join(10)
+        assert not self._thread.is_alive()
+
+
+def noting(seen: list[Standing]) -> Callable[[Standing], Coroutine[Any, Any, None]]:
+    async def on_call(standing: Standing) -> None:
+        seen.append(standing)
+
+    return on_call
+
+
+def test_call_that_ran_out_while_the_event_loop_was_busy_is_not_begun(stand: Stand) -> None:
+    seen: list[Standing] = []
+    fleet = Fleet(stand, AsyncClient, on_call=noting(seen))
+    fleet.block()
+    tick = fleet.called(ttl_ms=200.0)
+    stand.pump(0.5)
+    assert seen == []
+    fleet.unblock()
+    assert fleet.told(tick).outcome == "expired"
+    until(lambda: bool(seen), "safe was not told")
+    assert [s.status for s in seen] == ["safe"]
+    fleet.end()
+
+
+def test_safe_cancels_the_coroutine_that_runs(stand: Stand) -> None:
+    seen: list[str] = []
+
+    async def on_call(standing: Standing) -> None:
+        seen.append(standing.status)
+        if standing.status != "safe":
+            try:
+                await asyncio.sleep(60)
+            finally:
+                seen.append("cancelled")
+
+    fleet = Fleet(stand, AsyncClient, on_call=on_call)
+    tick = fleet.called(ttl_ms=200.0)
+    until(lambda: seen == ["fresh"], "not begun")
+    told = fleet.told(tick)
+    assert (told.outcome, told.error) == ("failed", "cancelled before its end")
+    until(lambda: seen == ["fresh", "cancelled", "safe"], f"{seen}")
+    fleet.end()
+
+
+def test_coroutine_that_does_not_heed_its_cancellation_does_not_keep_safe_waiting(stand: Stand) -> None:
+    seen: list[str] = []
+    go = asyncio.Event()
+
+    async def on_call(standing: Standing) -> None:
+        seen.append(standing.status)
+        while standing.status != "safe" and not go.is_set():
+            try:
+                await go.wait()
+            except asyncio.CancelledError:
+                continue
+
+    fleet = Fleet(stand, AsyncClient, on_call=on_call)
+    fleet.called(ttl_ms=200.0)
+    stand.pump(0.3)
+    until(lambda: seen == ["fresh", "safe"], f"{seen}")
+    fleet.loop.call_soon_threadsafe(go.set)
+    fleet.end()
+
+
+def test_coroutines_run_one_at_a_time_and_the_newest_call_follows(stand: Stand) -> None:
+    seen: list[int | None] = []
+    go = asyncio.Event()
+
+    async def on_call(standing: Standing) -> None:
+        seen.append(standing.tick)
+        await go.wait()
+
+    fleet = Fleet(stand, AsyncClient, on_call=on_call)
+    first = fleet.called(LONG_MS)
+    until(lambda: seen == [first], "not begun")
+    second, third = fleet.called(LONG_MS), fleet.called(LONG_MS)
+    stand.pump(0.2)
+    assert seen == [first]
+    fleet.loop.call_soon_threadsafe(go.set)
+    told = {m.tick: m.outcome for m in (stand.expect(Executed, 10.0, "executed") for _ in range(3))}
+    assert told == {first: "executed", second: "expired", third: "executed"}
+    fleet.end()
+
+
+@pytest.mark.parametrize("cls", [Client, AsyncClient])
+def test_handler_of_safe_is_called_while_a_plain_on_call_has_not_returned(stand: Stand, cls: Any) -> None:
+    go, safe = threading.Event(), []
+    inside = threading.Event()
+
+    def on_call(standing: Standing) -> None:
+        inside.set()
+        go.wait(60)
+
+    fleet = Fleet(stand, cls, on_call=on_call, on_safe=safe.append)
+    tick = fleet.called(ttl_ms=200.0)
+    assert inside.wait(10)
+    until(lambda: bool(safe), "safe waits for on_call")
+    assert not go.is_set()
+    assert safe[0].status == "safe"
+    go.set()
+    assert fleet.told(tick).outcome == "executed"
+    fleet.end()
+
+
+def test_handler_of_safe_is_called_while_the_event_loop_is_blocked(stand: Stand) -> None:
+    seen: list[Standing] = []
+    safe: list[Standing] = []
+    fleet = Fleet(stand, AsyncClient, on_call=noting(seen), on_safe=safe.append)
+    fleet.called(LONG_MS)
+    until(lambda: bool(seen), "not begun")
+    fleet.block()
+    tick = stand.call(
+        next(m for m in reversed(stand.heard) if isinstance(m, Observe)), status="safe", call=None, cause="decide"
+    ).tick
+    stand.pump(0.1)
+    until(lambda: bool(safe), "safe waits for the event loop")
+    assert fleet.told(tick).outcome == "executed"
+    fleet.end()
+    assert [s.status for s in seen] == ["fresh"]
+
+
+@pytest.mark.parametrize("name", ["on_call", "on_safe"])
+def test_coroutine_function_where_nothing_would_await_it_is_told(name: str) -> None:
+    with pytest.raises(ClientError, match=f"{name}= is a coroutine function"):
+        Client.connect("tcp://127.0.0.1:9", **OWN, **{name: noting([])})
