@@ -15,7 +15,7 @@ from rtcontrol.agents import paddle_templates as t
 from rtcontrol.agents.paddle_goal import KINDS, Goal, Kind
 from rtcontrol.agents.phrasing import Grammar
 
-PER_GOAL = 40
+PER_GOAL = 100
 CANONICAL_SHARE = 0.2
 WEIGHTS: dict[Kind, float] = {
     "return": 0.2,

@@ -9,11 +9,11 @@ from rtcontrol.envs.paddle import BALL_HALF, BOTTOM, HEIGHT, LEVEL_SPEED, OWN_PL
 from rtcontrol.models.call import Call
 
 LEVELS = (-3, -2, -1, 0, 1, 2, 3)
-LOOK_AHEAD_S = 0.3
+LOOK_AHEAD_S, FAR_AHEAD_S = 0.3, 0.4  # to hit; to hide
 GAIN = 7.0  # units a second for each unit of distance
 AIM = 4.2  # how far off the paddle's centre the ball is taken to send it up or down
 SWING = 2.0  # the same, at most, to place a return away from the other paddle
-CLEAR = 9.5  # a ball so far off the centre is missed for sure
+CROWDED = 11.0  # a ball that comes so near to an end of the field makes that end no place to hide
 
 
 def expert(data: Mapping[str, float], goal: Goal) -> Call:
@@ -32,11 +32,12 @@ def _target(data: Mapping[str, float], goal: Goal) -> float:
         return BOTTOM
     if goal.kind == "mirror":
         return other
-    if data["ball_vx"] <= 0 or data["ball_x"] > OWN_PLANE:
-        return own if goal.kind == "miss" else HEIGHT / 2
-    ball = _ahead(data)
+    coming = data["ball_vx"] > 0 and data["ball_x"] <= OWN_PLANE
     if goal.kind == "miss":
-        return _aside(ball, own)
+        return _hidden(own, _ahead(data, FAR_AHEAD_S) if coming else HEIGHT / 2)
+    if not coming:
+        return HEIGHT / 2
+    ball = _ahead(data, LOOK_AHEAD_S)
     if goal.kind == "return":
         off = max(-SWING, min(SWING, (other - HEIGHT / 2) / 5))
     else:
@@ -44,22 +45,17 @@ def _target(data: Mapping[str, float], goal: Goal) -> float:
     return max(TOP, min(BOTTOM, ball + off))
 
 
-def _ahead(data: Mapping[str, float]) -> float:
-    """The ball's height when it meets the paddle, or in 0.3 s if that is sooner: near enough to run after."""
-    seconds = min((OWN_PLANE - data["ball_x"]) / data["ball_vx"], LOOK_AHEAD_S)
+def _ahead(data: Mapping[str, float], limit_s: float) -> float:
+    """The ball's height when it meets the paddle, or in `limit_s` if that is sooner: near enough to run after."""
+    seconds = min((OWN_PLANE - data["ball_x"]) / data["ball_vx"], limit_s)
     y = data["ball_y"] + data["ball_vy"] * seconds
     if y < BALL_HALF:
         return 2 * BALL_HALF - y
     return 2 * (HEIGHT - BALL_HALF) - y if y > HEIGHT - BALL_HALF else y
 
 
-def _aside(ball: float, own: float) -> float:
-    """Out of the ball's way by the shorter path that has room."""
-    if abs(ball - own) >= CLEAR:
-        return own
-    above, below = ball - CLEAR - 1, ball + CLEAR + 1
-    if above < TOP:
-        return below
-    if below > BOTTOM:
-        return above
-    return above if own <= ball else below
+def _hidden(own: float, ball: float) -> float:
+    """Out of the ball's way: the nearer end of the field, or the middle when the ball comes to that end."""
+    if own < HEIGHT / 2:
+        return TOP if ball > TOP + CROWDED else HEIGHT / 2
+    return BOTTOM if ball < BOTTOM - CROWDED else HEIGHT / 2
