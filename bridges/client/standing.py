@@ -66,11 +66,10 @@ class Rule:
         return self._in_force.expires_ns
 
     def begin(self, epoch: int, safe_call: FunctionCall | None) -> Step:
-        """A new session. A call of the one before ends now: nobody would end it later."""
-        step = self._in_force.server_left() if self._in_force.kind == "call" else Step()
-        self._in_force = InForce(epoch, safe_call)
-        self._cause = "no_call_yet"
-        return Step(step.act, safe_call) if step.act else step
+        """The welcome of a new session. A call of the one before ends now: nobody would end it later."""
+        step = self._in_force.new_session(epoch, safe_call)
+        self._cause, self._safe_tick = "no_call_yet", None
+        return step
 
     def resume(self, safe_call: FunctionCall | None) -> None:
         self._in_force.safe_call = safe_call

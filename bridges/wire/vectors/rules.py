@@ -52,14 +52,18 @@ def _call(tick: int, status: str, seen_ms: int | None, call: Any = None, ttl_ms:
 def _step(
     now_ms: float, event: Any, execute: Any, in_force: str, until_ms: float | None = None, expired: bool = False
 ) -> dict[str, Any]:
-    """`event`: a message, an int (reset to this epoch), or None (a look)."""
+    """`event`: a message, an int (reset to this epoch), `_welcome(epoch)`, or None (a look)."""
     step: dict[str, Any] = {"now_ns": round(now_ms * MS)}
     if isinstance(event, int):
         step["reset"] = event
     elif event is not None:
-        step["message"] = event
+        step |= event if "welcome" in event else {"message": event}
     until = None if until_ms is None else round(until_ms * MS)
     return step | {"execute": execute, "in_force": in_force, "expires_ns": until, "expired": expired}
+
+
+def _welcome(epoch: int) -> Any:
+    return {"welcome": epoch}
 
 
 def _fresh(tick: int, seen_ms: int | None, call: Any = None, **more: Any) -> Any:
@@ -180,6 +184,28 @@ def _sequences() -> list[dict[str, Any]]:
             _step(31, _fresh(5, 0, LEFT), LEFT, "call", 500),
             _step(100, 1, None, "none"),
             _step(110, _fresh(5, 105, RIGHT, epoch=1), None, "none"),
+        ),
+        of(
+            "the welcome of a new session ends the call of the old one, and ticks begin anew",
+            _step(31, _fresh(7, 0, LEFT), LEFT, "call", 500),
+            _step(100, _welcome(0), STOP, "none"),
+            _step(110, _fresh(0, 105, RIGHT), RIGHT, "call", 605),
+        ),
+        of(
+            "a new session while safe, or with nothing in force",
+            _step(10, _welcome(0), None, "none"),
+            _step(31, _call(3, "safe", 0, STOP), STOP, "safe"),
+            _step(100, _welcome(0), None, "none"),
+            _step(110, _call(0, "safe", None, STOP), STOP, "safe"),
+        ),
+        of(
+            "a new session in another epoch, of a call without limit",
+            _step(31, _fresh(0, 0, LEFT, ttl_ms=0), LEFT, "call"),
+            _step(100, 1, None, "none"),
+            _step(120, _fresh(1, 115, RIGHT, ttl_ms=0, epoch=1), RIGHT, "call"),
+            _step(200, _welcome(0), STOP, "none"),
+            _step(210, _fresh(2, 205, RIGHT, epoch=1), None, "none"),
+            _step(220, _fresh(0, 215, LEFT), LEFT, "call", 715),
         ),
         of(
             "no limit",

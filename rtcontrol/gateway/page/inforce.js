@@ -18,9 +18,13 @@ export class InForce {
     Object.assign(this, { epoch, safeCall, kind: "none", call: null, expiresNs: null, lastTick: -1 });
   }
 
-  /** The welcome of a new session: ticks begin anew; what is in force stays until it runs out. */
+  /** The welcome of a new session: ticks begin anew, and a call of the session before ends: nobody would end it later. */
   newSession(epoch, safeCall = null) {
-    Object.assign(this, { epoch, safeCall, lastTick: -1 });
+    this.safeCall = safeCall;
+    const step = this.kind === "call" ? this.#safe(null, null) : nothing();
+    this.reset(epoch);
+    this.lastTick = -1;
+    return step;
   }
 
   /** A new episode: nothing is in force in it yet. */

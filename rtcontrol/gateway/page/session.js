@@ -142,7 +142,7 @@ export class Session {
 
   #welcomed(message) {
     if (!message.resumed) {
-      this.inForce.newSession(message.epoch, message.safe_call ?? null);
+      this.#carryOut(this.inForce.newSession(message.epoch, message.safe_call ?? null));
       this.seq = 0;
     }
     this.welcome = message;

@@ -75,7 +75,11 @@ run('sequences', sequences, ({ epoch, safe_call, steps }) => {
     let told = null;
     if (step.message) told = force.call(decodeJson(JSON.stringify(step.message)), BigInt(step.now_ns));
     else if (step.reset !== undefined && step.reset !== null) force.reset(step.reset);
-    else force.look(BigInt(step.now_ns));
+    else if (step.welcome !== undefined && step.welcome !== null) force.welcome(step.welcome);
+    else {
+      assert.deepEqual(Object.keys(step).sort(), ['execute', 'expired', 'expires_ns', 'in_force', 'now_ns'], 'an unknown step');
+      force.look(BigInt(step.now_ns));
+    }
     const now = { execute: executed, in_force: force.state, expires_ns: force.expires === null ? null : Number(force.expires), expired: told === 'expired' };
     assert.deepEqual(plain(now), plain({ execute: step.execute, in_force: step.in_force, expires_ns: step.expires_ns, expired: step.expired }), `step ${i}`);
   });

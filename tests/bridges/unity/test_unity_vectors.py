@@ -86,7 +86,10 @@ def test_what_is_in_force(core: Driver) -> None:
                 found = core.ask(f"receive {step['now_ns']} {msgpack.packb(step['message']).hex()}")
             elif "reset" in step:
                 found = core.ask(f"reset {step['now_ns']} {step['reset']}")
+            elif "welcome" in step:
+                found = core.ask(f"welcome {step['welcome']}")
             else:
+                assert len(step) == 5, f"unknown: {set(step)}"
                 found = core.ask(f"look {step['now_ns']}")
             wanted = {key: step[key] for key in ("execute", "in_force", "expires_ns", "expired")}
             assert {key: found[key] for key in wanted} == wanted, (sequence["name"], number)

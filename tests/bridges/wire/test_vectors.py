@@ -18,6 +18,7 @@ from rtcontrol.bridges.wire.offset import OffsetFilter
 from rtcontrol.bridges.wire.vectors import FOLDER, NAMES, expand, load
 from rtcontrol.bridges.wire.vectors.__main__ import files
 
+LOOK = {"now_ns", "execute", "in_force", "expires_ns", "expired"}  # what every step of a sequence has
 DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "protocol.md"
 
 
@@ -91,7 +92,10 @@ def test_what_is_in_force_after_each_step(vector: dict[str, Any]) -> None:
             done = force.receive(message, step["now_ns"])
         elif "reset" in step:
             force.reset(step["reset"])
+        elif "welcome" in step:
+            done = force.new_session(step["welcome"], force.safe_call)
         else:
+            assert set(step) == LOOK
             done = force.look(step["now_ns"])
         got = {
             "execute": None if done.execute is None else done.execute.model_dump(),

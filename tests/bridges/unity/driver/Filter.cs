@@ -56,6 +56,8 @@ namespace RtControl.Driver
                 case "reset":
                     _rule.Reset(Long(words[2]));
                     return Step(_rule.Look(Long(words[1])));
+                case "welcome":
+                    return Step(_rule.NewSession(Long(words[1]), _rule.SafeCall));
                 case "clock":
                     _offset = new ClockOffset();
                     return null;

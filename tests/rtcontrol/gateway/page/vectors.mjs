@@ -47,7 +47,9 @@ for (const { name, epoch, safe_call, steps } of ttl.sequences) {
     let did = { act: null, execute: null, expired: false };
     if (step.reset !== undefined) rule.reset(step.reset);
     else if (step.message) did = rule.receive(decode(JSON.stringify(step.message)), step.now_ns);
-    else did = rule.look(step.now_ns);
+    else if (step.welcome !== undefined) did = rule.newSession(step.welcome, safe_call);
+    else if (Object.keys(step).length === 5) did = rule.look(step.now_ns);
+    else wrong.push(`${name}, step ${i}: unknown (${Object.keys(step)})`);
     const got = JSON.stringify([did.execute, rule.kind, rule.expiresNs, did.expired]);
     const want = JSON.stringify([step.execute, step.in_force, step.expires_ns, step.expired]);
     if (got !== want) wrong.push(`${name}, step ${i}: ${got} instead of ${want}`);
