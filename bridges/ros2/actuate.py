@@ -35,7 +35,7 @@ class Actuator:
         self._closed = False
         self.state = ""  # status of what was carried out last
         self.count: Counter[str] = Counter()
-        self.write_ns: deque[int] = deque(maxlen=8192)
+        self.write_ns: deque[int] = deque(maxlen=4096)
         self.refused: str | None = None
 
     def apply(self, standing: Standing) -> None:

@@ -64,7 +64,7 @@ class Bridge:
         self._retry_at = 0.0
         self._instruction = options.instruction or mapper.config.instruction
         self._troubles: dict[str, str] = {}
-        self._observe_ns: deque[int] = deque(maxlen=8192)
+        self._observe_ns: deque[int] = deque(maxlen=4096)
         self._late_ticks = self._ticks = 0
 
     def _topic(self, name: str, kind: str, qos: Qos | None = None) -> Topic:

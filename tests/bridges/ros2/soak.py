@@ -58,8 +58,8 @@ def _run(seconds: float, serve: list[str], folder: Path) -> dict[str, Any]:
         robot.stdout.readline()  # ready
         figures = json.loads(robot.stdout.readline())
         figures.pop("diagnostics")
-        mb = {"first": memory[:1], "after_a_minute": memory[5:6], "last": memory[-1:]}
-        return {"bridge": json.loads(report.read_text()), "robot": figures, "bridge_mb": mb, "bridge_cpu_s": cpu_s}
+        each = {"bridge_mb_each_minute": memory[::6], "bridge_cpu_s": cpu_s}
+        return {"bridge": json.loads(report.read_text()), "robot": figures, **each}
     finally:
         for one in started:
             one.kill()
