@@ -21,7 +21,7 @@ REASON = f"{' and '.join(MISSING)} missing: apt-get install mono-mcs mono-runtim
 
 
 def compile_cs(out: Path, sources: list[Path], *options: str) -> str:
-    """mcs at Unity's language level, warnings as errors; what it printed. The build has failed where `out` is absent."""
+    """mcs at Unity's language level, warnings as errors; what it printed. It has failed where `out` is absent."""
     done = subprocess.run(
         ["mcs", "-langversion:7", "-warn:4", "-warnaserror", f"-out:{out}", *options, *map(str, sorted(sources))],
         capture_output=True,

@@ -33,8 +33,8 @@ namespace RtControl.Driver
                 Endpoint = _given["endpoint"], Tools = _tools.Definitions, SafeCall = _tools.SafeCall,
                 Instruction = "Follow the road.", Hz = Number("hz", 16), TtlMs = _ttlMs, Persist = _given.ContainsKey("persist"),
             };
-            if (_given.ContainsKey("server-key"))
-                options.Transport = endpoint => new LibZmqTransport(endpoint, _given["server-key"], _given["public-key"], _given["secret-key"]);
+            if (_given.ContainsKey("keys")) options.Transport = CurveKeys.Use(_given["keys"]);
+            if (_given.ContainsKey("libzmq")) options.Transport = endpoint => new LibZmqTransport(endpoint);
             new Thread(ReadCommands) { IsBackground = true }.Start();
             var client = new RtClient(options, Execute);
             bool connected = false, closing = false;
@@ -45,7 +45,7 @@ namespace RtControl.Driver
                 long nowNs = MonotonicClock.NowNs;
                 if (nowNs >= nextNs)
                 {
-                    nextNs = nowNs + periodNs;
+                    nextNs = Math.Max(nextNs + periodNs, nowNs);
                     client.Observe("left 40 right 10");
                 }
                 client.Pump();

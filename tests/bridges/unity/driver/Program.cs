@@ -33,7 +33,11 @@ namespace RtControl.Driver
                 List<byte[]> back;
                 while ((back = transport.Receive()) == null && transport.State == RtTransportState.Up) transport.Wait(1000);
                 double ms = (Stopwatch.GetTimestamp() - began) * 1e3 / Stopwatch.Frequency;
-                if (back == null || back.Count != 2 || back[0][0] != (byte)i || Hex.Of(back[1]) != Hex.Of(body)) return 1;
+                if (back == null || back.Count != 2 || back[0][0] != (byte)i || Hex.Of(back[1]) != Hex.Of(body))
+                {
+                    Console.Error.WriteLine(transport.Trouble + ", round " + i);
+                    return 1;
+                }
                 tookMs.Add(ms);
             }
             Flight.Tell("round_trip_ms", Flight.Quantiles(tookMs));

@@ -25,6 +25,7 @@ namespace RtControl
         private volatile IRtTransport _transport;
         private volatile bool _closing;
         private bool _up;
+        private string _trouble = "nobody answers";
         private int _attempts;
         private long _retryNs;
         private readonly ManualResetEvent _nudge = new ManualResetEvent(false);
@@ -36,12 +37,15 @@ namespace RtControl
             Talk = new Talk(options);
             // Here, so that a mistake in the endpoint is told to the caller.
             _transport = _make(_endpoint);
-            Trouble = "nobody answers";
             _thread = new Thread(Run) { IsBackground = true, Name = "rtcontrol" };
             _thread.Start();
         }
 
-        public string Trouble { get; private set; }
+        /// <summary>Why the session is not live, for people; null where it is.</summary>
+        public string Trouble
+        {
+            get { return Talk.Open ? null : Talk.Ended ?? (_up ? Talk.Refusal : null) ?? _trouble; }
+        }
 
         public void Wake()
         {
@@ -105,7 +109,11 @@ namespace RtControl
             else if (_transport.State == RtTransportState.Lost) Lose(_transport.Trouble);
             else if (_transport.State == RtTransportState.Up)
             {
-                if (!_up) Talk.Connected(nowNs);
+                if (!_up)
+                {
+                    _trouble = "the server says nothing";
+                    Talk.Connected(nowNs);
+                }
                 _up = true;
                 Hear();
                 Talk.Look(MonotonicClock.NowNs);
@@ -148,7 +156,7 @@ namespace RtControl
 
         private void Lose(string trouble)
         {
-            Trouble = trouble;
+            _trouble = trouble;
             _transport.Close(0);
             _transport = null;
             if (_up) Talk.Lost();

@@ -35,7 +35,7 @@ namespace RtControl
         /// <summary>Why there is no connection, for people; null while there is one.</summary>
         public string Trouble
         {
-            get { lock (_link.Lock) return _link.Talk.Open ? null : _link.Talk.Ended ?? _link.Talk.LastError ?? _link.Trouble; }
+            get { lock (_link.Lock) return _link.Trouble; }
         }
 
         /// <summary>Why the session has ended for good; null while it has not. A lost connection does not end it.</summary>

@@ -50,6 +50,10 @@ namespace RtControl
         public string Ended { get; private set; }
 
         public string LastError { get; private set; }
+
+        /// <summary>Why the present connection brought no welcome yet, where the server has told.</summary>
+        public string Refusal { get; private set; }
+
         public long Epoch { get; private set; }
         public RtCounts Counts;
 
@@ -113,6 +117,7 @@ namespace RtControl
             _helloNs = 0;
             _heardNs = nowNs;
             _greeted = false;
+            Refusal = null;
         }
 
         /// <summary>The connection is gone, or the server silent. What is in force runs to its own end.</summary>

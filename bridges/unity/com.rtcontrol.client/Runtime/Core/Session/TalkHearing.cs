@@ -154,7 +154,7 @@ namespace RtControl
         {
             Counts.Errors++;
             string code = message.Text("code");
-            LastError = (code + ": " + message.Text("message") + " " + message.Text("remedy", "")).Trim();
+            LastError = Refusal = (code + ": " + message.Text("message") + " " + message.Text("remedy", "")).Trim();
             bool retryable = message.Bool("retryable"), fatal = message.Bool("fatal");
             bool unknown = code == "session" || (Open && code == "state" && retryable);
             if (!retryable && (fatal || !(Open || unknown))) End("The server refused: " + LastError);

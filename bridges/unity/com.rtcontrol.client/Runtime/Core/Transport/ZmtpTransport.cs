@@ -13,6 +13,7 @@ namespace RtControl
     {
         private const long HandshakeNs = 3000000000L;
         private const int MaxOutBytes = 2 * RtLimits.MaxMessageBytes;
+        private const int SendBufferBytes = 1 << 18, SendChunkBytes = 1 << 14;
 
         private readonly string _host;
         private readonly int _port;
@@ -146,7 +147,10 @@ namespace RtControl
             }
             if (_addresses.Count == 0) throw new ZmtpException(_host + " has no address");
             var to = new IPEndPoint(_addresses.Dequeue(), _port);
-            _socket = new Socket(to.AddressFamily, SocketType.Stream, ProtocolType.Tcp) { Blocking = false, NoDelay = true };
+            _socket = new Socket(to.AddressFamily, SocketType.Stream, ProtocolType.Tcp)
+            {
+                Blocking = false, NoDelay = true, SendBufferSize = SendBufferBytes,
+            };
             try
             {
                 _socket.Connect(to);
@@ -216,20 +220,26 @@ namespace RtControl
             SocketError error;
             int count = _socket.Receive(_chunk, 0, _chunk.Length, SocketFlags.None, out error);
             if (error == SocketError.WouldBlock) return false;
-            if (error != SocketError.Success || count == 0) throw new ZmtpException("the connection was lost");
+            if (error != SocketError.Success || count == 0)
+                throw new ZmtpException(State == RtTransportState.Up
+                    ? "the connection was lost"
+                    : "the peer closed the connection at once: it wants a key, or is no rtcontrol server");
             _frames.Feed(_chunk, count);
             return true;
         }
 
         private void Flush()
         {
-            while (_connected && _outEnd > _outStart)
+            // Mono's Send spins until the last byte is taken, also on a socket that does not block. So it gets no more
+            // than there is room for: a socket with room has it for a third of its buffer at least.
+            while (_connected && _outEnd > _outStart && _socket.Poll(0, SelectMode.SelectWrite))
             {
                 SocketError error;
-                int sent = _socket.Send(_out, _outStart, _outEnd - _outStart, SocketFlags.None, out error);
+                int count = Math.Min(SendChunkBytes, _outEnd - _outStart);
+                int sent = _socket.Send(_out, _outStart, count, SocketFlags.None, out error);
+                if (sent > 0) _outStart += sent;
                 if (error == SocketError.WouldBlock) return;
                 if (error != SocketError.Success) throw new ZmtpException("the connection was lost");
-                _outStart += sent;
             }
         }
 

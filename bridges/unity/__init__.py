@@ -1,0 +1,1 @@
+"""The Unity package (com.rtcontrol.client/, C# sources) and what keeps it importable: `meta`, `lint`."""

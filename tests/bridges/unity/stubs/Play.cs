@@ -1,0 +1,84 @@
+using System;
+using System.Collections.Generic;
+using System.Diagnostics;
+using System.Reflection;
+using System.Runtime.CompilerServices;
+using System.Threading;
+using NUnit.Framework;
+using RtControl.Samples;
+using RtControl.Unity;
+using UnityEditor;
+using UnityEngine;
+
+namespace RtControl.Driver
+{
+    /// <summary>`play ENDPOINT SECONDS`: the sample's scene, frame by frame, then what the editor does. `tests`: the package's own.</summary>
+    internal static class Play
+    {
+        private static readonly List<object> Acts = new List<object>();
+        private static double _longestMs;
+
+        private static int Main(string[] args)
+        {
+            if (args[0] == "tests") return RunTests();
+            // The editor's script registers itself.
+            foreach (Type type in typeof(Play).Assembly.GetTypes())
+                if (type.Name == "CloseBeforeReload") RuntimeHelpers.RunClassConstructor(type.TypeHandle);
+            var scene = new GameObject().AddComponent<RoverScene>();
+            scene.endpoint = args[1];
+            Engine.Tell(scene, "Start");
+            RtControlClient client = null;
+            foreach (GameObject one in Engine.Objects)
+                foreach (Component component in one.Components)
+                    client = component as RtControlClient ?? client;
+            client.Acted += act => Acts.Add((act.Call == null ? "-" : act.Call.Name) + " " + act.Kind);
+            Frames(double.Parse(args[2]));
+            RtClient core = client.Client;
+            RtCounts counts = core == null ? new RtCounts() : core.Counts;
+            int before = Acts.Count;
+            var watch = Stopwatch.StartNew();
+            AssemblyReloadEvents.Reload();
+            double closeMs = watch.Elapsed.TotalMilliseconds;
+            bool closed = client.Client == null && (core == null || core.Ended != null);
+            object last = Acts.Count > before ? Acts[Acts.Count - 1] : null;
+            EditorApplication.Quit();
+            // As if the user went on playing: enabled anew, a new session.
+            client.enabled = false;
+            client.enabled = true;
+            bool anew = client.Client != null;
+            Frames(1.5);
+            anew = anew && client.Client != null && client.Client.Connected;
+            Engine.Frame("OnDestroy");
+            Flight.Tell("acts", Acts.Count, "executed", counts.Executed, "fresh", counts.Fresh, "failed", counts.Failed,
+                "refused", counts.Refused, "closed", closed, "close_ms", closeMs, "last", last, "anew", anew,
+                "longest_update_ms", _longestMs, "said", UnityEngine.Debug.Said);
+            return 0;
+        }
+
+        private static void Frames(double seconds)
+        {
+            long endNs = MonotonicClock.NowNs + (long)(seconds * 1e9);
+            var watch = new Stopwatch();
+            while (MonotonicClock.NowNs < endNs)
+            {
+                watch.Restart();
+                Engine.Frame("Update");
+                // The first frames compile.
+                if (Acts.Count > 3) _longestMs = Math.Max(_longestMs, watch.Elapsed.TotalMilliseconds);
+                Thread.Sleep(15);
+            }
+        }
+
+        private static int RunTests()
+        {
+            foreach (Type type in typeof(Play).Assembly.GetTypes())
+                foreach (MethodInfo method in type.GetMethods())
+                    if (Attribute.IsDefined(method, typeof(TestAttribute)))
+                    {
+                        method.Invoke(Activator.CreateInstance(type), null);
+                        Flight.Tell("passed", method.Name);
+                    }
+            return 0;
+        }
+    }
+}

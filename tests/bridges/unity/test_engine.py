@@ -1,0 +1,78 @@
+"""The Unity side of the package against a stub of the engine: its names and types fit, its life cycle closes.
+
+Import into Unity, IL2CPP and the editor's own domain reload are not shown by this.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.bridges.client.worlds import Process
+from tests.bridges.unity.mono import HERE, MISSING, PACKAGE, REASON, Driver, compile_cs, core_sources
+
+
+@pytest.fixture(scope="module")
+def stub(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Everything that the package ships, with stubs of Unity and NUnit."""
+    if MISSING:
+        pytest.skip(REASON)
+    out = tmp_path_factory.mktemp("stub") / "play.exe"
+    sources = list(PACKAGE.rglob("*.cs")) + list((HERE / "stubs").glob("*.cs"))
+    sources += [HERE / "driver" / name for name in ("Flight.cs", "Json.cs", "ToolBox.cs")]
+    said = compile_cs(out, sources, "-nowarn:649,414,67")  # fields that the inspector sets
+    assert out.exists(), said
+    return out
+
+
+def test_core_compiles_alone_as_a_library(tmp_path: Path) -> None:
+    if MISSING:
+        pytest.skip(REASON)
+    said = compile_cs(tmp_path / "core.dll", core_sources(), "-target:library")
+    assert (tmp_path / "core.dll").exists(), said
+
+
+def test_scene_of_the_sample_is_driven_and_closes_safe(stub: Path, server: Process) -> None:
+    playing = Driver(stub, "play", server.endpoint, "3")
+    try:
+        told = playing.answer()
+        print(told)
+        assert told["executed"] > 10
+        assert (told["failed"], told["refused"]) == (0, 0)
+        assert told["closed"]
+        assert told["last"] == "stop Safe"
+        assert told["anew"]
+        assert not [s for s in told["said"] if s.startswith(("error", "exception"))]
+        playing.process.wait(10)
+        assert playing.process.returncode == 0
+    finally:
+        playing.end()
+
+
+def test_scene_without_a_server_plays_on_and_says_so_once(stub: Path) -> None:
+    playing = Driver(stub, "play", "tcp://127.0.0.1:9", "3")
+    try:
+        told = playing.answer()
+        assert told["executed"] == 0
+        assert told["closed"]
+        assert [s for s in told["said"] if "nobody answers" in s] == told["said"]
+        assert len(told["said"]) == 1
+    finally:
+        playing.end()
+
+
+def test_mistaken_endpoint_disables_the_component_with_an_error(stub: Path) -> None:
+    playing = Driver(stub, "play", "http://127.0.0.1", "0.1")
+    try:
+        said = playing.answer()["said"]
+        assert any(s.startswith("error") and "tcp://127.0.0.1:5555" in s for s in said), said
+    finally:
+        playing.end()
+
+
+def test_packages_own_tests_pass(stub: Path) -> None:
+    done = subprocess.run(["mono", str(stub), "tests"], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("passed") == 4

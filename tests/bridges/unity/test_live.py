@@ -1,0 +1,227 @@
+"""The C# client against real servers: at work, stopped, killed, restarted, cut off, and against what is no server."""
+
+from __future__ import annotations
+
+import signal
+import socket as sockets
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from rtcontrol.bridges.client.check import check_any_client
+from tests.bridges.client.worlds import Process, Proxy, free_port
+from tests.bridges.unity.mono import Driver
+
+TTL_MS = 500
+Start = Callable[..., Driver]
+
+
+def fly(driver: Start, endpoint: str, *more: str) -> Driver:
+    return driver("run", "--endpoint", endpoint, "--ttl-ms", str(TTL_MS), *more)
+
+
+def test_conforms_as_the_checker_of_clients_sees_it(driver: Start) -> None:
+    endpoint = f"tcp://127.0.0.1:{free_port()}"
+    flying = fly(driver, endpoint, "--hz", "20")
+    findings = check_any_client(endpoint)
+    assert [f.name for f in findings if f.status != "passed"] == [], findings
+    assert flying.process.poll() is None
+
+
+def test_flies_at_16_hz_and_never_executes_what_is_too_old(driver: Start, server: Process) -> None:
+    flying = fly(driver, server.endpoint, "--hz", "16", "--seconds", "4")
+    stats = flying.event("stats")["stats"]
+    closed = flying.event("closed")
+    print(f"at 16 Hz: {stats}; dispose {closed['dispose_ms']:.1f} ms")
+    assert stats["executed"] > 20
+    assert (stats["too_old"], stats["errors"], stats["failed"], stats["refused"]) == (0, 0, 0, 0)
+    assert closed["in_force"] == "safe"
+    # The last act is safe, carried out after the client was closed.
+    assert [e["name"] for e in flying.events if e["event"] in ("call", "safe")][-1] == "stop"
+
+
+def test_stalled_main_thread_executes_nothing_expired_and_no_heap_of_calls(driver: Start, server: Process) -> None:
+    flying = driver("run", "--endpoint", server.endpoint, "--ttl-ms", "200", "--hz", "20")
+    flying.event("call")
+    for _ in range(5):
+        flying.say("stall 300")
+        time.sleep(0.6)
+    stats = flying.stats()
+    refused = f"{stats['expired']} expired, {stats['skipped']} skipped, oldest {stats['oldest_ms']:.0f} ms"
+    print(f"stalls of 300 ms, ttl 200 ms: {refused}")
+    assert stats["too_old"] == 0
+    assert stats["expired"] + stats["skipped"] >= 5
+    assert stats["sessions"] == 1
+
+
+def test_reset_and_instruction_reach_the_server(driver: Start, server: Process) -> None:
+    flying = fly(driver, server.endpoint)
+    flying.event("call")
+    flying.say("reset")
+    flying.say("instruct Go home.")
+    flying.event("call")
+    stats = flying.stats()
+    assert (stats["epoch"], stats["errors"]) == (1, 0)
+    flying.event("call")
+
+
+def test_killed_server_means_safe_within_its_time_to_live_and_a_new_session(driver: Start, own_server: Process) -> None:
+    flying = fly(driver, own_server.endpoint)
+    flying.event("call")
+    flying.say("instruct Go home.")
+    own_server.kill()
+    flying.event("lost")
+    safe = flying.event("safe")
+    calls = [e for e in flying.events if e["event"] == "call"]
+    assert safe["cause"] == "expired"
+    assert safe["name"] == "stop"
+    print(f"safe {safe['at_ms'] - calls[-1]['at_ms'] + calls[-1]['age_ms']:.0f} ms after the last call's observation")
+    began = time.monotonic()
+    own_server.start()
+    up = time.monotonic()
+    flying.event("connected")
+    flying.event("call")
+    print(f"back {time.monotonic() - up:.2f} s after the server listened, {up - began:.1f} s of start")
+    stats = flying.stats()
+    assert (stats["sessions"], stats["instruction"], stats["ended"]) == (2, "Go home.", None)
+
+
+def test_stopped_server_means_safe_and_the_same_session_when_it_goes_on(driver: Start, own_server: Process) -> None:
+    flying = fly(driver, own_server.endpoint)
+    flying.event("call")
+    own_server.signal(signal.SIGSTOP)
+    flying.event("safe", cause="expired")
+    flying.event("lost")
+    own_server.signal(signal.SIGCONT)
+    flying.event("connected")
+    flying.event("call")
+    stats = flying.stats()
+    assert (stats["sessions"], stats["resumed"]) == (1, 1)
+
+
+def test_cut_wire_is_mended_and_a_reset_meanwhile_is_told(driver: Start, proxy: Proxy) -> None:
+    flying = fly(driver, proxy.endpoint)
+    flying.event("call")
+    proxy.cut()
+    flying.say("reset")
+    flying.event("connected")
+    flying.event("call")
+    stats = flying.stats()
+    assert (stats["sessions"], stats["resumed"], stats["epoch"]) == (1, 1, 1)
+    assert "epoch" not in (stats["last_error"] or "")
+
+
+def test_bye_of_the_server_ends_it_unless_the_client_persists(driver: Start, own_server: Process) -> None:
+    ending, persisting = fly(driver, own_server.endpoint), fly(driver, own_server.endpoint, "--persist", "1")
+    for flying in (ending, persisting):
+        flying.event("call")
+    own_server.stop()
+    for flying in (ending, persisting):
+        flying.event("lost")
+        assert [e["event"] for e in flying.events if e["event"] in ("call", "safe")][-1] == "safe"
+    own_server.start()
+    persisting.event("call")
+    assert ending.stats()["ended"] is not None
+    assert persisting.stats()["sessions"] == 2
+
+
+GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(16) + bytes(32)
+READY = b"\x04\x1c\x05READY\x0bSocket-Type\x00\x00\x00\x06ROUTER"
+FRAME = b"\x00\x05hello"
+# What it sends, and what the client then tells a person.
+GARBAGE: dict[str, tuple[list[bytes | None], str]] = {
+    "silence": ([], "nobody answers"),
+    "a web server": ([b"HTTP/1.1 400 Bad Request\r\n\r\n"], "speaks no ZeroMQ"),
+    "closed at once": ([None], "closed the connection at once"),
+    "random bytes": ([bytes(range(1, 256)) * 40], "speaks no ZeroMQ"),
+    "a greeting of CURVE": ([GREETING.replace(b"NULL" + bytes(16), b"CURVE" + bytes(15))], "wants a key"),
+    "half a greeting": ([GREETING[:30]], "nobody answers"),
+    "noise for ready": ([GREETING, b"\xff" * 1000], "no ZMTP frames"),
+    "ready that ends in the middle": ([GREETING, READY[:-6] + b"\x00" * 6], "is a"),
+    "the wrong type": ([GREETING, READY.replace(b"\x1c", b"\x19").replace(b"\x06ROUTER", b"\x03PUB")], "PUB socket"),
+    "a frame of 2^60 bytes": ([GREETING, READY, b"\x02\x10" + bytes(7) + b"x" * 100], "a frame of 1152921504606846976"),
+    "a message without end": ([GREETING, READY, b"\x01\x05hello" * 200_000], "says nothing"),
+    "a message of 40 parts": ([GREETING, READY, b"\x01\x05hello" * 39 + FRAME], "says nothing"),
+    "messages that are none": ([GREETING, READY, FRAME * 5000], "says nothing"),
+    "commands that are none": ([GREETING, READY, b"\x04\x05\xffaaaa" * 5000, b"\x04\x00" * 10], "says nothing"),
+    "pings": ([GREETING, READY, b"\x04\x0f\x04PING\x00\x64contextx" * 20_000], "says nothing"),
+}
+
+
+@contextmanager
+def garbage(parts: list[bytes | None]) -> Iterator[tuple[str, list[int]]]:
+    listener = sockets.create_server(("127.0.0.1", 0))
+    met: list[int] = []
+
+    def serve() -> None:
+        while True:
+            try:
+                peer, _ = listener.accept()
+            except OSError:
+                return
+            met.append(1)
+            threading.Thread(target=talk, args=(peer,), daemon=True).start()
+
+    def talk(peer: sockets.socket) -> None:
+        try:
+            for part in parts:
+                if part is None:
+                    peer.close()
+                    return
+                peer.sendall(part)
+            while peer.recv(65536):
+                pass
+        except OSError:
+            pass
+
+    threading.Thread(target=serve, daemon=True).start()
+    yield f"tcp://127.0.0.1:{listener.getsockname()[1]}", met
+    listener.close()
+
+
+@pytest.mark.parametrize("kind", GARBAGE)
+def test_peer_that_is_no_server_is_survived(driver: Start, kind: str) -> None:
+    parts, trouble = GARBAGE[kind]
+    with garbage(parts) as (endpoint, met):
+        flying = fly(driver, endpoint, "--seconds", "1.5")
+        stats = flying.event("stats")["stats"]
+        closed = flying.event("closed")
+        flying.process.wait(20)
+    print(f"{kind}: {stats['trouble']}; {len(met)} connections; {stats['memory_kb']} kB", end="; ")
+    print(f"dispose {closed['dispose_ms']:.1f} ms")
+    assert flying.process.returncode == 0
+    assert met
+    assert (stats["executed"], stats["sessions"], stats["ended"]) == (0, 0, None)
+    assert trouble in stats["trouble"]
+    assert stats["frames"] > 20
+    assert stats["memory_kb"] < 20_000
+
+
+def test_endpoint_that_is_none_is_a_mistake_and_a_name_without_address_a_trouble(driver: Start) -> None:
+    wrong = driver("run", "--endpoint", "127.0.0.1:5555")
+    wrong.process.wait(20)
+    assert wrong.process.stderr is not None
+    assert "tcp://127.0.0.1:5555" in wrong.process.stderr.read()
+    unknown = fly(driver, "tcp://no-such-host.invalid:5555", "--seconds", "1")
+    assert unknown.event("stats")["stats"]["trouble"]
+    unknown.event("closed")
+
+
+def test_name_of_the_host_is_resolved(driver: Start, server: Process) -> None:
+    flying = fly(driver, server.endpoint.replace("127.0.0.1", "localhost"))
+    flying.event("call")
+
+
+def test_tools_that_the_server_refuses_end_the_attempt_in_words(driver: Start, tmp_path: Path) -> None:
+    only_lander = Process(tmp_path, free_port(), "--agent", "lander")
+    only_lander.start()
+    try:
+        flying = fly(driver, only_lander.endpoint, "--seconds", "20")
+        flying.until(lambda e: e["event"] == "safe" and e["cause"] == "session_ended", "told to end")
+        assert "tools" in flying.stats()["ended"]
+    finally:
+        only_lander.stop()

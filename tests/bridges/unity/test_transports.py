@@ -1,0 +1,92 @@
+"""The two transports: bytes through both ways, keys over libzmq."""
+
+from __future__ import annotations
+
+import ctypes.util
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import zmq
+
+from rtcontrol.bridges.wire import curve
+from tests.bridges.client.worlds import Process, free_port
+from tests.bridges.unity.mono import Driver
+
+Start = Callable[..., Driver]
+needs_libzmq = pytest.mark.skipif(
+    ctypes.util.find_library("zmq") is None, reason="libzmq missing: apt-get install libzmq5"
+)
+
+
+@pytest.fixture
+def echo() -> Iterator[str]:
+    """A ROUTER that sends back whatever comes, and pings all the while."""
+    socket = zmq.Context.instance().socket(zmq.ROUTER)
+    socket.setsockopt(zmq.HEARTBEAT_IVL, 20)
+    socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 5000)
+    port = socket.bind_to_random_port("tcp://127.0.0.1")
+    ended = threading.Event()
+
+    def serve() -> None:
+        while not ended.is_set():
+            if socket.poll(50):
+                socket.send_multipart(socket.recv_multipart())
+        socket.close(linger=0)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    yield f"tcp://127.0.0.1:{port}"
+    ended.set()
+    thread.join()
+
+
+@pytest.mark.parametrize("size", [0, 200, 255, 256, 100_000, 1_000_000])
+def test_messages_of_any_size_come_back_as_they_were(driver: Start, echo: str, size: int) -> None:
+    times = 500 if size < 1000 else 50
+    one = driver("echo", "--endpoint", echo, "--bytes", str(size), "--times", str(times))
+    print(f"{size} bytes: {one.answer()['round_trip_ms']}")
+    one.process.wait(10)
+    assert one.process.returncode == 0
+
+
+@needs_libzmq
+def test_libzmq_transport_flies_resumes_and_closes(driver: Start, own_server: Process) -> None:
+    flying = driver("run", "--endpoint", own_server.endpoint, "--libzmq", "1")
+    flying.event("call")
+    own_server.kill()
+    flying.event("safe", cause="expired")
+    own_server.start()
+    flying.event("connected")
+    flying.event("call")
+    stats = flying.stats()
+    closed = flying.close()
+    print(f"dispose {closed['dispose_ms']:.1f} ms")
+    assert (stats["too_old"], stats["sessions"], closed["in_force"]) == (0, 2, "safe")
+    flying.process.wait(10)
+    assert flying.process.returncode == 0
+
+
+@needs_libzmq
+def test_server_with_keys_takes_listed_clients_and_no_others(driver: Start, tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    for name in (curve.SERVER, "arm", "stranger"):
+        curve.create(keys, name)
+    (keys / "stranger.key").unlink()
+    server = Process(tmp_path, free_port(), "--keys", str(keys))
+    server.start()
+    try:
+        driver("run", "--endpoint", server.endpoint, "--keys", str(keys / "arm.key_secret")).event("call")
+        stranger = driver(
+            "run", "--endpoint", server.endpoint, "--keys", str(keys / "stranger.key_secret"), "--seconds", "3"
+        )
+        plain = driver("run", "--endpoint", server.endpoint, "--seconds", "3")
+        assert stranger.event("stats")["stats"]["sessions"] == 0
+        assert "wants a key" in plain.event("stats")["stats"]["trouble"]
+    finally:
+        server.stop()
+    none = driver("run", "--endpoint", server.endpoint, "--keys", str(tmp_path / "none.key_secret"))
+    none.process.wait(20)
+    assert none.process.stderr is not None
+    assert "no public-key" in none.process.stderr.read()
