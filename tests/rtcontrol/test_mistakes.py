@@ -274,6 +274,7 @@ def test_an_earlier_record_is_not_overwritten(tmp_path: Path, capsys: pytest.Cap
     run = (*EXPERT, "--clock", "lockstep", "--duration", "1", "--out", str(tmp_path / "out"))
     assert call(*run) == 0
     before = (tmp_path / "out" / "record.jsonl").read_bytes()
+    capsys.readouterr()  # a slow machine says what it is at
     assert "--overwrite" in refused(capsys, *run)
     # A run that fails while it starts leaves the earlier one, and no folder of its own.
     long = ("run", "--env", "lander", "--host", "inprocess", "--no-live", "--instruct", "q7 " * 100_000)
