@@ -15,16 +15,16 @@ from rtcontrol.agents import paddle_templates as t
 from rtcontrol.agents.paddle_goal import KINDS, Goal, Kind
 from rtcontrol.agents.phrasing import Grammar
 
-PER_GOAL = 100
+PER_GOAL = 60
 CANONICAL_SHARE = 0.2
 WEIGHTS: dict[Kind, float] = {
-    "return": 0.2,
-    "miss": 0.15,
+    "return": 0.15,
+    "miss": 0.3,
     "up": 0.17,
     "down": 0.17,
-    "top": 0.08,
-    "bottom": 0.08,
-    "mirror": 0.15,
+    "top": 0.05,
+    "bottom": 0.05,
+    "mirror": 0.11,
 }
 _DIRECTION = re.compile(r"<\w+>")
 _TEMPLATES: dict[str, dict[str, tuple[str, ...]]] = {

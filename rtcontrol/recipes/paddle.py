@@ -21,7 +21,7 @@ RECIPE = Recipe(
     agent,
     texts=(" ".join(sorted(vocabulary())), " ".join(WORDS), common_words(), MARKS, "don't"),
     demonstrations=demonstrations,
-    config=TrainConfig(samples=310_000),
+    config=TrainConfig(samples=340_000),
     shape=ModelShape(hidden=192, heads=6, intermediate=384),
     chunk=8_192,
     # Seven ways to act and thousands of sentences at once stay on a plateau: first the acting, then the sentences.
