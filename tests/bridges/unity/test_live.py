@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from rtcontrol.bridges.client.check import check_any_client
+from rtcontrol.bridges.client.check.stand import Stand
+from rtcontrol.bridges.wire.messages import Hello
 from tests.bridges.client.worlds import Process, Proxy, free_port
 from tests.bridges.unity.mono import Driver
 
@@ -183,6 +185,23 @@ def garbage(parts: list[bytes | None]) -> Iterator[tuple[str, list[int]]]:
     listener.close()
 
 
+@contextmanager
+def mute() -> Iterator[str]:
+    """Shakes hands, then reads nothing any more."""
+    with sockets.create_server(("127.0.0.1", 0)) as listener:
+        met: list[sockets.socket] = []
+
+        def serve() -> None:
+            peer, _ = listener.accept()
+            met.append(peer)
+            peer.sendall(GREETING + READY)
+
+        threading.Thread(target=serve, daemon=True).start()
+        yield f"tcp://127.0.0.1:{listener.getsockname()[1]}"
+        for peer in met:
+            peer.close()
+
+
 @pytest.mark.parametrize("kind", GARBAGE)
 def test_peer_that_is_no_server_is_survived(driver: Start, kind: str) -> None:
     parts, trouble = GARBAGE[kind]
@@ -199,6 +218,33 @@ def test_peer_that_is_no_server_is_survived(driver: Start, kind: str) -> None:
     assert trouble in stats["trouble"]
     assert stats["frames"] > 20
     assert stats["memory_kb"] < 20_000
+
+
+def test_peer_that_does_not_read_is_not_waited_for(driver: Start) -> None:
+    with mute() as endpoint:
+        told = driver("flood", "--endpoint", endpoint).answer()
+    print(told)
+    # 50 MB were offered; the socket's buffers and 2 MiB of ours take some.
+    assert 0 < told["taken"] < 100
+
+
+def test_flood_of_the_server_is_survived(driver: Start) -> None:
+    stand = Stand(f"tcp://127.0.0.1:{free_port()}")
+    try:
+        flying = fly(driver, stand.endpoint)
+        stand.expect(Hello, 10.0, "hello")
+        stand.welcome()
+        observed = stand.observation()
+        stand.call(observed)
+        flying.event("call")
+        tick, end_s = 10, time.monotonic() + 2
+        while time.monotonic() < end_s:
+            tick += 1
+            stand.call(observed, status="held", tick=tick, cause="decide")
+        assert flying.event("safe")["cause"] == "expired"
+        assert flying.stats()["too_old"] == 0
+    finally:
+        stand.close()
 
 
 def test_endpoint_that_is_none_is_a_mistake_and_a_name_without_address_a_trouble(driver: Start) -> None:

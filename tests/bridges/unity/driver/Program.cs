@@ -15,7 +15,29 @@ namespace RtControl.Driver
                 new Filter().Run();
                 return 0;
             }
+            if (args[0] == "flood") return Flood(given);
             return args[0] == "echo" ? Echo(given) : new Flight(given).Run();
+        }
+
+        /// <summary>Sends to a peer that does not read: how much was taken, and how long the longest send took.</summary>
+        private static int Flood(Dictionary<string, string> given)
+        {
+            var transport = new ZmtpTransport(given["endpoint"]);
+            while (transport.State == RtTransportState.Connecting) transport.Wait(100);
+            var body = new byte[500000];
+            var taken = 0;
+            var sending = new Stopwatch();
+            for (var i = 0; i < 100; i++)
+            {
+                sending.Start();
+                if (transport.Send(new[] { body })) taken++;
+                sending.Stop();
+                transport.Wait(1);
+            }
+            var closing = Stopwatch.StartNew();
+            transport.Close(30);
+            Flight.Tell("taken", taken, "sending_ms", sending.Elapsed.TotalMilliseconds, "closing_ms", closing.Elapsed.TotalMilliseconds);
+            return 0;
         }
 
         /// <summary>Round trips of the transport alone, against an echo.</summary>

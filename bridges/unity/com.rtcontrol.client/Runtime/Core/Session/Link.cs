@@ -24,8 +24,8 @@ namespace RtControl
         private readonly Thread _thread;
         private volatile IRtTransport _transport;
         private volatile bool _closing;
-        private bool _up;
-        private string _trouble = "nobody answers";
+        private volatile bool _up;
+        private volatile string _trouble = "nobody answers";
         private int _attempts;
         private long _retryNs;
         private readonly ManualResetEvent _nudge = new ManualResetEvent(false);
@@ -74,51 +74,65 @@ namespace RtControl
             }
             finally
             {
+                RtMap bye;
                 lock (Lock)
                 {
-                    if (Talk.Open && _transport != null) Say(Talk.Bye("closed"));
+                    bye = Talk.Open ? Talk.Bye("closed") : null;
                     Talk.End("The client was closed.");
                 }
+                if (_transport != null && bye != null) _transport.Send(Codec.Encode(bye));
                 if (_transport != null) _transport.Close(LingerMs);
             }
         }
 
+        // Bytes are read, written and turned into messages without the lock: the main thread never waits for that.
         private void OneTurn()
         {
+            if (_transport != null) Carry();
+            bool connect;
             int waitMs;
             lock (Lock)
             {
                 long nowNs = MonotonicClock.NowNs;
                 Talk.Look(nowNs);
-                if (_transport != null) Carry(nowNs);
-                else if (nowNs >= _retryNs && Talk.Ended == null) _transport = _make(_endpoint);
+                connect = _transport == null && Talk.Ended == null && nowNs >= _retryNs;
                 long wakeNs = nowNs + 500000000L;
                 if (_up) wakeNs = Math.Min(wakeNs, Talk.WakeNs());
                 else if (Talk.Rule.ExpiresNs != InForce.Never) wakeNs = Math.Min(wakeNs, Talk.Rule.ExpiresNs + 1);
                 if (_transport == null && Talk.Ended == null) wakeNs = Math.Min(wakeNs, _retryNs);
                 // Rounded up: a timer that fires too early would spin.
-                waitMs = (int)Math.Max(0, (wakeNs - MonotonicClock.NowNs + 999999) / 1000000);
+                waitMs = (int)Math.Max(0, (wakeNs - nowNs + 999999) / 1000000);
             }
-            if (_transport != null) _transport.Wait(waitMs);
+            if (connect) _transport = _make(_endpoint);
+            else if (_transport != null) _transport.Wait(waitMs);
             else _nudge.WaitOne(waitMs);
         }
 
-        private void Carry(long nowNs)
+        private void Carry()
         {
-            if (_up && Talk.Silent(nowNs)) Lose("the server is silent");
-            else if (_transport.State == RtTransportState.Lost) Lose(_transport.Trouble);
-            else if (_transport.State == RtTransportState.Up)
+            if (_transport.State == RtTransportState.Connecting) return;
+            if (_transport.State == RtTransportState.Lost)
             {
-                if (!_up)
-                {
-                    _trouble = "the server says nothing";
-                    Talk.Connected(nowNs);
-                }
-                _up = true;
-                Hear();
-                Talk.Look(MonotonicClock.NowNs);
-                foreach (RtMap message in Talk.Due(MonotonicClock.NowNs)) Say(message);
+                Lose(_transport.Trouble);
+                return;
             }
+            if (!_up)
+            {
+                _trouble = "the server says nothing";
+                lock (Lock) Talk.Connected(MonotonicClock.NowNs);
+            }
+            _up = true;
+            Hear();
+            bool silent;
+            List<RtMap> due;
+            lock (Lock)
+            {
+                long nowNs = MonotonicClock.NowNs;
+                silent = Talk.Silent(nowNs);
+                due = Talk.Due(nowNs);
+            }
+            foreach (RtMap message in due) Say(message);
+            if (silent) Lose("the server is silent");
         }
 
         private void Hear()
@@ -128,29 +142,41 @@ namespace RtControl
             {
                 List<byte[]> parts = _transport.Receive();
                 if (parts == null) return;
+                RtMap message = null;
                 try
                 {
-                    Talk.Hear(Codec.Decode(parts), MonotonicClock.NowNs);
+                    message = Codec.Decode(parts);
                     _attempts = 0;
                 }
                 catch (WireException)
                 {
-                    Talk.Counts.Ignored++;
+                    // counted below
+                }
+                lock (Lock)
+                {
+                    long nowNs = MonotonicClock.NowNs;
+                    if (message != null) Talk.Hear(message, nowNs);
+                    else Talk.Counts.Ignored++;
+                    Talk.Look(nowNs);
                 }
             }
         }
 
         private void Say(RtMap message)
         {
-            long nowNs = MonotonicClock.NowNs;
+            bool sent;
             try
             {
-                if (_transport.Send(Codec.Encode(message))) Talk.Said(nowNs);
-                else Talk.Unsaid(nowNs);
+                sent = _transport.Send(Codec.Encode(message));
             }
             catch (WireException)
             {
-                Talk.Counts.Ignored++; // observations were checked when they were given: a result or reason of a tool
+                return; // observations were checked when they were given: only what a tool returned can be meant
+            }
+            lock (Lock)
+            {
+                if (sent) Talk.Said(MonotonicClock.NowNs);
+                else Talk.Unsaid(MonotonicClock.NowNs);
             }
         }
 
@@ -159,7 +185,8 @@ namespace RtControl
             _trouble = trouble;
             _transport.Close(0);
             _transport = null;
-            if (_up) Talk.Lost();
+            lock (Lock)
+                if (_up) Talk.Lost();
             _up = false;
             int pauseMs = Math.Min(LongestPauseMs, FirstPauseMs << Math.Min(_attempts, 10));
             _attempts++;

@@ -76,6 +76,7 @@ namespace RtControl
                 if ((code < 0xa0 || code > 0xbf) && (code < 0xd9 || code > 0xdb))
                     throw Malformed("a map key is no string");
                 var key = (string)Read(depth);
+                if (map.ContainsKey(key)) throw Malformed("the key " + key + " comes twice");
                 try
                 {
                     map[key] = Read(depth + 1);
