@@ -87,7 +87,7 @@ function onWelcome(welcome) {
   const skill = SCRIPTS.includes(welcome.model) ? " (a script)" : trained;
   $("model-name").textContent = `${welcome.model}${skill} at ${Number(welcome.hz.toPrecision(3))} Hz`;
   if (!$("instruction").value) $("instruction").value = welcome.instruction;
-  onInstruct(welcome.instruction, true);
+  if (session.untold === null) onInstruct(welcome.instruction, true);
 }
 
 function onError(message) {

@@ -21,6 +21,8 @@ export class Session {
     this.state = "closed";
     this.welcome = null;
     this.inForce = new InForce();
+    this.untold = null; // an instruction that the server has not confirmed
+    this.taken = null; // the last one that it has confirmed
     this.seq = 0;
     this.attempts = 0;
     this.missedPings = 0;
@@ -52,17 +54,21 @@ export class Session {
     return this.#send({ type: "observe", session, seq: this.seq, epoch, t_ns: tNs, data });
   }
 
+  /** Change the goal; false while there is no session. It is said (again) after each welcome until it is in force. */
   instruct(instruction) {
-    // Kept for the next hello, should the connection be lost.
-    this.hello = { ...this.hello, instruction };
-    return this.state === "live" && this.#send({ type: "instruct", session: this.welcome.session, instruction });
+    this.untold = instruction;
+    return this.#instruct();
   }
 
-  /** A new episode begins; `ended` tells how the one before went. */
-  reset(ended) {
-    this.inForce.reset(this.inForce.epoch + 1);
-    const epoch = this.inForce.epoch;
-    if (this.state === "live") this.#send({ type: "reset", session: this.welcome.session, epoch, ended });
+  #instruct() {
+    if (this.state !== "live") return false;
+    return this.#send({ type: "instruct", session: this.welcome.session, instruction: this.untold });
+  }
+
+  /** The server says what is in force. */
+  #instructed(instruction) {
+    this.taken = instruction;
+    if (instruction === this.untold) this.untold = null;
   }
 
   /** To be called at least every 50 ms: whatever has outlived its time-to-live ends. */
@@ -88,7 +94,8 @@ export class Session {
 
   #hello() {
     const resume = this.welcome?.session;
-    const instruction = resume ? undefined : this.hello.instruction;
+    // A resumed session keeps its own; a new one begins with the last that was in force.
+    const instruction = resume ? undefined : (this.taken ?? this.hello.instruction);
     const client = { name: "page", version: "1", language: "javascript" };
     this.lastHeard = performance.now();
     clearInterval(this.heart);
@@ -100,7 +107,6 @@ export class Session {
     const silent = performance.now() - this.lastHeard;
     const heartbeat = this.welcome?.heartbeat_ms || 1000;
     if (silent > 3 * heartbeat + 500) {
-      this.socket.close();
       this.#lost();
     } else {
       this.#send({ type: "ping", id: (this.pingId += 1), t_ns: nowNs() });
@@ -126,13 +132,14 @@ export class Session {
       case "ping":
         return this.#pong(message, tNs);
       case "instruct":
+        this.#instructed(message.instruction);
         return this.on.instruct?.(message.instruction);
       case "error":
         return this.#told(message);
       case "bye":
         this.welcome = null;
         this.#carryOut(this.inForce.serverLeft());
-        return this.socket.close();
+        return this.#lost();
     }
   }
 
@@ -148,7 +155,9 @@ export class Session {
     this.welcome = message;
     this.attempts = 0;
     this.#become("live");
+    if (message.instruction === this.untold) this.#instructed(message.instruction);
     this.on.welcome?.(message);
+    if (this.untold !== null) this.#instruct();
   }
 
   #called(message, tNs) {
@@ -167,14 +176,18 @@ export class Session {
 
   #told(message) {
     this.on.error?.(message);
-    if (message.code === "session") this.welcome = null; // say hello anew, without resume
+    if (message.code === "instruction") this.untold = null; // refused: not said again
+    // Live, this connection has no session any more, as after a takeover: resume it. Resuming, nobody knows it: anew.
+    const live = this.state === "live";
+    const unbound = message.code === "session" || (live && message.code === "state" && message.retryable);
+    if (message.fatal || (unbound && !live)) this.welcome = null;
     if (message.fatal) this.#carryOut(this.inForce.serverLeft());
     if (message.fatal && !message.retryable) {
       this.wanted = false;
       this.#drop();
       this.#become("refused", `${message.message} ${message.remedy ?? ""}`.trim());
-    } else if (message.code === "session" || message.fatal) {
-      this.socket.close();
+    } else if (unbound || message.fatal) {
+      this.#lost();
     }
   }
 

@@ -1,0 +1,20 @@
+// A session of the page, driven from outside: `node --experimental-websocket session.mjs PAGE URL`. Each line of the
+// input is run with `session` in reach; each line of the output is an event as JSON.
+
+import { createInterface } from "node:readline";
+import { pathToFileURL } from "node:url";
+
+const [page, url] = process.argv.slice(2);
+const { Session } = await import(pathToFileURL(`${page}/session.js`));
+const tell = (...event) => console.log(JSON.stringify(event));
+const session = new Session(
+  url,
+  { agent: "paddle", capabilities: ["executed"] },
+  { state: (name) => tell("state", name), act: (call, kind) => tell("act", kind, call), instruct: (text) => tell("instruct", text) },
+);
+session.open();
+setInterval(() => session.look(), 20);
+for await (const line of createInterface({ input: process.stdin })) {
+  tell("did", new Function("session", `return ${line}`)(session) ?? null);
+}
+process.exit(0);
