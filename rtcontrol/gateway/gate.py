@@ -97,7 +97,10 @@ class Gate:
         origin = headers.get("origin")
         if origin is None:
             return None
-        parts = urlsplit(origin)
+        try:
+            parts = urlsplit(origin)
+        except ValueError:  # such as a bracket without its other one
+            parts = urlsplit("")
         port = DEFAULT_PORTS.get(parts.scheme)
         here = _split(
             headers.get("host", ""), DEFAULT_PORTS["https" if scope["scheme"] in ("https", "wss") else "http"]
@@ -210,9 +213,9 @@ def _encode(headers: dict[str, str]) -> list[tuple[bytes, bytes]]:
 
 
 def _split(netloc: str, default: int | None = None) -> tuple[str, int | None]:
-    """Host (lower case, no brackets) and port."""
-    parts = urlsplit(f"//{netloc}")
+    """Host (lower case, no brackets) and port; no host where it is none."""
     try:
+        parts = urlsplit(f"//{netloc}")
         return (parts.hostname or "").rstrip("."), parts.port if parts.port is not None else default
     except ValueError:
         return "", None

@@ -93,11 +93,11 @@ class GatewayOptions:
 
 def origin(text: str) -> str:
     """An origin as browsers send it. UserError for anything else."""
-    parts = urlsplit(text)
     try:
+        parts = urlsplit(text)
         port = parts.port
     except ValueError:
-        port = -1
+        parts, port = urlsplit(""), -1
     bare = not (parts.path.strip("/") or parts.query or parts.fragment or parts.username)
     if parts.scheme not in DEFAULT_PORTS or not parts.hostname or not bare or port == -1:
         raise UserError(

@@ -48,7 +48,9 @@ def test_an_address_that_is_none_is_refused(http: str) -> None:
         GatewayOptions.parse(http)
 
 
-@pytest.mark.parametrize("text", ["*", "robot.example", "https://robot.example/page", "ftp://a.b", "https://a.b:x"])
+@pytest.mark.parametrize(
+    "text", ["*", "robot.example", "https://robot.example/page", "ftp://a.b", "https://a.b:x", "https://[::1"]
+)
 def test_an_origin_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(UserError, match="no origin"):
         origin(text)
