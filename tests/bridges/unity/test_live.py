@@ -42,8 +42,16 @@ def test_flies_at_16_hz_and_never_executes_what_is_too_old(driver: Start, server
     assert stats["executed"] > 20
     assert (stats["too_old"], stats["errors"], stats["failed"], stats["refused"]) == (0, 0, 0, 0)
     assert closed["in_force"] == "safe"
+    assert stats["clock_known"]
     # The last act is safe, carried out after the client was closed.
     assert [e["name"] for e in flying.events if e["event"] in ("call", "safe")][-1] == "stop"
+
+
+def test_lockstep_gets_one_call_for_each_observation(driver: Start, server: Process) -> None:
+    told = driver("lockstep", "--endpoint", server.endpoint, "--times", "300").answer()
+    print(f"lockstep: {told['round_trip_ms']}")
+    assert told["counts"] == 300
+    assert told["answered"] > 250
 
 
 def test_stalled_main_thread_executes_nothing_expired_and_no_heap_of_calls(driver: Start, server: Process) -> None:
@@ -206,7 +214,7 @@ def mute() -> Iterator[str]:
 def test_peer_that_is_no_server_is_survived(driver: Start, kind: str) -> None:
     parts, trouble = GARBAGE[kind]
     with garbage(parts) as (endpoint, met):
-        flying = fly(driver, endpoint, "--seconds", "1.5")
+        flying = fly(driver, endpoint, "--seconds", "1")
         stats = flying.event("stats")["stats"]
         closed = flying.event("closed")
         flying.process.wait(20)

@@ -14,7 +14,7 @@ namespace RtControl.Driver
     {
         private readonly Dictionary<string, string> _given;
         private readonly Queue<string> _commands = new Queue<string>();
-        private readonly List<double> _ageMs = new List<double>(), _latencyMs = new List<double>();
+        private readonly List<double> _ageMs = new List<double>(), _latencyMs = new List<double>(), _mainMs = new List<double>();
         private readonly RtToolSet _tools = new RtToolSet(new Rover());
         private readonly double _ttlMs;
         private double _oldestMs;
@@ -43,12 +43,14 @@ namespace RtControl.Driver
             while (!closing && MonotonicClock.NowNs < endNs)
             {
                 long nowNs = MonotonicClock.NowNs;
-                if (nowNs >= nextNs)
+                bool looks = nowNs >= nextNs;
+                if (looks)
                 {
                     nextNs = Math.Max(nextNs + periodNs, nowNs);
                     client.Observe("left 40 right 10");
                 }
-                client.Pump();
+                // What the package costs a frame of the game in which it has something to do.
+                if (client.Pump() || looks) _mainMs.Add((MonotonicClock.NowNs - nowNs) / 1e6);
                 RtCounts counts = client.Counts;
                 if (counts.Fresh > fresh) _latencyMs.Add(counts.LatencyMs);
                 fresh = counts.Fresh;
@@ -109,6 +111,7 @@ namespace RtControl.Driver
                 { "resumed", c.Resumed }, { "reconnects", c.Reconnects }, { "errors", c.Errors },
                 { "too_old", _tooOld }, { "oldest_ms", _oldestMs }, { "frames", _frames },
                 { "latency_ms", Quantiles(_latencyMs) }, { "age_ms", Quantiles(_ageMs) },
+                { "main_thread_ms", Quantiles(_mainMs) },
                 { "last_error", client.LastError }, { "last_failure", client.LastFailure }, { "epoch", client.Epoch },
                 { "trouble", client.Trouble }, { "ended", client.Ended }, { "clock_known", clock }, { "memory_kb", GC.GetTotalMemory(true) / 1024 },
                 { "instruction", client.Welcome == null ? null : client.Welcome.Instruction },

@@ -1,6 +1,7 @@
 using System;
 using System.Collections.Generic;
 using System.Diagnostics;
+using System.Threading;
 
 namespace RtControl.Driver
 {
@@ -15,8 +16,39 @@ namespace RtControl.Driver
                 new Filter().Run();
                 return 0;
             }
+            if (args[0] == "lockstep") return Lockstep(given);
             if (args[0] == "flood") return Flood(given);
             return args[0] == "echo" ? Echo(given) : new Flight(given).Run();
+        }
+
+        /// <summary>Round trips of observation and call, client-paced.</summary>
+        private static int Lockstep(Dictionary<string, string> given)
+        {
+            var tools = new RtToolSet(new Rover());
+            long answered = -1;
+            var client = new RtClient(new RtOptions
+            {
+                Endpoint = given["endpoint"], Tools = tools.Definitions, SafeCall = tools.SafeCall, Pacing = "client", TtlMs = 0,
+                Instruction = "Follow the road.",
+            }, act =>
+            {
+                answered = act.SeqObs;
+                return tools.Execute(act);
+            });
+            while (!client.Connected) Thread.Sleep(10);
+            var tookMs = new List<double>();
+            for (var i = 0; i < int.Parse(given["times"]); i++)
+            {
+                long began = Stopwatch.GetTimestamp();
+                long seq = client.Observe("left 40 right 10");
+                // A call that is absent (the model goes on) leaves nothing to carry out.
+                while (answered != seq && client.Counts.Fresh <= i) Thread.Sleep(0);
+                client.Pump();
+                tookMs.Add((Stopwatch.GetTimestamp() - began) * 1e3 / Stopwatch.Frequency);
+            }
+            Flight.Tell("round_trip_ms", Flight.Quantiles(tookMs), "counts", client.Counts.Fresh, "answered", answered);
+            client.Dispose();
+            return 0;
         }
 
         /// <summary>Sends to a peer that does not read: how much was taken, and how long the longest send took.</summary>

@@ -106,7 +106,8 @@ namespace RtControl.Unity
             {
                 Open();
             }
-            catch (Exception error) when (error is WireException || error is RtToolException || error is DllNotFoundException)
+            catch (Exception error) when (error is WireException || error is RtToolException || error is DllNotFoundException
+                || error is NotSupportedException)
             {
                 Debug.LogError("rtcontrol: " + error.Message, this);
                 enabled = false;

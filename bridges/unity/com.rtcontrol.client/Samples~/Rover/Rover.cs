@@ -1,3 +1,4 @@
+using System.Globalization;
 using RtControl;
 using RtControl.Unity;
 using UnityEngine;
@@ -40,7 +41,8 @@ namespace RtControl.Samples
         {
             Vector3 to = transform.InverseTransformPoint(target.position);
             float angle = Mathf.Atan2(to.x, to.z) * Mathf.Rad2Deg;
-            return string.Format("target distance {0:0.0} angle {1:0} speed {2:0.0}", to.magnitude, angle, _speed);
+            // Invariant: a decimal comma of the player's language is nothing that the model was shown.
+            return string.Format(CultureInfo.InvariantCulture, "target distance {0:0.0} angle {1:0} speed {2:0.0}", to.magnitude, angle, _speed);
         }
 
         private void Update()

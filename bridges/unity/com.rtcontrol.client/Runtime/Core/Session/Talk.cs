@@ -11,6 +11,7 @@ namespace RtControl
     {
         private const long HelloAgainNs = 1000000000L;
         private const long GreetingSilenceNs = 10000000000L;
+        private const long ClockPingNs = 10000000000L;
         private const int DeadHeartbeats = 3;
         private const int QueueLength = 256;
 
@@ -25,7 +26,7 @@ namespace RtControl
         private long _helloNs; // when the next hello is due
         private bool _greeted; // whether this connection's first hello was said
         private long _saidNs, _heardNs;
-        private long _ping;
+        private long _ping, _pingedNs = -ClockPingNs;
         private long _seq;
 
         public Talk(RtOptions options)
@@ -151,7 +152,9 @@ namespace RtControl
             }
             List<RtMap> said = _outbox;
             _outbox = due;
-            if (said.Count == 0 && nowNs - _saidNs >= BeatNs) said.Add(NextPing(nowNs));
+            // The second kind is for the clocks: who observes all the time is never silent.
+            bool silent = said.Count == 0 && nowNs - _saidNs >= BeatNs;
+            if (silent || nowNs - _pingedNs >= ClockPingNs) said.Add(NextPing(nowNs));
             return said;
         }
 
@@ -210,6 +213,7 @@ namespace RtControl
 
         private RtMap NextPing(long nowNs)
         {
+            _pingedNs = nowNs;
             return new RtMap { { "type", "ping" }, { "id", ++_ping }, { "t_ns", nowNs } };
         }
 
