@@ -26,6 +26,7 @@ from rtcontrol.serve.lobby import Lobby
 
 PAGE = Path(__file__).parent / "page"
 DEFAULT_MODEL = "default"
+OTHER_METHODS = ["GET", "HEAD", "PUT", "PATCH", "DELETE"]
 
 
 def build(lobby: Lobby, tool_sets: ToolSets, options: GatewayOptions, metrics: Metrics) -> FastAPI:
@@ -47,9 +48,11 @@ def build(lobby: Lobby, tool_sets: ToolSets, options: GatewayOptions, metrics: M
         await sockets.serve(socket)
 
     @app.get("/health")
-    async def health() -> dict[str, Any]:
+    async def health() -> Response:
         told = lobby.health()
-        return {"status": "ok", "loaded": True, "model": model, "protocol": list(PROTOCOL), **told}
+        loaded = bool(told.get("decoder", True))
+        status = {"status": "ok" if loaded else "no decoder", "loaded": loaded}
+        return JSONResponse({**told, **status, "model": model, "protocol": list(PROTOCOL)}, 200 if loaded else 503)
 
     @app.get("/metrics")
     async def metrics_text() -> Response:
@@ -95,6 +98,12 @@ def build(lobby: Lobby, tool_sets: ToolSets, options: GatewayOptions, metrics: M
 
         return StreamingResponse(events(), media_type="text/event-stream", headers={"cache-control": "no-cache"})
 
+    # Without these routes the page's files would be looked through, and say 404.
+    @app.api_route("/v1/function_call", methods=OTHER_METHODS)
+    @app.api_route("/v1/chat/completions", methods=OTHER_METHODS)
+    async def not_post() -> None:
+        raise HTTPException(405, "Use POST.", {"allow": "POST"})
+
     @app.exception_handler(Refusal)
     async def refused(request: Request, error: Refusal) -> Response:
         metrics.refused.labels(error.code).inc()
@@ -112,7 +121,10 @@ def build(lobby: Lobby, tool_sets: ToolSets, options: GatewayOptions, metrics: M
 
     @app.exception_handler(HTTPException)
     async def missing(request: Request, error: HTTPException) -> Response:
-        return _openai_error(error.status_code, "not_found" if error.status_code == 404 else "http", str(error.detail))
+        code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "http")
+        answer = _openai_error(error.status_code, code, str(error.detail))
+        answer.headers.update(error.headers or {})
+        return answer
 
     if options.static is not None:
         app.mount("/static", StaticFiles(directory=options.static, html=True))

@@ -217,6 +217,22 @@ def test_health_and_metrics_tell_what_happened(served: Served) -> None:
     assert 'rtcontrol_sessions{state="live"}' in text
 
 
+def test_health_is_503_while_the_decoder_cannot_be_reached(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = served.lobby.health()
+    monkeypatch.setattr(served.lobby, "health", lambda: {**told, "decoder": False})
+    answer = httpx.get(served.url + "health")
+    assert answer.status_code == 503
+    assert answer.json()["loaded"] is False and answer.json()["status"] != "ok"
+
+
+@pytest.mark.parametrize("path", ["v1/function_call", "v1/chat/completions"])
+@pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "DELETE", "PATCH"])
+def test_another_method_than_post_is_not_allowed_and_told(served: Served, path: str, method: str) -> None:
+    answer = httpx.request(method, served.url + path)
+    assert answer.status_code == 405 and answer.headers["allow"] == "POST"
+    assert method == "HEAD" or "POST" in answer.json()["error"]["message"]
+
+
 def test_unknown_paths_are_not_found(served: Served) -> None:
     assert httpx.get(served.url + "v1/nothing").status_code == 404
     assert httpx.get(served.url + "no-such-page").status_code == 404
