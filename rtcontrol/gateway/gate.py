@@ -75,7 +75,7 @@ class Gate:
                 raise too_large(self._options.max_body_bytes)
         except Refusal as refusal:
             self._refused(refusal.code)
-            await answer(scope, send, refusal)
+            await answer(scope, send, refusal, self._allowed(headers.get("origin")))
             return
         await self._http(scope, receive, send, foreign)
 
@@ -107,8 +107,7 @@ class Gate:
         )
         if parts.scheme in DEFAULT_PORTS and _split(parts.netloc, port) == here:
             return None
-        named = origin in self._options.origins
-        if named or (parts.scheme in DEFAULT_PORTS and is_loopback(_split(parts.netloc)[0])):
+        if self._allowed(origin) is not None:
             return origin
         raise Refusal(
             403,
@@ -116,6 +115,13 @@ class Gate:
             f"Pages of {origin[:120]!r} may not use this server.",
             "Allow it with `--allow-origin ORIGIN`, or serve the page from here with `--static DIR`.",
         )
+
+    def _allowed(self, origin: str | None) -> str | None:
+        """It, where pages of it may come in: they are told of refusals, too."""
+        if origin is None or origin in self._options.origins:
+            return origin
+        scheme, _, netloc = origin.partition("://")
+        return origin if scheme in DEFAULT_PORTS and is_loopback(_split(netloc)[0]) else None
 
     def _local(self, scope: Scope, headers: dict[str, str]) -> bool:
         client = scope.get("client")
@@ -160,8 +166,9 @@ def too_large(limit: int) -> Refusal:
     return Refusal(413, "too_large", f"The body is larger than {limit} bytes.", "Send less.")
 
 
-async def answer(scope: Scope, send: Send, refusal: Refusal) -> None:
-    """The refusal as JSON, in the shapes of all three: SimpleTool's, OpenAI's and our own."""
+async def answer(scope: Scope, send: Send, refusal: Refusal, foreign: str | None) -> None:
+    """The refusal as JSON, in the shapes of all three: SimpleTool's, OpenAI's and our own. `foreign`: an allowed
+    origin, whose page may read it."""
     body = json.dumps(
         {
             "success": False,
@@ -176,6 +183,8 @@ async def answer(scope: Scope, send: Send, refusal: Refusal) -> None:
         }
     ).encode()
     headers = {"content-type": "application/json", "content-length": str(len(body)), "connection": "close", **HEADERS}
+    if foreign is not None:
+        headers |= _cors(foreign)
     if refusal.status == 401:
         headers["www-authenticate"] = "Bearer"
     kind = "websocket.http.response" if scope["type"] == "websocket" else "http.response"

@@ -67,7 +67,11 @@ def test_pages_of_other_sites_are_refused_whatever_they_know(guarded: Served, or
 def test_an_allowed_site_needs_the_token(guarded: Served) -> None:
     assert guarded.post("v1/function_call", CALL, headers={"origin": SITE}).status_code == 401
     wrong = {"origin": SITE, "authorization": f"Bearer {TOKEN}x"}
-    assert guarded.post("v1/function_call", CALL, headers=wrong).status_code == 401
+    refused = guarded.post("v1/function_call", CALL, headers=wrong)
+    assert refused.status_code == 401
+    # Or its page could not read why.
+    assert refused.headers["access-control-allow-origin"] == SITE
+    assert refused.headers["cross-origin-resource-policy"] == "cross-origin"
     let_in = guarded.post("v1/function_call", CALL, headers={"origin": SITE, "authorization": f"Bearer {TOKEN}"})
     assert let_in.status_code == 200
     assert let_in.headers["access-control-allow-origin"] == SITE
@@ -102,6 +106,7 @@ def test_preflight_of_an_allowed_site_is_answered_and_of_another_refused(guarded
 def test_a_rebound_name_is_refused_by_its_host(served: Served, path: str) -> None:
     answer = httpx.get(served.url.rstrip("/") + path, headers={"host": f"evil.example:{served.gateway.port}"})
     assert answer.status_code == 421
+    assert "access-control-allow-origin" not in answer.headers
     # As a browser would send it from a page of that name: same origin, by its own light.
     both = {"host": "evil.example", "origin": "http://evil.example"}
     assert httpx.get(served.url.rstrip("/") + path, headers=both).status_code == 421
@@ -159,9 +164,18 @@ def test_the_token_is_never_logged(guarded: Served, caplog: pytest.LogCaptureFix
     assert TOKEN not in repr(GatewayOptions(token=TOKEN))
 
 
+def test_an_allowed_page_is_told_that_its_body_is_too_large_or_the_host_another(guarded: Served) -> None:
+    shown = {"origin": SITE, "authorization": f"Bearer {TOKEN}"}
+    large = guarded.post("v1/function_call", {"messages": "x" * (1 << 20)}, headers=shown)
+    host = guarded.post("v1/function_call", CALL, headers={**shown, "host": "evil.example"})
+    assert (large.status_code, host.status_code) == (413, 421)
+    assert large.headers["access-control-allow-origin"] == host.headers["access-control-allow-origin"] == SITE
+
+
 def test_bodies_are_bounded_declared_or_not(served: Served) -> None:
     answer = served.post("v1/function_call", {"messages": "x" * (1 << 20)})
     assert answer.status_code == 413
+    assert "access-control-allow-origin" not in answer.headers
 
     def endless():  # type: ignore[no-untyped-def]
         for _ in range(4096):
