@@ -78,7 +78,8 @@ class WebSocketConnection:
                 return
 
     @property
-    def closing(self) -> bool:
+    def closed(self) -> bool:
+        """From `close`, or its cutting off, on: what it still hands in is ignored."""
         return self._closing
 
     def _finish(self) -> None:
@@ -143,7 +144,7 @@ class Sockets:
             return
 
     def _take(self, connection: WebSocketConnection, message: Any) -> None:
-        if connection.closing or not self._lobby.admit(connection):
+        if connection.closed or not self._lobby.admit(connection):
             return
         text = message.get("text")
         try:
