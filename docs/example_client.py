@@ -1,12 +1,9 @@
-"""A cart on a line, driven by a server: `rtcontrol serve --model random`, then `python docs/example_client.py`.
-
-The loop is the program's own; the client only looks, asks what is in force, and acts on it.
-"""
+"""A cart on a line, driven by a server: `rtcontrol serve --model random`, then `python docs/example_client.py`."""
 
 import sys
 import time
 
-from rtcontrol.bridges.client import Client
+from rtcontrol.bridges.client import Client, ClientError
 
 PUSH = {
     "name": "push",
@@ -22,7 +19,8 @@ PUSH = {
 def main(endpoint: str = "tcp://127.0.0.1:5555", seconds: float = 5.0) -> None:
     position, speed, period_s = 0.0, 0.0, 0.05
     stop = {"name": "push", "arguments": {"force": 0}}
-    with Client.connect(endpoint, tools=[PUSH], instruction="Stay near 0.", hz=20, safe_call=stop) as client:
+    given = {"instruction": "Stay near 0.", "hz": 20, "safe_call": stop, "connect_timeout_s": 10.0}
+    with Client.connect(endpoint, tools=[PUSH], **given) as client:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             client.observe(text=f"position {position:.2f} speed {speed:.2f}")
@@ -34,4 +32,8 @@ def main(endpoint: str = "tcp://127.0.0.1:5555", seconds: float = 5.0) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:2])
+    try:
+        main(*sys.argv[1:2])
+    except ClientError as error:  # nobody there, or refused: what, and the remedy
+        print(error, file=sys.stderr)
+        sys.exit(2)

@@ -69,8 +69,11 @@ class Base:
 
     def _nobody(self) -> ClientError:
         seconds = self.options.connect_timeout_s or 0
+        with self._link.lock:
+            said = self._link.talk.counts.last_error
+        trouble = f"the server answered {said.removesuffix('.')}" if said else self._link.trouble
         return ClientError(
-            f"No welcome from {self._link.endpoint} in {seconds:g} s: {self._link.trouble}.",
+            f"No welcome from {self._link.endpoint} in {seconds:g} s: {trouble}.",
             "Start a server there: rtcontrol serve --bind ADDRESS (with keys=... here where it uses --keys).",
         )
 

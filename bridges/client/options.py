@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from pathlib import Path
 from typing import Any, Literal
 
@@ -65,6 +66,11 @@ class Options:
         """The hello of these options. Raises ClientError naming the field."""
         if self.agent is not None and self.tools is not None:
             raise ClientError("An agent has tools of its own.", "Give agent=NAME or tools=[...], not both.")
+        if self.tools is not None and not _is_tools(self.tools):
+            raise ClientError(
+                f"tools= ({type(self.tools).__name__}) is no list of function definitions.",
+                'Give a list of them: tools=[{"name": ..., "description": ..., "parameters": {...}}].',
+            )
         fields: dict[str, Any] = {
             "protocol": list(PROTOCOL),
             "client": Program(name=self.name[:64], version="1.0", language="python"),
@@ -74,14 +80,14 @@ class Options:
             "tools": [dict(tool) for tool in self.tools] if self.tools is not None else None,
             "instruction": self.instruction if instruction is None else instruction,
             "safe_call": to_call(self.safe_call),
-            "hz": float(self.hz) if self.hz is not None else None,
             "resume": resume,
         }
         for name in ("model", "pacing", "on_miss", "robot"):
             fields[name] = getattr(self, name)
-        for name in ("deadline_ms", "ttl_ms", "max_age_ms", "hold_ms"):
+        for name in ("hz", "deadline_ms", "ttl_ms", "max_age_ms", "hold_ms"):
             value = getattr(self, name)
-            fields[name] = float(value) if value is not None else None
+            # Integers and numpy's are as good; whatever is no number is refused by name.
+            fields[name] = float(value) if isinstance(value, Real) and not isinstance(value, bool) else value
         try:
             return Hello(**fields)
         except ValidationError as error:
@@ -99,6 +105,10 @@ class Options:
             return curve.load_pair(path), curve.load_public(server)
         except curve.KeyFileError as error:
             raise ClientError(error.what, error.remedy) from None
+
+
+def _is_tools(given: Any) -> bool:
+    return isinstance(given, Sequence) and not isinstance(given, str) and all(isinstance(t, Mapping) for t in given)
 
 
 def to_call(given: CallLike | None) -> FunctionCall | None:

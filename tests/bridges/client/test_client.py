@@ -23,6 +23,7 @@ from rtcontrol.bridges.wire import PROTOCOL, decode_msgpack, encode_msgpack
 from rtcontrol.bridges.wire.messages import Hello, Program, Welcome
 from tests.bridges.client.worlds import OWN, ROOT, STEER, STRAIGHT, Process, free_port, until
 
+EXAMPLE = ROOT / "docs" / "example_client.py"
 ANGLES = range(-30, 31, 10)
 
 
@@ -137,7 +138,14 @@ def test_server_that_refuses_says_why(server: Process, options: dict[str, Any], 
     [
         ({"agent": "lander", "tools": [STEER]}, "not both"),
         ({**OWN, "speed": 3}, "speed= is no option"),
+        ({"tools": STEER}, "tools= .dict. is no.*Give a list"),
+        ({"tools": "push"}, "tools= .str. is no.*Give a list"),
+        ({"tools": ["push"]}, "tools= .list. is no.*Give a list"),
+        ({"tools": 7}, "tools= .int. is no.*Give a list"),
+        ({"tools": []}, "tools"),
         ({**OWN, "hz": -1}, "hz"),
+        ({**OWN, "hz": "fast"}, "hz"),
+        ({**OWN, "ttl_ms": [1]}, "ttl_ms"),
         ({**OWN, "ttl_ms": float("nan")}, "ttl_ms"),
         ({**OWN, "pacing": "fast"}, "pacing"),
         ({**OWN, "safe_call": 7}, "safe_call"),
@@ -269,17 +277,21 @@ def test_client_imports_with_three_packages_and_without_the_floors_above() -> No
     assert done.returncode == 0, done.stderr
 
 
-def test_example_in_the_documentation_drives_its_own_loop(server: Process) -> None:
-    example = ROOT / "docs" / "example_client.py"
-    assert len(example.read_text().splitlines()) < 40
+def example(endpoint: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(EXAMPLE), endpoint]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, str(example), server.endpoint],
-        capture_output=True,
-        text=True,
-        env=environment,
-        cwd=Path("/"),
-        check=False,
-    )
+    return subprocess.run(command, capture_output=True, text=True, env=environment, cwd=Path("/"), check=False)
+
+
+def test_example_in_the_documentation_drives_its_own_loop(server: Process) -> None:
+    assert len(EXAMPLE.read_text().splitlines()) < 40
+    done = example(server.endpoint)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout.split("fresh calls")[0].split()[-1]) > 0
+
+
+@pytest.mark.slow
+def test_example_in_the_documentation_says_in_one_line_that_nobody_is_there() -> None:
+    done = example(f"tcp://127.0.0.1:{free_port()}")
+    assert done.returncode == 2
+    assert "rtcontrol serve" in done.stderr and len(done.stderr.splitlines()) == 1

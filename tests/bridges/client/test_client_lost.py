@@ -215,6 +215,26 @@ def test_flood_of_calls_does_not_keep_what_is_in_force_from_ending() -> None:
     stand.close()
 
 
+def test_what_the_server_answered_is_told_where_no_welcome_came() -> None:
+    stand = Stand(f"tcp://127.0.0.1:{free_port()}")
+    failed: list[ClientError] = []
+
+    def connect() -> None:
+        try:
+            Client.connect(stand.endpoint, **OWN, connect_timeout_s=2.0)
+        except ClientError as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=connect, daemon=True)
+    thread.start()
+    stand.expect(Hello, 10.0, "hello")
+    stand.send(ErrorMessage(code="busy", message="All 64 sessions are taken.", remedy="Try later.", retryable=True))
+    stand.pump(0.1)
+    thread.join(10)
+    assert "the server answered busy: All 64 sessions are taken. Try later." in str(failed[0])
+    stand.close()
+
+
 def test_no_reconnect_for_ever_refused_client() -> None:
     stand = Stand(f"tcp://127.0.0.1:{free_port()}")
     refused: list[ClientError] = []
