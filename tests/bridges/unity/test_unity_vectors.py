@@ -112,7 +112,8 @@ def test_attributes_become_the_schema_of_the_hello(core: Driver) -> None:
     told = core.ask("tools")
     tools = {t["function"]["name"]: t["function"] for t in told["tools"]}
     assert told["safe"] == "stop"
-    assert [t["function"]["name"] for t in told["tools"]] == ["dash", "turn", "say", "stop"]
+    # By the methods' names, those of base classes last.
+    assert [t["function"]["name"] for t in told["tools"]] == ["dash", "say", "turn", "stop"]
     assert tools["dash"] == {
         "name": "dash",
         "description": "Dash.",

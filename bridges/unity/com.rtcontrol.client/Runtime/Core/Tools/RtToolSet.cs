@@ -124,8 +124,8 @@ namespace RtControl
         {
             const BindingFlags flags = BindingFlags.Instance | BindingFlags.Public | BindingFlags.NonPublic | BindingFlags.DeclaredOnly;
             MethodInfo[] methods = type.GetMethods(flags);
-            // The order of reflection is not told; the model shall read the same list each time.
-            Array.Sort(methods, (a, b) => a.MetadataToken.CompareTo(b.MetadataToken));
+            // The order of reflection differs between runtimes; the model shall read the same list in each.
+            Array.Sort(methods, (a, b) => string.CompareOrdinal(a.Name, b.Name));
             return methods;
         }
 
