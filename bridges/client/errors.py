@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from rtcontrol.bridges.wire import WireError
 from rtcontrol.bridges.wire.messages import ErrorMessage
 
 
@@ -12,11 +11,6 @@ class ClientError(Exception):
     def __init__(self, what: str, remedy: str) -> None:
         super().__init__(f"{what} {remedy}".rstrip())
         self.what, self.remedy = what, remedy
-
-    @classmethod
-    def of(cls, error: WireError) -> ClientError:
-        """The same for whoever called: a message that the protocol forbids."""
-        return cls(error.message, error.remedy)
 
 
 class Refused(ClientError):

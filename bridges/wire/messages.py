@@ -270,5 +270,3 @@ class Bye(Part):
 Message = Hello | Welcome | Observe | CallMessage | Executed | Instruct | Reset | Ping | Pong | ErrorMessage | Bye
 ANY: TypeAdapter[Message] = TypeAdapter(Annotated[Message, Field(discriminator="type")])
 TYPES = ("hello", "welcome", "observe", "call", "executed", "instruct", "reset", "ping", "pong", "error", "bye")
-FROM_CLIENT = frozenset({"hello", "observe", "executed", "instruct", "reset", "ping", "pong", "error", "bye"})
-FROM_SERVER = frozenset({"welcome", "call", "instruct", "ping", "pong", "error", "bye"})

@@ -15,8 +15,6 @@ from pydantic import BaseModel, Field
 from rtcontrol.models.call import Call
 from rtcontrol.models.schema import ABSENT, MAX_HEADS, ToolSchema
 
-MAX_HISTORY = 6
-
 
 class TextMessage(BaseModel):
     role: str
@@ -24,15 +22,13 @@ class TextMessage(BaseModel):
 
 
 class FunctionCallRequest(BaseModel):
-    """The query is the last user message; `environment` lines are the observation, `history` the calls so far."""
+    """The query is the last user message; `environment` lines are the observation, `history` the calls so far. The
+    original's sampling options are taken, and change nothing."""
 
     messages: Annotated[list[TextMessage], Field(min_length=1, max_length=256)]
     tools: Annotated[list[dict[str, Any]], Field(min_length=1, max_length=64)]
     environment: list[str] | None = None
     history: list[str] | None = None
-    max_tokens: int = 32
-    temperature: float = 0.0
-    include_content_head: bool = False
 
     def instruction(self) -> str:
         return next((m.content for m in reversed(self.messages) if m.role == "user"), "")

@@ -13,11 +13,13 @@ import pytest
 
 from rtcontrol.bridges.wire import LIMITS, Code, WireError, decode_json, decode_msgpack, encode_json, encode_msgpack
 from rtcontrol.bridges.wire.inforce import InForce, Step, expired
-from rtcontrol.bridges.wire.messages import ANY, FROM_CLIENT, FROM_SERVER, CallMessage, FunctionCall, Message
+from rtcontrol.bridges.wire.messages import ANY, CallMessage, FunctionCall, Message
 from rtcontrol.bridges.wire.offset import OffsetFilter
 from rtcontrol.bridges.wire.vectors import FOLDER, NAMES, expand, load
 from rtcontrol.bridges.wire.vectors.__main__ import files
 
+FROM_CLIENT = {"hello", "observe", "executed", "instruct", "reset", "ping", "pong", "error", "bye"}
+FROM_SERVER = {"welcome", "call", "instruct", "ping", "pong", "error", "bye"}
 LOOK = {"now_ns", "execute", "in_force", "expires_ns", "expired"}  # what every step of a sequence has
 DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "protocol.md"
 
