@@ -156,7 +156,7 @@ class Link:
             except zmq.Again:
                 self.talk.unsaid()
                 return
-            self.talk.said(time.monotonic_ns())
+            self.talk.pulse.said(time.monotonic_ns())
 
     def _events(self) -> None:
         while True:

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from rtcontrol.bridges.client.counts import Counts
 from rtcontrol.bridges.client.errors import ClientError, Refused
 from rtcontrol.bridges.client.options import Options, to_call
+from rtcontrol.bridges.client.pulse import Pulse
 from rtcontrol.bridges.client.standing import Rule, Standing
 from rtcontrol.bridges.wire import PROTOCOL, Code, Message
 from rtcontrol.bridges.wire.inforce import Step
@@ -32,7 +33,6 @@ from rtcontrol.bridges.wire.messages import (
 from rtcontrol.bridges.wire.offset import OffsetFilter
 
 HELLO_AGAIN_NS = 1_000_000_000
-DEAD_HEARTBEATS = 3
 QUEUE = 256
 What = Literal["executed", "expired", "failed", "refused"]
 
@@ -57,12 +57,11 @@ class Talk:
         self.unanswered: Observe | None = None  # of decide(): said again after a reconnect
         self.refused: str | None = None  # why decide()'s observation was refused
         self.offset = OffsetFilter()
+        self.pulse = Pulse()
         self._instruction: str | None = None
         self._known = False  # whether `token` is a session's
         self._stamps: OrderedDict[int, int] = OrderedDict()
         self._hello_ns = 0  # when the next hello is due
-        self._said_ns = self._heard_ns = time.monotonic_ns()
-        self._ping = 0
 
     # What the user says.
 
@@ -113,7 +112,8 @@ class Talk:
 
     def connected(self) -> None:
         """A connection is there: greet."""
-        self._hello_ns, self._heard_ns = 0, time.monotonic_ns()
+        self._hello_ns = 0
+        self.pulse.heard(time.monotonic_ns())
 
     def lost(self) -> None:
         """The connection is gone, or the server silent. What is in force runs to its own end."""
@@ -135,14 +135,9 @@ class Talk:
             return [self.options.hello(now_ns, self.token if self._known else None, self._instruction)]
         said = list(self.outbox)
         self.outbox.clear()
-        if not said and self.welcome and now_ns - self._said_ns >= self.welcome.heartbeat_ms * 1e6:
-            self._ping += 1
-            said.append(Ping(id=self._ping, t_ns=now_ns))
+        if not said and (ping := self.pulse.ping(now_ns)) is not None:
+            said.append(ping)
         return said
-
-    def said(self, now_ns: int) -> None:
-        """Something was sent."""
-        self._said_ns = now_ns
 
     def unsaid(self) -> None:
         """What was due could not be sent: there is no connection yet, or it is full. Old messages are not kept."""
@@ -152,17 +147,11 @@ class Talk:
 
     def silent(self, now_ns: int) -> bool:
         """Whether the server must be taken for dead."""
-        return self.open and now_ns - self._heard_ns > DEAD_HEARTBEATS * self._beat_ns
-
-    @property
-    def _beat_ns(self) -> int:
-        return int((self.welcome.heartbeat_ms if self.welcome else 1000.0) * 1e6)
+        return self.open and self.pulse.silent(now_ns)
 
     def wake_ns(self) -> int:
         """When something becomes due, on the monotonic clock."""
-        times = [self._hello_ns]
-        if self.open:
-            times = [self._said_ns + self._beat_ns, self._heard_ns + DEAD_HEARTBEATS * self._beat_ns]
+        times = [self.pulse.next_ns() if self.open else self._hello_ns]
         if self.rule.expires_ns is not None:
             times.append(self.rule.expires_ns)
         return min(times)
@@ -182,7 +171,7 @@ class Talk:
 
     def hear(self, message: Message, now_ns: int) -> None:
         """A message of the server."""
-        self._heard_ns = now_ns
+        self.pulse.heard(now_ns)
         if isinstance(message, CallMessage):
             self._call(message, now_ns)
         elif isinstance(message, Welcome):
@@ -223,7 +212,7 @@ class Talk:
                 ClientError(f"The server speaks protocol {welcome.protocol}, not {list(PROTOCOL)}.", "Update either.")
             )
             return
-        self.open, self.welcome = True, welcome
+        self.open, self.welcome, self.pulse.beat_ms = True, welcome, welcome.heartbeat_ms
         safe_call = to_call(self.options.safe_call) or welcome.safe_call
         if welcome.resumed:
             self.counts.count["resumed"] += 1

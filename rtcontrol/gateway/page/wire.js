@@ -1,6 +1,8 @@
 // Protocol 1.0 as JSON texts: encode, decode and check every message (docs/protocol.md). No DOM, no dependencies.
 
-export const PROTOCOL = [1, 0];
+import { fail, isMap, PROTOCOL, validate, WireError } from "./messages.js";
+
+export { PROTOCOL, WireError };
 export const LIMITS = {
   max_parts: 8,
   max_message_bytes: 1 << 20,
@@ -9,187 +11,6 @@ export const LIMITS = {
   max_items: 4096,
   max_total_items: 16384,
 };
-
-const ITEM_BYTES = { b1: 1, i1: 1, u1: 1, i2: 2, u2: 2, i4: 4, u4: 4, i8: 8, u8: 8, f2: 2, f4: 4, f8: 8 };
-
-/** A message that is refused: `code` as in docs/protocol.md, `field` (a path) where one is to blame. */
-export class WireError extends Error {
-  constructor(code, message, field = null) {
-    super(message);
-    this.code = code;
-    this.field = field;
-  }
-}
-
-// Each check takes (value, path) and throws WireError; `optional` marks fields that may be absent.
-const fail = (path, what) => {
-  throw new WireError("invalid", `${path}: ${what}`, path);
-};
-const number = (min, max) => (v, path) => {
-  if (typeof v !== "number" && typeof v !== "bigint") fail(path, "not a number");
-  if (v < min || v > max) fail(path, `not within ${min} to ${max}`);
-};
-const integer = (min, max) => (v, path) => {
-  if (typeof v !== "bigint" && !Number.isInteger(v)) fail(path, "not an integer");
-  if (v < min || v > max) fail(path, `not within ${min} to ${max}`);
-};
-const string = (min, max) => (v, path) => {
-  if (typeof v !== "string") fail(path, "not a string");
-  const length = v.length > max ? [...v].length : v.length;
-  if (length < min || length > max) fail(path, `not ${min} to ${max} characters`);
-};
-const boolean = (v, path) => {
-  if (typeof v !== "boolean") fail(path, "not a boolean");
-};
-const isMap = (v) => typeof v === "object" && v !== null && !Array.isArray(v);
-const map = (v, path) => {
-  if (!isMap(v)) fail(path, "not a map");
-};
-const list = (min, max, item) => (v, path) => {
-  if (!Array.isArray(v)) fail(path, "not a list");
-  if (v.length < min || v.length > max) fail(path, `not ${min} to ${max} items`);
-  v.forEach((entry, i) => item(entry, `${path}[${i}]`));
-};
-const oneOf = (...values) => (v, path) => {
-  if (!values.includes(v)) fail(path, `not one of ${values.join(", ")}`);
-};
-const part = (fields) => (v, path) => {
-  map(v, path);
-  check(v, fields, path);
-};
-const optional = (inner) => Object.assign((v, path) => inner(v, path), { optional: true });
-
-const COUNT = integer(0, Number.MAX_SAFE_INTEGER);
-const NS = integer(0, 2n ** 63n - 1n);
-const MS = number(0, 1e9);
-const NAME = string(1, 64);
-const TEXT = string(0, 65536);
-const TOKEN = string(16, 128);
-const HERTZ = number(0.001, 10000);
-const PACING = oneOf("server", "client");
-const CALL = part({ name: string(1, 256), arguments: optional(map) });
-const PROGRAM = part({ name: NAME, version: optional(string(0, 64)), language: optional(string(0, 64)) });
-const ARRAY = (v, path) => {
-  if (!isMap(v)) fail(path.replace(/\[\d+\]$/, ""), "not a list of maps");
-  check(v, { name: NAME, dtype: oneOf(...Object.keys(ITEM_BYTES)), shape: list(0, 8, integer(0, 1 << 30)) }, path);
-  const data = base64Bytes(v.base64, `${path}.base64`);
-  const need = v.shape.reduce((a, b) => a * b, 1) * ITEM_BYTES[v.dtype];
-  if (data !== need) fail(path, `${data} bytes, but shape x dtype needs ${need}`);
-};
-
-const FIELDS = {
-  hello: {
-    protocol: list(2, 2, COUNT),
-    client: PROGRAM,
-    t_client_ns: NS,
-    capabilities: optional(list(0, 32, NAME)),
-    agent: optional(string(0, 256)),
-    tools: optional(list(1, 64, map)),
-    instruction: optional(TEXT),
-    model: optional(string(0, 256)),
-    safe_call: optional(CALL),
-    pacing: optional(PACING),
-    hz: optional(HERTZ),
-    deadline_ms: optional(MS),
-    ttl_ms: optional(MS),
-    max_age_ms: optional(MS),
-    on_miss: optional(oneOf("hold", "safe")),
-    hold_ms: optional(MS),
-    robot: optional(NAME),
-    resume: optional(TOKEN),
-  },
-  welcome: {
-    protocol: list(0, Infinity, COUNT),
-    server: PROGRAM,
-    session: TOKEN,
-    resumed: boolean,
-    epoch: COUNT,
-    t_client_ns: NS,
-    t_server_ns: NS,
-    capabilities: optional(list(0, Infinity, NAME)),
-    agent: optional(string(0, Infinity)),
-    tools: list(0, Infinity, map),
-    instruction: string(0, Infinity),
-    model: string(0, Infinity),
-    model_trained_on_tools: boolean,
-    safe_call: optional(CALL),
-    pacing: PACING,
-    hz: HERTZ,
-    period_ms: MS,
-    deadline_ms: MS,
-    ttl_ms: MS,
-    max_age_ms: MS,
-    on_miss: oneOf("hold", "safe"),
-    hold_ms: MS,
-    heartbeat_ms: MS,
-    session_grace_s: number(0, Infinity),
-    limits: (v, path) => {
-      map(v, path);
-      for (const [name, limit] of Object.entries(v)) integer(0, Number.MAX_SAFE_INTEGER)(limit, `${path}.${name}`);
-    },
-    warnings: optional(list(0, Infinity, string(0, Infinity))),
-  },
-  observe: {
-    session: TOKEN,
-    seq: COUNT,
-    epoch: COUNT,
-    t_ns: NS,
-    text: optional(TEXT),
-    data: optional(map),
-    arrays: optional(list(0, 16, ARRAY)),
-  },
-  call: {
-    session: TOKEN,
-    tick: COUNT,
-    epoch: COUNT,
-    seq_obs: optional(COUNT),
-    t_obs_ns: optional(NS),
-    status: oneOf("fresh", "held", "safe"),
-    call: optional(CALL),
-    ttl_ms: MS,
-    deadline_ns: NS,
-    t_server_ns: NS,
-    confidence: optional(number(0, 1)),
-    cause: optional(string(0, Infinity)),
-    timing: optional(part({ age_ms: optional(MS), decide_ms: optional(MS), late_ms: optional(MS) })),
-  },
-  executed: {
-    session: TOKEN,
-    tick: COUNT,
-    epoch: COUNT,
-    outcome: oneOf("executed", "expired", "failed", "refused"),
-    t_ns: NS,
-    result: optional(TEXT),
-    error: optional(TEXT),
-  },
-  instruct: { session: TOKEN, instruction: TEXT },
-  reset: {
-    session: TOKEN,
-    epoch: COUNT,
-    ended: optional(
-      part({
-        seed: optional(integer(-(2n ** 63n), 2n ** 64n - 1n)),
-        return: optional(number(-Infinity, Infinity)),
-        success: optional(boolean),
-        seconds: optional(number(0, Infinity)),
-      }),
-    ),
-  },
-  ping: { id: COUNT, t_ns: NS },
-  pong: { id: COUNT, t_ping_ns: NS, t_received_ns: NS, t_sent_ns: NS },
-  error: {
-    code: string(0, Infinity),
-    message: string(0, Infinity),
-    remedy: optional(string(0, Infinity)),
-    field: optional(string(0, Infinity)),
-    seq: optional(COUNT),
-    retryable: optional(boolean),
-    fatal: optional(boolean),
-    dropped: optional(COUNT),
-  },
-  bye: { session: optional(TOKEN), reason: optional(string(0, 1024)) },
-};
-export const TYPES = Object.keys(FIELDS);
 
 // JSON.parse rounds integers beyond 2^53, and knows no NaN. Such numbers travel through it as marked strings; the mark
 // is random, so that no text of a message can be taken for one.
@@ -222,31 +43,6 @@ export function decode(text, limits = LIMITS) {
   const message = Object.fromEntries(Object.entries(value).filter(([, v]) => v !== null));
   validate(message);
   return message;
-}
-
-function validate(message) {
-  const fields = Object.hasOwn(FIELDS, message.type) ? FIELDS[message.type] : null;
-  if (!fields) throw new WireError("invalid", `type is ${JSON.stringify(message.type)}`, "type");
-  const major = Array.isArray(message.protocol) ? message.protocol[0] : undefined;
-  if (message.type === "hello" && Number.isInteger(major) && major !== PROTOCOL[0]) {
-    throw new WireError("version", `major version ${major}`, "protocol");
-  }
-  check(message, fields, "");
-  if (message.type === "observe" && !message.text && message.text !== "" && !message.data && !message.arrays?.length) {
-    fail("text", "one of text, data and arrays is needed");
-  }
-}
-
-function check(value, fields, path) {
-  for (const [name, test] of Object.entries(fields)) {
-    const here = path ? `${path}.${name}` : name;
-    const given = Object.hasOwn(value, name) ? value[name] : undefined;
-    if (given === undefined || given === null) {
-      if (!test.optional) fail(here, "missing");
-    } else {
-      test(given, here);
-    }
-  }
 }
 
 /** Depth, lengths, item counts and numbers, without recursion; marked numbers become numbers. */
@@ -297,11 +93,4 @@ function unmarked(marked, path) {
 /** Bytes of UTF-8, counted only where the answer could be above `limit`. */
 function utf8Bytes(text, limit) {
   return 3 * text.length <= limit ? text.length : new TextEncoder().encode(text).length;
-}
-
-/** How many bytes a base64 text (RFC 4648, padded) stands for. */
-function base64Bytes(text, path) {
-  const valid = typeof text === "string" && text.length % 4 === 0 && /^[A-Za-z0-9+/]*={0,2}$/.test(text);
-  if (!valid) fail(path, "no base64");
-  return (text.length / 4) * 3 - (text.endsWith("==") ? 2 : text.endsWith("=") ? 1 : 0);
 }
