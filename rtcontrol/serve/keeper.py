@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from typing import Self
 
 from rtcontrol.realtime import SlackCollector
 from rtcontrol.serve.lobby import Lobby
 from rtcontrol.serve.router import Router
+
+log = logging.getLogger("rtcontrol.serve")
 
 KEEP_S = 0.1
 # What a collection of garbage may take, between ticks that nobody knows of.
@@ -32,10 +35,16 @@ class Keeper:
 
     def _keep(self) -> None:
         while not self._stop.wait(KEEP_S):
-            self._lobby.keep()
-            for connection in self._lobby.connections():
-                if not self._router.allowed(connection):
-                    self._lobby.say(f"{connection.peer}: its key was revoked")
-                    self._lobby.drop(connection)
-            if self._collector is not None:
-                self._collector.collect(SLACK_NS)
+            try:
+                self._look_after()
+            except Exception:  # one fault must not end heartbeats, expiry and revocation
+                log.exception("the keeper stumbled")
+
+    def _look_after(self) -> None:
+        self._lobby.keep()
+        for connection in self._lobby.connections():
+            if not self._router.allowed(connection):
+                self._lobby.say(f"{connection.peer}: its key was revoked")
+                self._lobby.drop(connection)
+        if self._collector is not None:
+            self._collector.collect(SLACK_NS)

@@ -14,9 +14,11 @@ from rtcontrol.bridges.wire.messages import Bye, ErrorMessage, Executed, Hello, 
 from rtcontrol.envs.remote import RemoteEnvironment
 from rtcontrol.hosts.pool import DecoderPool
 from rtcontrol.pause import PauseWatch
+from rtcontrol.serve.bucket import TokenBucket
+from rtcontrol.serve.entrance import Entrance
 from rtcontrol.serve.negotiate import check_version
 from rtcontrol.serve.options import ServeOptions
-from rtcontrol.serve.peer import Connection, Peer
+from rtcontrol.serve.peer import HELLOS_PER_S, Connection, Peer
 from rtcontrol.serve.rooms import Rooms, same
 from rtcontrol.serve.session import BYE, LOST, OPENING_AT_ONCE, STOPPED, Session
 
@@ -26,6 +28,8 @@ log = logging.getLogger("rtcontrol.serve")
 # Without a session; those that were silent the longest are forgotten.
 MAX_STRANGERS = 1024
 STRANGER_NS = 120_000_000_000
+# Refusals that are said; the others are counted.
+LINES_PER_S = 2.0
 
 
 class Lobby:
@@ -46,11 +50,12 @@ class Lobby:
         self.options, self.pool, self.watch, self.say = options, pool, watch, say
         self.opening = threading.Semaphore(OPENING_AT_ONCE)
         self.counts: Counter[str] = Counter()
-        self._make = make
         self._lock = threading.RLock()
         self._peers: dict[Connection, Peer] = {}
         self._rooms = Rooms(options.max_sessions, options.out)
+        self._entrance = Entrance(self._rooms, lambda number, peer, hello: make(number, peer, hello, self))
         self._refused: Counter[str] = Counter()
+        self._lines, self._unsaid = TokenBucket(LINES_PER_S, 20.0), 0
         self._began_s = time.monotonic()
         self._closing = False
 
@@ -59,6 +64,8 @@ class Lobby:
     def admit(self, connection: Connection) -> bool:
         """Whether this peer may send another message now; False is counted as a refusal (`rate`)."""
         peer = self._peers.get(connection) or self._meet(connection)
+        if peer.gone:
+            return False
         if peer.messages.take():
             return True
         rate = f"{self.options.messages_per_s:g} messages a second"
@@ -68,6 +75,8 @@ class Lobby:
     def receive(self, connection: Connection, message: Message) -> None:
         """A decoded message; whatever is wrong with it goes back as an `error`."""
         peer = self._peers.get(connection) or self._meet(connection)
+        if peer.gone:
+            return
         peer.in_ns = time.monotonic_ns()
         try:
             self._handle(peer, message)
@@ -79,7 +88,9 @@ class Lobby:
 
     def refuse(self, connection: Connection, error: WireError) -> None:
         """A message that could not be decoded: counted, and told to its sender as far as the error rate allows."""
-        self.refused(self._peers.get(connection) or self._meet(connection), error)
+        peer = self._peers.get(connection) or self._meet(connection)
+        if not peer.gone:
+            self.refused(peer, error)
 
     def disconnected(self, connection: Connection) -> None:
         """The connection is gone: its session is parked."""
@@ -106,6 +117,8 @@ class Lobby:
             "max_sessions": self.options.max_sessions,
             "connections": len(self._peers),
             "refused": dict(self._refused),
+            "errors_from_clients": self.counts["errors_from_clients"],
+            "decoder": self.pool.alive(),
             "messages_dropped": self.counts["dropped"],
         }
 
@@ -168,51 +181,16 @@ class Lobby:
 
     def _hello(self, peer: Peer, hello: Hello) -> None:
         check_version(hello)
+        if not peer.hellos.take():
+            raise WireError(
+                Code.RATE, f"More than {HELLOS_PER_S:g} hellos a second.", "Wait for the answer.", retryable=True
+            )
         with self._lock:
+            if peer.gone:
+                return
             if self._closing:
                 raise WireError(Code.BUSY, "The server is stopping.", "Try again later.", retryable=True, fatal=True)
-            if (session := peer.session) is not None:
-                self._again(session, hello)
-            elif hello.resume is not None:
-                self._resume(peer, hello, hello.resume)
-            else:
-                self._open(peer, hello)
-
-    def _again(self, session: Session, hello: Hello) -> None:
-        """A hello on a connection that has a session: the welcome was lost, or the client is confused."""
-        given = {"t_client_ns", "resume"}
-        if hello.model_dump(exclude=given) != session.hello.model_dump(exclude=given) and hello.resume is None:
-            raise WireError(Code.STATE, "This connection has a session.", "Say bye first, or open another connection.")
-        if hello.resume is not None and not same(hello.resume, session.token):
-            raise WireError(
-                Code.SESSION, "This connection has another session.", "Say bye first.", field="resume", retryable=True
-            )
-        if session.state == "live":
-            session.hello = session.hello.model_copy(update={"t_client_ns": hello.t_client_ns})
-            session.welcome()
-
-    def _resume(self, peer: Peer, hello: Hello, token: str) -> None:
-        session = self._rooms.find(token, peer.connection.key)
-        self._rooms.check_room(besides=session)
-        if (old := session.peer) is not None:
-            old.session = None
-        session.peer, peer.session = peer, session
-        session.hello = session.hello.model_copy(update={"t_client_ns": hello.t_client_ns, "resume": token})
-        if session.state == "parked":
-            session.state = "opening"
-            session.start()
-        elif session.state == "live" and session.loop is not None and session.loop.ended_by is None:
-            session.welcome()
-        # Otherwise the loop is just starting, or just ending: then `ended` starts it anew.
-
-    def _open(self, peer: Peer, hello: Hello) -> None:
-        self._rooms.check_room()
-        self._rooms.claim(hello.robot)
-        self.counts["sessions"] += 1
-        session = self._make(self._rooms.number(), peer, hello, self)
-        peer.session = session
-        self._rooms.add(session)
-        session.start()
+            self.counts["sessions"] += self._entrance.enter(peer, hello)
 
     # -- from the sessions --------------------------------------------------------------------------------------------
 
@@ -224,17 +202,26 @@ class Lobby:
             session.refused[code] += 1
             error.fatal = False
         if error.fatal and not error.retryable:
-            self.say(f"{peer.name}: refused: {error.message[:200]}")
+            if self._lines.take():
+                more = f" ({self._unsaid} more refusals were not shown)" if self._unsaid else ""
+                self._unsaid = 0
+                self.say(f"{peer.name}: refused: {error.message[:200]}{more}")
+            else:
+                self._unsaid += 1
         peer.tell(error)
 
     def ended(self, session: Session, error: WireError | None) -> None:
         """The session's thread is done: park it, or let it go."""
         with self._lock:
             resumable = error is None and session.why is None and session.welcomed and not self._closing
-            if resumable and session.peer is not None:
+            if resumable and (waiting := session.peer) is not None:
                 session.state = "opening"
-                session.start()
-                return
+                try:
+                    session.start()
+                except RuntimeError:  # no thread is to be had: its client asks again
+                    waiting.session = session.peer = None
+                else:
+                    return
             if resumable:
                 self._rooms.park(session, time.monotonic())
                 self.say(f"{session.id}: client lost; kept for {self.options.session_grace_s:g} s")
@@ -273,8 +260,9 @@ class Lobby:
 
     def drop(self, connection: Connection) -> None:
         """Forget a connection that is silent, or not allowed any more."""
-        self.disconnected(connection)
+        # In this order: a message of it that the transport has in hand must not make it known again.
         connection.close()
+        self.disconnected(connection)
 
     def connections(self) -> list[Connection]:
         with self._lock:
@@ -296,6 +284,10 @@ class Lobby:
         with self._lock:
             peer = self._peers.get(connection)
             if peer is not None:
+                return peer
+            if getattr(connection, "closed", False):
+                peer = Peer(connection, self.options)
+                peer.gone = True
                 return peer
             strangers = [p for p in self._peers.values() if p.session is None]
             if len(strangers) >= MAX_STRANGERS:

@@ -15,9 +15,16 @@ if TYPE_CHECKING:
     from rtcontrol.serve.session import Session
 
 
+# Who says hello and bye in turns makes the server open and end a session each time.
+HELLOS_PER_S, HELLOS_AT_ONCE = 5.0, 20.0
+# An error repeats what it refuses; of that, so many characters.
+MAX_TOLD, MAX_FIELD = 600, 200
+
+
 class Connection(Protocol):
     """One transport connection. `peer` is for logs (an address, or a key's name; never a secret), `key` the client's
-    Z85 CURVE public key if it has one."""
+    Z85 CURVE public key if it has one. One that has a `closed` says with it that `close` was called:
+    what it still hands in is ignored."""
 
     peer: str
     key: str | None
@@ -37,6 +44,7 @@ class Peer:
         self.connection = connection
         self.session: Session | None = None
         self.messages = TokenBucket(options.messages_per_s, options.messages_per_s)
+        self.hellos = TokenBucket(HELLOS_PER_S, HELLOS_AT_ONCE)
         self.in_ns = self.out_ns = time.monotonic_ns()
         self.refused: Counter[str] = Counter()
         self.pings = 0
@@ -62,12 +70,20 @@ class Peer:
         self.send(
             ErrorMessage(
                 code=error.code.value,
-                message=error.message,
-                remedy=error.remedy,
-                field=error.field,
+                message=cut(error.message, MAX_TOLD),
+                remedy=cut(error.remedy, MAX_TOLD),
+                field=error.field and cut(error.field, MAX_FIELD),
                 seq=error.seq,
                 retryable=error.retryable,
                 fatal=error.fatal,
                 dropped=untold,
             )
         )
+
+
+def cut(text: str, limit: int) -> str:
+    """The text, or its beginning and its end where it has more than `limit` characters."""
+    if len(text) <= limit:
+        return text
+    half = (limit - 5) // 2
+    return f"{text[:half]} ... {text[-half:]}"

@@ -9,6 +9,9 @@ from pathlib import Path
 from rtcontrol.bridges.wire import Code, WireError
 from rtcontrol.serve.session import Session
 
+# Beside the sessions: those that are just ending.
+SPARE = 16
+
 
 class Rooms:
     """At most `limit` sessions that run, and as many that wait for their clients. Not locked: the lobby is."""
@@ -52,9 +55,9 @@ class Rooms:
         return session
 
     def check_room(self, besides: Session | None = None) -> None:
-        """Raises WireError (busy) when all places are taken."""
-        taken = sum(s.state != "parked" and s.why is None and s is not besides for s in self._sessions.values())
-        if taken >= self._limit:
+        """Raises WireError (busy) when all places are taken, or too many sessions are just ending."""
+        others = [s for s in self._sessions.values() if s.state != "parked" and s is not besides]
+        if sum(s.why is None for s in others) >= self._limit or len(others) >= self._limit + SPARE:
             raise WireError(
                 Code.BUSY,
                 f"All {self._limit} sessions are taken.",

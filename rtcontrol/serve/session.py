@@ -163,7 +163,8 @@ class Session:
     def figures(self) -> dict[str, Any]:
         """What there is to see of it from outside; no secret."""
         shown: dict[str, Any] = {"id": self.id, "state": self.state, "client": self.hello.client.name}
-        shown |= {"peer": None if self.peer is None else self.peer.name, "refused": dict(self.refused)}
+        peer = self.peer
+        shown |= {"peer": None if peer is None else peer.name, "refused": dict(self.refused)}
         if (terms := self.terms) is not None:
             shown |= {"agent": terms.named, "model": Path(terms.model).name, "pacing": terms.hello.pacing}
             shown |= {"hz": terms.config.hz}
@@ -185,8 +186,10 @@ class Session:
         error: WireError | None = None
         try:
             with self._owner.opening:
-                run = self._open()
-            self._fly(run)
+                # Whoever waits here for long may have gone meanwhile.
+                run = None if self.why is not None or (self._lost and not self.welcomed) else self._open()
+            if run is not None:
+                self._fly(run)
         except WireError as refusal:
             error = refusal
         except Exception as fault:
@@ -263,11 +266,11 @@ class Session:
             peer.in_ns = time.monotonic_ns()
         self.welcome()
         terms = self.terms
-        if terms is not None and self.peer is not None:
+        if terms is not None and peer is not None:
             what = f"agent {terms.named}" if terms.named else f"{len(terms.agent.tools.schemas)} tools of its own"
             pace = "client-paced" if terms.hello.pacing == "client" else f"{terms.config.hz:g} Hz"
             again = ", resumed" if self.runs > 1 else ""
-            self._owner.say(f"{self.id}: {self.peer.name}, {what}, model {Path(terms.model).name}, {pace}{again}")
+            self._owner.say(f"{self.id}: {peer.name}, {what}, model {Path(terms.model).name}, {pace}{again}")
 
     def _trouble(self, cause: str, error: str, seq: int | None) -> None:
         peer, loop, asked = self.peer, self.loop, self._instruction

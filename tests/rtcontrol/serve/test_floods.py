@@ -1,0 +1,123 @@
+"""Clients that open and leave sessions as fast as they can, and what is left of them."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+from wire_peer import WirePeer, until
+
+from rtcontrol.bridges.wire import PROTOCOL, encode_msgpack
+from rtcontrol.bridges.wire.messages import Bye, ErrorMessage, Hello, Observe, Ping, Pong, Program
+from rtcontrol.serve.session import Session
+
+
+def greet(peer: WirePeer) -> None:
+    peer.send(Hello(protocol=list(PROTOCOL), client=Program(name="flood"), t_client_ns=1, agent="lander"))
+
+
+def test_hello_and_bye_in_turns_start_no_threads_without_bound(bench: Any) -> None:
+    made = bench()
+    flood, honest = made.peer(), made.peer()
+    before = threading.active_count()
+    most = before
+    for _ in range(500):
+        greet(flood)
+        flood.send(Bye())
+        most = max(most, threading.active_count())
+    flood.send(Ping(id=1, t_ns=1))
+    flood.expect(Pong)
+    most = max(most, threading.active_count())
+    assert most - before < 40
+    assert made.lobby.health()["refused"]["rate"] >= 400
+    assert made.lobby.health()["sessions_total"] < 60
+    honest.enter()
+    refusal = next(m for m in flood.inbox if isinstance(m, ErrorMessage) and m.code == "rate")
+    assert refusal.retryable and not refusal.fatal
+
+
+def test_many_connections_that_leave_at_once_leave_no_threads(bench: Any) -> None:
+    made = bench(max_sessions=8)
+    # Nobody is opened meanwhile: those that end wait for their turn to do so.
+    for _ in range(2):
+        made.lobby.opening.acquire()
+    peers = [made.peer() for _ in range(60)]
+    for peer in peers:
+        greet(peer)
+        peer.send(Bye())
+        peer.send(Ping(id=1, t_ns=1))
+        peer.expect(Pong)
+    sessions = [t for t in threading.enumerate() if t.name.startswith("session-")]
+    assert len(sessions) <= 8 + 16
+    assert any(isinstance(m, ErrorMessage) and m.code == "busy" and m.retryable for m in peers[-1].inbox)
+    for _ in range(2):
+        made.lobby.opening.release()
+    until(lambda: sum(made.lobby.health()["sessions"].values()) == 0)
+    # Nothing was opened for them.
+    assert not list(made.out.glob("session-*"))
+    made.peer().enter()
+
+
+def test_thread_that_cannot_be_started_costs_only_its_hello(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = bench()
+
+    def no_thread(self: Session) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Session, "start", no_thread)
+        peer = made.peer()
+        peer.hello()
+        error = peer.refused()
+    assert error.code == "busy" and error.retryable and error.fatal
+    assert made.lobby.health()["sessions"] == {"opening": 0, "live": 0, "parked": 0}
+    peer.enter()
+
+
+def test_message_in_hand_does_not_revive_a_dropped_connection(bench: Any) -> None:
+    made = bench()
+    peer = made.peer()
+    peer.enter(pacing="client")
+    (connection,) = made.lobby.connections()
+    message = Observe(session=peer.token, seq=9, epoch=0, t_ns=1, text="x")
+    made.lobby.drop(connection)
+    assert not made.lobby.admit(connection)
+    made.lobby.receive(connection, message)
+    assert made.lobby.connections() == []
+
+
+def test_fault_of_one_look_does_not_end_the_keeper(bench: Any) -> None:
+    made = bench(heartbeat_s=0.1)
+    peer = made.peer()
+    peer.enter(pacing="client")
+    keep, failed = made.lobby.keep, threading.Event()
+
+    def broken() -> None:
+        failed.set()
+        raise LookupError("a fault")
+
+    made.lobby.keep = broken
+    assert failed.wait(5)
+    made.lobby.keep = keep
+    # Nothing is read, so no ping is answered: only the keeper finds out.
+    until(lambda: made.lobby.health()["sessions"]["parked"] == 1)
+
+
+def test_refusal_does_not_repeat_a_long_name(bench: Any) -> None:
+    peer = bench().peer()
+    tool = {"name": "f" * 60_000, "description": "x", "parameters": {"type": "object", "properties": {}}}
+    peer.hello(tools=[tool, tool], instruction="x")
+    error = peer.refused()
+    assert len(error.message) <= 600 and len(error.remedy) <= 600
+    assert len(encode_msgpack(error)[0]) < 2000
+
+
+def test_health_tells_of_the_decoder_and_of_clients_errors(bench: Any) -> None:
+    made = bench(model=None)
+    peer = made.peer()
+    peer.send(ErrorMessage(code="internal", message="none"))
+    until(lambda: made.lobby.health()["errors_from_clients"] == 1)
+    assert made.lobby.health()["decoder"] is True
+    made.lobby.pool._models.close()
+    assert made.lobby.health()["decoder"] is False
