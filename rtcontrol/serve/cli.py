@@ -79,19 +79,26 @@ def serve(
         typer.Option(help="Kill and restart the server above it; means --supervise.", show_default=False, min=1.0),
     ] = None,
 ) -> None:
+    if http is None:
+        given = {"--allow-origin": allow_origin, "--token-file": token_file, "--static": static}
+        if idle := [name for name, value in given.items() if value]:
+            raise UserError(f"{idle[0]} is for --http, which is not given.", "Add --http 127.0.0.1:8080.")
+    made = Path("runs") / f"serve-{datetime.now(UTC):%Y%m%dT%H%M%S}"
     if supervise or memory_limit_mb is not None:
         from rtcontrol.serve.supervise import command_line
 
-        # This process becomes the small parent: what is imported here would stay in its memory.
-        command = command_line(sys.argv[1:], memory_limit_mb)
+        # This process becomes the small parent: what is imported here would stay in its memory. The folder is chosen
+        # once, for all restarts.
+        command = command_line(sys.argv[1:], memory_limit_mb, [] if out else ["--out", str(made)])
         os.execv(command[0], command)
 
     from rtcontrol.serve.options import ServeOptions
     from rtcontrol.serve.server import Server
     from rtcontrol.serve.signals import until_signal
+    from rtcontrol.serve.speaker import Speaker, SpokenLog
 
     options = ServeOptions(
-        out=out or Path("runs") / f"serve-{datetime.now(UTC):%Y%m%dT%H%M%S}",
+        out=out or made,
         agent=agent,
         model=model,
         engine=engine,
@@ -104,15 +111,16 @@ def serve(
     )
     endpoints = bind or ["tcp://127.0.0.1:5555"]
     gateway = None if http is None else _gateway(http, allow_origin or [], token_file, static, options)
-    with until_signal() as ended:
-        with Server(options, endpoints, keys=keys, http=gateway, say=_say, stopped=ended.called) as server:
+    with until_signal() as ended, Speaker(1) as out_loud, Speaker(2) as errors, SpokenLog(errors):
+        say = out_loud.say
+        with Server(options, endpoints, keys=keys, http=gateway, say=say, stopped=ended.called) as server:
             for endpoint in server.endpoints:
-                _say(f"listening on {endpoint}")
+                say(f"listening on {endpoint}")
             if server.gateway is not None:
-                _say(f"listening on {server.gateway.url}")
+                say(f"listening on {server.gateway.url}")
             ended.wait()
-            _say(f"{ended.name}: ending {len(server.lobby.sessions())} sessions")
-        _say(f"records and reports: {options.out}")
+            say(f"{ended.name}: ending {len(server.lobby.sessions())} sessions")
+        say(f"records and reports: {options.out}")
     raise typer.Exit(ended.status)
 
 
@@ -123,7 +131,3 @@ def _gateway(http: str, origins: list[str], token_file: Path | None, static: Pat
         raise UserError(f"--http needs the gateway ({error}).", 'Install "rtcontrol[gateway]".') from error
     model = options.model or options.own_tools_model
     return GatewayOptions.parse(http, origins, token_file, static, model, options.engine)
-
-
-def _say(line: str) -> None:
-    print(line, flush=True)

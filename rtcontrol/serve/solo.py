@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +26,7 @@ from rtcontrol.serve.peer import Peer
 from rtcontrol.serve.router import Router
 from rtcontrol.serve.session import BYE, Owner, Session, arrivals
 from rtcontrol.serve.signals import until_signal
+from rtcontrol.serve.speaker import Speaker
 
 BOUND = "tcp://127.0.0.1:5555"
 
@@ -88,14 +88,15 @@ def fly_remote(
     def make(number: int, peer: Peer, hello: Hello, lobby: Lobby) -> Session:
         return SoloSession(number, peer, hello, lobby, arrived)
 
-    lobby = Lobby(options, InlinePool(), PauseWatch(config.period_ns), _say, make)
     with ExitStack() as stack:
+        say = stack.enter_context(Speaker(2)).say
+        lobby = Lobby(options, InlinePool(), PauseWatch(config.period_ns), say, make)
         router = Router(lobby, [connect or bind or BOUND], keys, connect=connect is not None)
         stack.callback(router.close)
         ended = stack.enter_context(until_signal())
         router.start()
         stack.enter_context(Keeper(lobby, router))
-        _say(f"waiting for a client {'at' if connect else 'on'} {router.endpoints[0]}")
+        say(f"waiting for a client {'at' if connect else 'on'} {router.endpoints[0]}")
         while not ended.called():
             with suppress(Empty):
                 session = arrived.get(timeout=0.1)
@@ -143,7 +144,3 @@ def _terms(hello: Hello, config: RunConfig, options: ServeOptions) -> Terms:
         first_observation_s=terms.config.first_observation_s,
     )
     return replace(terms, config=agreed, ttl_ms=ttl_of(agreed) if hello.ttl_ms is None else hello.ttl_ms)
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)

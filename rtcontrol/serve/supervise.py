@@ -127,8 +127,8 @@ def _end_with_parent() -> None:
         ctypes.CDLL(None).prctl(1, signal.SIGTERM)
 
 
-def command_line(arguments: Sequence[str], limit_mb: float | None) -> list[str]:
-    """How to run `rtcontrol ARGUMENTS` under supervision: a command for `os.execv`."""
+def command_line(arguments: Sequence[str], limit_mb: float | None, more: Sequence[str] = ()) -> list[str]:
+    """How to run `rtcontrol ARGUMENTS MORE` under supervision: a command for `os.execv`."""
     kept: list[str] = []
     rest = iter(arguments)
     for argument in rest:
@@ -137,7 +137,7 @@ def command_line(arguments: Sequence[str], limit_mb: float | None) -> list[str]:
         elif argument != "--supervise" and not argument.startswith("--memory-limit-mb="):
             kept.append(argument)
     limit = [] if limit_mb is None else ["--memory-limit-mb", f"{limit_mb:g}"]
-    return [sys.executable, "-m", __spec__.name, *limit, "--", sys.executable, "-m", "rtcontrol", *kept]
+    return [sys.executable, "-m", __spec__.name, *limit, "--", sys.executable, "-m", "rtcontrol", *kept, *more]
 
 
 def main() -> int:

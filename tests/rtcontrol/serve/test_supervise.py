@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from rtcontrol.serve.supervise import command_line, resident_mb
@@ -144,6 +145,30 @@ def test_supervision_is_not_asked_for_again_in_the_child() -> None:
     assert command[6:] == [sys.executable, "-m", "rtcontrol", "serve", "--hz", "8", "--seed", "1"]
 
 
+def test_folder_is_chosen_once_for_all_restarts(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "rtcontrol", "serve", "--supervise", "--model", "random"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    server = subprocess.Popen(
+        [*command, "--bind", "tcp://127.0.0.1:*"], cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True
+    )
+    assert server.stdout is not None
+    try:
+        assert server.stdout.readline().startswith("listening on ")
+        (child,) = psutil.Process(server.pid).children()
+        child_line = child.cmdline()
+        child.kill()
+        # In another second than the first: a folder named after the time would be another one.
+        assert server.stdout.readline().startswith("listening on ")
+        server.send_signal(signal.SIGTERM)
+        rest = server.communicate(timeout=30)[0]
+    finally:
+        server.kill()
+        server.communicate()
+    folder = next(line.split()[-1] for line in rest.splitlines() if line.startswith("records and reports: "))
+    # The process that was killed wrote nothing: it is the time of the start that names the folder.
+    assert "--out" in child_line and child_line[child_line.index("--out") + 1] == folder
+
+
 def test_supervisor_imports_nothing_heavy() -> None:
     code = (
         "import sys, rtcontrol.serve.supervise\n"
@@ -152,3 +177,13 @@ def test_supervisor_imports_nothing_heavy() -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("option", ["--allow-origin", "--token-file", "--static"])
+def test_option_of_the_gateway_without_http_is_a_mistake(option: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "rtcontrol", "serve", "--model", "random", option, str(tmp_path)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=60, env={**os.environ, "PYTHONPATH": str(ROOT)}
+    )
+    assert done.returncode == 2
+    assert option in done.stderr and "--http" in done.stderr

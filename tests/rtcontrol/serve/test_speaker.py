@@ -1,0 +1,122 @@
+"""What the server says must not depend on anybody reading it."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from wire_peer import WirePeer, until
+
+from rtcontrol.bridges.wire.messages import Bye
+from rtcontrol.serve.speaker import MAX_WAITING, Speaker, SpokenLog
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture
+def full() -> Iterator[tuple[int, int]]:
+    """A pipe that takes no more: the file descriptors of its two ends."""
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    try:
+        while True:
+            os.write(writing, b"x" * 4096)
+    except BlockingIOError:
+        os.set_blocking(writing, True)
+    yield reading, writing
+    for end in (reading, writing):
+        os.close(end)
+
+
+def read_lines(reading: int, last: str) -> list[str]:
+    text = b""
+    while last.encode() not in text:
+        text += os.read(reading, 65_536)
+    return text.decode().splitlines()
+
+
+def test_lines_come_in_order() -> None:
+    reading, writing = os.pipe()
+    with Speaker(writing) as speaker, SpokenLog(speaker):
+        for i in range(100):
+            speaker.say(f"line {i}")
+        logging.getLogger("rtcontrol.serve").warning("refused a key")
+    assert read_lines(reading, "refused a key\n") == [*(f"line {i}" for i in range(100)), "refused a key"]
+    os.close(reading)
+    os.close(writing)
+
+
+def test_reader_that_stops_loses_lines_and_is_told_how_many(full: tuple[int, int]) -> None:
+    reading, writing = full
+    with Speaker(writing) as speaker:
+        for i in range(MAX_WAITING + 500):
+            speaker.say(f"line {i}")
+        assert 498 <= speaker.dropped <= 500
+        reader: list[str] = []
+        thread = threading.Thread(target=lambda: reader.extend(read_lines(reading, "again\n")), daemon=True)
+        thread.start()
+        until(lambda: not speaker._waiting)
+        speaker.say("again")
+        thread.join(10)
+    assert any("lines were lost" in line for line in reader)
+    assert reader[-1] == "again"
+
+
+def test_reader_that_has_gone_ends_nothing() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with Speaker(writing) as speaker:
+        for _ in range(10):
+            speaker.say("line")
+        until(lambda: speaker.dropped > 0)
+    os.close(writing)
+
+
+def test_server_whose_output_nobody_reads_serves_and_ends_in_order(full: tuple[int, int], tmp_path: Path) -> None:
+    _, writing = full
+    assert fcntl.fcntl(writing, fcntl.F_GETFL) & os.O_NONBLOCK == 0
+    endpoint = f"ipc://{tmp_path}/s"
+    command = [sys.executable, "-m", "rtcontrol", "serve", "--bind", endpoint, "--model", "random"]
+    server = subprocess.Popen(
+        [*command, "--out", str(tmp_path / "out")],
+        stdout=writing,
+        stderr=writing,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    try:
+        with WirePeer(endpoint) as refused, WirePeer(endpoint) as peer:
+            for _ in range(10):
+                refused.hello(agent="nobody")
+                assert refused.refused(60).code in ("agent", "rate")
+            for _ in range(3):
+                peer.enter(pacing="client")
+                assert peer.ask().status == "fresh"
+                peer.send(Bye(session=peer.token))
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(30) == 143
+    finally:
+        if server.poll() is None:
+            server.kill()
+            server.wait()
+    assert len(list((tmp_path / "out").glob("session-*/report.json"))) == 3
+
+
+def test_refusals_are_said_within_a_rate(bench: Any) -> None:
+    made = bench()
+    for _ in range(12):
+        peer = made.peer()
+        for _ in range(10):
+            peer.hello(agent="nobody")
+            assert peer.refused().code == "agent"
+    said = [line for line in made.said if "refused" in line]
+    assert 20 <= len(said) <= 60
+    assert made.lobby.health()["refused"]["agent"] == 120
