@@ -57,9 +57,10 @@ class Queue:
         return good
 
     def over(self, standing: Standing) -> bool:
-        """Whether safe came into force instead of this call."""
+        """Whether safe came into force instead of this call. A reset does not count: the handler may have made it."""
         with self._link.lock:
-            return standing.status != "safe" and self._link.talk.rule.at(time.monotonic_ns()).status == "safe"
+            now = self._link.talk.rule.at(time.monotonic_ns())
+            return standing.status != "safe" and now.status == "safe" and now.cause != "reset"
 
     def done(self, standing: Standing, result: Any = None, error: str | None = None) -> None:
         """Acknowledge it."""

@@ -144,6 +144,22 @@ def test_coroutine_that_does_not_heed_its_cancellation_does_not_keep_safe_waitin
     fleet.end()
 
 
+def test_coroutine_that_resets_the_episode_goes_on_to_its_end(stand: Stand) -> None:
+    seen: list[str] = []
+
+    async def on_call(standing: Standing) -> None:
+        if standing.status == "fresh":
+            fleet.client.reset()
+            seen.append("reset")
+            await asyncio.sleep(0.2)
+            seen.append("end")
+
+    fleet = Fleet(stand, AsyncClient, on_call=on_call)
+    fleet.called(LONG_MS)
+    until(lambda: seen == ["reset", "end"], f"{seen}")
+    fleet.end()
+
+
 def test_coroutines_run_one_at_a_time_and_the_newest_call_follows(stand: Stand) -> None:
     seen: list[int | None] = []
     go = asyncio.Event()
