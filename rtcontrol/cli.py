@@ -106,7 +106,7 @@ def run(
     ] = None,
     goal: Annotated[
         str | None,
-        typer.Option(help="What is judged, and told unless --instruct says else: land, left, right, 'hover at 0.7'."),
+        typer.Option(help="What is judged, and told unless --instruct says else: left, 'hover at 0.7', 'aim high'."),
     ] = None,
     agent: Annotated[
         str | None, typer.Option(help="Agent: a name (`rtcontrol agents`) or a .py file. (default: the environment's)")
@@ -180,7 +180,7 @@ def run(
     if bind is not None and connect is not None:
         raise UserError("--bind and --connect exclude each other.", "Give one of them.")
     if env == "remote" and goal is not None:
-        raise UserError("--goal is the lander's.", "Tell a client's agent what to do with --instruct.")
+        raise UserError("--goal is for bundled environments.", "Tell a client's agent what to do with --instruct.")
     try:
         if env == "remote":
             from rtcontrol.serve.solo import fly_remote
