@@ -35,7 +35,11 @@ namespace RtControl.Driver
                 answered = act.SeqObs;
                 return tools.Execute(act);
             });
-            while (!client.Connected) Thread.Sleep(10);
+            while (!client.Connected)
+            {
+                if (client.Ended != null) throw new InvalidOperationException(client.Ended);
+                Thread.Sleep(10);
+            }
             var tookMs = new List<double>();
             for (var i = 0; i < int.Parse(given["times"]); i++)
             {
