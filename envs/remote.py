@@ -6,71 +6,21 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import Any
 
 from rtcontrol.bridges.wire import Code, Message, WireError
 from rtcontrol.bridges.wire.messages import CallMessage, Executed, FunctionCall, Instruct, Observe, Reset, Timing
 from rtcontrol.envs.base import ClockKind, Emission, Episode, Observation
+from rtcontrol.envs.remote_parts import Look, RemoteTerms, Seen, Traffic, look_of
 from rtcontrol.models.call import Call
+
+__all__ = ["REMEMBERED", "Look", "RemoteEnvironment", "RemoteTerms", "Traffic"]
 
 # Calls that may still be acknowledged, and observations that may still be answered.
 REMEMBERED = 256
 # How long one wait for the client lasts, so that whoever waits looks now and then whether it shall stop.
 WAIT_S = 0.05
-
-
-class Look(dict[str, Any]):
-    """An observation's `data`; `text` where the client wrote itself what the model reads."""
-
-    text: str | None = None
-
-    @classmethod
-    def of(cls, data: Mapping[str, Any] | None, text: str | None) -> Look:
-        look = cls(data or {})
-        look.text = text
-        return look
-
-
-@dataclass(frozen=True, slots=True)
-class RemoteTerms:
-    """What was agreed with the client. `queue` bounds the observations that wait for their call (client-paced only);
-    `ttl_ms` 0 is no limit."""
-
-    session: str
-    tools: tuple[str, ...]
-    paced_by_client: bool = False
-    ttl_ms: float = 0.0
-    acknowledges: bool = False
-    queue: int = 64
-
-
-@dataclass(slots=True)
-class Traffic:
-    """What came and went, for the report."""
-
-    observations: int = 0
-    calls: dict[str, int] = field(default_factory=dict)
-    acknowledged: dict[str, int] = field(default_factory=dict)
-    resets: int = 0
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "observations": self.observations,
-            "calls": dict(self.calls),
-            "acknowledged": dict(self.acknowledged),
-            "resets": self.resets,
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    """An observation with the client's own numbers."""
-
-    observation: Observation
-    seq: int
-    t_ns: int
 
 
 class RemoteEnvironment:
@@ -99,10 +49,10 @@ class RemoteEnvironment:
         self._send, self._started, self._trouble = send, started, trouble
         self._seq = -1  # of the client's last observation
         self._count = 0  # of observations: what the loop sees as their seq
-        self._latest: _Seen | None = None
-        self._answering: _Seen | None = None
-        self._seen: dict[int, _Seen] = {}
-        self._queue: SimpleQueue[_Seen] = SimpleQueue()
+        self._latest: Seen | None = None
+        self._answering: Seen | None = None
+        self._seen: dict[int, Seen] = {}
+        self._queue: SimpleQueue[Seen] = SimpleQueue()
         self._waiting = False  # whether `_answering` was only looked at so far
         self._arrived = threading.Event()
         self._lock = threading.Lock()
@@ -121,7 +71,7 @@ class RemoteEnvironment:
     # -- the client's messages, on the transport's thread -------------------------------------------------------------
 
     def observe(self, message: Observe) -> None:
-        """Raises WireError (sequence, epoch, rate)."""
+        """Raises WireError (sequence, epoch, rate, invalid)."""
         now = time.monotonic_ns()
         if message.seq <= self._seq:
             raise WireError(
@@ -147,11 +97,11 @@ class RemoteEnvironment:
                 seq=message.seq,
                 retryable=True,
             )
+        data = look_of(message, self.terms)
         self._seq = message.seq
         self._count += 1
         self.traffic.observations += 1
-        data = Look.of(message.data, message.text)
-        seen = _Seen(Observation(self._count, message.epoch, now, data), message.seq, message.t_ns)
+        seen = Seen(Observation(self._count, message.epoch, now, data), message.seq, message.t_ns)
         if self.terms.paced_by_client:
             self._queue.put(seen)
         else:
@@ -192,6 +142,15 @@ class RemoteEnvironment:
         self._latest = None
         self._done.clear()
         self.epoch = message.epoch
+
+    def succeed(self) -> None:
+        """Another client takes the place of one that is gone: its numbers begin anew, in a new epoch."""
+        self._seq = -1
+        self._latest = None
+        while not self._queue.empty():
+            self._queue.get()
+        self._done.clear()
+        self.epoch += 1
 
     # -- the loop's side ----------------------------------------------------------------------------------------------
 

@@ -19,7 +19,9 @@ MAX_WAITING = 16
 
 
 class Instructions:
-    """`now` is in force; `put` may be called from any thread, the rest from the loop's. `t_s` gives the run's time."""
+    """`now` is in force, `proven` the last one that something was decided by; `put` may be called from any thread, the
+    rest from the loop's. `t_s` gives the run's time; `refused`, which the owner may set, is
+    told (text, error) of what gives way."""
 
     def __init__(
         self,
@@ -31,8 +33,8 @@ class Instructions:
     ) -> None:
         self.now = plain_text(first)
         self._env, self._recorder, self._notify, self._t_s = env, recorder, notify, t_s
-        # The last one that something was decided by.
-        self._proven = self.now
+        self.refused: Callable[[str, str], None] = lambda text, error: None
+        self.proven = self.now
         self._waiting: deque[str] = deque(maxlen=MAX_WAITING)
 
     def put(self, text: str) -> None:
@@ -52,13 +54,14 @@ class Instructions:
         if tick.instruction != self.now:
             return
         if reply.decision is not None:
-            self._proven = self.now
-        elif reply.mistake is not None and self.now != self._proven:
-            refused, self.now = self.now, self._proven
+            self.proven = self.now
+        elif reply.mistake is not None and self.now != self.proven:
+            refused, self.now = self.now, self.proven
             self._env.instruct(self.now)
             t_s = self._t_s(time.monotonic_ns())
             self._recorder.write({"instruction": self.now, "t_s": t_s, "refused": _echo(refused)})
             self._notify(f"instruction refused: {_echo(refused)} ({reply.mistake[0]}) It goes on by the one before.")
+            self.refused(refused, reply.error or reply.mistake[0])
 
 
 def _echo(text: str) -> str:

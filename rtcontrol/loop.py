@@ -72,7 +72,7 @@ class ControlLoop:
         )
         self.ledger = self.book.ledger
         told = config.instruction if config.instruction is not None else agent.instruction
-        self._instructions = Instructions(told, env, recorder, notify, self.book.t_s)
+        self.instructions = Instructions(told, env, recorder, notify, self.book.t_s)
         self._look = Look(agent, env)
         self._pending: dict[int, Tick] = {}
         self._late: dict[int, Tick] = {}
@@ -82,12 +82,12 @@ class ControlLoop:
 
     def instruct(self, text: str) -> None:
         """From the next release on, decide (and judge) by `text`."""
-        self._instructions.put(text)
+        self.instructions.put(text)
 
     @property
     def instruction(self) -> str:
         """What is decided by now."""
-        return self._instructions.now
+        return self.instructions.now
 
     def stop(self, why: str) -> None:
         """End the run soon, with the safe call and the report; the first reason stays."""
@@ -215,7 +215,7 @@ class ControlLoop:
         tick.incarnation = self.host.incarnation
         if len(self.host.events) != self.book.noted_events:
             self.book.note((), self.host.events)
-        self._instructions.change()
+        self.instructions.change()
         seen = self.env.latest()
         if seen is None:
             self.book.miss(tick, Cause.NO_OBSERVATION)
@@ -285,7 +285,7 @@ class ControlLoop:
             del self._late[k]  # cancelled before it was begun, or lost with its decoder
         tick = self._pending.pop(reply.tick, None)
         if (asked := tick or self._late.get(reply.tick)) is not None:
-            self._instructions.judge(asked, reply)
+            self.instructions.judge(asked, reply)
         if tick is None:
             self._on_late(self._late.pop(reply.tick, None), reply, now)
         elif now > tick.deadline_ns and self._clock.enforced:

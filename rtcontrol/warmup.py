@@ -3,6 +3,7 @@ the figures."""
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from typing import Any
 
 from rtcontrol.config import RunConfig
 from rtcontrol.envs.base import Environment, Observation
-from rtcontrol.hosts.base import DecisionRequest, Host
+from rtcontrol.hosts.base import DecisionRequest, Host, PlaceTrouble
 from rtcontrol.models.errors import UserError
 
 TIMEOUT_S = 120.0
@@ -30,6 +31,15 @@ class Warmup:
         warm = self.round_trip_ms[1:]
         return 1e3 * self.lanes / statistics.median(warm) if warm else 0.0
 
+    def warning(self, config: RunConfig) -> str | None:
+        """What to tell people where the rate asked for is above the one reached."""
+        if config.clock != "wall" or not 0 < self.max_hz < config.hz:
+            return None
+        return (
+            f"--hz {config.hz:g} is above what this machine reaches with this model: {self.max_hz:.1f} decisions a "
+            "second in warm-up. Expect misses; lower --hz, or use a smaller model."
+        )
+
     def to_dict(self) -> dict[str, Any]:
         times = self.round_trip_ms
         return {
@@ -43,7 +53,7 @@ class Warmup:
     def decide(self, host: Host, ask: Callable[[int], DecisionRequest], rounds: int) -> None:
         """`rounds` decisions on every lane at once; `ask` makes the request of a (negative) tick.
 
-        Raises UserError when the decider fails or does not answer.
+        Raises UserError when the decider fails, PlaceTrouble when it does not answer.
         """
         for _ in range(rounds):
             first = -1 - len(self.round_trip_ms) * self.lanes
@@ -63,7 +73,7 @@ class Warmup:
                             "Check the model, the agent's tools and the instruction (`rtcontrol models info MODEL`).",
                         )
                 elif time.monotonic_ns() - began > TIMEOUT_S * 1e9:
-                    raise UserError(
+                    raise PlaceTrouble(
                         f"The decider gave no answer in {TIMEOUT_S:g} s of warm-up.",
                         "Try `--host inprocess`, or a smaller model.",
                     )
@@ -81,11 +91,8 @@ def warm_up(
     warmup = Warmup(config.pipeline)
     if seen is not None:
         warmup.decide(host, lambda tick: ask(tick, seen), config.warmup)
-    if 0 < warmup.max_hz < config.hz and config.clock == "wall":
-        notify(
-            f"--hz {config.hz:g} is above what this machine reaches with this model: {warmup.max_hz:.1f} decisions a "
-            "second in warm-up. Expect misses; lower --hz, or use a smaller model."
-        )
+    if warning := warmup.warning(config):
+        notify(warning)
     return warmup
 
 
@@ -98,6 +105,6 @@ def first_look(
     pause = getattr(env, "await_first", lambda: time.sleep(0.002))
     while (first := env.latest()) is None and time.monotonic() < give_up and not stopped():
         pause()
-    if first is None:
+    if first is None and math.isfinite(config.first_observation_s):
         notify(f"no observation within {config.first_observation_s:g} s: starting without one")
     return first

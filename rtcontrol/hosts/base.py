@@ -7,6 +7,16 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from rtcontrol.models.call import Decision
+from rtcontrol.models.errors import UserError
+
+
+class PlaceTrouble(UserError):
+    """The place of decision cannot serve now: nothing is wrong with what was asked of it, and it may work later.
+    `full`: as many sessions are open as may be."""
+
+    def __init__(self, what: str, remedy: str, full: bool = False) -> None:
+        super().__init__(what, remedy)
+        self.full = full
 
 
 @dataclass(frozen=True, slots=True)

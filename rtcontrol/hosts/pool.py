@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from rtcontrol.hosts.base import Decider, DeciderSource, DecisionReply, DecisionRequest, Host, HostEvent
+from rtcontrol.hosts.base import Decider, DeciderSource, DecisionReply, DecisionRequest, Host, HostEvent, PlaceTrouble
 from rtcontrol.hosts.inprocess import answer, describe
 from rtcontrol.models.errors import UserError
 
@@ -35,7 +35,7 @@ class DecoderPool(Protocol):
 
         Blocks until the decider is ready; any thread may call it. The host's `start` only tells the decider's info;
         `submit`, `wait`, `alive`, `cancel` and `close` are for one thread; `close` frees the decider. Raises UserError
-        from the build, and when as many sessions are open as may be.
+        from the build, and PlaceTrouble where the place is at fault: full, closed, or away for too long.
         """
 
     def alive(self) -> bool:
@@ -63,12 +63,13 @@ class Places:
         self._lock = threading.Lock()
 
     def take(self) -> None:
-        """UserError when all are taken."""
+        """PlaceTrouble when all are taken."""
         with self._lock:
             if self.taken >= self.limit:
-                raise UserError(
+                raise PlaceTrouble(
                     f"The decoder has {self.limit} open sessions, as many as it may.",
                     "Close one, or try again later.",
+                    full=True,
                 )
             self.taken += 1
 

@@ -7,10 +7,9 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from rtcontrol.hosts.base import Decider, DeciderSource, DecisionReply, DecisionRequest, Host, HostEvent
+from rtcontrol.hosts.base import Decider, DeciderSource, DecisionReply, DecisionRequest, Host, HostEvent, PlaceTrouble
 from rtcontrol.hosts.inprocess import answer, describe
 from rtcontrol.hosts.pool import LIMIT, Places, Rota, build
-from rtcontrol.models.errors import UserError
 
 
 class InProcessPool:
@@ -38,7 +37,7 @@ class InProcessPool:
         try:
             with self._building:
                 if self._closed:
-                    raise UserError("The decoder is closed.", "Start it again.")
+                    raise PlaceTrouble("The decoder is closed.", "Start it again.")
                 return SessionHost(self, build(source))
         except BaseException:
             self._places.free()

@@ -13,7 +13,7 @@ from typing import Any
 
 import zmq
 
-from rtcontrol.hosts.base import DeciderSource, Host
+from rtcontrol.hosts.base import DeciderSource, Host, PlaceTrouble
 from rtcontrol.hosts.pool import LIMIT, Places
 from rtcontrol.hosts.pool_actor import BUILDERS, PoolActor
 from rtcontrol.hosts.ray_link import Link, LinkedHost
@@ -70,7 +70,7 @@ class RayPool:
         except BaseException as error:
             self._places.free()
             if isinstance(error, Stopped):
-                raise UserError("The decoder is closed.", "Start it again.") from None
+                raise PlaceTrouble("The decoder is closed.", "Start it again.") from None
             raise
 
     def alive(self) -> bool:
@@ -120,7 +120,7 @@ class RayPool:
         except UserError:
             self._free(host.key)
             raise
-        raise UserError(
+        raise PlaceTrouble(
             f"The decoder's process was lost {ATTEMPTS} times while it made the decider of {session}.",
             "It may need more memory than there is (see `rtcontrol doctor`); choose a smaller model.",
         )
@@ -131,7 +131,7 @@ class RayPool:
             if self._closed:
                 raise Stopped
             if self._answer is None:
-                raise UserError(f"The decoder's process did not come back within {START_TIMEOUT_S:g} s.", REMEDY)
+                raise PlaceTrouble(f"The decoder's process did not come back within {START_TIMEOUT_S:g} s.", REMEDY)
             return self._answer
 
     def _build(self, host: PooledHost) -> Any:

@@ -16,6 +16,7 @@ from typing import Any
 
 import zmq
 
+from rtcontrol.hosts.base import PlaceTrouble
 from rtcontrol.hosts.ray_actor import PING
 from rtcontrol.hosts.ray_link import dealer
 from rtcontrol.hosts.ray_start import POLL_S, REMEDY, RaySession, Stopped, source_root
@@ -74,7 +75,7 @@ class RayProcess:
             answer = self.ask(self.actor.start.remote(), stopped)
         except ray.exceptions.RayError as error:
             reason = str(error).strip().splitlines()[0].rstrip(".")
-            raise UserError(f"Ray cannot run the decoder's process: {reason}.", REMEDY) from error
+            raise PlaceTrouble(f"Ray cannot run the decoder's process: {reason}.", REMEDY) from error
         if self._session.ours:
             self._reaper = Reaper([p for p in descendants(os.getpid()) if p not in before], self.directory)
         return answer
@@ -90,7 +91,7 @@ class RayProcess:
             if stopped():
                 raise Stopped
             if time.monotonic() > give_up:
-                raise UserError(f"The decider was not built within {START_TIMEOUT_S:g} s.", REMEDY)
+                raise PlaceTrouble(f"The decider was not built within {START_TIMEOUT_S:g} s.", REMEDY)
         try:
             answer: dict[str, Any] = ray.get(asked)
         except ray.exceptions.RayTaskError as error:

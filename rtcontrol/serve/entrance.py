@@ -23,6 +23,8 @@ class Entrance:
             self._again(session, hello)
         elif hello.resume is not None:
             self._resume(peer, hello, hello.resume)
+        elif (session := self._rooms.vacant(hello, peer.connection.key)) is not None:
+            session.succeed(peer, hello)
         else:
             self._open(peer, hello)
             return True

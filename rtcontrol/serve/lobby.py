@@ -211,10 +211,11 @@ class Lobby:
         peer.tell(error)
 
     def ended(self, session: Session, error: WireError | None) -> None:
-        """The session's thread is done: park it, or let it go."""
+        """The session's thread is done: start it again, park it, or let it go."""
         with self._lock:
-            resumable = error is None and session.why is None and session.welcomed and not self._closing
-            if resumable and (waiting := session.peer) is not None:
+            passing = error is None or (error.retryable and not error.fatal)
+            kept = passing and session.why is None and session.welcomed and not self._closing
+            if kept and error is None and (waiting := session.peer) is not None:
                 session.state = "opening"
                 try:
                     session.start()
@@ -222,19 +223,21 @@ class Lobby:
                     waiting.session = session.peer = None
                 else:
                     return
-            if resumable:
-                self._rooms.park(session, time.monotonic())
-                self.say(f"{session.id}: client lost; kept for {self.options.session_grace_s:g} s")
-                return
-            self._rooms.forget(session)
             peer, session.peer = session.peer, None
             if peer is not None:
                 peer.session = None
+            if kept:
+                self._rooms.park(session, time.monotonic())
+            else:
+                self._rooms.forget(session)
+        if kept:
+            why = "client lost" if error is None else error.message[:200]
+            self.say(f"{session.id}: {why}; kept for {self.options.session_grace_s:g} s")
         if error is not None:
-            session.refused[error.code.value] += peer is None
+            session.refused[error.code.value] += 1
             if peer is not None:
                 self.refused(peer, error)
-        else:
+        elif not kept:
             if peer is not None and session.why != BYE:
                 peer.send(Bye(session=session.token, reason=session.why or LOST))
             if session.welcomed:

@@ -4,62 +4,27 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from rtcontrol import assemble
 from rtcontrol.agents import Agent, InvalidCall, Tools, remote_tool
 from rtcontrol.agents.agent import Fallback
 from rtcontrol.bridges.wire import Code, WireError
-from rtcontrol.bridges.wire.messages import PROTOCOL, FunctionCall, Hello
+from rtcontrol.bridges.wire.messages import PROTOCOL, Hello
 from rtcontrol.config import RunConfig
-from rtcontrol.envs.remote import RemoteTerms
 from rtcontrol.hosts.base import DeciderSource
 from rtcontrol.hosts.deciders import PLAIN, ExpertSource
 from rtcontrol.models.call import Call
 from rtcontrol.models.checkpoint import zoo
 from rtcontrol.models.errors import UserError
 from rtcontrol.serve.options import ServeOptions
+from rtcontrol.serve.terms import Terms, ttl_of
 
-EXECUTED = "executed"
-CAPABILITIES = [EXECUTED]
 HISTORY = 6
-
-
-@dataclass(frozen=True)
-class Terms:
-    """What is in force in a session, whatever becomes of its connections."""
-
-    hello: Hello
-    agent: Agent
-    named: str | None
-    model: str
-    source: DeciderSource
-    config: RunConfig
-    ttl_ms: float
-    trained_on_tools: bool
-    warnings: tuple[str, ...]
-
-    def remote(self, session: str, queue: int) -> RemoteTerms:
-        return RemoteTerms(
-            session=session,
-            tools=tuple(tool.name for tool in self.agent.tools),
-            paced_by_client=self.hello.pacing == "client",
-            ttl_ms=self.ttl_ms,
-            acknowledges=EXECUTED in self.hello.capabilities,
-            queue=queue,
-        )
-
-    @property
-    def hold_ms(self) -> float:
-        held = self.config.hold_ms
-        return self.agent.fallback.hold_ms if held is None else held
-
-
-def ttl_of(config: RunConfig) -> float:
-    """How long a call is good for by default, in milliseconds since its observation's capture."""
-    return max(500.0, (2.5 * config.period_ns + config.deadline_ns) / 1e6)
 
 
 def check_version(hello: Hello) -> None:
@@ -87,7 +52,9 @@ def negotiate(hello: Hello, options: ServeOptions, out: Path) -> Terms:
         warnings.append(f"The model {Path(model).name} was not trained on these tools: expect legal calls, no skill.")
     ttl_ms = ttl_of(config) if hello.ttl_ms is None else hello.ttl_ms
     source = _source(config, chosen, model)
-    return Terms(hello, chosen, named, model, source, config, ttl_ms, trained, tuple(warnings))
+    terms = Terms(hello, chosen, named, model, source, config, ttl_ms, trained, tuple(warnings))
+    terms.check_welcome(options)
+    return terms
 
 
 def _agent(hello: Hello, options: ServeOptions) -> tuple[Agent, str | None]:
@@ -239,8 +206,8 @@ def _reader(observe: Callable[[Mapping[str, Any]], str]) -> Callable[[Mapping[st
 
 
 def render(data: Mapping[str, Any]) -> str:
-    """`key value` pairs in the order given: `x 0.25 on true at 1 2`."""
-    return " ".join(f"{key} {_plain(value)}" for key, value in data.items())
+    """`key value` pairs in the order given: `x 0.25 on true at 1 2`. Arrays are left out: they are for agents."""
+    return " ".join(f"{key} {_plain(value)}" for key, value in data.items() if not isinstance(value, np.ndarray))
 
 
 def _plain(value: Any) -> str:
@@ -253,11 +220,6 @@ def _plain(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
     return "none" if value is None else str(value)
-
-
-def told(call: Call | None) -> FunctionCall | None:
-    """A call as the wire tells it."""
-    return None if call is None else FunctionCall(name=call.name, arguments=dict(call.arguments))
 
 
 def _refused(code: Code, what: str, remedy: str, field: str | None = None) -> WireError:

@@ -6,10 +6,11 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from rtcontrol.hosts.base import DeciderSource, Host
+from rtcontrol.hosts.base import DeciderSource, Host, PlaceTrouble
 from rtcontrol.hosts.deciders import PLAIN, STSource
 from rtcontrol.hosts.pool import DecoderPool, InlinePool
 from rtcontrol.hosts.pool_inprocess import InProcessPool
+from rtcontrol.models.errors import UserError
 from rtcontrol.serve.options import ServeOptions
 
 # Beside the sessions: those that are just ending, and the gateway's sets of tools.
@@ -45,7 +46,10 @@ class Pools:
     def open(self, session: str, source: DeciderSource) -> Host:
         if not isinstance(source, STSource):
             return self._inline.open(session, source)
-        self._start()
+        try:
+            self._start()
+        except UserError as error:
+            raise PlaceTrouble(error.what, error.remedy) from error
         return self._models.open(session, source)
 
     def alive(self) -> bool:

@@ -7,6 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 from rtcontrol.bridges.wire import Code, WireError
+from rtcontrol.bridges.wire.messages import Hello
 from rtcontrol.serve.session import Session
 
 # Beside the sessions: those that are just ending.
@@ -53,6 +54,11 @@ class Rooms:
                 retryable=True,
             )
         return session
+
+    def vacant(self, hello: Hello, key: str | None) -> Session | None:
+        """A session that goes on without a client, and lets this one take its place."""
+        found = (s for s in self._sessions.values() if s.peer is None and s.why is None and s.key == key)
+        return next((s for s in found if s.may_succeed(hello)), None)
 
     def check_room(self, besides: Session | None = None) -> None:
         """Raises WireError (busy) when all places are taken, or too many sessions are just ending."""

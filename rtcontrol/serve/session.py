@@ -2,33 +2,33 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import secrets
 import threading
 import time
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from rtcontrol import report
-from rtcontrol.bridges.wire import PROTOCOL, Code, Message, WireError
-from rtcontrol.bridges.wire.messages import Bye, Hello, Program, Welcome
+from rtcontrol.bridges.wire import Code, Message, WireError
+from rtcontrol.bridges.wire.messages import Bye, CallMessage, Hello
 from rtcontrol.clock import ArrivalClock, WallClock
+from rtcontrol.config import plain_text
 from rtcontrol.envs.base import Observation
 from rtcontrol.envs.remote import Look, RemoteEnvironment
-from rtcontrol.hosts.base import Host
+from rtcontrol.hosts.base import Host, PlaceTrouble
 from rtcontrol.hosts.pool import DecoderPool
 from rtcontrol.loop import ControlLoop
-from rtcontrol.machine import version
 from rtcontrol.models.errors import UserError
 from rtcontrol.pause import PauseWatch
 from rtcontrol.record import Recorder, run_header
 from rtcontrol.serve.bucket import TokenBucket
-from rtcontrol.serve.negotiate import CAPABILITIES, Terms, negotiate, told
+from rtcontrol.serve.negotiate import negotiate
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.peer import Peer
+from rtcontrol.serve.tell import Run, figures, write_report
+from rtcontrol.serve.terms import Terms
 
 log = logging.getLogger("rtcontrol.serve")
 
@@ -59,15 +59,6 @@ class _Leave:
     def collect(self, slack_ns: int) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """One life of the loop."""
-
-    loop: ControlLoop
-    recorder: Recorder
-    record: Path
-
-
 class Session:
     """`state`: opening until the welcome, live while the loop runs, parked while the client is away, over.
 
@@ -92,7 +83,10 @@ class Session:
         self.thread: threading.Thread | None = None
         self._owner = owner
         self._lost = False
-        self._instruction: str | None = None
+        self._instruction: str | None = None  # the newest asked for that was not refused
+        self._proven: str | None = None  # the one that the run before ended with
+        self._refusal: str | None = None  # why an instruction was refused, until its client is told
+        self._said: str | None = None  # the same, until its tick's trouble is to be told
         self._lines = TokenBucket(1.0, 5.0)
 
     # -- from the lobby -----------------------------------------------------------------------------------------------
@@ -111,8 +105,21 @@ class Session:
         if self.loop is not None:
             self.loop.stop(why)
 
+    def may_succeed(self, hello: Hello) -> bool:
+        """Whether a client that knows no token may take the place of one that is gone."""
+        return False
+
+    def succeed(self, peer: Peer, hello: Hello) -> None:
+        """It does: for it the session is a new one, in a new epoch."""
+        self.peer, self.hello, peer.session = peer, hello, self
+        if self.env is not None:
+            self.env.succeed()
+        if self.state == "live":
+            peer.in_ns = time.monotonic_ns()
+            self.welcome()
+
     def instruct(self, text: str) -> None:
-        self._instruction = text
+        self._instruction = text = plain_text(text)
         if self.loop is not None:
             self.loop.instruct(text)
 
@@ -121,35 +128,16 @@ class Session:
         terms, env, loop, peer = self.terms, self.env, self.loop, self.peer
         if terms is None or env is None or loop is None or peer is None:
             return
-        options, config = self._owner.options, terms.config
+        slow = loop.warmup.warning(terms.config)
         peer.send(
-            Welcome(
-                protocol=list(PROTOCOL),
-                server=Program(name="rtcontrol", version=version("rtcontrol") or "", language="python"),
-                session=self.token,
+            terms.welcome(
+                self._owner.options,
+                self.token,
+                loop.instruction,
                 resumed=self.runs > 1 or self.hello.resume is not None,
                 epoch=env.epoch,
                 t_client_ns=self.hello.t_client_ns,
-                t_server_ns=time.monotonic_ns(),
-                capabilities=CAPABILITIES,
-                agent=terms.named,
-                tools=terms.agent.tools.openai(),
-                instruction=loop.instruction,
-                model=Path(terms.model).name,
-                model_trained_on_tools=terms.trained_on_tools,
-                safe_call=told(terms.agent.fallback.safe_call),
-                pacing=terms.hello.pacing,
-                hz=config.hz,
-                period_ms=config.period_ns / 1e6,
-                deadline_ms=config.deadline_ns / 1e6,
-                ttl_ms=terms.ttl_ms,
-                max_age_ms=config.max_age_ns / 1e6,
-                on_miss="safe" if config.on_miss == "safe" else "hold",
-                hold_ms=terms.hold_ms,
-                heartbeat_ms=options.heartbeat_s * 1e3,
-                session_grace_s=options.session_grace_s,
-                limits=options.limits.to_dict(),
-                warnings=list(terms.warnings),
+                more=() if slow is None else (slow,),
             )
         )
 
@@ -157,28 +145,22 @@ class Session:
         self.send(Bye(session=self.token, reason=why))
 
     def send(self, message: Message) -> None:
-        if (peer := self.peer) is not None:
-            peer.send(message)
+        if (peer := self.peer) is None:
+            return
+        peer.send(message)
+        if self._refusal is not None and isinstance(message, CallMessage):
+            # After its tick's call: a client that waits for one must not take it for the refusal of the observation.
+            what, self._refusal = f"The instruction was refused: {self._refusal}", None
+            self._owner.refused(peer, WireError(Code.INSTRUCTION, what, field="instruction", seq=message.seq_obs))
+
+    def attach(self, loop: ControlLoop) -> None:
+        """This loop will run."""
+        loop.instructions.refused = self._refuse
+        self.loop = loop
 
     def figures(self) -> dict[str, Any]:
         """What there is to see of it from outside; no secret."""
-        shown: dict[str, Any] = {"id": self.id, "state": self.state, "client": self.hello.client.name}
-        peer = self.peer
-        shown |= {"peer": None if peer is None else peer.name, "refused": dict(self.refused)}
-        if (terms := self.terms) is not None:
-            shown |= {"agent": terms.named, "model": Path(terms.model).name, "pacing": terms.hello.pacing}
-            shown |= {"hz": terms.config.hz}
-        if (loop := self.loop) is not None:
-            ledger = loop.ledger
-            shown |= {
-                name: getattr(ledger, name) for name in ("releases", "ticks", "on_time", "misses", "null", "held")
-            }
-            shown |= {"skipped_releases": ledger.skipped_releases, "miss_rate": ledger.miss_rate}
-            shown |= {"misses_by_cause": dict(ledger.misses_by_cause)}
-            shown["latency_ms"] = report.percentiles(tuple(loop.book.recent_ms))
-        if self.env is not None:
-            shown |= self.env.traffic.to_dict()
-        return shown
+        return figures(self)
 
     # -- on the session's own thread ----------------------------------------------------------------------------------
 
@@ -199,7 +181,7 @@ class Session:
         finally:
             self._owner.ended(self, error)
 
-    def _open(self) -> _Run:
+    def _open(self) -> Run:
         owner = self._owner
         self.runs += 1
         out = owner.options.out / self.id
@@ -229,10 +211,10 @@ class Session:
             watch=owner.watch,
             collector=_Leave(),
         )
-        self.loop = loop
+        self.attach(loop)
         if self._lost:
             loop.stop(LOST)
-        return _Run(loop, recorder, record)
+        return Run(loop, recorder, record)
 
     def make_env(self, terms: Terms) -> RemoteEnvironment:
         """The client's world, the same for all runs of the session."""
@@ -244,19 +226,37 @@ class Session:
     def _host(self, terms: Terms) -> Host:
         try:
             return self._owner.pool.open(self.id, terms.source)
+        except PlaceTrouble as error:
+            raise self._passing(error) from None
         except UserError as error:
             code = Code.TOOLS if terms.named is None else Code.MODEL
             raise WireError(code, error.what, error.remedy, field="tools", fatal=True) from None
 
-    def _fly(self, run: _Run) -> None:
+    def _fly(self, run: Run) -> None:
         try:
             run.loop.run()
+        except PlaceTrouble as error:
+            raise self._passing(error) from None
         except UserError as error:
-            raise WireError(Code.INSTRUCTION, error.what, error.remedy, fatal=True) from None
+            # One that was asked for while the client was going: it comes back to the one before.
+            again = self.welcomed and self._proven is not None and self._instruction not in (None, self._proven)
+            if again:
+                self._instruction = self._proven
+            raise WireError(
+                Code.INSTRUCTION, error.what, error.remedy, field="instruction", retryable=again, fatal=not again
+            ) from None
         finally:
+            if run.loop.launched:
+                self._proven = run.loop.instructions.proven
             run.recorder.discard()
             run.recorder.close()
-            self._report(run)
+            if failed := write_report(self, run):
+                self._owner.say(f"{self.id}: {failed}")
+
+    def _passing(self, error: PlaceTrouble) -> WireError:
+        """A session that was welcomed is kept: its client says hello again."""
+        code = Code.BUSY if error.full else Code.DECODER
+        return WireError(code, error.what, error.remedy, retryable=True, fatal=not self.welcomed)
 
     def _started(self) -> None:
         """The loop is warm: the client may observe."""
@@ -273,13 +273,8 @@ class Session:
             self._owner.say(f"{self.id}: {peer.name}, {what}, model {Path(terms.model).name}, {pace}{again}")
 
     def _trouble(self, cause: str, error: str, seq: int | None) -> None:
-        peer, loop, asked = self.peer, self.loop, self._instruction
-        if peer is None:
-            return
-        if asked is not None and loop is not None and loop.instruction != asked and not error.startswith("observe:"):
-            self._instruction = None
-            what = f"The instruction was refused: {error}"
-            self._owner.refused(peer, WireError(Code.INSTRUCTION, what, field="instruction", seq=seq))
+        said, self._said = self._said, None
+        if (peer := self.peer) is None or error == said:
             return
         # The cause may be another: on a busy machine a pause goes first.
         if error.startswith("observe:"):
@@ -288,33 +283,16 @@ class Session:
         else:
             self._owner.refused(peer, WireError(Code.DECODER, f"{cause}: {error}", seq=seq, retryable=True))
 
+    def _refuse(self, text: str, error: str) -> None:
+        """The decider cannot take this instruction: the one before is in force again."""
+        if self._instruction == text and self.loop is not None:
+            self._instruction = self.loop.instruction
+        self._refusal = self._said = error
+
     def _note(self, line: str) -> None:
         # What a client does wrong in every tick must not fill the log.
         if self._lines.take():
             self._owner.say(f"{self.id}: {line}")
-
-    def _report(self, run: _Run) -> None:
-        """Write the run's report; a run without a release leaves nothing."""
-        ledger = run.loop.ledger
-        try:
-            if not ledger.releases:
-                run.record.unlink(missing_ok=True)
-                with contextlib.suppress(OSError):
-                    run.record.parent.rmdir()
-                return
-            ledger.check()
-            told = report.build(run.record, ledger, run.recorder.lost)
-            told["wire"] = self._wire()
-            path = run.record.with_name(run.record.name.replace("record", "report").replace(".jsonl", ".json"))
-            if refused := report.write(told, path):
-                self._owner.say(f"{self.id}: the report could not be written ({refused})")
-        except Exception as error:  # a report that fails must not keep the session from ending in order
-            self._owner.say(f"{self.id}: no report ({type(error).__name__}: {error})")
-
-    def _wire(self) -> dict[str, Any]:
-        client = self.hello.client
-        traffic = {} if self.env is None else self.env.traffic.to_dict()
-        return {"client": client.model_dump(), "session": self.id, "refused": dict(self.refused), **traffic}
 
 
 def arrivals(terms: Terms, env: RemoteEnvironment) -> ArrivalClock | None:

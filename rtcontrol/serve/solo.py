@@ -20,14 +20,17 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.pause import PauseWatch
 from rtcontrol.serve.keeper import Keeper
 from rtcontrol.serve.lobby import Lobby
-from rtcontrol.serve.negotiate import Terms, negotiate, ttl_of
+from rtcontrol.serve.negotiate import negotiate
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.peer import Peer
 from rtcontrol.serve.router import Router
 from rtcontrol.serve.session import BYE, Owner, Session, arrivals
 from rtcontrol.serve.signals import until_signal
 from rtcontrol.serve.speaker import Speaker
+from rtcontrol.serve.terms import Terms, ttl_of
 
+# What a client must bring that takes the place of one that is gone.
+SAME = ("agent", "tools", "pacing", "capabilities", "robot")
 BOUND = "tcp://127.0.0.1:5555"
 
 
@@ -45,13 +48,17 @@ class SoloSession(Session):
         if final:
             super().stop(why)
 
+    def may_succeed(self, hello: Hello) -> bool:
+        """One that says the same: what was agreed with the first one stays, and its welcome tells it."""
+        return all(getattr(hello, name) == getattr(self.hello, name) for name in SAME)
+
     def accept(self, terms: Terms) -> None:
         """These are the terms: the client is welcomed when the loop is warm."""
         self.terms, self.runs = terms, 1
 
     def take(self, loop: ControlLoop) -> None:
         """This loop will run."""
-        self.loop = loop
+        self.attach(loop)
         if self.why is not None:
             loop.stop(self.why)
 

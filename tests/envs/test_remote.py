@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 
+import numpy as np
 import pytest
 
 from rtcontrol.bridges.wire import Message, WireError
-from rtcontrol.bridges.wire.messages import CallMessage, Executed, Instruct, Observe, Outcome, Reset
+from rtcontrol.bridges.wire.messages import Array, CallMessage, Executed, Instruct, Observe, Outcome, Reset
 from rtcontrol.envs.base import Acknowledging, Emission, Emitting
 from rtcontrol.envs.remote import REMEMBERED, Look, RemoteEnvironment, RemoteTerms
 from rtcontrol.models.call import Call
@@ -175,3 +176,43 @@ def test_errors_of_a_tick_reach_whoever_listens() -> None:
 def test_look_is_data_and_text() -> None:
     assert Look.of({"a": 1}, "seen").text == "seen"
     assert Look.of(None, None) == {}
+
+
+def array(name: str, dtype: str, shape: list[int], data: bytes) -> Array:
+    return Array(name=name, dtype=dtype, shape=shape, data=data)  # type: ignore[arg-type]
+
+
+def test_arrays_stand_in_the_data_under_their_names() -> None:
+    world = World()
+    grid = np.arange(6, dtype="<i2").reshape(2, 3)
+    given = [
+        array("grid", "i2", [2, 3], grid.tobytes()),
+        array("on", "b1", [2], b"\1\0"),
+        array("none", "f8", [0], b""),
+    ]
+    world.observe(1, text=None, data={"x": 1}, arrays=given)
+    seen = world.env.latest()
+    assert seen is not None and list(seen.data) == ["x", "grid", "on", "none"]
+    assert np.array_equal(seen.data["grid"], grid) and seen.data["grid"].dtype == np.int16
+    assert seen.data["on"].tolist() == [True, False] and seen.data["none"].shape == (0,)
+
+
+@pytest.mark.parametrize("data", [{"a": 1}, None])
+def test_array_whose_name_is_taken_is_refused(data: dict[str, int] | None) -> None:
+    world = World()
+    given = [array("a", "u1", [1], b"1"), array("a", "u1", [1], b"2")]
+    with pytest.raises(WireError, match="name of another") as caught:
+        world.observe(1, data=data, arrays=given)
+    assert caught.value.code == "invalid" and caught.value.seq == 1
+    # It counts as not sent.
+    world.observe(1)
+
+
+def test_successor_begins_anew_in_the_next_epoch() -> None:
+    world = World(paced_by_client=True)
+    world.observe(7)
+    world.env.succeed()
+    assert world.env.epoch == 1 and world.env.latest() is None
+    world.observe(0, epoch=1)
+    seen = world.env.latest()
+    assert seen is not None and seen.epoch == 1

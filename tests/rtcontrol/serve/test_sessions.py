@@ -390,6 +390,31 @@ def test_arrays_are_taken(bench: Any) -> None:
     assert peer.ask(arrays=[scan]).status == "fresh"
 
 
+def test_arrays_alone_that_no_agent_reads_are_refused(bench: Any) -> None:
+    from rtcontrol.bridges.wire.messages import Array
+
+    peer = bench().peer()
+    peer.enter(**OWN, pacing="client")
+    scan = Array(name="scan", dtype="f4", shape=[4], data=b"\0" * 16)
+    seq = peer.observe(None, arrays=[scan])
+    error = peer.refused()
+    assert error.code == "invalid" and error.field == "arrays" and error.seq == seq and "text" in error.remedy
+    assert peer.ask(None, data={"x": 1}, arrays=[scan]).status == "fresh"
+
+
+def test_welcome_beyond_its_own_limits_is_refused(bench: Any) -> None:
+    peer = bench().peer()
+    values = [f"v{i}" for i in range(246)]
+    tools = [
+        {"name": f"tool{i}", "parameters": {"type": "object", "properties": {"a": {"enum": values}}}} for i in range(64)
+    ]
+    peer.hello(tools=tools, instruction="x")
+    error = peer.refused()
+    assert error.code == "too_large" and error.field == "tools" and error.fatal and not error.retryable
+    assert "max_total_items" in error.message
+    peer.enter(tools=tools[:32], instruction="x")
+
+
 def test_observation_in_warm_up_is_answered(bench: Any) -> None:
     """The welcome may be late; an observation before it is refused, not lost silently."""
     peer = bench().peer()

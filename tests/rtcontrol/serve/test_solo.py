@@ -16,7 +16,7 @@ import pytest
 import zmq
 from wire_peer import WirePeer
 
-from rtcontrol.bridges.wire.messages import Bye, CallMessage, Outcome, Reset
+from rtcontrol.bridges.wire.messages import Bye, CallMessage, ErrorMessage, Outcome, Reset, Welcome
 
 ROOT = Path(__file__).resolve().parents[3]
 Start = Callable[..., tuple["subprocess.Popen[str]", str]]
@@ -104,6 +104,47 @@ def test_lost_client_costs_misses_and_comes_back(start: Start, tmp_path: Path) -
     told = report(tmp_path)
     assert told["ended_by"] == "client said bye"
     assert told["misses_by_cause"]["stale_observation"] >= 5
+
+
+@pytest.mark.parametrize("pacing", ["server", "client"])
+def test_client_that_starts_again_takes_its_own_place(start: Start, tmp_path: Path, pacing: Any) -> None:
+    process, endpoint = start("--bind", "tcp://127.0.0.1:*", "--hz", "20", "--duration", "60")
+    with WirePeer(endpoint) as first:
+        first.enter(pacing=pacing)
+        first.seq = 100
+        first.observe()
+        first.expect(CallMessage, status="fresh")
+    # As kill -9 does: no bye, and the token is forgotten.
+    with WirePeer(endpoint) as other, WirePeer(endpoint) as again:
+        give_up = time.monotonic() + 20
+        while True:
+            again.hello(pacing=pacing)
+            answer = again.expect((Welcome, ErrorMessage))  # type: ignore[type-var]
+            if isinstance(answer, Welcome):
+                break
+            assert answer.code in ("busy", "rate") and answer.retryable and time.monotonic() < give_up
+            time.sleep(0.3)
+        again.welcome, again.epoch = answer, answer.epoch
+        assert not answer.resumed and answer.epoch == 1
+        again.observe()
+        assert again.expect(CallMessage, status="fresh", epoch=1).seq_obs == 1
+        other.hello(pacing=pacing)
+        assert other.refused().code == "busy"
+        again.send(Bye(session=again.token))
+        assert process.wait(20) == 0
+    assert report(tmp_path)["ended_by"] == "client said bye"
+
+
+def test_another_client_does_not_take_the_place_of_one_that_is_gone(start: Start) -> None:
+    _, endpoint = start("--bind", "tcp://127.0.0.1:*", "--hz", "20", "--duration", "60")
+    with WirePeer(endpoint) as first:
+        token = first.enter().session
+        first.observe()
+        first.expect(CallMessage, status="fresh")
+    with WirePeer(endpoint) as other, WirePeer(endpoint) as again:
+        other.hello(agent="paddle")
+        assert other.refused().code == "busy"
+        assert again.enter(resume=token).resumed
 
 
 def test_run_dials_a_client_that_listens(start: Start, tmp_path: Path) -> None:
