@@ -39,6 +39,8 @@ def new(name: Annotated[str, typer.Argument(help="The client's name.")], keys: F
     if name == curve.SERVER:
         raise UserError(f"{name!r} is the server's own key.", "Choose another name.")
     with _told():
+        # Before the server's pair is made, which would stay.
+        curve.check_name(name)
         if not (folder / f"{curve.SERVER}.key_secret").exists():
             pair = curve.create(folder, curve.SERVER)
             print(f"Server key {curve.fingerprint(pair.public)} in {folder}")

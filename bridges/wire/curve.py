@@ -46,10 +46,15 @@ def fingerprint(public: str) -> str:
     return hashlib.sha256(public.encode("ascii")).hexdigest()[:16]
 
 
+def check_name(name: str) -> None:
+    """Raises KeyFileError: no name for a key."""
+    if not NAME.fullmatch(name) or name.endswith((".key", ".key_secret")):
+        raise KeyFileError(f"{name[:80]!r} is no name for a key.", "Use 1 to 64 letters, digits, '.', '_' or '-'.")
+
+
 def create(folder: Path, name: str) -> KeyPair:
     """Write a new pair `name` into the folder (made with mode 0700). Raises KeyFileError: bad name, name in use."""
-    if not NAME.fullmatch(name) or name.endswith((".key", ".key_secret")):
-        raise KeyFileError(f"{name!r} is no name for a key.", "Use 1 to 64 letters, digits, '.', '_' or '-'.")
+    check_name(name)
     public_file, secret_file = folder / f"{name}.key", folder / f"{name}.key_secret"
     public, secret = (part.decode("ascii") for part in zmq.curve_keypair())
     try:

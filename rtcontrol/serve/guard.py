@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import zmq
 from zmq.auth.thread import ThreadAuthenticator
@@ -47,20 +46,21 @@ class Guard:
 
     @classmethod
     def for_endpoints(
-        cls, context: zmq.Context[zmq.Socket[bytes]], endpoints: Sequence[str], keys: Path | None
+        cls,
+        context: zmq.Context[zmq.Socket[bytes]],
+        endpoints: Sequence[str],
+        keys: Path | None,
+        connect: bool = False,
     ) -> Guard:
-        """The guard for a socket that will be bound to these. One guard for each context.
+        """The guard for a socket that will be bound to these (`connect`: that dials them). One guard for each context.
 
-        Raises UserError: an endpoint beyond this machine and no keys; a folder without a server's key pair.
+        Raises UserError: an endpoint that is none, or is beyond this machine and no keys; a folder without a server's
+        key pair.
         """
+        for endpoint in endpoints:
+            check_form(endpoint, "--connect" if connect else "--bind")
         if keys is None and (public := [e for e in endpoints if not is_local(e)]):
-            port = urlsplit(public[0]).port or 5555
-            raise UserError(
-                f"--bind {public[0]} can be reached from other machines, and there are no keys.",
-                f"Make a key for each client and start with them: rtcontrol keys new NAME; rtcontrol serve --bind "
-                f"{public[0]} --keys {curve.default_folder()}. Or bind tcp://127.0.0.1:{port} and let the other "
-                f"machine tunnel: ssh -L {port}:127.0.0.1:{port} HOST.",
-            )
+            raise _reachable(public[0], connect)
         return cls(context, keys)
 
     def apply(self, socket: zmq.Socket[bytes]) -> None:
@@ -125,21 +125,60 @@ class _AllowList:
         return name is not None
 
 
+def _reachable(endpoint: str, connect: bool) -> UserError:
+    port = number if (number := _parts(endpoint)[1]).strip("0").isdigit() else "5555"
+    if connect:
+        return UserError(
+            f"--connect {endpoint} is on another machine, and there are no keys.",
+            f"Make a key for the client there and add --keys {curve.default_folder()}: rtcontrol keys new NAME. Or "
+            f"tunnel (ssh -L {port}:127.0.0.1:{port} HOST) and give --connect tcp://127.0.0.1:{port}.",
+        )
+    return UserError(
+        f"--bind {endpoint} can be reached from other machines, and there are no keys.",
+        f"Make a key for each client and add --keys {curve.default_folder()}: rtcontrol keys new NAME. Or give --bind "
+        f"tcp://127.0.0.1:{port} and let the other machine tunnel: ssh -L {port}:127.0.0.1:{port} HOST.",
+    )
+
+
+def check_form(endpoint: str, option: str) -> None:
+    """UserError where it is no tcp://ADDRESS:PORT (PORT up to 65535, or *) and no ipc://PATH."""
+    scheme, mark, rest = endpoint.partition("://")
+    if mark and rest and scheme in ("ipc", "inproc"):
+        return
+    if not mark or scheme != "tcp":
+        guess = f" Did you mean tcp://{endpoint}?" if not mark and endpoint.rpartition(":")[2].isdigit() else ""
+        raise UserError(f"{option} {endpoint} is no endpoint.", f"Write tcp://ADDRESS:PORT or ipc://PATH.{guess}")
+    host, port = _parts(endpoint)
+    if not host or not port:
+        raise UserError(
+            f"{option} {endpoint} names no port.", "Write tcp://ADDRESS:PORT, such as tcp://127.0.0.1:5555."
+        )
+    if port != "*" and not (port.isascii() and port.isdigit() and int(port) <= 65_535):
+        raise UserError(f"{option} {endpoint}: {port!r} is no port.", "Give 1 to 65535, or * for any that is free.")
+
+
 def is_local(endpoint: str) -> bool:
     """Whether nothing outside this machine can reach the endpoint."""
-    scheme, _, rest = endpoint.partition("://")
+    scheme = endpoint.partition("://")[0]
     if scheme in ("ipc", "inproc"):
         return True
     if scheme != "tcp":
         return False
-    # A source address may stand before the semicolon.
-    host = rest.split(";")[-1].rpartition(":")[0].strip("[]")
+    host = _parts(endpoint)[0].strip("[]")
     if host == "localhost":
         return True
     try:
         return ipaddress.ip_address(host.split("%")[0]).is_loopback
     except ValueError:
         return False  # a name or an interface, `*` included: not known to be local
+
+
+def _parts(endpoint: str) -> tuple[str, str]:
+    """Host and port of a tcp endpoint, empty where there is none."""
+    # A source address may stand before the semicolon; a colon within brackets is no port's.
+    rest = endpoint.partition("://")[2].split(";")[-1]
+    host, mark, port = rest.rpartition(":")
+    return (host, port) if mark and "]" not in port else (rest, "")
 
 
 def _quiet() -> logging.Logger:

@@ -77,7 +77,7 @@ class Router:
         self._stopping = self._closed = False
         self._thread = threading.Thread(target=self._serve, name="router", daemon=True)
         try:
-            self._guard = Guard.for_endpoints(self._context, endpoints, keys)
+            self._guard = Guard.for_endpoints(self._context, endpoints, keys, connect)
             self._guard.apply(self._socket)
             _profile(self._socket, self._limits)
             self.endpoints = [self._attach(endpoint, connect) for endpoint in endpoints]

@@ -53,3 +53,9 @@ def test_server_and_paths_are_no_names_of_clients(tmp_path: Path) -> None:
     assert keys("new", "arm", "--keys", folder).returncode == 0
     assert keys("revoke", "server", "--keys", folder).returncode == 2
     assert (tmp_path / "keys" / "server.key").exists()
+
+
+def test_refused_name_leaves_nothing(tmp_path: Path) -> None:
+    done = keys("new", "a/b", "--keys", str(tmp_path / "keys"))
+    assert done.returncode == 2 and "no name for a key" in done.stderr
+    assert not (tmp_path / "keys").exists() and "Server key" not in done.stdout

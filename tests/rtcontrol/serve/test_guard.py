@@ -213,3 +213,38 @@ def test_folder_without_a_servers_key_is_refused(tmp_path: Path) -> None:
 )
 def test_what_counts_as_local(endpoint: str, local: bool) -> None:
     assert is_local(endpoint) is local
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "says"),
+    [
+        ("tcp://127.0.0.1:99999", "no port"),
+        ("tcp://127.0.0.1:http", "no port"),
+        ("tcp://127.0.0.1:-1", "no port"),
+        ("tcp://127.0.0.1", "names no port"),
+        ("tcp://[::1]", "names no port"),
+        ("tcp://:5555", "names no port"),
+        ("127.0.0.1:5599", "Did you mean tcp://127.0.0.1:5599"),
+        ("http://127.0.0.1:5599", "no endpoint"),
+        ("nonsense", "no endpoint"),
+        ("", "no endpoint"),
+        ("ipc://", "no endpoint"),
+    ],
+)
+@pytest.mark.parametrize("connect", [False, True])
+def test_form_is_checked_before_reach(endpoint: str, says: str, connect: bool) -> None:
+    with zmq.Context() as context, pytest.raises(UserError, match=says) as caught:
+        Guard.for_endpoints(context, [endpoint], None, connect)
+    assert caught.value.what.startswith("--connect " if connect else "--bind ")
+    assert "other machine" not in str(caught.value)
+
+
+@pytest.mark.parametrize("endpoint", ["tcp://*:*", "tcp://*:5555", "tcp://10.9.9.9:5555", "tcp://[::]:0"])
+def test_reach_names_the_option_that_was_given(endpoint: str) -> None:
+    with zmq.Context() as context:
+        with pytest.raises(UserError, match="--keys") as caught:
+            Guard.for_endpoints(context, [endpoint], None, connect=True)
+        assert "--connect tcp://127.0.0.1:5555" in str(caught.value) and "--bind" not in str(caught.value)
+        with pytest.raises(UserError, match="--keys") as caught:
+            Guard.for_endpoints(context, [endpoint], None)
+        assert "--bind tcp://127.0.0.1:5555" in str(caught.value) and "--connect" not in str(caught.value)
