@@ -17,6 +17,7 @@ from typing import Any
 import zmq
 
 from rtcontrol.hosts.base import PlaceTrouble
+from rtcontrol.hosts.progress import GONE, STOPPED, WAITING, Progress
 from rtcontrol.hosts.ray_actor import PING
 from rtcontrol.hosts.ray_link import dealer
 from rtcontrol.hosts.ray_start import POLL_S, REMEDY, RaySession, Stopped, source_root
@@ -26,16 +27,19 @@ from rtcontrol.models.errors import UserError
 log = logging.getLogger("rtcontrol.host")
 
 PING_EVERY_S = 0.1
-DEAD_AFTER_S = 0.5
+# Silence alone proves little: on a starved machine a live process answers late. So long it may be silent before the
+# kernel's word counts that it has got nowhere for `STILL_S`; and so long whatever the kernel says (or cannot say: of
+# another machine).
+DOUBT_AFTER_S, STILL_S, DEAD_AFTER_S = 2.0, 1.0, 10.0
 START_TIMEOUT_S = 300.0
 
 
 class RayProcess:
     """Starts one actor, watches it from a thread of its own, ends it and all that was started for it.
 
-    The watcher notices a lost process (its socket closes within a millisecond; a hung one stops answering) and calls
-    `lost(t_ns)`; then it asks Ray until the actor's `start` answers, and calls `back(answer, lost_ns)`, which says
-    whether the process can be used (else it is asked again).
+    The watcher notices a lost process (its socket closes within a millisecond; one that was stopped or hangs answers no
+    more, see `DOUBT_AFTER_S`) and calls `lost(t_ns)`; then it asks Ray until the actor's `start` answers, and calls
+    `back(answer, lost_ns)`, which says whether the process can be used (else it is asked again).
     """
 
     def __init__(
@@ -149,20 +153,30 @@ class RayProcess:
         poller = zmq.Poller()
         poller.register(heart, zmq.POLLIN)
         poller.register(monitor, zmq.POLLIN)
-        last_pong = time.monotonic()
+        # On the same machine, as its socket tells.
+        progress = Progress(answer["pid"]) if answer["heartbeat"].startswith("ipc://") else None
+        # In rounds, which this thread itself saw: while it is not run, nobody is silent.
+        silent = still = 0
         try:
             while not self._stop.is_set():
                 with contextlib.suppress(zmq.Again):
                     heart.send(PING, zmq.NOBLOCK)
                 until = time.monotonic() + PING_EVERY_S
+                silent += 1
                 while (left := until - time.monotonic()) > 0:
                     ready = dict(poller.poll(max(1, int(1e3 * left))))
                     if heart in ready:
                         heart.recv()
-                        last_pong = time.monotonic()
+                        silent = 0
                     if monitor in ready:
                         return time.monotonic_ns()
-                if time.monotonic() - last_pong > DEAD_AFTER_S:
+                if not silent:
+                    still = 0
+                    continue
+                state = None if progress is None else progress.look()
+                still = still + 1 if state in (STOPPED, WAITING) else 0
+                doubted = silent * PING_EVERY_S > DOUBT_AFTER_S and still * PING_EVERY_S > STILL_S
+                if state == GONE or doubted or silent * PING_EVERY_S > DEAD_AFTER_S:
                     return time.monotonic_ns()
             return None
         finally:

@@ -83,6 +83,7 @@ class Server:
     def _write(self) -> None:
         """The server's own figures, beside its sessions' reports."""
         told = {**self.lobby.health(), "dropped": dict(self.router.dropped) if self.router is not None else {}}
+        del told["decoder"]  # it is closed by now
         try:
             self.options.out.mkdir(parents=True, exist_ok=True)
             (self.options.out / "server.json").write_text(json.dumps(told, indent=2) + "\n")

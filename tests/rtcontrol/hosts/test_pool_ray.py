@@ -92,9 +92,26 @@ def test_a_hung_process_is_noticed_and_goes_on(ray_pool: RayPool) -> None:
     pid = kept_pid(ray_pool)
     os.kill(pid, signal.SIGSTOP)
     try:
-        wait_until(lambda: not host.alive(), 3.0)
+        wait_until(lambda: not host.alive(), 15.0)
     finally:
         os.kill(pid, signal.SIGCONT)
     wait_until(host.alive, 10.0)
     assert called(host, 1) == 'left(at="x 1")'
+    host.close()
+
+
+def test_a_process_that_answers_late_but_works_is_not_lost(ray_pool: RayPool) -> None:
+    """As on a starved machine: it is stopped for most of the time, but never for as long as to be taken for stopped."""
+    host = ray_pool.open("a", naming("left"))
+    pid, events = kept_pid(ray_pool), len(host.events)
+    try:
+        for tick in range(4):
+            os.kill(pid, signal.SIGSTOP)
+            time.sleep(0.9)
+            os.kill(pid, signal.SIGCONT)
+            called(host, tick)
+            time.sleep(0.2)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert len(host.events) == events and host.alive()
     host.close()
