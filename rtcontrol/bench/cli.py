@@ -125,7 +125,7 @@ def wire(
     """Observation out to call in, over each transport, beside a bare echo of the same bytes and openpi's client.
 
     Client-paced, one client at a time, loopback, a 300-byte observation; servers in processes of their own. The ways
-    take turns in blocks of 10. openpi's client is measured where it is installed (`pip install --no-deps
+    take turns in blocks of 50. openpi's client is measured where it is installed (`pip install --no-deps
     openpi-client`).
 
     Examples:
@@ -190,7 +190,7 @@ def load(
     way = percentiles(found["way_ms"])
     console.print(
         f"{clients} clients at {hz:g} Hz for {seconds:g} s, {model}: {found['calls']} calls "
-        f"(about {found['expected']} due), {found['missing']} never came"
+        f"(about {found['expected']} due), {found['missing']} never came (lost, or the release skipped)"
     )
     console.print(f"status {found['status']}, misses by cause {found['misses_by_cause'] or 'none'}")
     console.print(f"call sent to call received: p50 {way['p50']} ms, p99 {way['p99']}, max {way['max']}")

@@ -17,7 +17,7 @@ from rtcontrol.bridges.wire import encode_msgpack
 from rtcontrol.bridges.wire.messages import Welcome
 from rtcontrol.models.errors import UserError
 
-BLOCK = 10
+BLOCK = 50
 WARM_UP = 100
 START_S = 120.0
 TEXT = ("x 12 y 95 vx -3 vy -41 angle 2 spin 0 legs 0 " * 8)[:300]
