@@ -230,7 +230,7 @@ class Session:
             raise self._passing(error) from None
         except UserError as error:
             code = Code.TOOLS if terms.named is None else Code.MODEL
-            raise WireError(code, error.what, error.remedy, field="tools", fatal=True) from None
+            raise WireError(code, error.what, error.remedy, field=code.value, fatal=True) from None
 
     def _fly(self, run: Run) -> None:
         try:

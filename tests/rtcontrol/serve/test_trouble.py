@@ -164,3 +164,14 @@ def test_loop_that_waits_for_ever_does_not_say_inf(bench: Any) -> None:
     peer.close()
     parked(made)
     assert not any("inf" in line for line in made.said)
+
+
+def test_model_that_cannot_be_built_is_refused_for_good(picky: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(self: Picky) -> Picky:
+        raise UserError("The checkpoint is damaged.", "Give another.")
+
+    monkeypatch.setattr(Picky, "build", broken)
+    peer = picky.peer()
+    peer.hello()
+    error = peer.refused()
+    assert (error.code, error.field) == ("model", "model") and error.fatal and not error.retryable
