@@ -118,13 +118,22 @@ def test_garbage_collection_that_stops_everything_is_pause(tmp_path: Path) -> No
 
 
 def test_a_machine_that_stood_still_is_pause(tmp_path: Path) -> None:
-    flight = Flight(tmp_path, hz=50, duration_s=1.0)
-    # A shell, not Python: on a busy machine an interpreter may take longer to start than the flight lasts.
-    us = os.getpid()
-    stopper = subprocess.Popen(["sh", "-c", f"sleep 0.4; kill -STOP {us}; sleep 0.15; kill -CONT {us}"])
-    flight.run()
-    stopper.wait()
+    flight = Flight(tmp_path, hz=50, duration_s=2.0)
     ledger = flight.loop.ledger
+
+    def stop() -> None:
+        # In flight, however long its start took: a full collection of a long test run's heap comes before release 0.
+        give_up = time.monotonic() + 30.0
+        while ledger.ticks < 10 and time.monotonic() < give_up:
+            time.sleep(0.005)
+        us = os.getpid()
+        # A shell, not Python: an interpreter may take longer to start than the flight lasts.
+        subprocess.run(["sh", "-c", f"kill -STOP {us}; sleep 0.15; kill -CONT {us}"], check=True)
+
+    stopper = threading.Thread(target=stop)
+    stopper.start()
+    flight.run()
+    stopper.join()
     assert ledger.skipped_by_cause["pause"] >= 5, flight.dump()
     assert set(ledger.skipped_by_cause) == {"pause"}
 
