@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
@@ -32,7 +33,7 @@ class Sent:
     t_ns: int
 
 
-class Base:
+class Base(ABC):
     """The surface of Client and AsyncClient that never blocks."""
 
     _awaits = False  # whether `on_call` may be a coroutine function
@@ -56,8 +57,9 @@ class Base:
         for handler in self._handlers:
             handler.wake()  # something may have come before it was there
 
+    @abstractmethod
     def _notify(self) -> None:
-        raise NotImplementedError
+        """What is in force, or the session, may have changed: wake whoever waits."""
 
     def _handler(self, queue: Queue, on_call: Callable[[Standing], Any]) -> Handler:
         return ThreadHandler(queue, on_call, "on-call")
