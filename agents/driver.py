@@ -1,0 +1,130 @@
+"""The agent that drives a car on a road with lanes: six calls, the traffic around as integers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from rtcontrol.agents.agent import Agent, Fallback
+from rtcontrol.agents.domains import OneOf
+from rtcontrol.agents.tool import Tools, tool
+from rtcontrol.models.call import Call
+
+# Nobody within so many metres, no junction within so many metres.
+FREE_M = 150
+# No such lane.
+NO_LANE = -1
+CLAMP = 200
+LIGHTS = ("none", "green", "yellow", "red")
+WORDS = ("speed", "limit", "lane", "shift", "ahead", "behind", "left", "right", "light", "junction", "turn", "straight")
+
+
+@tool
+def set_speed(kmh: Annotated[int, OneOf(10, 20, 30, 40, 50, 60, 70, 80, 90, 100, 110, 120)]) -> None:
+    """Drive at this speed, whoever is ahead."""
+
+
+@tool
+def change_lane(direction: Literal["left", "right"]) -> None:
+    """Change to the next lane on that side; speed stays as it was called."""
+
+
+@tool
+def follow(gap: Annotated[int, OneOf(5, 10, 15, 20, 30, 40, 50)]) -> None:
+    """Follow the vehicle ahead at this gap in metres; drive at the limit where nobody is ahead."""
+
+
+@tool
+def brake(level: Annotated[int, OneOf(20, 40, 60, 80, 100)]) -> None:
+    """Brake, in percent of full braking."""
+
+
+@tool
+def turn(at_next_junction: Literal["left", "right", "straight"]) -> None:
+    """Choose the way at the next junction; a left turn starts in the leftmost lane, a right turn in the rightmost."""
+
+
+@tool
+def stop() -> None:
+    """Come to a halt in the lane and stand."""
+
+
+def observe(data: Mapping[str, Any]) -> str:
+    """`speed 48 limit 60 lane 2 3 shift 0 ahead 35 -6 behind 20 2 left 12 5 60 -10 right 150 0 150 0 light green
+    junction 80 turn straight`
+
+    km/h and metres, rounded. `lane` is counted from the left, then how many there are; `shift` is -1 or 1 while a
+    lane change to the left or right is under way. `ahead` and `behind` are the gap and how much faster the other
+    is than we are; `left` and `right` are the same for the neighbouring lanes, first ahead, then behind. Nobody near:
+    gap 150, 0. No such lane: -1 0 -1 0. `junction` is the distance to the next one's entry, 0 inside, 150: none near.
+    """
+    own = _integer(data["speed_kmh"])
+    lane, lanes = int(data["lane"]), int(data["lanes"])
+    junction = data["junction_m"]
+    parts = [
+        f"speed {own} limit {_integer(data['limit_kmh'])} lane {lane} {lanes} shift {int(data['shift'])}",
+        f"ahead {_other(data, 'ahead', own)} behind {_other(data, 'behind', own)}",
+        f"left {_side(data, 'left', own, lane > 1)} right {_side(data, 'right', own, lane < lanes)}",
+        f"light {data['light']} junction {FREE_M if junction is None else _gap(junction)} turn {data['turn']}",
+    ]
+    return " ".join(parts)
+
+
+def read_back(text: str) -> dict[str, Any]:
+    """The data that an observation text shows, rounded and clamped as it is: all that its reader can know."""
+    words = text.split()
+    own = int(words[1])
+    seen: dict[str, Any] = {
+        "speed_kmh": float(own),
+        "limit_kmh": float(words[3]),
+        "lane": int(words[5]),
+        "lanes": int(words[6]),
+        "shift": int(words[8]),
+        "light": words[27],
+        "junction_m": None if int(words[29]) >= FREE_M else float(words[29]),
+        "turn": words[31],
+    }
+    for name, at in (("ahead", 10), ("behind", 13), ("left_ahead", 16), ("left_behind", 18)):
+        seen |= _read_other(name, words[at : at + 2], own)
+    for name, at in (("right_ahead", 21), ("right_behind", 23)):
+        seen |= _read_other(name, words[at : at + 2], own)
+    return seen
+
+
+def _other(data: Mapping[str, Any], name: str, own: int) -> str:
+    gap, speed = data.get(f"{name}_m"), data.get(f"{name}_kmh")
+    if gap is None or speed is None or gap >= FREE_M:
+        return f"{FREE_M} 0"
+    return f"{_gap(gap)} {max(-CLAMP, min(CLAMP, _integer(speed) - own))}"
+
+
+def _side(data: Mapping[str, Any], side: str, own: int, exists: bool) -> str:
+    if not exists:
+        return f"{NO_LANE} 0 {NO_LANE} 0"
+    return f"{_other(data, f'{side}_ahead', own)} {_other(data, f'{side}_behind', own)}"
+
+
+def _read_other(name: str, words: list[str], own: int) -> dict[str, float | None]:
+    gap = int(words[0])
+    near = 0 <= gap < FREE_M
+    return {f"{name}_m": float(gap) if near else None, f"{name}_kmh": float(own + int(words[1])) if near else None}
+
+
+def _gap(metres: float) -> int:
+    return max(0, min(FREE_M, round(metres)))
+
+
+def _integer(value: float) -> int:
+    return max(-CLAMP, min(CLAMP, round(value)))
+
+
+agent = Agent(
+    name="driver",
+    description="Drives a car in traffic: speed, lane, following, turns and stops as told in words.",
+    tools=Tools([set_speed, change_lane, follow, brake, turn, stop]),
+    observe=observe,
+    instruction="drive on at the speed limit",
+    fallback=Fallback(Call("stop", {}), hold_ms=500.0),
+    model="driver",
+    history=0,
+)

@@ -1,0 +1,48 @@
+"""How fast: the acceleration that an intent asks for, and the emergency brake beneath it. Pure, SI units."""
+
+from __future__ import annotations
+
+from rtcontrol.bridges.carla.intent import Intent
+
+COMFORT_UP, COMFORT_DOWN = 2.0, 3.0
+FOLLOW_DOWN = 6.0
+FULL_BRAKE = 8.0
+# The emergency brake acts when less than this would no longer do.
+EMERGENCY = 5.0
+STANDING_GAP_M = 1.5
+KMH = 3.6
+
+
+def wanted(intent: Intent, speed: float, limit: float, ahead_m: float | None, ahead_speed: float | None) -> float:
+    """The acceleration (m/s2) that the intent asks for at this speed (m/s).
+
+    `limit` (m/s) is what `follow` drives at where nobody is near; `set_speed` goes to its own figure, whoever is ahead.
+    """
+    match intent.mode:
+        case "speed":
+            return _towards(intent.kmh / KMH, speed)
+        case "follow":
+            free = _towards(limit, speed)
+            if ahead_m is None or ahead_speed is None:
+                return free
+            near = 0.25 * (ahead_m - intent.gap_m) + 0.9 * (ahead_speed - speed)
+            return max(min(free, near), -FOLLOW_DOWN)
+        case "brake":
+            return -FULL_BRAKE * intent.level / 100.0
+        case "stop":
+            return -COMFORT_DOWN
+
+
+def emergency(speed: float, ahead_m: float | None, ahead_speed: float | None) -> bool:
+    """Whether only hard braking still keeps the vehicle off the one ahead: the last net, whatever was called."""
+    if ahead_m is None or ahead_speed is None or speed <= 0:
+        return False
+    closing = speed - ahead_speed
+    if closing <= 0:
+        return False
+    left = ahead_m - STANDING_GAP_M
+    return left <= 0 or closing * closing / (2.0 * left) > EMERGENCY
+
+
+def _towards(target: float, speed: float) -> float:
+    return max(-COMFORT_DOWN, min(COMFORT_UP, 0.8 * (target - speed)))
