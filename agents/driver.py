@@ -80,9 +80,9 @@ def read_back(text: str) -> dict[str, Any]:
         "lane": int(words[5]),
         "lanes": int(words[6]),
         "shift": int(words[8]),
-        "light": words[27],
-        "junction_m": None if int(words[29]) >= FREE_M else float(words[29]),
-        "turn": words[31],
+        "light": words[26],
+        "junction_m": None if int(words[28]) >= FREE_M else float(words[28]),
+        "turn": words[30],
     }
     for name, at in (("ahead", 10), ("behind", 13), ("left_ahead", 16), ("left_behind", 18)):
         seen |= _read_other(name, words[at : at + 2], own)
