@@ -1,0 +1,81 @@
+"""Curves made of lines and arcs, on which roads and lanes run: metres, radians, x to the east and y to the north."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class Pose(NamedTuple):
+    x: float
+    y: float
+    heading: float
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A line (curvature 0) or an arc (positive curvature: to the left)."""
+
+    x: float
+    y: float
+    heading: float
+    length: float
+    curvature: float = 0.0
+
+    def at(self, s: float) -> Pose:
+        turn = self.curvature * s
+        if self.curvature == 0.0:
+            return Pose(self.x + s * math.cos(self.heading), self.y + s * math.sin(self.heading), self.heading)
+        sides = (math.sin(self.heading + turn) - math.sin(self.heading)) / self.curvature
+        ahead = (math.cos(self.heading) - math.cos(self.heading + turn)) / self.curvature
+        return Pose(self.x + sides, self.y + ahead, self.heading + turn)
+
+    def shifted(self, left: float) -> Piece:
+        """The curve `left` metres to the left of this one, along it."""
+        scale = 1.0 - self.curvature * left
+        x, y = self.x - left * math.sin(self.heading), self.y + left * math.cos(self.heading)
+        return Piece(x, y, self.heading, self.length * scale, self.curvature / scale)
+
+    def reversed(self) -> Piece:
+        end = self.at(self.length)
+        return Piece(end.x, end.y, end.heading + math.pi, self.length, -self.curvature)
+
+
+class Curve:
+    """Pieces one after the other."""
+
+    def __init__(self, pieces: Iterable[Piece]) -> None:
+        self.pieces = tuple(pieces)
+        self.starts = [0.0]
+        for piece in self.pieces:
+            self.starts.append(self.starts[-1] + piece.length)
+        self.length = self.starts.pop()
+
+    def locate(self, s: float) -> tuple[Piece, float]:
+        index = max(bisect_right(self.starts, s) - 1, 0)
+        return self.pieces[index], s - self.starts[index]
+
+    def at(self, s: float) -> Pose:
+        piece, within = self.locate(s)
+        return piece.at(within)
+
+    def curvature(self, s: float) -> float:
+        return self.locate(s)[0].curvature
+
+    def shifted(self, left: float) -> Curve:
+        return Curve(piece.shifted(left) for piece in self.pieces)
+
+    def reversed(self) -> Curve:
+        return Curve(piece.reversed() for piece in reversed(self.pieces))
+
+
+def line(start: Pose, length: float) -> Piece:
+    return Piece(*start, length)
+
+
+def arc(start: Pose, radius: float, turn: float) -> Piece:
+    """An arc of a radius that turns by an angle (positive: to the left)."""
+    return Piece(*start, radius * abs(turn), math.copysign(1.0 / radius, turn))
