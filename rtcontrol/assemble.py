@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any
 
 import rtcontrol.agents
+from rtcontrol import worlds
 from rtcontrol.agents import Agent
 from rtcontrol.config import RunConfig
 from rtcontrol.envs.base import Environment, Observation
@@ -63,6 +64,8 @@ def environment(name: str, goal: str | None) -> Environment:
         return PacedEnvironment(Path(name).stem, _simulation(name))
     from rtcontrol.envs import registry
 
+    if name not in registry.known():
+        raise worlds.unknown(name)
     return registry.make(name, **({} if goal is None else {"goal": goal}))
 
 
@@ -138,9 +141,7 @@ def default_agent(env: str) -> str:
         raise UserError(f"The environment {env} names no agent.", "Give one with --agent NAME or --agent FILE.py.")
     entry = registry.known().get(env)
     if entry is None:
-        raise UserError(
-            f"There is no environment called {env!r}.", f"Known ones: {', '.join(registry.known())}; or a .py file."
-        )
+        raise worlds.unknown(env)
     return entry.agent
 
 

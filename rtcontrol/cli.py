@@ -85,7 +85,7 @@ def _root(
 
 @app.command(help=RUN_EXAMPLES)
 def run(
-    env: Annotated[str, typer.Option(help="Environment: a name (`rtcontrol envs`), a .py file, or remote.")],
+    env: Annotated[str, typer.Option(help="Environment: a name (`rtcontrol envs`) or a .py file.")],
     hz: Annotated[float, typer.Option(help="Ticks a second.")] = 16.0,
     deadline_ms: Annotated[
         float | None, typer.Option(help="From release to deadline. (default: the period)", show_default=False)
@@ -203,14 +203,17 @@ def _cpus(text: str) -> tuple[int, ...]:
 
 @app.command()
 def envs() -> None:
-    """The environments by name, and the agent that each is made for.
+    """The environments by name, and the agent that each is made for; then what runs in a process of its own.
 
     Example: rtcontrol envs
     """
+    from rtcontrol import worlds
     from rtcontrol.envs import registry
 
     for name, entry in registry.known().items():
         print(f"{name}  (agent {entry.agent})\n    {entry.description}")
+    for name, description in sorted(worlds.JOINED.items()):
+        print(f"{name}\n    {description}")
 
 
 @app.command()

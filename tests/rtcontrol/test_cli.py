@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from rtcontrol import cli
+from rtcontrol import cli, worlds
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -123,6 +123,9 @@ def test_unknown_environment_and_debug(capsys: pytest.CaptureFixture[str]) -> No
     assert call("run", "--env", "mars") == 2
     said = capsys.readouterr().err
     assert "lander" in said and "Traceback" not in said
+    # Whether the environment or its agent is looked up first.
+    assert call("run", "--env", "mars", "--agent", "lander", "--host", "inprocess", "--model", "noop") == 2
+    assert capsys.readouterr().err == said
     assert call("run", "--env", "mars", "--debug") == 2
     assert "Traceback" in capsys.readouterr().err
 
@@ -224,6 +227,16 @@ def test_lists(capsys: pytest.CaptureFixture[str]) -> None:
     assert call("agents") == 0
     said = capsys.readouterr().out
     assert "lander" in said and "engines(main, side)" in said
+
+
+def test_worlds_in_processes_of_their_own_are_listed_and_named_in_the_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("envs") == 0
+    listed = capsys.readouterr().out
+    assert call("run", "--env", "mars") == 2
+    told = capsys.readouterr().err
+    assert "remote" in worlds.JOINED
+    for name, description in worlds.JOINED.items():
+        assert f"{name}\n    {description}" in listed and name in told.partition("Known ones:")[2]
 
 
 def test_doctor_looks_at_everything(capsys: pytest.CaptureFixture[str]) -> None:

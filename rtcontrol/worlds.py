@@ -1,0 +1,22 @@
+"""What `rtcontrol run --env` takes beside the bundled environments and .py files: worlds in processes of their own."""
+
+from __future__ import annotations
+
+from rtcontrol.models.errors import UserError
+
+# Name and one sentence, as `rtcontrol envs` and the error of an unknown name tell them; `cli.run` starts them.
+JOINED: dict[str, str] = {
+    "remote": "One client of the wire, a robot or a game, that connects to --bind or listens at --connect.",
+}
+
+
+def names() -> list[str]:
+    """All names that --env takes."""
+    from rtcontrol.envs import registry
+
+    return [*registry.known(), *sorted(JOINED)]
+
+
+def unknown(env: str) -> UserError:
+    """The error of a name that is none of these."""
+    return UserError(f"There is no environment called {env!r}.", f"Known ones: {', '.join(names())}; or a .py file.")
