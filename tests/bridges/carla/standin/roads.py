@@ -84,7 +84,7 @@ def connection(arm: str, turn: str) -> tuple[Curve, Link]:
 @cache
 def roads() -> dict[int, Road]:
     """All roads by number: the halves of the loops, then the connecting roads."""
-    found = {}
+    found: dict[int, Road] = {}
     for first, second in HALVES.items():
         angle = next(angle for road, _, angle in ARMS.values() if road == first)
         found |= {

@@ -1,0 +1,129 @@
+"""The methods that clients call, by CARLA's names, on the world."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tests.bridges.carla.standin import blueprints, wire
+from tests.bridges.carla.standin.rpc import Refused, Table
+from tests.bridges.carla.standin.town import opendrive
+from tests.bridges.carla.standin.world import World
+
+MAP = "Standin/Maps/Standin"
+CLEAR_NOON = [5.0, 0.0, 0.0, 10.0, -1.0, 45.0, 2.0, 0.75, 0.1, 0.0, 1.0, 0.03, 0.0331, 0.0]
+
+
+class Methods:
+    """What needs more than one line of the world."""
+
+    def __init__(self, world: World, stream_port: int, version: str) -> None:
+        self.world, self.stream_port, self.version = world, stream_port, version
+        self.weather = CLEAR_NOON
+
+    def token(self, stream: int = wire.WORLD_STREAM) -> list[bytes]:
+        return [wire.token(stream, self.stream_port)]
+
+    def map_info(self) -> list[Any]:
+        return [MAP, [wire.write_transform(pose, 0.3) for pose in self.world.spawn_points()]]
+
+    def actors(self, numbers: list[int]) -> list[Any]:
+        return [self.world.actors[number].write() for number in numbers if number in self.world.actors]
+
+    def box(self, number: int) -> list[Any]:
+        if number not in self.world.actors:
+            raise Refused(f"unable to find the actor {number}: actor not found")
+        return self.world.actors[number].box()
+
+    def spawn(self, described: list[Any], transform: list[Any]) -> list[Any]:
+        return self.world.spawn(described, wire.read_transform(transform)).write()
+
+    def spawn_attached(self, described: list[Any], *rest: Any) -> list[Any]:
+        raise Refused(f"the CARLA stand-in has no sensors and attaches nothing: {described[1]}")
+
+    def load(self, name: str, reset: bool = True, layers: int = 0) -> None:
+        # Without a name: the same again.
+        if name and name.rsplit("/", 1)[-1] != MAP.rsplit("/", 1)[-1]:
+            raise Refused("map not found")
+        self.world.begin()
+        if reset:
+            self.world.apply(wire.Settings())
+        self.world.on_step(self.world.packet())
+
+    def tick(self) -> int:
+        """In asynchronous mode a cue changes nothing: the next frame comes by itself."""
+        return self.world.step() if self.world.settings.synchronous else self.world.frame + 1
+
+    def set_weather(self, values: list[float]) -> None:
+        self.weather = values
+
+    def batch(self, commands: list[Any], tick: bool) -> list[Any]:
+        answers = [self.command(*command[0]) for command in commands]
+        if tick:
+            self.tick()
+        return answers
+
+    def command(self, variant: int, fields: list[Any]) -> list[Any]:
+        """One command of a batch: the actor's id, or why not."""
+        world = self.world
+        does: dict[int, Callable[..., Any]] = {
+            1: world.destroy,
+            2: world.control,
+            3: world.ackermann,
+            6: world.place,
+            8: world.push,
+        }
+        try:
+            if variant == 0:
+                return [[1, world.spawn(fields[0], wire.read_transform(fields[1])).number]]
+            if variant not in does:
+                raise Refused(f"the CARLA stand-in does not know command {variant}")
+            if does[variant](*fields) is False:
+                raise Refused(f"unable to destroy actor {fields[0]}: not found")
+        except Refused as refused:
+            return [[0, [str(refused)]]]
+        return [[1, fields[0]]]
+
+
+def table(world: World, stream_port: int, version: str = wire.VERSION) -> Table:
+    """All methods of the server."""
+    methods = Methods(world, stream_port, version)
+    found = Table()
+    values: dict[str, Callable[..., Any]] = {
+        "version": lambda: methods.version,
+        "get_episode_info": lambda: [world.episode, methods.token()],
+        "get_sensor_token": methods.token,
+        "get_episode_settings": lambda: world.settings.write(),
+        "set_episode_settings": lambda values: world.apply(wire.Settings.read(values)),
+        "get_required_files": lambda folder="": [],
+        "query_lights_state": lambda address="": [],
+        "get_actor_definitions": blueprints.definitions,
+        "get_map_info": methods.map_info,
+        "get_map_data": opendrive,
+        "get_available_maps": lambda: [f"/Game/{MAP}"],
+        "get_spectator": lambda: world.spectator.write(),
+        "get_actors_by_id": methods.actors,
+        "spawn_actor": methods.spawn,
+        "spawn_actor_with_parent": methods.spawn_attached,
+        "destroy_actor": world.destroy,
+        "get_actor_bounding_box": methods.box,
+        "tick_cue": methods.tick,
+        "get_weather_parameters": lambda: methods.weather,
+        "is_traffic_manager_running": lambda port: False,
+    }
+    for name, method in values.items():
+        found.value(name, method)
+    voids: dict[str, Callable[..., Any]] = {
+        "apply_control_to_vehicle": world.control,
+        "apply_ackermann_control_to_vehicle": world.ackermann,
+        "set_actor_transform": world.place,
+        "set_actor_target_velocity": world.push,
+        "set_weather_parameters": methods.set_weather,
+        "draw_debug_shape": lambda shape: None,
+        "set_vehicle_light_state": lambda number, state: None,
+        "load_new_episode": methods.load,
+    }
+    for name, method in voids.items():
+        found.void(name, method)
+    found.bare("apply_batch", methods.batch)
+    return found

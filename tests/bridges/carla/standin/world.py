@@ -1,0 +1,259 @@
+"""The world: its settings, its actors and its steps."""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from tests.bridges.carla.standin import blueprints, lights, wire
+from tests.bridges.carla.standin.actors import CAR, LIGHT, Actor, TrafficLight, Vehicle
+from tests.bridges.carla.standin.collisions import Box, Contacts, overlap
+from tests.bridges.carla.standin.geometry import Pose
+from tests.bridges.carla.standin.lanes import Lane, network, within_junction
+from tests.bridges.carla.standin.physics import BRAKE_MPS2, Ackermann, Bicycle, Control
+from tests.bridges.carla.standin.rails import Occupancy, Occupant, Rail
+from tests.bridges.carla.standin.roads import ARMS, LANES, REACH_M, WIDTH_M
+from tests.bridges.carla.standin.rpc import Refused
+
+# Before a stop line, a vehicle is told of its light from here on.
+LIGHT_M = 45.0
+# Of the wall clock's step without a fixed one.
+LONGEST_STEP_S = 0.1
+SPAWN_EVERY_M = 40.0
+# Between scripted vehicles as they are made.
+APART_M = 25.0
+FIRST_ACTOR = 24
+
+AnyActor = TypeVar("AnyActor", bound=Actor)
+
+
+class World:
+    """`on_step` is given each step's packet."""
+
+    def __init__(self, traffic: int = 0, seed: int = 0, on_step: Callable[[bytes], None] = lambda packet: None) -> None:
+        self.traffic, self.seed, self.on_step = traffic, seed, on_step
+        self.episode = 0
+        self.frame = 0
+        self.elapsed_s = 0.0
+        self.delta_s = 0.0
+        self.settings = wire.Settings()
+        self.started_s = self.stepped_s = time.monotonic()
+        self.next_number = FIRST_ACTOR
+        self.collisions: list[dict[str, Any]] = []
+        self.gone: list[dict[str, Any]] = []
+        self.begin()
+
+    def begin(self) -> None:
+        """A new episode: only the spectator, the lights and the scripted traffic."""
+        self.episode += 1
+        self.actors: dict[int, Actor] = {}
+        self.contacts = Contacts()
+        self.spectator = self.add(Actor(self.number(), blueprints.description("spectator", "")))
+        self.lights: dict[str, TrafficLight] = {}
+        for arm, (_, _, angle) in ARMS.items():
+            beside, away = angle + math.pi / 2, (LANES + 0.5) * WIDTH_M
+            x = REACH_M * math.cos(angle) + away * math.cos(beside)
+            y = REACH_M * math.sin(angle) + away * math.sin(beside)
+            described = blueprints.description("traffic.traffic_light", "")
+            light = TrafficLight(self.number(), described, pose=Pose(x, y, angle), tags=LIGHT)
+            light.arm = arm
+            self.lights[arm] = light
+            self.add(light)
+        self.populate()
+
+    def number(self) -> int:
+        self.next_number += 1
+        return self.next_number - 1
+
+    def add(self, actor: AnyActor) -> AnyActor:
+        self.actors[actor.number] = actor
+        return actor
+
+    @property
+    def vehicles(self) -> list[Vehicle]:
+        return [actor for actor in self.actors.values() if isinstance(actor, Vehicle)]
+
+    def populate(self) -> None:
+        """Scripted traffic, spread over the loops."""
+        dice = random.Random(self.seed)
+        slots = [(lane, s * APART_M) for lane in network().loops for s in range(1, int(lane.length / APART_M) - 1)]
+        if self.traffic > len(slots):
+            raise ValueError(f"the town has room for {len(slots)} scripted vehicles")
+        for lane, s in dice.sample(slots, self.traffic):
+            model = dice.choice(list(blueprints.BLUEPRINTS.values()))
+            described = blueprints.description(model.type_id, "standin-traffic")
+            body = Rail(lane, s, model.extent[0], dice.randrange(2**32))
+            self.add(Vehicle(self.number(), described, model.extent, tags=CAR, body=body))
+
+    def spawn_points(self) -> list[Pose]:
+        points = []
+        for lane in network().loops:
+            first = SPAWN_EVERY_M / 2
+            points += [lane.curve.at(first + SPAWN_EVERY_M * n) for n in range(int(lane.length / SPAWN_EVERY_M))]
+        return points
+
+    def spawn(self, described: list[Any], pose: Pose) -> Vehicle:
+        """A vehicle for a client. Refused where another is, or comes too fast to stop before it."""
+        model = blueprints.BLUEPRINTS.get(described[1])
+        if model is None:
+            raise Refused(f"the CARLA stand-in has no blueprint {described[1]!r}")
+        box = Box(pose.x, pose.y, pose.heading, model.extent[0], model.extent[1])
+        for other in self.vehicles:
+            coming = other.body.speed**2 / BRAKE_MPS2 if isinstance(other.body, Rail) else 0.0
+            there = other.boxed()
+            cos, sin = math.cos(there.heading), math.sin(there.heading)
+            swept = Box(
+                there.x + 0.5 * coming * cos,
+                there.y + 0.5 * coming * sin,
+                there.heading,
+                there.half_length + 0.5 * coming,
+                there.half_width,
+            )
+            if overlap(box, swept):
+                raise Refused("Spawn failed because of collision at spawn position")
+        return self.add(Vehicle(self.number(), described, model.extent, tags=CAR, body=Bicycle(*pose)))
+
+    def driven(self, number: int) -> tuple[Vehicle, Bicycle]:
+        """A vehicle that clients may drive."""
+        actor = self.actors.get(number)
+        if actor is None:
+            raise Refused(f"unable to find the actor {number}: actor not found")
+        if not isinstance(actor, Vehicle) or not isinstance(actor.body, Bicycle):
+            raise Refused(f"actor {number} is not driven by clients")
+        return actor, actor.body
+
+    def control(self, number: int, values: list[Any]) -> None:
+        _, body = self.driven(number)
+        body.control, body.ackermann = Control.read(values), None
+
+    def ackermann(self, number: int, values: list[Any]) -> None:
+        self.driven(number)[1].ackermann = Ackermann(*values)
+
+    def place(self, number: int, transform: list[Any]) -> None:
+        actor = self.actors.get(number)
+        if actor is None:
+            raise Refused(f"unable to find the actor {number}: actor not found")
+        pose = wire.read_transform(transform)
+        if isinstance(actor, Vehicle):
+            _, body = self.driven(number)
+            body.x, body.y, body.heading = pose
+        else:
+            actor.pose = pose
+
+    def push(self, number: int, vector: list[float]) -> None:
+        """A velocity as it is told: the part of it along the vehicle counts."""
+        _, body = self.driven(number)
+        body.speed = vector[0] * math.cos(body.heading) - vector[1] * math.sin(body.heading)
+
+    def destroy(self, number: int) -> bool:
+        actor = self.actors.get(number)
+        if not isinstance(actor, Vehicle):
+            return False
+        del self.actors[number]
+        self.gone.append(self.told(actor))
+        return True
+
+    def told(self, vehicle: Vehicle) -> dict[str, Any]:
+        """What a vehicle has done."""
+        return {
+            "id": vehicle.number,
+            "type_id": vehicle.type_id,
+            "role_name": vehicle.attributes.get("role_name", ""),
+            "metres": round(vehicle.metres, 2),
+            "top_kmh": round(vehicle.top_kmh, 2),
+            "collisions": vehicle.collisions,
+            "red_lights_run": vehicle.red_lights_run,
+        }
+
+    def step_s(self) -> float:
+        now = time.monotonic()
+        wall, self.stepped_s = now - self.stepped_s, now
+        return self.settings.fixed_delta_s or min(max(wall, 1e-3), LONGEST_STEP_S)
+
+    def step(self) -> int:
+        """One step of all; its frame number."""
+        delta_s = self.step_s()
+        self.frame += 1
+        self.delta_s = delta_s
+        self.elapsed_s += delta_s
+        vehicles = self.vehicles
+        settings = self.settings
+        substeps = 1
+        if settings.substepping:
+            substeps = min(max(math.ceil(delta_s / settings.max_substep_s - 1e-9), 1), settings.max_substeps)
+        occupancy = Occupancy()
+        for vehicle in vehicles:
+            body = vehicle.body
+            if isinstance(body, Bicycle):
+                body.step(delta_s, substeps)
+                self.notice(vehicle, body, delta_s, occupancy)
+            elif isinstance(body, Rail):
+                occupancy.add(body.lane, Occupant(body.s, body.speed, body.half_length, vehicle.number))
+        occupancy.sort()
+        for vehicle in vehicles:
+            body = vehicle.body
+            if isinstance(body, Rail):
+                body.step(delta_s, self.elapsed_s, occupancy, vehicle.number)
+                self.tell_light(vehicle, body.lane, body.s)
+        self.collide(vehicles)
+        self.on_step(self.packet())
+        return self.frame
+
+    def notice(self, vehicle: Vehicle, body: Bicycle, delta_s: float, occupancy: Occupancy) -> None:
+        """Where a vehicle that a client drives is, for the others and for its light."""
+        pace = abs(body.speed)
+        vehicle.metres += pace * delta_s
+        vehicle.top_kmh = max(vehicle.top_kmh, pace * 3.6)
+        crossing = vehicle.entering if within_junction(body.x, body.y) else None
+        if crossing and crossing.arm and lights.state(crossing.arm, self.elapsed_s) == wire.RED:
+            vehicle.red_lights_run += 1
+        vehicle.light = vehicle.entering = None
+        places = network().places(Pose(body.x, body.y, body.heading))
+        for place in places:
+            occupancy.add(place.lane, Occupant(place.s, body.speed, vehicle.extent[0], vehicle.number))
+        if places:
+            self.tell_light(vehicle, places[0].lane, places[0].s)
+
+    def tell_light(self, vehicle: Vehicle, lane: Lane, s: float) -> None:
+        near = lane.arm is not None and lane.length - s < LIGHT_M
+        vehicle.entering = lane if near else None
+        vehicle.light = self.lights[lane.arm] if near and lane.arm else None
+
+    def collide(self, vehicles: list[Vehicle]) -> None:
+        """Counts vehicles that have come to touch. Both go on with half their common speed; they do not bounce."""
+        begun = self.contacts.update({vehicle.number: vehicle.boxed() for vehicle in vehicles})
+        for pair in begun:
+            one, other = (self.actors[number] for number in pair)
+            assert isinstance(one, Vehicle)
+            assert isinstance(other, Vehicle)
+            (x1, y1), (x2, y2) = one.body.velocity(), other.body.velocity()
+            roles = [vehicle.attributes.get("role_name", "") for vehicle in (one, other)]
+            self.collisions.append(
+                {
+                    "frame": self.frame,
+                    "elapsed_s": round(self.elapsed_s, 4),
+                    "ids": list(pair),
+                    "role_names": roles,
+                    "closing_kmh": round(math.hypot(x1 - x2, y1 - y2) * 3.6, 2),
+                }
+            )
+            for vehicle in (one, other):
+                vehicle.collisions += 1
+                cos, sin = math.cos(vehicle.body.heading), math.sin(vehicle.body.heading)
+                vehicle.body.speed = max(0.25 * ((x1 + x2) * cos + (y1 + y2) * sin), 0.0)
+
+    def packet(self) -> bytes:
+        platform_s = time.monotonic() - self.started_s
+        actors = [actor.pack(self.elapsed_s) for actor in self.actors.values()]
+        return wire.packet(self.frame, self.elapsed_s, self.episode, platform_s, self.delta_s, actors)
+
+    def apply(self, settings: wire.Settings) -> int:
+        """Takes settings over; the frame at which they hold."""
+        if settings.fixed_delta_s is not None and settings.fixed_delta_s <= 0.0:
+            settings = replace(settings, fixed_delta_s=None)
+        self.settings = settings
+        return self.frame
