@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rtcontrol.models.engines.weights import read_config
+from rtcontrol.models.engines.config_file import read_config
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.prompt import PromptTemplate
 from rtcontrol.models.special import ST_TOKENS

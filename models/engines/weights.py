@@ -14,6 +14,7 @@ from weakref import WeakValueDictionary
 import torch
 from safetensors import SafetensorError, safe_open
 
+from rtcontrol.models.engines.config_file import read_config
 from rtcontrol.models.engines.linear import Linear
 from rtcontrol.models.errors import UserError
 
@@ -89,22 +90,6 @@ class ModelConfig:
             scale,
             json.dumps({k: raw.get(k) for k in KV_SETTINGS}, sort_keys=True),
         )
-
-
-def read_config(folder: Path) -> dict[str, Any]:
-    """`config.json` as a dict; raises UserError when the folder is no checkpoint."""
-    try:
-        config = json.loads((folder / "config.json").read_text("utf-8"))
-    except FileNotFoundError:
-        raise UserError(
-            f"{folder} is no checkpoint: it has no config.json.",
-            "Give --model a name from `rtcontrol models info` or a folder in Hugging Face format.",
-        ) from None
-    except (OSError, ValueError) as error:
-        raise UserError(f"{folder / 'config.json'} cannot be read ({error}).", "Restore the checkpoint.") from None
-    if not isinstance(config, dict):
-        raise UserError(f"{folder / 'config.json'} is no JSON object.", "Restore the checkpoint.")
-    return config
 
 
 def _rope(raw: Mapping[str, Any], head_dim: int) -> tuple[tuple[float, ...], float]:

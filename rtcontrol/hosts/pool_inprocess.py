@@ -29,6 +29,9 @@ class InProcessPool:
         self._worker = threading.Thread(target=self._work, name="decoder-pool", daemon=True)
 
     def start(self, stopped: Callable[[], bool] = lambda: False) -> dict[str, Any]:
+        # Loading torch holds the interpreter for a second or two: not while sessions go on.
+        import rtcontrol.models.engines.torch_engine  # noqa: F401
+
         self._worker.start()
         return {}
 
