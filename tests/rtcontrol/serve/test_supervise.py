@@ -87,9 +87,9 @@ def test_killed_server_is_started_again_and_that_is_said(start: Start, tmp_path:
 
 def test_memory_above_the_limit_ends_the_server_and_what_it_started(start: Start, tmp_path: Path) -> None:
     grow = (
-        PIDS + "import subprocess; p = subprocess.Popen(['sleep', '60']); "
+        PIDS + "import subprocess; p = subprocess.Popen(['sleep', '60'], stderr=subprocess.DEVNULL); "
         "open(sys.argv[1] + f'/child-of-{os.getpid()}', 'w').write(str(p.pid)); b = []\n"
-        "if len(open(sys.argv[1] + '/pids').readlines()) > 1: time.sleep(60)\n"
+        "if len(open(sys.argv[1] + '/pids').readlines()) > 1: p.kill(); time.sleep(60)\n"
         "while True: b.append(bytearray(b'x' * 5_000_000)); time.sleep(0.002)"
     )
     supervisor = start(grow, "--memory-limit-mb", "120")
