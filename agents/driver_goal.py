@@ -14,19 +14,52 @@ GAPS = (5, 10, 15, 20, 30, 40, 50)
 DEFAULT_GAP = 20
 LANES = ("left", "middle", "right")
 TURNS = ("left", "right", "straight")
-# fmt: off
 VALUES: dict[Kind, tuple[int | str, ...]] = {"speed": SPEEDS, "lane": LANES, "follow": GAPS, "turn": TURNS}
-_OVERTAKE = re.compile(r"\b(overtak\w*|pass(ing)?|get past|go past)\b")
-_FOLLOW = re.compile(r"\b(follow\w*|behind|distance|gap|tail)\b")
-_JUNCTION = re.compile(r"\b(turn\w*|junctions?|crossings?|crossroads?|intersections?|corner|bend off|way)\b")
-_LANE = re.compile(r"\blanes?\b|\bside of the road\b|\bkeep (to the )?(far )?(left|right)\b")
-_STOP = re.compile(r"\b(stop|stopping|halt|standstill|stand still|park|brake)\b")
-_DRIVE = re.compile(r"\b(limit|drive on|go on|carry on|keep going|normal\w*|as usual|ordinary)\b")
-_SPEED = re.compile(r"\b(drive|go|do|speed|km|kmh|kilometres|hour|fast|pace|slow)\b")
+# fmt: off
+# `turn left right now`; but `turn right now` is a turn to the right.
+_RIGHT_NOW = re.compile(
+    r"(?<!turn )(?<!go )(?<!going )(?<!is )(?<!the )(?<!^lane )\bright (?:now|away|here|behind|in front)\b"
+    r"|\bstraight away\b|\ball right\b")
+# What an instruction says is not to be done.
+_DROPPED = re.compile(
+    r"\b(?:do not|don't|dont|never|without|no|not)(?: (?:to|be|start|keep|do|any|more))*"
+    r" (?:overtak\w*|pass(?:ing)?|follow\w*|(?:stop|halt|turn|brak|park)(?:s|p?ing|e)?|"
+    r"(?:(?:go|drive|turn|take|use|stay|be|keep|move) )?(?:(?:in|on|to|at|the) )*"
+    r"(?:left(?:most)?|right(?:most)?|middle|cent(?:re|er)|straight)(?: on| ahead| hand| one)*)\b"
+    r"|\bstop (?:overtaking|passing|following|turning)\b|\blet (?:\w+ ){1,3}(?:pass|overtake)\b")
+_LEFT_LANE = re.compile(r"\b(?:leave|from|out of) (?:the )?(?:left|right|middle|cent(?:re|er)) lane\b")
+_OVERTAKE = re.compile(
+    r"\b(overtak\w*|pass(ing)?|(get|go|zip|whizz) (us )?(past|by|around)|get ahead of"
+    r"|(drive|move|travel|swing|out) around|leave .+ behind"
+    r"|(do not|don't|never|refuse to) (stay|wait|drive|queue|sit|get stuck|dawdle) behind)\b")
+_FOLLOW = re.compile(
+    r"\b(follow(?!( on)? (the |this |your )?(speed )?(road|street|limit|signs|rules))\w*|behind|distance|gap|tail"
+    r"|closer|\d+ ?(m|metres?|meters?) (away|ahead|to|from|in front|of separation|between))\b")
+_LANE = re.compile(
+    r"\blanes?\b|\b(side|left|right|middle|cent(re|er)) of the (road|street)\b"
+    r"|\bkeep (to the )?(far )?(left|right)\b")
+_JUNCTION = re.compile(
+    r"\b(turn\w*|(t )?junctions?|crossings?|crossroads?|intersections?|corner|bend off|fork|roundabout|roads?|streets?"
+    r"|(?<!all the )way|(go|going|drive|head|heading|keep|continue|bear) (left|right|straight)|straight on"
+    r"|take (a|the|the next|the first) (left|right))\b")
+_SIDEWAYS = re.compile(
+    r"\b(keep|stay|drive|move|get|go|switch|change|shift) (over )?(to|on|in) the (far )?"
+    r"(left|right|middle|cent(re|er))\b")
+_STOP = re.compile(
+    r"\b(stop|stopping|halt|standstill|stand still|park|wait|stay where you are"
+    r"|brakes?(?! to \d)|pull over"
+    r"|(do not|don't|never) (move|drive|drive on|go on|carry on)"
+    r"(?! (at )?(faster|slower|more|above|over|in|on|\d+)\b))\b")
+_DRIVE = re.compile(
+    r"\b(limit|drive on|go on|carry on|continue|normal\w*|as usual|ordinary|just drive|follow the road|allowed|you may"
+    r"|keep (on )?(going|driving|moving)|start (to drive|driving|going|moving)|with the traffic|like everybody else)\b")
+_SPEED = re.compile(
+    r"\b(drive|driving|go|going|do|move|moving|travel|speed|km|kmh|kph|kilomet(re|er)s|hour|fast|faster|slower|pace|slow"
+    r"|keep|stay|get|hold|cruise|accelerate|brake|exceed|at most|maximum|minimum|velocity|decelerate)\b")
 _NUMBER = re.compile(r"\d+")
 _SIDE = {"left": "left", "leftmost": "left", "inner": "left", "right": "right", "rightmost": "right",
-         "outer": "right", "middle": "middle", "centre": "middle", "center": "middle",
-         "straight": "straight", "ahead": "straight"}
+         "outer": "right", "middle": "middle", "centre": "middle", "center": "middle", "straight": "straight"}
+_AHEAD = re.compile(r"\b(go|drive|head|way is) ahead\b")
 _WORD = re.compile(r"[a-z0-9']+")
 # fmt: on
 
@@ -70,20 +103,24 @@ class Goal:
 def recognise(text: str) -> Goal | None:
     """The goal that an instruction plainly names, or None: a rule for the judge, never a way to control.
 
-    In this order: overtaking, following, a way at a junction, a lane, a halt, the limit, a number as a speed.
+    In this order: overtaking, following, a lane, a way at a junction, a side, a halt, a number as a speed, the limit.
     """
-    plain = " ".join(_WORD.findall(text.lower()))
+    plain = _DROPPED.sub(" ", _RIGHT_NOW.sub(" ", " ".join(_WORD.findall(text.lower()))))
     number = next((int(found) for found in _NUMBER.findall(plain)), None)
-    sides = {_SIDE[word] for word in plain.split() if word in _SIDE}
+    sides = {_SIDE[word] for word in _LEFT_LANE.sub(" ", plain).split() if word in _SIDE}
+    if _AHEAD.search(plain):
+        sides.add("straight")
     if _OVERTAKE.search(plain):
         return Goal("overtake")
     if _FOLLOW.search(plain):
         return Goal("follow", DEFAULT_GAP if number is None else min(GAPS, key=lambda gap: abs(gap - number)))
-    if _LANE.search(plain):
-        side = sides - {"straight"}
-        return Goal("lane", side.pop()) if len(side) == 1 else None
-    if _JUNCTION.search(plain) and (ways := sides - {"middle"}):
+    lanes, ways = sides - {"straight"}, sides - {"middle"}
+    if _LANE.search(plain) and lanes:
+        return Goal("lane", lanes.pop()) if len(lanes) == 1 else None
+    if _JUNCTION.search(plain) and ways:
         return Goal("turn", ways.pop()) if len(ways) == 1 else None
+    if _SIDEWAYS.search(plain) and len(lanes) == 1:
+        return Goal("lane", lanes.pop())
     if _STOP.search(plain):
         return Goal("stop")
     if number is not None and _SPEED.search(plain):
