@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.bridges.carla.standin import blueprints, wire
+from tests.bridges.carla.standin.chassis import physics
 from tests.bridges.carla.standin.rpc import Refused, Table
 from tests.bridges.carla.standin.town import opendrive
 from tests.bridges.carla.standin.world import World
@@ -108,6 +109,8 @@ def table(world: World, stream_port: int, version: str = wire.VERSION) -> Table:
         "destroy_actor": world.destroy,
         "get_actor_bounding_box": methods.box,
         "tick_cue": methods.tick,
+        "get_physics_control": lambda number: physics(world.driven(number)[0]),
+        "get_vehicle_light_state": lambda number: 0,
         "get_weather_parameters": lambda: methods.weather,
         "is_traffic_manager_running": lambda port: False,
     }
@@ -120,6 +123,7 @@ def table(world: World, stream_port: int, version: str = wire.VERSION) -> Table:
         "set_actor_target_velocity": world.push,
         "set_weather_parameters": methods.set_weather,
         "draw_debug_shape": lambda shape: None,
+        "set_actor_simulate_physics": lambda number, on: None,
         "set_vehicle_light_state": lambda number, state: None,
         "load_new_episode": methods.load,
     }

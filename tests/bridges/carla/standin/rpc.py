@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -79,5 +80,9 @@ class Calls(asyncio.Protocol):
         method = self.table.methods.get(name)
         if method is None:
             return [RESPONSE, number, f"the CARLA stand-in, which is not CARLA, has no method {name!r}", None]
-        # The first parameter is the call's metadata: whether the client waits. An answer nobody waits for is harmless.
-        return [RESPONSE, number, None, method(*parameters[1:])]
+        try:
+            # The first parameter is the call's metadata: whether the client waits. An answer is harmless if it does not.
+            return [RESPONSE, number, None, method(*parameters[1:])]
+        except (TypeError, ValueError, LookupError) as error:
+            print(f"{name}{tuple(parameters[1:])}: {error!r}", file=sys.stderr, flush=True)
+            return [RESPONSE, number, f"the CARLA stand-in could not read the arguments of {name}", None]

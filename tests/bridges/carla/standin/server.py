@@ -57,7 +57,7 @@ class Server:
         """Steps on the wall clock's grid while the mode is asynchronous."""
         due = time.monotonic()
         while True:
-            due = max(due + (self.world.settings.fixed_delta_s or PERIOD_S), time.monotonic() - 1.0)
+            due = max(due + (self.world.settings.fixed_delta_s or PERIOD_S), time.monotonic())
             await asyncio.sleep(due - time.monotonic())
             if not self.frozen and not self.world.settings.synchronous:
                 self.world.step()
