@@ -53,6 +53,18 @@ def _paddle_skill() -> Skill:
     return SKILL
 
 
+def _road(goal: str | None = None) -> Environment:
+    from rtcontrol.envs.road_game import RoadGame
+
+    return PacedEnvironment("road", RoadGame(goal))
+
+
+def _road_skill() -> Skill:
+    from rtcontrol.envs.road_skill import SKILL
+
+    return SKILL
+
+
 ENTRIES: dict[str, Entry] = {
     "lander": Entry(
         "Gymnasium's continuous LunarLander, 50 physics steps a second; land, or hover, where you are told.",
@@ -65,6 +77,12 @@ ENTRIES: dict[str, Entry] = {
         "paddle",
         _paddle,
         _paddle_skill,
+    ),
+    "road": Entry(
+        "A road with lanes, traffic and lights along one coordinate; drive, change lane, follow, turn, overtake, stop.",
+        "driver",
+        _road,
+        _road_skill,
     ),
 }
 

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from rtcontrol.recipes.imitation import Recipe
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Train, inspect and adopt controller models.")
-RECIPES = ("lander", "paddle")
+# Each recipe and the environment that its model is for.
+RECIPES = {"driver": "road", "lander": "lander", "paddle": "paddle"}
 
 
 @app.command()
@@ -63,7 +64,7 @@ def train(
             bar.update(task, completed=line["samples"], **fields)
 
         checkpoint = chosen.train(folder, config, progress)
-    print(f"Checkpoint: {checkpoint}\nFly it: rtcontrol run --env {recipe} --model {checkpoint}")
+    print(f"Checkpoint: {checkpoint}\nFly it: rtcontrol run --env {RECIPES[recipe]} --model {checkpoint}")
 
 
 @app.command()

@@ -10,12 +10,7 @@ from rtcontrol.envs.paddle_rollout import PaddleOptions, demonstrations
 from rtcontrol.models.train.scratch import ModelShape
 from rtcontrol.models.train.trainer import TrainConfig
 from rtcontrol.recipes.imitation import Recipe
-from rtcontrol.recipes.words import common_words
-
-# Marks between words as schemas write them, and as people do.
-MARKS = (
-    """{ } [ ] ( ) : , ; " ' ? ! . {" "} ": "," ":{" "}} ":[" "], "]} ": " ", " ':{"' ':"' '","' '"},' '":["' '-' '/'"""
-)
+from rtcontrol.recipes.words import MARKS, common_words
 
 RECIPE = Recipe(
     agent,

@@ -3,6 +3,10 @@
 They are not trained; they keep a foreign tool's schema short, which would otherwise go byte by byte.
 """
 
+# Marks between words as schemas write them, and as people do.
+MARKS = (
+    """{ } [ ] ( ) : , ; " ' ? ! . {" "} ": "," ":{" "}} ":[" "], "]} ": " ", " ':{"' ':"' '","' '"},' '":["' '-' '/'"""
+)
 SCHEMA_WORDS = """
 type object properties required description enum integer string number boolean array null minimum maximum function
 parameters name title default items anyOf allOf oneOf const format additionalProperties maxLength minLength pattern

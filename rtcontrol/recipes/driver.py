@@ -1,0 +1,24 @@
+"""The driver recipe: imitation of the scripted expert on disturbed drives, then DAgger on the model's own drives."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from rtcontrol.agents.driver import LIGHTS, WORDS, agent
+from rtcontrol.agents.driver_phrasings import vocabulary
+from rtcontrol.envs.road_rollout import RoadOptions, demonstrations
+from rtcontrol.models.train.scratch import ModelShape
+from rtcontrol.models.train.trainer import TrainConfig
+from rtcontrol.recipes.imitation import Recipe
+from rtcontrol.recipes.words import MARKS, common_words
+
+RECIPE = Recipe(
+    agent,
+    texts=(" ".join(sorted(vocabulary())), " ".join((*WORDS, *LIGHTS)), common_words(), MARKS, "don't"),
+    demonstrations=demonstrations,
+    config=TrainConfig(samples=400_000),
+    shape=ModelShape(hidden=192, heads=6, intermediate=384),
+    chunk=8_192,
+    # First the driving, then the sentences: both at once stay on a plateau.
+    early=partial(demonstrations, options=RoadOptions(plain=1.0)),
+)
