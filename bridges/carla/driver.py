@@ -1,0 +1,274 @@
+"""The driver: keeps to its lane and does what it was told last, step by step.
+
+`look` finds where the vehicle is and what is around it, `obey` takes a call, `step` gives the pedals and the steering.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rtcontrol.bridges.carla import observing, pace
+from rtcontrol.bridges.carla.counts import Counts
+from rtcontrol.bridges.carla.crowd import Body, Crowd
+from rtcontrol.bridges.carla.intent import LEFT, Intent
+from rtcontrol.bridges.carla.lanes import Road
+from rtcontrol.bridges.carla.observing import Near, Scene, Side, View
+from rtcontrol.bridges.carla.pace import KMH
+from rtcontrol.bridges.carla.shift import Shift
+from rtcontrol.bridges.carla.steer import CURVE, Steer, look_ahead_m
+from rtcontrol.bridges.carla.strand import NO_BEND
+from rtcontrol.bridges.carla.throttle import Throttle
+from rtcontrol.bridges.carla.track import Track
+
+WHEELBASE_M, MAX_STEER_DEG = 2.85, 70.0
+# Vehicles nearer to our way than this, side to side, are in it.
+CLEAR_M = 0.25
+# A lane change needs so much room beside us, and so many seconds until whoever comes from behind is there.
+ROOM_M, ROOM_S = 1.0, 1.0
+BEND_DOWN = 3.0  # m/s2, slowing for a bend
+MOST_DOWN = 6.0
+ROAD_END_M = 5.0
+BACK_M = 15.0  # of road, until the vehicle is back in the middle of its lane
+GIVE_UP_S = 4.0  # after which a lane change should have been done
+HARD_LATERAL = 7.0  # m/s2
+LARGEST = 200.0  # of the numbers in calls
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """As `carla.VehicleControl`: throttle and brake within 0 to 1, steer within -1 (left) to 1."""
+
+    throttle: float = 0.0
+    steer: float = 0.0
+    brake: float = 0.0
+    hand_brake: bool = False
+    reverse: bool = False
+
+
+STANDSTILL = Control(brake=0.6)
+
+
+class Driver:
+    """Drives one vehicle over a road at a fixed step; the vehicle's figures as in its `VehiclePhysicsControl`."""
+
+    def __init__(
+        self,
+        road: Road,
+        dt_s: float,
+        wheelbase_m: float = WHEELBASE_M,
+        max_steer_deg: float = MAX_STEER_DEG,
+        steering_curve: Sequence[tuple[float, float]] = CURVE,
+    ) -> None:
+        if not dt_s > 0:
+            raise ValueError(f"dt_s={dt_s}: a step takes time")
+        self.road, self.dt_s = road, dt_s
+        self.intent = Intent()
+        self.counts = Counts()
+        self._track = Track(road)
+        self._steer = Steer(dt_s, wheelbase_m, max_steer_deg, steering_curve)
+        self._throttle = Throttle(dt_s)
+        self._shift: Shift | None = None
+        self._crowd = Crowd(road)
+        self._scene: Scene | None = None
+        self._view: View | None = None
+        self._yaw: float | None = None
+        self._braking = self._slowing = self._beyond = False
+
+    @property
+    def shift(self) -> int:
+        """-1, 0, 1: a lane change to the left, none, to the right."""
+        return 0 if self._shift is None else self._shift.side
+
+    @property
+    def view(self) -> View | None:
+        """What was seen last."""
+        return self._view
+
+    def look(self, scene: Scene) -> View:
+        """Where we are and what is around us; a scene is looked at once. ValueError: our own figures are not numbers,
+        or there is no road."""
+        if scene is self._scene and self._view is not None:
+            return self._view
+        if not scene.own.finite:
+            raise ValueError("the vehicle's place is not a number")
+        crowd = scene.crowd
+        if crowd is None:
+            crowd = self._crowd
+            crowd.update(scene.others)
+        passed = self._track.follow(scene.own, self.intent)
+        if self._shift is not None:
+            self._shift.moved(passed.sideways_m)
+        if passed.lost:
+            self._shift = None
+        for way, asked in passed.junctions:
+            self.counts.ways[way] += 1
+            self.counts.fallbacks += way != asked
+        if passed.entered and not self._leads_over():
+            self._give_up(self._track.lateral_m)
+        track = self._track
+        view = observing.look(crowd, scene, track.chain(self.intent.turn), track.s, track.lateral_m)
+        self._scene, self._view = scene, view
+        return view
+
+    def obey(self, name: str, arguments: Mapping[str, Any]) -> str | None:
+        """Take a call; gives why it is refused, or None. Nothing is obeyed before the first look."""
+        self.counts.calls += 1
+        reason = self._obey(name, arguments)
+        if reason is not None:
+            self.counts.refused[reason] += 1
+        return reason
+
+    def step(self, scene: Scene) -> Control:
+        """What the vehicle does until the next step."""
+        self.counts.steps += 1
+        try:
+            view = self.look(scene)
+        except ValueError:
+            self.counts.unfit += 1
+            return STANDSTILL
+        speed = view.own.speed
+        self.counts.distance_m += speed * self.dt_s
+        self.counts.top_kmh = max(self.counts.top_kmh, speed * KMH)
+        self._watch(view.own)
+        self._advance(view, speed)
+        pedals = self._throttle.step(self._wanted(view, speed), speed)
+        return Control(pedals.throttle, self._steering(view, speed), pedals.brake, pedals.hand_brake)
+
+    # -- calls --------------------------------------------------------------------------------------------------------
+
+    def _obey(self, name: str, arguments: Mapping[str, Any]) -> str | None:
+        if self._view is None:
+            return "not on the road yet"
+        numbers = [value for value in arguments.values() if isinstance(value, (int, float))]
+        if not all(0 <= value <= LARGEST for value in numbers):
+            return "a value out of range"
+        try:
+            reason = self.intent.obey(name, arguments, observing.place(self._view, self.shift))
+        except (KeyError, ValueError, TypeError):
+            return "no call of a driver"
+        if wish := self.intent.take_wish():
+            return self._begin(wish, self._view)
+        return reason
+
+    def _begin(self, wish: int, view: View) -> str | None:
+        side, strand = (view.left, view.strand.left) if wish == LEFT else (view.right, view.strand.right)
+        if side is None or strand is None:
+            return f"there is no lane to the {'left' if wish == LEFT else 'right'}"
+        if not _room(side, view.own.speed):
+            return "somebody is beside us"
+        across = 0.5 * (view.strand.width + strand.width)
+        self._shift = Shift(wish, view.lateral_m, wish * across)
+        return None
+
+    # -- lane changes -------------------------------------------------------------------------------------------------
+
+    def _advance(self, view: View, speed: float) -> None:
+        shift = self._shift
+        if shift is None:
+            return
+        shift.advance(self.dt_s, speed)
+        if shift.done(view.lateral_m) and abs(shift.end) < 0.5 * view.strand.width:
+            self.counts.lane_changes += shift.side != 0
+            self._shift = None
+        elif shift.over_s > GIVE_UP_S:
+            self._give_up(view.lateral_m)
+
+    def _give_up(self, lateral_m: float) -> None:
+        """Back to the middle of the lane we are in."""
+        self.counts.lane_changes_given_up += self.shift != 0
+        self._shift = Shift(0, lateral_m, 0.0)
+
+    def _leads_over(self) -> bool:
+        """Whether the lane that the change leads to goes on beside us."""
+        shift, strand = self._shift, self._track.chain(self.intent.turn).strands[0]
+        if shift is None or abs(shift.end) < 0.5 * strand.width:
+            return True
+        return (strand.left if shift.end < 0 else strand.right) is not None
+
+    # -- how fast -----------------------------------------------------------------------------------------------------
+
+    def _wanted(self, view: View, speed: float) -> float:
+        limit = view.limit_kmh / KMH if math.isfinite(view.limit_kmh) else 0.0
+        want = pace.wanted(self.intent, speed, limit, None, None)
+        braking = False
+        for near in self._in_the_way(view, speed):
+            want = min(want, pace.wanted(self.intent, speed, limit, near.gap_m, near.speed))
+            braking = braking or pace.emergency(speed, near.gap_m, near.speed)
+        bend = _bend(view, speed)
+        slowing = bend < want - 0.2
+        want = -pace.FULL_BRAKE if braking else min(want, bend)
+        self.counts.emergencies += braking and not self._braking
+        self.counts.bends += slowing and not self._slowing
+        self._braking, self._slowing = braking, slowing
+        return want
+
+    def _in_the_way(self, view: View, speed: float) -> Iterator[Near]:
+        """Whoever our body would touch if it went on along its way, over to the other lane while it changes."""
+        own = view.own
+        for over, side in ((0.0, view.lane), (-view.strand.width, view.left), (view.strand.width, view.right)):
+            for other in () if side is None else side.seen:
+                front = other.distance + other.half_m
+                if front <= own.half_length_m:
+                    continue
+                gap = max(other.distance - other.half_m - own.half_length_m, 0.0)
+                touching = own.half_width_m + other.across_m + CLEAR_M
+                one, two = self._way_over(view, gap, speed), self._way_over(view, front, speed)
+                if min(one, two) - touching < other.lateral + over < max(one, two) + touching:
+                    yield Near(gap, other.along)
+
+    def _way_over(self, view: View, ahead_m: float, speed: float) -> float:
+        if self._shift is not None:
+            return self._shift.lateral(ahead_m, speed)
+        return view.lateral_m * max(0.0, 1.0 - ahead_m / BACK_M)
+
+    # -- where to -----------------------------------------------------------------------------------------------------
+
+    def _steering(self, view: View, speed: float) -> float:
+        own, half = view.own, 0.5 * self._steer.wheelbase_m
+        yaw = math.radians(own.yaw_deg)
+        cos, sin = math.cos(yaw), math.sin(yaw)
+        ahead = look_ahead_m(speed)
+        x, y, tx, ty = view.chain.at(view.s - half + ahead)
+        over = 0.0 if self._shift is None else self._shift.lateral(ahead - half, speed)
+        dx, dy = x - ty * over - (own.x - half * cos), y + tx * over - (own.y - half * sin)
+        off = view.lateral_m - (0.0 if self._shift is None else self._shift.lateral(0.0, speed))
+        return self._steer.step(dx * cos + dy * sin, dy * cos - dx * sin, speed, off)
+
+    def _watch(self, own: Body) -> None:
+        """Counts the lateral acceleration that was too much."""
+        last, self._yaw = self._yaw, own.yaw_deg
+        if last is None:
+            return
+        turned = math.radians(math.remainder(own.yaw_deg - last, 360.0))
+        beyond = abs(turned / self.dt_s * own.speed) > HARD_LATERAL
+        self.counts.beyond_limits += beyond and not self._beyond
+        self._beyond = beyond
+
+
+def _room(side: Side, speed: float) -> bool:
+    if side.ahead is not None and side.ahead.gap_m < ROOM_M:
+        return False
+    behind = side.behind
+    return behind is None or behind.gap_m >= ROOM_M + ROOM_S * max(behind.speed - speed, 0.0)
+
+
+def _bend(view: View, speed: float) -> float:
+    """The acceleration (m/s2) that bends and the end of the road still allow."""
+    most = math.inf
+    reach = speed * speed / (2.0 * BEND_DOWN) + 8.0
+    for ahead, slow in view.chain.bends(view.s, reach):
+        if slow < NO_BEND:
+            most = min(most, _slowing(ahead, slow, speed))
+    if view.chain.ends:
+        left = view.chain.length - view.s - view.own.half_length_m - ROAD_END_M
+        most = min(most, _slowing(max(left, 0.0), 0.0, speed))
+    return max(most, -MOST_DOWN)
+
+
+def _slowing(ahead: float, to: float, speed: float) -> float:
+    """The acceleration that keeps to the speeds from which there is still time to slow down."""
+    allowed = math.sqrt(to * to + 2.0 * BEND_DOWN * ahead)
+    return 2.0 * (allowed - speed) - (BEND_DOWN if ahead > 0 else 0.0)

@@ -1,0 +1,161 @@
+"""What a driver is told: the vehicles around it by lane, the light, the junction ahead, as plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from rtcontrol.bridges.carla.chain import Chain
+from rtcontrol.bridges.carla.crowd import SIGHT_M, Body, Crowd, Seen, in_lane
+from rtcontrol.bridges.carla.intent import Place
+from rtcontrol.bridges.carla.lanes import Road
+from rtcontrol.bridges.carla.pace import KMH
+from rtcontrol.bridges.carla.strand import Strand
+
+if TYPE_CHECKING:
+    from rtcontrol.bridges.carla.driver import Driver
+
+Light = Literal["none", "green", "yellow", "red"]
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """One moment: our vehicle, the others, the speed limit and the light that hold for us.
+
+    `crowd`, where many drive in one scene: all vehicles already sorted into lanes; then `others` is not looked at.
+    """
+
+    own: Body
+    others: Sequence[Body] = ()
+    limit_kmh: float = 50.0
+    light: Light = "none"
+    crowd: Crowd | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Near:
+    """The next vehicle in one direction of a lane: bumper to bumper, m, 0 beside us; its speed along the lane, m/s."""
+
+    gap_m: float
+    speed: float
+
+
+@dataclass(slots=True)
+class Side:
+    """A lane as seen from our vehicle; `seen` holds all vehicles on it, for what overlaps from there."""
+
+    ahead: Near | None = None
+    behind: Near | None = None
+    seen: list[Seen] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class View:
+    """All that a driver knows of one moment. `chain` is the way ahead, s metres of which lie behind us."""
+
+    own: Body
+    chain: Chain
+    strand: Strand
+    s: float
+    lateral_m: float
+    limit_kmh: float
+    light: Light
+    junction_m: float | None
+    lane: Side
+    left: Side | None
+    right: Side | None
+
+
+def look(crowd: Crowd, scene: Scene, chain: Chain, s: float, lateral_m: float) -> View:
+    """What is around our vehicle, s metres after the chain's start. The crowd is at this moment already."""
+    own, strand, road = scene.own, chain.strands[0], crowd.road
+    left = right = None
+    if strand.left is not None:
+        left = _side(crowd, own, *_beside(road, own, chain, strand.left, s))
+    if strand.right is not None:
+        right = _side(crowd, own, *_beside(road, own, chain, strand.right, s))
+    return View(
+        own=own,
+        chain=chain,
+        strand=strand,
+        s=s,
+        lateral_m=lateral_m,
+        limit_kmh=scene.limit_kmh,
+        light=scene.light,
+        junction_m=junction_m(chain, s, own.half_length_m),
+        lane=_side(crowd, own, chain, s),
+        left=left,
+        right=right,
+    )
+
+
+def place(view: View, shift: int) -> Place:
+    """Where the vehicle is, as calls are refused for it."""
+    return Place(view.own.speed * KMH, view.strand.index, view.strand.count, shift, view.junction_m)
+
+
+def observe(road: Road, scene: Scene, driver: Driver) -> dict[str, Any]:
+    """The observation's data of the agent `driver`: km/h and metres; what is not there is left out."""
+    view = driver.look(scene)
+    data: dict[str, Any] = {
+        "speed_kmh": view.own.speed * KMH,
+        "limit_kmh": view.limit_kmh,
+        "lane": view.strand.index,
+        "lanes": view.strand.count,
+        "shift": driver.shift,
+        "light": view.light,
+        "junction_m": view.junction_m,
+        "turn": driver.intent.turn,
+    }
+    for name, side in (("", view.lane), ("left_", view.left), ("right_", view.right)):
+        if side is not None:
+            _tell(data, f"{name}ahead", side.ahead)
+            _tell(data, f"{name}behind", side.behind)
+    return data
+
+
+def junction_m(chain: Chain, s: float, half_length_m: float) -> float | None:
+    """From the front bumper to the next junction's entry; 0 inside one; None: none within sight."""
+    if chain.strands[0].junction:
+        return 0.0
+    if chain.junction_at is None:
+        return None
+    left = max(chain.junction_at - s - half_length_m, 0.0)
+    return left if left < SIGHT_M else None
+
+
+def _beside(road: Road, own: Body, chain: Chain, strand: Strand, s: float) -> tuple[Chain, float]:
+    """The way ahead in a lane beside ours, and the place beside us in it."""
+    at, _ = strand.project(own.x, own.y, s * strand.length / chain.strands[0].length)
+    return road.chain(strand, "straight"), at
+
+
+def _side(crowd: Crowd, own: Body, chain: Chain, s: float) -> Side:
+    strand = chain.strands[0]
+    side = Side(seen=list(crowd.ahead(chain, s, own.number)))
+    _nearest(side, own, side.seen, strand.width)
+    _nearest(side, own, crowd.behind(strand, s, own.number), strand.width)
+    return side
+
+
+def _nearest(side: Side, own: Body, seen: Iterable[Seen], width: float) -> None:
+    """Keeps the nearest of each direction; one beside us is ahead if its front bumper is ahead of ours."""
+    for other in seen:
+        if not in_lane(other, width):
+            continue
+        halves = own.half_length_m + other.half_m
+        if other.distance + other.half_m >= own.half_length_m:
+            gap = max(other.distance - halves, 0.0)
+            if gap < SIGHT_M and (side.ahead is None or gap < side.ahead.gap_m):
+                side.ahead = Near(gap, other.along)
+        else:
+            gap = max(-other.distance - halves, 0.0)
+            if gap < SIGHT_M and (side.behind is None or gap < side.behind.gap_m):
+                side.behind = Near(gap, other.along)
+
+
+def _tell(data: dict[str, Any], name: str, near: Near | None) -> None:
+    if near is not None:
+        data[f"{name}_m"] = near.gap_m
+        data[f"{name}_kmh"] = near.speed * KMH

@@ -1,0 +1,75 @@
+"""From a wanted acceleration to the pedals, for a vehicle whose engine and brakes are not known."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+# What full throttle and full brakes are taken for, m/s2; what is wrong about them, the integrals make good.
+ENGINE, BRAKES = 4.0, 8.0
+DRIVE_RATE, BRAKE_RATE = 0.15, 0.08  # of the integrals, per m/s2 and second
+DRIVE_MOST, BRAKE_MOST = 0.8, 0.5
+# The measured acceleration is a mean over about so long; so is the wanted one that it is compared with.
+MEAN_S = 0.25
+STANDING, HOLD = 0.3, 0.3  # below so many m/s with no wish to drive: stand, with so much brake
+
+
+@dataclass(frozen=True, slots=True)
+class Pedals:
+    """Throttle and brake within 0 to 1, never both; the hand brake holds a vehicle that is to stand."""
+
+    throttle: float = 0.0
+    brake: float = 0.0
+    hand_brake: bool = False
+
+
+class Throttle:
+    """PI control of the acceleration: `hold` grows to the throttle that keeps the speed, `more` to what the brakes
+    lack. Both rest while a pedal is at its end (anti-windup)."""
+
+    def __init__(self, dt_s: float) -> None:
+        self.dt_s = dt_s
+        self.hold = 0.0
+        self.more = 0.0
+        self._speed: float | None = None
+        self._measured = 0.0
+        self._expected = 0.0
+
+    def step(self, wanted: float, speed: float) -> Pedals:
+        """The pedals for an acceleration (m/s2) at a speed (m/s), both finite; once a simulation step."""
+        self._learn(wanted, speed)
+        if wanted <= 0.0 and speed < STANDING:
+            self.more = 0.0
+            return Pedals(0.0, max(HOLD, _share(-wanted / BRAKES)), hand_brake=True)
+        throttle = wanted / ENGINE + self.hold
+        if throttle >= 0.0:
+            self.more = 0.0
+            return Pedals(throttle=_share(throttle))
+        # With the throttle shut the vehicle slows by `hold` alone; the brakes do the rest.
+        return Pedals(brake=_share(-throttle * ENGINE / BRAKES + self.more))
+
+    def _learn(self, wanted: float, speed: float) -> None:
+        mean = min(1.0, self.dt_s / MEAN_S)
+        if self._speed is not None:
+            self._measured += mean * ((speed - self._speed) / self.dt_s - self._measured)
+        self._speed = speed
+        self._expected += mean * (wanted - self._expected)
+        if speed < STANDING:
+            return
+        short = self._expected - self._measured
+        throttle = wanted / ENGINE + self.hold
+        if throttle >= 0.0:
+            if 0.0 < throttle < 1.0 or (throttle >= 1.0) == (short < 0.0):
+                self.hold = _within(self.hold + DRIVE_RATE * short * self.dt_s, 0.0, DRIVE_MOST)
+            return
+        brake = -throttle * ENGINE / BRAKES + self.more
+        if 0.0 < brake < 1.0 or (brake >= 1.0) == (short > 0.0):
+            self.more = _within(self.more - BRAKE_RATE * short * self.dt_s, -BRAKE_MOST, BRAKE_MOST)
+
+
+def _within(value: float, low: float, high: float) -> float:
+    return min(max(value, low), high)
+
+
+def _share(value: float) -> float:
+    return _within(value, 0.0, 1.0) if math.isfinite(value) else 0.0
