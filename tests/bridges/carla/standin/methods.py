@@ -110,7 +110,7 @@ def table(world: World, stream_port: int, version: str = wire.VERSION) -> Table:
         "get_actor_bounding_box": methods.box,
         "tick_cue": methods.tick,
         "get_physics_control": lambda number: physics(world.driven(number)[0]),
-        "get_vehicle_light_state": lambda number: 0,
+        "get_vehicle_light_state": lambda number: [0],
         "get_weather_parameters": lambda: methods.weather,
         "is_traffic_manager_running": lambda port: False,
     }

@@ -81,7 +81,7 @@ class Calls(asyncio.Protocol):
         if method is None:
             return [RESPONSE, number, f"the CARLA stand-in, which is not CARLA, has no method {name!r}", None]
         try:
-            # The first parameter is the call's metadata: whether the client waits. An answer is harmless if it does not.
+            # The first parameter is the call's metadata: whether the client waits. Where not, an answer does no harm.
             return [RESPONSE, number, None, method(*parameters[1:])]
         except (TypeError, ValueError, LookupError) as error:
             print(f"{name}{tuple(parameters[1:])}: {error!r}", file=sys.stderr, flush=True)
