@@ -1,0 +1,288 @@
+"""The bridge's life: let the simulation step, tell what the driver sees, do what is in force, and say how it goes."""
+
+from __future__ import annotations
+
+import gc
+import json
+import logging
+import threading
+import time
+from typing import Any, TextIO
+
+from rtcontrol.bridges.carla.counts import Counts
+from rtcontrol.bridges.carla.driver import Control, Driver
+from rtcontrol.bridges.carla.errors import BridgeError, Lost
+from rtcontrol.bridges.carla.figures import Figures
+from rtcontrol.bridges.carla.grid import Grid
+from rtcontrol.bridges.carla.lanes import Road
+from rtcontrol.bridges.carla.observing import Scene, observe
+from rtcontrol.bridges.carla.options import STANDIN, BridgeOptions
+from rtcontrol.bridges.carla.session import Session
+from rtcontrol.bridges.carla.world import World
+from rtcontrol.bridges.client import Standing
+
+# At the end the vehicle is braked to a halt, for at most so much of the simulation's time.
+HALT_S = 3.0
+HALTED_MPS = 0.1
+BETWEEN_TRIES_S = 0.3
+REPORT_EVERY_S = 1.0
+FULL_STOP = Control(brake=1.0)
+log = logging.getLogger("rtcontrol.carla")
+
+
+class Bridge:
+    """Drives the ego vehicle of an open world. `run` blocks; `stop` may be called from anywhere, signals too."""
+
+    def __init__(self, world: World, options: BridgeOptions) -> None:
+        self._world, self._options = world, options
+        self._road = Road(world.map)
+        self._driver = Driver(self._road, options.step_s)
+        self._session = Session(options, world.town)
+        self._figures = Figures()
+        self._scene: Scene = world.scene()
+        self._driver.look(self._scene)
+        self._obeyed: tuple[int, int | None] | None = None
+        self._own_s = 0.0  # of this step, what is not the server's
+        self._stopped = False
+        self._ended = threading.Event()
+        self._trace: TextIO | None = None
+
+    def stop(self) -> None:
+        """End the run: the car is braked to a halt, the session closed."""
+        self._stopped = True
+
+    def instruct(self, text: str) -> None:
+        """The goal from now on."""
+        self._session.instruct(text)
+
+    def run(self) -> None:
+        """Until `stop`, the session's end, or for the duration. Raises ClientError where the server refuses,
+        BridgeError where CARLA is gone for too long."""
+        watchers = [threading.Thread(target=self._interrupt, daemon=True)]
+        if self._options.report is not None:
+            watchers.append(threading.Thread(target=self._write_now_and_then, daemon=True))
+        for watcher in watchers:
+            watcher.start()
+        if self._options.trace is not None:
+            self._trace = self._options.trace.open("w", buffering=1, encoding="utf-8")
+        # What is there by now stays: collections need not look at it.
+        gc.collect()
+        gc.freeze()
+        drive = self._lockstep if self._options.clock == "lockstep" else self._paced
+        try:
+            while not self._over():
+                try:
+                    drive()
+                except Lost as lost:
+                    self._recover(lost)
+            self._halt()
+        finally:
+            self._ended.set()
+            for watcher in watchers:
+                watcher.join(2.0)
+            self._session.close()
+            if self._trace is not None:
+                self._trace.close()
+            self.write_report()
+
+    def figures(self) -> dict[str, Any]:
+        """Counts and times since the first welcome."""
+        what = STANDIN if self._world.options.standin else "CARLA"
+        told = self._figures.told(self._session.counts(), self._driver.counts.report())
+        options = self._options
+        return {"world": what, "town": self._world.town, "clock": options.clock, "hz": options.hz, **told}
+
+    def write_report(self) -> None:
+        """Whole or not at all."""
+        if (path := self._options.report) is not None:
+            beside = path.with_name(path.name + ".new")
+            try:
+                beside.write_text(json.dumps(self.figures(), indent=2) + "\n", "utf-8")
+                beside.replace(path)
+            except OSError as error:
+                log.warning("%s could not be written (%s)", path, error)
+
+    # -- the two ways to drive ----------------------------------------------------------------------------------------
+
+    def _paced(self) -> None:
+        grid, steps, k = Grid(self._options.step_s), self._options.steps, 0
+        while not self._over():
+            self._figures.released(*grid.wait())
+            if self._session.keep():
+                self._begin()
+            self._step(self._session.standing())
+            if k % steps == 0:
+                self._observe()
+            self._figures.took("overhead", self._own_s)
+            k += 1
+
+    def _lockstep(self) -> None:
+        while not self._over():
+            if self._session.keep():
+                self._begin()
+            if not self._session.live:
+                time.sleep(0.02)
+                continue
+            began_s = time.monotonic()
+            seen = observe(self._road, self._scene, self._driver)
+            self._figures.took("observe", time.monotonic() - began_s)
+            self._figures.count["observations"] += 1
+            standing = self._session.decide(seen, time.monotonic_ns())
+            if self._session.over or self._stopped:
+                return
+            for _ in range(self._options.steps):
+                self._step(standing)
+
+    def _over(self) -> bool:
+        if self._stopped or self._session.over:
+            return True
+        limit_s = self._options.duration_s
+        lockstep = self._options.clock == "lockstep"
+        spent_s = self._figures.simulated_s if lockstep else self._figures.seconds
+        return limit_s is not None and self._session.number > 0 and spent_s >= limit_s
+
+    def _begin(self) -> None:
+        """A session began: of the first one on it counts."""
+        if self._session.number == 1:
+            self._figures.begin()
+            self._driver.counts = Counts()
+
+    # -- one step -----------------------------------------------------------------------------------------------------
+
+    def _step(self, standing: Standing) -> None:
+        """Do what is in force, and let the simulation go on by one step."""
+        began_s = time.monotonic()
+        self._obey(standing)
+        control = self._driver.step(self._scene)
+        self._world.control(control)
+        at_s = time.monotonic()
+        self._world.tick()
+        ticked_s = time.monotonic()
+        self._scene = self._world.scene()
+        looked_s = time.monotonic()
+        figures = self._figures
+        figures.count["steps"] += 1
+        figures.simulated_s += self._options.step_s
+        figures.took("control", at_s - began_s)
+        figures.took("tick", ticked_s - at_s)
+        figures.took("look", looked_s - ticked_s)
+        if self._trace is not None:
+            self._write_trace(standing, control)
+        told = self._session.instruction
+        if told is not None and (not figures.instructions or figures.instructions[-1]["text"] != told):
+            figures.instruction(told)
+        self._own_s = at_s - began_s + looked_s - ticked_s
+
+    def _observe(self) -> None:
+        began_s = time.monotonic()
+        if self._session.observe(observe(self._road, self._scene, self._driver), time.monotonic_ns()):
+            self._figures.count["observations"] += 1
+            took_s = time.monotonic() - began_s
+            self._figures.took("observe", took_s)
+            self._own_s += took_s
+
+    def _obey(self, standing: Standing) -> None:
+        """Each call once, when it has come: what it set stays in force by itself. The safe call each time."""
+        call = standing.call
+        if standing.status == "safe" or call is None:
+            self._obeyed = None
+            name, arguments = ("stop", {}) if call is None else (call.name, call.arguments)
+            if self._driver.obey(name, arguments) is not None:
+                self._driver.obey("stop", {})
+            return
+        key = (self._session.number, standing.tick)
+        if key == self._obeyed:
+            return
+        self._obeyed = key
+        if standing.left_ms is not None and standing.left_ms < 0:
+            self._figures.count["too_old_executed"] += 1
+        self._figures.oldest_ms = max(self._figures.oldest_ms, standing.age_ms or 0.0)
+        if self._driver.obey(call.name, call.arguments) is None:
+            self._figures.executed[call.name] += 1
+
+    def _write_trace(self, standing: Standing, control: Control) -> None:
+        own = self._scene.own
+        assert self._trace is not None
+        line = {
+            "t_s": round(time.monotonic(), 4),
+            "frame": self._world.frame,
+            "x": round(own.x, 4),
+            "y": round(own.y, 4),
+            "yaw": round(own.yaw_deg, 3),
+            "kmh": round(3.6 * own.speed, 2),
+            "status": standing.status,
+            "cause": standing.cause,
+            "call": None if standing.call is None else {"name": standing.name, **standing.arguments},
+            "age_ms": None if standing.age_ms is None else round(standing.age_ms, 1),
+            "throttle": round(control.throttle, 4),
+            "brake": round(control.brake, 4),
+            "steer": round(control.steer, 5),
+        }
+        self._trace.write(json.dumps(line) + "\n")
+
+    # -- when things go wrong, and the end ----------------------------------------------------------------------------
+
+    def _recover(self, lost: Lost) -> None:
+        """The CARLA server is gone: wait for it. Raises BridgeError where it stays away."""
+        began_s = time.monotonic()
+        found = {"t_s": round(self._figures.seconds, 3), "why": str(lost), "speed_kmh": round(self._speed_kmh, 1)}
+        self._figures.lost.append(found)
+        log.warning("the CARLA server is lost (%s): waiting %g s for it", lost, self._options.reconnect_s)
+        # Should it only stand still: this is what it does first when it goes on.
+        self._world.control(FULL_STOP)
+        while time.monotonic() - began_s < self._options.reconnect_s:
+            self._session.keep()
+            if self._over():
+                return
+            if self._world.reopen():
+                found["back_after_s"] = round(time.monotonic() - began_s, 2)
+                if self._world.fresh:
+                    # Another vehicle, maybe in another town.
+                    counts = self._driver.counts
+                    self._road = Road(self._world.map)
+                    self._driver = Driver(self._road, self._options.step_s)
+                    self._driver.counts = counts
+                self._scene = self._world.scene()
+                self._driver.look(self._scene)
+                what = "with a new vehicle" if self._world.fresh else "with the vehicle where it was"
+                log.warning("the CARLA server is back after %.1f s, %s", found["back_after_s"], what)
+                return
+            time.sleep(BETWEEN_TRIES_S)
+        raise BridgeError(
+            f"The CARLA server at {self._world.options.server} was lost and did not come back in "
+            f"{self._options.reconnect_s:g} s.",
+            "Look at its own output; give --reconnect-s to wait for longer.",
+        )
+
+    @property
+    def _speed_kmh(self) -> float:
+        return 3.6 * self._scene.own.speed
+
+    def _halt(self) -> None:
+        """The last thing that the car does is to stop."""
+        grid = Grid(self._options.step_s)
+        nobody = Standing(None, "safe", cause="ended")
+        count, simulated_s = self._figures.count.copy(), self._figures.simulated_s
+        try:
+            for _ in range(round(HALT_S / self._options.step_s)):
+                if self._scene.own.speed < HALTED_MPS:
+                    break
+                if self._options.clock == "wall":
+                    grid.wait()
+                self._step(nobody)
+        except Lost as lost:
+            log.warning("the CARLA server is lost (%s)", lost)
+        self._figures.count, self._figures.simulated_s = count, simulated_s
+        log.info(
+            "the car stands" if self._scene.own.speed < 0.5 else f"the car was still at {self._speed_kmh:.0f} km/h"
+        )
+
+    def _interrupt(self) -> None:
+        while not self._ended.wait(0.05):
+            if self._stopped and self._options.clock == "lockstep":
+                self._session.interrupt()
+                return
+
+    def _write_now_and_then(self) -> None:
+        while not self._ended.wait(REPORT_EVERY_S):
+            self.write_report()

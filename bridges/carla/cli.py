@@ -1,0 +1,236 @@
+"""`rtcontrol bridge carla`, and the same without the rest of rtcontrol: `python -m rtcontrol.bridges.carla`."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib.util
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rtcontrol.bridges.carla import estate
+from rtcontrol.bridges.carla.errors import BridgeError, Lost
+from rtcontrol.bridges.carla.options import STANDIN, BridgeOptions, WorldOptions, check_hz
+from rtcontrol.bridges.client import ClientError
+
+EXAMPLES = """Drive a car in the CARLA simulator by an rtcontrol server.
+
+The bridge makes the CARLA server synchronous, spawns an ego vehicle, and undoes both on every exit. A line typed while
+it runs is the new instruction; Ctrl-C ends it with the car braked to a halt.
+
+examples:
+  ./CarlaUE4.sh -RenderOffScreen &                     (CARLA 0.9.16)
+  rtcontrol serve &
+  rtcontrol bridge carla --instruct "keep right and follow at 20 metres"
+
+`rtcontrol run --env carla-bridge` is server and bridge in one command. What a bridge left behind that was killed:
+  python -m rtcontrol.bridges.carla --clean FILE
+
+Exit status: 0, 2 mistake in what was given or no server, 130 Ctrl-C, 143 SIGTERM.
+"""
+BY_SIGNAL = {signal.SIGINT: 130, signal.SIGTERM: 143}
+log = logging.getLogger("rtcontrol.carla")
+
+
+def arguments(given: Sequence[str], prog: str) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog=prog, description=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--connect", default="tcp://127.0.0.1:5555", help="the rtcontrol server (default: %(default)s)")
+    add("--carla-host", default="127.0.0.1", help="the CARLA server's machine (default: %(default)s)")
+    add("--carla-port", type=int, default=2000, help="its port (default: %(default)s)")
+    add("--town", help="load this town (default: whatever is loaded)")
+    add("--traffic", type=int, default=20, help="vehicles that the bridge adds (default: %(default)s)")
+    add("--vehicle", help="the ego vehicle's blueprint (default: vehicle.tesla.model3)")
+    add("--role", default="hero", help="its role name (default: %(default)s)")
+    add("--seed", type=int, default=0, help="chooses the spawn points (default: %(default)s)")
+    add("--hz", type=float, default=16.0, help="observations and decisions a second (default: %(default)s)")
+    add("--clock", choices=("wall", "lockstep"), default="wall", help="the world runs on, or waits (default: wall)")
+    add("--agent", default="driver", help="the server's agent (default: %(default)s)")
+    add("--instruct", help="the instruction (default: the agent's)")
+    add("--keys", type=Path, help="this client's .key_secret, for a server with keys")
+    add("--server-key", type=Path, help="the server's .key (default: server.key beside it)")
+    add("--connect-timeout", type=float, default=6.0, help="seconds until the first welcome; 0: for ever (default: 6)")
+    add("--reconnect-s", type=float, default=30.0, help="how long to wait for a lost CARLA server (default: 30)")
+    add("--duration", type=float, help="end after so many seconds")
+    add("--report", type=Path, help="write the figures to this JSON file, each second and at the end")
+    add("--trace", type=Path, help="write a line a step to this file")
+    add("--reload", action="store_true", help="begin with the world loaded anew: the same seed gives the same drive")
+    add("--clean", type=Path, metavar="FILE", help="only undo what a bridge left that was killed")
+    add("--standin", action="store_true", help=f"say in every figure that this is the {STANDIN}")
+    add("--supervised", action="store_true", help=argparse.SUPPRESS)
+    return parser.parse_args(given)
+
+
+def main(given: Sequence[str] | None = None, prog: str = "python -m rtcontrol.bridges.carla") -> int:
+    """Run; mistakes are one paragraph on stderr and status 2. Supervised, they are an event on stdout."""
+    options = arguments(sys.argv[1:] if given is None else given, prog)
+    try:
+        return run(options)
+    except (BridgeError, ClientError) as error:
+        if options.supervised:
+            tell("mistake", what=error.what, remedy=error.remedy)
+        else:
+            print(f"{error.what} {error.remedy}", file=sys.stderr)
+        return 2
+
+
+def tell(event: str, **what: Any) -> None:
+    """A line to whoever supervises."""
+    with contextlib.suppress(OSError):
+        print(json.dumps({"event": event, **what}), flush=True)
+
+
+def run(options: argparse.Namespace) -> int:
+    """What the options ask for; the exit status. Raises BridgeError, ClientError."""
+    form = "%(message)s" if options.supervised else "%(asctime)s %(levelname)s %(message)s"
+    logging.basicConfig(level=logging.INFO, format=form, stream=sys.stderr)
+    if options.clean is not None:
+        _check_wheel()
+        from rtcontrol.bridges.carla import undo
+
+        print("; ".join(undo.clean(options.clean)), file=sys.stderr)
+        return 0
+    check_hz(options.hz)
+    if not 0 <= options.traffic <= 500:
+        raise BridgeError(f"--traffic {options.traffic} is out of range.", "Give 0 to 500.")
+    return _bridge(options)
+
+
+def _check_wheel() -> None:
+    if importlib.util.find_spec("carla") is None:
+        raise BridgeError("The CARLA bridge needs CARLA's client.", "Install it: pip install 'rtcontrol[carla]'.")
+
+
+def _bridge(options: argparse.Namespace) -> int:
+    keys = {"keys": options.keys, "server_key": options.server_key} if options.keys else {}
+    bridge_options = BridgeOptions(
+        endpoint=options.connect,
+        agent=options.agent or None,
+        hz=options.hz,
+        clock=options.clock,
+        instruction=options.instruct,
+        connect_timeout_s=options.connect_timeout or None,
+        duration_s=options.duration,
+        reconnect_s=options.reconnect_s,
+        once=options.supervised,
+        trace=options.trace,
+        report=options.report,
+        client=keys,
+    )
+    world_options = WorldOptions(
+        host=options.carla_host,
+        port=options.carla_port,
+        town=options.town,
+        traffic=options.traffic,
+        vehicle=options.vehicle,
+        role=options.role,
+        seed=options.seed,
+        step_s=bridge_options.step_s,
+        reload=options.reload,
+        standin=options.standin,
+    )
+    _check_wheel()
+    ending = Ending()
+    with ending:
+        path = estate.place(options.carla_host, options.carla_port)
+        if options.supervised:
+            tell("begun", estate=str(path))
+        from rtcontrol.bridges.carla.world import World  # without the client there is no such module
+
+        world = World(world_options, estate.Estate(path, options.carla_host, options.carla_port))
+        try:
+            world.open()
+            return _drive(world, bridge_options, options.supervised, ending)
+        except Lost as lost:
+            raise BridgeError(
+                f"The CARLA server at {world_options.server} was lost ({lost}).", "Start it again."
+            ) from None
+        finally:
+            world.close()
+
+
+def _drive(world: Any, options: BridgeOptions, supervised: bool, ending: Ending) -> int:
+    from rtcontrol.bridges.carla.bridge import Bridge
+
+    bridge = Bridge(world, options)
+    ending.of(bridge)
+    if supervised:
+        tell("ready", town=world.town)
+    log.info("CARLA server at %s: %s, ego vehicle %s", world.options.server, world.town, world.ego.type_id)
+    if supervised or (sys.stdin is not None and sys.stdin.isatty()):
+        threading.Thread(target=_read, args=(bridge, supervised), daemon=True).start()
+    try:
+        bridge.run()
+    finally:
+        print(summary(bridge.figures()), file=sys.stderr)
+    return ending.status
+
+
+def _read(bridge: Any, leashed: bool) -> None:
+    """Each line is an instruction. `leashed`: the end of the input is the end of whoever started us."""
+    # Not by way of Python's own file: at the end it would wait for its lock, which a read that waits holds.
+    rest = b""
+    while read := os.read(0, 4096):
+        *lines, rest = (rest + read).split(b"\n")
+        for line in lines:
+            if text := line.decode("utf-8", "replace").strip():
+                bridge.instruct(text)
+    if leashed:
+        bridge.stop()
+
+
+class Ending:
+    """SIGINT and SIGTERM end the bridge in order, also while it is being set up."""
+
+    def __init__(self) -> None:
+        self.status = 0
+        self._bridge: Any = None
+        self._before: dict[int, Any] = {}
+
+    def of(self, bridge: Any) -> None:
+        """From now on a signal stops this."""
+        self._bridge = bridge
+        if self.status:
+            bridge.stop()
+
+    def _end(self, number: int, _: Any) -> None:
+        self.status = BY_SIGNAL[signal.Signals(number)]
+        if self._bridge is not None:
+            self._bridge.stop()
+
+    def __enter__(self) -> Ending:
+        self._before = {number: signal.signal(number, self._end) for number in BY_SIGNAL}
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+
+def summary(figures: dict[str, Any]) -> str:
+    """The figures in a line."""
+    driver, calls = figures["driver"], figures["calls"]
+    share = figures["on_grid_share"]
+    paced = "lockstep" if share is None else f"{share:.2%} of the steps on the grid"
+    counts = ", ".join(f"{name} {calls[name]}" for name in ("fresh", "held", "safe", "expired"))
+    times = "; ".join(
+        f"{name} {found['p50']:g} / {found['p99']:g}"
+        for name in ("overhead_ms", "tick_ms", "latency_ms")
+        if (found := figures.get(name))
+    )
+    return (
+        f"{figures['world']}, {figures['town']}: {figures['simulated_s']:.1f} s driven, {driver['distance_m']:.0f} m, "
+        f"top {driver['top_kmh']:.0f} km/h, lane changes {driver['lane_changes']}, emergency brakes "
+        f"{driver['emergencies']}; {paced}, real-time factor {figures['real_time_factor']} ({counts}); "
+        f"p50 / p99: {times}"
+    )

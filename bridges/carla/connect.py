@@ -1,0 +1,65 @@
+"""Reaching a CARLA server, and saying what is wrong where it cannot be reached."""
+
+from __future__ import annotations
+
+import re
+import socket
+from typing import Any
+
+import carla
+
+from rtcontrol.bridges.carla.errors import BridgeError
+from rtcontrol.bridges.carla.options import WorldOptions
+
+# A server that is there answers in milliseconds, so one that is not is told within this, twice.
+PROBE_S, ANSWER_S = 1.5, 3.0
+# For what may take a busy server longer.
+SLOW_S = 10.0
+START = (
+    "Start one (0.9.16, it needs a GPU): ./CarlaUE4.sh -RenderOffScreen -quality-level=Low, or docker run --rm "
+    "--gpus all --net=host carlasim/carla:0.9.16 ./CarlaUE4.sh -RenderOffScreen -quality-level=Low; or try "
+    "--carla-standin, which needs a source checkout only and is not CARLA."
+)
+
+
+def connect(options: WorldOptions) -> Any:
+    """A `carla.Client` whose server answers and is of its version. BridgeError within 5 s where there is none."""
+    probe(options)
+    client = carla.Client(options.host, options.port)
+    client.set_timeout(ANSWER_S)
+    try:
+        server = client.get_server_version()
+    except RuntimeError as error:
+        raise BridgeError(
+            f"What listens at {options.host}:{options.port} does not answer as a CARLA server ({_short(error)}).",
+            "Is it still loading, or frozen, or is the port another program's? Give --carla-port, or restart it.",
+        ) from None
+    mine = client.get_client_version()
+    if _release(server) != _release(mine):
+        raise BridgeError(
+            f"The CARLA server at {options.host}:{options.port} is {server}, the client here {mine}: they must be of "
+            "the same release.",
+            f"Start CARLA {_release(mine)}, or install the other client: pip install carla=={_release(server)} (this "
+            "bridge was made for 0.9.16).",
+        )
+    client.set_timeout(SLOW_S)
+    return client
+
+
+def probe(options: WorldOptions) -> None:
+    """BridgeError where nobody listens."""
+    try:
+        socket.create_connection((options.host, options.port), PROBE_S).close()
+    except OSError as error:
+        reason = "no answer" if isinstance(error, TimeoutError) else (error.strerror or str(error)).lower()
+        raise BridgeError(f"No CARLA server at {options.host}:{options.port} ({reason}).", START) from None
+
+
+def _release(version: str) -> str:
+    """`0.9.16` of `0.9.16-dirty`."""
+    found = re.match(r"\d+(\.\d+)*", version)
+    return found.group() if found else version
+
+
+def _short(error: Exception) -> str:
+    return str(error).split(",")[0].strip()

@@ -1,0 +1,119 @@
+"""What the bridge leaves behind if it dies: written down before it is done, so that another process can undo it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rtcontrol.bridges.carla.errors import BridgeError
+
+
+@dataclass
+class Left:
+    """What there is to undo on a server. `settings` are those found (None: untouched); `actors` are ours; `spawning`
+    names, by role, the vehicles that were there before a spawn that may or may not have come about."""
+
+    host: str
+    port: int
+    pid: int = 0
+    born: int = 0
+    episode: int | None = None
+    settings: dict[str, Any] | None = None
+    actors: list[int] = field(default_factory=list)
+    spawning: dict[str, list[int]] = field(default_factory=dict)
+
+    @property
+    def nothing(self) -> bool:
+        return self.settings is None and not self.actors and not self.spawning
+
+
+class Estate:
+    """The file of a running bridge. Every method returns after the file is written, whole or not at all."""
+
+    def __init__(self, path: Path, host: str, port: int) -> None:
+        self.path = path
+        self.left = Left(host, port, os.getpid(), _born(os.getpid()))
+
+    def begin(self, episode: int) -> None:
+        """Another world: what was ours in the one before went with it."""
+        self.left = Left(self.left.host, self.left.port, self.left.pid, self.left.born, episode)
+        self._write()
+
+    def moved(self, episode: int) -> None:
+        """The server loaded another world, and keeps its settings."""
+        self.left.episode, self.left.actors, self.left.spawning = episode, [], {}
+        self._write()
+
+    def settings(self, found: Mapping[str, Any]) -> None:
+        """The settings are about to be changed from these."""
+        self.left.settings = dict(found)
+        self._write()
+
+    def spawning(self, role: str, before: Iterable[int]) -> None:
+        """Vehicles of this role are about to be spawned; these were there before."""
+        self.left.spawning[role] = sorted(before)
+        self._write()
+
+    def spawned(self, role: str, actors: Iterable[int]) -> None:
+        """They are there."""
+        self.left.spawning.pop(role, None)
+        self.left.actors.extend(actors)
+        self._write()
+
+    def close(self) -> None:
+        """All is undone."""
+        self.path.unlink(missing_ok=True)
+
+    def _write(self) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        beside = self.path.with_suffix(f".{os.getpid()}.new")
+        beside.write_text(json.dumps(asdict(self.left)), "utf-8")
+        os.replace(beside, self.path)
+
+
+def read(path: Path) -> Left:
+    """Raises BridgeError where it is no such file."""
+    try:
+        return Left(**json.loads(path.read_text("utf-8")))
+    except (OSError, TypeError, ValueError) as error:
+        raise BridgeError(
+            f"{path} tells nothing of a drive ({error}).", "Give the file that the bridge left."
+        ) from None
+
+
+def folder() -> Path:
+    """Where the files lie: `$RTCONTROL_CACHE/carla`, else in the user's cache."""
+    if base := os.environ.get("RTCONTROL_CACHE"):
+        return Path(base) / "carla"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rtcontrol" / "carla"
+
+
+def place(host: str, port: int) -> Path:
+    """The file of a bridge of this process."""
+    return folder() / f"{host}-{port}-{os.getpid()}.json".replace(":", "_").replace("/", "_")
+
+
+def others(host: str, port: int) -> Iterator[tuple[Path, Left, bool]]:
+    """The files of other bridges of this user at this server, and whether each one's process is alive."""
+    if not folder().is_dir():
+        return
+    for path in sorted(folder().glob("*.json")):
+        with contextlib.suppress(BridgeError):
+            left = read(path)
+            if (left.host, left.port) == (host, port) and left.pid != os.getpid():
+                yield path, left, left.born == _born(left.pid) != 0
+
+
+def _born(pid: int) -> int:
+    """When a process began, in ticks since the machine did: its number alone may be another's by now. 0: no such
+    process (or one that is dead and not yet waited for)."""
+    try:
+        after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0
+    return 0 if after_name[0] == "Z" else int(after_name[19])

@@ -1,0 +1,83 @@
+"""What a drive comes to: counts and times, as they are reported."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+KEPT = 20_000
+# A step is on the grid when it begins within this of its instant.
+ON_GRID_S = 0.005
+
+
+class Figures:
+    """Counted since `begin`, on the bridge's thread; `told` may be asked from any."""
+
+    def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """From now on."""
+        self._began_s = time.monotonic()
+        self.simulated_s = 0.0
+        self.count: Counter[str] = Counter()
+        self.executed: Counter[str] = Counter()
+        self.oldest_ms = 0.0
+        self.instructions: list[dict[str, Any]] = []
+        self.lost: list[dict[str, Any]] = []
+        self._ms: dict[str, deque[float]] = {}
+
+    @property
+    def seconds(self) -> float:
+        """Since `begin`."""
+        return time.monotonic() - self._began_s
+
+    def released(self, late_s: float, skipped: int) -> None:
+        """A step began so long after its instant on the grid; so many instants before it were passed over."""
+        self.count["on_grid" if late_s <= ON_GRID_S else "late"] += 1
+        self.count["skipped"] += skipped
+
+    def took(self, name: str, seconds: float) -> None:
+        """Something took so long."""
+        self._ms.setdefault(name, deque(maxlen=KEPT)).append(1e3 * seconds)
+
+    def instruction(self, text: str) -> None:
+        """Another one is in force."""
+        self.instructions.append({"t_s": round(self.seconds, 3), "text": text})
+
+    def told(self, session: Mapping[str, Any], driver: Mapping[str, Any]) -> dict[str, Any]:
+        """Everything; `session` is what the client counted, `driver` what the driver did.
+
+        `overhead_ms` is what the bridge itself took of a step: all but the server's own step (`tick_ms`)."""
+        wall_s = self.seconds
+        names = ("steps", "on_grid", "late", "skipped", "observations", "too_old_executed")
+        counts = {name: self.count[name] for name in names}
+        released = counts["on_grid"] + counts["late"] + counts["skipped"]
+        return {
+            "seconds": round(wall_s, 3),
+            "simulated_s": round(self.simulated_s, 4),
+            "real_time_factor": round(self.simulated_s / wall_s, 4) if wall_s > 0 else None,
+            "on_grid_share": round(counts["on_grid"] / released, 5) if released else None,
+            **counts,
+            "calls": {name: session.get(name, 0) for name in ("fresh", "held", "safe", "expired", "reconnects")},
+            "executed": dict(self.executed),
+            "oldest_executed_ms": round(self.oldest_ms, 1),
+            "latency_ms": session.get("latency_ms", {}),
+            **{f"{name}_ms": quantiles(list(values)) for name, values in list(self._ms.items())},
+            "driver": {name: round(v, 1) if isinstance(v, float) else v for name, v in driver.items()},
+            "instructions": list(self.instructions),
+            "server_lost": list(self.lost),
+        }
+
+
+def quantiles(values: Sequence[float]) -> dict[str, float]:
+    """p50, p99 and the largest; nothing of nothing."""
+    ordered = sorted(values)
+    last = len(ordered) - 1
+    return {
+        name: round(ordered[min(last, int(share * len(ordered)))], 3)
+        for name, share in (("p50", 0.5), ("p99", 0.99), ("max", 1.0))
+        if ordered
+    }

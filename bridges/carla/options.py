@@ -1,0 +1,78 @@
+"""What a drive is started with."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from rtcontrol.bridges.carla.errors import BridgeError
+
+# CARLA's physics is only right up to its substeps: 10 of 0.01 s. One step of the simulation is at most this long.
+LONGEST_STEP_S = 0.0625
+STANDIN = "CARLA stand-in, not CARLA"
+Clock = Literal["wall", "lockstep"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorldOptions:
+    """`town`: loaded where it is not the server's (None: whatever is loaded); `traffic`: vehicles that the bridge adds;
+    `vehicle`: the ego's blueprint (None: a Model 3, else any car); `role`: its role name; `step_s`: of the simulation;
+    `wait_s`: how long one tick may take until the server is lost; `standin`: it is the stand-in."""
+
+    host: str = "127.0.0.1"
+    port: int = 2000
+    town: str | None = None
+    traffic: int = 0
+    vehicle: str | None = None
+    role: str = "hero"
+    seed: int = 0
+    step_s: float = LONGEST_STEP_S
+    wait_s: float = 0.8
+    reload: bool = False
+    standin: bool = False
+
+    @property
+    def server(self) -> str:
+        """Its address, said with what it is."""
+        return f"{self.host}:{self.port}" + (f" ({STANDIN})" if self.standin else "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BridgeOptions:
+    """`endpoint` of the rtcontrol server; `agent` (None: the server's only one); `clock`: `wall` keeps to the wall's
+    grid whatever happens, `lockstep` waits for each call; `duration_s`: end after so long; `connect_timeout_s`: for the
+    first welcome (None: for ever); `reconnect_s`: how long a lost CARLA server is waited for; `once`: one session, and
+    its end is the bridge's; `trace`: a file that gets a line a step; `report`: one that gets the figures, every second
+    and at the end; `client`: further options of the client."""
+
+    endpoint: str = "tcp://127.0.0.1:5555"
+    agent: str | None = "driver"
+    hz: float = 16.0
+    clock: Clock = "wall"
+    instruction: str | None = None
+    duration_s: float | None = None
+    connect_timeout_s: float | None = 6.0
+    reconnect_s: float = 30.0
+    once: bool = False
+    trace: Path | None = None
+    report: Path | None = None
+    client: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def steps(self) -> int:
+        """Steps of the simulation in a period."""
+        return max(1, math.ceil(1.0 / self.hz / LONGEST_STEP_S - 1e-9))
+
+    @property
+    def step_s(self) -> float:
+        """Seconds of one step."""
+        return 1.0 / self.hz / self.steps
+
+
+def check_hz(hz: float) -> None:
+    """BridgeError for a rate that no drive can have."""
+    if not 0.5 <= hz <= 100:
+        raise BridgeError(f"--hz {hz:g} is out of range.", "Give 0.5 to 100, such as --hz 16.")

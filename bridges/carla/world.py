@@ -1,0 +1,260 @@
+"""The CARLA server as the bridge uses it: found and restored settings, the ego vehicle, ticks that end, snapshots."""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable
+from typing import Any
+
+import carla
+
+from rtcontrol.bridges.carla import estate, undo
+from rtcontrol.bridges.carla.connect import ANSWER_S, SLOW_S, connect, probe
+from rtcontrol.bridges.carla.crowd import Body
+from rtcontrol.bridges.carla.driver import Control
+from rtcontrol.bridges.carla.errors import BridgeError, Lost
+from rtcontrol.bridges.carla.estate import Estate
+from rtcontrol.bridges.carla.observing import Light, Scene
+from rtcontrol.bridges.carla.options import WorldOptions
+
+LOAD_S = 90.0
+# How long a synchronous server that somebody else ticks is watched.
+WATCH_S = 1.0
+CARS = ("vehicle.tesla.model3", "vehicle.")
+# Where CARLA tells none.
+LIMIT_KMH = 50.0
+LIGHTS: dict[str, Light] = {"Red": "red", "Yellow": "yellow", "Green": "green"}
+log = logging.getLogger("rtcontrol.carla")
+
+
+class World:
+    """One server, made synchronous, ticked by us alone. `ego` is our vehicle, `map` CARLA's map of the town, `frame`
+    the simulation's last step; `fresh`: the last connection found no vehicle of ours, and made one.
+
+    Methods raise BridgeError for what the user must mend, and Lost where the server is gone.
+    """
+
+    def __init__(self, options: WorldOptions, own: Estate) -> None:
+        self.options = options
+        self.map: Any = None
+        self.ego: Any = None
+        self.found: dict[str, Any] = {}
+        self.frame = 0
+        self.fresh = True
+        self._estate = own
+        self._client: Any = None
+        self._world: Any = None
+        self._extent: dict[int, tuple[float, float] | None] = {}  # of vehicles; None: no vehicle
+
+    @property
+    def town(self) -> str:
+        return str(self.map.name).rsplit("/", 1)[-1]
+
+    def open(self) -> None:
+        """Connect, make it ours, spawn the ego vehicle. What others of this user left there is undone first."""
+        self._client = connect(self.options)
+        for path, left, alive in estate.others(self.options.host, self.options.port):
+            if alive:
+                raise BridgeError(
+                    f"Another bridge (process {left.pid}) drives on the CARLA server at {self.options.server}.",
+                    "Only one client may tick a server: end that one first, or start a second server.",
+                )
+            log.warning("a bridge that died (process %d): %s", left.pid, "; ".join(undo.clean(path)))
+        self._enter()
+
+    def reopen(self) -> bool:
+        """Once: whether the server is there again, with our vehicle as it was or a new one."""
+        try:
+            probe(self.options)
+            old, self._client = self._client, connect(self.options)
+            del old
+            self._enter()
+        except (BridgeError, RuntimeError) as error:
+            log.info("still no server: %s", str(error).split(". ")[0])
+            return False
+        return True
+
+    def _enter(self) -> None:
+        try:
+            self._world = self._client.get_world()
+            self._town()
+            ego = self._mine()
+            self.fresh = ego is None
+            if ego is None:
+                self._estate.begin(self._world.id)
+                self._settings()
+                if self.options.reload:
+                    self._load(lambda: self._client.reload_world(False))
+                self._spawn()
+            else:
+                self.ego = ego
+                undo.apply_settings(self._world, self._wanted())
+            self._extent.clear()
+            self._client.set_timeout(self.options.wait_s)
+        except RuntimeError as error:
+            raise BridgeError(
+                f"The CARLA server at {self.options.server} broke off while it was set up ({error}).",
+                "Look at its own output; start it again.",
+            ) from None
+
+    def _town(self) -> None:
+        self.map = self._world.get_map()
+        wanted = self.options.town
+        if wanted is not None and wanted not in (self.town, self.map.name):
+            towns = sorted({name.rsplit("/", 1)[-1] for name in self._client.get_available_maps()})
+            if wanted not in towns:
+                raise BridgeError(f"There is no town {wanted} on the server.", f"It has {', '.join(towns)}.")
+            log.info("loading %s", wanted)
+            self._load(lambda: self._client.load_world(wanted))
+
+    def _load(self, load: Callable[[], Any]) -> None:
+        """Another world takes this one's place."""
+        self._client.set_timeout(LOAD_S)
+        self._world = load()
+        self._client.set_timeout(SLOW_S)
+        self.map = self._world.get_map()
+        self._estate.moved(self._world.id)
+
+    def _mine(self) -> Any:
+        """Our vehicle, where it outlived the connection."""
+        if self.ego is None or self._estate.left.episode != self._world.id:
+            return None
+        if undo.vehicles(self._world).get(self.ego.id) != self.options.role:
+            return None
+        return self._world.get_actor(self.ego.id)
+
+    def _settings(self) -> None:
+        self.found = undo.settings_of(self._world)
+        if self.found["synchronous_mode"]:
+            # Somebody else's, or left so by one that died.
+            frame = self._world.get_snapshot().frame
+            end = time.monotonic() + WATCH_S
+            while time.monotonic() < end:
+                time.sleep(0.05)
+                if self._world.get_snapshot().frame != frame:
+                    raise BridgeError(
+                        f"Another client ticks the CARLA server at {self.options.server}.",
+                        "Only one client may tick a server: end that one first, or start a second server.",
+                    )
+            log.warning("the server was left synchronous, and stood still: it will be left asynchronous")
+            self.found |= {"synchronous_mode": False, "fixed_delta_seconds": None}
+        self._estate.settings(self.found)
+        undo.apply_settings(self._world, self._wanted())
+
+    def _wanted(self) -> dict[str, Any]:
+        substeps = {"substepping": True, "max_substep_delta_time": 0.01, "max_substeps": 10}
+        return {"synchronous_mode": True, "fixed_delta_seconds": self.options.step_s, **substeps}
+
+    def _spawn(self) -> None:
+        blueprint = self._blueprint()
+        if blueprint.has_attribute("role_name"):
+            blueprint.set_attribute("role_name", self.options.role)
+        points = self.map.get_spawn_points()
+        random.Random(self.options.seed).shuffle(points)
+        self._estate.spawning(self.options.role, undo.vehicles(self._world))
+        for point in points:
+            ego = self._world.try_spawn_actor(blueprint, point)
+            if ego is not None:
+                self.ego = ego
+                self._estate.spawned(self.options.role, [ego.id])
+                break
+        else:
+            self.close()
+            raise BridgeError(
+                f"None of the {len(points)} spawn points of {self.town} is free.",
+                "Remove vehicles from the server, or restart it.",
+            )
+        self.frame = self._world.tick(SLOW_S)
+
+    def _blueprint(self) -> Any:
+        library = self._world.get_blueprint_library()
+        names = (self.options.vehicle,) if self.options.vehicle else CARS
+        for name in names:
+            found = [one for one in library if one.id.startswith(name)]
+            if found:
+                return min(found, key=lambda one: one.id)
+        raise BridgeError(
+            f"The server has no vehicle {names[0]}.",
+            f"Give --vehicle one of {', '.join(sorted(one.id for one in library.filter('vehicle.*'))[:8])}.",
+        )
+
+    # -- each step ----------------------------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """Let the simulation make one step. Lost where it does not come in time."""
+        try:
+            self.frame = int(self._world.tick(self.options.wait_s))
+        except RuntimeError as error:
+            raise Lost(str(error).split(",")[0]) from None
+
+    def scene(self) -> Scene:
+        """What is there now. Lost where our vehicle is not."""
+        snapshot = self._world.get_snapshot()
+        if new := [actor.id for actor in snapshot if actor.id not in self._extent]:
+            self._learn(new)
+        own: Body | None = None
+        others: list[Body] = []
+        for actor in snapshot:
+            size = self._extent.get(actor.id)
+            if size is None:
+                continue
+            place, velocity = actor.get_transform(), actor.get_velocity()
+            at = place.location
+            body = Body(actor.id, at.x, at.y, at.z, place.rotation.yaw, velocity.x, velocity.y, *size)
+            if actor.id == self.ego.id:
+                own = body
+            else:
+                others.append(body)
+        if own is None:
+            raise Lost("our vehicle is not there any more")
+        return Scene(own, others, self.ego.get_speed_limit() or LIMIT_KMH, self._light())
+
+    def _learn(self, new: list[int]) -> None:
+        try:
+            found = {actor.id: actor for actor in self._world.get_actors(new)}
+        except RuntimeError as error:
+            raise Lost(str(error).split(",")[0]) from None
+        for number in new:
+            actor = found.get(number)
+            if actor is None or not actor.type_id.startswith("vehicle."):
+                self._extent[number] = None
+            else:
+                extent = actor.bounding_box.extent
+                self._extent[number] = extent.x, extent.y
+
+    def _light(self) -> Light:
+        if not self.ego.is_at_traffic_light():
+            return "none"
+        return LIGHTS.get(str(self.ego.get_traffic_light_state()), "none")
+
+    def control(self, control: Control) -> None:
+        """What the ego vehicle's pedals and wheel are from the next step on."""
+        self.ego.apply_control(
+            carla.VehicleControl(
+                throttle=control.throttle, steer=control.steer, brake=control.brake, hand_brake=control.hand_brake
+            )
+        )
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Destroy what is ours, put the settings back as they were found. What cannot be undone stays in the file."""
+        if self._world is None:
+            return
+        try:
+            probe(self.options)
+        except BridgeError:
+            # What was on the server went with it.
+            self._estate.close()
+            return
+        try:
+            self._client.set_timeout(ANSWER_S)
+            done = undo.undo(self._client, self._world, self._estate.left)
+        except RuntimeError as error:
+            log.warning("not undone on the server (%s); the list is kept: %s", error, self._estate.path)
+            return
+        self._estate.close()
+        self._world = None
+        log.info("%s", "; ".join(done))
