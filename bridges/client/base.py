@@ -102,6 +102,12 @@ class Base(ABC):
             return self._link.talk.welcome
 
     @property
+    def instruction(self) -> str | None:
+        """The goal in force, as far as it was told; None before the first welcome."""
+        with self._link.lock:
+            return self._link.talk.instruction
+
+    @property
     def epoch(self) -> int:
         """The epoch now."""
         with self._link.lock:

@@ -58,10 +58,16 @@ class Talk:
         self.refused: str | None = None  # why decide()'s observation was refused
         self.offset = OffsetFilter()
         self.pulse = Pulse()
-        self._instruction: str | None = None
+        self._instruction: str | None = None  # the newest asked for that was not refused
+        self._told: str | None = None  # the one in force, as the server told it last
         self._known = False  # whether `token` is a session's
         self._stamps: OrderedDict[int, int] = OrderedDict()
         self._hello_ns = 0  # when the next hello is due
+
+    @property
+    def instruction(self) -> str | None:
+        """The goal as it was last said, here or by the server."""
+        return self._instruction or (self.welcome.instruction if self.welcome is not None else None)
 
     # What the user says.
 
@@ -182,7 +188,7 @@ class Talk:
         elif isinstance(message, Pong):
             self.offset.pong(message, now_ns)
         elif isinstance(message, Instruct) and message.session == self.token:
-            self._instruction = message.instruction
+            self._instruction = self._told = message.instruction
         elif isinstance(message, ErrorMessage):
             self._refused(message, now_ns)
         elif isinstance(message, Bye) and message.session in (None, self.token):
@@ -213,6 +219,7 @@ class Talk:
             )
             return
         self.open, self.welcome, self.pulse.beat_ms = True, welcome, welcome.heartbeat_ms
+        self._told = welcome.instruction
         safe_call = to_call(self.options.safe_call) or welcome.safe_call
         if welcome.resumed:
             self.counts.count["resumed"] += 1
@@ -286,6 +293,12 @@ class Talk:
     def _refused(self, message: ErrorMessage, now_ns: int) -> None:
         self.counts.count["errors"] += 1
         self.counts.last_error = f"{message.code}: {message.message} {message.remedy}".rstrip()[:500]
+        if message.code == Code.INSTRUCTION and self._told is not None and self._instruction not in (None, self._told):
+            # Said again in a later hello it would be refused for good: the one before goes on.
+            self._instruction = self._told
+            if not self.open:
+                self._hello_ns = now_ns
+                return
         unknown = message.code == Code.SESSION or (self.open and message.code == Code.STATE and message.retryable)
         if not message.retryable and (message.fatal or not (self.open or unknown)):
             self.end(Refused(message))
