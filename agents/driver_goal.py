@@ -18,11 +18,11 @@ VALUES: dict[Kind, tuple[int | str, ...]] = {"speed": SPEEDS, "lane": LANES, "fo
 # fmt: off
 # `turn left right now`; but `turn right now` is a turn to the right.
 _RIGHT_NOW = re.compile(
-    r"(?<!turn )(?<!go )(?<!going )(?<!is )(?<!the )(?<!^lane )\bright (?:now|away|here|behind|in front)\b"
-    r"|\bstraight away\b|\ball right\b")
+    r"(?<!turn )(?<!go )(?<!going )(?<!is )(?<!the )(?<!next )(?<!a )(?<!^lane )"
+    r"\bright (?:now|away|here|behind|in front)\b|\bstraight away\b|\ball right\b")
 # What an instruction says is not to be done.
 _DROPPED = re.compile(
-    r"\b(?:do not|don't|dont|never|without|no|not)(?: (?:to|be|start|keep|do|any|more))*"
+    r"\b(?:do not|don't|dont|never|without|no|not)(?: (?:need|have|to|be|start|keep|do|any|more))*"
     r" (?:overtak\w*|pass(?:ing)?|follow\w*|(?:stop|halt|turn|brak|park)(?:s|p?ing|e)?|"
     r"(?:(?:go|drive|turn|take|use|stay|be|keep|move) )?(?:(?:in|on|to|at|the) )*"
     r"(?:left(?:most)?|right(?:most)?|middle|cent(?:re|er)|straight)(?: on| ahead| hand| one)*)\b"
@@ -41,7 +41,7 @@ _LANE = re.compile(
 _JUNCTION = re.compile(
     r"\b(turn\w*|(t )?junctions?|crossings?|crossroads?|intersections?|corner|bend off|fork|roundabout|roads?|streets?"
     r"|(?<!all the )way|(go|going|drive|head|heading|keep|continue|bear) (left|right|straight)|straight on"
-    r"|take (a|the|the next|the first) (left|right))\b")
+    r"|(take|make|hang) (a|the|the next|your next|the first) (left|right))\b")
 _SIDEWAYS = re.compile(
     r"\b(keep|stay|drive|move|get|go|switch|change|shift) (over )?(to|on|in) the (far )?"
     r"(left|right|middle|cent(re|er))\b")
@@ -57,6 +57,8 @@ _SPEED = re.compile(
     r"\b(drive|driving|go|going|do|move|moving|travel|speed|km|kmh|kph|kilomet(re|er)s|hour|fast|faster|slower|pace|slow"
     r"|keep|stay|get|hold|cruise|accelerate|brake|exceed|at most|maximum|minimum|velocity|decelerate)\b")
 _NUMBER = re.compile(r"\d+")
+_NUMBER_WORD = {"five": "5", "ten": "10", "fifteen": "15", "twenty": "20", "thirty": "30", "forty": "40", "fifty": "50",
+                "sixty": "60", "seventy": "70", "eighty": "80", "ninety": "90"}
 _SIDE = {"left": "left", "leftmost": "left", "inner": "left", "right": "right", "rightmost": "right",
          "outer": "right", "middle": "middle", "centre": "middle", "center": "middle", "straight": "straight"}
 _AHEAD = re.compile(r"\b(go|drive|head|way is) ahead\b")
@@ -105,7 +107,8 @@ def recognise(text: str) -> Goal | None:
 
     In this order: overtaking, following, a lane, a way at a junction, a side, a halt, a number as a speed, the limit.
     """
-    plain = _DROPPED.sub(" ", _RIGHT_NOW.sub(" ", " ".join(_WORD.findall(text.lower()))))
+    words = " ".join(_NUMBER_WORD.get(word, word) for word in _WORD.findall(text.lower()))
+    plain = _DROPPED.sub(" ", _RIGHT_NOW.sub(" ", words))
     number = next((int(found) for found in _NUMBER.findall(plain)), None)
     sides = {_SIDE[word] for word in _LEFT_LANE.sub(" ", plain).split() if word in _SIDE}
     if _AHEAD.search(plain):

@@ -1,7 +1,7 @@
 """The sentences that a driver is evaluated with and that training never produces.
 
 `EVAL`: templates of driver_templates' words. `UNSEEN`: templates of which each shows a word that training never does,
-with slots of their own. Both use the marks `{V}`, `{way}` and `{O}` as driver_templates does.
+with slots of their own. Both use the marks `{V}`, `{way}`, `{next}` and `{O}` as driver_templates does.
 """
 
 from __future__ import annotations

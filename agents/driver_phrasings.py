@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import random
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from functools import cache
 
 from rtcontrol.agents import driver_held_out as held_out
@@ -30,6 +30,7 @@ WEIGHTS: dict[Kind, float] = {
     "stop": 0.1,
 }
 USUAL_GAP = Goal("follow", DEFAULT_GAP)
+_GOALS = {kind: tuple(Goal(kind, value) for value in VALUES.get(kind, (None,))) for kind in KINDS}
 _GRAMMAR = Grammar(t.SLOTS)
 _UNSEEN_GRAMMAR = Grammar(held_out.UNSEEN_SLOTS)
 
@@ -37,7 +38,7 @@ _UNSEEN_GRAMMAR = Grammar(held_out.UNSEEN_SLOTS)
 def sample_goal(rng: random.Random) -> Goal:
     """A random goal, its value uniform over those of its kind."""
     kind = rng.choices(tuple(WEIGHTS), tuple(WEIGHTS.values()))[0]
-    return Goal(kind, rng.choice(VALUES.get(kind, (None,))))
+    return rng.choice(_GOALS[kind])
 
 
 def training_instruction(rng: random.Random, goal: Goal) -> str:
@@ -73,7 +74,7 @@ def goals_of(pattern: str, kind: Kind) -> tuple[Goal, ...]:
     """The goals that a pattern of a kind can ask for: all values of it, or the one that it means unsaid."""
     if kind == "follow" and "{" not in pattern:
         return (USUAL_GAP,)
-    return tuple(Goal(kind, value) for value in VALUES.get(kind, (None,)))
+    return _GOALS[kind]
 
 
 def written(pattern: str, goal: Goal) -> Iterator[str]:
@@ -82,17 +83,23 @@ def written(pattern: str, goal: Goal) -> Iterator[str]:
 
 
 @cache
+def training_sentences(kind: Kind) -> Mapping[str, Goal]:
+    """Every sentence that training can draw for a kind, with its goal; as training_patterns writes them."""
+    patterns = set(training_patterns(kind))
+    return {text: goal for pattern in patterns for goal in goals_of(pattern, kind) for text in written(pattern, goal)}
+
+
+@cache
 def seen_words(kind: Kind) -> tuple[tuple[str, Goal], ...]:
     """Evaluation list 1: PER_GOAL sentences with their goal, spread evenly over templates and values, always the
     same."""
-    known = _training_sentences(kind)
-    return _draw(f"driver {kind}", _GRAMMAR, held_out.EVAL[kind], kind, known)
+    return _draw(f"driver {kind}", _GRAMMAR, held_out.EVAL[kind], kind, training_sentences(kind))
 
 
 @cache
 def unseen_words(kind: Kind) -> tuple[tuple[str, Goal], ...]:
     """Evaluation list 2: as many sentences with words that training never shows, likewise."""
-    return _draw(f"driver unseen {kind}", _UNSEEN_GRAMMAR, held_out.UNSEEN[kind], kind, frozenset())
+    return _draw(f"driver unseen {kind}", _UNSEEN_GRAMMAR, held_out.UNSEEN[kind], kind, ())
 
 
 @cache
@@ -101,8 +108,8 @@ def vocabulary() -> frozenset[str]:
     words = {".", "!", "I"}
     for kind in KINDS:
         words |= _GRAMMAR.words((*t.TRAIN[kind], *held_out.EVAL[kind]))
-        for value in VALUES.get(kind, ()):
-            ways = _value_words(Goal(kind, value)).slots.values()
+        for goal in _GOALS[kind]:
+            ways = _value_words(goal).slots.values()
             words.update(word for way in itertools.chain(*ways) for word in split_words(way))
     words |= _GRAMMAR.words(t.TRAIN_USUAL_GAP)
     return frozenset(words | {word.capitalize() for word in words})
@@ -113,19 +120,11 @@ def _value_words(goal: Goal) -> Grammar:
     if goal.value is None:
         return Grammar({})
     listed = {"lane": t.LANE_WORDS, "turn": t.TURN_WORDS}.get(goal.kind)
-    return Grammar({"V": (str(goal.value),)} if listed is None else listed[goal.value])
-
-
-@cache
-def _training_sentences(kind: Kind) -> frozenset[str]:
-    patterns = set(training_patterns(kind))
-    return frozenset(
-        text for pattern in patterns for goal in goals_of(pattern, kind) for text in written(pattern, goal)
-    )
+    return Grammar({"V": (str(goal.value),)} if listed is None else listed[str(goal.value)])
 
 
 def _draw(
-    seed: str, grammar: Grammar, templates: Sequence[str], kind: Kind, known: frozenset[str]
+    seed: str, grammar: Grammar, templates: Sequence[str], kind: Kind, known: Container[str]
 ) -> tuple[tuple[str, Goal], ...]:
     rng = random.Random(seed)
     found: dict[str, Goal] = {}

@@ -1,8 +1,8 @@
 """The sentences that a driver's training instructions are made of.
 
 `{slot}` takes any of the slot's alternatives. A goal's value fills `{V}` (50, left, straight on), `{way}` (turn left,
-go straight on) and `{O}` (one of the other values): each sentence of a kind serves all of its values. The templates
-that evaluation uses are in driver_held_out.
+go straight on), `{next}` (take the next left) and `{O}` (one of the other values): each sentence of a kind serves all
+of its values. The templates that evaluation uses are in driver_held_out.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SLOTS: dict[str, tuple[str, ...]] = {
     "goes": ("driving", "going", "moving"),
     "unit": ("", "", "km/h", "kmh", "kilometres an hour", "kilometers per hour"),
     "m": ("m", "metres", "meters"),
-    "front": ("the car ahead", "the car in front", "the car in front of you", "the vehicle ahead", "that car"),
+    "front": ("the car ahead", "the car in front", "the vehicle ahead", "that car"),
     "gap": ("gap", "distance"),
     "lane": ("take", "use", "drive in", "stay in", "keep to", "keep in", "choose", "go in"),
     "change": ("change to", "move over to", "move to", "switch to", "go over to", "get into", "move into"),
@@ -28,21 +28,29 @@ SLOTS: dict[str, tuple[str, ...]] = {
     "at": ("at the next", "at the", "at this", "at every"),
     "overtake": ("overtake", "pass", "go past", "get past", "get ahead of"),
     "slow": ("slow cars", "slower cars", "slow traffic", "slow vehicles", "the slow car", "the car in front", "it"),
+    "us": ("us", "the car"),
     "standstill": ("a halt", "a stop", "a standstill"),
 }
 
 # One goal's words for its value, by the marks that stand for it.
-LANE_WORDS: dict[int | str, dict[str, tuple[str, ...]]] = {
+LANE_WORDS: dict[str, dict[str, tuple[str, ...]]] = {
     "left": {"V": ("left", "left", "leftmost", "left-hand"), "O": ("right", "middle")},
     "middle": {"V": ("middle", "middle", "centre", "center"), "O": ("left", "right")},
     "right": {"V": ("right", "right", "rightmost", "right-hand"), "O": ("left", "middle")},
 }
-TURN_WORDS: dict[int | str, dict[str, tuple[str, ...]]] = {
-    "left": {"V": ("left",), "way": ("turn left", "go left", "turn to the left"), "O": ("right", "straight on")},
-    "right": {"V": ("right",), "way": ("turn right", "go right", "turn to the right"), "O": ("left", "straight on")},
+TURN_WORDS: dict[str, dict[str, tuple[str, ...]]] = {
+    side: {
+        "V": (side,),
+        "way": (f"turn {side}", f"go {side}", f"turn to the {side}", f"take a {side}"),
+        "next": (f"take the next {side}", f"take the next turn {side}", f"turn {side} next"),
+        "O": (other, "straight on"),
+    }
+    for side, other in (("left", "right"), ("right", "left"))
+} | {
     "straight": {
         "V": ("straight on", "straight ahead", "straight"),
         "way": ("go straight on", "go straight", "drive straight on", "go straight ahead", "keep straight on"),
+        "next": ("go straight on next", "go straight next", "keep straight on next"),
         "O": ("left", "right"),
     },
 }
@@ -68,7 +76,6 @@ TRAIN: dict[Kind, tuple[str, ...]] = {
         "{lead} {go} as fast as is allowed {end}",
         "{lead} {go} as fast as you may {end}",
         "{lead} use the full limit {end}",
-        "{lead} drive on as usual {end}",
         "{lead} carry on with the traffic {end}",
         "{lead} go on as before at the limit",
         "{lead} go back to the limit {end}",
@@ -78,8 +85,8 @@ TRAIN: dict[Kind, tuple[str, ...]] = {
         "{lead} hold the speed limit {end}",
         "{lead} obey the limit and drive on",
         "{never} stop drive on {end}",
-        "{never} stop keep {goes} {end}",
         "{lead} get {goes} and keep to the limit",
+        "{never} stop keep {goes} {end}",
         "the speed limit {end}",
         "full limit {end}",
         "normal driving {end}",
@@ -120,11 +127,9 @@ TRAIN: dict[Kind, tuple[str, ...]] = {
         "speed {V} {unit} {end}",
         "target speed {V} {unit} {end}",
         "{V} km/h {end}",
-        "{V} kmh {end}",
         "{V} kilometres an hour {end}",
         "{the} speed is {V} {unit} {end}",
         "{the} speed should be {V} {unit} {end}",
-        "{the} new speed is {V} {unit} {end}",
         "i want to {go} {V} {unit} {end}",
         "i want {V} km/h {end}",
         "{lead} get to {V} km/h and hold it",
@@ -224,6 +229,7 @@ TRAIN: dict[Kind, tuple[str, ...]] = {
         "{lead} {way} not {O} {at} {junction}",
         "{way} not {O} {end}",
         "{lead} {way} {end}",
+        "{lead} {next} {end}",
         "{V} {at} {junction} {end}",
         "{V} {at} {junction} not {O}",
         "{V} but not {O} {at} {junction}",
@@ -232,7 +238,6 @@ TRAIN: dict[Kind, tuple[str, ...]] = {
         "the next {junction} go {V} {end}",
         "take the way {V} {at} {junction}",
         "{lead} take the road {V} {at} {junction}",
-        "{lead} choose the way {V} {at} {junction}",
         "{lead} leave the {junction} going {V} {end}",
         "{lead} pick the road that goes {V} {at} {junction}",
         "i want to go {V} {at} {junction} {end}",
@@ -280,7 +285,6 @@ TRAIN: dict[Kind, tuple[str, ...]] = {
         "{lead} leave {slow} behind you {end}",
         "i want you to get past {slow} {end}",
         "we should {overtake} {slow} {end}",
-        "slow cars should be overtaken {end}",
         "{slow} should be overtaken {end}",
     ),
     "stop": (
@@ -290,8 +294,7 @@ TRAIN: dict[Kind, tuple[str, ...]] = {
         "{lead} halt {soon}",
         "{lead} halt the car {soon}",
         "{lead} come to {standstill} {soon}",
-        "{lead} bring the car to {standstill} {soon}",
-        "{lead} bring us to {standstill} {soon}",
+        "{lead} bring {us} to {standstill} {soon}",
         "{lead} brake to {standstill} {soon}",
         "{lead} slow down to {standstill} {soon}",
         "{lead} slow down and stop {soon}",
@@ -319,7 +322,6 @@ TRAIN: dict[Kind, tuple[str, ...]] = {
         "no more driving stop {soon}",
         "i want you to stop {soon}",
         "i want to stop {soon}",
-        "i want the car to stop {soon}",
         "we have to stop {soon}",
         "stop stop stop {soon}",
         "{standstill} {soon}",
