@@ -56,7 +56,7 @@ _DRIVE = re.compile(
 _SPEED = re.compile(
     r"\b(drive|driving|go|going|do|move|moving|travel|speed|km|kmh|kph|kilomet(re|er)s|hour|fast|faster|slower|pace|slow"
     r"|keep|stay|get|hold|cruise|accelerate|brake|exceed|at most|maximum|minimum|velocity|decelerate)\b")
-_NUMBER = re.compile(r"\d+")
+_NUMBER = re.compile(r"\d{1,9}")
 _NUMBER_WORD = {"five": "5", "ten": "10", "fifteen": "15", "twenty": "20", "thirty": "30", "forty": "40", "fifty": "50",
                 "sixty": "60", "seventy": "70", "eighty": "80", "ninety": "90"}
 _SIDE = {"left": "left", "leftmost": "left", "inner": "left", "right": "right", "rightmost": "right",

@@ -89,3 +89,7 @@ def test_any_speed_is_read_as_the_nearest_that_there_is(number: int) -> None:
 @given(st.text())
 def test_any_text_is_read_or_left(text: str) -> None:
     assert recognise(text) in (*GOALS, None)
+
+
+def test_a_number_of_thousands_of_digits_is_no_error() -> None:
+    assert recognise(f"drive at {'9' * 5000}") == Goal("speed", max(SPEEDS))
