@@ -15,6 +15,8 @@ SIGHT_M = 150.0
 LONGEST_M = 10.0
 # How far off the lane's border a vehicle's centre still counts as in the lane.
 BORDER_M = 0.3
+# Whoever moves at more than an angle of 45 degrees to a way drives across it.
+ALONG, MOVING = 0.7, 2.0
 
 
 class Body(NamedTuple):
@@ -44,13 +46,15 @@ class Body(NamedTuple):
 
 class Seen(NamedTuple):
     """A vehicle on a way, m and m/s: how far its centre is ahead (negative: behind) and how far right of the way's
-    centre line; its speed along the way; half of what it takes up along the way and across it."""
+    centre line; its speed along the way; half of what it takes up along the way and across it. `crossing`: it drives
+    across the way, not along it."""
 
     distance: float
     lateral: float
     along: float
     half_m: float
     across_m: float
+    crossing: bool
     body: Body
 
 
@@ -119,9 +123,10 @@ class Crowd:
                     abs(tx * math.cos(yaw) + ty * math.sin(yaw)),
                     abs(tx * math.sin(yaw) - ty * math.cos(yaw)),
                 )
+                crossing = along < ALONG and body.speed > MOVING
                 half = along * body.half_length_m + across * body.half_width_m
                 wide = across * body.half_length_m + along * body.half_width_m
-                yield Seen(start + at, lateral, body.vx * tx + body.vy * ty, half, wide, body)
+                yield Seen(start + at, lateral, body.vx * tx + body.vy * ty, half, wide, crossing, body)
 
     def _place(self, body: Body) -> tuple[Strand, float, float] | None:
         before = self._known.get(body.number)
@@ -136,8 +141,9 @@ class Crowd:
 
 
 def _seen(distance: float, lateral: float, along: float, body: Body) -> Seen:
-    return Seen(distance, lateral, along, body.half_length_m, body.half_width_m, body)
+    return Seen(distance, lateral, along, body.half_length_m, body.half_width_m, False, body)
 
 
 def in_lane(seen: Seen, width: float) -> bool:
-    return abs(seen.lateral) <= 0.5 * width + BORDER_M
+    """Whether a vehicle is in a lane of this width, and not just crossing it."""
+    return not seen.crossing and abs(seen.lateral) <= 0.5 * width + BORDER_M

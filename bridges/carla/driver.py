@@ -10,16 +10,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rtcontrol.bridges.carla import observing, pace
+from rtcontrol.bridges.carla import heed, observing, pace
 from rtcontrol.bridges.carla.counts import Counts
 from rtcontrol.bridges.carla.crowd import Body, Crowd
-from rtcontrol.bridges.carla.intent import LEFT, Intent
+from rtcontrol.bridges.carla.intent import LEFT, Intent, Place
 from rtcontrol.bridges.carla.lanes import Road
 from rtcontrol.bridges.carla.observing import Near, Scene, Side, View
 from rtcontrol.bridges.carla.pace import KMH
 from rtcontrol.bridges.carla.shift import Shift
 from rtcontrol.bridges.carla.steer import CURVE, Steer, look_ahead_m
-from rtcontrol.bridges.carla.strand import NO_BEND
 from rtcontrol.bridges.carla.throttle import Throttle
 from rtcontrol.bridges.carla.track import Track
 
@@ -28,12 +27,9 @@ WHEELBASE_M, MAX_STEER_DEG = 2.85, 70.0
 CLEAR_M = 0.25
 # A lane change needs so much room beside us, and so many seconds until whoever comes from behind is there.
 ROOM_M, ROOM_S = 1.0, 1.0
-BEND_DOWN = 3.0  # m/s2, slowing for a bend
-MOST_DOWN = 6.0
-ROAD_END_M = 5.0
 BACK_M = 15.0  # of road, until the vehicle is back in the middle of its lane
 GIVE_UP_S = 4.0  # after which a lane change should have been done
-HARD_LATERAL = 7.0  # m/s2
+HARD_LATERAL = 7.5  # m/s2
 LARGEST = 200.0  # of the numbers in calls
 
 
@@ -48,6 +44,7 @@ class Control:
     reverse: bool = False
 
 
+NOWHERE = Place(speed_kmh=0.0, lane=1, lanes=1, shift=0, junction_m=None)
 STANDSTILL = Control(brake=0.6)
 
 
@@ -61,10 +58,12 @@ class Driver:
         wheelbase_m: float = WHEELBASE_M,
         max_steer_deg: float = MAX_STEER_DEG,
         steering_curve: Sequence[tuple[float, float]] = CURVE,
+        alone: bool = False,
     ) -> None:
+        """`alone`: nobody calls, so it stops at red lights by itself and does not look at the lanes beside it."""
         if not dt_s > 0:
             raise ValueError(f"dt_s={dt_s}: a step takes time")
-        self.road, self.dt_s = road, dt_s
+        self.road, self.dt_s, self.alone = road, dt_s, alone
         self.intent = Intent()
         self.counts = Counts()
         self._track = Track(road)
@@ -109,12 +108,12 @@ class Driver:
         if passed.entered and not self._leads_over():
             self._give_up(self._track.lateral_m)
         track = self._track
-        view = observing.look(crowd, scene, track.chain(self.intent.turn), track.s, track.lateral_m)
+        view = observing.look(crowd, scene, track.chain(self.intent.turn), track.s, track.lateral_m, not self.alone)
         self._scene, self._view = scene, view
         return view
 
     def obey(self, name: str, arguments: Mapping[str, Any]) -> str | None:
-        """Take a call; gives why it is refused, or None. Nothing is obeyed before the first look."""
+        """Take a call; gives why it is refused, or None. No lane is changed before the first look."""
         self.counts.calls += 1
         reason = self._obey(name, arguments)
         if reason is not None:
@@ -140,18 +139,20 @@ class Driver:
     # -- calls --------------------------------------------------------------------------------------------------------
 
     def _obey(self, name: str, arguments: Mapping[str, Any]) -> str | None:
-        if self._view is None:
-            return "not on the road yet"
         numbers = [value for value in arguments.values() if isinstance(value, (int, float))]
         if not all(0 <= value <= LARGEST for value in numbers):
             return "a value out of range"
         try:
-            reason = self.intent.obey(name, arguments, observing.place(self._view, self.shift))
+            reason = self.intent.obey(name, arguments, self._place())
         except (KeyError, ValueError, TypeError):
             return "no call of a driver"
-        if wish := self.intent.take_wish():
+        wish = self.intent.take_wish()
+        if wish and self._view is not None:
             return self._begin(wish, self._view)
         return reason
+
+    def _place(self) -> Place:
+        return NOWHERE if self._view is None else observing.place(self._view, self.shift)
 
     def _begin(self, wish: int, view: View) -> str | None:
         side, strand = (view.left, view.strand.left) if wish == LEFT else (view.right, view.strand.right)
@@ -197,7 +198,9 @@ class Driver:
         for near in self._in_the_way(view, speed):
             want = min(want, pace.wanted(self.intent, speed, limit, near.gap_m, near.speed))
             braking = braking or pace.emergency(speed, near.gap_m, near.speed)
-        bend = _bend(view, speed)
+        bend = heed.bend(view, speed)
+        if self.alone:
+            bend = min(bend, heed.red(view, speed))
         slowing = bend < want - 0.2
         want = -pace.FULL_BRAKE if braking else min(want, bend)
         self.counts.emergencies += braking and not self._braking
@@ -253,22 +256,3 @@ def _room(side: Side, speed: float) -> bool:
         return False
     behind = side.behind
     return behind is None or behind.gap_m >= ROOM_M + ROOM_S * max(behind.speed - speed, 0.0)
-
-
-def _bend(view: View, speed: float) -> float:
-    """The acceleration (m/s2) that bends and the end of the road still allow."""
-    most = math.inf
-    reach = speed * speed / (2.0 * BEND_DOWN) + 8.0
-    for ahead, slow in view.chain.bends(view.s, reach):
-        if slow < NO_BEND:
-            most = min(most, _slowing(ahead, slow, speed))
-    if view.chain.ends:
-        left = view.chain.length - view.s - view.own.half_length_m - ROAD_END_M
-        most = min(most, _slowing(max(left, 0.0), 0.0, speed))
-    return max(most, -MOST_DOWN)
-
-
-def _slowing(ahead: float, to: float, speed: float) -> float:
-    """The acceleration that keeps to the speeds from which there is still time to slow down."""
-    allowed = math.sqrt(to * to + 2.0 * BEND_DOWN * ahead)
-    return 2.0 * (allowed - speed) - (BEND_DOWN if ahead > 0 else 0.0)

@@ -67,13 +67,15 @@ class View:
     right: Side | None
 
 
-def look(crowd: Crowd, scene: Scene, chain: Chain, s: float, lateral_m: float) -> View:
-    """What is around our vehicle, s metres after the chain's start. The crowd is at this moment already."""
+def look(crowd: Crowd, scene: Scene, chain: Chain, s: float, lateral_m: float, sides: bool = True) -> View:
+    """What is around our vehicle, s metres after the chain's start. The crowd is at this moment already.
+
+    Without `sides` the lanes beside ours are not looked at."""
     own, strand, road = scene.own, chain.strands[0], crowd.road
     left = right = None
-    if strand.left is not None:
+    if sides and strand.left is not None:
         left = _side(crowd, own, *_beside(road, own, chain, strand.left, s))
-    if strand.right is not None:
+    if sides and strand.right is not None:
         right = _side(crowd, own, *_beside(road, own, chain, strand.right, s))
     return View(
         own=own,

@@ -37,7 +37,7 @@ class Shift:
 
     def done(self, lateral_m: float) -> bool:
         """Whether a vehicle so far right of the reference lane's centre has arrived."""
-        return self.progress >= 0.8 and abs(lateral_m - self.end) < DONE_M
+        return self.progress >= 0.95 and abs(lateral_m - self.end) < DONE_M
 
 
 def _rate(speed: float) -> float:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 AHEAD_S, LEAST_M, MOST_M = 0.75, 4.0, 25.0  # the look-ahead distance is so many seconds of driving, within these
-LATERAL = 5.0  # m/s2 that no steering asks for more of
+LATERAL = 6.5  # m/s2 that no steering asks for more of
 CREEP = 2.0  # m/s below which the lateral acceleration says nothing
 RATE = 2.0  # of the whole range a second
 TRIM_RATE, TRIM_MOST, TRIM_WITHIN_M = 0.004, 0.02, 0.6  # curvature that makes good a vehicle which steers otherwise

@@ -1,0 +1,43 @@
+"""What the way itself allows, whatever was called: bends, the road's end, and red lights for those who heed them."""
+
+from __future__ import annotations
+
+import math
+
+from rtcontrol.bridges.carla.observing import View
+from rtcontrol.bridges.carla.strand import NO_BEND
+
+BEND_DOWN = 3.0  # m/s2, slowing for a bend or a line
+MOST_DOWN = 6.0
+ROAD_END_M = 5.0
+LINE_M = 1.0  # before a stop line
+
+
+def bend(view: View, speed: float) -> float:
+    """The acceleration (m/s2) that bends and the end of the road still allow."""
+    most = math.inf
+    reach = speed * speed / (2.0 * BEND_DOWN) + 8.0
+    for ahead, slow in view.chain.bends(view.s, reach):
+        if slow < NO_BEND:
+            most = min(most, _slowing(ahead, slow, speed))
+    if view.chain.ends:
+        left = view.chain.length - view.s - view.own.half_length_m - ROAD_END_M
+        most = min(most, _slowing(max(left, 0.0), 0.0, speed))
+    return max(most, -MOST_DOWN)
+
+
+def red(view: View, speed: float) -> float:
+    """The acceleration that the light allows. At yellow it is braked for where that is still easy."""
+    line = view.junction_m
+    if view.light not in ("red", "yellow") or not line:
+        return math.inf
+    left = max(line - LINE_M, 0.0)
+    if view.light == "yellow" and speed * speed > 2.0 * BEND_DOWN * left:
+        return math.inf
+    return max(_slowing(left, 0.0, speed), -MOST_DOWN)
+
+
+def _slowing(ahead: float, to: float, speed: float) -> float:
+    """The acceleration that keeps to the speeds from which there is still time to slow down."""
+    allowed = math.sqrt(to * to + 2.0 * BEND_DOWN * ahead)
+    return 2.0 * (allowed - speed) - (BEND_DOWN if ahead > 0 else 0.0)

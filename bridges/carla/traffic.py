@@ -1,0 +1,77 @@
+"""Vehicles that the bridge itself puts on the road: each keeps its lane, a gap and a speed, and stops at red.
+
+CARLA's own traffic manager is not used: an error in its thread ends the process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from rtcontrol.bridges.carla.crowd import Body, Crowd
+from rtcontrol.bridges.carla.driver import Control, Driver
+from rtcontrol.bridges.carla.intent import Intent
+from rtcontrol.bridges.carla.lanes import Road
+from rtcontrol.bridges.carla.observing import Light, Scene
+from rtcontrol.bridges.carla.steer import CURVE
+
+GAP_M, GAP_S = 5.0, 1.0
+LIMIT_KMH = 50.0
+
+
+class Flock:
+    """The drivers of many vehicles, stepped together: what is where is found out once for all of them."""
+
+    def __init__(self, road: Road, dt_s: float) -> None:
+        self.road, self.dt_s = road, dt_s
+        self._crowd = Crowd(road)
+        self._drivers: dict[int, Driver] = {}
+        self._share: dict[int, float] = {}
+
+    def __len__(self) -> int:
+        return len(self._drivers)
+
+    def add(
+        self,
+        number: int,
+        share: float = 1.0,
+        wheelbase_m: float = 2.85,
+        max_steer_deg: float = 70.0,
+        steering_curve: Sequence[tuple[float, float]] = CURVE,
+    ) -> None:
+        """A vehicle by its number; it likes to drive at a share of the speed limit."""
+        driver = Driver(self.road, self.dt_s, wheelbase_m, max_steer_deg, steering_curve, alone=True)
+        driver.intent = Intent("follow", gap_m=GAP_M)
+        self._drivers[number], self._share[number] = driver, share
+
+    def remove(self, number: int) -> None:
+        """A vehicle is not there any more; nothing happens where it was not."""
+        self._drivers.pop(number, None)
+        self._share.pop(number, None)
+
+    def step(
+        self,
+        bodies: Iterable[Body],
+        limits_kmh: Mapping[int, float] | None = None,
+        lights: Mapping[int, Light] | None = None,
+    ) -> list[tuple[int, Control]]:
+        """What each of ours does until the next step; `bodies` are all vehicles of the moment, ours among them.
+
+        Limits and lights by number; where none is told: 50 km/h, no light. Who is not among the bodies does nothing.
+        """
+        here = list(bodies)
+        self._crowd.update(here)
+        limits_kmh, lights = limits_kmh or {}, lights or {}
+        told = []
+        for body in here:
+            driver = self._drivers.get(body.number)
+            if driver is None:
+                continue
+            driver.intent.gap_m = GAP_M + GAP_S * body.speed
+            limit_kmh = self._share[body.number] * limits_kmh.get(body.number, LIMIT_KMH)
+            scene = Scene(body, (), limit_kmh, lights.get(body.number, "none"), self._crowd)
+            told.append((body.number, driver.step(scene)))
+        return told
+
+    def drivers(self) -> Mapping[int, Driver]:
+        """By the vehicles' numbers; for their counts."""
+        return self._drivers

@@ -1,0 +1,106 @@
+"""Drives without a server: the stand-in's town as an offline map, and its bicycles instead of vehicles."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+from rtcontrol.bridges.carla.crowd import Body
+from rtcontrol.bridges.carla.driver import Driver
+from rtcontrol.bridges.carla.lanes import Road
+from rtcontrol.bridges.carla.observing import Scene
+from rtcontrol.bridges.carla.strand import Strand
+from tests.bridges.carla.standin.physics import Bicycle, Control
+from tests.bridges.carla.standin.town import opendrive
+
+DT = 1 / 16
+HALF_LENGTH, HALF_WIDTH = 2.3, 0.95
+KMH = 3.6
+
+
+@cache
+def road() -> Road:
+    import carla
+
+    return Road(carla.Map("standin", opendrive()))
+
+
+def strand(index: int, count: int = 3) -> Strand:
+    """A lane of a loop that comes to the junction, by its number from the left."""
+    return next(
+        known
+        for known in road().strands()
+        if not known.junction
+        and known.index == index
+        and known.count == count
+        and known.after
+        and known.after[0].junction
+    )
+
+
+def body(strand: Strand, s: float, speed: float = 0.0, lateral: float = 0.0, number: int = 1) -> Body:
+    x, y, tx, ty = strand.at(s)
+    x, y = x - ty * lateral, y + tx * lateral
+    yaw = math.degrees(math.atan2(ty, tx))
+    return Body(number, x, y, 0.0, yaw, speed * tx, speed * ty, HALF_LENGTH, HALF_WIDTH)
+
+
+class Car:
+    """A driver on a bicycle. The bicycle's axes are OpenDRIVE's: y and yaw are mirrored."""
+
+    def __init__(self, start: Body) -> None:
+        self.number = start.number
+        self.bicycle = Bicycle(start.x, -start.y, -math.radians(start.yaw_deg))
+        self.bicycle.speed = start.speed
+        self.driver = Driver(road(), DT)
+        self.control: Any = None
+
+    def body(self) -> Body:
+        car = self.bicycle
+        vx, vy = car.velocity()
+        yaw = -math.degrees(math.remainder(car.heading, 2 * math.pi))
+        return Body(self.number, car.x, -car.y, 0.0, yaw, vx, -vy, HALF_LENGTH, HALF_WIDTH)
+
+    def step(self, scene: Scene) -> None:
+        told = self.control = self.driver.step(scene)
+        self.bicycle.control = Control(told.throttle, told.steer, told.brake, told.hand_brake)
+        self.bicycle.step(DT, 7)
+
+
+class Drive:
+    """Our car among others that stand or go on straight, step by step."""
+
+    def __init__(self, start: Body, others: Callable[[float], list[Body]] = lambda time: []) -> None:
+        self.car = Car(start)
+        self.others = others
+        self.time = 0.0
+        self.limit_kmh = 60.0
+        self.scene = self._scene()
+        self.car.driver.look(self.scene)
+
+    @property
+    def driver(self) -> Driver:
+        return self.car.driver
+
+    def obey(self, name: str, **arguments: Any) -> str | None:
+        return self.driver.obey(name, arguments)
+
+    def step(self) -> Body:
+        self.car.step(self.scene)
+        self.time += DT
+        self.scene = self._scene()
+        self.driver.look(self.scene)
+        return self.scene.own
+
+    def run(self, seconds: float, until: Callable[[], bool] = lambda: False) -> bool:
+        """Steps until then, or so long; whether `until` came true."""
+        for _ in range(round(seconds / DT)):
+            self.step()
+            if until():
+                return True
+        return False
+
+    def _scene(self) -> Scene:
+        return Scene(self.car.body(), self.others(self.time), self.limit_kmh)
