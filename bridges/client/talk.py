@@ -66,8 +66,8 @@ class Talk:
 
     @property
     def instruction(self) -> str | None:
-        """The goal as it was last said, here or by the server."""
-        return self._instruction or (self.welcome.instruction if self.welcome is not None else None)
+        """The goal in force, as the server told it last."""
+        return self._told
 
     # What the user says.
 
