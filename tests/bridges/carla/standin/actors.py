@@ -72,7 +72,7 @@ class TrafficLight(Actor):
     def pack(self, elapsed_s: float) -> bytes:
         state, since = lights.state(self.arm, elapsed_s), lights.since_change(self.arm, elapsed_s)
         times = (lights.GREEN_S, lights.YELLOW_S, lights.CLEAR_S, since)
-        return wire.TRAFFIC_LIGHT.pack(*self.placed(), str(self.number).encode(), *times, 0, state, False)
+        return wire.TRAFFIC_LIGHT.pack(*self.placed(), str(self.number).encode(), *times, 0, False, state)
 
 
 @dataclass(eq=False)

@@ -20,7 +20,7 @@ EPISODE = struct.Struct("<Qdf3iI")
 PLACE = "<IB3f3f3f3f3f"
 OTHER_ACTOR = struct.Struct(PLACE + "54x")
 VEHICLE = struct.Struct(PLACE + "3f3?ifB?IB24x")
-TRAFFIC_LIGHT = struct.Struct(PLACE + "32s4fIB?")
+TRAFFIC_LIGHT = struct.Struct(PLACE + "32s4fI?B")
 
 RED, YELLOW, GREEN = 0, 1, 2
 ACTIVE = 1

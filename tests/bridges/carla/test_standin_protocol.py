@@ -1,0 +1,405 @@
+"""The stand-in against CARLA's unmodified client. Each client is a process of its own, as its library may abort."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.bridges.carla.standin.process import ROOT, StandIn
+from tests.bridges.carla.standin.town import opendrive
+
+pytest.importorskip("carla")
+
+STEP_S = 0.0625
+MODULE = "tests.bridges.carla.test_standin_protocol"
+
+
+@pytest.fixture
+def standin(tmp_path: Path) -> Iterator[StandIn]:
+    with StandIn(state=tmp_path / "state.json") as started:
+        yield started
+
+
+def start(does: Callable[[int], Any], port: int) -> subprocess.Popen[str]:
+    """A client's process that calls one of this file's functions and prints what it returns."""
+    program = f"import json; from {MODULE} import {does.__name__} as does; print(json.dumps(does({port})), flush=True)"
+    return subprocess.Popen(
+        [sys.executable, "-c", program], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+
+
+def client(does: Callable[[int], Any], port: int) -> Any:
+    with start(does, port) as process:
+        said, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, f"{does.__name__} ended with {process.returncode}"
+    return json.loads(said.splitlines()[-1])
+
+
+def connect(port: int, timeout_s: float = 5.0) -> Any:
+    import carla
+
+    found = carla.Client("127.0.0.1", port)
+    found.set_timeout(timeout_s)
+    return found
+
+
+def lockstep(world: Any) -> None:
+    settings = world.get_settings()
+    settings.synchronous_mode = True
+    settings.fixed_delta_seconds = STEP_S
+    world.apply_settings(settings)
+
+
+def put(world: Any, point: int = 0, role: str = "ego") -> Any:
+    blueprint = world.get_blueprint_library().find("vehicle.tesla.model3")
+    blueprint.set_attribute("role_name", role)
+    return world.spawn_actor(blueprint, world.get_map().get_spawn_points()[point])
+
+
+def looks_around(port: int) -> dict[str, Any]:
+    asked = connect(port)
+    world = asked.get_world()
+    town = world.get_map()
+    settings = world.get_settings()
+    library = world.get_blueprint_library()
+    return {
+        "version": [asked.get_server_version(), asked.get_client_version()],
+        "maps": asked.get_available_maps(),
+        "name": town.name,
+        "text": town.to_opendrive(),
+        "points": [[point.location.x, point.location.y] for point in town.get_spawn_points()],
+        "on_road": [town.get_waypoint(p.location, project_to_road=False) is not None for p in town.get_spawn_points()],
+        "settings": [settings.synchronous_mode, settings.fixed_delta_seconds, settings.max_substeps],
+        "blueprints": sorted(blueprint.id for blueprint in library.filter("vehicle.*")),
+        "wheels": [blueprint.get_attribute("number_of_wheels").as_int() for blueprint in library],
+        "weather": world.get_weather().sun_altitude_angle,
+    }
+
+
+def test_a_client_finds_the_town_the_blueprints_and_the_settings(standin: StandIn) -> None:
+    found = client(looks_around, standin.port)
+    assert found["version"] == ["0.9.16", "0.9.16"]
+    assert found["name"] == "Standin/Maps/Standin"
+    assert found["maps"] == ["/Game/Standin/Maps/Standin"]
+    assert found["text"] == opendrive()
+    assert len(found["points"]) > 300
+    assert all(found["on_road"])
+    assert found["settings"] == [False, None, 10]
+    assert "vehicle.tesla.model3" in found["blueprints"]
+    assert set(found["wheels"]) == {4}
+    assert found["weather"] == 45.0
+
+
+def spawns_and_destroys(port: int) -> dict[str, Any]:
+    world = connect(port).get_world()
+    lockstep(world)
+    vehicle = put(world)
+    library = world.get_blueprint_library()
+    where = world.get_map().get_spawn_points()
+    taken = world.try_spawn_actor(library.find("vehicle.audi.tt"), where[0])
+    free = world.try_spawn_actor(library.find("vehicle.audi.tt"), where[5])
+    world.tick(5.0)
+    alive = {actor.id: actor.attributes.get("role_name") for actor in world.get_actors().filter("vehicle.*")}
+    box = vehicle.bounding_box
+    steering = vehicle.get_physics_control()
+    destroyed = [free.destroy()]
+    world.tick(5.0)
+    return {
+        "taken": taken is None,
+        "ids": [vehicle.id, free.id],
+        "alive": alive,
+        "extent": [box.extent.x, box.extent.y, box.location.z],
+        "destroyed": destroyed,
+        "left": [actor.id for actor in world.get_actors().filter("vehicle.*")],
+        "in_snapshot": world.get_snapshot().find(free.id) is not None,
+        "steer": [wheel.max_steer_angle for wheel in steering.wheels],
+        "base": abs(steering.wheels[0].position.x - steering.wheels[2].position.x) / 100,
+    }
+
+
+def test_vehicles_are_spawned_told_and_destroyed(standin: StandIn) -> None:
+    found = client(spawns_and_destroys, standin.port)
+    ego, other = found["ids"]
+    assert found["taken"]
+    assert found["alive"] == {str(ego): "ego", str(other): "autopilot"}
+    assert found["extent"] == pytest.approx([2.4, 1.08, 0.74])
+    assert found["destroyed"] == [True]
+    assert found["left"] == [ego]
+    assert not found["in_snapshot"]
+    assert found["steer"] == [70.0, 70.0, 0.0, 0.0]
+    assert found["base"] == pytest.approx(2.85)
+    # What was not destroyed outlives its client, and so do its settings: the state file tells on it.
+    state = standin.state()
+    assert [(one["id"], one["role_name"]) for one in state["alive"]] == [(ego, "ego")]
+    assert [one["id"] for one in state["destroyed"]] == [other]
+    assert (state["settings"]["synchronous"], state["settings"]["fixed_delta_s"]) == (True, STEP_S)
+
+
+def ticks(port: int) -> dict[str, Any]:
+    world = connect(port).get_world()
+    lockstep(world)
+    first = world.get_snapshot()
+    time.sleep(0.3)
+    still = world.get_snapshot().frame == first.frame
+    frames = [world.tick(5.0) for _ in range(160)]
+    last = world.get_snapshot()
+    settings = world.get_settings()
+    return {
+        "still": still,
+        "frames": [first.frame, *frames, last.frame],
+        "passed": last.timestamp.elapsed_seconds - first.timestamp.elapsed_seconds,
+        "delta": last.timestamp.delta_seconds,
+        "settings": [settings.synchronous_mode, settings.fixed_delta_seconds, settings.substepping],
+    }
+
+
+def test_synchronous_time_passes_by_ticks_alone(standin: StandIn) -> None:
+    found = client(ticks, standin.port)
+    first = found["frames"][0]
+    assert found["still"]
+    assert found["frames"] == [*range(first, first + 161), first + 160]
+    assert found["passed"] == pytest.approx(10.0)
+    assert found["delta"] == STEP_S
+    assert found["settings"] == [True, STEP_S, True]
+
+
+def drives(port: int) -> dict[str, Any]:
+    import carla
+
+    world = connect(port).get_world()
+    lockstep(world)
+    vehicle = put(world)
+    world.tick(5.0)
+    start_at = vehicle.get_location()
+    speeds = [vehicle.get_velocity().length()]
+    vehicle.apply_control(carla.VehicleControl(throttle=0.5, steer=0.1))
+    for _ in range(32):
+        world.tick(5.0)
+        speeds.append(vehicle.get_velocity().length())
+    told = vehicle.get_control()
+    spun, pushed = vehicle.get_angular_velocity().z, vehicle.get_acceleration()
+    yaw = vehicle.get_transform().rotation.yaw
+    vehicle.apply_ackermann_control(carla.VehicleAckermannControl(speed=3.0))
+    for _ in range(96):
+        world.tick(5.0)
+    return {
+        "speeds": speeds,
+        "control": [told.throttle, told.steer, told.brake, told.gear],
+        "yaw": yaw,
+        "spun": spun,
+        "pushed": [pushed.x, pushed.y],
+        "moved": vehicle.get_location().distance(start_at),
+        "ackermann": vehicle.get_velocity().length(),
+        "limit": vehicle.get_speed_limit(),
+    }
+
+
+def test_a_vehicle_obeys_its_controls_from_the_next_tick_on(standin: StandIn) -> None:
+    found = client(drives, standin.port)
+    assert found["speeds"][0] == 0.0
+    assert found["speeds"][1] > 0.05
+    assert found["speeds"] == sorted(found["speeds"])
+    assert found["control"] == pytest.approx([0.5, 0.1, 0.0, 1])
+    assert found["yaw"] > 1.0
+    assert found["spun"] > 1.0
+    assert found["pushed"][1] > 0.0
+    assert found["ackermann"] == pytest.approx(3.0, abs=0.1)
+    assert found["limit"] == 60.0
+
+
+def batches(port: int) -> dict[str, Any]:
+    import carla
+
+    asked = connect(port)
+    world = asked.get_world()
+    lockstep(world)
+    point = world.get_map().get_spawn_points()
+    blueprint = world.get_blueprint_library().find("vehicle.nissan.micra")
+    commands = [
+        carla.command.SpawnActor(blueprint, point[3]),
+        carla.command.SpawnActor(blueprint, point[3]),
+        carla.command.SpawnActor(blueprint, point[9]),
+    ]
+    before = world.get_snapshot().frame
+    first = asked.apply_batch_sync(commands, True)
+    one, other = first[0].actor_id, first[2].actor_id
+    ticked = world.get_snapshot().frame - before
+    second = asked.apply_batch_sync(
+        [
+            carla.command.ApplyVehicleControl(one, carla.VehicleControl(throttle=1.0)),
+            carla.command.ApplyTargetVelocity(other, carla.Vector3D(1.0, 0.0, 0.0)),
+            carla.command.SetAutopilot(one, False),
+            carla.command.DestroyActor(12345),
+        ],
+        False,
+    )
+    world.tick(5.0)
+    moving = world.get_actor(one).get_velocity().length()
+    third = asked.apply_batch_sync([carla.command.DestroyActor(one), carla.command.DestroyActor(other)], True)
+    return {
+        "first": [answer.error for answer in first],
+        "ticked": ticked,
+        "second": [answer.error for answer in second],
+        "moving": moving,
+        "third": [[answer.actor_id, answer.error] for answer in third],
+        "ids": [one, other],
+        "left": len(world.get_actors().filter("vehicle.*")),
+    }
+
+
+def test_a_batch_answers_each_of_its_commands(standin: StandIn) -> None:
+    found = client(batches, standin.port)
+    assert found["first"] == ["", "Spawn failed because of collision at spawn position", ""]
+    assert found["ticked"] == 1
+    assert found["second"][:2] == ["", ""]
+    assert "does not know command 16" in found["second"][2]
+    assert "12345" in found["second"][3]
+    assert found["moving"] > 0.1
+    assert found["third"] == [[found["ids"][0], ""], [found["ids"][1], ""]]
+    assert found["left"] == 0
+
+
+def watches(port: int) -> dict[str, Any]:
+    world = connect(port, 20.0).get_world()
+    print("ready", flush=True)
+    seen = [world.wait_for_tick(20.0).frame for _ in range(20)]
+    return {"frames": seen, "vehicles": [actor.id for actor in world.get_actors().filter("vehicle.*")]}
+
+
+def test_a_second_client_sees_what_the_first_one_does(standin: StandIn) -> None:
+    with start(watches, standin.port) as watcher:
+        assert watcher.stdout
+        assert watcher.stdout.readline() == "ready\n"
+        drove = client(drives, standin.port)
+        said, _ = watcher.communicate(timeout=60)
+    assert watcher.returncode == 0
+    found = json.loads(said.splitlines()[-1])
+    assert found["frames"] == sorted(set(found["frames"]))
+    assert found["vehicles"] == [one["id"] for one in standin.state()["alive"]]
+    assert drove["moved"] > 1.0
+
+
+def runs_free(port: int) -> dict[str, Any]:
+    import carla
+
+    world = connect(port).get_world()
+    vehicle = put(world)
+    vehicle.apply_control(carla.VehicleControl(throttle=1.0))
+    seen = [world.wait_for_tick(5.0) for _ in range(10)]
+    settings = world.get_settings()
+    settings.fixed_delta_seconds = STEP_S
+    world.apply_settings(settings)
+    world.wait_for_tick(5.0)
+    fixed = [world.wait_for_tick(5.0) for _ in range(10)]
+    return {
+        "frames": [snapshot.frame for snapshot in seen],
+        "elapsed": [snapshot.timestamp.elapsed_seconds for snapshot in seen],
+        "platform": [snapshot.timestamp.platform_timestamp for snapshot in seen],
+        "fixed": [snapshot.timestamp.delta_seconds for snapshot in fixed],
+        "moving": vehicle.get_velocity().length(),
+        "tick": world.tick(5.0) - fixed[-1].frame,
+    }
+
+
+def test_asynchronous_time_passes_by_itself_as_the_wall_clock_does(standin: StandIn) -> None:
+    found = client(runs_free, standin.port)
+    assert found["frames"] == list(range(found["frames"][0], found["frames"][0] + 10))
+    passed = found["elapsed"][-1] - found["elapsed"][0]
+    wall = found["platform"][-1] - found["platform"][0]
+    # A step is never longer than 0.1 s, so a machine that stalls makes simulated time pass slower, not faster.
+    assert 0.0 < passed < wall + 0.05
+    assert set(found["fixed"]) == {STEP_S}
+    assert found["moving"] > 0.5
+    assert found["tick"] >= 1
+
+
+def reloads(port: int) -> dict[str, Any]:
+    asked = connect(port)
+    world = asked.get_world()
+    put(world)
+    episode = world.id
+    try:
+        asked.load_world("Town10HD")
+        refused = ""
+    except RuntimeError as error:
+        refused = str(error)
+    world = asked.load_world("Standin")
+    return {
+        "refused": refused,
+        "episodes": [episode, world.id, asked.reload_world().id],
+        "vehicles": len(asked.get_world().get_actors().filter("vehicle.*")),
+    }
+
+
+def test_its_own_town_can_be_loaded_and_no_other(standin: StandIn) -> None:
+    found = client(reloads, standin.port)
+    assert found["refused"] == "map not found"
+    assert found["episodes"] == [1, 2, 3]
+    assert found["vehicles"] == 0
+
+
+def waits_at_a_light(port: int) -> dict[str, Any]:
+    import carla
+
+    world = connect(port).get_world()
+    lockstep(world)
+    town = world.get_map()
+    vehicle = put(world)
+    # The north arm: red in the first half of the cycle.
+    light = next(one for one in town.get_all_landmarks() if one.name == "light N")
+    lane = town.get_waypoint_xodr(light.road_id, -1, light.s - 20.0)
+    vehicle.set_transform(lane.transform)
+    world.tick(5.0)
+    states = {}
+    for _ in range(int(60 / STEP_S)):
+        world.tick(5.0)
+        state = str(vehicle.get_traffic_light_state())
+        states[state] = states.get(state, 0) + 1
+        if state == "Yellow":
+            told = world.get_actor(vehicle.get_traffic_light().id)
+            same = str(told.state)
+    at = vehicle.is_at_traffic_light()
+    vehicle.set_transform(carla.Transform(carla.Location(x=200.0, y=5.25), carla.Rotation()))
+    world.tick(5.0)
+    return {"states": states, "at": at, "same": same, "away": vehicle.is_at_traffic_light()}
+
+
+def test_a_vehicle_before_a_stop_line_is_told_its_light(standin: StandIn) -> None:
+    found = client(waits_at_a_light, standin.port)
+    assert found["states"] == {"Green": 160, "Yellow": 48, "Red": 752}
+    assert found["at"]
+    assert found["same"] == "Yellow"
+    assert not found["away"]
+
+
+def asks_the_unknown(port: int) -> list[str]:
+    import carla
+
+    world = connect(port).get_world()
+    vehicle = put(world)
+    errors = []
+    for call in (
+        lambda: vehicle.get_wheel_steer_angle(carla.VehicleWheelLocation.FL_Wheel),
+        lambda: world.spawn_actor(world.get_blueprint_library()[0], carla.Transform(), attach_to=vehicle),
+    ):
+        try:
+            call()
+        except RuntimeError as error:
+            errors.append(str(error))
+    vehicle.apply_control(carla.VehicleControl())
+    world.wait_for_tick(5.0)
+    return errors
+
+
+def test_what_it_does_not_know_is_an_error_and_not_its_end(standin: StandIn) -> None:
+    rpc, attached = client(asks_the_unknown, standin.port)
+    assert "get_wheel_steer_angle" in rpc
+    assert "no sensors" in attached
+    assert standin.process.poll() is None
