@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rtcontrol.bridges.client import Client, Refused, Standing
+from rtcontrol.bridges.client import Client, ClientError, Refused, Standing
 from rtcontrol.bridges.ros2 import diagnostics
 from rtcontrol.bridges.ros2.actuate import Actuator
 from rtcontrol.bridges.ros2.config import Qos
@@ -22,9 +22,13 @@ from rtcontrol.bridges.ros2.mapper import Mapper, Topic
 from rtcontrol.bridges.ros2.observing import Observer
 from rtcontrol.bridges.ros2.paths import message_type
 from rtcontrol.bridges.ros2.peers import problems
+from rtcontrol.bridges.wire import LIMITS, WireError
+from rtcontrol.bridges.wire.limits import check_value
 
 RETRY_S = 1.0
 TROUBLE_S = 1.0  # how often the network is asked what is wrong
+# The longest silence of a topic that is written each tick, as promised to DDS: a late tick or two are no death.
+PROMISE_PERIODS, PROMISE_MS = 3, 100.0
 SETTLE_S = 3.0  # discovery takes about a second: nothing is wrong before
 log = logging.getLogger("rtcontrol.ros2")
 
@@ -48,7 +52,8 @@ class Bridge:
     def __init__(self, mapper: Mapper, bus: Bus, options: BridgeOptions) -> None:
         self._mapper, self._bus, self._options = mapper, bus, options
         inputs = {source.topic.name: bus.input(source.topic) for source in mapper.sources}
-        outputs = {topic.name: bus.output(topic) for topic in mapper.topics}
+        promise_ms, steady = max(PROMISE_PERIODS * 1e3 / options.hz, PROMISE_MS), mapper.steady()
+        outputs = {t.name: bus.output(t, promise_ms if t.name in steady else None) for t in mapper.topics}
         self._observer = Observer(mapper, inputs)
         self._actuator = Actuator(mapper, outputs, options.hz)
         self._diagnostics = self._topic(mapper.config.diagnostics.topic, "diagnostic_msgs/msg/DiagnosticArray")
@@ -63,6 +68,7 @@ class Bridge:
         self._welcomed = False
         self._retry_at = 0.0
         self._instruction = options.instruction or mapper.config.instruction
+        self._unsent: str | None = None  # why the last observation was not sent
         self._troubles: dict[str, str] = {}
         self._observe_ns: deque[int] = deque(maxlen=4096)
         self._late_ticks = self._ticks = 0
@@ -82,7 +88,12 @@ class Bridge:
         self._stop.set()
 
     def instruct(self, text: str) -> None:
-        """The goal from now on; it survives reconnects."""
+        """The goal from now on; it survives reconnects. One that no server takes is warned of, and changes nothing."""
+        try:
+            check_value(text, LIMITS)
+        except WireError as error:
+            log.warning("The instruction was not taken: %s %s", error.message, error.remedy)
+            return
         self._instruction = text
         if self._client is not None:
             self._client.instruct(text)
@@ -123,12 +134,23 @@ class Bridge:
         look = self._observer.look()
         client = self._client
         if look is not None and client is not None and client.error is None:
-            # Text where the file has a template, else the server writes it.
-            client.observe(look.text, None if look.text is not None else look.data, t_ns=look.t_ns)
+            try:
+                # Text where the file has a template, else the server writes it.
+                client.observe(look.text, None if look.text is not None else look.data, t_ns=look.t_ns)
+                self._unsent = None
+            except ClientError as error:
+                # What a robot says must not end its bridge: without an observation the server misses its ticks.
+                self._unsent = f"The observation is not sent: {error.what}"
             self._observe_ns.append(time.monotonic_ns() - began_ns)
-        if self._instruct is not None and (polled := self._instruct.poll()) is not None:
-            self.instruct(polled[0].data)
+        self._hear_instruction()
         self._repeat()
+
+    def _hear_instruction(self) -> None:
+        try:
+            if self._instruct is not None and (polled := self._instruct.poll()) is not None:
+                self.instruct(polled[0].data)
+        except Unmappable as error:
+            log.warning("The instruction was not taken: %s.", error)
 
     def _repeat(self) -> None:
         # A refusal was told and counted when the call came.
@@ -170,6 +192,8 @@ class Bridge:
                 )
 
     def _drop(self, client: Client) -> None:
+        # The next client begins with what is in force, not with what a server refused.
+        self._instruction = client.instruction or self._instruction
         self._latency_ms = client.statistics["latency_ms"]
         self._ended += Counter({k: v for k, v in client.statistics.items() if isinstance(v, int) and v})
         client.close()
@@ -203,6 +227,8 @@ class Bridge:
     def _look_for_troubles(self) -> None:
         found = problems(self._bus)
         found |= {topic: f"{topic}: {why}" for topic, why in self._observer.waiting.items() if topic not in found}
+        if self._unsent is not None:
+            found["observation"] = self._unsent
         # What need not be there is no trouble while it is not.
         found = {t: why for t, why in found.items() if t not in self._optional or not why.startswith("Nobody")}
         for topic, problem in found.items():

@@ -19,7 +19,7 @@ from cyclonedds.topic import Topic as DdsTopic
 
 from rtcontrol.bridges.ros2.config import Qos
 from rtcontrol.bridges.ros2.environment import Domain
-from rtcontrol.bridges.ros2.errors import BridgeError
+from rtcontrol.bridges.ros2.errors import BridgeError, Unmappable
 from rtcontrol.bridges.ros2.mapper import Topic
 from rtcontrol.bridges.ros2.stamps import Delays
 
@@ -39,9 +39,14 @@ def dds_type(topic: Topic) -> str:
     return str(topic.cls.__idl__.idl_transformed_typename)
 
 
-def _qos(qos: Qos, usual: str, type_hash: str) -> DdsQos:
+def _qos(qos: Qos, usual: str, type_hash: str, promise_ms: float | None = None) -> DdsQos:
     reliable = (qos.reliability or usual) == "reliable"
+    # Both are about the subscriber's clock alone; a lifespan would compare ours with the robot's, which may differ. The
+    # lease is longer: where it has ended, cyclonedds tells of no missed deadline any more.
+    promise_ns = int((promise_ms or 0) * 1e6)
+    promised = [Policy.Deadline(promise_ns), Policy.Liveliness.ManualByTopic(2 * promise_ns)] if promise_ns else []
     return DdsQos(
+        *promised,
         Policy.Reliability.Reliable(BLOCK_NS) if reliable else Policy.Reliability.BestEffort,
         Policy.Durability.TransientLocal if qos.durability == "transient_local" else Policy.Durability.Volatile,
         Policy.History.KeepLast(qos.depth),
@@ -71,15 +76,33 @@ class Input:
         self.received = 0
 
     def take(self) -> list[Any]:
-        """The messages since the last time, oldest first; a publisher's farewell is none."""
+        """The messages since the last time, oldest first; a publisher's farewell is none. Raises Unmappable where the
+        newest of them cannot be read; the others are lost then."""
         taken: list[Any] = []
-        while samples := self.entity.take(N=32):
-            taken += [sample for sample in samples if sample.sample_info.valid_data]
+        unread: Exception | None = None
+        # A bound: what comes faster than it is read must not hold up the tick.
+        for _ in range(2 * self.topic.qos.depth + 2):
+            try:
+                # One by one: cyclonedds loses all that it took with one that it cannot read.
+                samples = self.entity.take(N=1)
+            except DDSException:
+                raise
+            except Exception as error:  # whatever cyclonedds makes of, say, a string that is no UTF-8
+                unread = error
+                continue
+            if not samples:
+                break
+            if samples[0].sample_info.valid_data:
+                taken.append(samples[0])
+                unread = None
         self.received += len(taken)
+        if unread is not None:
+            raise Unmappable(f"a message cannot be read ({unread})")
         return taken
 
     def poll(self) -> tuple[Any, int] | None:
-        """The newest message since the last time, and its instant on our monotonic clock in ns."""
+        """The newest message since the last time, and its instant on our monotonic clock in ns. Raises Unmappable
+        where it cannot be read."""
         taken = self.take()
         if not taken:
             return None
@@ -97,15 +120,16 @@ class Input:
 
 
 class Output:
-    """A topic that is written."""
+    """A topic that is written. `promise_ms`: it is written at least so often while we live, and DDS is told: the
+    deadline offered, half of the lease after which every subscriber finds that we are not alive."""
 
-    def __init__(self, participant: DomainParticipant, topic: Topic) -> None:
+    def __init__(self, participant: DomainParticipant, topic: Topic, promise_ms: float | None = None) -> None:
         self.topic = topic
         _warm(topic)
         self.entity = DataWriter(
             participant,
             DdsTopic(participant, dds_name(topic.name), topic.cls),
-            _qos(topic.qos, "reliable", topic.type_hash),
+            _qos(topic.qos, "reliable", topic.type_hash, promise_ms),
         )
         self.failed = 0
 
@@ -179,9 +203,9 @@ class Bus:
         self.inputs.append(Input(self._participant, topic))
         return self.inputs[-1]
 
-    def output(self, topic: Topic) -> Output:
-        """Begin to write a topic."""
-        self.outputs.append(Output(self._participant, topic))
+    def output(self, topic: Topic, promise_ms: float | None = None) -> Output:
+        """Begin to write a topic; `promise_ms` as in Output."""
+        self.outputs.append(Output(self._participant, topic, promise_ms))
         return self.outputs[-1]
 
     def publishers(self) -> list[Peer]:

@@ -101,6 +101,11 @@ class Mapper:
             found.append(Publication(output.topic.name, message, output.repeat))
         return found
 
+    def steady(self) -> set[str]:
+        """The topics that every call publishes anew each tick, so that their silence means that nobody drives."""
+        each = [{out.topic.name for out in outputs if out.repeat} for outputs in self._outputs.values()]
+        return set.intersection(*each)
+
     def warnings(self) -> list[str]:
         """What is allowed, and dangerous."""
         safe = {output.topic.name for output in self._outputs[self.config.safe.name]}

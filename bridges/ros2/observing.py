@@ -16,7 +16,8 @@ class Newest(Protocol):
     """A topic that is read, by whatever middleware."""
 
     def poll(self) -> tuple[Any, int] | None:
-        """The newest message since the last time, and its instant on the monotonic clock in ns."""
+        """The newest message since the last time, and its instant on the monotonic clock in ns. Raises Unmappable
+        where it cannot be read."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,11 @@ class Observer:
         return Look(self._mapper.text(values), values, min(newest_ns, time.monotonic_ns()))
 
     def _poll(self, state: _State) -> None:
-        polled = state.input.poll()
+        try:
+            polled = state.input.poll()
+        except Unmappable as error:
+            state.t_ns, state.values, state.error = time.monotonic_ns(), None, str(error)
+            return
         if polled is None:
             return
         message, state.t_ns = polled

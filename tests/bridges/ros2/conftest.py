@@ -62,7 +62,14 @@ class SimulatedRobot(Program):
         self.popen.stdin.flush()
 
     def report(self) -> dict[str, Any]:
-        self.tell("report")
+        return self._ask("report")
+
+    def since(self, mark: float) -> dict[str, Any]:
+        """What it was told since an instant of the monotonic clock."""
+        return self._ask(f"since {mark}")
+
+    def _ask(self, line: str) -> dict[str, Any]:
+        self.tell(line)
         assert self.popen.stdout is not None
         found: dict[str, Any] = json.loads(self.popen.stdout.readline())
         return found

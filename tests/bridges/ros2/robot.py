@@ -1,8 +1,12 @@
 """A simulated differential-drive robot in a room of 6 m by 6 m, in a process of its own, on DDS alone.
 
 It publishes /odom at 50 Hz and /scan and /battery_state at 10 Hz and obeys /cmd_vel without a watchdog of its own, so
-that whoever stops it is the bridge. Lines on stdin: `report` prints its figures as JSON, `mute TOPIC` and
-`unmute TOPIC` end and resume a topic.
+that whoever stops it is the bridge. Lines on stdin: `report` prints its figures as JSON, `since T` what it was told
+since an instant of the monotonic clock in seconds, `mute TOPIC` and `unmute TOPIC` end and resume a topic, `poison
+NUMBER` adds it (nan, inf) to the place in the odometry, `poison utf8` puts a name into it that is none, `poison off`
+ends both.
+
+A second subscriber asks DDS for a deadline of 200 ms: what it learns of the publisher is in `since`.
 """
 
 from __future__ import annotations
@@ -14,10 +18,15 @@ import os
 import sys
 import threading
 import time
+from collections import deque
 from typing import Any
 
+from cyclonedds.qos import Policy
+from cyclonedds.qos import Qos as DdsQos
+from cyclonedds.sub import DataReader
+
 from rtcontrol.bridges.ros2.config import Qos
-from rtcontrol.bridges.ros2.dds import Bus
+from rtcontrol.bridges.ros2.dds import Bus, Input
 from rtcontrol.bridges.ros2.environment import domain
 from rtcontrol.bridges.ros2.mapper import Topic
 from rtcontrol.bridges.ros2.msgs import MESSAGES, nav_msgs, sensor_msgs
@@ -26,12 +35,19 @@ from rtcontrol.bridges.ros2.paths import message_type
 HALF = 3.0
 RADIUS = 0.2
 STEP_S = 0.02
+DEADLINE_NS = 200_000_000
 BEAMS = 180
 
 
 def topic(name: str, kind: str, **qos: Any) -> Topic:
     full, cls, type_hash = message_type(kind)
     return Topic(name, full, cls, type_hash, Qos(**qos))
+
+
+def frozen(message: Any, wire: bytes) -> Any:
+    """A message that goes out as these bytes."""
+    message.serialize = lambda **_: wire
+    return message
 
 
 class Robot:
@@ -43,7 +59,11 @@ class Robot:
         self.travelled = 0.0
         self.collisions = 0
         self.commands: list[tuple[float, float, float]] = []
+        self.published: deque[tuple[float, float, float]] = deque(maxlen=50_000)  # when, by the bridge's stamp
+        self.told: deque[tuple[float, int, str]] = deque(maxlen=10_000)
         self.diagnostics: Any = None
+        self.place = 0.0  # what is added to the odometry
+        self.garbles = False
 
     def step(self) -> None:
         self.heading += self.w * STEP_S
@@ -56,11 +76,11 @@ class Robot:
 
     def odometry(self) -> nav_msgs.Odometry:
         message = nav_msgs.Odometry(child_frame_id="base_link")
-        message.pose.pose.position.x, message.pose.pose.position.y = self.x, self.y
+        message.pose.pose.position.x, message.pose.pose.position.y = self.x + self.place, self.y
         message.pose.pose.orientation.z = math.sin(self.heading / 2)
         message.pose.pose.orientation.w = math.cos(self.heading / 2)
         message.twist.twist.linear.x, message.twist.twist.angular.z = self.v, self.w
-        return message
+        return frozen(message, message.serialize().replace(b"base_link", b"base\xfflink")) if self.garbles else message
 
     def scan(self) -> sensor_msgs.LaserScan:
         first, step = -math.pi, math.tau / BEAMS
@@ -92,6 +112,34 @@ class Robot:
             "diagnostics": None if told is None else [told.level, told.message, {v.key: v.value for v in told.values}],
         }
 
+    def since(self, begin: float) -> dict[str, Any]:
+        return {
+            "commands": [entry for entry in self.published if entry[0] >= begin],
+            "told": [entry for entry in self.told if entry[0] >= begin],
+        }
+
+
+class Watch:
+    """What DDS tells a subscriber that asks for a deadline: when it was missed, when the publisher's lease ended."""
+
+    def __init__(self, plain: Input) -> None:
+        asked = DdsQos(Policy.Reliability.BestEffort, Policy.Deadline(DEADLINE_NS))
+        self._reader = DataReader(plain.entity.participant, plain.entity.topic, asked)
+        self.missed: list[float] = []
+        self.dead: list[float] = []
+        self._count, self._alive = 0, 0
+
+    def look(self) -> None:
+        now = time.monotonic()
+        count = self._reader.get_requested_deadline_missed_status().total_count
+        alive = self._reader.get_liveliness_changed_status().alive_count
+        self.missed += [now] if count > self._count else []
+        self.dead += [now] if alive < self._alive else []
+        self._count, self._alive = count, alive
+
+    def since(self, begin: float) -> dict[str, Any]:
+        return {"missed": [t for t in self.missed if t >= begin], "dead": [t for t in self.dead if t >= begin]}
+
 
 def main() -> None:
     bus = Bus(domain(os.environ))
@@ -102,7 +150,8 @@ def main() -> None:
     command = bus.input(topic("/cmd_vel", "geometry_msgs/Twist", reliability="reliable", depth=10))
     diagnostics = bus.input(topic("/diagnostics", "diagnostic_msgs/DiagnosticArray"))
     instruct = bus.output(topic("/rtcontrol/instruction", "std_msgs/String", depth=10))
-    robot, muted = Robot(), set[str]()
+    robot, muted, watch = Robot(), set[str](), Watch(command)
+    wall_s = time.time() - time.monotonic()
     lines: list[str] = []
     ended = threading.Event()
 
@@ -118,8 +167,11 @@ def main() -> None:
         for twist in command.take():
             robot.v, robot.w = twist.linear.x, twist.angular.z
             robot.commands.append((time.monotonic(), robot.v, robot.w))
+            robot.published.append((twist.sample_info.source_timestamp / 1e9 - wall_s, robot.v, robot.w))
+        watch.look()
         if (told := diagnostics.poll()) is not None:
             robot.diagnostics = told[0].status[0]
+            robot.told.append((time.monotonic(), robot.diagnostics.level, robot.diagnostics.message))
         robot.step()
         if "/odom" not in muted:
             odom.write(robot.odometry())
@@ -130,6 +182,10 @@ def main() -> None:
             verb, _, rest = lines.pop(0).partition(" ")
             if verb == "report":
                 print(json.dumps(robot.report()), flush=True)
+            elif verb == "since":
+                print(json.dumps(robot.since(float(rest)) | watch.since(float(rest))), flush=True)
+            elif verb == "poison":
+                robot.place, robot.garbles = float(rest) if rest in ("nan", "inf") else 0.0, rest == "utf8"
             elif verb == "instruct":
                 instruct.write(MESSAGES["std_msgs/msg/String"][0](data=rest))
             else:

@@ -166,6 +166,50 @@ def test_a_killed_server_leaves_the_robot_standing_and_a_new_one_drives_it(
         server.stop()
 
 
+NOTE = """
+    /rtcontrol/instruction:
+      type: std_msgs/msg/String
+      required: false
+      max_age_ms: 1500
+      qos: {reliability: reliable}
+      fields: {note: {path: data, missing: none}}
+"""
+
+
+def test_nothing_that_a_robot_says_ends_its_bridge(
+    brain: Brain, robot: SimulatedRobot, bridge: Start, tmp_path: Path
+) -> None:
+    config = tmp_path / "robot.yaml"
+    text = EXAMPLE.read_text().replace("{battery}", "{battery} note {note}")
+    config.write_text(text.replace("\ntools:", NOTE + "\ntools:"))
+    running = bridge(brain.endpoint, config=config)
+    until(lambda: robot.report()["moving"][0] > 0, "the robot did not move")
+    robot.tell("poison utf8")
+    running.says("/odom: a message cannot be read ('utf-8' codec")
+    until(lambda: robot.report()["moving"] == [0.0, 0.0], "nobody stopped the robot")
+    robot.tell("poison off")
+    until(lambda: robot.report()["moving"] != [0.0, 0.0], "the robot did not go on")
+    robot.tell("instruct " + "x" * 70_000)
+    running.says("The instruction was not taken: ")
+    running.says("The observation is not sent: ")
+    running.says("observation is in order")
+    until(lambda: robot.report()["moving"] != [0.0, 0.0], "the robot did not go on")
+    assert "x" not in brain.instruction and running.popen.poll() is None
+
+
+def test_a_bridge_that_is_killed_is_missed_by_the_subscribers_of_its_commands(
+    brain: Brain, robot: SimulatedRobot, bridge: Start
+) -> None:
+    running = bridge(brain.endpoint)
+    until(lambda: robot.report()["moving"][0] > 0, "the robot did not move")
+    mark = time.monotonic()
+    running.popen.kill()
+    until(lambda: bool(robot.since(mark)["missed"]), "no deadline was missed")
+    until(lambda: bool(robot.since(mark)["dead"]), "its lease has not ended")
+    # What the base itself must end.
+    assert robot.report()["moving"] != [0.0, 0.0]
+
+
 WRONG = [
     (
         "type: sensor_msgs/msg/LaserScan\n",

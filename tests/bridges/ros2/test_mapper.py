@@ -292,3 +292,14 @@ def test_every_message_type_is_found_by_both_of_its_names(name: str) -> None:
     from rtcontrol.bridges.ros2.paths import message_type
 
     assert message_type(name) == message_type(name.replace("/msg/", "/"))
+
+
+def test_topics_that_every_call_publishes_each_tick_are_steady() -> None:
+    def elsewhere(value: dict[str, Any]) -> None:
+        value["tools"]["stop"]["publish"]["/brake"] = {"type": "std_msgs/msg/Bool"}
+
+    def once(value: dict[str, Any]) -> None:
+        value["tools"]["stop"]["publish"]["/cmd_vel"]["repeat"] = False
+
+    assert mapper().steady() == mapper(elsewhere).steady() == {"/cmd_vel"}
+    assert mapper(once).steady() == set()
