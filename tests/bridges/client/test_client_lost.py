@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 from rtcontrol.bridges.client import Client, ClientError, Standing
 from rtcontrol.bridges.client.check.stand import Stand
-from rtcontrol.bridges.wire.messages import CallMessage, ErrorMessage, Executed, Hello, Observe
+from rtcontrol.bridges.wire.messages import CallMessage, ErrorMessage, Executed, Hello, Instruct, Observe
 from tests.bridges.client.worlds import OWN, STRAIGHT, Process, Proxy, free_port, until
 
 TTL_MS = 500.0
@@ -232,6 +232,26 @@ def test_what_the_server_answered_is_told_where_no_welcome_came() -> None:
     stand.pump(0.1)
     thread.join(10)
     assert "the server answered busy: All 64 sessions are taken. Try later." in str(failed[0])
+    stand.close()
+
+
+def test_instruction_that_was_refused_is_not_said_again_to_a_restarted_server() -> None:
+    stand = Stand(f"tcp://127.0.0.1:{free_port()}")
+    client = welcomed(stand)
+    client.instruct("Go on. " * 1000)
+    stand.expect(Instruct, 5.0, "instruct")
+    stand.send(ErrorMessage(code="instruction", message="It does not fit.", field="instruction"))
+    stand.restart()
+    stand.expect(Hello, 10.0, "hello")
+    stand.send(ErrorMessage(code="session", message="unknown", retryable=True))
+    hello = stand.expect(Hello, 10.0, "hello", lambda m: m.resume is None)
+    assert hello.instruction == OWN["instruction"]
+    # The refusal may also come only now.
+    client.instruct("Go on. " * 1000)
+    stand.send(ErrorMessage(code="instruction", message="It does not fit.", field="instruction", fatal=True))
+    again = stand.expect(Hello, 10.0, "hello")
+    assert (again.instruction, client.error) == (OWN["instruction"], None)
+    client.close()
     stand.close()
 
 

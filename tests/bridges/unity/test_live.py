@@ -14,7 +14,7 @@ import pytest
 
 from rtcontrol.bridges.client.check import check_any_client
 from rtcontrol.bridges.client.check.stand import Stand
-from rtcontrol.bridges.wire.messages import Hello
+from rtcontrol.bridges.wire.messages import ErrorMessage, Hello, Instruct
 from tests.bridges.client.worlds import Process, Proxy, free_port
 from tests.bridges.unity.mono import Driver
 
@@ -251,6 +251,30 @@ def test_flood_of_the_server_is_survived(driver: Start) -> None:
             stand.call(observed, status="held", tick=tick, cause="decide")
         assert flying.event("safe")["cause"] == "expired"
         assert flying.stats()["too_old"] == 0
+    finally:
+        stand.close()
+
+
+def test_instruction_that_was_refused_is_not_said_again_to_a_restarted_server(driver: Start) -> None:
+    stand = Stand(f"tcp://127.0.0.1:{free_port()}")
+    try:
+        flying = fly(driver, stand.endpoint)
+        first = stand.expect(Hello, 10.0, "hello")
+        stand.welcome()
+        flying.say("instruct Fly to the moon.")
+        stand.expect(Instruct, 10.0, "instruct")
+        stand.send(ErrorMessage(code="instruction", message="It does not fit.", field="instruction"))
+        stand.restart()
+        stand.expect(Hello, 10.0, "hello")
+        stand.send(ErrorMessage(code="session", message="unknown", retryable=True))
+        hello = stand.expect(Hello, 10.0, "hello", lambda m: m.resume is None)
+        assert hello.instruction == first.instruction
+        # The refusal may also come only now.
+        flying.say("instruct Fly to Mars.")
+        again = stand.expect(Hello, 10.0, "hello")
+        stand.send(ErrorMessage(code="instruction", message="It does not fit.", field="instruction", fatal=True))
+        again = stand.expect(Hello, 10.0, "hello")
+        assert (again.instruction, flying.stats()["ended"]) == (first.instruction, None)
     finally:
         stand.close()
 

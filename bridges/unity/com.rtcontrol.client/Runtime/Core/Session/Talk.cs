@@ -22,6 +22,7 @@ namespace RtControl
         private string _token = "----------------";
         private bool _known; // whether _token is a session's
         private string _instruction; // the newest; the hello's own stays as it was while that hello is repeated
+        private string _told; // the one in force, as the server told it last
         private string _greeting;
         private long _helloNs; // when the next hello is due
         private bool _greeted; // whether this connection's first hello was said

@@ -38,7 +38,7 @@ namespace RtControl
                     Offset.Add(message.Long("t_ping_ns"), message.Long("t_received_ns"), message.Long("t_sent_ns"), nowNs);
                     break;
                 case "instruct":
-                    if (message.Text("session") == _token) _instruction = message.Text("instruction");
+                    if (message.Text("session") == _token) _instruction = _told = message.Text("instruction");
                     break;
                 case "error":
                     HearError(message, nowNs);
@@ -67,6 +67,7 @@ namespace RtControl
             }
             Open = true;
             Welcome = welcome;
+            _told = welcome.Message.Text("instruction");
             RtCall safeCall = Options.SafeCall ?? RtCall.From(welcome.Message.Map("safe_call"));
             long epoch = welcome.Message.Long("epoch");
             if (welcome.Resumed)
@@ -156,6 +157,17 @@ namespace RtControl
             string code = message.Text("code");
             LastError = Refusal = (code + ": " + message.Text("message") + " " + message.Text("remedy", "")).Trim();
             bool retryable = message.Bool("retryable"), fatal = message.Bool("fatal");
+            if (code == "instruction" && _told != null && _instruction != null && _instruction != _told)
+            {
+                // Said again in a later hello it would be refused for good: the one before goes on.
+                _instruction = _told;
+                if (!Open)
+                {
+                    _greeted = false;
+                    _helloNs = nowNs;
+                    return;
+                }
+            }
             bool unknown = code == "session" || (Open && code == "state" && retryable);
             if (!retryable && (fatal || !(Open || unknown))) End("The server refused: " + LastError);
             else if (unknown || fatal)
