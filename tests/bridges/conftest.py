@@ -1,4 +1,4 @@
-"""Real servers in processes of their own."""
+"""Real servers in processes of their own, for all bridges."""
 
 from __future__ import annotations
 
