@@ -6,6 +6,7 @@ import sys
 
 import typer
 
+from rtcontrol.bridges.carla import cli as carla_cli
 from rtcontrol.bridges.ros2 import cli as ros2_cli
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Join a robot or a simulator to a server.")
@@ -25,3 +26,13 @@ def ros2(context: typer.Context) -> None:
     # Its options are those of `python -m rtcontrol.bridges.ros2`, which runs without the rest of rtcontrol.
     sys.stdout.flush()
     raise typer.Exit(ros2_cli.main(context.args, "rtcontrol bridge ros2"))
+
+
+@app.command(
+    context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []},
+    help="A car in the CARLA simulator, for a server elsewhere. See `rtcontrol bridge carla --help`.",
+    add_help_option=False,
+)
+def carla(context: typer.Context) -> None:
+    sys.stdout.flush()
+    raise typer.Exit(carla_cli.main(context.args, "rtcontrol bridge carla"))

@@ -38,6 +38,8 @@ Examples:
 
   rtcontrol run --env remote --bind tcp://127.0.0.1:5555      (a client of the wire is the world: docs/protocol.md)
 
+  rtcontrol run --env carla-bridge --hz 16 --instruct "keep right and follow at 20 metres"     (docs/bridges.md)
+
 While it runs, a line typed on the terminal is the new instruction (--stdin: one from a pipe, too); Ctrl-C ends it with
 the safe call and the report.
 Exit status: 0, 1 internal error, 2 mistake in what was given, 3 too many misses, 130 Ctrl-C, 143 SIGTERM.
@@ -146,9 +148,22 @@ def run(
     keys: Annotated[
         Path | None, typer.Option(help="--env remote: folder of CURVE keys (`rtcontrol keys`).", show_default=False)
     ] = None,
+    carla_host: Annotated[str, typer.Option(help="--env carla-bridge: the CARLA server's machine.")] = "127.0.0.1",
+    carla_port: Annotated[int, typer.Option(help="--env carla-bridge: its port.")] = 2000,
+    town: Annotated[
+        str | None,
+        typer.Option(help="--env carla-bridge: load this town. (default: the one loaded)", show_default=False),
+    ] = None,
+    traffic: Annotated[
+        int | None,
+        typer.Option(help="--env carla-bridge: other vehicles. (default: 20; stand-in: 12)", show_default=False),
+    ] = None,
+    carla_standin: Annotated[
+        bool, typer.Option("--carla-standin", help="--env carla-bridge: drive in the stand-in, which is not CARLA.")
+    ] = False,
+    trace: Annotated[bool, typer.Option("--trace", help="--env carla-bridge: a line a step, in trace.jsonl.")] = False,
 ) -> None:
     from rtcontrol.config import RunConfig
-    from rtcontrol.fly import Interrupted, fly
 
     config = RunConfig(
         env=env,
@@ -179,8 +194,18 @@ def run(
         raise UserError(f"--bind, --connect and --keys are for --env remote (given: {given[0]}).", "Leave them out.")
     if bind is not None and connect is not None:
         raise UserError("--bind and --connect exclude each other.", "Give one of them.")
-    if env == "remote" and goal is not None:
+    if env in ("remote", "carla-bridge") and goal is not None:
         raise UserError("--goal is for bundled environments.", "Tell a client's agent what to do with --instruct.")
+    if env == "carla-bridge":
+        # First of all whether there is a CARLA: what decides is imported when there is.
+        from rtcontrol.drive import DriveOptions, drive
+
+        where = DriveOptions(
+            host=carla_host, port=carla_port, town=town, traffic=traffic, standin=carla_standin, trace=trace
+        )
+        raise typer.Exit(drive(config, where, live, stdin, overwrite))
+    from rtcontrol.fly import Interrupted, fly
+
     try:
         if env == "remote":
             from rtcontrol.serve.solo import fly_remote

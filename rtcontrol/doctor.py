@@ -40,6 +40,7 @@ def examine() -> Iterator[Finding]:
         ("pyzmq", "pip install pyzmq", False),
         ("gymnasium", 'pip install "gymnasium[box2d]"', False),
         ("vllm", "pip install vllm  (only for models beyond the torch engine)", True),
+        ("carla", "pip install 'rtcontrol[carla]'  (only for --env carla-bridge)", True),
     ):
         found = version(package)
         yield Finding(found is not None, f"{package} {found or 'is not installed'}", "" if found else remedy, optional)

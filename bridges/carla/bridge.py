@@ -63,8 +63,6 @@ class Bridge:
             watchers.append(threading.Thread(target=self._write_now_and_then, daemon=True))
         for watcher in watchers:
             watcher.start()
-        if self._options.trace is not None:
-            self._trace = self._options.trace.open("w", buffering=1, encoding="utf-8")
         # What is there by now stays: collections need not look at it.
         gc.collect()
         gc.freeze()
@@ -94,7 +92,7 @@ class Bridge:
 
     def write_report(self) -> None:
         """Whole or not at all."""
-        if (path := self._options.report) is not None:
+        if (path := self._options.report) is not None and self._session.number:
             beside = path.with_name(path.name + ".new")
             try:
                 beside.write_text(json.dumps(self.figures(), indent=2) + "\n", "utf-8")
@@ -146,6 +144,9 @@ class Bridge:
         if self._session.number == 1:
             self._figures.begin()
             self._driver.counts = Counts()
+            if self._options.trace is not None:
+                # One that was started in another's place goes on in its file.
+                self._trace = self._options.trace.open("a", buffering=1, encoding="utf-8")
 
     # -- one step -----------------------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,7 @@ def arguments(given: Sequence[str], prog: str) -> argparse.Namespace:
     add("--reload", action="store_true", help="begin with the world loaded anew: the same seed gives the same drive")
     add("--clean", type=Path, metavar="FILE", help="only undo what a bridge left that was killed")
     add("--standin", action="store_true", help=f"say in every figure that this is the {STANDIN}")
+    add("--wait-carla", action="store_true", help="wait for a CARLA server, as long as for a lost one")
     add("--supervised", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args(given)
 
@@ -149,7 +151,7 @@ def _bridge(options: argparse.Namespace) -> int:
 
         world = World(world_options, estate.Estate(path, options.carla_host, options.carla_port))
         try:
-            world.open()
+            _open(world, options.reconnect_s if options.wait_carla else 0.0, ending)
             return _drive(world, bridge_options, options.supervised, ending)
         except Lost as lost:
             raise BridgeError(
@@ -157,6 +159,18 @@ def _bridge(options: argparse.Namespace) -> int:
             ) from None
         finally:
             world.close()
+
+
+def _open(world: Any, wait_s: float, ending: Ending) -> None:
+    """Open the world, at once or within some seconds."""
+    end_s = time.monotonic() + wait_s
+    while True:
+        try:
+            return world.open()
+        except BridgeError:
+            if ending.status or time.monotonic() >= end_s:
+                raise
+        time.sleep(0.5)
 
 
 def _drive(world: Any, options: BridgeOptions, supervised: bool, ending: Ending) -> int:

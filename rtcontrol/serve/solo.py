@@ -6,6 +6,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
+from typing import Protocol
 
 from rtcontrol import assemble
 from rtcontrol.bridges.wire import Code, WireError
@@ -32,6 +33,16 @@ from rtcontrol.serve.terms import Terms, ttl_of
 # What a client must bring that takes the place of one that is gone.
 SAME = ("agent", "tools", "pacing", "capabilities", "robot")
 BOUND = "tcp://127.0.0.1:5555"
+
+
+class Partner(Protocol):
+    """The program that is to be the client, where the run started it itself."""
+
+    def check(self) -> None:
+        """Called often while its hello is waited for. UserError where it will never come."""
+
+    def joined(self, loop: ControlLoop) -> None:
+        """It came, and this loop is about to run."""
 
 
 class SoloSession(Session):
@@ -71,6 +82,7 @@ def fly_remote(
     live: bool = True,
     stdin: bool = False,
     overwrite: bool = False,
+    partner: Partner | None = None,
 ) -> int:
     """Wait for a client, and fly in its world until it says bye, or as `config` says. Gives the exit status.
 
@@ -103,8 +115,11 @@ def fly_remote(
         ended = stack.enter_context(until_signal())
         router.start()
         stack.enter_context(Keeper(lobby, router))
-        say(f"waiting for a client {'at' if connect else 'on'} {router.endpoints[0]}")
+        if partner is None:
+            say(f"waiting for a client {'at' if connect else 'on'} {router.endpoints[0]}")
         while not ended.called():
+            if partner is not None:
+                partner.check()
             with suppress(Empty):
                 session = arrived.get(timeout=0.1)
                 try:
@@ -112,18 +127,23 @@ def fly_remote(
                 except WireError as error:
                     lobby.ended(session, error)
                 else:
-                    return _fly(session, terms, live, stdin)
+                    return _fly(session, terms, live, stdin, partner)
         return ended.status
 
 
-def _fly(session: SoloSession, terms: Terms, live: bool, stdin: bool) -> int:
+def _fly(session: SoloSession, terms: Terms, live: bool, stdin: bool, partner: Partner | None) -> int:
+    def made(loop: ControlLoop) -> None:
+        session.take(loop)
+        if partner is not None:
+            partner.joined(loop)
+
     session.accept(terms)
     env = session.make_env(terms)
     host = assemble.host(terms.config, terms.source, terms.model)
     sample = Observation(0, 0, 0, Look.of(None, "warm-up")) if terms.config.warmup else None
     try:
         clock = arrivals(terms, env)
-        return fly_in(terms.config, terms.agent, env, host, sample, live, stdin, clock, session.take)
+        return fly_in(terms.config, terms.agent, env, host, sample, live, stdin, clock, made)
     except UserError as error:
         session.send(ErrorMessage(code=Code.INTERNAL.value, message=error.what, remedy=error.remedy, fatal=True))
         raise
