@@ -72,9 +72,13 @@ class Calls(asyncio.Protocol):
 
     def serve(self) -> None:
         """Answers every request that has come in whole."""
-        for kind, number, name, parameters in self.unpacker:
-            if kind == REQUEST:
-                self.transport.write(msgpack.packb(self.answer(number, name, parameters)))
+        try:
+            for kind, number, name, parameters in self.unpacker:
+                if kind == REQUEST:
+                    self.transport.write(msgpack.packb(self.answer(number, name, parameters)))
+        except (ValueError, TypeError, msgpack.UnpackException) as error:
+            print(f"closed a connection that sent no calls: {error}", file=sys.stderr, flush=True)
+            self.transport.close()
 
     def answer(self, number: int, name: str, parameters: list[Any]) -> list[Any]:
         method = self.table.methods.get(name)

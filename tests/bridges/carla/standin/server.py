@@ -46,12 +46,14 @@ class Server:
         return calls
 
     async def run(self) -> None:
-        clock = asyncio.create_task(self.keep_time())
-        writer = asyncio.create_task(self.keep_state())
-        await self.stopped.wait()
-        for task in (clock, writer):
+        """Until it is told to stop; what fails within a step ends it with that error."""
+        tasks = [asyncio.ensure_future(one) for one in (self.stopped.wait(), self.keep_time(), self.keep_state())]
+        ended, others = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in others:
             task.cancel()
         self.write_state()
+        for task in ended:
+            task.result()
 
     async def keep_time(self) -> None:
         """Steps on the wall clock's grid while the mode is asynchronous."""
