@@ -185,7 +185,8 @@ def test_bodies_are_bounded_declared_or_not(served: Served) -> None:
     assert answer.status_code == 413 and answer.json()["success"] is False
 
 
-def test_a_body_that_does_not_come_is_given_up(serve: Serve) -> None:
+def test_a_body_that_does_not_come_is_given_up(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport, "IDLE_S", 0.5)
     short = serve(body_timeout_s=0.3, model="noop")
     head = f"POST /v1/function_call HTTP/1.1\r\nHost: 127.0.0.1:{short.gateway.port}\r\nContent-Length: 99\r\n\r\n"
     assert raw(short, head + "{").startswith(b"HTTP/1.1 408")

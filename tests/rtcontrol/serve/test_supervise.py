@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from rtcontrol.serve.supervise import command_line, resident_mb
+from rtcontrol.serve.supervise import command_line, resident_mb, supervise
 
 ROOT = Path(__file__).resolve().parents[3]
 pytestmark = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads /proc")
@@ -113,13 +113,14 @@ def test_end_that_is_meant_ends_the_supervisor_with_the_same_status(start: Start
     assert len(pids(tmp_path, 1)) == 1
 
 
-def test_server_that_cannot_start_is_given_up(start: Start, tmp_path: Path) -> None:
-    # 0.5 + 1 + 2 + 4 s of pauses.
-    supervisor = start(PIDS + "sys.exit(7)")
-    assert supervisor.wait(60) == 7
+def test_server_that_cannot_start_is_given_up(tmp_path: Path) -> None:
+    said: list[str] = []
+    # 0.05 + 0.1 + 0.2 + 0.4 s of pauses.
+    command = [sys.executable, "-c", PIDS + "sys.exit(7)", str(tmp_path)]
+    assert supervise(command, None, said.append, backoff_s=(0.05, 30.0)) == 7
     assert len(pids(tmp_path, 1)) == 5
-    assert supervisor.stderr is not None
-    assert "giving up" in supervisor.stderr.read()
+    assert [line.rsplit(" in ")[-1] for line in said[:-1]] == ["0.05 s", "0.1 s", "0.2 s", "0.4 s"]
+    assert "giving up" in said[-1]
 
 
 def test_signal_is_passed_on_and_the_servers_own_status_returned(start: Start, tmp_path: Path) -> None:
