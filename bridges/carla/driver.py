@@ -197,7 +197,8 @@ class Driver:
         braking = False
         for near in self._in_the_way(view, speed):
             want = min(want, pace.wanted(self.intent, speed, limit, near.gap_m, near.speed))
-            braking = braking or pace.emergency(speed, near.gap_m, near.speed)
+            want = min(want, heed.close(near, speed))
+            braking = braking or heed.danger(near, speed, self._braking)
         bend = heed.bend(view, speed)
         if self.alone:
             bend = min(bend, heed.red(view, speed))

@@ -1,16 +1,33 @@
-"""What the way itself allows, whatever was called: bends, the road's end, and red lights for those who heed them."""
+"""What is heeded whatever was called: who is in the way, bends, the road's end, red lights where nobody calls."""
 
 from __future__ import annotations
 
 import math
 
-from rtcontrol.bridges.carla.observing import View
+from rtcontrol.bridges.carla import pace
+from rtcontrol.bridges.carla.observing import Near, View
 from rtcontrol.bridges.carla.strand import NO_BEND
 
 BEND_DOWN = 3.0  # m/s2, slowing for a bend or a line
 MOST_DOWN = 6.0
 ROAD_END_M = 5.0
 LINE_M = 1.0  # before a stop line
+EASED = 2.0  # m/s2: an emergency is over where so little braking would do
+CLOSE_M, CREEP = 2.0, 0.5
+
+
+def danger(near: Near, speed: float, braking: bool) -> bool:
+    """Whether the emergency brake acts; `braking`: it did a step ago, and goes on until there is room again."""
+    if pace.emergency(speed, near.gap_m, near.speed):
+        return True
+    closing = speed - near.speed
+    left = max(near.gap_m - pace.STANDING_GAP_M, 0.1)
+    return braking and closing > 0.0 and closing * closing > 2.0 * EASED * left
+
+
+def close(near: Near, speed: float) -> float:
+    """The acceleration that is allowed behind somebody who stands: from a stand none, so as not to creep up."""
+    return 0.0 if near.gap_m < CLOSE_M and near.speed < CREEP and speed < CREEP else math.inf
 
 
 def bend(view: View, speed: float) -> float:

@@ -1,0 +1,294 @@
+"""The driver on the stand-in's bicycle: lanes kept and changed, turns, following, stopping, and its own safety net."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+
+pytest.importorskip("carla", reason="the carla extra (client 0.9.16) is not installed")
+
+from rtcontrol.bridges.carla.crowd import Body
+from rtcontrol.bridges.carla.driver import STANDSTILL, Driver
+from rtcontrol.bridges.carla.observing import Scene, observe
+from tests.bridges.carla.drives import DT, HALF_LENGTH, KMH, Drive, body, road, strand
+
+
+def moving(lane: int, s: float, speed: Callable[[float], float], number: int = 2) -> Callable[[float], list[Body]]:
+    """Another vehicle on the way straight ahead, at a speed by the time; asked once for each step."""
+    chain, at = road().chain(strand(lane), "straight"), [s]
+
+    def now(time: float) -> list[Body]:
+        found, start = max(
+            ((known, offset) for known, offset in zip(chain.strands, chain.offsets, strict=True) if offset <= at[0]),
+            key=lambda pair: pair[1],
+        )
+        placed = body(found, at[0] - start, speed(time), number=number)
+        at[0] += speed(time) * DT
+        return [placed]
+
+    return now
+
+
+def lateral(drive: Drive) -> float:
+    view = drive.driver.view
+    assert view is not None
+    return view.lateral_m
+
+
+def lane(drive: Drive) -> int:
+    return observe(road(), drive.scene, drive.driver)["lane"]
+
+
+def touched(drive: Drive) -> bool:
+    """Whether two boxes along the same lane overlap, centre to centre."""
+    own = drive.scene.own
+    return any(math.dist((own.x, own.y), (it.x, it.y)) < 2 * HALF_LENGTH for it in drive.scene.others)
+
+
+@pytest.mark.parametrize("lane", [1, 2, 3])
+def test_at_60_kmh_the_lane_is_kept_over_the_loop_and_the_junction(lane: int) -> None:
+    drive = Drive(body(strand(lane), 5.0, 55 / KMH))
+    drive.obey("set_speed", kmh=60)
+    offsets, speeds = [], []
+    for _ in range(round(80 / DT)):
+        drive.step()
+        offsets.append(abs(lateral(drive)))
+        speeds.append(drive.scene.own.speed * KMH)
+    offsets.sort()
+    assert offsets[int(0.99 * len(offsets))] < 0.3
+    assert speeds[-1] == pytest.approx(60.0, abs=0.5) and max(speeds) < 61.0
+    counts = drive.driver.counts
+    assert counts.ways == {"straight": 1} and counts.distance_m == pytest.approx(80 * 60 / KMH, rel=0.02)
+    assert counts.top_kmh == pytest.approx(max(speeds), abs=0.1)
+    assert (counts.emergencies, counts.bends, counts.beyond_limits, counts.unfit) == (0, 0, 0, 0)
+
+
+@pytest.mark.parametrize("kmh", [10, 30, 60, 90])
+@pytest.mark.parametrize(("start", "direction"), [(1, "right"), (2, "left"), (2, "right"), (3, "left")])
+def test_a_lane_change_ends_in_the_middle_of_the_other_lane(start: int, direction: str, kmh: int) -> None:
+    drive = Drive(body(strand(start), 150.0, kmh / KMH))
+    drive.obey("set_speed", kmh=kmh)
+    drive.run(0.5)
+    side = 1 if direction == "right" else -1
+    assert drive.obey("change_lane", direction=direction) is None
+    assert drive.driver.shift == side
+    lanes, overshoot = [], 0.0
+    assert drive.run(6.0, until=lambda: lanes.append(lane(drive)) or drive.driver.shift == 0)  # type: ignore[func-returns-value]
+    assert lanes == sorted(lanes, reverse=side < 0) and set(lanes) == {start, start + side}
+    assert abs(lateral(drive)) < 0.4
+    for _ in range(round(4 / DT)):
+        drive.step()
+        overshoot = max(overshoot, side * lateral(drive))
+    assert overshoot < 0.5 and abs(lateral(drive)) < 0.1
+    assert lane(drive) == start + side and drive.driver.counts.lane_changes == 1
+
+
+def test_a_repeated_call_begins_no_second_lane_change() -> None:
+    drive = Drive(body(strand(1), 150.0, 50 / KMH))
+    drive.obey("set_speed", kmh=50)
+    for _ in range(round(2.5 / DT)):
+        assert drive.obey("change_lane", direction="right") is None
+        drive.step()
+    drive.run(8.0)
+    assert lane(drive) == 2 and drive.driver.counts.lane_changes == 1
+
+
+def test_lane_changes_are_refused_for_a_reason_that_is_counted() -> None:
+    edge = Drive(body(strand(1), 150.0, 10.0))
+    assert edge.obey("change_lane", direction="left") == "there is no lane to the left"
+    near = Drive(body(strand(2), strand(2).length - 15.0, 10.0))
+    assert near.obey("change_lane", direction="left") == "too close to a junction"
+    inside = Drive(body(strand(2).after[0], 10.0, 10.0))
+    assert inside.obey("change_lane", direction="left") == "too close to a junction"
+    beside = Drive(body(strand(2), 150.0, 10.0), moving(3, 152.0, lambda time: 10.0))
+    assert beside.obey("change_lane", direction="right") == "somebody is beside us"
+    assert beside.obey("change_lane", direction="left") is None
+    fast = Drive(body(strand(2), 150.0, 10.0), moving(3, 140.0, lambda time: 20.0))
+    assert fast.obey("change_lane", direction="right") == "somebody is beside us"
+    for drive in (edge, near, inside, beside, fast):
+        assert sum(drive.driver.counts.refused.values()) == 1 and drive.driver.shift in (0, -1)
+
+
+@pytest.mark.parametrize(
+    ("start", "turn", "taken", "arrives"),
+    [(1, "left", "left", 1), (3, "right", "right", 3), (2, "straight", "straight", 2), (2, "left", "straight", 2)],
+)
+@pytest.mark.parametrize("kmh", [20, 60])
+def test_a_turn_is_taken_where_the_lane_allows_it_and_spent_behind(
+    start: int, turn: str, taken: str, arrives: int, kmh: int
+) -> None:
+    known = strand(start)
+    drive = Drive(body(known, known.length - 110.0, kmh / KMH))
+    drive.obey("set_speed", kmh=kmh)
+    drive.obey("turn", at_next_junction=turn)
+    offsets, inside = [], []
+
+    def behind() -> bool:
+        offsets.append(abs(lateral(drive)))
+        seen = observe(road(), drive.scene, drive.driver)
+        if seen["junction_m"] == 0:
+            inside.append(seen)
+        return bool(inside) and seen["junction_m"] is None
+
+    assert drive.run(40.0, until=behind)
+    assert max(offsets) < 0.4
+    assert all(seen["turn"] == turn for seen in inside)
+    assert observe(road(), drive.scene, drive.driver)["turn"] == "straight"
+    assert lane(drive) == arrives
+    counts = drive.driver.counts
+    assert counts.ways == {taken: 1} and counts.fallbacks == (turn != taken) and counts.beyond_limits == 0
+    # 60 km/h is too fast for a turn, and the driver slows for it by itself.
+    assert counts.bends == (kmh == 60 and taken != "straight")
+
+
+def test_a_turn_called_inside_the_junction_changes_nothing() -> None:
+    known = strand(1)
+    drive = Drive(body(known, known.length - 20.0, 8.0))
+    drive.obey("set_speed", kmh=30)
+    assert drive.run(10.0, until=lambda: observe(road(), drive.scene, drive.driver)["junction_m"] == 0)
+    drive.obey("turn", at_next_junction="left")
+    assert drive.run(20.0, until=lambda: bool(drive.driver.counts.ways))
+    assert drive.driver.counts.ways == {"straight": 1}
+
+
+def test_stop_from_60_kmh_comes_to_a_stand_and_stays() -> None:
+    drive = Drive(body(strand(2), 50.0, 60 / KMH))
+    drive.obey("stop")
+    before = drive.driver.counts.distance_m
+    assert drive.run(9.0, until=lambda: drive.scene.own.speed < 0.01)
+    assert drive.driver.counts.distance_m - before == pytest.approx((60 / KMH) ** 2 / 6.0, rel=0.15)
+    stood = drive.scene.own
+    drive.run(5.0)
+    assert math.dist((stood.x, stood.y), (drive.scene.own.x, drive.scene.own.y)) < 0.01
+    assert drive.car.control.throttle == 0.0 and drive.car.control.hand_brake
+    drive.obey("set_speed", kmh=30)
+    drive.run(8.0)
+    assert drive.scene.own.speed * KMH == pytest.approx(30.0, abs=1.0)
+
+
+def test_brake_brakes_by_its_level() -> None:
+    lengths = []
+    for level in (20, 60, 100):
+        drive = Drive(body(strand(2), 50.0, 50 / KMH))
+        drive.obey("brake", level=level)
+        assert drive.run(20.0, until=lambda drive=drive: drive.scene.own.speed < 0.05)  # type: ignore[misc]
+        lengths.append(drive.driver.counts.distance_m)
+        # 8 m/s2 is all.
+        assert lengths[-1] == pytest.approx((50 / KMH) ** 2 / (2 * 8.0 * level / 100), rel=0.25)
+    assert lengths == sorted(lengths, reverse=True)
+
+
+@pytest.mark.parametrize("gap", [10, 20, 40])
+def test_follow_keeps_its_gap_behind_a_car_at_40_kmh(gap: int) -> None:
+    drive = Drive(body(strand(2), 30.0, 60 / KMH), moving(2, 120.0, lambda time: 40 / KMH))
+    drive.obey("follow", gap=gap)
+    drive.run(25.0)
+    for _ in range(round(10 / DT)):
+        drive.step()
+        seen = observe(road(), drive.scene, drive.driver)
+        assert seen["ahead_m"] == pytest.approx(gap, abs=2.0)
+        assert seen["ahead_kmh"] == pytest.approx(40.0, abs=0.5)
+    assert drive.driver.counts.emergencies == 0
+
+
+def test_follow_stands_behind_a_car_that_stops_and_goes_on_with_it() -> None:
+    def speeds(time: float) -> float:
+        return 12.0 if time < 8 else max(0.0, 12.0 - 2.0 * (time - 8)) if time < 20 else 8.0
+
+    drive = Drive(body(strand(2), 30.0, 12.0), moving(2, 60.0, speeds))
+    drive.obey("follow", gap=10)
+    closest = math.inf
+    for _ in range(round(20 / DT)):
+        drive.step()
+        closest = min(closest, observe(road(), drive.scene, drive.driver)["ahead_m"])
+    assert drive.scene.own.speed < 0.1 and closest > 2.5 and drive.driver.counts.emergencies == 0
+    drive.run(12.0)
+    assert drive.scene.own.speed == pytest.approx(8.0, abs=0.5)
+
+
+@pytest.mark.parametrize("kmh", [30, 60, 90])
+def test_the_emergency_brake_keeps_us_off_a_car_that_stands(kmh: int) -> None:
+    drive = Drive(body(strand(2), 30.0, kmh / KMH), moving(2, 250.0, lambda time: 0.0))
+    drive.obey("set_speed", kmh=kmh)
+    drive.run(30.0)
+    assert not touched(drive) and drive.scene.own.speed < 0.1
+    assert drive.driver.counts.emergencies >= 1
+    assert observe(road(), drive.scene, drive.driver)["ahead_m"] > 0.3
+
+
+def test_the_emergency_brake_holds_through_a_turn() -> None:
+    known = strand(1)
+    left = road().chain(known, "left").strands[1]
+    standing = [body(left, 30.0, number=2)]
+    drive = Drive(body(known, known.length - 100.0, 12.0), lambda time: standing)
+    drive.obey("set_speed", kmh=50)
+    drive.obey("turn", at_next_junction="left")
+    drive.run(25.0)
+    assert drive.scene.own.speed < 0.1 and not touched(drive) and drive.driver.counts.emergencies >= 1
+    # Straight on there is nobody.
+    drive = Drive(body(known, known.length - 100.0, 12.0), lambda time: standing)
+    drive.obey("set_speed", kmh=50)
+    drive.run(12.0)
+    assert drive.driver.counts.emergencies == 0 and drive.driver.counts.ways == {"straight": 1}
+
+
+def test_who_is_left_by_a_lane_change_is_no_emergency_and_who_is_met_is() -> None:
+    slow = moving(2, 185.0, lambda time: 5.0)
+    drive = Drive(body(strand(2), 120.0, 50 / KMH), slow)
+    drive.obey("set_speed", kmh=50)
+    drive.obey("change_lane", direction="left")
+    drive.run(6.0)
+    assert drive.driver.counts.emergencies == 0 and lane(drive) == 1 and drive.scene.own.speed * KMH > 48
+    standing = [body(strand(1), 185.0, number=3)]
+    drive = Drive(body(strand(2), 120.0, 50 / KMH), lambda time: standing)
+    drive.obey("set_speed", kmh=50)
+    drive.obey("change_lane", direction="left")
+    drive.run(10.0)
+    assert drive.driver.counts.emergencies >= 1 and not touched(drive)
+
+
+def test_figures_that_are_no_numbers_make_it_brake() -> None:
+    good = body(strand(2), 50.0, 10.0)
+    driver = Driver(road(), DT)
+    driver.obey("set_speed", {"kmh": 60})
+    driver.step(Scene(good))
+    for field in ("x", "y", "z", "yaw_deg", "vx", "vy"):
+        for bad in (math.nan, math.inf):
+            assert driver.step(Scene(good._replace(**{field: bad}))) == STANDSTILL
+    assert driver.counts.unfit == 12
+    others = [good._replace(number=2, x=math.nan), good._replace(number=3, vx=math.inf)]
+    told = driver.step(Scene(good, others, limit_kmh=math.nan))
+    assert math.isfinite(told.throttle) and told.throttle > 0
+
+
+def test_calls_that_are_none_are_refused_and_leave_the_mode() -> None:
+    drive = Drive(body(strand(2), 50.0, 10.0))
+    drive.obey("set_speed", kmh=50)
+    calls = [
+        ("fly", {}),
+        ("set_speed", {}),
+        ("set_speed", {"kmh": "fast"}),
+        ("set_speed", {"kmh": math.nan}),
+        ("set_speed", {"kmh": -10}),
+        ("follow", {"gap": math.inf}),
+        ("brake", {"level": None}),
+        ("turn", {"at_next_junction": "back"}),
+        ("change_lane", {"direction": 1}),
+    ]
+    for name, arguments in calls:
+        assert drive.driver.obey(name, arguments) is not None, name
+    assert (drive.driver.intent.mode, drive.driver.intent.kmh) == ("speed", 50.0)
+    assert sum(drive.driver.counts.refused.values()) == len(calls)
+    assert drive.driver.counts.report()["refused"] == dict(drive.driver.counts.refused)
+
+
+def test_put_elsewhere_it_finds_its_lane_again() -> None:
+    drive = Drive(body(strand(2), 50.0, 10.0))
+    drive.obey("set_speed", kmh=40)
+    drive.run(1.0)
+    other = body(strand(3).before[0], 100.0, 10.0)
+    view = drive.driver.look(Scene(other))
+    assert view.strand is strand(3).before[0] and view.s == pytest.approx(100.0, abs=0.05)
+    assert view.lateral_m == pytest.approx(0.0, abs=0.01)

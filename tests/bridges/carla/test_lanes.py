@@ -1,0 +1,122 @@
+"""The town's lanes as strands: what is counted, what leads where, and how exactly."""
+
+from __future__ import annotations
+
+import math
+import random
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("carla", reason="the carla extra (client 0.9.16) is not installed")
+
+from rtcontrol.bridges.carla.lanes import LanePosition
+from tests.bridges.carla.drives import road, strand
+
+
+def test_lanes_are_counted_from_the_left() -> None:
+    loops = [known for known in road().strands() if not known.junction]
+    assert {(known.index, known.count) for known in loops} == {(1, 3), (2, 3), (3, 3)}
+    for known in loops:
+        assert (known.left is None) == (known.index == 1)
+        assert (known.right is None) == (known.index == 3)
+        if known.right is not None:
+            assert known.right.left is known and known.right.index == known.index + 1
+            # Beside each other: the width apart, the right one on the right.
+            x, y, _, _ = known.right.at(known.right.length / 2)
+            assert known.project(x, y, known.length / 2)[1] == pytest.approx(3.5, abs=0.05)
+
+
+def test_no_lane_ends() -> None:
+    for known in road().strands():
+        assert known.after and known.before
+        for after in known.after:
+            assert known in after.before
+            end, start = known.at(known.length), after.at(0.0)
+            assert math.dist(end[:2], start[:2]) < 0.02
+            assert end[2] * start[2] + end[3] * start[3] > 0.999
+
+
+def test_lines_follow_the_maps_waypoints() -> None:
+    lanes = {known.key: known for known in road().strands()}
+    seen = set()
+    for waypoint in road().map.generate_waypoints(7.0):
+        known = lanes[waypoint.road_id, waypoint.section_id, waypoint.lane_id]
+        seen.add(known.key)
+        at = waypoint.transform
+        along, lateral = known.search(at.location.x, at.location.y)
+        assert abs(lateral) < 0.02 and -0.01 <= along <= known.length + 0.01
+        tx, ty = known.at(along)[2:]
+        yaw = math.radians(at.rotation.yaw)
+        assert tx * math.cos(yaw) + ty * math.sin(yaw) > 0.998
+        assert known.junction == waypoint.is_junction
+    assert seen == set(lanes)
+
+
+def test_a_place_is_found_with_its_offset_and_direction() -> None:
+    rng = random.Random(2)
+    for known in road().strands():
+        for _ in range(5):
+            s, offset = rng.uniform(2.0, known.length - 2.0), rng.uniform(-1.2, 1.2)
+            x, y, tx, ty = known.at(s)
+            yaw = math.degrees(math.atan2(ty, tx))
+            found = road().place(x - ty * offset, y + tx * offset, 0.0, yaw)
+            assert found is not None
+            if known.junction:  # lanes begin and end on one another there: the lane or one that lies upon it
+                assert abs(found.lateral_m) < 1.8
+                continue
+            assert found.strand is known
+            assert found.s == pytest.approx(s, abs=0.05)
+            assert found.lateral_m == pytest.approx(offset, abs=0.02)
+            assert (found.lane, found.lanes, found.in_junction) == (known.index, 3, False)
+
+
+@pytest.mark.parametrize(
+    ("lane", "turn", "taken"),
+    [
+        (1, "left", "left"),
+        (1, "straight", "straight"),
+        (1, "right", "straight"),
+        (2, "left", "straight"),
+        (2, "right", "straight"),
+        (3, "right", "right"),
+        (3, "left", "straight"),
+    ],
+)
+def test_a_lane_that_does_not_allow_the_turn_leads_straight_on(lane: int, turn: str, taken: str) -> None:
+    known = strand(lane)
+    chain = road().chain(known, turn)  # type: ignore[arg-type]
+    assert chain.taken == taken
+    assert chain.fell_back == (turn != taken)
+    assert chain.strands[1].junction and chain.strands[1].way == taken
+    assert chain.junction_at == pytest.approx(known.length)
+    # Without a jump, and far enough.
+    for n in range(int(chain.length)):
+        assert math.dist(chain.at(n)[:2], chain.at(n + 1)[:2]) == pytest.approx(1.0, abs=0.05)
+    assert chain.length - known.length >= 150.0
+
+
+@pytest.mark.parametrize(("lane", "turn", "side"), [(1, "left", -1), (3, "right", 1), (2, "straight", 0)])
+def test_the_way_bends_to_the_side_of_the_turn(lane: int, turn: str, side: int) -> None:
+    known = strand(lane)
+    points, chain = road().path(LanePosition(known, known.length - 10.0, 0.0), turn, 80.0)  # type: ignore[arg-type]
+    assert len(points) == 81 and not chain.fell_back
+    x, y, tx, ty = known.at(known.length - 10.0)
+    aside = (points[-1][1] - y) * tx - (points[-1][0] - x) * ty
+    assert aside * side > 20.0 if side else abs(aside) < 0.1
+
+
+def test_the_distance_to_the_junction_shrinks_to_none_inside() -> None:
+    known = strand(2)
+    for left in (200.0, 90.0, 1.0):
+        position = LanePosition(known, known.length - left, 0.0)
+        assert road().junction_m(position) == pytest.approx(left)
+    assert road().junction_m(LanePosition(known.after[0], 3.0, 0.0)) == 0.0
+
+
+def test_nothing_of_this_needs_the_wheel_to_be_imported() -> None:
+    names = ("driver", "traffic", "lanes", "observing", "steer", "throttle")
+    imports = "; ".join(f"import rtcontrol.bridges.carla.{name}" for name in names)
+    code = f"import sys; sys.modules['carla'] = None; {imports}; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
