@@ -297,11 +297,12 @@ def runs_free(port: int) -> dict[str, Any]:
     settings.fixed_delta_seconds = STEP_S
     world.apply_settings(settings)
     world.wait_for_tick(5.0)
-    fixed = [world.wait_for_tick(5.0) for _ in range(10)]
+    fixed = [world.wait_for_tick(5.0) for _ in range(40)]
     return {
         "frames": [snapshot.frame for snapshot in seen],
         "elapsed": [snapshot.timestamp.elapsed_seconds for snapshot in seen],
-        "platform": [snapshot.timestamp.platform_timestamp for snapshot in seen],
+        "passed": fixed[-1].timestamp.elapsed_seconds - fixed[0].timestamp.elapsed_seconds,
+        "wall": fixed[-1].timestamp.platform_timestamp - fixed[0].timestamp.platform_timestamp,
         "fixed": [snapshot.timestamp.delta_seconds for snapshot in fixed],
         "moving": vehicle.get_velocity().length(),
         "tick": world.tick(5.0) - fixed[-1].frame,
@@ -311,10 +312,9 @@ def runs_free(port: int) -> dict[str, Any]:
 def test_asynchronous_time_passes_by_itself_as_the_wall_clock_does(standin: StandIn) -> None:
     found = client(runs_free, standin.port)
     assert found["frames"] == list(range(found["frames"][0], found["frames"][0] + 10))
-    passed = found["elapsed"][-1] - found["elapsed"][0]
-    wall = found["platform"][-1] - found["platform"][0]
-    # A step is never longer than 0.1 s, so a machine that stalls makes simulated time pass slower, not faster.
-    assert 0.0 < passed < wall + 0.05
+    assert found["elapsed"] == sorted(set(found["elapsed"]))
+    # Not as fast as it can (a thousand steps a second); half, as a late first step makes the rest look quick.
+    assert found["passed"] < 2.0 * found["wall"]
     assert set(found["fixed"]) == {STEP_S}
     assert found["moving"] > 0.5
     assert found["tick"] >= 1

@@ -171,6 +171,19 @@ def test_traffic_is_the_same_for_the_same_seed_and_another_for_another() -> None
     assert after(5) == after(5) != after(6)
 
 
+def test_a_new_episode_is_the_first_one_again() -> None:
+    world = still_world(20, 2)
+
+    def drive() -> list[tuple[float, float, bool]]:
+        for _ in range(800):
+            world.step()
+        return [(vehicle.body.x, vehicle.body.y, vehicle.light is None) for vehicle in world.vehicles]
+
+    first = drive()
+    world.begin()
+    assert drive() == first
+
+
 def test_traffic_does_not_pass_a_red_light() -> None:
     world = still_world(40, 4)
     passed = set()

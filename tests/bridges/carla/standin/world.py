@@ -38,7 +38,6 @@ class World:
         self.traffic, self.seed, self.on_step = traffic, seed, on_step
         self.episode = 0
         self.frame = 0
-        self.elapsed_s = 0.0
         self.delta_s = 0.0
         self.settings = wire.Settings()
         self.started_s = self.stepped_s = time.monotonic()
@@ -48,8 +47,9 @@ class World:
         self.begin()
 
     def begin(self) -> None:
-        """A new episode: only the spectator, the lights and the scripted traffic."""
+        """A new episode: only the spectator, the lights and the scripted traffic, as at the start."""
         self.episode += 1
+        self.elapsed_s = 0.0
         self.actors: dict[int, Actor] = {}
         self.contacts = Contacts()
         self.spectator = self.add(Actor(self.number(), blueprints.description("spectator", "")))
@@ -234,6 +234,7 @@ class World:
             roles = [vehicle.attributes.get("role_name", "") for vehicle in (one, other)]
             self.collisions.append(
                 {
+                    "episode": self.episode,
                     "frame": self.frame,
                     "elapsed_s": round(self.elapsed_s, 4),
                     "ids": list(pair),
