@@ -12,7 +12,14 @@ from tests.bridges.carla.standin.blueprints import description
 from tests.bridges.carla.standin.collisions import Box, overlap
 from tests.bridges.carla.standin.geometry import Pose
 from tests.bridges.carla.standin.lanes import Lane, network
-from tests.bridges.carla.standin.physics import BRAKE_MPS2, MAX_STEER, WHEELBASE_M, Bicycle, Control
+from tests.bridges.carla.standin.physics import (
+    BRAKE_MPS2,
+    MAX_STEER,
+    WHEELBASE_M,
+    Ackermann,
+    Bicycle,
+    Control,
+)
 from tests.bridges.carla.standin.rails import Rail
 from tests.bridges.carla.standin.roads import ARMS
 from tests.bridges.carla.standin.rpc import Refused
@@ -118,6 +125,19 @@ def test_grip_limits_a_bend_at_speed() -> None:
     for _ in range(16):
         body.step(STEP_S, 7)
         assert abs(body.speed * body.turn_rate) < 8.5
+
+
+@pytest.mark.parametrize("wish", [3.0, 12.0, -2.0, 0.0])
+def test_an_ackermann_command_reaches_its_speed_and_keeps_it(wish: float) -> None:
+    body = Bicycle(0.0, 0.0, 0.0)
+    body.speed = 6.0
+    body.ackermann = Ackermann(0.1, 0.0, wish, 3.0, 0.0)
+    for _ in range(160):
+        body.step(STEP_S, 7)
+        assert abs(body.acceleration) < 3.5
+    assert body.speed == pytest.approx(wish, abs=0.05)
+    # To the right, as CARLA has it.
+    assert body.wheels == pytest.approx(-0.1, abs=0.001)
 
 
 def test_reverse_drives_backwards() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 WHEELBASE_M = 2.85
@@ -117,13 +117,15 @@ class Bicycle:
 
     def obey(self, wish: Ackermann, delta_s: float) -> Control:
         """Throttle, brake and steering that come nearest to an Ackermann command in one step."""
+        pace, backwards = abs(self.speed), wish.speed < 0.0
+        steer = min(max(wish.steer / (MAX_STEER * steering_left(pace * 3.6)), -1.0), 1.0)
+        if abs(wish.speed) < 0.05 and pace < 0.05:
+            return Control(steer=steer, brake=1.0)
         most = wish.acceleration or BRAKE_MPS2
-        backwards = wish.speed < 0.0
-        error = abs(wish.speed) - (abs(self.speed) if backwards == (self.speed < 0.0) else -abs(self.speed))
-        change = min(max(error / max(delta_s, 0.05), -most), most)
-        pace = abs(self.speed)
-        change += ROLLING_MPS2 + DRAG_PER_M * pace * pace if change > 0.0 or error > -0.2 else 0.0
+        along = -self.speed if backwards else self.speed
+        change = min(max((abs(wish.speed) - along) / max(delta_s, 0.05), -most), most)
+        # What drive or brake must give besides what slows anyway.
+        change += ROLLING_MPS2 + DRAG_PER_M * pace * pace
         throttle = min(max(change / min(PUSH_MPS2, POWER_W_PER_KG / max(pace, 0.1)), 0.0), 1.0)
-        steer = wish.steer / (MAX_STEER * steering_left(pace * 3.6))
-        control = Control(throttle, min(max(steer, -1.0), 1.0), min(max(-change / BRAKE_MPS2, 0.0), 1.0))
-        return replace(control, reverse=backwards)
+        brake = min(max(-change / BRAKE_MPS2, 0.0), 1.0)
+        return Control(throttle, steer, brake, reverse=backwards)
