@@ -35,17 +35,23 @@ class Bridge:
 
     def __init__(self, world: World, options: BridgeOptions) -> None:
         self._world, self._options = world, options
-        self._road = Road(world.map)
-        self._driver = Driver(self._road, options.step_s)
+        self._meet()
         self._session = Session(options, world.town)
         self._figures = Figures()
-        self._scene: Scene = world.scene()
-        self._driver.look(self._scene)
         self._obeyed: tuple[int, int | None] | None = None
         self._own_s = 0.0  # of this step, what is not the server's
         self._stopped = False
         self._ended = threading.Event()
         self._trace: TextIO | None = None
+
+    def _meet(self) -> None:
+        """A vehicle that was just spawned, maybe in another town."""
+        world, step_s = self._world, self._options.step_s
+        self._road = Road(world.map)
+        self._driver = Driver(self._road, step_s, **world.figures())
+        self._flock = None if world.fleet is None else world.fleet.flock(self._road, step_s)
+        self._scene: Scene = world.scene()
+        self._driver.look(self._scene)
 
     def stop(self) -> None:
         """End the run: the car is braked to a halt, the session closed."""
@@ -156,6 +162,8 @@ class Bridge:
         self._obey(standing)
         control = self._driver.step(self._scene)
         self._world.control(control)
+        if self._flock is not None and self._world.fleet is not None:
+            self._world.fleet.drive(self._flock, [self._scene.own, *self._scene.others])
         at_s = time.monotonic()
         self._world.tick()
         ticked_s = time.monotonic()
@@ -237,14 +245,11 @@ class Bridge:
                 return
             if self._world.reopen():
                 found["back_after_s"] = round(time.monotonic() - began_s, 2)
+                counts = self._driver.counts
                 if self._world.fresh:
-                    # Another vehicle, maybe in another town.
-                    counts = self._driver.counts
-                    self._road = Road(self._world.map)
-                    self._driver = Driver(self._road, self._options.step_s)
-                    self._driver.counts = counts
+                    self._meet()
+                self._driver.counts = counts
                 self._scene = self._world.scene()
-                self._driver.look(self._scene)
                 what = "with a new vehicle" if self._world.fresh else "with the vehicle where it was"
                 log.warning("the CARLA server is back after %.1f s, %s", found["back_after_s"], what)
                 return

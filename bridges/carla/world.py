@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import random
 import time
 from collections.abc import Callable
@@ -16,7 +17,8 @@ from rtcontrol.bridges.carla.crowd import Body
 from rtcontrol.bridges.carla.driver import Control
 from rtcontrol.bridges.carla.errors import BridgeError, Lost
 from rtcontrol.bridges.carla.estate import Estate
-from rtcontrol.bridges.carla.observing import Light, Scene
+from rtcontrol.bridges.carla.fleet import Fleet, light_of
+from rtcontrol.bridges.carla.observing import Scene
 from rtcontrol.bridges.carla.options import WorldOptions
 
 LOAD_S = 90.0
@@ -25,13 +27,13 @@ WATCH_S = 1.0
 CARS = ("vehicle.tesla.model3", "vehicle.")
 # Where CARLA tells none.
 LIMIT_KMH = 50.0
-LIGHTS: dict[str, Light] = {"Red": "red", "Yellow": "yellow", "Green": "green"}
 log = logging.getLogger("rtcontrol.carla")
 
 
 class World:
-    """One server, made synchronous, ticked by us alone. `ego` is our vehicle, `map` CARLA's map of the town, `frame`
-    the simulation's last step; `fresh`: the last connection found no vehicle of ours, and made one.
+    """One server, made synchronous, ticked by us alone. `ego` is our vehicle, `fleet` the others that we added, `map`
+    CARLA's map of the town, `frame` the simulation's last step; `fresh`: the last connection found no vehicle of ours,
+    and made one.
 
     Methods raise BridgeError for what the user must mend, and Lost where the server is gone.
     """
@@ -41,6 +43,7 @@ class World:
         self.map: Any = None
         self.ego: Any = None
         self.found: dict[str, Any] = {}
+        self.fleet: Fleet | None = None
         self.frame = 0
         self.fresh = True
         self._estate = own
@@ -90,6 +93,8 @@ class World:
                 self._spawn()
             else:
                 self.ego = ego
+                if self.fleet is not None:
+                    self.fleet.again(self._client, self._world)
                 undo.apply_settings(self._world, self._wanted())
             self._extent.clear()
             self._client.set_timeout(self.options.wait_s)
@@ -166,6 +171,8 @@ class World:
                 f"None of the {len(points)} spawn points of {self.town} is free.",
                 "Remove vehicles from the server, or restart it.",
             )
+        if self.options.traffic:
+            self.fleet = Fleet(self._client, self._world, self._estate, self.options.traffic, self.options.seed)
         self.frame = self._world.tick(SLOW_S)
 
     def _blueprint(self) -> Any:
@@ -209,7 +216,7 @@ class World:
                 others.append(body)
         if own is None:
             raise Lost("our vehicle is not there any more")
-        return Scene(own, others, self.ego.get_speed_limit() or LIMIT_KMH, self._light())
+        return Scene(own, others, self.ego.get_speed_limit() or LIMIT_KMH, light_of(self.ego))
 
     def _learn(self, new: list[int]) -> None:
         try:
@@ -224,11 +231,6 @@ class World:
                 extent = actor.bounding_box.extent
                 self._extent[number] = extent.x, extent.y
 
-    def _light(self) -> Light:
-        if not self.ego.is_at_traffic_light():
-            return "none"
-        return LIGHTS.get(str(self.ego.get_traffic_light_state()), "none")
-
     def control(self, control: Control) -> None:
         """What the ego vehicle's pedals and wheel are from the next step on."""
         self.ego.apply_control(
@@ -236,6 +238,23 @@ class World:
                 throttle=control.throttle, steer=control.steer, brake=control.brake, hand_brake=control.hand_brake
             )
         )
+
+    def figures(self) -> dict[str, Any]:
+        """The ego vehicle's wheelbase and steering, as a Driver takes them; nothing where the server does not tell."""
+        try:
+            physics = self.ego.get_physics_control()
+            wheels = [(w.position.x / 100.0, w.position.y / 100.0, w.max_steer_angle) for w in physics.wheels]
+        except (RuntimeError, AttributeError):
+            return {}
+        if len(wheels) != 4:
+            return {}
+        # Front left and right, rear left and right; places in centimetres.
+        front, rear = [[sum(w[i] for w in pair) / 2 for i in (0, 1)] for pair in (wheels[:2], wheels[2:])]
+        wheelbase_m, steer_deg = math.dist(front, rear), max(w[2] for w in wheels)
+        curve = [(point.x, point.y) for point in physics.steering_curve]
+        if not (1.5 <= wheelbase_m <= 8.0 and 10.0 <= steer_deg <= 90.0 and all(0.0 < y <= 1.0 for _, y in curve)):
+            return {}
+        return {"wheelbase_m": wheelbase_m, "max_steer_deg": steer_deg} | ({"steering_curve": curve} if curve else {})
 
     # -- the end ------------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,105 @@
+"""Processes of the CARLA bridge's tests: the bridge, or a whole run; and a server whose calls are a test's."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rtcontrol.bridges.wire.messages import FunctionCall
+from tests.bridges.client.worlds import ROOT, until
+from tests.bridges.ros2 import brain
+
+Line = dict[str, Any]
+
+
+class Brain(brain.Brain):
+    """A server at 16 Hz that calls what `wanted` is."""
+
+    def __init__(self, name: str = "set_speed", **arguments: Any) -> None:
+        self.wanted = FunctionCall(name=name, arguments=arguments or {"kmh": 50})
+        super().__init__(lambda text, instruction: self.wanted)
+
+    def call(self, name: str, **arguments: Any) -> None:
+        """From now on this."""
+        self.wanted = FunctionCall(name=name, arguments=arguments)
+
+
+class Program:
+    """A child process that drives: what it says is in `log`, what it did in `trace`."""
+
+    def __init__(self, folder: Path, command: list[str], trace: Path, report: Path) -> None:
+        self.folder, self._trace, self._report = folder, trace, report
+        self._log = folder / "log.txt"
+        with self._log.open("a") as file:
+            self.popen = subprocess.Popen(
+                [sys.executable, "-m", *command],
+                stdin=subprocess.PIPE,
+                stdout=file,
+                stderr=file,
+                env={**os.environ, "PYTHONPATH": str(ROOT), "RTCONTROL_CACHE": str(folder / "cache")},
+            )
+
+    def log(self) -> str:
+        return self._log.read_text()
+
+    def says(self, words: str, seconds: float = 30.0) -> None:
+        until(lambda: words in self.log() or self.popen.poll() is not None, f"not said: {words}", seconds)
+        assert words in self.log(), self.log()
+
+    def trace(self) -> list[Line]:
+        """One entry a step."""
+        if not self._trace.exists():
+            return []
+        return [json.loads(line) for line in self._trace.read_text().splitlines() if line.endswith("}")]
+
+    def last(self) -> Line:
+        return (self.trace() or [{"kmh": 0.0, "frame": 0, "t_s": 0.0}])[-1]
+
+    def reaches(self, kmh: float, seconds: float = 30.0) -> None:
+        """Wait until it drives as fast."""
+        until(lambda: self.last()["kmh"] >= kmh or self.popen.poll() is not None, f"not at {kmh} km/h", seconds)
+        assert self.popen.poll() is None, self.log()
+
+    def report(self) -> dict[str, Any]:
+        told: dict[str, Any] = json.loads(self._report.read_text())
+        return told
+
+    def left(self) -> list[Path]:
+        """The files of what is to undo."""
+        return sorted((self.folder / "cache" / "carla").glob("*.json"))
+
+    def end(self, number: signal.Signals = signal.SIGTERM) -> int:
+        self.popen.send_signal(number)
+        return self.popen.wait(20)
+
+    def kill(self) -> None:
+        if self.popen.poll() is None:
+            self.popen.kill()
+        self.popen.wait()
+        if self.popen.stdin is not None:
+            self.popen.stdin.close()
+
+
+def bridge(folder: Path, endpoint: str, port: int, *options: str) -> Program:
+    """The bridge alone."""
+    trace, report = folder / "trace.jsonl", folder / "bridge.json"
+    command = ["rtcontrol.bridges.carla", "--connect", endpoint, "--carla-port", str(port), "--traffic", "0"]
+    command += ["--standin", "--trace", str(trace), "--report", str(report), *options]
+    return Program(folder, command, trace, report)
+
+
+def run(folder: Path, port: int | None, *options: str) -> Program:
+    """`rtcontrol run --env carla-bridge`; without a port in a stand-in of its own."""
+    out = folder / "out"
+    command = ["rtcontrol", "run", "--env", "carla-bridge", "--no-live", "--out", str(out), "--trace"]
+    command += ["--carla-standin"] if port is None else ["--carla-port", str(port), "--traffic", "0"]
+    return Program(folder, [*command, *options], out / "trace.jsonl", out / "bridge.json")
+
+
+Start = Callable[..., Program]
