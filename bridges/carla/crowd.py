@@ -15,6 +15,7 @@ SIGHT_M = 150.0
 LONGEST_M = 10.0
 # How far off the lane's border a vehicle's centre still counts as in the lane.
 BORDER_M = 0.3
+LARGEST = 1e5
 # Whoever moves at more than an angle of 45 degrees to a way drives across it.
 ALONG, MOVING = 0.7, 2.0
 
@@ -40,8 +41,10 @@ class Body(NamedTuple):
         return math.hypot(self.vx, self.vy)
 
     @property
-    def finite(self) -> bool:
-        return all(map(math.isfinite, self[1:]))
+    def sane(self) -> bool:
+        """Whether all figures are numbers that a vehicle on a road may have."""
+        # A comparison with NaN is false.
+        return all(-LARGEST < value < LARGEST for value in self[1:])
 
 
 class Seen(NamedTuple):
@@ -68,11 +71,11 @@ class Crowd:
         self._inside: list[Body] = []
 
     def update(self, bodies: Iterable[Body]) -> None:
-        """The next moment: these vehicles and no others. One whose figures are not finite is nowhere."""
+        """The next moment: these vehicles and no others. One whose figures make no sense is nowhere."""
         known: dict[int, tuple[Strand, float]] = {}
         self._on, self._inside = {}, []
         for body in bodies:
-            if not body.finite:
+            if not body.sane:
                 continue
             placed = self._place(body)
             if placed is None:

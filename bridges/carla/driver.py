@@ -91,7 +91,7 @@ class Driver:
         or there is no road."""
         if scene is self._scene and self._view is not None:
             return self._view
-        if not scene.own.finite:
+        if not scene.own.sane:
             raise ValueError("the vehicle's place is not a number")
         crowd = scene.crowd
         if crowd is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -78,7 +79,7 @@ def test_a_speed_is_reached_and_kept_with_any_engine(engine: float, brakes: floa
 @pytest.mark.parametrize(("engine", "brakes"), [(2.5, 5.0), (4.0, 8.0), (8.0, 12.0)])
 def test_a_wanted_deceleration_is_kept_with_any_brakes(engine: float, brakes: float) -> None:
     speeds = drive(25.0, lambda v: -3.0, engine, brakes, 12.0)
-    down = [(a - b) / DT for a, b in zip(speeds, speeds[1:], strict=False) if b > 1.0]
+    down = [(a - b) / DT for a, b in pairwise(speeds) if b > 1.0]
     assert sum(down) / len(down) == pytest.approx(3.0, rel=0.2)
     assert speeds[-1] == 0.0
 
