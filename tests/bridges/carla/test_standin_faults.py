@@ -109,8 +109,7 @@ def test_killed_it_leaves_the_client_with_an_error(standin: StandIn, ticker: Tic
 def test_a_garbled_packet_aborts_the_clients_process(standin: StandIn, ticker: Ticker) -> None:
     assert ticker.tick()[0] == "frame"
     standin.command("garbage")
-    ticker.tick()
-    ticker.process.wait(10.0)
+    ticker.process.wait(30.0)
     assert ticker.process.returncode in (-signal.SIGABRT, -signal.SIGSEGV)
     assert standin.process.poll() is None
 
