@@ -1,0 +1,138 @@
+# Messages of protocol 1.0 as JSON, and what must be true of them.
+extends Reference
+
+const MAX_BYTES = 1048576
+const MAX_DEPTH = 16
+# What a message must have to be believed (null is absent; `?`: may be absent).
+const NEEDED = {
+	"welcome": {"session": "text", "resumed": "flag", "epoch": "count", "heartbeat_ms": "number", "hz": "number",
+		"instruction": "text", "safe_call": "call?", "warnings": "list?", "protocol": "list"},
+	"call": {"session": "text", "tick": "count", "epoch": "count", "status": "text", "ttl_ms": "number",
+		"seq_obs": "count?", "t_obs_ns": "instant?", "call": "call?", "confidence": "share?", "cause": "text?",
+		"timing": "times?", "deadline_ns": "instant", "t_server_ns": "instant"},
+	"instruct": {"session": "text", "instruction": "text"},
+	"ping": {"id": "count", "t_ns": "instant"},
+	"pong": {"id": "count"},
+	"error": {"code": "text", "message": "text", "remedy": "text?", "retryable": "flag?", "fatal": "flag?"},
+	"bye": {"session": "text?", "reason": "text?"},
+}
+
+
+# Bytes to a message, or a String that says what is wrong with them. A message of an unknown type is an empty map.
+static func read(packet):
+	if packet.size() > MAX_BYTES:
+		return "too large"
+	# The engine's reader recurses without a bound, and ignores what follows the first value.
+	var depth = 0
+	var quoted = false
+	var escaped = false
+	var over = false
+	var coded = false
+	for byte in packet:
+		if over and not byte in [32, 9, 10, 13]:
+			return "something follows the object"
+		if escaped:
+			escaped = false
+			coded = coded or byte == 117
+		elif quoted:
+			quoted = byte != 34
+			escaped = byte == 92
+		elif byte == 34:
+			quoted = true
+		elif byte == 123 or byte == 91:
+			depth += 1
+			if depth > MAX_DEPTH:
+				return "nested too deeply"
+		elif byte == 125 or byte == 93:
+			depth -= 1
+			over = depth == 0
+	if not over or packet[0] != 123:
+		return "no JSON object"
+	var text = packet.get_string_from_utf8()
+	if coded:
+		text = _paired(text)
+	var parsed = JSON.parse(text)
+	if text == "" or parsed.error != OK or not parsed.result is Dictionary:
+		return "no JSON object"
+	var message = parsed.result
+	for key in message.keys():
+		if message[key] == null:
+			message.erase(key)
+	if not message.get("type") is String:
+		return "type: missing, or no string"
+	if not NEEDED.has(message["type"]):
+		return {}
+	var needed = NEEDED[message["type"]]
+	for key in needed:
+		var kind = needed[key]
+		if not (is_of(message[key], kind.rstrip("?")) if message.has(key) else kind.ends_with("?")):
+			return "%s: missing or wrong" % key
+	if message["type"] == "call" and not message["status"] in ["fresh", "held", "safe"]:
+		return "status: missing or wrong"
+	return message
+
+
+# A message as JSON. What JSON forbids, and the engine writes nevertheless, becomes a space: control characters, and \v.
+static func write(message):
+	var forbidden = RegEx.new()
+	forbidden.compile("[\\x00-\\x1f]")
+	var text = forbidden.sub(to_json(message), " ", true)
+	if "\\v" in text:
+		forbidden.compile("(?<!\\\\)((?:\\\\\\\\)*)\\\\v")
+		text = forbidden.sub(text, "$1 ", true)
+	return text
+
+
+# The engine reads an escaped character beyond 16 bits as two that nobody could write again. Empty where one stands alone.
+static func _paired(text):
+	var pair = RegEx.new()
+	pair.compile("\\\\u([dD][89abAB][0-9a-fA-F]{2})\\\\u([dD][c-fC-F][0-9a-fA-F]{2})")
+	for found in pair.search_all(text):
+		var high = ("0x" + found.get_string(1)).hex_to_int() & 0x3ff
+		var low = ("0x" + found.get_string(2)).hex_to_int() & 0x3ff
+		text = text.replace(found.get_string(), char(0x10000 + (high << 10) + low))
+	pair.compile("\\\\u[dD][89a-fA-F]")
+	return "" if pair.search(text) else text
+
+
+# Whether a value read from JSON (numbers are floats) is of a kind.
+static func is_of(value, wanted):
+	match wanted:
+		"text":
+			return value is String
+		"flag":
+			return value is bool
+		"list":
+			return value is Array
+		"times":
+			for key in value if value is Dictionary else {}:
+				if not is_of(value[key], "number"):
+					return false
+			return value is Dictionary
+		"call":
+			return value is Dictionary and value.get("name") is String and value.get("arguments", {}) is Dictionary
+		"number":
+			return typeof(value) == TYPE_REAL and value >= 0 and value <= 1e9
+		"share":
+			return typeof(value) == TYPE_REAL and value >= 0 and value <= 1
+	var over = 1 << 53 if wanted == "count" else 9.2e18
+	return typeof(value) == TYPE_REAL and value >= 0 and value < over and value == floor(value)
+
+
+# An argument as its schema wants it, or null where it does not fit.
+static func argument(given, schema):
+	if typeof(given) == TYPE_REAL:
+		if given < schema.get("minimum", -INF) or given > schema.get("maximum", INF):
+			return null
+		if schema.get("type") == "integer":
+			given = int(given) if given == floor(given) else null
+	var wanted = {"integer": TYPE_INT, "number": TYPE_REAL, "boolean": TYPE_BOOL, "string": TYPE_STRING,
+		"array": TYPE_ARRAY, "object": TYPE_DICTIONARY}.get(schema.get("type"), typeof(given))
+	if given == null or typeof(given) != wanted:
+		return null
+	if not schema.has("enum"):
+		return given
+	for one in schema["enum"]:
+		if typeof(one) == typeof(given) and one == given or one is int and given is float and one == given:
+			return given
+	return null

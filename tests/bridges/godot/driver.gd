@@ -1,0 +1,104 @@
+# Runs the sample's scene as it is, tells what its client does as JSON lines on stdout, and takes commands as datagrams:
+#     godot3-server --path bridges/godot -s DRIVER --url=ws://... --commands=PORT
+extends SceneTree
+
+var client
+var commands = PacketPeerUDP.new()
+var latencies = []
+var ages = []
+var _frames = 0
+var _stamp_ns = 0
+var _too_old = 0
+
+
+func _initialize():
+	var scene = load("res://main.tscn").instance()
+	client = scene.get_node("RtControl")
+	for argument in OS.get_cmdline_args():
+		if argument.begins_with("--commands="):
+			commands.listen(int(argument.substr(11)), "127.0.0.1")
+		if argument.begins_with("--set="):
+			var pair = argument.substr(6).split(":", true, 1)
+			client.set(pair[0], str2var(pair[1]))
+	for signal_ in ["welcomed", "lost", "heard_call", "acted", "told", "instructed", "trouble", "ended"]:
+		client.connect(signal_, self, "_on_" + signal_)
+	root.add_child(scene)
+	tell({"event": "ready"})
+
+
+func _idle(_delta):
+	_frames += 1
+	while commands.get_available_packet_count() > 0:
+		_obey(commands.get_packet().get_string_from_utf8())
+
+
+func _obey(command):
+	var words = command.split(" ", true, 1)
+	match words[0]:
+		"stats":
+			tell({"event": "stats", "counts": client.counts, "state": client.state, "in_force": client.rule.kind,
+				"epoch": client.rule.epoch, "too_old": _too_old, "latency_ms": latencies, "age_ms": ages,
+				"memory_kb": OS.get_static_memory_usage() / 1024, "frames": _frames,
+				"parcels": root.get_child(0).parcels})
+		"forget":
+			latencies.clear()
+			ages.clear()
+			for key in client.counts:
+				client.counts[key] = 0
+		"stall":
+			OS.delay_msec(int(words[1]))
+		"instruct":
+			client.instruct(words[1])
+		"reset":
+			client.reset()
+		"stop":
+			client.stop()
+		"leave":
+			client.get_parent().free() # as a change of the scene does
+		"quit":
+			quit()
+
+
+func tell(event):
+	event["at_ms"] = OS.get_ticks_usec() / 1e3
+	print(to_json(event))
+
+
+func _on_welcomed(message):
+	tell({"event": "welcomed", "resumed": message["resumed"], "instruction": message["instruction"]})
+
+
+func _on_heard_call(message, latency_ms):
+	_stamp_ns = message.get("t_obs_ns", 0)
+	if message["status"] == "fresh":
+		latencies.append(latency_ms)
+
+
+func _on_acted(call, cause):
+	var age_ms = (client.now_ns() - _stamp_ns) / 1e6
+	if cause == "call":
+		ages.append(age_ms)
+		if age_ms > client.ttl_ms + 1:
+			_too_old += 1
+	tell({"event": "acted", "call": call, "cause": cause, "age_ms": age_ms})
+
+
+func _on_told(outcome, message):
+	if outcome != "executed":
+		tell({"event": "told", "outcome": outcome, "tick": message["tick"]})
+
+
+func _on_lost(why):
+	tell({"event": "lost", "why": why})
+
+
+func _on_instructed(text):
+	tell({"event": "instructed", "text": text})
+
+
+func _on_trouble(text):
+	tell({"event": "trouble", "text": text})
+
+
+func _on_ended(why):
+	tell({"event": "ended", "why": why})

@@ -1,0 +1,35 @@
+"""The shipped Godot project in a real engine: its server is killed, and started again. More in test_godot_live.py."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from tests.bridges.godot.engine import Engine, Served
+
+TTL_MS = 500.0
+# From the end of a time-to-live to the act: a frame of 17 ms; the rest is a busy machine's.
+LATE_MS = 150.0
+
+
+def test_killed_server_means_safe_within_its_time_to_live_and_a_new_session(
+    godot: Callable[..., Engine], own_served: Served
+) -> None:
+    engine = godot(own_served.url)
+    engine.event("acted", cause="call")
+    engine.say("instruct Go home.")
+    engine.event("instructed")
+    engine.event("acted", cause="call")
+    own_served.kill()
+    safe = engine.event("acted", cause="expired")
+    assert safe["call"]["name"] == "stop"
+    print(f"\nsafe {safe['age_ms']:.0f} ms after the last call's observation (ttl {TTL_MS:.0f})")
+    assert TTL_MS < safe["age_ms"] < TTL_MS + LATE_MS
+    own_served.start()
+    up = time.monotonic()
+    assert engine.event("welcomed")["instruction"] == "Go home."
+    engine.event("acted", cause="call")
+    print(f"back {time.monotonic() - up:.2f} s after the server listened")
+    stats = engine.stats()
+    assert (stats["counts"]["sessions"], stats["too_old"]) == (2, 0)
+    assert engine.faults() == []

@@ -1,0 +1,266 @@
+"""The shipped Godot project in a real engine (headless), against real servers: at work, killed, restarted, stopped,
+and against what is no server. Run with `-m slow`."""
+
+from __future__ import annotations
+
+import signal
+import socket as sockets
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import pytest
+
+from rtcontrol.bridges.client.check import check_any_client
+from rtcontrol.bridges.client.check.stand import Stand
+from rtcontrol.bridges.wire.messages import Executed, FunctionCall, Hello
+from tests.bridges.client.worlds import free_port, until
+from tests.bridges.godot.engine import MISSING, REASON, Engine, Served, quantiles
+from tests.bridges.godot.relay import Relay
+
+Start = Callable[..., Engine]
+pytestmark = pytest.mark.slow
+
+
+def show(title: str, stats: dict[str, Any]) -> None:
+    print(f"\n{title}: {stats['counts']}, executed too old: {stats['too_old']}, parcels {stats['parcels']}")
+    print(f"  ms p50 / p99 / max: to the call's arrival {quantiles(stats['latency_ms'])}, to its execution ", end="")
+    print(f"{quantiles(stats['age_ms'])}; {stats['frames']} frames, {stats['memory_kb']:.0f} kB")
+
+
+def fly(godot: Start, served: Served, seconds: float, *options: str) -> dict[str, Any]:
+    engine = godot(served.url, *options)
+    engine.event("acted", cause="call")
+    time.sleep(seconds)
+    stats = engine.stats()
+    engine.say("quit")
+    assert engine.process.wait(20) == 0
+    assert engine.faults() == []
+    return stats
+
+
+def test_conforms_as_the_checker_of_clients_sees_it(godot: Start) -> None:
+    endpoint = f"tcp://127.0.0.1:{free_port()}"
+    relay = Relay(endpoint)
+    try:
+        engine = godot(relay.url)
+        findings = check_any_client(endpoint)
+        assert [f.name for f in findings if f.status != "passed"] == [], findings
+        assert relay.refused == []
+        assert engine.process.poll() is None and engine.faults() == []
+    finally:
+        relay.close()
+
+
+def test_flies_at_16_hz_and_never_executes_what_is_too_old(godot: Start, served: Served) -> None:
+    stats = fly(godot, served, 4)
+    show("at 16 Hz", stats)
+    counts = stats["counts"]
+    assert counts["executed"] > 20
+    assert (stats["too_old"], counts["errors"], counts["refused"], counts["sessions"]) == (0, 0, 0, 1)
+
+
+def test_a_minute_at_16_hz(godot: Start, served: Served) -> None:
+    for options in ((), ("--set=observe_hz:0.0",)):
+        stats = fly(godot, served, 60, *options)
+        show(f"a minute at 16 Hz {options}", stats)
+        counts = stats["counts"]
+        assert counts["executed"] > 500
+        assert (stats["too_old"], counts["errors"], counts["refused"], counts["sessions"]) == (0, 0, 0, 1)
+
+
+def test_scene_that_ends_says_bye_and_is_safe(godot: Start, served: Served) -> None:
+    engine = godot(served.url)
+    engine.event("acted", cause="call")
+    before = served.logs().count("bye")
+    engine.say("leave")
+    safe = engine.event("acted", cause="left")
+    assert safe["call"]["name"] == "stop"
+    until(lambda: served.logs().count("bye") > before, "the server heard no bye")
+    assert engine.faults() == []
+
+
+def test_character_is_steered_to_its_parcels_by_a_rule(godot: Start) -> None:
+    stand = Stand(f"tcp://127.0.0.1:{free_port()}")
+    relay = Relay(stand.endpoint)
+    try:
+        engine = godot(relay.url)
+        stand.expect(Hello, 20.0, "hello")
+        stand.welcome()
+        end_s = time.monotonic() + 60
+        places: set[str] = set()
+        while engine.stats()["parcels"] < 2:
+            assert time.monotonic() < end_s, "it fetched nothing"
+            for _ in range(16):
+                seen = stand.observation()
+                _, side, across, up_or_down, along = str(seen.text).split()
+                direction = side if float(across) > float(along) else up_or_down
+                stand.call(seen, call=FunctionCall(name="go", arguments={"direction": direction, "speed": 4}))
+                places.add(str(seen.text))
+        assert len(places) > 20
+        assert engine.stats()["counts"]["refused"] == 0
+    finally:
+        relay.close()
+        stand.close()
+
+
+def test_calls_outside_the_tools_are_refused_and_it_stops(godot: Start) -> None:
+    stand = Stand(f"tcp://127.0.0.1:{free_port()}")
+    relay = Relay(stand.endpoint)
+    try:
+        engine = godot(relay.url)
+        stand.expect(Hello, 20.0, "hello")
+        stand.welcome()
+        for name, arguments in (
+            ("fly", {}),
+            ("go", {}),
+            ("go", {"direction": "north"}),
+            ("go", {"direction": 1}),
+            ("go", {"direction": "left", "speed": 5}),
+            ("go", {"direction": "left", "speed": 1.5}),
+            ("go", {"direction": "left", "speed": "2"}),
+        ):
+            good = FunctionCall(name="go", arguments={"direction": "up"})
+            tick = stand.call(stand.observation(), call=good).tick
+            stand.expect(Executed, 3.0, "executed", lambda m, tick=tick: m.tick == tick and m.outcome == "executed")
+            tick = stand.call(stand.observation(), call=FunctionCall(name=name, arguments=arguments)).tick
+            stand.expect(Executed, 3.0, "refused", lambda m, tick=tick: m.tick == tick and m.outcome == "refused")
+            assert engine.event("acted", cause="refused")["call"] == {"name": "stop", "arguments": {}}
+        assert engine.faults() == []
+    finally:
+        relay.close()
+        stand.close()
+
+
+def test_instruction_and_reset_reach_the_server(godot: Start, served: Served) -> None:
+    engine = godot(served.url)
+    engine.event("acted", cause="call")
+    engine.say("instruct Go home. 左へ 🚀")
+    engine.event("instructed", text="Go home. 左へ 🚀")
+    engine.say("reset")
+    engine.event("acted", cause="call")
+    stats = engine.stats()
+    assert (stats["epoch"], stats["counts"]["errors"]) == (1, 0)
+
+
+def test_stopped_server_means_safe_and_the_same_session_when_it_goes_on(godot: Start, own_served: Served) -> None:
+    engine = godot(own_served.url)
+    engine.event("acted", cause="call")
+    own_served.signal(signal.SIGSTOP)
+    engine.event("acted", cause="expired")
+    engine.event("lost")
+    own_served.signal(signal.SIGCONT)
+    assert engine.event("welcomed")["resumed"]
+    engine.event("acted", cause="call")
+    counts = engine.stats()["counts"]
+    assert (counts["sessions"], counts["resumed"]) == (1, 1)
+
+
+def test_stalled_main_thread_executes_nothing_expired(godot: Start, served: Served) -> None:
+    engine = godot(served.url, "--set=ttl_ms:200.0")
+    engine.event("acted", cause="call")
+    for _ in range(5):
+        engine.say("stall 300")
+        time.sleep(0.6)
+    stats = engine.stats()
+    print(f"\nfive stalls of 300 ms, ttl 200 ms: {stats['counts']}; to the execution {quantiles(stats['age_ms'])} ms")
+    assert stats["too_old"] == 0
+    assert stats["counts"]["expired"] >= 5
+    assert stats["counts"]["sessions"] == 1
+
+
+def test_bye_of_the_server_means_safe_at_once_and_a_new_session(godot: Start, own_served: Served) -> None:
+    engine = godot(own_served.url)
+    engine.event("acted", cause="call")
+    own_served.stop()
+    safe = engine.until(lambda e: e["event"] == "acted" and e["cause"] in ("told", "left"), "safe")
+    assert safe["call"]["name"] == "stop"
+    own_served.start()
+    engine.event("acted", cause="call")
+    assert engine.stats()["counts"]["sessions"] == 2
+
+
+def test_refusal_for_good_ends_the_attempt_in_words(godot: Start, served: Served) -> None:
+    engine = godot(served.url, '--set=settings:{"model": "no such model"}')
+    why = engine.event("ended")["why"]
+    assert "model" in why
+    assert engine.stats()["in_force"] == "safe"
+
+
+# What it answers to the WebSocket's handshake, and goes on with; None: it closes.
+GARBAGE: dict[str, list[bytes | None]] = {
+    "silence": [],
+    "a web server that has no such page": [b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"],
+    "closed at once": [None],
+    "random bytes": [bytes(range(1, 256)) * 40],
+    "an answer without end": [b"HTTP/1.1 101 Switching Protocols\r\n", b"X-A: " + b"x" * 1_000_000],
+}
+
+
+@contextmanager
+def garbage(parts: list[bytes | None]) -> Iterator[tuple[str, list[int]]]:
+    listener = sockets.create_server(("127.0.0.1", 0))
+    met: list[int] = []
+
+    def serve() -> None:
+        while True:
+            try:
+                peer, _ = listener.accept()
+            except OSError:
+                return
+            met.append(1)
+            threading.Thread(target=talk, args=(peer,), daemon=True).start()
+
+    def talk(peer: sockets.socket) -> None:
+        try:
+            for part in parts:
+                if part is None:
+                    peer.close()
+                    return
+                peer.sendall(part)
+            while peer.recv(65536):
+                pass
+        except OSError:
+            pass
+
+    threading.Thread(target=serve, daemon=True).start()
+    yield f"ws://127.0.0.1:{listener.getsockname()[1]}/ws", met
+    listener.close()
+
+
+@pytest.fixture(scope="module")
+def met_garbage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, tuple[Engine, list[int]]]]:
+    """An engine for each kind, all at the same time."""
+    if MISSING:
+        pytest.skip(REASON)
+    with ExitStack() as stack:
+        flying: dict[str, tuple[Engine, list[int]]] = {}
+        for kind, parts in GARBAGE.items():
+            url, met = stack.enter_context(garbage(parts))
+            engine = Engine(tmp_path_factory.mktemp("godot"), "driver.gd", f"--url={url}")
+            stack.callback(engine.end)
+            flying[kind] = engine, met
+        yield flying
+
+
+@pytest.mark.parametrize("kind", GARBAGE)
+def test_peer_that_is_no_server_is_survived(met_garbage: dict[str, tuple[Engine, list[int]]], kind: str) -> None:
+    engine, met = met_garbage[kind]
+    engine.event("lost")
+    until(lambda: len(met) > 1, "it did not try again")
+    stats = engine.stats()
+    engine.say("quit")
+    assert engine.process.wait(20) == 0
+    assert stats["counts"]["sessions"] == stats["counts"]["executed"] == 0
+    assert engine.faults() == []
+
+
+def test_without_a_server_the_game_plays_on(godot: Start) -> None:
+    engine = godot(f"ws://127.0.0.1:{free_port()}/ws")
+    for _ in range(3):
+        engine.event("lost")
+    stats = engine.stats()
+    assert stats["frames"] > 10 and stats["in_force"] == "none"
+    assert engine.faults() == []

@@ -1,0 +1,110 @@
+"""The Godot client's files against the conformance vectors, in the engine; Python compares."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from tests.bridges.godot.engine import MISSING, REASON, ROOT, Engine
+
+VECTORS = ROOT / "bridges" / "wire" / "vectors"
+# What the client is told; it is not asked to read its own. Nor vectors whose names begin with "big": the engine reads
+# numbers as doubles, in which instants beyond 2^53 ns are inexact.
+HEARD = {"welcome", "call", "instruct", "error", "ping", "pong", "bye"}
+CONTROL = re.compile(r"[\x00-\x07\x0b\x0e-\x1f]")
+pytestmark = pytest.mark.skipif(MISSING, reason=REASON)
+
+
+def load(name: str) -> Any:
+    return json.loads((VECTORS / name).read_text("utf-8"))
+
+
+def text(vector: Any) -> str:
+    """A message's text, or a list of [text, times] to be repeated and joined."""
+    return vector if isinstance(vector, str) else "".join(piece * times for piece, times in vector)
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, Any]]]:
+    """What the engine made of every case, by kind."""
+    folder = tmp_path_factory.mktemp("vectors")
+    ttl = load("ttl.json")
+    for sequence in ttl["sequences"]:
+        for step in sequence["steps"]:
+            if "message" in step:
+                step["message"] = json.dumps(step["message"])
+    cases = {
+        "valid": [
+            {"name": v["name"], "text": json.dumps(v["json"], ensure_ascii=False)}
+            for v in load("valid.json")
+            if v["from"] == "server"
+        ],
+        "invalid": [{"name": v["name"], "text": text(v["json"])} for v in load("invalid.json") if "json" in v],
+        **ttl,
+    }
+    (folder / "cases.json").write_text(json.dumps(cases, ensure_ascii=False), "utf-8")
+    engine = Engine(folder, "vectors.gd", f"--cases={folder / 'cases.json'}")
+    try:
+        engine.until(lambda line: line["of"] == "end", "at the end")
+        assert engine.process.wait(20) == 0
+        assert engine.faults() == []
+    finally:
+        engine.end()
+    found: dict[str, list[dict[str, Any]]] = {}
+    for line in engine.events:
+        found.setdefault(line["of"], []).append(line)
+    return found
+
+
+def same(found: Any, wanted: Any) -> bool:
+    """Equal but for digits that the engine's JSON writer leaves out, and control characters: they become spaces."""
+    if isinstance(wanted, dict) and isinstance(found, dict):
+        return found.keys() == wanted.keys() and all(same(found[k], wanted[k]) for k in wanted)
+    if isinstance(wanted, list) and isinstance(found, list):
+        return len(found) == len(wanted) and all(map(same, found, wanted))
+    if isinstance(wanted, int | float) and not isinstance(wanted, bool):
+        return bool(found == pytest.approx(wanted, rel=1e-5))
+    return bool(found == (CONTROL.sub(" ", wanted) if isinstance(wanted, str) else wanted))
+
+
+def test_valid_messages_are_read(told: dict[str, list[dict[str, Any]]]) -> None:
+    given = {v["name"]: v["json"] for v in load("valid.json")}
+    assert len(told["valid"]) > 20
+    for line in told["valid"]:
+        if line["name"].startswith("big"):
+            continue
+        wanted = {k: v for k, v in given[line["name"]].items() if v is not None}
+        assert same(line["read"], wanted if wanted["type"] in HEARD else {}), (line["name"], line["read"])
+
+
+def test_nothing_is_executed_upon_an_invalid_message_and_the_session_goes_on(
+    told: dict[str, list[dict[str, Any]]],
+) -> None:
+    given = {v["name"]: text(v["json"]) for v in load("invalid.json") if "json" in v}
+    live, waiting = 3, 4
+    assert len(told["invalid"]) > 200
+    for line in told["invalid"]:
+        # A bye that is too long is believed nevertheless, where the engine could read it: safe is never wrong.
+        allowed = [([], live), (["stop"], waiting)] if '"bye"' in given[line["name"]] else [([], live)]
+        assert (line["done"], line["state"]) in allowed, line
+
+
+def test_age_of_calls(told: dict[str, list[dict[str, Any]]]) -> None:
+    wanted = {case["name"]: case["verdict"] for case in load("ttl.json")["age"] if not case["name"].startswith("big")}
+    assert len(wanted) > 10
+    assert {line["name"]: line["verdict"] for line in told["age"] if line["name"] in wanted} == wanted
+
+
+def test_what_is_in_force(told: dict[str, list[dict[str, Any]]]) -> None:
+    sequences = load("ttl.json")["sequences"]
+    lines = iter(told["sequence"])
+    for sequence in sequences:
+        for number, step in enumerate(sequence["steps"]):
+            line = next(lines)
+            assert (line["name"], line["step"]) == (sequence["name"], number)
+            expires_ns = -1 if step["expires_ns"] is None else step["expires_ns"]
+            wanted = {**{k: step[k] for k in ("execute", "in_force", "expired")}, "expires_ns": expires_ns}
+            assert {k: line[k] for k in wanted} == wanted, (sequence["name"], number)

@@ -1,0 +1,90 @@
+# The conformance vectors (docs/protocol.md, section 13) against the client's files; one JSON line a case, Python judges.
+# Messages are texts in the file of cases, so that nothing but the client reads them:
+#     godot3-server --path bridges/godot -s vectors.gd --cases=FILE
+extends SceneTree
+
+const Client = preload("res://rtcontrol_client.gd")
+const Wire = preload("res://rtcontrol_wire.gd")
+const InForce = preload("res://rtcontrol_in_force.gd")
+
+
+# What a session's calls would do.
+class Recorder:
+	extends Node
+	var done = []
+
+	func go(way = null):
+		done.append(way)
+
+	func stop():
+		done.append("stop")
+
+	func observe():
+		return "here"
+
+
+func _initialize():
+	var file = File.new()
+	for argument in OS.get_cmdline_args():
+		if argument.begins_with("--cases="):
+			file.open(argument.substr(8), File.READ)
+	var cases = parse_json(file.get_as_text())
+	for case in cases["valid"]:
+		tell({"of": "valid", "name": case["name"], "read": Wire.read(case["text"].to_utf8())})
+	for case in cases["invalid"]:
+		_invalid(case)
+	for case in cases["age"]:
+		var late = InForce.too_old(case["t_obs_ns"], case["ttl_ms"], int(case["now_ns"]))
+		tell({"of": "age", "name": case["name"], "verdict": "expire" if late else "execute"})
+	for sequence in cases["sequences"]:
+		_sequence(sequence)
+	tell({"of": "end"})
+	quit()
+
+
+func tell(line):
+	print(Wire.write(line))
+
+
+# As if it came in the session that the vectors name.
+func _invalid(case):
+	var client = Client.new()
+	var world = Recorder.new()
+	world.add_child(client)
+	client.world = world
+	client.safe_tool = "stop"
+	client.add_tool("go", "Go.", {"way": {"type": "string"}}, ["way"])
+	client.add_tool("stop", "Stop.")
+	client.rule.safe_call = {"name": "stop", "arguments": {}}
+	client.rule.epoch = 2
+	client.state = client.LIVE
+	client.welcome = {"hz": 16.0}
+	client.set("_session", "q7Jr0c2yT5mX9vKd_f3A")
+	client.hear(case["text"].to_utf8())
+	tell({"of": "invalid", "name": case["name"], "done": world.done, "errors": client.counts["errors"],
+		"session": client.get("_session"), "state": client.state})
+	client.state = client.ENDED
+	world.free()
+
+
+func _sequence(sequence):
+	var rule = InForce.new()
+	rule.epoch = int(sequence["epoch"])
+	rule.safe_call = sequence["safe_call"]
+	for i in range(sequence["steps"].size()):
+		var step = sequence["steps"][i]
+		var now = int(step["now_ns"])
+		var found
+		if step.has("message"):
+			var message = Wire.read(step["message"].to_utf8())
+			found = rule.receive(message, now) if message is Dictionary else {"act": message, "call": null, "expired": false}
+		elif step.has("reset"):
+			rule.reset(int(step["reset"]))
+			found = rule.look(now)
+		elif step.has("welcome"):
+			found = rule.new_session(int(step["welcome"]))
+		else:
+			found = rule.look(now)
+		tell({"of": "sequence", "name": sequence["name"], "step": i, "execute": found["call"], "in_force": rule.kind,
+			"expires_ns": rule.expires_ns, "expired": found["expired"]})
+
