@@ -241,7 +241,9 @@ def test_who_is_left_by_a_lane_change_is_no_emergency_and_who_is_met_is() -> Non
     drive.obey("change_lane", direction="left")
     drive.run(6.0)
     assert drive.driver.counts.emergencies == 0 and lane(drive) == 1 and drive.scene.own.speed * KMH > 48
-    standing = [body(strand(1), 185.0, number=3)]
+    # So near that it is too late once we are over.
+    s, _ = strand(1).search(*strand(2).at(156.0)[:2])
+    standing = [body(strand(1), s, number=3)]
     drive = Drive(body(strand(2), 120.0, 50 / KMH), lambda time: standing)
     drive.obey("set_speed", kmh=50)
     drive.obey("change_lane", direction="left")

@@ -113,6 +113,27 @@ def test_on_a_straight_the_gap_is_from_bumper_to_bumper() -> None:
     assert not [name for name in data if name.startswith(("left_", "right_"))]
 
 
+def test_who_comes_from_behind_is_seen_over_the_lanes_start_and_the_junction() -> None:
+    known = strand(2)
+    earlier = known.before[0]
+    data = seen(body(known, 30.0, 10.0), [body(earlier, earlier.length - 20.0, 12.0, number=2)])
+    assert data["behind_m"] == pytest.approx(50.0 - 2 * HALF_LENGTH, abs=0.05)
+    out = road().chain(strand(1), "left").strands[2]
+    turning, following = body(out.before[0], 5.0, 4.0, number=2), body(strand(1), strand(1).length - 9.0, 6.0, number=3)
+    assert seen(body(out, 10.0, 10.0), [turning, following])["behind_m"] < 60.0
+    lone = seen(body(out, 10.0, 10.0), [following])
+    ways = {round(10.0 + before.length + 9.0 - 2 * HALF_LENGTH, 2) for before in out.before}
+    assert round(lone["behind_m"], 2) in ways
+
+
+def test_speeds_are_along_the_lane() -> None:
+    known = strand(2)
+    slipping = body(known, 330.0, 10.0, number=2)
+    tx, ty = known.at(330.0)[2:]
+    slipping = slipping._replace(vx=slipping.vx - 5.0 * ty, vy=slipping.vy + 5.0 * tx)
+    assert seen(body(known, 300.0, 10.0), [slipping])["ahead_kmh"] == pytest.approx(36.0, abs=0.01)
+
+
 @pytest.mark.parametrize(("distance", "end"), [(2.0, "ahead"), (0.0, "ahead"), (-2.0, "behind"), (4.5, "ahead")])
 def test_who_is_beside_us_has_a_gap_of_zero(distance: float, end: str) -> None:
     known = strand(2)
