@@ -6,6 +6,7 @@ bytes, so any UTF-8 schema or instruction goes through.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
@@ -18,12 +19,13 @@ CONTROL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 PIECES = r" ?-?\p{N}+(?:\.\p{N}+)?| ?\p{L}+|_| ?[^\s\p{L}\p{N}_]+|\s+"
 
 
-def build_tokenizer(texts: Iterable[str], numbers: Iterable[str] = ()) -> Tokenizer:
-    """A byte-level tokenizer whose pieces are those of `texts` (each word also capitalised and without its space) and
-    `numbers` (with and without a leading space), then the 17 ST tokens."""
+def build_tokenizer(texts: Iterable[str], numbers: Iterable[str] = (), phrases: Iterable[str] = ()) -> Tokenizer:
+    """A byte-level tokenizer whose pieces are those of `texts` (each word also capitalised and without its space),
+    `numbers` (with and without a leading space) and whole `phrases`, wherever they stand; then the 17 ST tokens."""
+    whole = [re.escape(phrase) for phrase in sorted(phrases, key=len, reverse=True)]
     splitter = pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(Regex(PIECES), "isolated"),
+            pre_tokenizers.Split(Regex("|".join([*whole, PIECES])), "isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )

@@ -10,15 +10,16 @@ from rtcontrol.envs.road_rollout import RoadOptions, demonstrations
 from rtcontrol.models.train.scratch import ModelShape
 from rtcontrol.models.train.trainer import TrainConfig
 from rtcontrol.recipes.imitation import Recipe
-from rtcontrol.recipes.words import MARKS, common_words
+from rtcontrol.recipes.words import MARKS, SCHEMA_PHRASES, common_words
 
 RECIPE = Recipe(
     agent,
     texts=(" ".join(sorted(vocabulary())), " ".join((*WORDS, *LIGHTS)), common_words(), MARKS, "don't"),
     demonstrations=demonstrations,
-    config=TrainConfig(samples=400_000),
-    shape=ModelShape(hidden=192, heads=6, intermediate=384),
+    config=TrainConfig(samples=360_000, bf16=True),
+    shape=ModelShape(hidden=128, heads=4, intermediate=512),
     chunk=8_192,
+    phrases=SCHEMA_PHRASES,
     # First the driving, then the sentences: both at once stay on a plateau.
     early=partial(demonstrations, options=RoadOptions(plain=1.0)),
 )

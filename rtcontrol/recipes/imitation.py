@@ -29,8 +29,8 @@ CALL_SHAPE = '{"name": "", "arguments": {}}'
 class Recipe:
     """One skill's recipe.
 
-    `texts` are what the tokenizer knows word by word, beside tools and numbers. `demonstrations` takes (seed,
-    parallel, policy=, beta=). Chunks of `chunk` samples come from `parallel` worlds each; from `dagger_from` of the
+    `texts` are what the tokenizer knows word by word, beside tools and numbers; `phrases` it knows whole.
+    `demonstrations` takes (seed, parallel, policy=, beta=). Chunks of `chunk` samples come from `parallel` worlds each; from `dagger_from` of the
     samples on, every `dagger_every`-th chunk is the model's own, `beta` of its ticks the expert's. `early`, where
     given, stands in for `demonstrations` during the first `early_until` of the samples.
     """
@@ -47,11 +47,12 @@ class Recipe:
     beta: float = 0.3
     early: Callable[..., Iterator[Demonstration]] | None = None
     early_until: float = 0.15
+    phrases: tuple[str, ...] = ()
 
     def build(self, seed: int) -> tuple[Any, Tokenizer, RowEncoder]:
         """A new model, its tokenizer and the row encoder."""
         tools = self.agent.tools.schemas
-        tokenizer = build_tokenizer([tools_text(tools), *self.texts, CALL_SHAPE], number_words())
+        tokenizer = build_tokenizer([tools_text(tools), *self.texts, CALL_SHAPE], number_words(), self.phrases)
         wrapped = STTokenizer(tokenizer)
         template = PromptTemplate(COMPACT, wrapped, "the compact profile")
         plan = compile_plan(tools, wrapped, self.agent.allow_null, template.overflow)

@@ -7,6 +7,24 @@ They are not trained; they keep a foreign tool's schema short, which would other
 MARKS = (
     """{ } [ ] ( ) : , ; " ' ? ! . {" "} ": "," ":{" "}} ":[" "], "]} ": " ", " ':{"' ':"' '","' '"},' '":["' '-' '/'"""
 )
+# What stands between the words of every tool definition, each one token: half of a prompt's tools otherwise.
+SCHEMA_PHRASES = (
+    '{"type": "function", "function": {"name": "',
+    '", "description": "',
+    '.", "parameters": {"type": "object", "properties": {',
+    '", "parameters": {"type": "object", "properties": {',
+    '}, "required": []}}}',
+    '": {"type": "integer", "enum": [',
+    '": {"type": "number", "enum": [',
+    '": {"enum": ["',
+    '"], "type": "string"}',
+    ']}}, "required": ["',
+    '"}}, "required": ["',
+    '}, "required": ["',
+    '"]}}}',
+    '"]}',
+    '", "',
+)
 SCHEMA_WORDS = """
 type object properties required description enum integer string number boolean array null minimum maximum function
 parameters name title default items anyOf allOf oneOf const format additionalProperties maxLength minLength pattern
