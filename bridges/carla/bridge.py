@@ -111,9 +111,10 @@ class Bridge:
     def _paced(self) -> None:
         grid, steps, k = Grid(self._options.step_s), self._options.steps, 0
         while not self._over():
-            self._figures.released(*grid.wait())
+            late_s, skipped = grid.wait()
             if self._session.keep():
                 self._begin()
+            self._figures.released(late_s, skipped)
             self._step(self._session.standing())
             if k % steps == 0:
                 self._observe()
