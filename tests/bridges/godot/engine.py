@@ -31,10 +31,10 @@ def quantiles(values: list[float]) -> str:
 class Served(Process):
     """`rtcontrol serve` with a WebSocket too."""
 
-    def __init__(self, out: Path, *options: str) -> None:
+    def __init__(self, out: Path, *options: str, host: str = "127.0.0.1") -> None:
         port = free_port()
-        super().__init__(out, free_port(), "--http", f"127.0.0.1:{port}", *options)
-        self.url = f"ws://127.0.0.1:{port}/ws"
+        super().__init__(out, free_port(), "--http", f"{host}:{port}", *options)
+        self.url = f"ws://{host}:{port}/ws"
 
 
 class Engine:

@@ -9,8 +9,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from rtcontrol.bridges.client.check import check_any_client
@@ -187,6 +189,25 @@ def test_refusal_for_good_ends_the_attempt_in_words(godot: Start, served: Served
     why = engine.event("ended")["why"]
     assert "model" in why
     assert engine.stats()["in_force"] == "safe"
+
+
+def test_access_token_opens_a_server_that_wants_one(godot: Start, tmp_path: Path) -> None:
+    addresses = [a.address for many in psutil.net_if_addrs().values() for a in many if a.family == sockets.AF_INET]
+    outer = next((a for a in addresses if not a.startswith("127.")), None)
+    if outer is None:
+        pytest.skip("this machine has no address beyond loopback")
+    token = "k3" * 16
+    (tmp_path / "token").write_text(token)
+    (tmp_path / "token").chmod(0o600)
+    served = Served(tmp_path, "--token-file", str(tmp_path / "token"), host=outer)
+    served.start()
+    try:
+        stranger, guest = godot(served.url), godot(served.url, f'--set=token:"{token}"')
+        guest.event("acted", cause="call")
+        stranger.event("lost")
+        assert stranger.stats()["counts"]["sessions"] == 0
+    finally:
+        served.stop()
 
 
 # What it answers to the WebSocket's handshake, and goes on with; None: it closes.
