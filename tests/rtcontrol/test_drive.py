@@ -1,0 +1,112 @@
+"""`rtcontrol run --env carla-bridge`: one command that starts the bridge, keeps it alive and cleans up after it. What
+is driven in here is the stand-in, not CARLA."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from rtcontrol import standin as standins
+from rtcontrol.models.errors import UserError
+from tests.bridges.carla import rig
+from tests.bridges.carla.rig import Program
+from tests.bridges.carla.standin.process import StandIn
+from tests.bridges.client.worlds import free_port, until
+
+pytest.importorskip("carla")
+RANDOM = ["--model", "random", "--host", "inprocess"]
+
+
+@pytest.fixture
+def programs() -> Iterator[list[Program]]:
+    made: list[Program] = []
+    yield made
+    for one in made:
+        one.kill()
+
+
+def report(program: Program) -> dict[str, Any]:
+    told: dict[str, Any] = json.loads((program.folder / "out" / "report.json").read_text())
+    return told
+
+
+def test_no_server_is_told_before_anything_is_flown(tmp_path: Path, programs: list[Program]) -> None:
+    program = rig.run(tmp_path, free_port(), *RANDOM)
+    programs.append(program)
+    assert program.popen.wait(60) == 2
+    assert program.log().startswith("No CARLA server at 127.0.0.1:")
+    assert "./CarlaUE4.sh" in program.log() and "--carla-standin" in program.log()
+    assert len(program.log().splitlines()) == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_lockstep_drives_of_one_seed_are_the_same(tmp_path: Path, programs: list[Program]) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        programs.append(rig.run(tmp_path / name, None, *RANDOM, "--clock", "lockstep", "--duration", "15"))
+    drives = []
+    for program in programs:
+        assert program.popen.wait(90) == 0, program.log()
+        kept = ("x", "y", "yaw", "kmh", "call", "throttle", "brake", "steer")
+        drives.append([[line[name] for name in kept] for line in program.trace()])
+        told = report(program)
+        assert told["env"] == "carla-standin"
+        assert told["ended_by"] == "duration"
+        assert "CARLA stand-in, not CARLA" in program.log()
+        figures = program.report()
+        assert figures["world"] == "CARLA stand-in, not CARLA"
+        assert (figures["clock"], figures["restarts"]) == ("lockstep", 0)
+        assert figures["simulated_s"] == pytest.approx(15, abs=0.1)
+        state = json.loads((program.folder / "out" / "standin.json").read_text())
+        assert state["alive"] == [] and state["settings"]["synchronous"] is False
+    assert len(drives[0]) > 200
+    assert drives[0] == drives[1]
+
+
+def test_bridge_that_carlas_library_aborts_is_started_again_and_sigint_ends_all(
+    tmp_path: Path, programs: list[Program]
+) -> None:
+    with StandIn(state=tmp_path / "standin.json") as standin:
+        program = rig.run(tmp_path, standin.port, *RANDOM)
+        programs.append(program)
+        program.says("in session")
+        until(lambda: (tmp_path / "out" / "bridge.json").exists(), "it does not say how it goes")
+        standin.command("garbage")
+        program.says("started again")
+        steps = len(program.trace())
+        until(lambda: len(program.trace()) > steps + 10, "it does not drive on")
+        program.says("cleaned up after the CARLA bridge: 1 vehicle destroyed; settings restored")
+        children = psutil.Process(program.popen.pid).children(recursive=True)
+        assert program.end(signal.SIGINT) == 130
+        state = standin.state()
+        assert state["alive"] == [] and state["settings"]["synchronous"] is False
+        assert len(state["destroyed"]) == 2
+    assert program.left() == []
+    assert not any(child.is_running() for child in children)
+    told = program.report()
+    assert told["restarts"] == 1 and told["gave_up"] is None
+    assert [death["how"].split(",")[0] for death in told["deaths"]] in (["SIGSEGV"], ["SIGABRT"])
+    assert (tmp_path / "out" / "bridge-1.json").exists()
+    assert report(program)["env"] == "carla-bridge"
+
+
+def test_run_that_is_killed_takes_the_bridge_with_it(tmp_path: Path, programs: list[Program]) -> None:
+    with StandIn(state=tmp_path / "standin.json") as standin:
+        program = rig.run(tmp_path, standin.port, *RANDOM)
+        programs.append(program)
+        program.says("ego vehicle")
+        program.popen.send_signal(signal.SIGKILL)
+        until(lambda: standin.state()["alive"] == [] and not standin.state()["settings"]["synchronous"], "left behind")
+    until(lambda: program.left() == [], "the list of what is to undo is kept")
+
+
+def test_standin_needs_a_source_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(standins, "MODULE", "tests.bridges.carla.no_such")
+    with pytest.raises(UserError, match="not part of the installed package"):
+        standins.StandIn(0, 0, tmp_path / "state.json")
