@@ -59,11 +59,9 @@ class Road:
         self._ends: dict[Key, list[Any]] = {}  # waypoints just beyond a strand's end
         self._chains: dict[tuple[Key, Turn], Chain] = {}
         self._behind: dict[Key, list[tuple[float, Strand]]] = {}
-        for pair in map.get_topology():
-            for waypoint in pair:
-                if waypoint.lane_type == self._driving and _key(waypoint) not in self._strands:
-                    self._read(waypoint)
-        self._connect()
+        self._counted: dict[Key, tuple[int, int]] = {}
+        self._todo = [waypoint for pair in map.get_topology() for waypoint in pair]
+        self._read_all()
 
     def place(self, x: float, y: float, z: float, yaw_deg: float | None = None) -> LanePosition | None:
         """Where a place is: the nearest driving lane. Inside a junction, where lanes cross, the direction decides.
@@ -80,9 +78,10 @@ class Road:
     def strand(self, waypoint: carla.Waypoint) -> Strand:
         """The strand of a waypoint."""
         found = self._strands.get(_key(waypoint))
-        if found is None:  # a lane that leads nowhere, or a short section that reading stepped over
-            found = self._read(waypoint)
-            self._connect()
+        if found is None:  # a lane without any link, or a short section that reading stepped over
+            self._todo.append(waypoint)
+            self._read_all()
+            found = self._strands[_key(waypoint)]
         return found
 
     def chain(self, strand: Strand, turn: Turn) -> Chain:
@@ -144,7 +143,15 @@ class Road:
 
     # -- reading the map ----------------------------------------------------------------------------------------------
 
-    def _read(self, waypoint: carla.Waypoint) -> Strand:
+    def _read_all(self) -> None:
+        """What is to be read, what lies beside it and beyond its end, which the map's topology may not name."""
+        while self._todo:
+            waypoint = self._todo.pop()
+            if waypoint.lane_type == self._driving and _key(waypoint) not in self._strands:
+                self._read(waypoint)
+        self._connect()
+
+    def _read(self, waypoint: carla.Waypoint) -> None:
         key = _key(waypoint)
         waypoints = [*reversed(_walk(waypoint, "previous")), waypoint, *_walk(waypoint, "next")]
         points = [(at.x, at.y) for at in (known.transform.location for known in waypoints)]
@@ -153,21 +160,20 @@ class Road:
             yaw = math.radians(waypoint.transform.rotation.yaw)
             points = [(x, y), (x + 0.01 * math.cos(yaw), y + 0.01 * math.sin(yaw))]
         middle = waypoints[len(waypoints) // 2]
-        strand = self._strands[key] = Strand(key, points, middle.lane_width, waypoint.is_junction)
-        self._ends[key] = [after for after in waypoints[-1].next(0.05) if _key(after) != key]
-        self._beside(strand, middle)
-        return strand
+        self._strands[key] = Strand(key, points, middle.lane_width, waypoint.is_junction)
+        ends = self._ends[key] = [after for after in waypoints[-1].next(0.05) if _key(after) != key]
+        lefts, rights = self._beside(middle, "get_left_lane"), self._beside(middle, "get_right_lane")
+        self._counted[key] = len(lefts) + 1, len(lefts) + 1 + len(rights)
+        self._todo += [*ends, *lefts, *rights]
 
-    def _beside(self, strand: Strand, middle: carla.Waypoint) -> None:
-        """Counts the lanes of the same direction to both sides."""
-        lefts, rights = 0, 0
-        here = middle.get_left_lane()
-        while here is not None and lefts < MOST_LANES and self._same_way(here, middle):
-            lefts, here = lefts + 1, here.get_left_lane()
-        here = middle.get_right_lane()
-        while here is not None and rights < MOST_LANES and self._same_way(here, middle):
-            rights, here = rights + 1, here.get_right_lane()
-        strand.index, strand.count = lefts + 1, lefts + 1 + rights
+    def _beside(self, middle: carla.Waypoint, side: str) -> list[Any]:
+        """The lanes of the same direction on one side."""
+        found: list[Any] = []
+        here = getattr(middle, side)()
+        while here is not None and len(found) < MOST_LANES and self._same_way(here, middle):
+            found.append(here)
+            here = getattr(here, side)()
+        return found
 
     def _same_way(self, one: carla.Waypoint, other: carla.Waypoint) -> bool:
         return one.lane_type == self._driving and one.lane_id * other.lane_id > 0
@@ -176,8 +182,9 @@ class Road:
         """What leads to what, and what lies beside what; again after a strand was added."""
         self._chains.clear()
         self._behind.clear()
-        for strand in self._strands.values():
+        for key, strand in self._strands.items():
             strand.before = []
+            strand.index, strand.count = self._counted[key]
         for key, ends in list(self._ends.items()):
             after = [self._strands.get(_key(end)) for end in ends]
             self._strands[key].after = [known for known in dict.fromkeys(after) if known is not None]

@@ -50,11 +50,11 @@ def body(strand: Strand, s: float, speed: float = 0.0, lateral: float = 0.0, num
 class Car:
     """A driver on a bicycle. The bicycle's axes are OpenDRIVE's: y and yaw are mirrored."""
 
-    def __init__(self, start: Body) -> None:
+    def __init__(self, start: Body, on: Road | None = None) -> None:
         self.number = start.number
         self.bicycle = Bicycle(start.x, -start.y, -math.radians(start.yaw_deg))
         self.bicycle.speed = start.speed
-        self.driver = Driver(road(), DT)
+        self.driver = Driver(on or road(), DT)
         self.control: Any = None
 
     def body(self) -> Body:
@@ -72,8 +72,10 @@ class Car:
 class Drive:
     """Our car among others that stand or go on straight, step by step."""
 
-    def __init__(self, start: Body, others: Callable[[float], list[Body]] = lambda time: []) -> None:
-        self.car = Car(start)
+    def __init__(
+        self, start: Body, others: Callable[[float], list[Body]] = lambda time: [], on: Road | None = None
+    ) -> None:
+        self.car = Car(start, on)
         self.others = others
         self.time = 0.0
         self.limit_kmh = 60.0

@@ -9,10 +9,11 @@ import sys
 
 import pytest
 
-pytest.importorskip("carla", reason="the carla extra (client 0.9.16) is not installed")
+carla = pytest.importorskip("carla", reason="the carla extra (client 0.9.16) is not installed")
 
-from rtcontrol.bridges.carla.lanes import LanePosition
-from tests.bridges.carla.drives import road, strand
+from rtcontrol.bridges.carla.lanes import LanePosition, Road  # noqa: E402
+from tests.bridges.carla.country_road import opendrive  # noqa: E402
+from tests.bridges.carla.drives import Drive, body, road, strand  # noqa: E402
 
 
 def test_lanes_are_counted_from_the_left() -> None:
@@ -113,6 +114,33 @@ def test_the_distance_to_the_junction_shrinks_to_none_inside() -> None:
         position = LanePosition(known, known.length - left, 0.0)
         assert road().junction_m(position) == pytest.approx(left)
     assert road().junction_m(LanePosition(known.after[0], 3.0, 0.0)) == 0.0
+
+
+def test_sections_shoulders_and_lanes_without_a_link_are_read() -> None:
+    country = Road(carla.Map("country", opendrive()))
+    found = {known.key: (known.index, known.count, [it.key for it in known.after]) for known in country.strands()}
+    assert found == {
+        (7, 0, -1): (1, 2, [(7, 1, -1)]),
+        (7, 0, -2): (2, 2, [(7, 1, -2)]),
+        (7, 1, -1): (1, 3, []),
+        (7, 1, -2): (2, 3, []),
+        (7, 1, -3): (3, 3, []),
+        (7, 1, 1): (1, 1, [(7, 0, 1)]),
+        (7, 0, 1): (1, 1, []),
+    }
+    shoulder = country.place(100.0, 9.0, 0.0)
+    assert shoulder is not None and shoulder.strand.key == (7, 0, -2) and shoulder.lateral_m == pytest.approx(3.75)
+
+
+def test_where_the_road_ends_the_car_stops() -> None:
+    country = Road(carla.Map("country", opendrive()))
+    known = next(it for it in country.strands() if it.key == (7, 0, -2))
+    drive = Drive(body(known, 20.0, 15.0), on=country)
+    drive.obey("set_speed", kmh=60)
+    drive.run(12.0)
+    assert drive.driver.obey("change_lane", {"direction": "right"}) is None  # where the third lane has begun
+    drive.run(25.0)
+    assert drive.scene.own.speed < 0.3 and 285.0 < drive.scene.own.x < 300.0 and drive.driver.counts.emergencies == 0
 
 
 def test_nothing_of_this_needs_the_wheel_to_be_imported() -> None:
