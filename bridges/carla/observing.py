@@ -84,7 +84,8 @@ def look(crowd: Crowd, scene: Scene, chain: Chain, s: float, lateral_m: float, s
         s=s,
         lateral_m=lateral_m,
         limit_kmh=scene.limit_kmh,
-        light=scene.light,
+        # Inside the junction the light is behind us, whatever is still told.
+        light="none" if strand.junction else scene.light,
         junction_m=junction_m(chain, s, own.half_length_m),
         lane=_side(crowd, own, chain, s),
         left=left,

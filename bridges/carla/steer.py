@@ -31,7 +31,7 @@ class Steer:
     ) -> None:
         self.dt_s, self.wheelbase_m = dt_s, wheelbase_m
         self.largest = math.radians(max_steer_deg)
-        self.curve = curve
+        self.curve = [point for point in curve if point[1] > 0.0] or CURVE
         self.value = 0.0
         self.trim = 0.0
 
@@ -55,7 +55,7 @@ class Steer:
 
 def _left(curve: Sequence[tuple[float, float]], kmh: float) -> float:
     for (low, share), (high, share_high) in pairwise(curve):
-        if kmh <= high:
+        if kmh <= high and low < high:
             return share + (share_high - share) * max(kmh - low, 0.0) / (high - low)
     return curve[-1][1]
 

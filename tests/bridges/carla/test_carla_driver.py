@@ -13,6 +13,7 @@ from rtcontrol.bridges.carla.crowd import Body
 from rtcontrol.bridges.carla.driver import STANDSTILL, Driver
 from rtcontrol.bridges.carla.observing import Scene, observe
 from tests.bridges.carla.drives import DT, HALF_LENGTH, KMH, Drive, body, road, strand
+from tests.bridges.carla.standin import physics
 
 
 def moving(lane: int, s: float, speed: Callable[[float], float], number: int = 2) -> Callable[[float], list[Body]]:
@@ -249,6 +250,37 @@ def test_who_is_left_by_a_lane_change_is_no_emergency_and_who_is_met_is() -> Non
     drive.obey("change_lane", direction="left")
     drive.run(10.0)
     assert drive.driver.counts.emergencies >= 1 and not touched(drive)
+
+
+@pytest.mark.parametrize(
+    ("figure", "value"),
+    [("WHEELBASE_M", 2.3), ("WHEELBASE_M", 3.6), ("STEER_RATE", math.radians(60.0)), ("GRIP_MPS2", 6.0)],
+)
+def test_another_vehicle_than_it_was_taken_for_is_kept_in_its_lane(
+    monkeypatch: pytest.MonkeyPatch, figure: str, value: float
+) -> None:
+    monkeypatch.setattr(physics, figure, value)
+    _keeps_to_its_lane()
+
+
+@pytest.mark.parametrize("share", [0.7, 1.4])
+def test_steering_that_acts_less_or_more_keeps_the_lane(monkeypatch: pytest.MonkeyPatch, share: float) -> None:
+    left = physics.steering_left
+    monkeypatch.setattr(physics, "steering_left", lambda kmh: share * left(kmh))
+    _keeps_to_its_lane()
+
+
+def _keeps_to_its_lane() -> None:
+    drive = Drive(body(strand(2), 20.0, 60 / KMH))
+    drive.obey("set_speed", kmh=60)
+    offsets = []
+    for _ in range(round(25 / DT)):
+        drive.step()
+        offsets.append(abs(lateral(drive)))
+    assert max(offsets) < 0.3
+    drive.obey("change_lane", direction="left")
+    drive.run(8.0)
+    assert lane(drive) == 1 and abs(lateral(drive)) < 0.25 and drive.driver.counts.lane_changes == 1
 
 
 def test_figures_that_are_no_numbers_make_it_brake() -> None:

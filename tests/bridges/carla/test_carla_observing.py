@@ -186,6 +186,7 @@ def test_in_a_turn_there_is_one_lane_and_straight_over_as_many_as_before() -> No
     turning, over = seen(body(left, 10.0, 5.0), []), seen(body(straight, 10.0, 5.0), [])
     assert (turning["lane"], turning["lanes"], turning["junction_m"]) == (1, 1, 0.0)
     assert (over["lane"], over["lanes"], over["junction_m"]) == (1, 3, 0.0)
+    assert over["light"] == turning["light"] == "none"  # it is behind us
     assert straight.right is not None
     beside = seen(body(straight, 10.0, 5.0), [body(straight.right, 25.0, 5.0, number=2)])
     assert beside["right_ahead_m"] == pytest.approx(15.0 - 2 * HALF_LENGTH, abs=0.1)

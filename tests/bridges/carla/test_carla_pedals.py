@@ -48,6 +48,12 @@ def test_fast_driving_is_steered_by_no_more_than_the_lateral_acceleration() -> N
         assert value == pytest.approx(-_mirrored(speed), abs=1e-6)
 
 
+@pytest.mark.parametrize("curve", [((0.0, 1.0),), ((0.0, 1.0), (0.0, 0.9), (50.0, 0.5)), ((10.0, 0.0),), ()])
+def test_an_odd_steering_curve_is_no_hindrance(curve: tuple[tuple[float, float], ...]) -> None:
+    for speed in (0.0, 5.0, 60.0):
+        assert 0.0 < Steer(DT, 2.85, 70.0, curve).step(10.0, 1.0, speed, 0.0) <= 1.0
+
+
 def _mirrored(speed: float) -> float:
     steer = Steer(DT, 2.85, 70.0, curve=((0.0, 1.0), (200.0, 1.0)))
     return [steer.step(5.0, -5.0, speed, -10.0) for _ in range(50)][-1]
