@@ -162,7 +162,10 @@ def _expert(name: str, request: DecisionRequest) -> Call:
     return skill.expert_policy([(request.instruction, request.observation)])[0]
 
 
-EXPERTS: dict[str, Callable[[DecisionRequest], Call]] = {name: partial(_expert, name) for name in ("lander", "paddle")}
+# By the agent whose tools the expert of an environment calls.
+EXPERTS: dict[str, Callable[[DecisionRequest], Call]] = {
+    agent: partial(_expert, env) for agent, env in (("driver", "road"), ("lander", "lander"), ("paddle", "paddle"))
+}
 
 
 def decider(config: RunConfig, chosen: Agent, model: str) -> DeciderSource:
@@ -176,9 +179,9 @@ def decider(config: RunConfig, chosen: Agent, model: str) -> DeciderSource:
     if model == "random":
         return RandomSource(tuple(chosen.tools.openai()), config.seed)
     if model == "expert":
-        if config.env not in EXPERTS:
+        if chosen.name not in EXPERTS and config.env not in EXPERTS:
             raise UserError(f"The environment {config.env} has no scripted expert.", "Give another --model.")
-        return ExpertSource(EXPERTS[config.env])
+        return ExpertSource(EXPERTS.get(chosen.name) or EXPERTS[config.env])
     from rtcontrol.models.checkpoint import resolve
 
     resolve(model)
