@@ -1,5 +1,6 @@
 // A robot on eProsima Fast DDS, the middleware that ROS 2 ships as its default: for every Twist on rt/cmd_vel an
-// Odometry on rt/odom that carries its values back. Built by test_fastdds.py; runs until killed.
+// Odometry on rt/odom that carries its values back. With a lease in ms it asks for that, and
+// says when a publisher's began or ended. Built by test_fastdds.py; runs until killed.
 #include <chrono>
 #include <cstdio>
 #include <thread>
@@ -9,6 +10,7 @@
 #include <fastdds/dds/publisher/DataWriter.hpp>
 #include <fastdds/dds/publisher/Publisher.hpp>
 #include <fastdds/dds/subscriber/DataReader.hpp>
+#include <fastdds/dds/subscriber/DataReaderListener.hpp>
 #include <fastdds/dds/subscriber/SampleInfo.hpp>
 #include <fastdds/dds/subscriber/Subscriber.hpp>
 
@@ -16,7 +18,15 @@
 
 using namespace eprosima::fastdds::dds;
 
-int main(int, char **argv) {
+// As the liveliness callback of a ROS 2 subscription.
+struct Alive : DataReaderListener {
+  void on_liveliness_changed(DataReader *, const LivelinessChangedStatus &status) override {
+    std::printf("alive %d\n", status.alive_count);
+    std::fflush(stdout);
+  }
+} alive;
+
+int main(int argc, char **argv) {
   auto factory = DomainParticipantFactory::get_instance();
   auto participant = factory->create_participant(std::atoi(argv[1]), PARTICIPANT_QOS_DEFAULT);
   TypeSupport twist(new geometry_msgs::msg::TwistPubSubType());
@@ -31,6 +41,10 @@ int main(int, char **argv) {
   reading.durability().kind = VOLATILE_DURABILITY_QOS;
   reading.history().kind = KEEP_LAST_HISTORY_QOS;
   reading.history().depth = 10;
+  if (argc > 2) {
+    reading.liveliness().kind = MANUAL_BY_TOPIC_LIVELINESS_QOS;
+    reading.liveliness().lease_duration = eprosima::fastrtps::Duration_t(std::atof(argv[2]) / 1e3);
+  }
   DataWriterQos writing = DATAWRITER_QOS_DEFAULT;
   writing.reliability().kind = RELIABLE_RELIABILITY_QOS;
   writing.durability().kind = VOLATILE_DURABILITY_QOS;
@@ -38,7 +52,7 @@ int main(int, char **argv) {
   writing.history().depth = 10;
   auto subscriber = participant->create_subscriber(SUBSCRIBER_QOS_DEFAULT);
   auto publisher = participant->create_publisher(PUBLISHER_QOS_DEFAULT);
-  auto reader = subscriber->create_datareader(commands, reading);
+  auto reader = subscriber->create_datareader(commands, reading, &alive, StatusMask::liveliness_changed());
   auto writer = publisher->create_datawriter(odometries, writing);
   std::printf("%s %s\n", twist.get_type_name().c_str(), odometry.get_type_name().c_str());
   std::fflush(stdout);

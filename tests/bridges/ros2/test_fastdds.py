@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -149,3 +150,31 @@ def test_a_best_effort_command_is_told_to_be_incompatible(fast_robot: str, numbe
         "best_effort."
     )
     assert command.readers() == 0
+
+
+def test_a_publisher_that_falls_silent_is_told_to_a_subscriber_that_asked_for_a_lease(
+    program: Path, number: int
+) -> None:
+    with subprocess.Popen([str(program), str(number), "400"], stdout=subprocess.PIPE, text=True) as robot:
+        assert robot.stdout is not None
+        killer = threading.Timer(30, robot.kill)
+        killer.start()
+        bus = Bus(domain({"ROS_DOMAIN_ID": str(number)}))
+        command = bus.output(topic("/cmd_vel", "geometry_msgs/Twist"), promise_ms=187.5)
+        end = time.monotonic() + 20
+        while not command.readers():
+            assert time.monotonic() < end, problems(bus)
+            time.sleep(0.01)
+        time.sleep(0.5)
+        for _ in range(20):
+            command.write(geometry_msgs.Twist())
+            time.sleep(0.0625)
+        silent = time.monotonic()
+        # We live, and our participant says so: it is this topic that is silent.
+        said: list[str] = []
+        while not said or said[-1] != "alive 0\n":
+            said.append(robot.stdout.readline())
+            assert said[-1], said
+        print(f"\n{said}, {1e3 * (time.monotonic() - silent) + 62.5:.0f} ms after the last command")
+        killer.cancel()
+        robot.kill()

@@ -8,22 +8,27 @@ namespace RtControl.Driver
 {
     /// <summary>
     /// A game without an engine: a frame loop that observes and pumps. Tells what it carries out as JSON lines, takes
-    /// commands as lines: reset, instruct WORDS, stall MS, stats, close.
+    /// commands as lines: reset, instruct WORDS, stall MS, stats, close; rate HZ (of observations, 0: none), nan, text (what
+    /// they are).
     /// </summary>
     internal sealed class Flight
     {
         private readonly Dictionary<string, string> _given;
         private readonly Queue<string> _commands = new Queue<string>();
         private readonly List<double> _ageMs = new List<double>(), _latencyMs = new List<double>(), _mainMs = new List<double>();
-        private readonly RtToolSet _tools = new RtToolSet(new Rover());
+        private readonly RtToolSet _tools;
         private readonly double _ttlMs;
         private double _oldestMs;
         private long _tooOld, _frames;
+        private double _rate;
+        private bool _nan;
 
         public Flight(Dictionary<string, string> given)
         {
             _given = given;
             _ttlMs = Number("ttl-ms", 500);
+            _rate = Number("hz", 16);
+            _tools = new RtToolSet(given.ContainsKey("wheels") ? (object)new Wheels() : new Rover());
         }
 
         public int Run()
@@ -31,24 +36,21 @@ namespace RtControl.Driver
             var options = new RtOptions
             {
                 Endpoint = _given["endpoint"], Tools = _tools.Definitions, SafeCall = _tools.SafeCall,
-                Instruction = "Follow the road.", Hz = Number("hz", 16), TtlMs = _ttlMs, Persist = _given.ContainsKey("persist"),
+                Instruction = _given.ContainsKey("wheels") ? "Drive forward." : "Follow the road.", Hz = Number("hz", 16),
+                TtlMs = _ttlMs, Persist = _given.ContainsKey("persist"),
             };
             if (_given.ContainsKey("keys")) options.Transport = CurveKeys.Use(_given["keys"]);
             if (_given.ContainsKey("libzmq")) options.Transport = endpoint => new LibZmqTransport(endpoint);
             new Thread(ReadCommands) { IsBackground = true }.Start();
             var client = new RtClient(options, Execute);
             bool connected = false, closing = false;
-            long nextNs = 0, periodNs = (long)(1e9 / options.Hz.Value), fresh = 0;
+            long nextNs = 0, fresh = 0;
             long endNs = MonotonicClock.NowNs + (long)(Number("seconds", 3600) * 1e9);
             while (!closing && MonotonicClock.NowNs < endNs)
             {
                 long nowNs = MonotonicClock.NowNs;
-                bool looks = nowNs >= nextNs;
-                if (looks)
-                {
-                    nextNs = Math.Max(nextNs + periodNs, nowNs);
-                    client.Observe("left 40 right 10");
-                }
+                bool looks = _rate > 0 && nowNs >= nextNs;
+                if (looks) nextNs = Look(client, nextNs, nowNs);
                 // What the package costs a frame of the game in which it has something to do.
                 if (client.Pump() || looks) _mainMs.Add((MonotonicClock.NowNs - nowNs) / 1e6);
                 RtCounts counts = client.Counts;
@@ -57,7 +59,7 @@ namespace RtControl.Driver
                 if (client.Connected != connected)
                 {
                     connected = !connected;
-                    Tell("event", connected ? "connected" : "lost", "session", Token(client));
+                    Tell("event", connected ? "connected" : "lost", "session", Token(client), "at_ms", nowNs / 1e6);
                 }
                 closing = Obey(client, Command());
                 _frames++;
@@ -71,6 +73,26 @@ namespace RtControl.Driver
             client.Dispose();
             Tell("event", "closed", "dispose_ms", disposeMs, "in_force", client.InForce.ToString().ToLowerInvariant());
             return 0;
+        }
+
+        /// <summary>Observes, more than once where more than one is due in a frame; when the next one is.</summary>
+        private long Look(RtClient client, long nextNs, long nowNs)
+        {
+            var periodNs = (long)(1e9 / _rate);
+            var times = _rate > 100 ? (int)Math.Min(Math.Max((nowNs - nextNs) / periodNs, 1), 100) : 1;
+            for (var i = 0; i < times; i++)
+            {
+                try
+                {
+                    if (_nan) client.Observe(new RtMap { { "data", new RtMap { { "left", double.NaN } } } });
+                    else client.Observe("left 40 right 10");
+                }
+                catch (WireException error)
+                {
+                    Tell("event", "unsent", "why", error.Message, "at_ms", nowNs / 1e6);
+                }
+            }
+            return Math.Max(nextNs + times * periodNs, nowNs);
         }
 
         private string Execute(RtAct act)
@@ -92,6 +114,9 @@ namespace RtControl.Driver
             if (command == null) return false;
             if (command == "close") return true;
             if (command == "reset") client.Reset(new RtMap { { "return", 1.5 }, { "success", true } });
+            if (command == "nan") _nan = true;
+            if (command == "text") _nan = false;
+            if (command.StartsWith("rate ")) _rate = double.Parse(command.Substring(5), CultureInfo.InvariantCulture);
             if (command == "stats") Tell("event", "stats", "stats", Stats(client));
             if (command.StartsWith("instruct ")) client.Instruct(command.Substring(9));
             if (command.StartsWith("stall ")) Thread.Sleep(int.Parse(command.Substring(6), CultureInfo.InvariantCulture));

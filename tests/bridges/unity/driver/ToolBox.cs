@@ -58,4 +58,25 @@ namespace RtControl.Driver
         {
         }
     }
+
+    internal enum Turn
+    {
+        Left,
+        Straight,
+        Right,
+    }
+
+    /// <summary>The world of the fault list: the bundled model, which was not trained on it, always steers.</summary>
+    internal sealed class Wheels
+    {
+        [RtTool("Turn.")]
+        private void Steer(Turn turn)
+        {
+        }
+
+        [RtTool("Turn the motors off."), RtSafe]
+        private void ShutDown()
+        {
+        }
+    }
 }

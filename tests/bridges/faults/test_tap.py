@@ -1,0 +1,57 @@
+"""The evidence of the fault runs: what passes is understood, and an overdue command is counted."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+import zmq
+
+from rtcontrol.bridges.wire import encode_msgpack
+from rtcontrol.bridges.wire.messages import CallMessage, FunctionCall, Ping, Pong
+from tests.bridges.client.worlds import until
+from tests.bridges.faults.tap import Splitter, Tap, too_old
+
+
+def call(t_obs_ns: int, ttl_ms: float, **changes: Any) -> CallMessage:
+    fields = {"session": "x" * 16, "tick": 1, "epoch": 0, "seq_obs": 1, "t_obs_ns": t_obs_ns, "status": "fresh"}
+    fields |= {"call": FunctionCall(name="go"), "ttl_ms": ttl_ms, "deadline_ns": 0, "t_server_ns": 0}
+    return CallMessage(**{**fields, **changes})
+
+
+def test_what_passes_is_understood_and_a_stall_holds_it_up() -> None:
+    server, client = (zmq.Context.instance().socket(kind) for kind in (zmq.ROUTER, zmq.DEALER))
+    server.linger = client.linger = 0
+    tap = Tap(server.bind_to_random_port("tcp://127.0.0.1"))
+    client.connect(tap.endpoint)
+    client.send_multipart(encode_msgpack(Ping(id=1, t_ns=2)))
+    peer, *_ = server.recv_multipart()
+    server.send_multipart([peer, *encode_msgpack(Pong(id=1, t_ping_ns=2, t_received_ns=3, t_sent_ns=4))])
+    assert client.poll(5000)
+    until(lambda: len(tap.said) == 2, "not understood")
+    assert [(s.up, s.message.type) for s in tap.said] == [(True, "ping"), (False, "pong")]
+    tap.stall(0.3)
+    began = time.monotonic()
+    client.send_multipart(encode_msgpack(Ping(id=2, t_ns=5)))
+    assert server.poll(5000)
+    assert time.monotonic() - began > 0.25
+    for one in (server, client, tap):
+        one.close()
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 1000])
+def test_bytes_may_come_in_any_pieces(size: int) -> None:
+    long = encode_msgpack(call(1, 500.0, call=FunctionCall(name="say", arguments={"text": "a" * 300})))[0]
+    short = encode_msgpack(Ping(id=1, t_ns=2))[0]
+    ready = b"\x04\x06\x05READY"
+    data = bytes(64) + ready + bytes([2]) + len(long).to_bytes(8, "big") + long + bytes([0, len(short)]) + short
+    splitter = Splitter()
+    found = [m for i in range(0, len(data), size) for m in splitter.feed(data[i : i + size])]
+    assert [m.type for m in found] == ["call", "ping"]
+
+
+def test_command_beyond_every_time_to_live_is_counted() -> None:
+    calls = [(10, call(0, 1.0)), (20, call(500_000, 1.0)), (30, call(900_000, 1.0, status="held", call=None))]
+    # Before any came; in the first; in the second, which renews; after both, where a held one renews nothing.
+    assert [too_old([at], calls) for at in (5, 15, 1_000_001, 1_500_000, 1_500_001)] == [1, 0, 0, 0, 1]
