@@ -25,8 +25,11 @@ from rtcontrol.bridges.carla.track import Track
 WHEELBASE_M, MAX_STEER_DEG = 2.85, 70.0
 # Vehicles nearer to our way than this, side to side, are in it.
 CLEAR_M = 0.25
-# A lane change needs so much room beside us, and so many seconds until whoever comes from behind is there.
-ROOM_M, ROOM_S = 1.0, 1.0
+# A lane change needs so much room beside us, and so many seconds until we or whoever is behind would be there.
+ROOM_M, ROOM_AHEAD_S, ROOM_BEHIND_S = 1.0, 1.0, 2.0
+# Slower than this we do not come nearer to anybody, as far as lane changes go.
+CLOSING = 0.5
+SOON_S = 0.8
 BACK_M = 15.0  # of road, until the vehicle is back in the middle of its lane
 GIVE_UP_S = 4.0  # after which a lane change should have been done
 HARD_LATERAL = 7.5  # m/s2
@@ -174,13 +177,19 @@ class Driver:
         if shift.done(view.lateral_m) and abs(shift.end) < 0.5 * view.strand.width:
             self.counts.lane_changes += shift.side != 0
             self._shift = None
-        elif shift.over_s > GIVE_UP_S:
+        elif shift.over_s > GIVE_UP_S or self._cut_off(view, shift):
             self._give_up(view.lateral_m)
 
     def _give_up(self, lateral_m: float) -> None:
         """Back to the middle of the lane we are in."""
         self.counts.lane_changes_given_up += self.shift != 0
         self._shift = Shift(0, lateral_m, 0.0)
+
+    def _cut_off(self, view: View, shift: Shift) -> bool:
+        """Whether somebody came beside us in the other lane while we are still in ours."""
+        if not shift.side or abs(shift.end) < 0.5 * view.strand.width:
+            return False
+        return _beside(view.left if shift.end < 0 else view.right, view.own.speed)
 
     def _leads_over(self) -> bool:
         """Whether the lane that the change leads to goes on beside us."""
@@ -219,7 +228,9 @@ class Driver:
                     continue
                 gap = max(other.distance - other.half_m - own.half_length_m, 0.0)
                 touching = own.half_width_m + other.across_m + CLEAR_M
-                one, two = self._way_over(view, gap, speed), self._way_over(view, front, speed)
+                # By the time that we have come up to it, and until it is behind us, we are farther on our way.
+                ratio = speed / max(speed - other.along, CLOSING)
+                one, two = self._way_over(view, gap * ratio, speed), self._way_over(view, front * ratio, speed)
                 if min(one, two) - touching < other.lateral + over < max(one, two) + touching:
                     yield Near(gap, other.along)
 
@@ -253,7 +264,19 @@ class Driver:
 
 
 def _room(side: Side, speed: float) -> bool:
-    if side.ahead is not None and side.ahead.gap_m < ROOM_M:
+    """Whether there is room for us in a lane: nobody beside us, nobody ahead or behind who soon would be."""
+    ahead, behind = side.ahead, side.behind
+    if ahead is not None:
+        near = ahead.gap_m < ROOM_M + ROOM_AHEAD_S * max(speed - ahead.speed, 0.0)
+        if near or pace.emergency(speed, ahead.gap_m, ahead.speed):
+            return False
+    return behind is None or behind.gap_m >= ROOM_M + ROOM_BEHIND_S * max(behind.speed - speed, 0.0)
+
+
+def _beside(side: Side | None, speed: float) -> bool:
+    """Whether somebody in a lane is beside us, or comes from behind and soon will be."""
+    if side is None:
         return False
-    behind = side.behind
-    return behind is None or behind.gap_m >= ROOM_M + ROOM_S * max(behind.speed - speed, 0.0)
+    if side.ahead is not None and side.ahead.gap_m <= 0.0:
+        return True
+    return side.behind is not None and side.behind.gap_m <= SOON_S * max(side.behind.speed - speed, 0.0)

@@ -108,7 +108,9 @@ def test_lane_changes_are_refused_for_a_reason_that_is_counted() -> None:
     assert beside.obey("change_lane", direction="left") is None
     fast = Drive(body(strand(2), 150.0, 10.0), moving(3, 140.0, lambda time: 20.0))
     assert fast.obey("change_lane", direction="right") == "somebody is beside us"
-    for drive in (edge, near, inside, beside, fast):
+    slow = Drive(body(strand(2), 150.0, 16.0), moving(1, 158.0, lambda time: 12.0))
+    assert slow.obey("change_lane", direction="left") == "somebody is beside us"
+    for drive in (edge, near, inside, beside, fast, slow):
         assert sum(drive.driver.counts.refused.values()) == 1 and drive.driver.shift in (0, -1)
 
 
@@ -281,6 +283,24 @@ def _keeps_to_its_lane() -> None:
     drive.obey("change_lane", direction="left")
     drive.run(8.0)
     assert lane(drive) == 1 and abs(lateral(drive)) < 0.25 and drive.driver.counts.lane_changes == 1
+
+
+@pytest.mark.parametrize("behind", [6.0, 7.0, 8.0])
+def test_who_comes_beside_us_in_a_lane_change_is_not_touched(behind: float) -> None:
+    # It speeds up as soon as we have begun, and does not look.
+    drive = Drive(body(strand(2), 150.0, 12.0), moving(1, 150.0 - behind, lambda time: min(12.0 + 6.0 * time, 20.0)))
+    drive.obey("set_speed", kmh=40)
+    assert drive.obey("change_lane", direction="left") is None
+    nearest = math.inf
+    for _ in range(round(8 / DT)):
+        drive.step()
+        (other,) = drive.scene.others
+        own = drive.scene.own
+        s, aside = strand(2).search(own.x, own.y)
+        at, lateral_ = strand(2).search(other.x, other.y)
+        if abs(s - at) < 2 * HALF_LENGTH:
+            nearest = min(nearest, abs(aside - lateral_))
+    assert nearest > 2 * 0.95 and drive.driver.counts.lane_changes_given_up == 1 and lane(drive) == 2
 
 
 def test_figures_that_are_no_numbers_make_it_brake() -> None:
