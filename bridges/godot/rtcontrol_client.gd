@@ -195,7 +195,7 @@ func _greet():
 
 
 func _observe(now):
-	var period_ns = int(1e9 / (observe_hz if observe_hz > 0 else welcome["hz"]))
+	var period_ns = int(1e9 / max(0.001, observe_hz if observe_hz > 0 else welcome["hz"]))
 	_look_ns = _look_ns + period_ns if now - _look_ns < period_ns else now + period_ns
 	var seen = world.observe()
 	_seq += 1
@@ -322,7 +322,7 @@ func _invoke(call):
 	if call == null or not _tools.has(call["name"]):
 		return {"outcome": "refused", "error": "there is no tool %s" % (call["name"] if call else ""), "unfit": true}
 	var parameters = _tools[call["name"]]["parameters"]
-	var given = call.get("arguments", {})
+	var given = call["arguments"] if call.get("arguments") else {}
 	var arguments = []
 	for key in parameters["properties"]:
 		var value = given.get(key)

@@ -110,7 +110,8 @@ static func is_of(value, wanted):
 					return false
 			return value is Dictionary
 		"call":
-			return value is Dictionary and value.get("name") is String and value.get("arguments", {}) is Dictionary
+			return value is Dictionary and value.get("name") is String \
+				and (value.get("arguments") == null or value["arguments"] is Dictionary)
 		"number":
 			return typeof(value) == TYPE_REAL and value >= 0 and value <= 1e9
 		"share":
