@@ -155,7 +155,8 @@ class Bridged:
             self._give_up("The CARLA bridge ended before the run.")
             return False
         died = _died(status)
-        self.deaths.append({"t_s": round(time.monotonic() - self._began_s, 3), "how": died})
+        now_s = time.monotonic()
+        self.deaths.append({"t_s": round(now_s - self._began_s, 3), "how": died, "clock_s": round(now_s, 3)})
         if self.restarts >= RESTARTS:
             self._give_up(f"The CARLA bridge died {RESTARTS + 1} times, at last {died}.")
             return False

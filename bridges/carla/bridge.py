@@ -235,7 +235,12 @@ class Bridge:
     def _recover(self, lost: Lost) -> None:
         """The CARLA server is gone: wait for it. Raises BridgeError where it stays away."""
         began_s = time.monotonic()
-        found = {"t_s": round(self._figures.seconds, 3), "why": str(lost), "speed_kmh": round(self._speed_kmh, 1)}
+        found: dict[str, Any] = {
+            "t_s": round(self._figures.seconds, 3),
+            "why": str(lost),
+            "speed_kmh": round(self._speed_kmh, 1),
+            "clock_s": round(began_s, 3),
+        }
         self._figures.lost.append(found)
         log.warning("the CARLA server is lost (%s): waiting %g s for it", lost, self._options.reconnect_s)
         # Should it only stand still: this is what it does first when it goes on.
@@ -269,6 +274,7 @@ class Bridge:
         """The last thing that the car does is to stop."""
         grid = Grid(self._options.step_s)
         nobody = Standing(None, "safe", cause="ended")
+        self._figures.end()
         count, simulated_s = self._figures.count.copy(), self._figures.simulated_s
         try:
             for _ in range(round(HALT_S / self._options.step_s)):

@@ -21,6 +21,7 @@ class Figures:
     def begin(self) -> None:
         """From now on."""
         self._began_s = time.monotonic()
+        self._ended_s: float | None = None
         self.simulated_s = 0.0
         self.count: Counter[str] = Counter()
         self.executed: Counter[str] = Counter()
@@ -31,8 +32,12 @@ class Figures:
 
     @property
     def seconds(self) -> float:
-        """Since `begin`."""
-        return time.monotonic() - self._began_s
+        """From `begin` to `end`."""
+        return (time.monotonic() if self._ended_s is None else self._ended_s) - self._began_s
+
+    def end(self) -> None:
+        """What comes now is no driving any more."""
+        self._ended_s = time.monotonic()
 
     def released(self, late_s: float, skipped: int) -> None:
         """A step began so long after its instant on the grid; so many instants before it were passed over."""

@@ -125,7 +125,8 @@ def test_frozen_server_is_found_and_the_car_brakes_first_when_it_goes_on(standin
     program.reaches(frozen["kmh"])
     assert program.end() == 143
     nothing_left(standin, program)
-    assert [set(entry) for entry in program.report()["server_lost"]] == [{"t_s", "why", "speed_kmh", "back_after_s"}]
+    (lost,) = program.report()["server_lost"]
+    assert lost["back_after_s"] > 0 and lost["speed_kmh"] > 5 and "time-out" in lost["why"]
 
 
 def test_server_that_was_started_again_is_driven_on_and_one_that_stays_away_ends_the_bridge(
