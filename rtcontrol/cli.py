@@ -196,6 +196,8 @@ def run(
         raise UserError("--bind and --connect exclude each other.", "Give one of them.")
     if env in ("remote", "carla-bridge") and goal is not None:
         raise UserError("--goal is for bundled environments.", "Tell a client's agent what to do with --instruct.")
+    if env != "carla-bridge" and (town is not None or traffic is not None or carla_standin or trace):
+        raise UserError("--town, --traffic, --carla-standin and --trace are for --env carla-bridge.", "Leave them out.")
     if env == "carla-bridge":
         # First of all whether there is a CARLA: what decides is imported when there is.
         from rtcontrol.drive import DriveOptions, drive

@@ -36,7 +36,8 @@ class Bridge:
     def __init__(self, world: World, options: BridgeOptions) -> None:
         self._world, self._options = world, options
         self._meet()
-        self._session = Session(options, world.town)
+        where = world.options
+        self._session = Session(options, world.town, f"carla-{where.host}-{where.port}-{where.role}"[:64])
         self._figures = Figures()
         self._obeyed: tuple[int, int | None] | None = None
         self._own_s = 0.0  # of this step, what is not the server's

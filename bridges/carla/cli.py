@@ -62,6 +62,7 @@ def arguments(given: Sequence[str], prog: str) -> argparse.Namespace:
     add("--server-key", type=Path, help="the server's .key (default: server.key beside it)")
     add("--connect-timeout", type=float, default=6.0, help="seconds until the first welcome; 0: for ever (default: 6)")
     add("--reconnect-s", type=float, default=30.0, help="how long to wait for a lost CARLA server (default: 30)")
+    add("--tick-s", type=float, default=0.8, help="a step that takes longer: the server is lost (default: 0.8)")
     add("--duration", type=float, help="end after so many seconds")
     add("--report", type=Path, help="write the figures to this JSON file, each second and at the end")
     add("--trace", type=Path, help="write a line a step to this file")
@@ -105,6 +106,8 @@ def run(options: argparse.Namespace) -> int:
     check_hz(options.hz)
     if not 0 <= options.traffic <= 500:
         raise BridgeError(f"--traffic {options.traffic} is out of range.", "Give 0 to 500.")
+    if not 0.1 <= options.tick_s <= 60:
+        raise BridgeError(f"--tick-s {options.tick_s:g} is out of range.", "Give 0.1 to 60 seconds.")
     return _bridge(options)
 
 
@@ -138,6 +141,7 @@ def _bridge(options: argparse.Namespace) -> int:
         role=options.role,
         seed=options.seed,
         step_s=bridge_options.step_s,
+        wait_s=options.tick_s,
         reload=options.reload,
         standin=options.standin,
     )

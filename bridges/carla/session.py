@@ -21,10 +21,11 @@ log = logging.getLogger("rtcontrol.carla")
 class Session:
     """`number` counts the sessions; 0: none was welcomed so far. `over`: nothing more will come of it."""
 
-    def __init__(self, options: BridgeOptions, town: str) -> None:
+    def __init__(self, options: BridgeOptions, town: str, robot: str) -> None:
+        """`robot` names the car: a server has one session with it at a time."""
         self.number = 0
         self.over = False
-        self._options, self._town = options, town
+        self._options, self._town, self._robot = options, town, robot
         self._began_s = time.monotonic()
         self._client: Client | None = None
         self._ended: Counter[str] = Counter()
@@ -135,7 +136,7 @@ class Session:
             "instruction": self._instruction,
             "hz": options.hz,
             "pacing": "client" if lockstep else "server",
-            "robot": "carla",
+            "robot": self._robot,
             "name": "rtcontrol.bridges.carla",
             # The world waits: however long a decision takes, the call is for what is.
             **({"ttl_ms": 0.0} if lockstep else {}),
