@@ -12,20 +12,20 @@ from typing import Any, TextIO
 from rtcontrol.bridges.carla.counts import Counts
 from rtcontrol.bridges.carla.driver import Control, Driver
 from rtcontrol.bridges.carla.errors import BridgeError, Lost
-from rtcontrol.bridges.carla.figures import Figures
+from rtcontrol.bridges.carla.figures import KEPT, Figures
 from rtcontrol.bridges.carla.grid import Grid
 from rtcontrol.bridges.carla.lanes import Road
 from rtcontrol.bridges.carla.observing import Scene, observe
 from rtcontrol.bridges.carla.options import STANDIN, BridgeOptions
 from rtcontrol.bridges.carla.session import Session
 from rtcontrol.bridges.carla.world import World
-from rtcontrol.bridges.client import Standing
+from rtcontrol.bridges.client import ClientError, Standing
 
 # At the end the vehicle is braked to a halt, for at most so much of the simulation's time.
 HALT_S = 3.0
 HALTED_MPS = 0.1
 BETWEEN_TRIES_S = 0.3
-REPORT_EVERY_S = 1.0
+REPORT_EVERY_S, NEWEST = 1.0, 320
 FULL_STOP = Control(brake=1.0)
 log = logging.getLogger("rtcontrol.carla")
 
@@ -81,6 +81,9 @@ class Bridge:
                 except Lost as lost:
                     self._recover(lost)
             self._halt()
+        except (BridgeError, ClientError):
+            self._halt()
+            raise
         finally:
             self._ended.set()
             for watcher in watchers:
@@ -90,19 +93,19 @@ class Bridge:
                 self._trace.close()
             self.write_report()
 
-    def figures(self) -> dict[str, Any]:
-        """Counts and times since the first welcome."""
+    def figures(self, newest: int = KEPT) -> dict[str, Any]:
+        """Counts since the first welcome, and times of the `newest` steps."""
         what = STANDIN if self._world.options.standin else "CARLA"
-        told = self._figures.told(self._session.counts(), self._driver.counts.report())
+        told = self._figures.told(self._session.counts(), self._driver.counts.report(), newest)
         options = self._options
         return {"world": what, "town": self._world.town, "clock": options.clock, "hz": options.hz, **told}
 
-    def write_report(self) -> None:
+    def write_report(self, newest: int = KEPT) -> None:
         """Whole or not at all."""
         if (path := self._options.report) is not None and self._session.number:
             beside = path.with_name(path.name + ".new")
             try:
-                beside.write_text(json.dumps(self.figures(), indent=2) + "\n", "utf-8")
+                beside.write_text(json.dumps(self.figures(newest), indent=2) + "\n", "utf-8")
                 beside.replace(path)
             except OSError as error:
                 log.warning("%s could not be written (%s)", path, error)
@@ -299,4 +302,4 @@ class Bridge:
 
     def _write_now_and_then(self) -> None:
         while not self._ended.wait(REPORT_EVERY_S):
-            self.write_report()
+            self.write_report(NEWEST)

@@ -52,8 +52,9 @@ class Figures:
         """Another one is in force."""
         self.instructions.append({"t_s": round(self.seconds, 3), "text": text})
 
-    def told(self, session: Mapping[str, Any], driver: Mapping[str, Any]) -> dict[str, Any]:
-        """Everything; `session` is what the client counted, `driver` what the driver did.
+    def told(self, session: Mapping[str, Any], driver: Mapping[str, Any], newest: int = KEPT) -> dict[str, Any]:
+        """Everything; `session` is what the client counted, `driver` what the driver did. Times are of the `newest`
+        steps: sorting all of them, while a drive is on, would hold it up.
 
         `overhead_ms` is what the bridge itself took of a step: all but the server's own step (`tick_ms`)."""
         wall_s = self.seconds
@@ -70,7 +71,7 @@ class Figures:
             "executed": dict(self.executed),
             "oldest_executed_ms": round(self.oldest_ms, 1),
             "latency_ms": session.get("latency_ms", {}),
-            **{f"{name}_ms": quantiles(list(values)) for name, values in list(self._ms.items())},
+            **{f"{name}_ms": quantiles(list(values)[-newest:]) for name, values in list(self._ms.items())},
             "driver": {name: round(v, 1) if isinstance(v, float) else v for name, v in driver.items()},
             "instructions": list(self.instructions),
             "server_lost": list(self.lost),
