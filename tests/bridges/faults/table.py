@@ -17,8 +17,8 @@ class Row:
 
     `last_ms`: the last command of a call; `safe_ms`: the first safe one after it; `age_ms`: the safe command, counted
     from the observation of the last call in force, to be held against `ttl_ms`. `too_old`: commands of a call that was
-    beyond its time-to-live; `expired`: calls that came too late, and were not executed. `did` is said instead of these.
-    `gap_ms`: the longest time between two commands.
+    beyond its time-to-live; `expired`: calls that came too late, or gave way to a newer one, and were not executed.
+    `did` is said instead of these. `gap_ms`: the longest time between two commands.
     """
 
     fault: str
@@ -48,7 +48,7 @@ class Row:
         return [self.fault, found, did, recovered, str(self.expired), str(self.too_old), "; ".join(self.notes)]
 
 
-HEAD = ["fault", "found after (ms)", "what it did (ms)", "recovered (ms)", "expired", "too old", "notes"]
+HEAD = ["fault", "found after (ms)", "what it did (ms)", "recovered (ms)", "refused", "too old", "notes"]
 
 
 def show(rows: list[Row]) -> str:

@@ -123,7 +123,8 @@ class Rig:
             row.last, row.last_ms = calls[-1]["name"], calls[-1]["at_ms"] - mark
         if safe is not None:
             row.safe_ms = safe["at_ms"] - mark
-            came = [m for t, m in self.tap.calls() if m.status == "fresh" and self.game_ms(t / 1e9) <= safe["at_ms"]]
+            at = begin + (safe["at_ms"] - mark) / 1e3
+            came = [m for _, m in self.tap.calls(0, int(at * 1e9)) if m.status == "fresh"]
             row.age_ms = safe["at_ms"] - max(m.t_obs_ns or 0 for m in came) / 1e6
             row.notes.append(f"safe: {safe['cause']}")
         self._found(row, begin, end, mark)

@@ -234,7 +234,8 @@ def test_peer_that_is_no_server_is_survived(met_garbage: dict[str, tuple[Driver,
     assert flying.process.returncode == 0
     assert met
     assert (stats["executed"], stats["sessions"], stats["ended"]) == (0, 0, None)
-    assert GARBAGE[kind][1] in stats["trouble"]
+    # Where the machine is so busy that the time for a handshake is over within this second, that is told instead.
+    assert GARBAGE[kind][1] in stats["trouble"] or stats["trouble"] == "the peer says nothing"
     assert stats["frames"] > 10
     assert stats["memory_kb"] < 20_000
 
