@@ -1,0 +1,121 @@
+"""The server as the bridge finds it, and the vehicle as CARLA tells of it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from rtcontrol.bridges.carla import estate
+from rtcontrol.bridges.carla.errors import BridgeError
+from rtcontrol.bridges.carla.estate import Estate
+from rtcontrol.bridges.carla.options import WorldOptions
+from tests.bridges.carla.standin.process import StandIn
+
+carla = pytest.importorskip("carla")
+
+from rtcontrol.bridges.carla.world import World  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RTCONTROL_CACHE", str(tmp_path))
+
+
+@pytest.fixture(scope="module")
+def standin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandIn]:
+    with StandIn(state=tmp_path_factory.mktemp("standin") / "state.json") as made:
+        yield made
+
+
+def world(port: int) -> World:
+    return World(WorldOptions(port=port), Estate(estate.place("127.0.0.1", port), "127.0.0.1", port))
+
+
+def synchronous(port: int) -> Any:
+    """A client that makes the server synchronous, as one that died may have left it."""
+    other = carla.Client("127.0.0.1", port).get_world()
+    settings = other.get_settings()
+    settings.synchronous_mode, settings.fixed_delta_seconds = True, 0.05
+    other.apply_settings(settings)
+    return other
+
+
+def test_server_that_another_client_ticks_is_left_alone(standin: StandIn) -> None:
+    other = synchronous(standin.port)
+    stop = threading.Event()
+
+    def tick() -> None:
+        while not stop.wait(0.02):
+            other.tick(2.0)
+
+    ticking = threading.Thread(target=tick)
+    ticking.start()
+    mine = world(standin.port)
+    try:
+        with pytest.raises(BridgeError, match="Another client ticks the CARLA server"):
+            mine.open()
+    finally:
+        mine.close()
+        stop.set()
+        ticking.join()
+    state = standin.state()
+    assert (state["settings"]["synchronous"], state["settings"]["fixed_delta_s"]) == (True, 0.05)
+    assert state["alive"] == []
+
+
+def test_server_that_was_left_standing_still_is_taken_and_left_running(
+    standin: StandIn, caplog: pytest.LogCaptureFixture
+) -> None:
+    synchronous(standin.port)
+    mine = world(standin.port)
+    with caplog.at_level(logging.WARNING, "rtcontrol.carla"):
+        mine.open()
+    assert "left synchronous" in caplog.text
+    frame = mine.frame
+    mine.tick()
+    assert mine.frame == frame + 1
+    assert mine.scene().own.number == mine.ego.id
+    mine.close()
+    state = standin.state()
+    assert (state["settings"]["synchronous"], state["settings"]["fixed_delta_s"]) == (False, None)
+    assert state["alive"] == []
+
+
+def wheels(*places: tuple[float, float]) -> list[Any]:
+    made = []
+    for x, y in places:
+        steers = 70.0 if x > 0 else 0.0
+        made.append(SimpleNamespace(position=SimpleNamespace(x=x, y=y), max_steer_angle=steers))
+    return made
+
+
+def physics(found: list[Any], curve: list[tuple[float, float]]) -> Any:
+    told = SimpleNamespace(wheels=found, steering_curve=[SimpleNamespace(x=x, y=y) for x, y in curve])
+    return SimpleNamespace(get_physics_control=lambda: told)
+
+
+@pytest.mark.parametrize(
+    "ego, figures",
+    [
+        (
+            physics(wheels((150, -80), (150, 80), (-140, -80), (-140, 80)), [(0, 1.0), (120, 0.7)]),
+            {"wheelbase_m": 2.9, "max_steer_deg": 70.0, "steering_curve": [(0, 1.0), (120, 0.7)]},
+        ),
+        (
+            physics(wheels((150, -80), (150, 80), (-140, -80), (-140, 80)), []),
+            {"wheelbase_m": 2.9, "max_steer_deg": 70.0},
+        ),
+        (physics(wheels((1, 0), (1, 0), (1, 0), (1, 0)), []), {}),
+        (physics(wheels((50, 0), (-50, 0)), []), {}),
+    ],
+)
+def test_vehicles_own_figures_are_taken_where_they_can_be_right(ego: Any, figures: dict[str, Any]) -> None:
+    mine = world(1)
+    mine.ego = ego
+    assert mine.figures() == figures
