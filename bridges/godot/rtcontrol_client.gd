@@ -12,11 +12,16 @@ extends Node
 signal welcomed(message) # a session began, or (`resumed`) goes on
 signal lost(why) # the connection; it is made anew
 signal heard_call(message, latency_ms) # as it came; latency from the observation's stamp, -1 where it names none
-signal acted(call, cause) # what began to be in force: {name, arguments}, or null; why: call, told, expired, lost, left, refused
+signal acted(call, cause) # what is in force now; why: call, told, expired, lost, left, refused
 signal told(outcome, message) # what the server was told of a call: executed, expired, refused
 signal instructed(text) # this instruction is in force now
 signal trouble(text) # for people
 signal ended(why) # refused for good: nothing is tried any more
+
+enum { IDLE, CONNECTING, GREETING, LIVE, WAITING, ENDED }
+const BEAT_NS = 1000000000
+const Wire = preload("rtcontrol_wire.gd")
+const InForce = preload("rtcontrol_in_force.gd")
 
 export(String) var url = "ws://127.0.0.1:8080/ws"
 export(String) var token = "" # the server's access token; a program on the server's machine needs none
@@ -26,11 +31,6 @@ export(float) var hz = 16.0
 export(float) var ttl_ms = 500.0 # how old (from its observation's stamp) a call may be
 export(float) var observe_hz = 60.0 # more often than the server ticks, so that it decides upon a fresh one; 0: as often
 export(bool) var persist = true # a new session after the server's bye
-
-enum { IDLE, CONNECTING, GREETING, LIVE, WAITING, ENDED }
-const BEAT_NS = 1000000000
-const Wire = preload("rtcontrol_wire.gd")
-const InForce = preload("rtcontrol_in_force.gd")
 
 var settings = {} # further fields of the hello: deadline_ms, on_miss, hold_ms, robot, model, ...
 var world = null # whose methods the tools are; the parent, unless set
@@ -181,8 +181,8 @@ func _greet():
 	state = GREETING
 	_hello_ns = now_ns() + BEAT_NS
 	var tools = []
-	for tool_ in _tools.values():
-		tools.append({"type": "function", "function": tool_})
+	for schema in _tools.values():
+		tools.append({"type": "function", "function": schema})
 	var hello = {"type": "hello", "protocol": [1, 0], "t_client_ns": now_ns(), "capabilities": ["executed"],
 		"client": {"name": "godot", "version": Engine.get_version_info()["string"].left(64), "language": "gdscript"},
 		"tools": tools, "instruction": instruction if _taken == null else _taken, "safe_call": _safe_call(),

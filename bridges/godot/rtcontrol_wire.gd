@@ -83,7 +83,7 @@ static func write(message):
 	return text
 
 
-# The engine reads an escaped character beyond 16 bits as two that nobody could write again. Empty where one stands alone.
+# The engine reads an escaped character beyond 16 bits as two that nobody could write again. Empty where one is alone.
 static func _paired(text):
 	var pair = RegEx.new()
 	pair.compile("\\\\u([dD][89abAB][0-9a-fA-F]{2})\\\\u([dD][c-fC-F][0-9a-fA-F]{2})")

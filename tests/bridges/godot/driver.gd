@@ -20,8 +20,8 @@ func _initialize():
 		if argument.begins_with("--set="):
 			var pair = argument.substr(6).split(":", true, 1)
 			client.set(pair[0], str2var(pair[1]))
-	for signal_ in ["welcomed", "lost", "heard_call", "acted", "told", "instructed", "trouble", "ended"]:
-		client.connect(signal_, self, "_on_" + signal_)
+	for what in ["welcomed", "lost", "heard_call", "acted", "told", "instructed", "trouble", "ended"]:
+		client.connect(what, self, "_on_" + what)
 	root.add_child(scene)
 	tell({"event": "ready"})
 
