@@ -7,7 +7,7 @@ import json
 import logging
 import threading
 import time
-from typing import Any, TextIO
+from typing import Any
 
 from rtcontrol.bridges.carla.counts import Counts
 from rtcontrol.bridges.carla.driver import Control, Driver
@@ -18,6 +18,7 @@ from rtcontrol.bridges.carla.lanes import Road
 from rtcontrol.bridges.carla.observing import Scene, observe
 from rtcontrol.bridges.carla.options import STANDIN, BridgeOptions
 from rtcontrol.bridges.carla.session import Session
+from rtcontrol.bridges.carla.trace import Trace
 from rtcontrol.bridges.carla.world import World
 from rtcontrol.bridges.client import ClientError, Standing
 
@@ -43,7 +44,7 @@ class Bridge:
         self._own_s = 0.0  # of this step, what is not the server's
         self._stopped = False
         self._ended = threading.Event()
-        self._trace: TextIO | None = None
+        self._trace: Trace | None = None
 
     def _meet(self) -> None:
         """A vehicle that was just spawned, maybe in another town."""
@@ -132,9 +133,7 @@ class Bridge:
             if not self._session.live:
                 time.sleep(0.02)
                 continue
-            began_s = time.monotonic()
             seen = observe(self._road, self._scene, self._driver)
-            self._figures.took("observe", time.monotonic() - began_s)
             self._figures.count["observations"] += 1
             standing = self._session.decide(seen, time.monotonic_ns())
             if self._session.over or self._stopped:
@@ -156,8 +155,7 @@ class Bridge:
             self._figures.begin()
             self._driver.counts = Counts()
             if self._options.trace is not None:
-                # One that was started in another's place goes on in its file.
-                self._trace = self._options.trace.open("a", buffering=1, encoding="utf-8")
+                self._trace = Trace(self._options.trace)
 
     # -- one step -----------------------------------------------------------------------------------------------------
 
@@ -181,7 +179,7 @@ class Bridge:
         figures.took("tick", ticked_s - at_s)
         figures.took("look", looked_s - ticked_s)
         if self._trace is not None:
-            self._write_trace(standing, control)
+            self._trace.write(self._world.frame, self._scene.own, standing, control)
         told = self._session.instruction
         if told is not None and (not figures.instructions or figures.instructions[-1]["text"] != told):
             figures.instruction(told)
@@ -189,7 +187,11 @@ class Bridge:
 
     def _observe(self) -> None:
         began_s = time.monotonic()
-        if self._session.observe(observe(self._road, self._scene, self._driver), time.monotonic_ns()):
+        try:
+            seen = observe(self._road, self._scene, self._driver)
+        except ValueError:
+            return  # figures that are no numbers: the driver brakes, the loop misses
+        if self._session.observe(seen, time.monotonic_ns()):
             self._figures.count["observations"] += 1
             took_s = time.monotonic() - began_s
             self._figures.took("observe", took_s)
@@ -214,26 +216,6 @@ class Bridge:
         if self._driver.obey(call.name, call.arguments) is None:
             self._figures.executed[call.name] += 1
 
-    def _write_trace(self, standing: Standing, control: Control) -> None:
-        own = self._scene.own
-        assert self._trace is not None
-        line = {
-            "t_s": round(time.monotonic(), 4),
-            "frame": self._world.frame,
-            "x": round(own.x, 4),
-            "y": round(own.y, 4),
-            "yaw": round(own.yaw_deg, 3),
-            "kmh": round(3.6 * own.speed, 2),
-            "status": standing.status,
-            "cause": standing.cause,
-            "call": None if standing.call is None else {"name": standing.name, **standing.arguments},
-            "age_ms": None if standing.age_ms is None else round(standing.age_ms, 1),
-            "throttle": round(control.throttle, 4),
-            "brake": round(control.brake, 4),
-            "steer": round(control.steer, 5),
-        }
-        self._trace.write(json.dumps(line) + "\n")
-
     # -- when things go wrong, and the end ----------------------------------------------------------------------------
 
     def _recover(self, lost: Lost) -> None:
@@ -253,13 +235,8 @@ class Bridge:
             self._session.keep()
             if self._over():
                 return
-            if self._world.reopen():
+            if self._back():
                 found["back_after_s"] = round(time.monotonic() - began_s, 2)
-                counts = self._driver.counts
-                if self._world.fresh:
-                    self._meet()
-                self._driver.counts = counts
-                self._scene = self._world.scene()
                 what = "with a new vehicle" if self._world.fresh else "with the vehicle where it was"
                 log.warning("the CARLA server is back after %.1f s, %s", found["back_after_s"], what)
                 return
@@ -269,6 +246,20 @@ class Bridge:
             f"{self._options.reconnect_s:g} s.",
             "Look at its own output; give --reconnect-s to wait for longer.",
         )
+
+    def _back(self) -> bool:
+        """Whether the server is there again, and we are in it."""
+        if not self._world.reopen():
+            return False
+        counts = self._driver.counts
+        try:
+            if self._world.fresh:
+                self._meet()
+            self._scene = self._world.scene()
+        except Lost:
+            return False
+        self._driver.counts = counts
+        return True
 
     @property
     def _speed_kmh(self) -> float:
