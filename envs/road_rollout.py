@@ -55,7 +55,8 @@ def demonstrations(
     drives = [_Lesson(random.Random(f"road {seed} {index}"), options) for index in range(parallel)]
     rng = random.Random(f"road {seed} kept")
     for row in interleave(drives, policy, beta):
-        if rng.random() < KEPT.get(row.call.name, 1.0):
+        # What a policy decided is not thrown away: its passes are dearer than the learning.
+        if policy is not None or rng.random() < KEPT.get(row.call.name, 1.0):
             yield row
 
 
