@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from rtcontrol.bridges.client import Standing
@@ -14,6 +14,8 @@ from rtcontrol.bridges.ros2.mapper import Mapper
 
 # A tick repeats what was not published for this part of a period.
 REPEAT = 0.75
+# Making and writing a message takes up to 2 ms (p99): what would run out meanwhile is not begun.
+MARGIN_NS = 2_000_000
 
 
 class Written(Protocol):
@@ -24,7 +26,7 @@ class Written(Protocol):
 
 
 class Actuator:
-    """Thread-safe; `apply` is called with what is in force, whenever that may have changed and at least every tick."""
+    """Thread-safe; `apply` is called whenever what is in force may have changed and at least every tick."""
 
     def __init__(self, mapper: Mapper, outputs: Mapping[str, Written], hz: float) -> None:
         self._mapper, self._outputs = mapper, outputs
@@ -38,19 +40,26 @@ class Actuator:
         self.write_ns: deque[int] = deque(maxlen=4096)
         self.refused: str | None = None
 
-    def apply(self, standing: Standing) -> None:
-        """Publish the call in force: all of it where it is new, else what repeats, where that is due.
+    def apply(self, ask: Callable[[], Standing]) -> None:
+        """Publish the call in force: all of it where it is new, else what repeats, where that is due. What is in force
+        is asked for under the lock, so that no thread publishes what another has seen end.
 
-        Raises Unmappable where the call does not fit its mapping; the safe call has been published then.
+        Raises Unmappable where the call does not fit its mapping, or its time is over before it could be published;
+        the safe call has been published then.
         """
         began_ns = time.monotonic_ns()
+        ends_ns = None
         with self._lock:
+            asked_ns = time.monotonic_ns()
+            standing = ask()
             safe = self._mapper.config.safe
             name, arguments = safe.name, safe.arguments
             if standing.status != "safe" and standing.call is not None and not self._closed:
                 name, arguments = standing.call.name, standing.call.arguments
+                if standing.left_ms is not None:
+                    ends_ns = asked_ns + int(standing.left_ms * 1e6)
             try:
-                wrote = self._publish(name, arguments, began_ns)
+                wrote = self._publish(name, arguments, began_ns, ends_ns)
                 self.state = standing.status
             except Unmappable as error:
                 self.count["refused"] += 1
@@ -61,13 +70,18 @@ class Actuator:
             if wrote:
                 self.write_ns.append(time.monotonic_ns() - began_ns)
 
-    def _publish(self, name: str, arguments: Mapping[str, Any], now_ns: int) -> bool:
+    def _publish(self, name: str, arguments: Mapping[str, Any], now_ns: int, ends_ns: int | None = None) -> bool:
         call = (name, dict(arguments))
         new = call != self._last
         if not new and now_ns - self._last_ns < self._repeat_ns:
             return False
         # All messages are made before the first is sent: half a call is none.
         publications = self._mapper.publications(name, arguments, time.time_ns())
+        # It may have taken long, also to come here: other programs run too.
+        if ends_ns is not None and time.monotonic_ns() > ends_ns - MARGIN_NS:
+            if new:
+                raise Unmappable(f"{name} could not be published within its time-to-live")
+            return False
         for publication in publications:
             if new or publication.repeat:
                 self._outputs[publication.topic].write(publication.message)
@@ -83,5 +97,5 @@ class Actuator:
         for _ in range(3):
             with self._lock:
                 self._last = None
-            self.apply(standing)
+            self.apply(lambda: standing)
             time.sleep(0.02)

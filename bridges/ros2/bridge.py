@@ -155,7 +155,7 @@ class Bridge:
     def _repeat(self) -> None:
         # A refusal was told and counted when the call came.
         with contextlib.suppress(Unmappable):
-            self._actuator.apply(self._standing())
+            self._actuator.apply(self._standing)
 
     def _standing(self) -> Standing:
         client = self._client
@@ -164,7 +164,7 @@ class Bridge:
     def _on_call(self, _: Standing) -> None:
         # What is in force now, which may be newer than what this was called for.
         try:
-            self._actuator.apply(self._standing())
+            self._actuator.apply(self._standing)
         except Unmappable as error:
             log.warning("A call was refused: %s. The safe call is in force.", error)
             raise

@@ -115,6 +115,7 @@ def robot_stopped(rig: Rig) -> Row:
     row = rig.row("robot's process SIGSTOP 2 s", begin, time.monotonic(), back)
     # What it did not keep, nobody saw: of the commands of the two seconds the last are left.
     left = [(v, w) for t, v, w in rig.since(begin)["commands"] if t < back]
+    row.notes = []  # its own clock stood still
     row.did = f"finds {len(left)} commands waiting, {left.count((0, 0))} of them safe"
     return row
 

@@ -167,7 +167,7 @@ class Rig:
         signs = [
             (t, f"/diagnostics: {text}")
             for t, level, text in told
-            if t >= begin and level and _kind(text) not in before
+            if t >= begin and level and "on time" not in text and _kind(text) not in before
         ]
         missed = [(t / 1e9, m) for t, m in self.tap.calls(int(begin * 1e9), int(end * 1e9)) if m.status != "fresh"]
         signs += [(t, f"the server: {m.status} ({m.cause})") for t, m in missed[:1]]

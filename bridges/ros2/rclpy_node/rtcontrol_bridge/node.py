@@ -119,10 +119,10 @@ class BridgeNode(Node):
             self._client.observe(look.text, None if look.text is not None else look.data, t_ns=look.t_ns)
         # A refusal was told and counted when the call came.
         with contextlib.suppress(Unmappable):
-            self._actuator.apply(self._standing())
+            self._actuator.apply(self._standing)
 
     def _on_call(self, _: Standing) -> None:
-        self._actuator.apply(self._standing())
+        self._actuator.apply(self._standing)
 
     def _standing(self) -> Standing:
         return self._client.call() if self._client is not None else Standing(None, "safe", cause="no_session")
