@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections import Counter, deque
+from array import array
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -28,7 +29,7 @@ class Figures:
         self.oldest_ms = 0.0
         self.instructions: list[dict[str, Any]] = []
         self.lost: list[dict[str, Any]] = []
-        self._ms: dict[str, deque[float]] = {}
+        self._ms: dict[str, Ring] = {}
 
     @property
     def seconds(self) -> float:
@@ -46,7 +47,9 @@ class Figures:
 
     def took(self, name: str, seconds: float) -> None:
         """Something took so long."""
-        self._ms.setdefault(name, deque(maxlen=KEPT)).append(1e3 * seconds)
+        if name not in self._ms:
+            self._ms[name] = Ring()
+        self._ms[name].add(1e3 * seconds)
 
     def instruction(self, text: str) -> None:
         """Another one is in force."""
@@ -71,11 +74,30 @@ class Figures:
             "executed": dict(self.executed),
             "oldest_executed_ms": round(self.oldest_ms, 1),
             "latency_ms": session.get("latency_ms", {}),
-            **{f"{name}_ms": quantiles(list(values)[-newest:]) for name, values in list(self._ms.items())},
+            **{f"{name}_ms": quantiles(values.newest(newest)) for name, values in list(self._ms.items())},
             "driver": {name: round(v, 1) if isinstance(v, float) else v for name, v in driver.items()},
             "instructions": list(self.instructions),
             "server_lost": list(self.lost),
         }
+
+
+class Ring:
+    """The newest `KEPT` numbers; it takes all its memory at once, so that a long drive needs no more than a short one."""
+
+    def __init__(self) -> None:
+        self._values = array("d", bytes(8 * KEPT))
+        self._added = 0
+
+    def add(self, value: float) -> None:
+        self._values[self._added % KEPT] = value
+        self._added += 1
+
+    def newest(self, count: int) -> list[float]:
+        """At most so many, in any order."""
+        added, there = self._added, min(self._added, KEPT)
+        if count >= there:
+            return list(self._values[:there])
+        return [self._values[(added - 1 - i) % KEPT] for i in range(count)]
 
 
 def quantiles(values: Sequence[float]) -> dict[str, float]:

@@ -94,10 +94,11 @@ def bridge(folder: Path, endpoint: str, port: int, *options: str) -> Program:
     return Program(folder, command, trace, report)
 
 
-def run(folder: Path, port: int | None, *options: str) -> Program:
+def run(folder: Path, port: int | None, *options: str, trace: bool = True) -> Program:
     """`rtcontrol run --env carla-bridge`; without a port in a stand-in of its own."""
     out = folder / "out"
-    command = ["rtcontrol", "run", "--env", "carla-bridge", "--no-live", "--out", str(out), "--trace"]
+    command = ["rtcontrol", "run", "--env", "carla-bridge", "--no-live", "--out", str(out)]
+    command += ["--trace"] if trace else []
     command += ["--carla-standin"] if port is None else ["--carla-port", str(port), "--traffic", "0"]
     return Program(folder, [*command, *options], out / "trace.jsonl", out / "bridge.json")
 
