@@ -82,7 +82,7 @@ class Figures:
 
 
 class Ring:
-    """The newest `KEPT` numbers; it takes all its memory at once, so that a long drive needs no more than a short one."""
+    """The newest `KEPT` numbers; all its memory is taken at once: a long drive needs no more than a short one."""
 
     def __init__(self) -> None:
         self._values = array("d", bytes(8 * KEPT))
