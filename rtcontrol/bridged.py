@@ -123,11 +123,11 @@ class Bridged:
             talking.start()
             for line in process.stdout:
                 self._hear(line)
-            status = process.wait()
+            status, ended_s = process.wait(), time.monotonic()
             talking.join(2.0)
             _close(process)
             self._tidy()
-            if not self._again(status):
+            if not self._again(status, ended_s):
                 return
 
     def _hear(self, line: str) -> None:
@@ -144,7 +144,7 @@ class Bridged:
             self._mistake = (event["what"], event["remedy"])
         self._changed.set()
 
-    def _again(self, status: int) -> bool:
+    def _again(self, status: int, ended_s: float) -> bool:
         """What the end of a process means; whether another one was started."""
         if self._closing or (self._loop is not None and self._loop.ended_by is not None):
             return False
@@ -155,8 +155,7 @@ class Bridged:
             self._give_up("The CARLA bridge ended before the run.")
             return False
         died = _died(status)
-        now_s = time.monotonic()
-        self.deaths.append({"t_s": round(now_s - self._began_s, 3), "how": died, "clock_s": round(now_s, 3)})
+        self.deaths.append({"t_s": round(ended_s - self._began_s, 3), "how": died, "clock_s": round(ended_s, 3)})
         if self.restarts >= RESTARTS:
             self._give_up(f"The CARLA bridge died {RESTARTS + 1} times, at last {died}.")
             return False
