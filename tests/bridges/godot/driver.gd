@@ -7,6 +7,8 @@ var commands = PacketPeerUDP.new()
 var latencies = []
 var ages = []
 var _frames = 0
+var _began_us = 0 # the frame
+var _before_us = 0 # the one before
 var _stamp_ns = 0
 var _too_old = 0
 
@@ -28,6 +30,8 @@ func _initialize():
 
 func _idle(_delta):
 	_frames += 1
+	_before_us = _began_us
+	_began_us = OS.get_ticks_usec()
 	while commands.get_available_packet_count() > 0:
 		_obey(commands.get_packet().get_string_from_utf8())
 
@@ -80,7 +84,8 @@ func _on_acted(call, cause):
 		ages.append(age_ms)
 		if age_ms > client.ttl_ms + 1:
 			_too_old += 1
-	tell({"event": "acted", "call": call, "cause": cause, "age_ms": age_ms})
+	tell({"event": "acted", "call": call, "cause": cause, "age_ms": age_ms,
+		"frames_ms": (OS.get_ticks_usec() - _before_us) / 1e3})
 
 
 func _on_told(outcome, message):
