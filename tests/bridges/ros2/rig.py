@@ -177,7 +177,11 @@ class Rig:
 
     def _safe(self, row: Row, commands: list[Command], begin: float) -> float | None:
         """When the robot was told to stand; the row has what was before."""
+        # One that stood already, on a machine that starved the server, was not stopped by the fault.
+        drove = next((v or w for t, v, w in reversed(commands) if t < begin), False)
         stop = next((t for t, v, w in commands if t >= begin and not (v or w)), None)
+        if not drove:
+            row.notes.append("the safe call was in force before")
         moving = [c for c in commands if (c[1] or c[2]) and (stop is None or c[0] < stop)]
         if moving:
             row.last = f"steer {moving[-1][2]:+.1f} rad/s"

@@ -13,6 +13,7 @@ from tests.bridges.ros2.faults import FAULTS, run
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_no_fault_makes_the_robot_execute_a_call_that_is_too_old(tmp_path: Path) -> None:
     rows = run(tmp_path, "", "ray")
     print(show(rows))

@@ -12,6 +12,7 @@ from tests.bridges.unity.mono import MISSING, REASON
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.skipif(bool(MISSING), reason=REASON)
 def test_no_fault_makes_the_game_execute_a_call_that_is_too_old(tmp_path: Path) -> None:
     rows = run(tmp_path, "", "ray")
