@@ -101,7 +101,7 @@ def test_plain_deciders(tmp_path: Path, model: str) -> None:
         (("--min-confidence", "7"), "--min-confidence"),
         (("--affinity", "a"), "--affinity a"),
         (("--rt-priority", "100"), "--rt-priority 100"),
-        (("--agent", "nobody"), "Known ones: lander"),
+        (("--agent", "nobody"), "lander, paddle; or a .py file"),
         (("--agent", "nofile.py"), "no such file"),
         (("--goal", "sing"), "names no goal"),
         (("--model", "/nowhere/at/all"), "/nowhere/at/all"),
