@@ -30,9 +30,9 @@ class Recipe:
     """One skill's recipe.
 
     `texts` are what the tokenizer knows word by word, beside tools and numbers; `phrases` it knows whole.
-    `demonstrations` takes (seed, parallel, policy=, beta=). Chunks of `chunk` samples come from `parallel` worlds each; from `dagger_from` of the
-    samples on, every `dagger_every`-th chunk is the model's own, `beta` of its ticks the expert's. `early`, where
-    given, stands in for `demonstrations` during the first `early_until` of the samples.
+    `demonstrations` takes (seed, parallel, policy=, beta=). Chunks of `chunk` samples come from `parallel` worlds each;
+    from `dagger_from` of the samples on, every `dagger_every`-th chunk is the model's own, `beta` of its ticks the
+    expert's. `early`, where given, stands in for `demonstrations` during the first `early_until` of the samples.
     """
 
     agent: Agent
