@@ -97,6 +97,8 @@ def _command(config: RunConfig, options: DriveOptions, endpoint: str) -> list[st
     command += ["--agent", "", "--connect-timeout", "0", "--hz", f"{config.hz:g}", "--clock", config.clock]
     command += ["--seed", str(config.seed), "--reconnect-s", f"{options.reconnect_s:g}"]
     command += ["--report", str(config.out / "bridge.json")]
+    if config.rt_priority:
+        command += ["--rt-priority", str(config.rt_priority)]
     if options.town is not None:
         command += ["--town", options.town]
     if options.trace:

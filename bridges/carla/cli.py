@@ -66,6 +66,7 @@ def arguments(given: Sequence[str], prog: str) -> argparse.Namespace:
     add("--duration", type=float, help="end after so many seconds")
     add("--report", type=Path, help="write the figures to this JSON file, each second and at the end")
     add("--trace", type=Path, help="write a line a step to this file")
+    add("--rt-priority", type=int, default=0, help="SCHED_FIFO priority of the bridge's thread, 1 to 99")
     add("--reload", action="store_true", help="begin with the world loaded anew: the same seed gives the same drive")
     add("--clean", type=Path, metavar="FILE", help="only undo what a bridge left that was killed")
     add("--standin", action="store_true", help=f"say in every figure that this is the {STANDIN}")
@@ -106,6 +107,8 @@ def run(options: argparse.Namespace) -> int:
     check_hz(options.hz)
     if not 0 <= options.traffic <= 500:
         raise BridgeError(f"--traffic {options.traffic} is out of range.", "Give 0 to 500.")
+    if not 0 <= options.rt_priority <= 99:
+        raise BridgeError(f"--rt-priority {options.rt_priority} is out of range.", "Give 1 to 99.")
     if not 0.1 <= options.tick_s <= 60:
         raise BridgeError(f"--tick-s {options.tick_s:g} is out of range.", "Give 0.1 to 60 seconds.")
     return _bridge(options)
@@ -156,7 +159,7 @@ def _bridge(options: argparse.Namespace) -> int:
         world = World(world_options, estate.Estate(path, options.carla_host, options.carla_port))
         try:
             _open(world, options.reconnect_s if options.wait_carla else 0.0, ending)
-            return _drive(world, bridge_options, options.supervised, ending)
+            return _drive(world, bridge_options, options.supervised, ending, options.rt_priority)
         except Lost as lost:
             raise BridgeError(
                 f"The CARLA server at {world_options.server} was lost ({lost}).", "Start it again."
@@ -177,7 +180,7 @@ def _open(world: Any, wait_s: float, ending: Ending) -> None:
         time.sleep(0.5)
 
 
-def _drive(world: Any, options: BridgeOptions, supervised: bool, ending: Ending) -> int:
+def _drive(world: Any, options: BridgeOptions, supervised: bool, ending: Ending, rt_priority: int) -> int:
     from rtcontrol.bridges.carla.bridge import Bridge
 
     bridge = Bridge(world, options)
@@ -187,6 +190,11 @@ def _drive(world: Any, options: BridgeOptions, supervised: bool, ending: Ending)
     log.info("CARLA server at %s: %s, ego vehicle %s", world.options.server, world.town, world.ego.type_id)
     if supervised or (sys.stdin is not None and sys.stdin.isatty()):
         threading.Thread(target=_read, args=(bridge, supervised), daemon=True).start()
+    if rt_priority:
+        try:
+            os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(rt_priority))
+        except OSError as error:
+            log.warning("--rt-priority is refused (%s): see `rtcontrol doctor`", error.strerror)
     try:
         bridge.run()
     finally:

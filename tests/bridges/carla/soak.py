@@ -58,7 +58,7 @@ def _run(seconds: float, options: list[str], folder: Path) -> dict[str, Any]:
             "what": "CARLA stand-in, not CARLA",
             "options": options,
             "exit_status": program.popen.returncode,
-            **conditions(nice=os.nice(0)),
+            **conditions(scheduler=os.sched_getscheduler(0)),
             "on_time_share": told["on_time"] / told["releases"],
             "releases": told["releases"],
             "bridge": program.report(),
