@@ -102,9 +102,10 @@ class Tap:
             while data := source.recv(65536):
                 while (left_s := self._held_until - time.monotonic()) > 0:
                     time.sleep(left_s)
+                # Noted before it is passed on: an answer cannot stand before what it answers.
                 now_ns = time.monotonic_ns()
-                sink.sendall(data)
                 self.said += [Said(now_ns, up, message) for message in splitter.feed(data)]
+                sink.sendall(data)
         for end in (source, sink):
             with contextlib.suppress(OSError):
                 end.shutdown(sockets.SHUT_RDWR)
