@@ -146,10 +146,11 @@ class Bridged:
 
     def _again(self, status: int, ended_s: float) -> bool:
         """What the end of a process means; whether another one was started."""
-        if self._closing or (self._loop is not None and self._loop.ended_by is not None):
-            return False
         if self._mistake is not None:
+            # It said bye to its session first, so the run may be ending already.
             self._give_up(" ".join(self._mistake))
+            return False
+        if self._closing or (self._loop is not None and self._loop.ended_by is not None):
             return False
         if status in IN_ORDER:
             self._give_up("The CARLA bridge ended before the run.")

@@ -161,6 +161,9 @@ def run(
     carla_standin: Annotated[
         bool, typer.Option("--carla-standin", help="--env carla-bridge: drive in the stand-in, which is not CARLA.")
     ] = False,
+    reconnect_s: Annotated[
+        float, typer.Option(help="--env carla-bridge: how long a CARLA server that is lost is waited for.")
+    ] = 30.0,
     trace: Annotated[bool, typer.Option("--trace", help="--env carla-bridge: a line a step, in trace.jsonl.")] = False,
 ) -> None:
     from rtcontrol.config import RunConfig
@@ -203,7 +206,13 @@ def run(
         from rtcontrol.drive import DriveOptions, drive
 
         where = DriveOptions(
-            host=carla_host, port=carla_port, town=town, traffic=traffic, standin=carla_standin, trace=trace
+            host=carla_host,
+            port=carla_port,
+            town=town,
+            traffic=traffic,
+            standin=carla_standin,
+            reconnect_s=reconnect_s,
+            trace=trace,
         )
         raise typer.Exit(drive(config, where, live, stdin, overwrite))
     from rtcontrol.fly import Interrupted, fly

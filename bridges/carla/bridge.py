@@ -16,7 +16,7 @@ from rtcontrol.bridges.carla.figures import KEPT, Figures
 from rtcontrol.bridges.carla.grid import Grid
 from rtcontrol.bridges.carla.lanes import Road
 from rtcontrol.bridges.carla.observing import Scene, observe
-from rtcontrol.bridges.carla.options import STANDIN, BridgeOptions
+from rtcontrol.bridges.carla.options import BridgeOptions
 from rtcontrol.bridges.carla.session import Session
 from rtcontrol.bridges.carla.trace import Trace
 from rtcontrol.bridges.carla.world import World
@@ -96,10 +96,9 @@ class Bridge:
 
     def figures(self, newest: int = KEPT) -> dict[str, Any]:
         """Counts since the first welcome, and times of the `newest` steps."""
-        what = STANDIN if self._world.options.standin else "CARLA"
         told = self._figures.told(self._session.counts(), self._driver.counts.report(), newest)
         options = self._options
-        return {"world": what, "town": self._world.town, "clock": options.clock, "hz": options.hz, **told}
+        return {"world": self._world.what, "town": self._world.town, "clock": options.clock, "hz": options.hz, **told}
 
     def write_report(self, newest: int = KEPT) -> None:
         """Whole or not at all."""

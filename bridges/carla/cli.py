@@ -187,7 +187,8 @@ def _drive(world: Any, options: BridgeOptions, supervised: bool, ending: Ending,
     ending.of(bridge)
     if supervised:
         tell("ready", town=world.town)
-    log.info("CARLA server at %s: %s, ego vehicle %s", world.options.server, world.town, world.ego.type_id)
+    where = world.options
+    log.info("%s at %s:%d: %s, ego vehicle %s", world.what, where.host, where.port, world.town, world.ego.type_id)
     if supervised or (sys.stdin is not None and sys.stdin.isatty()):
         threading.Thread(target=_read, args=(bridge, supervised), daemon=True).start()
     if rt_priority:

@@ -12,7 +12,7 @@ from rtcontrol.bridges.carla.errors import BridgeError
 
 # CARLA's physics is only right up to its substeps: 10 of 0.01 s. One step of the simulation is at most this long.
 LONGEST_STEP_S = 0.0625
-STANDIN = "CARLA stand-in, not CARLA"
+STANDIN, STANDIN_TOWN = "CARLA stand-in, not CARLA", "Standin"
 Clock = Literal["wall", "lockstep"]
 
 

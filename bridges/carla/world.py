@@ -19,7 +19,7 @@ from rtcontrol.bridges.carla.errors import BridgeError, Lost
 from rtcontrol.bridges.carla.estate import Estate
 from rtcontrol.bridges.carla.fleet import Fleet, light_of
 from rtcontrol.bridges.carla.observing import Scene
-from rtcontrol.bridges.carla.options import WorldOptions
+from rtcontrol.bridges.carla.options import STANDIN, STANDIN_TOWN, WorldOptions
 
 LOAD_S = 90.0
 # How long a synchronous server that somebody else ticks is watched.
@@ -54,6 +54,11 @@ class World:
     @property
     def town(self) -> str:
         return str(self.map.name).rsplit("/", 1)[-1]
+
+    @property
+    def what(self) -> str:
+        """What is driven in, as every figure says it: the stand-in is known by its town, too."""
+        return STANDIN if self.options.standin or self.town == STANDIN_TOWN else "CARLA"
 
     def open(self) -> None:
         """Connect, make it ours, spawn the ego vehicle. What others of this user left there is undone first."""

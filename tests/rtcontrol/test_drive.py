@@ -97,6 +97,18 @@ def test_bridge_that_carlas_library_aborts_is_started_again_and_sigint_ends_all(
     assert report(program)["env"] == "carla-bridge"
 
 
+def test_server_that_stays_away_ends_the_run_with_its_report(tmp_path: Path, programs: list[Program]) -> None:
+    with StandIn(state=tmp_path / "standin.json") as standin:
+        program = rig.run(tmp_path, standin.port, *RANDOM, "--reconnect-s", "0.5")
+        programs.append(program)
+        program.says("in session")
+        standin.kill()
+        assert program.popen.wait(60) == 1
+    assert "was lost and did not come back in 0.5 s" in program.log().splitlines()[-1]
+    assert "was lost" in program.report()["gave_up"]
+    assert report(program)["misses"] > 0
+
+
 def test_run_that_is_killed_takes_the_bridge_with_it(tmp_path: Path, programs: list[Program]) -> None:
     with StandIn(state=tmp_path / "standin.json") as standin:
         program = rig.run(tmp_path, standin.port, *RANDOM)
