@@ -129,19 +129,17 @@ def test_frozen_server_is_found_and_the_car_brakes_first_when_it_goes_on(standin
     assert lost["back_after_s"] > 0 and lost["speed_kmh"] > 5 and "time-out" in lost["why"]
 
 
-def test_server_that_was_started_again_is_driven_on_and_one_that_stays_away_ends_the_bridge(
-    standin: StandIn, drive: Drive
+def test_server_that_was_started_again_is_driven_on_with_a_new_vehicle(
+    tmp_path: Path, standin: StandIn, drive: Drive
 ) -> None:
-    program = drive("--reconnect-s", "3")
+    program = drive()
     standin.kill()
     program.says("is lost")
-    with StandIn("--port", str(standin.port)) as second:
+    with StandIn("--port", str(standin.port), state=tmp_path / "second.json") as second:
         program.says("with a new vehicle")
         program.reaches(3)
-        second.kill()
-        assert program.popen.wait(20) == 2
-    assert "was lost and did not come back in 3 s" in program.log()
-    assert program.left() == []
+        assert program.end() == 143
+        nothing_left(second, program)
 
 
 def test_what_a_bridge_that_was_killed_left_is_undone_by_the_next(standin: StandIn, drive: Drive) -> None:
