@@ -38,7 +38,7 @@ Examples:
 
   rtcontrol run --env remote --bind tcp://127.0.0.1:5555      (a client of the wire is the world: docs/protocol.md)
 
-  rtcontrol run --env carla-bridge --hz 16 --instruct "keep right and follow at 20 metres"     (docs/bridges.md)
+  rtcontrol run --env carla-bridge --hz 16 --instruct "follow the car ahead at 20 metres"     (docs/bridges.md)
 
 While it runs, a line typed on the terminal is the new instruction (--stdin: one from a pipe, too); Ctrl-C ends it with
 the safe call and the report.

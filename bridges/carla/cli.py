@@ -29,7 +29,7 @@ it runs is the new instruction; Ctrl-C ends it with the car braked to a halt.
 examples:
   ./CarlaUE4.sh -RenderOffScreen &                     (CARLA 0.9.16)
   rtcontrol serve &
-  rtcontrol bridge carla --instruct "keep right and follow at 20 metres"
+  rtcontrol bridge carla --instruct "follow the car ahead at 20 metres"
 
 `rtcontrol run --env carla-bridge` is server and bridge in one command. What a bridge left behind that was killed:
   python -m rtcontrol.bridges.carla --clean FILE
