@@ -16,7 +16,7 @@ from rtcontrol.envs.stepping import StepCarry
 from rtcontrol.models.call import Call
 
 # Which share of the rows with these calls is shown: calls that begin something are rare, calls that go on are not.
-KEPT = {"set_speed": 0.4, "stop": 0.4, "follow": 0.6, "brake": 0.7}
+KEPT = {"set_speed": 0.08, "stop": 0.06, "follow": 0.15, "brake": 0.12}
 
 
 @dataclass(frozen=True)
