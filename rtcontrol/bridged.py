@@ -164,6 +164,8 @@ class Bridged:
         self.restarts += 1
         self._keep_report()
         self._start()
+        if self._closing and self._process is not None:
+            _end(self._process)  # `close` ended the one before
         return True
 
     def _give_up(self, why: str) -> None:

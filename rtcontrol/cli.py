@@ -201,6 +201,12 @@ def run(
         raise UserError("--goal is for bundled environments.", "Tell a client's agent what to do with --instruct.")
     if env != "carla-bridge" and (town is not None or traffic is not None or carla_standin or trace):
         raise UserError("--town, --traffic, --carla-standin and --trace are for --env carla-bridge.", "Leave them out.")
+    elsewhere = (carla_host, carla_port) != ("127.0.0.1", 2000)
+    if elsewhere and (env != "carla-bridge" or carla_standin):
+        why = "--carla-standin starts a server of its own" if carla_standin else "they are for --env carla-bridge"
+        raise UserError(f"--carla-host and --carla-port have no effect here: {why}.", "Leave them out.")
+    if env == "carla-bridge" and episodes is not None:
+        raise UserError("--episodes is not for --env carla-bridge: CARLA has none.", "Give --duration.")
     if env == "carla-bridge":
         # First of all whether there is a CARLA: what decides is imported when there is.
         from rtcontrol.drive import DriveOptions, drive

@@ -92,7 +92,7 @@ def _traffic(options: DriveOptions) -> int:
 def _command(config: RunConfig, options: DriveOptions, endpoint: str) -> list[str]:
     """The bridge's command line."""
     command = [sys.executable, "-m", "rtcontrol.bridges.carla", "--supervised", "--connect", endpoint]
-    command += ["--carla-host", options.host, "--carla-port", str(options.port), "--traffic", str(_traffic(options))]
+    command += [f"--carla-host={options.host}", "--carla-port", str(options.port), "--traffic", str(_traffic(options))]
     # The server has one agent: whichever it is.
     command += ["--agent", "", "--connect-timeout", "0", "--hz", f"{config.hz:g}", "--clock", config.clock]
     command += ["--seed", str(config.seed), "--reconnect-s", f"{options.reconnect_s:g}"]
@@ -100,7 +100,7 @@ def _command(config: RunConfig, options: DriveOptions, endpoint: str) -> list[st
     if config.rt_priority:
         command += ["--rt-priority", str(config.rt_priority)]
     if options.town is not None:
-        command += ["--town", options.town]
+        command.append(f"--town={options.town}")
     if options.trace:
         command += ["--trace", str(config.out / "trace.jsonl")]
     if options.standin:

@@ -132,7 +132,12 @@ class Bridge:
             if not self._session.live:
                 time.sleep(0.02)
                 continue
-            seen = observe(self._road, self._scene, self._driver)
+            try:
+                seen = observe(self._road, self._scene, self._driver)
+            except ValueError:
+                # Figures that are no numbers: there is nothing to ask about, the driver brakes.
+                self._step(Standing(None, "safe", cause="unfit"))
+                continue
             self._figures.count["observations"] += 1
             standing = self._session.decide(seen, time.monotonic_ns())
             if self._session.over or self._stopped:
@@ -154,7 +159,10 @@ class Bridge:
             self._figures.begin()
             self._driver.counts = Counts()
             if self._options.trace is not None:
-                self._trace = Trace(self._options.trace)
+                try:
+                    self._trace = Trace(self._options.trace)
+                except OSError as error:
+                    raise BridgeError(f"The trace cannot be written ({error}).", "Give another --trace.") from None
 
     # -- one step -----------------------------------------------------------------------------------------------------
 

@@ -105,12 +105,16 @@ def run(options: argparse.Namespace) -> int:
         print("; ".join(undo.clean(options.clean)), file=sys.stderr)
         return 0
     check_hz(options.hz)
+    if not 1 <= options.carla_port <= 65535:
+        raise BridgeError(f"--carla-port {options.carla_port} is no port.", "Give 1 to 65535; CARLA's own is 2000.")
     if not 0 <= options.traffic <= 500:
         raise BridgeError(f"--traffic {options.traffic} is out of range.", "Give 0 to 500.")
     if not 0 <= options.rt_priority <= 99:
         raise BridgeError(f"--rt-priority {options.rt_priority} is out of range.", "Give 1 to 99.")
     if not 0.1 <= options.tick_s <= 60:
         raise BridgeError(f"--tick-s {options.tick_s:g} is out of range.", "Give 0.1 to 60 seconds.")
+    if not options.reconnect_s >= 0:
+        raise BridgeError(f"--reconnect-s {options.reconnect_s:g} is out of range.", "Give 0 or more seconds.")
     return _bridge(options)
 
 

@@ -18,7 +18,7 @@ SLOW_S = 10.0
 START = (
     "Start one (0.9.16, it needs a GPU): ./CarlaUE4.sh -RenderOffScreen -quality-level=Low, or docker run --rm "
     "--gpus all --net=host carlasim/carla:0.9.16 ./CarlaUE4.sh -RenderOffScreen -quality-level=Low; or try "
-    "--carla-standin, which needs a source checkout only and is not CARLA."
+    "`rtcontrol run --env carla-bridge --carla-standin`, which needs a source checkout only and is not CARLA."
 )
 
 
@@ -50,6 +50,8 @@ def probe(options: WorldOptions) -> None:
     """BridgeError where nobody listens."""
     try:
         socket.create_connection((options.host, options.port), PROBE_S).close()
+    except UnicodeError:
+        raise BridgeError(f"{options.host!r} is no host's name.", "Give --carla-host a name or an address.") from None
     except OSError as error:
         reason = "no answer" if isinstance(error, TimeoutError) else (error.strerror or str(error)).lower()
         raise BridgeError(f"No CARLA server at {options.host}:{options.port} ({reason}).", START) from None

@@ -33,7 +33,8 @@ class Left:
 
 
 class Estate:
-    """The file of a running bridge. Every method returns after the file is written, whole or not at all."""
+    """The file of a running bridge. Every method returns after the file is written, whole or not at all;
+    BridgeError where it cannot be."""
 
     def __init__(self, path: Path, host: str, port: int) -> None:
         self.path = path
@@ -70,10 +71,16 @@ class Estate:
         self.path.unlink(missing_ok=True)
 
     def _write(self) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
         beside = self.path.with_suffix(f".{os.getpid()}.new")
-        beside.write_text(json.dumps(asdict(self.left)), "utf-8")
-        os.replace(beside, self.path)
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            beside.write_text(json.dumps(asdict(self.left)), "utf-8")
+            os.replace(beside, self.path)
+        except OSError as error:
+            raise BridgeError(
+                f"What is to undo on the server cannot be written down ({error}).",
+                "Set RTCONTROL_CACHE to a folder that can be written to.",
+            ) from None
 
 
 def read(path: Path) -> Left:

@@ -10,6 +10,7 @@ import carla
 
 from rtcontrol.bridges.carla import estate
 from rtcontrol.bridges.carla.connect import connect
+from rtcontrol.bridges.carla.errors import BridgeError
 from rtcontrol.bridges.carla.estate import Left
 from rtcontrol.bridges.carla.options import WorldOptions
 
@@ -82,6 +83,12 @@ def clean(path: Path) -> list[str]:
     file is none or the server cannot be reached (the file is kept then)."""
     left = estate.read(path)
     client = connect(WorldOptions(host=left.host, port=left.port))
-    done = [] if left.nothing else undo(client, client.get_world(), left)
+    try:
+        done = [] if left.nothing else undo(client, client.get_world(), left)
+    except RuntimeError as error:
+        raise BridgeError(
+            f"Not undone: the CARLA server at {left.host}:{left.port} broke off ({error}).",
+            f"Restart it, or try again: python -m rtcontrol.bridges.carla --clean {path}",
+        ) from None
     path.unlink(missing_ok=True)
     return done or ["nothing was left to undo"]

@@ -91,6 +91,9 @@ class World:
             ego = self._mine()
             self.fresh = ego is None
             if ego is None:
+                if self._estate.left.episode == self._world.id:
+                    # Somebody removed our vehicle alone: the others and the settings are still ours to undo.
+                    undo.undo(self._client, self._world, self._estate.left)
                 self._estate.begin(self._world.id)
                 self._settings()
                 if self.options.reload:
@@ -181,7 +184,7 @@ class World:
         self.frame = self._world.tick(SLOW_S)
 
     def _blueprint(self) -> Any:
-        library = self._world.get_blueprint_library()
+        library = self._world.get_blueprint_library().filter("vehicle.*")
         names = (self.options.vehicle,) if self.options.vehicle else CARS
         for name in names:
             found = [one for one in library if one.id.startswith(name)]
@@ -189,7 +192,7 @@ class World:
                 return min(found, key=lambda one: one.id)
         raise BridgeError(
             f"The server has no vehicle {names[0]}.",
-            f"Give --vehicle one of {', '.join(sorted(one.id for one in library.filter('vehicle.*'))[:8])}.",
+            f"Give --vehicle one of {', '.join(sorted(one.id for one in library)[:8])}.",
         )
 
     # -- each step ----------------------------------------------------------------------------------------------------
@@ -269,9 +272,12 @@ class World:
             return
         try:
             probe(self.options)
-        except BridgeError:
-            # What was on the server went with it.
-            self._estate.close()
+        except BridgeError as error:
+            if isinstance(error.__context__, ConnectionRefusedError):
+                # What was on the server went with it.
+                self._estate.close()
+            else:
+                log.warning("not undone on the server (%s); the list is kept: %s", error.what, self._estate.path)
             return
         try:
             self._client.set_timeout(ANSWER_S)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from rtcontrol.bridges.carla import estate
-from rtcontrol.bridges.carla.errors import BridgeError
+from rtcontrol.bridges.carla.errors import BridgeError, Lost
 from rtcontrol.bridges.carla.estate import Estate
 from rtcontrol.bridges.carla.options import WorldOptions
 from tests.bridges.carla.standin.process import StandIn
@@ -33,8 +33,8 @@ def standin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandIn]:
         yield made
 
 
-def world(port: int) -> World:
-    return World(WorldOptions(port=port), Estate(estate.place("127.0.0.1", port), "127.0.0.1", port))
+def world(port: int, **options: Any) -> World:
+    return World(WorldOptions(port=port, **options), Estate(estate.place("127.0.0.1", port), "127.0.0.1", port))
 
 
 def synchronous(port: int) -> Any:
@@ -85,6 +85,23 @@ def test_server_that_was_left_standing_still_is_taken_and_left_running(
     state = standin.state()
     assert (state["settings"]["synchronous"], state["settings"]["fixed_delta_s"]) == (False, None)
     assert state["alive"] == []
+
+
+def test_vehicle_that_another_client_removed_is_replaced_with_all_that_was_ours(standin: StandIn) -> None:
+    mine = world(standin.port, traffic=2)
+    mine.open()
+    first, found = mine.ego.id, mine.found
+    other = carla.Client("127.0.0.1", standin.port)
+    other.apply_batch_sync([carla.command.DestroyActor(first)], False)
+    mine.tick()
+    with pytest.raises(Lost):
+        mine.scene()
+    assert mine.reopen()
+    assert mine.fresh and mine.ego.id != first
+    assert len(other.get_world().get_actors().filter("vehicle.*")) == 3
+    assert mine.found == found
+    mine.close()
+    assert standin.state()["alive"] == []
 
 
 def wheels(*places: tuple[float, float]) -> list[Any]:

@@ -76,3 +76,9 @@ def test_file_that_is_none_is_a_mistake(tmp_path: Path) -> None:
     for path in (broken, tmp_path / "none.json"):
         with pytest.raises(BridgeError, match="tells nothing of a drive"):
             estate.read(path)
+
+
+def test_folder_that_cannot_be_written_to_is_a_mistake(tmp_path: Path) -> None:
+    (tmp_path / "carla").write_text("no folder")
+    with pytest.raises(BridgeError, match="cannot be written down"):
+        Estate(estate.place("h", 1), "h", 1).begin(1)
