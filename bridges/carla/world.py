@@ -119,6 +119,8 @@ class World:
             towns = sorted({name.rsplit("/", 1)[-1] for name in self._client.get_available_maps()})
             if wanted not in towns:
                 raise BridgeError(f"There is no town {wanted} on the server.", f"It has {', '.join(towns)}.")
+            if self._world.get_settings().synchronous_mode:
+                self._nobody_ticks()  # or its world would be gone
             log.info("loading %s", wanted)
             self._load(lambda: self._client.load_world(wanted))
 
@@ -142,19 +144,23 @@ class World:
         self.found = undo.settings_of(self._world)
         if self.found["synchronous_mode"]:
             # Somebody else's, or left so by one that died.
-            frame = self._world.get_snapshot().frame
-            end = time.monotonic() + WATCH_S
-            while time.monotonic() < end:
-                time.sleep(0.05)
-                if self._world.get_snapshot().frame != frame:
-                    raise BridgeError(
-                        f"Another client ticks the CARLA server at {self.options.server}.",
-                        "Only one client may tick a server: end that one first, or start a second server.",
-                    )
+            self._nobody_ticks()
             log.warning("the server was left synchronous, and stood still: it will be left asynchronous")
             self.found |= {"synchronous_mode": False, "fixed_delta_seconds": None}
         self._estate.settings(self.found)
         undo.apply_settings(self._world, self._wanted())
+
+    def _nobody_ticks(self) -> None:
+        """BridgeError where the frames of a synchronous server go on."""
+        frame = self._world.get_snapshot().frame
+        end = time.monotonic() + WATCH_S
+        while time.monotonic() < end:
+            time.sleep(0.05)
+            if self._world.get_snapshot().frame != frame:
+                raise BridgeError(
+                    f"Another client ticks the CARLA server at {self.options.server}.",
+                    "Only one client may tick a server: end that one first, or start a second server.",
+                )
 
     def _wanted(self) -> dict[str, Any]:
         substeps = {"substepping": True, "max_substep_delta_time": 0.01, "max_substeps": 10}
