@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from rtcontrol.bridges.carla.intent import Intent, Place, Turn
-from rtcontrol.bridges.carla.pace import FULL_BRAKE, KMH, emergency, wanted
+from rtcontrol.bridges.carla.pace import FULL_BRAKE, KMH, emergency, room, wanted
 from rtcontrol.envs.road_traffic import LENGTH, Car, Traffic
 
 STEPS_A_SECOND = 32
@@ -61,7 +61,17 @@ class Road:
         if self.intent.obey(name, arguments, self.place()) is not None:
             self.refused += 1
         if wish := self.intent.take_wish():
-            self.shift, self._progress = wish, 0.0
+            ahead, behind = self.neighbours(self.car.lane + wish)
+            if room(
+                self.car.speed,
+                None if ahead is None else self._gap_ahead(ahead),
+                None if ahead is None else ahead.speed,
+                None if behind is None else self._gap_behind(behind),
+                None if behind is None else behind.speed,
+            ):
+                self.shift, self._progress = wish, 0.0
+            else:
+                self.refused += 1
 
     def place(self) -> Place:
         lane, lanes = self._shown_lane()

@@ -25,8 +25,6 @@ from rtcontrol.bridges.carla.track import Track
 WHEELBASE_M, MAX_STEER_DEG = 2.85, 70.0
 # Vehicles nearer to our way than this, side to side, are in it.
 CLEAR_M = 0.25
-# A lane change needs so much room beside us, and so many seconds until we or whoever is behind would be there.
-ROOM_M, ROOM_AHEAD_S, ROOM_BEHIND_S = 1.0, 1.0, 2.0
 # Slower than this we do not come nearer to anybody, as far as lane changes go.
 CLOSING = 0.5
 SOON_S = 0.8
@@ -266,11 +264,13 @@ class Driver:
 def _room(side: Side, speed: float) -> bool:
     """Whether there is room for us in a lane: nobody beside us, nobody ahead or behind who soon would be."""
     ahead, behind = side.ahead, side.behind
-    if ahead is not None:
-        near = ahead.gap_m < ROOM_M + ROOM_AHEAD_S * max(speed - ahead.speed, 0.0)
-        if near or pace.emergency(speed, ahead.gap_m, ahead.speed):
-            return False
-    return behind is None or behind.gap_m >= ROOM_M + ROOM_BEHIND_S * max(behind.speed - speed, 0.0)
+    return pace.room(
+        speed,
+        None if ahead is None else ahead.gap_m,
+        None if ahead is None else ahead.speed,
+        None if behind is None else behind.gap_m,
+        None if behind is None else behind.speed,
+    )
 
 
 def _beside(side: Side | None, speed: float) -> bool:

@@ -10,6 +10,8 @@ FULL_BRAKE = 8.0
 # The emergency brake acts when less than this would no longer do.
 EMERGENCY = 5.0
 STANDING_GAP_M = 1.5
+# A lane change needs so much room beside us, and so many seconds until we or whoever is behind would be there.
+ROOM_M, ROOM_AHEAD_S, ROOM_BEHIND_S = 1.0, 1.0, 2.0
 KMH = 3.6
 
 
@@ -42,6 +44,23 @@ def emergency(speed: float, ahead_m: float | None, ahead_speed: float | None) ->
         return False
     left = ahead_m - STANDING_GAP_M
     return left <= 0 or closing * closing / (2.0 * left) > EMERGENCY
+
+
+def room(
+    speed: float,
+    ahead_m: float | None,
+    ahead_speed: float | None,
+    behind_m: float | None,
+    behind_speed: float | None,
+) -> bool:
+    """Whether there is room for us in a lane: nobody beside us, nobody ahead or behind who soon would be."""
+    if ahead_m is not None and ahead_speed is not None:
+        near = ahead_m < ROOM_M + ROOM_AHEAD_S * max(speed - ahead_speed, 0.0)
+        if near or emergency(speed, ahead_m, ahead_speed):
+            return False
+    if behind_m is None or behind_speed is None:
+        return True
+    return behind_m >= ROOM_M + ROOM_BEHIND_S * max(behind_speed - speed, 0.0)
 
 
 def _towards(target: float, speed: float) -> float:
