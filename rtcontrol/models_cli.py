@@ -75,6 +75,9 @@ def score(
         str | None,
         typer.Option(help=f"What it was trained on: {', '.join(RECIPES)}. (default: MODEL, or lander)"),
     ] = None,
+    sentences: Annotated[
+        int | None, typer.Option(min=1, help="Phrasings of each list and kind of goal. (default: all)")
+    ] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write every figure here.")] = None,
 ) -> None:
     """Fly a model in lockstep on seeds it was not trained on: by goal and by phrasing, beside its recipe's expert.
@@ -97,7 +100,7 @@ def score(
     decider = DeciderSpec(model, tuple(agent.tools.openai()), history=agent.history).build()
     console = Console()
     with console.status("flying") as status:
-        found = trial.score(model_policy(decider), seeds, lambda what: status.update(f"flying: {what}"))
+        found = trial.score(model_policy(decider), seeds, lambda what: status.update(f"flying: {what}"), sentences)
     goals = Table("told", "flown by", "successes", "Wilson 95 %", "ends")
     for told, entry in found["goals"].items():
         for flyer, s in entry.items():

@@ -35,12 +35,15 @@ class Trial:
     seen_words: Sentences
     unseen_words: Sentences
 
-    def score(self, policy: Policy, seeds: int, progress: Progress = lambda _: None) -> dict[str, Any]:
-        """Everything the model card lists, as plain values; `seeds` episodes a goal."""
+    def score(
+        self, policy: Policy, seeds: int, progress: Progress = lambda _: None, sentences: int | None = None
+    ) -> dict[str, Any]:
+        """Everything the model card lists, as plain values; `seeds` episodes a goal, of each list of phrasings at most
+        `sentences` a kind, spread over it."""
         return {
             "seeds": [FIRST_SEED, FIRST_SEED + seeds - 1],
             "goals": self.goal_scores(policy, seeds, progress),
-            "phrasings": self.phrasing_scores(policy, progress),
+            "phrasings": self.phrasing_scores(policy, progress, sentences),
         }
 
     def goal_scores(self, policy: Policy, seeds: int, progress: Progress) -> dict[str, Any]:
@@ -70,14 +73,15 @@ class Trial:
             }
         return found
 
-    def phrasing_scores(self, policy: Policy, progress: Progress) -> dict[str, Any]:
+    def phrasing_scores(self, policy: Policy, progress: Progress, sentences: int | None = None) -> dict[str, Any]:
         """For each list and goal: how many phrasings end as the canonical phrasing does on the same seed, and
         succeed."""
         found: dict[str, Any] = {}
-        for name, sentences in (("words seen", self.seen_words), ("words never seen", self.unseen_words)):
+        for name, listed in (("words seen", self.seen_words), ("words never seen", self.unseen_words)):
             for kind in self.kinds:
                 progress(f"{kind}, {name}")
-                told = list(sentences(kind))
+                told = list(listed(kind))
+                told = told[:: max(1, len(told) // sentences)][:sentences] if sentences else told
                 plain = [Case(goal.text(), goal, PHRASING_SEED + i) for i, (_, goal) in enumerate(told)]
                 said = [Case(text, goal, PHRASING_SEED + i) for i, (text, goal) in enumerate(told)]
                 canonical, phrased = self._play(policy, plain), self._play(policy, said)
