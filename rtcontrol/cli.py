@@ -42,7 +42,8 @@ Examples:
 
 While it runs, a line typed on the terminal is the new instruction (--stdin: one from a pipe, too); Ctrl-C ends it with
 the safe call and the report.
-Exit status: 0, 1 internal error, 2 mistake in what was given, 3 too many misses, 130 Ctrl-C, 143 SIGTERM.
+Exit status: 0, 1 internal error or a simulator lost for good, 2 mistake in what was given, 3 too many misses,
+130 Ctrl-C, 143 SIGTERM.
 """
 
 
