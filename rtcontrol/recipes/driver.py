@@ -16,7 +16,7 @@ RECIPE = Recipe(
     agent,
     texts=(" ".join(sorted(vocabulary())), " ".join((*WORDS, *LIGHTS)), common_words(), MARKS, "don't"),
     demonstrations=demonstrations,
-    config=TrainConfig(samples=400_000, bf16=True),
+    config=TrainConfig(samples=430_000, bf16=True),
     shape=ModelShape(hidden=128, heads=4, intermediate=512),
     chunk=8_192,
     dagger_every=4,
