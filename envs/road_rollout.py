@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from rtcontrol.agents.driver_goal import Goal
+from rtcontrol.agents.driver_goal import Goal, recognise
 from rtcontrol.agents.driver_phrasings import sample_goal, training_instruction
 from rtcontrol.bridges.carla.pace import KMH
 from rtcontrol.envs.learning import Policy, Row, interleave
@@ -17,6 +17,9 @@ from rtcontrol.models.call import Call
 
 # Which share of the rows with these calls is shown: calls that begin something are rare, calls that go on are not.
 KEPT = {"set_speed": 0.08, "stop": 0.06, "follow": 0.15, "brake": 0.12}
+# Of goals that begin something more, or their end (the lane is reached) is not learnt.
+KEPT_OF_LANES = {"set_speed": 0.5, "stop": 0.3, "follow": 0.5, "brake": 0.3}
+LANES = frozenset({"lane", "turn", "overtake"})
 
 
 @dataclass(frozen=True)
@@ -56,8 +59,14 @@ def demonstrations(
     rng = random.Random(f"road {seed} kept")
     for row in interleave(drives, policy, beta):
         # What a policy decided is not thrown away: its passes are dearer than the learning.
-        if policy is not None or rng.random() < KEPT.get(row.call.name, 1.0):
+        if policy is not None or rng.random() < _kept(row):
             yield row
+
+
+def _kept(row: Row) -> float:
+    goal = recognise(row.instruction)
+    kept = KEPT_OF_LANES if goal is not None and goal.kind in LANES else KEPT
+    return kept.get(row.call.name, 1.0)
 
 
 class _Lesson:

@@ -16,10 +16,10 @@ RECIPE = Recipe(
     agent,
     texts=(" ".join(sorted(vocabulary())), " ".join((*WORDS, *LIGHTS)), common_words(), MARKS, "don't"),
     demonstrations=demonstrations,
-    config=TrainConfig(samples=430_000, bf16=True),
+    config=TrainConfig(samples=471_000, bf16=True),
     shape=ModelShape(hidden=128, heads=4, intermediate=512),
     chunk=8_192,
-    dagger_every=4,
+    dagger_every=2,
     phrases=SCHEMA_PHRASES,
     # First the driving, then the sentences: both at once stay on a plateau.
     early=partial(demonstrations, options=RoadOptions(plain=1.0)),
