@@ -15,7 +15,7 @@ from tests.bridges.carla.rig import Brain, Line, Program
 from tests.bridges.carla.standin.process import StandIn
 from tests.bridges.client.worlds import until
 
-pytest.importorskip("carla")
+pytest.importorskip("carla", reason="the carla extra (client 0.9.16) is not installed")
 Drive = Callable[..., Program]
 
 

@@ -16,7 +16,7 @@ from rtcontrol.bridges.carla.options import BridgeOptions, WorldOptions
 from tests.bridges.carla.standin.process import StandIn
 from tests.bridges.client.worlds import ROOT, free_port
 
-carla = pytest.importorskip("carla")
+carla = pytest.importorskip("carla", reason="the carla extra (client 0.9.16) is not installed")
 
 
 @pytest.fixture(scope="module")

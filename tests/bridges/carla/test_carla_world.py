@@ -17,7 +17,7 @@ from rtcontrol.bridges.carla.estate import Estate
 from rtcontrol.bridges.carla.options import WorldOptions
 from tests.bridges.carla.standin.process import StandIn
 
-carla = pytest.importorskip("carla")
+carla = pytest.importorskip("carla", reason="the carla extra (client 0.9.16) is not installed")
 
 from rtcontrol.bridges.carla.world import World  # noqa: E402
 

@@ -16,7 +16,7 @@ import pytest
 
 from tests.bridges.carla.standin.process import ROOT, StandIn
 
-pytest.importorskip("carla")
+pytest.importorskip("carla", reason="the carla extra (client 0.9.16) is not installed")
 
 # A client in lockstep that ticks once for each line it is given, says what came of it, and ends with `end`.
 TICKER = """

@@ -15,7 +15,7 @@ import pytest
 from tests.bridges.carla.standin.process import ROOT, StandIn
 from tests.bridges.carla.standin.town import opendrive
 
-pytest.importorskip("carla")
+pytest.importorskip("carla", reason="the carla extra (client 0.9.16) is not installed")
 
 STEP_S = 0.0625
 MODULE = "tests.bridges.carla.test_standin_protocol"

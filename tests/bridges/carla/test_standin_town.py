@@ -9,7 +9,7 @@ import pytest
 from tests.bridges.carla.standin.roads import ARMS, LANES, WIDTH_M
 from tests.bridges.carla.standin.town import opendrive
 
-carla = pytest.importorskip("carla")
+carla = pytest.importorskip("carla", reason="the carla extra (client 0.9.16) is not installed")
 
 
 @pytest.fixture(scope="module")
