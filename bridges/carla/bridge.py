@@ -20,7 +20,7 @@ from rtcontrol.bridges.carla.options import BridgeOptions
 from rtcontrol.bridges.carla.session import Session
 from rtcontrol.bridges.carla.trace import Trace
 from rtcontrol.bridges.carla.world import World
-from rtcontrol.bridges.client import ClientError, Standing
+from rtcontrol.bridges.client import Standing
 
 # At the end the vehicle is braked to a halt, for at most so much of the simulation's time.
 HALT_S = 3.0
@@ -82,7 +82,8 @@ class Bridge:
                 except Lost as lost:
                     self._recover(lost)
             self._halt()
-        except (BridgeError, ClientError):
+        except Exception:
+            # Whatever it is: a car that moves is not let go of.
             self._halt()
             raise
         finally:
@@ -285,8 +286,8 @@ class Bridge:
                 if self._options.clock == "wall":
                     grid.wait()
                 self._step(nobody)
-        except Lost as lost:
-            log.warning("the CARLA server is lost (%s)", lost)
+        except Exception as error:
+            log.warning("not braked to a halt: %s (%s)", error, type(error).__name__)
         self._figures.count, self._figures.simulated_s = count, simulated_s
         log.info(
             "the car stands" if self._scene.own.speed < 0.5 else f"the car was still at {self._speed_kmh:.0f} km/h"

@@ -7,6 +7,7 @@ import contextlib
 import importlib.util
 import json
 import logging
+import math
 import os
 import signal
 import sys
@@ -105,16 +106,18 @@ def run(options: argparse.Namespace) -> int:
         print("; ".join(undo.clean(options.clean)), file=sys.stderr)
         return 0
     check_hz(options.hz)
-    if not 1 <= options.carla_port <= 65535:
-        raise BridgeError(f"--carla-port {options.carla_port} is no port.", "Give 1 to 65535; CARLA's own is 2000.")
-    if not 0 <= options.traffic <= 500:
-        raise BridgeError(f"--traffic {options.traffic} is out of range.", "Give 0 to 500.")
-    if not 0 <= options.rt_priority <= 99:
-        raise BridgeError(f"--rt-priority {options.rt_priority} is out of range.", "Give 1 to 99.")
-    if not 0.1 <= options.tick_s <= 60:
-        raise BridgeError(f"--tick-s {options.tick_s:g} is out of range.", "Give 0.1 to 60 seconds.")
-    if not options.reconnect_s >= 0:
-        raise BridgeError(f"--reconnect-s {options.reconnect_s:g} is out of range.", "Give 0 or more seconds.")
+    for name, value, least, most, remedy in (
+        ("carla-port", options.carla_port, 1, 65535, "Give 1 to 65535; CARLA's own is 2000."),
+        ("traffic", options.traffic, 0, 500, "Give 0 to 500."),
+        ("rt-priority", options.rt_priority, 0, 99, "Give 1 to 99."),
+        ("tick-s", options.tick_s, 0.1, 60, "Give 0.1 to 60 seconds."),
+        ("reconnect-s", options.reconnect_s, 0, math.inf, "Give 0 or more seconds."),
+        ("connect-timeout", options.connect_timeout, 0, math.inf, "Give 0 or more seconds."),
+        ("duration", options.duration, 0, math.inf, "Give 0 or more seconds, or leave it out."),
+    ):
+        # Written so that nan is out of range, too.
+        if value is not None and not least <= value <= most:
+            raise BridgeError(f"--{name} {value:g} is out of range.", remedy)
     return _bridge(options)
 
 

@@ -42,7 +42,6 @@ class Control:
     steer: float = 0.0
     brake: float = 0.0
     hand_brake: bool = False
-    reverse: bool = False
 
 
 NOWHERE = Place(speed_kmh=0.0, lane=1, lanes=1, shift=0, junction_m=None)

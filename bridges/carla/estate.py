@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -77,10 +78,7 @@ class Estate:
             beside.write_text(json.dumps(asdict(self.left)), "utf-8")
             os.replace(beside, self.path)
         except OSError as error:
-            raise BridgeError(
-                f"What is to undo on the server cannot be written down ({error}).",
-                "Set RTCONTROL_CACHE to a folder that can be written to.",
-            ) from None
+            raise _unwritable(error) from None
 
 
 def read(path: Path) -> Left:
@@ -102,7 +100,21 @@ def folder() -> Path:
 
 def place(host: str, port: int) -> Path:
     """The file of a bridge of this process."""
-    return folder() / f"{host}-{port}-{os.getpid()}.json".replace(":", "_").replace("/", "_")
+    return folder() / f"{_name(host, port)}-{os.getpid()}.json"
+
+
+@contextlib.contextmanager
+def alone(host: str, port: int) -> Iterator[None]:
+    """Of several bridges of this user that begin at one server at the same time, one after the other. BridgeError
+    where the folder cannot be written to."""
+    try:
+        folder().mkdir(parents=True, exist_ok=True)
+        gate = (folder() / f"{_name(host, port)}.lock").open("w")
+    except OSError as error:
+        raise _unwritable(error) from None
+    with gate:
+        fcntl.flock(gate, fcntl.LOCK_EX)
+        yield
 
 
 def others(host: str, port: int) -> Iterator[tuple[Path, Left, bool]]:
@@ -114,6 +126,17 @@ def others(host: str, port: int) -> Iterator[tuple[Path, Left, bool]]:
             left = read(path)
             if (left.host, left.port) == (host, port) and left.pid != os.getpid():
                 yield path, left, left.born == _born(left.pid) != 0
+
+
+def _name(host: str, port: int) -> str:
+    return f"{host}-{port}".replace(":", "_").replace("/", "_")
+
+
+def _unwritable(error: OSError) -> BridgeError:
+    return BridgeError(
+        f"What is to undo on the server cannot be written down ({error}).",
+        "Set RTCONTROL_CACHE to a folder that can be written to.",
+    )
 
 
 def _born(pid: int) -> int:

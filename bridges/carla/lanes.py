@@ -32,15 +32,6 @@ class LanePosition:
     lateral_m: float
 
     @property
-    def lane(self) -> int:
-        """Counted from the left, 1 the leftmost."""
-        return self.strand.index
-
-    @property
-    def lanes(self) -> int:
-        return self.strand.count
-
-    @property
     def in_junction(self) -> bool:
         return self.strand.junction
 
@@ -91,20 +82,6 @@ class Road:
         if found is None:
             found = self._chains[key] = self._ahead(strand, turn)
         return found
-
-    def path(self, position: LanePosition, turn: Turn, length_m: float) -> tuple[list[tuple[float, float]], Chain]:
-        """The centre line ahead in steps of 1 m, and the chain that it is on, which tells the turn taken."""
-        chain = self.chain(position.strand, turn)
-        far = min(position.s + length_m, chain.length)
-        count = max(int(far - position.s), 0) + 1
-        return [chain.at(position.s + n)[:2] for n in range(count)], chain
-
-    def junction_m(self, position: LanePosition, turn: Turn = "straight") -> float | None:
-        """To the entry of the next junction along the lane; 0 inside one; None: none near."""
-        if position.strand.junction:
-            return 0.0
-        entry = self.chain(position.strand, turn).junction_at
-        return None if entry is None else max(entry - position.s, 0.0)
 
     def behind(self, strand: Strand) -> list[tuple[float, Strand]]:
         """The strand and all those that lead to it: (place of their start, negative before this one's, strand)."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import logging
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,9 +15,12 @@ from rtcontrol.bridges.client import Standing
 if TYPE_CHECKING:
     from rtcontrol.bridges.carla.crowd import Body
 
+log = logging.getLogger("rtcontrol.carla")
+
 
 class Trace:
-    """A file of JSON lines; one that is there already is gone on in: another bridge may have begun it."""
+    """A file of JSON lines; one that is there already is gone on in: another bridge may have begun it. Where it cannot
+    be written any more it ends, with a warning; the drive goes on."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("a", buffering=1, encoding="utf-8")
@@ -37,7 +42,14 @@ class Trace:
             "brake": round(control.brake, 4),
             "steer": round(control.steer, 5),
         }
-        self._file.write(json.dumps(line) + "\n")
+        if not self._file.closed:
+            try:
+                self._file.write(json.dumps(line) + "\n")
+            except OSError as error:
+                log.warning("%s ends here: it cannot be written any more (%s)", self._file.name, error)
+                self.close()
 
     def close(self) -> None:
-        self._file.close()
+        """What cannot be written any more is dropped."""
+        with contextlib.suppress(OSError):
+            self._file.close()

@@ -43,11 +43,6 @@ class Flock:
         driver.intent = Intent("follow", gap_m=GAP_M)
         self._drivers[number], self._share[number] = driver, share
 
-    def remove(self, number: int) -> None:
-        """A vehicle is not there any more; nothing happens where it was not."""
-        self._drivers.pop(number, None)
-        self._share.pop(number, None)
-
     def step(
         self,
         bodies: Iterable[Body],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,13 @@ from typing import Any
 import carla
 
 from rtcontrol.bridges.carla import estate
-from rtcontrol.bridges.carla.connect import connect
+from rtcontrol.bridges.carla.connect import ANSWER_S, connect
 from rtcontrol.bridges.carla.errors import BridgeError
 from rtcontrol.bridges.carla.estate import Left
 from rtcontrol.bridges.carla.options import WorldOptions
 
+# How long a synchronous server that somebody else may tick is watched.
+WATCH_S = 1.0
 FIELDS = (
     "synchronous_mode",
     "no_rendering_mode",
@@ -45,8 +48,21 @@ def apply_settings(world: Any, values: Mapping[str, Any]) -> None:
 
 
 def vehicles(world: Any) -> dict[int, str]:
-    """The role names of the vehicles there, by id."""
+    """The role names of the vehicles there, by id. It is by the last snapshot: where the world stands still, a client
+    that has just connected may have none, and sees nobody."""
     return {actor.id: actor.attributes.get("role_name", "") for actor in world.get_actors().filter("vehicle.*")}
+
+
+def ticked(world: Any) -> bool:
+    """Whether somebody lets a synchronous server go on: it is watched for WATCH_S."""
+    frame, end = 0, time.monotonic() + WATCH_S
+    while time.monotonic() < end:
+        before, frame = frame, world.get_snapshot().frame
+        # 0: no snapshot so far. The first one tells nothing.
+        if before not in (0, frame):
+            return True
+        time.sleep(0.05)
+    return False
 
 
 def undo(client: Any, world: Any, left: Left) -> list[str]:
@@ -54,28 +70,43 @@ def undo(client: Any, world: Any, left: Left) -> list[str]:
     not answer: then the rest was tried all the same."""
     done: list[str] = []
     if left.episode is not None and left.episode != world.id:
+        done.append("the server has another world by now: no vehicle of ours is in it")
         if left.settings is not None and world.get_settings().synchronous_mode:
+            if ticked(world):
+                return [*done, "another client ticks it: its settings are left alone"]
             apply_settings(world, left.settings)
-        return ["the server has another world by now: no vehicle of ours is in it"]
+            done.append(f"settings restored ({_mode(left.settings)})")
+        return done
     try:
-        there = vehicles(world)
-        ours = {i for i in left.actors if i in there}
-        for role, before in left.spawning.items():
-            ours |= {i for i, name in there.items() if name == role and i not in before}
-        if ours:
-            destroy(client, ours)
-            done.append(f"{len(ours)} vehicle{'s' if len(ours) > 1 else ''} destroyed")
+        # By their numbers: whether they are there, only the server knows for sure.
+        if count := destroy(client, left.actors):
+            done.append(_destroyed(count))
     finally:
         if left.settings is not None:
             apply_settings(world, left.settings)
-            mode = "synchronous" if left.settings["synchronous_mode"] else "asynchronous"
-            done.append(f"settings restored ({mode})")
+            done.append(f"settings restored ({_mode(left.settings)})")
+    if left.spawning:
+        # The numbers were not told any more; the world goes on by now, so that there will be a snapshot.
+        world.wait_for_tick(ANSWER_S)
+        there = vehicles(world).items()
+        ours = [i for role, before in left.spawning.items() for i, name in there if name == role and i not in before]
+        if count := destroy(client, ours):
+            done.append(_destroyed(count))
     return done
 
 
-def destroy(client: Any, actors: Iterable[int]) -> None:
-    """Destroy actors by id; those that are gone already are none the less."""
-    client.apply_batch_sync([carla.command.DestroyActor(i) for i in actors], False)
+def destroy(client: Any, actors: Iterable[int]) -> int:
+    """Destroy actors by id, and count them; those that are gone already are none the less."""
+    answers = client.apply_batch_sync([carla.command.DestroyActor(i) for i in actors], False)
+    return sum(not answer.error for answer in answers)
+
+
+def _destroyed(count: int) -> str:
+    return f"{count} vehicle{'s' if count > 1 else ''} destroyed"
+
+
+def _mode(settings: Mapping[str, Any]) -> str:
+    return "synchronous" if settings["synchronous_mode"] else "asynchronous"
 
 
 def clean(path: Path) -> list[str]:

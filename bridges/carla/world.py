@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 import random
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -22,8 +21,6 @@ from rtcontrol.bridges.carla.observing import Scene
 from rtcontrol.bridges.carla.options import STANDIN, STANDIN_TOWN, WorldOptions
 
 LOAD_S = 90.0
-# How long a synchronous server that somebody else ticks is watched.
-WATCH_S = 1.0
 CARS = ("vehicle.tesla.model3", "vehicle.")
 # Where CARLA tells none.
 LIMIT_KMH = 50.0
@@ -63,14 +60,15 @@ class World:
     def open(self) -> None:
         """Connect, make it ours, spawn the ego vehicle. What others of this user left there is undone first."""
         self._client = connect(self.options)
-        for path, left, alive in estate.others(self.options.host, self.options.port):
-            if alive:
-                raise BridgeError(
-                    f"Another bridge (process {left.pid}) drives on the CARLA server at {self.options.server}.",
-                    "Only one client may tick a server: end that one first, or start a second server.",
-                )
-            log.warning("a bridge that died (process %d): %s", left.pid, "; ".join(undo.clean(path)))
-        self._enter()
+        with estate.alone(self.options.host, self.options.port):
+            for path, left, alive in estate.others(self.options.host, self.options.port):
+                if alive:
+                    raise BridgeError(
+                        f"Another bridge (process {left.pid}) drives on the CARLA server at {self.options.server}.",
+                        "Only one client may tick a server: end that one first, or start a second server.",
+                    )
+                log.warning("a bridge that died (process %d): %s", left.pid, "; ".join(undo.clean(path)))
+            self._enter()
 
     def reopen(self) -> bool:
         """Once: whether the server is there again, with our vehicle as it was or a new one."""
@@ -104,6 +102,7 @@ class World:
                 if self.fleet is not None:
                     self.fleet.again(self._client, self._world)
                 undo.apply_settings(self._world, self._wanted())
+                self.frame = self._world.tick(self.options.wait_s)
             self._extent.clear()
             self._client.set_timeout(self.options.wait_s)
         except RuntimeError as error:
@@ -136,9 +135,8 @@ class World:
         """Our vehicle, where it outlived the connection."""
         if self.ego is None or self._estate.left.episode != self._world.id:
             return None
-        if undo.vehicles(self._world).get(self.ego.id) != self.options.role:
-            return None
-        return self._world.get_actor(self.ego.id)
+        found = list(self._world.get_actors([self.ego.id]))
+        return found[0] if found and found[0].attributes.get("role_name") == self.options.role else None
 
     def _settings(self) -> None:
         self.found = undo.settings_of(self._world)
@@ -152,15 +150,11 @@ class World:
 
     def _nobody_ticks(self) -> None:
         """BridgeError where the frames of a synchronous server go on."""
-        frame = self._world.get_snapshot().frame
-        end = time.monotonic() + WATCH_S
-        while time.monotonic() < end:
-            time.sleep(0.05)
-            if self._world.get_snapshot().frame != frame:
-                raise BridgeError(
-                    f"Another client ticks the CARLA server at {self.options.server}.",
-                    "Only one client may tick a server: end that one first, or start a second server.",
-                )
+        if undo.ticked(self._world):
+            raise BridgeError(
+                f"Another client ticks the CARLA server at {self.options.server}.",
+                "Only one client may tick a server: end that one first, or start a second server.",
+            )
 
     def _wanted(self) -> dict[str, Any]:
         substeps = {"substepping": True, "max_substep_delta_time": 0.01, "max_substeps": 10}
@@ -172,6 +166,7 @@ class World:
             blueprint.set_attribute("role_name", self.options.role)
         points = self.map.get_spawn_points()
         random.Random(self.options.seed).shuffle(points)
+        self._world.tick(SLOW_S)  # or who is there is not known yet
         self._estate.spawning(self.options.role, undo.vehicles(self._world))
         for point in points:
             ego = self._world.try_spawn_actor(blueprint, point)

@@ -143,6 +143,8 @@ def test_server_that_was_started_again_is_driven_on_with_a_new_vehicle(
 
 
 def test_what_a_bridge_that_was_killed_left_is_undone_by_the_next(standin: StandIn, drive: Drive) -> None:
+    # Who connects anew while nobody ticks is told of no vehicle.
+    standin.command("reticent")
     first = drive()
     first.popen.send_signal(signal.SIGKILL)
     assert first.popen.wait(20) == -signal.SIGKILL

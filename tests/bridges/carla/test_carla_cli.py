@@ -95,8 +95,10 @@ def test_no_free_spawn_point_is_told_and_nothing_is_left() -> None:
         (["--hz", "1000"], "--hz 1000 is out of range"),
         (["--traffic", "-1"], "--traffic -1 is out"),
         (["--tick-s", "0"], "--tick-s 0 is out of range"),
-        (["--carla-port", "99999"], "--carla-port 99999 is no port"),
+        (["--carla-port", "99999"], "--carla-port 99999 is out of range"),
         (["--carla-host", "a..b"], "'a..b' is no host's name"),
+        (["--duration", "nan"], "--duration nan is out of range"),
+        (["--connect-timeout", "nan"], "--connect-timeout nan is out of range"),
         (["--reconnect-s", "-1"], "--reconnect-s -1 is out of range"),
     ],
 )

@@ -13,12 +13,13 @@ import pytest
 
 from rtcontrol.bridges.carla import estate
 from rtcontrol.bridges.carla.errors import BridgeError, Lost
-from rtcontrol.bridges.carla.estate import Estate
+from rtcontrol.bridges.carla.estate import Estate, Left
 from rtcontrol.bridges.carla.options import WorldOptions
 from tests.bridges.carla.standin.process import StandIn
 
 carla = pytest.importorskip("carla", reason="the carla extra (client 0.9.16) is not installed")
 
+from rtcontrol.bridges.carla import undo  # noqa: E402
 from rtcontrol.bridges.carla.world import World  # noqa: E402
 
 
@@ -87,6 +88,59 @@ def test_server_that_was_left_standing_still_is_taken_and_left_running(
     assert state["alive"] == []
 
 
+def test_standing_server_that_tells_of_its_world_late_is_not_taken_for_ticked(tmp_path: Path) -> None:
+    with StandIn("--traffic", "1", state=tmp_path / "state.json") as standin:
+        synchronous(standin.port).tick(2.0)
+        standin.command("reticent")
+        client = carla.Client("127.0.0.1", standin.port)
+        found = client.get_world()
+        assert found.get_snapshot().frame == 0
+        # The first snapshot that it ever gets comes while it looks.
+        threading.Timer(0.3, lambda: standin.command("tell")).start()
+        assert not undo.ticked(found)
+        assert found.get_snapshot().frame > 0
+
+
+def test_vehicle_whose_number_was_not_told_any_more_is_undone_by_its_role(standin: StandIn) -> None:
+    other = synchronous(standin.port)
+    blueprint = other.get_blueprint_library().filter("vehicle.*")[0]
+    blueprint.set_attribute("role_name", "hero")
+    points = other.get_map().get_spawn_points()
+    was_there, ours = (other.spawn_actor(blueprint, point).id for point in points[:2])
+    left = Estate(estate.folder() / "127.0.0.1-of-one-that-died.json", "127.0.0.1", standin.port)
+    left.begin(other.id)
+    left.settings({**undo.settings_of(other), "synchronous_mode": False, "fixed_delta_seconds": None})
+    left.spawning("hero", [was_there])
+    done = undo.clean(left.path)
+    assert done == ["settings restored (asynchronous)", "1 vehicle destroyed"]
+    assert not left.path.exists()
+    assert [one["id"] for one in standin.state()["alive"]] == [was_there]
+    assert ours in [one["id"] for one in standin.state()["destroyed"]]
+    assert undo.destroy(carla.Client("127.0.0.1", standin.port), [was_there, ours]) == 1
+
+
+def test_settings_of_a_world_that_another_client_loaded_and_ticks_are_left_alone(standin: StandIn) -> None:
+    other = synchronous(standin.port)
+    left = Left("127.0.0.1", standin.port, episode=other.id + 1, settings={"synchronous_mode": False})
+    stop = threading.Event()
+
+    def tick() -> None:
+        while not stop.wait(0.02):
+            other.tick(2.0)
+
+    ticking = threading.Thread(target=tick)
+    ticking.start()
+    client = carla.Client("127.0.0.1", standin.port)
+    try:
+        assert "left alone" in undo.undo(client, client.get_world(), left)[-1]
+    finally:
+        stop.set()
+        ticking.join()
+    assert standin.state()["settings"]["synchronous"] is True
+    assert undo.undo(client, client.get_world(), left)[-1] == "settings restored (asynchronous)"
+    assert standin.state()["settings"]["synchronous"] is False
+
+
 def test_vehicle_that_another_client_removed_is_replaced_with_all_that_was_ours(standin: StandIn) -> None:
     mine = world(standin.port, traffic=2)
     mine.open()
@@ -98,7 +152,7 @@ def test_vehicle_that_another_client_removed_is_replaced_with_all_that_was_ours(
         mine.scene()
     assert mine.reopen()
     assert mine.fresh and mine.ego.id != first
-    assert len(other.get_world().get_actors().filter("vehicle.*")) == 3
+    assert len(standin.state()["alive"]) == 3
     assert mine.found == found
     mine.close()
     assert standin.state()["alive"] == []

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -62,6 +64,27 @@ def test_files_of_others_tell_whether_their_process_is_alive() -> None:
     assert [(left.pid, alive) for _, left, alive in estate.others("h", 5)] == [(process.pid, False)]
 
 
+def test_bridges_that_begin_at_one_server_at_the_same_time_do_so_one_after_the_other() -> None:
+    inside, most = [0], [0]
+
+    def begin() -> None:
+        with estate.alone("h", 5):
+            inside[0] += 1
+            most[0] = max(most[0], inside[0])
+            time.sleep(0.05)
+            inside[0] -= 1
+
+    threads = [threading.Thread(target=begin) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    with estate.alone("h", 6):  # another server's
+        pass
+    for thread in threads:
+        thread.join()
+    assert most == [1]
+    assert list(estate.others("h", 5)) == []
+
+
 def test_number_of_a_process_that_is_another_by_now_is_not_taken_for_alive() -> None:
     path = estate.place("h", 5).with_name("h-5-1.json")
     mine = Estate(path, "h", 5)
@@ -82,3 +105,5 @@ def test_folder_that_cannot_be_written_to_is_a_mistake(tmp_path: Path) -> None:
     (tmp_path / "carla").write_text("no folder")
     with pytest.raises(BridgeError, match="cannot be written down"):
         Estate(estate.place("h", 1), "h", 1).begin(1)
+    with pytest.raises(BridgeError, match="cannot be written down"), estate.alone("h", 5):
+        pass

@@ -11,7 +11,7 @@ import pytest
 
 carla = pytest.importorskip("carla", reason="the carla extra (client 0.9.16) is not installed")
 
-from rtcontrol.bridges.carla.lanes import LanePosition, Road  # noqa: E402
+from rtcontrol.bridges.carla.lanes import Road  # noqa: E402
 from tests.bridges.carla.country_road import opendrive  # noqa: E402
 from tests.bridges.carla.drives import Drive, body, road, strand  # noqa: E402
 
@@ -70,7 +70,7 @@ def test_a_place_is_found_with_its_offset_and_direction() -> None:
             assert found.strand is known
             assert found.s == pytest.approx(s, abs=0.05)
             assert found.lateral_m == pytest.approx(offset, abs=0.02)
-            assert (found.lane, found.lanes, found.in_junction) == (known.index, 3, False)
+            assert (found.strand.count, found.in_junction) == (3, False)
 
 
 @pytest.mark.parametrize(
@@ -101,19 +101,12 @@ def test_a_lane_that_does_not_allow_the_turn_leads_straight_on(lane: int, turn: 
 @pytest.mark.parametrize(("lane", "turn", "side"), [(1, "left", -1), (3, "right", 1), (2, "straight", 0)])
 def test_the_way_bends_to_the_side_of_the_turn(lane: int, turn: str, side: int) -> None:
     known = strand(lane)
-    points, chain = road().path(LanePosition(known, known.length - 10.0, 0.0), turn, 80.0)  # type: ignore[arg-type]
-    assert len(points) == 81 and not chain.fell_back
+    chain = road().chain(known, turn)  # type: ignore[arg-type]
+    assert not chain.fell_back
+    end = chain.at(known.length + 70.0)
     x, y, tx, ty = known.at(known.length - 10.0)
-    aside = (points[-1][1] - y) * tx - (points[-1][0] - x) * ty
+    aside = (end[1] - y) * tx - (end[0] - x) * ty
     assert aside * side > 20.0 if side else abs(aside) < 0.1
-
-
-def test_the_distance_to_the_junction_shrinks_to_none_inside() -> None:
-    known = strand(2)
-    for left in (200.0, 90.0, 1.0):
-        position = LanePosition(known, known.length - left, 0.0)
-        assert road().junction_m(position) == pytest.approx(left)
-    assert road().junction_m(LanePosition(known.after[0], 3.0, 0.0)) == 0.0
 
 
 def test_sections_shoulders_and_lanes_without_a_link_are_read() -> None:

@@ -7,6 +7,8 @@ standard input make things go wrong, and each is answered with `done: LINE`:
   stall MS     do nothing for so long, once
   slow MS      take so much longer for each step from now on (0 ends it)
   garbage      send one packet that makes CARLA's client library abort its process
+  reticent     from now on a new client hears of the world at the next step only, not at once
+  tell         tell all clients of the world as it is
   hangup       break all connections; clients may connect anew
   die          end at once, as kill -9 does
   state        write the state file now

@@ -94,6 +94,10 @@ class Server:
                 time.sleep(float(milliseconds) / 1e3)
             case ["slow", milliseconds]:
                 self.slow_s = float(milliseconds) / 1e3
+            case ["reticent"]:
+                self.stream.reticent = True
+            case ["tell"]:
+                self.stream.send(self.stream.current())
             case ["hangup"]:
                 transports = [calls.transport for calls in self.calls]
                 transports += [subscriber.transport for subscriber in self.stream.subscribers]

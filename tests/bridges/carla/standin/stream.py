@@ -35,7 +35,7 @@ class Subscriber(asyncio.Protocol):
             self.transport.close()
             return
         self.stream.subscribers.add(self)
-        if not self.stream.paused:
+        if not self.stream.paused and not self.stream.reticent:
             self.send(self.stream.current())
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -52,7 +52,7 @@ class Stream:
     def __init__(self, current: Callable[[], bytes]) -> None:
         self.current = current
         self.subscribers: set[Subscriber] = set()
-        self.paused = False
+        self.paused = self.reticent = False
 
     def send(self, data: bytes) -> None:
         if self.paused:
