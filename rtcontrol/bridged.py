@@ -156,6 +156,10 @@ class Bridged:
             self._give_up("The CARLA bridge ended before the run.")
             return False
         died = _died(status)
+        if status >= 0 and not self._ready.is_set():
+            # Its own fault, and it would be again.
+            self._give_up(f"The CARLA bridge failed before it drove ({died}).")
+            return False
         self.deaths.append({"t_s": round(ended_s - self._began_s, 3), "how": died, "clock_s": round(ended_s, 3)})
         if self.restarts >= RESTARTS:
             self._give_up(f"The CARLA bridge died {RESTARTS + 1} times, at last {died}.")

@@ -59,6 +59,8 @@ def drive(
     with contextlib.ExitStack() as stack:
         folder = Path(tempfile.mkdtemp(prefix="rtcontrol-"))
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        # A SystemExit unwinds the stack as any error does.
+        stack.enter_context(_terminable())
         if options.standin:
             state = folder / "standin.json"
             stack.callback(_keep, state, config.out)
@@ -66,8 +68,7 @@ def drive(
             options = replace(options, host="127.0.0.1", port=standin.port, traffic=0)
         endpoint = f"ipc://{folder}/wire"
         bridged = stack.enter_context(Bridged(_command(config, options, endpoint), config.out))
-        with _terminable():
-            bridged.await_ready()
+        bridged.await_ready()
         # What decides takes longer to import than to find out that there is no CARLA.
         from rtcontrol.fly import Interrupted
         from rtcontrol.serve.solo import fly_remote

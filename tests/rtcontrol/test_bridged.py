@@ -58,6 +58,14 @@ def test_it_is_started_again_when_it_dies_but_not_for_ever(make: Make, tmp_path:
     assert list(tmp_path.glob("*.left")) == []
 
 
+def test_one_that_fails_by_itself_before_it_drives_is_not_started_again(make: Make, tmp_path: Path) -> None:
+    failed = pytest.raises(UserError, match=r"failed before it drove \(exit status 1\)")
+    with make('sys.exit("broken")') as bridged, failed:
+        bridged.await_ready()
+    assert bridged.restarts == 0
+    assert list(tmp_path.glob("*.left")) == []
+
+
 def test_the_end_of_its_input_is_its_own(make: Make, tmp_path: Path) -> None:
     with make('tell(event="ready"); sys.stdin.read(); os.unlink(left)') as bridged:
         bridged.await_ready()
