@@ -55,6 +55,14 @@ def lockstep(world: Any) -> None:
     settings.synchronous_mode = True
     settings.fixed_delta_seconds = STEP_S
     world.apply_settings(settings)
+    seen(world)
+
+
+def seen(world: Any) -> None:
+    """Until the client has heard of the world: it may be asked before."""
+    end = time.monotonic() + 5.0
+    while world.get_snapshot().frame == 0 and time.monotonic() < end:
+        time.sleep(0.005)
 
 
 def put(world: Any, point: int = 0, role: str = "ego") -> Any:
@@ -269,7 +277,9 @@ def test_a_batch_answers_each_of_its_commands(standin: StandIn) -> None:
 def watches(port: int) -> dict[str, Any]:
     world = connect(port, 20.0).get_world()
     print("ready", flush=True)
-    seen = [world.wait_for_tick(20.0).frame for _ in range(20)]
+    seen: list[int] = []
+    while len(seen) < 20 or not len(world.get_actors().filter("vehicle.*")):
+        seen.append(world.wait_for_tick(20.0).frame)
     return {"frames": seen, "vehicles": [actor.id for actor in world.get_actors().filter("vehicle.*")]}
 
 
@@ -311,7 +321,8 @@ def runs_free(port: int) -> dict[str, Any]:
 
 def test_asynchronous_time_passes_by_itself_as_the_wall_clock_does(standin: StandIn) -> None:
     found = client(runs_free, standin.port)
-    assert found["frames"] == list(range(found["frames"][0], found["frames"][0] + 10))
+    # On a busy machine a client may sleep through a frame.
+    assert found["frames"] == sorted(set(found["frames"]))
     assert found["elapsed"] == sorted(set(found["elapsed"]))
     # Not as fast as it can (a thousand steps a second); half, as a late first step makes the rest look quick.
     assert found["passed"] < 2.0 * found["wall"]
@@ -331,10 +342,12 @@ def reloads(port: int) -> dict[str, Any]:
     except RuntimeError as error:
         refused = str(error)
     world = asked.load_world("Standin")
+    loaded, there = world.id, asked.reload_world()
+    seen(there)
     return {
         "refused": refused,
-        "episodes": [episode, world.id, asked.reload_world().id],
-        "vehicles": len(asked.get_world().get_actors().filter("vehicle.*")),
+        "episodes": [episode, loaded, there.id],
+        "vehicles": len(there.get_actors().filter("vehicle.*")),
     }
 
 
