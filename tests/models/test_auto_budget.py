@@ -41,6 +41,13 @@ def build(folder: Path, tools: Any, **options: Any) -> tuple[STDecider, Any]:
     return decider, engine._decoder
 
 
+def build_unmeasured(folder: Path, tools: Any, budget: Budget, **options: Any) -> tuple[STDecider, Any]:
+    """With this budget; none is measured first."""
+    decider, decoder = build(folder, tools, budget_per_head=1, **options)
+    decoder.set_budget(budget)
+    return decider, decoder
+
+
 def tools_with_arguments(count: int) -> list[dict[str, Any]]:
     """`count` tools, of which only the first has arguments."""
     names = ("go", "open", "stop", "turn_left", "get_value", "set_value")[:count]
@@ -73,7 +80,7 @@ def test_any_share_decides_free_and_closed_values_alike(folder: Path, share: flo
         {"name": "go", "parameters": {"properties": {"v": word, "a": DEEP}, "required": ["v", "a"]}},
         {"name": "stop", "parameters": {"properties": {"v": DEEP}}},
     ]
-    decider, decoder = build(folder, tools)
+    decider, decoder = build_unmeasured(folder, tools, UNLIMITED)
     decisions = []
     for budget in (Budget(share=share), UNLIMITED):
         decoder.set_budget(budget)
@@ -89,8 +96,7 @@ def test_any_share_decides_free_and_closed_values_alike(folder: Path, share: flo
 def test_first_pass_carries_every_parent_and_no_more_with_a_larger_share(
     folder: Path, tools: Any, share: float
 ) -> None:
-    decider, decoder = build(folder, tools)
-    decoder.set_budget(Budget(share=share))
+    decider, decoder = build_unmeasured(folder, tools, Budget(share=share))
     first = decoder.passes.first
     for k, n in first:
         parent = decider.plan.heads[k].trie.parents[n]
@@ -110,8 +116,7 @@ def test_first_pass_carries_every_parent_and_no_more_with_a_larger_share(
 def test_learning_what_is_called_changes_no_call(
     folder: Path, oracle: Oracle, tools: Any, share: float, null: bool, observations: list[str]
 ) -> None:
-    decider, decoder = build(folder, tools, allow_null=null)
-    decoder.set_budget(Budget(share=share))
+    decider, _ = build_unmeasured(folder, tools, Budget(share=share), allow_null=null)
     decisions = [(o, decider.decide(o, "go")) for _ in range(2 * LEARN_FIRST) for o in observations]
     together = decider.decide_many([(o, "go") for o in observations])
     assert len(together) == len(observations)

@@ -21,16 +21,22 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_checkpoint(tmp_path_factory.mktemp("model") / "m", "qwen2", seed=7)
 
 
+@pytest.fixture(scope="module")
+def oracle(folder: Path) -> Oracle:
+    return Oracle.load(folder)
+
+
 @settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 @given(tools=tool_lists(), skip=st.booleans(), allow_null=st.booleans(), observation=st.text(max_size=20))
-def test_baseline_gives_the_same_call(folder: Path, tools: Any, skip: bool, allow_null: bool, observation: str) -> None:
-    decider = DeciderSpec(str(folder), tuple(tools), allow_null=allow_null).build()
+def test_baseline_gives_the_same_call(
+    folder: Path, oracle: Oracle, tools: Any, skip: bool, allow_null: bool, observation: str
+) -> None:
+    decider = DeciderSpec(str(folder), tuple(tools), allow_null=allow_null, budget_per_head=9).build()
     one = decider.decide(observation, "go")
     engine: Any = decider.engine
     prompt = [*decider.template.prefix_ids(decider.plan.tools), *decider.template.suffix_ids("go", observation)]
     engine.sequence.start(prompt, 64)
     call, _ = token_by_token(engine._decoder, skip)
-    oracle = Oracle.load(folder)
     oracle.decide(decider.plan, prompt)
     if oracle.margin > MARGIN:
         assert call == one.call
