@@ -9,35 +9,24 @@ from dataclasses import dataclass
 from rtcontrol.agents.paddle_goal import Goal
 from rtcontrol.agents.paddle_phrasings import sample_goal, training_instruction
 from rtcontrol.envs.learning import Policy, Row, interleave
+from rtcontrol.envs.lesson import LessonOptions, ToldLesson
 from rtcontrol.envs.paddle import BALL_HALF, BOTTOM, BOUNCE_SLOPE, HEIGHT, MAX_SPEED, SERVE_SPEED, TOP, WIDTH
 from rtcontrol.envs.paddle_game import PaddleGame
 from rtcontrol.envs.paddle_person import Person
-from rtcontrol.envs.paddle_skill import SKILL, random_call
-from rtcontrol.envs.stepping import StepCarry
+from rtcontrol.envs.paddle_skill import SKILL
 from rtcontrol.models.call import Call
 
 
-@dataclass(frozen=True)
-class PaddleOptions:
-    """How games are disturbed.
+@dataclass(frozen=True, kw_only=True)
+class PaddleOptions(LessonOptions):
+    """As those of any lesson; `restless` is the share of persons who pay no attention to the ball."""
 
-    `noise` are per-tick probabilities, one drawn a game, that a burst of 1 to 4 random calls begins. `scatter` is the
-    chance, a tick, that ball and paddles are put anywhere; `switch` that a new goal is asked for; `rephrase` that the
-    same one is said in other words. `plain` is the share of instructions in canonical words, beyond those that
-    training sentences have anyway; `restless` that of persons who pay no attention to the ball. A game lasts `game_s`
-    seconds; a call acts up to `late_steps` physics steps late; `seeds` is where the games' seeds are drawn.
-    """
-
-    hz: int = 16
     noise: tuple[float, ...] = (0.0, 0.02, 0.05, 0.1)
-    scatter: float = 0.15
+    burst: int = 4
     switch: float = 0.03
-    rephrase: float = 0.25
-    plain: float = 0.0
-    restless: float = 0.3
-    game_s: tuple[float, float] = (8.0, 25.0)
+    lasts_s: tuple[float, float] = (8.0, 25.0)
     late_steps: int = 3
-    seeds: int = 1000
+    restless: float = 0.3
 
 
 def demonstrations(
@@ -55,78 +44,35 @@ def demonstrations(
     yield from interleave(games, policy, beta)
 
 
-class _Lesson:
-    """One game that is told, disturbed and restarted for ever; times are in ticks."""
-
-    _goal: Goal
-    _instruction: str
-    _noise: float
-    _late: int
-    _burst: int
-    _left: float
-
+class _Lesson(ToldLesson[Goal]):
     def __init__(self, rng: random.Random, options: PaddleOptions) -> None:
-        self.rng = rng
-        self._options = options
-        self._sim = PaddleGame()
-        self._carry = StepCarry(self._sim.step_s)
-        self._period_ns = round(1e9 / options.hz)
-        self._begin()
-        # Staggered ends, so that the games of one batch are at different places from the start.
-        self._left *= rng.random()
+        self._sim, self._restless = PaddleGame(), options.restless
+        super().__init__(rng, options, SKILL, self._sim.step_s)
 
-    def look(self) -> Row:
-        text = SKILL.observe(self._sim.observe())
-        # The label follows from the text alone: nothing is asked of the learner that it cannot see.
-        return Row(self._instruction, text, SKILL.expert(SKILL.read_back(text), self._goal))
+    def _restart(self, seed: int) -> None:
+        self._sim.reset(seed)
+        self._sim.person = Person(self.rng, restless=self.rng.random() < self._restless)
 
-    def act(self, call: Call) -> None:
-        """One tick: the call or a random one, at once or some physics steps late."""
-        rng, sim = self.rng, self._sim
-        if self._burst == 0 and rng.random() < self._noise:
-            self._burst = rng.randint(1, 4)
-        if self._burst:
-            self._burst -= 1
-            call = random_call(rng)
-        late = rng.randint(0, self._late)
-        for index in range(self._carry.steps(self._period_ns)):
-            if index == late:
-                sim.move(**call.arguments)
-            sim.step()
-        self._after()
+    def _observe(self) -> dict[str, object]:
+        return dict(self._sim.observe())
 
-    def _begin(self) -> None:
-        rng, options = self.rng, self._options
-        self._sim.reset(rng.randrange(options.seeds))
-        self._sim.person = Person(rng, restless=rng.random() < options.restless)
-        self._carry.reset()
-        self._noise = rng.choice(options.noise)
-        self._late = rng.choice((0, options.late_steps))
-        self._burst = 0
-        self._left = rng.uniform(*options.game_s) * options.hz
-        self._aim()
+    def _obey(self, call: Call) -> None:
+        self._sim.move(**call.arguments)
 
-    def _aim(self) -> None:
-        self._goal = sample_goal(self.rng)
-        self._instruction = self._say()
+    def _step(self) -> None:
+        self._sim.step()
 
-    def _say(self) -> str:
-        plain = self._options.plain and self.rng.random() < self._options.plain
-        return self._goal.text() if plain else training_instruction(self.rng, self._goal)
+    def _over(self) -> bool:
+        return self._sim.outcome() is not None
 
-    def _after(self) -> None:
-        rng, options = self.rng, self._options
-        self._left -= 1
-        if self._sim.outcome() is not None or self._left <= 0:
-            self._begin()
-            return
-        chance = rng.random()
-        if chance < options.switch:
-            self._aim()
-        elif chance < options.switch + options.rephrase:
-            self._instruction = self._say()
-        if rng.random() < options.scatter:
-            _scatter(rng, self._sim)
+    def _scatter(self) -> None:
+        _scatter(self.rng, self._sim)
+
+    def _sample_goal(self) -> Goal:
+        return sample_goal(self.rng)
+
+    def _sentence(self, goal: Goal) -> str:
+        return training_instruction(self.rng, goal)
 
 
 def _scatter(rng: random.Random, sim: PaddleGame) -> None:
