@@ -55,7 +55,7 @@ class World:
     @property
     def what(self) -> str:
         """What is driven in, as every figure says it: the stand-in is known by its town, too."""
-        return STANDIN if self.options.standin or self.town == STANDIN_TOWN else "CARLA"
+        return STANDIN if self.options.standin or self.town.startswith(STANDIN_TOWN) else "CARLA"
 
     def open(self) -> None:
         """Connect, make it ours, spawn the ego vehicle. What others of this user left there is undone first."""
@@ -288,4 +288,5 @@ class World:
             return
         self._estate.close()
         self._world = None
-        log.info("%s", "; ".join(done))
+        if done:
+            log.info("%s", "; ".join(done))

@@ -66,7 +66,7 @@ def test_server_of_another_release_is_told_with_both_versions() -> None:
 def test_unknown_town_is_told_with_those_there_are(standin: StandIn) -> None:
     ended = bridge("--carla-port", str(standin.port), "--town", "Atlantis")
     assert ended.returncode == 2
-    assert "There is no town Atlantis on the server. It has Standin." in ended.stderr
+    assert ended.stderr == "There is no town Atlantis on the server. It has Standin, Standin2.\n"
 
 
 def test_unknown_vehicle_is_told_with_some_there_are(standin: StandIn) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ import pytest
 from rtcontrol.bridges.carla import estate
 from rtcontrol.bridges.carla.errors import BridgeError, Lost
 from rtcontrol.bridges.carla.estate import Estate, Left
-from rtcontrol.bridges.carla.options import WorldOptions
+from rtcontrol.bridges.carla.options import STANDIN, WorldOptions
 from tests.bridges.carla.standin.process import StandIn
 
 carla = pytest.importorskip("carla", reason="the carla extra (client 0.9.16) is not installed")
@@ -47,8 +48,9 @@ def synchronous(port: int) -> Any:
     return other
 
 
-def test_server_that_another_client_ticks_is_left_alone(standin: StandIn) -> None:
-    other = synchronous(standin.port)
+@contextlib.contextmanager
+def ticked_by(other: Any) -> Iterator[None]:
+    """Somebody lets the server go on."""
     stop = threading.Event()
 
     def tick() -> None:
@@ -57,17 +59,48 @@ def test_server_that_another_client_ticks_is_left_alone(standin: StandIn) -> Non
 
     ticking = threading.Thread(target=tick)
     ticking.start()
-    mine = world(standin.port)
     try:
-        with pytest.raises(BridgeError, match="Another client ticks the CARLA server"):
-            mine.open()
+        yield
     finally:
-        mine.close()
         stop.set()
         ticking.join()
+
+
+def test_server_that_another_client_ticks_is_left_alone(standin: StandIn) -> None:
+    mine = world(standin.port)
+    with ticked_by(synchronous(standin.port)):
+        with pytest.raises(BridgeError, match="Another client ticks the CARLA server"):
+            mine.open()
+        mine.close()
     state = standin.state()
     assert (state["settings"]["synchronous"], state["settings"]["fixed_delta_s"]) == (True, 0.05)
     assert state["alive"] == []
+
+
+def test_town_is_loaded_and_driven_in_and_the_settings_are_those_found(standin: StandIn) -> None:
+    before = carla.Client("127.0.0.1", standin.port).get_world().id
+    mine = world(standin.port, town="Standin2")
+    mine.open()
+    assert (mine.town, mine.what) == ("Standin2", STANDIN)
+    assert mine.scene().own.number == mine.ego.id
+    mine.close()
+    again = world(standin.port, town="Standin")
+    again.open()
+    again.close()
+    state = standin.state()
+    assert state["alive"] == [] and state["settings"]["synchronous"] is False
+    assert carla.Client("127.0.0.1", standin.port).get_world().id == before + 2
+
+
+def test_town_is_not_loaded_under_a_client_that_ticks(standin: StandIn) -> None:
+    other = synchronous(standin.port)
+    episode = other.id
+    mine = world(standin.port, town="Standin2")
+    with ticked_by(other):
+        with pytest.raises(BridgeError, match="Another client ticks the CARLA server"):
+            mine.open()
+        mine.close()
+    assert carla.Client("127.0.0.1", standin.port).get_world().id == episode
 
 
 def test_server_that_was_left_standing_still_is_taken_and_left_running(
@@ -122,20 +155,9 @@ def test_vehicle_whose_number_was_not_told_any_more_is_undone_by_its_role(standi
 def test_settings_of_a_world_that_another_client_loaded_and_ticks_are_left_alone(standin: StandIn) -> None:
     other = synchronous(standin.port)
     left = Left("127.0.0.1", standin.port, episode=other.id + 1, settings={"synchronous_mode": False})
-    stop = threading.Event()
-
-    def tick() -> None:
-        while not stop.wait(0.02):
-            other.tick(2.0)
-
-    ticking = threading.Thread(target=tick)
-    ticking.start()
     client = carla.Client("127.0.0.1", standin.port)
-    try:
+    with ticked_by(other):
         assert "left alone" in undo.undo(client, client.get_world(), left)[-1]
-    finally:
-        stop.set()
-        ticking.join()
     assert standin.state()["settings"]["synchronous"] is True
     assert undo.undo(client, client.get_world(), left)[-1] == "settings restored (asynchronous)"
     assert standin.state()["settings"]["synchronous"] is False

@@ -95,7 +95,7 @@ def test_a_client_finds_the_town_the_blueprints_and_the_settings(standin: StandI
     found = client(looks_around, standin.port)
     assert found["version"] == ["0.9.16", "0.9.16"]
     assert found["name"] == "Standin/Maps/Standin"
-    assert found["maps"] == ["/Game/Standin/Maps/Standin"]
+    assert found["maps"] == ["/Game/Standin/Maps/Standin", "/Game/Standin/Maps/Standin2"]
     assert found["text"] == opendrive()
     assert len(found["points"]) > 300
     assert all(found["on_road"])
@@ -351,7 +351,7 @@ def reloads(port: int) -> dict[str, Any]:
     }
 
 
-def test_its_own_town_can_be_loaded_and_no_other(standin: StandIn) -> None:
+def test_its_own_towns_can_be_loaded_and_no_other(standin: StandIn) -> None:
     found = client(reloads, standin.port)
     assert found["refused"] == "map not found"
     assert found["episodes"] == [1, 2, 3]

@@ -11,7 +11,8 @@ from tests.bridges.carla.standin.rpc import Refused, Table
 from tests.bridges.carla.standin.town import opendrive
 from tests.bridges.carla.standin.world import World
 
-MAP = "Standin/Maps/Standin"
+# The second is the same town by another name: for those who load one.
+MAPS = ("Standin/Maps/Standin", "Standin/Maps/Standin2")
 CLEAR_NOON = [5.0, 0.0, 0.0, 10.0, -1.0, 45.0, 2.0, 0.75, 0.1, 0.0, 1.0, 0.03, 0.0331, 0.0]
 
 
@@ -21,12 +22,13 @@ class Methods:
     def __init__(self, world: World, stream_port: int, version: str) -> None:
         self.world, self.stream_port, self.version = world, stream_port, version
         self.weather = CLEAR_NOON
+        self.map = MAPS[0]
 
     def token(self, stream: int = wire.WORLD_STREAM) -> list[bytes]:
         return [wire.token(stream, self.stream_port)]
 
     def map_info(self) -> list[Any]:
-        return [MAP, [wire.write_transform(pose, 0.3) for pose in self.world.spawn_points()]]
+        return [self.map, [wire.write_transform(pose, 0.3) for pose in self.world.spawn_points()]]
 
     def actors(self, numbers: list[int]) -> list[Any]:
         return [self.world.actors[number].write() for number in numbers if number in self.world.actors]
@@ -44,8 +46,11 @@ class Methods:
 
     def load(self, name: str, reset: bool = True, layers: int = 0) -> None:
         # Without a name: the same again.
-        if name and name.rsplit("/", 1)[-1] != MAP.rsplit("/", 1)[-1]:
-            raise Refused("map not found")
+        if name:
+            known = {there.rsplit("/", 1)[-1]: there for there in MAPS}
+            if (short := name.rsplit("/", 1)[-1]) not in known:
+                raise Refused("map not found")
+            self.map = known[short]
         self.world.begin()
         if reset:
             self.world.apply(wire.Settings())
@@ -101,7 +106,7 @@ def table(world: World, stream_port: int, version: str = wire.VERSION) -> Table:
         "get_actor_definitions": blueprints.definitions,
         "get_map_info": methods.map_info,
         "get_map_data": opendrive,
-        "get_available_maps": lambda: [f"/Game/{MAP}"],
+        "get_available_maps": lambda: [f"/Game/{there}" for there in MAPS],
         "get_spectator": lambda: world.spectator.write(),
         "get_actors_by_id": methods.actors,
         "spawn_actor": methods.spawn,
