@@ -54,7 +54,17 @@ class Program:
 
 
 class SimulatedRobot(Program):
-    """tests/bridges/ros2/robot.py."""
+    """tests/bridges/ros2/robot.py, 1.3 m before the wall at which it turns. A bridge may start while it starts."""
+
+    def __init__(self, environment: dict[str, str], log: Path) -> None:
+        super().__init__(["tests.bridges.ros2.robot", "0.9"], environment, log)
+        self._ready = False
+
+    def until_ready(self) -> None:
+        if not self._ready:
+            assert self.popen.stdout is not None
+            assert self.popen.stdout.readline() == "ready\n", self.log()
+            self._ready = True
 
     def tell(self, line: str) -> None:
         assert self.popen.stdin is not None
@@ -69,6 +79,7 @@ class SimulatedRobot(Program):
         return self._ask(f"since {mark}")
 
     def _ask(self, line: str) -> dict[str, Any]:
+        self.until_ready()
         self.tell(line)
         assert self.popen.stdout is not None
         found: dict[str, Any] = json.loads(self.popen.stdout.readline())
@@ -80,9 +91,7 @@ Start = Callable[..., Program]
 
 @pytest.fixture
 def robot(environment: dict[str, str], tmp_path: Path) -> Iterator[SimulatedRobot]:
-    found = SimulatedRobot(["tests.bridges.ros2.robot"], environment, tmp_path / "robot.log")
-    assert found.popen.stdout is not None
-    assert found.popen.stdout.readline() == "ready\n", found.log()
+    found = SimulatedRobot(environment, tmp_path / "robot.log")
     yield found
     found.popen.kill()
     found.popen.wait()

@@ -4,7 +4,7 @@ It publishes /odom at 50 Hz and /scan and /battery_state at 10 Hz and obeys /cmd
 that whoever stops it is the bridge. Lines on stdin: `report` prints its figures as JSON, `since T` what it was told
 since an instant of the monotonic clock in seconds, `mute TOPIC` and `unmute TOPIC` end and resume a topic, `poison
 NUMBER` adds it (nan, inf) to the place in the odometry, `poison utf8` puts a name into it that is none, `poison off`
-ends both.
+ends both. An argument: how far in front of the room's middle it starts, in metres.
 
 A second subscriber asks DDS for a deadline of 200 ms: what it learns of the publisher is in `since`.
 """
@@ -25,8 +25,9 @@ from cyclonedds.qos import Policy
 from cyclonedds.qos import Qos as DdsQos
 from cyclonedds.sub import DataReader
 
+from rtcontrol.bridges.ros2.bus import Bus
 from rtcontrol.bridges.ros2.config import Qos
-from rtcontrol.bridges.ros2.dds import Bus, Input
+from rtcontrol.bridges.ros2.dds import Input
 from rtcontrol.bridges.ros2.environment import domain
 from rtcontrol.bridges.ros2.mapper import Topic
 from rtcontrol.bridges.ros2.msgs import MESSAGES, nav_msgs, sensor_msgs
@@ -53,8 +54,8 @@ def frozen(message: Any, wire: bytes) -> Any:
 class Robot:
     """Its state, and what it was told."""
 
-    def __init__(self) -> None:
-        self.x = self.y = self.heading = 0.0
+    def __init__(self, x: float = 0.0) -> None:
+        self.x, self.y, self.heading = x, 0.0, 0.0
         self.v = self.w = 0.0
         self.travelled = 0.0
         self.collisions = 0
@@ -150,7 +151,7 @@ def main() -> None:
     command = bus.input(topic("/cmd_vel", "geometry_msgs/Twist", reliability="reliable", depth=10))
     diagnostics = bus.input(topic("/diagnostics", "diagnostic_msgs/DiagnosticArray"))
     instruct = bus.output(topic("/rtcontrol/instruction", "std_msgs/String", depth=10))
-    robot, muted, watch = Robot(), set[str](), Watch(command)
+    robot, muted, watch = Robot(*map(float, sys.argv[1:2])), set[str](), Watch(command)
     wall_s = time.time() - time.monotonic()
     lines: list[str] = []
     ended = threading.Event()

@@ -37,7 +37,7 @@ def brain() -> Iterator[Brain]:
 
 def test_a_robot_is_driven_by_what_its_topics_say(brain: Brain, robot: SimulatedRobot, bridge: Start) -> None:
     running = bridge(brain.endpoint)
-    until(lambda: robot.report()["travelled"] > 1.5, "the robot did not move")
+    until(lambda: robot.report()["travelled"] > 0.5, "the robot did not move")
     assert brain.observed is not None and brain.observed.text is not None
     assert "battery 87" in brain.observed.text
     assert brain.hello is not None and brain.hello.robot == "wheelie"

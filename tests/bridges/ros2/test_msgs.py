@@ -80,7 +80,7 @@ def _theirs(kind: str, what: Any, value: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", MESSAGES)
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_cdr_is_byte_equal_to_rosbags_and_decodes_equal_both_ways(name: str, data: st.DataObject) -> None:
     message = data.draw(values(name))
