@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import itertools
 import random
-import re
 from collections.abc import Container, Iterator, Mapping, Sequence
 from functools import cache
 
 from rtcontrol.agents import driver_held_out as held_out
 from rtcontrol.agents import driver_templates as t
 from rtcontrol.agents.driver_goal import DEFAULT_GAP, KINDS, VALUES, Goal, Kind
-from rtcontrol.agents.phrasing import Grammar, split_words
+from rtcontrol.agents.phrasing import Grammar, as_typed, split_words
 
 PER_GOAL = 60
 CANONICAL_SHARE = 0.2
@@ -46,13 +45,7 @@ def training_instruction(rng: random.Random, goal: Goal) -> str:
     if rng.random() < CANONICAL_SHARE:
         return goal.text()
     usual = t.TRAIN_USUAL_GAP if goal == USUAL_GAP else ()
-    text = _value_words(goal).fill(rng, _GRAMMAR.fill(rng, rng.choice(t.TRAIN[goal.kind] + usual)))
-    if rng.random() < 0.5:
-        text = re.sub(r"\bi\b", "I", text)
-    if rng.random() < 0.2:
-        text = text[0].upper() + text[1:]
-    mark = rng.random()
-    return text + ("." if mark < 0.1 else "!" if mark < 0.15 else "")
+    return as_typed(rng, _value_words(goal).fill(rng, _GRAMMAR.fill(rng, rng.choice(t.TRAIN[goal.kind] + usual))))
 
 
 def training_patterns(kind: Kind) -> Iterator[str]:

@@ -13,7 +13,7 @@ from functools import cache
 
 from rtcontrol.agents import paddle_templates as t
 from rtcontrol.agents.paddle_goal import KINDS, Goal, Kind
-from rtcontrol.agents.phrasing import Grammar
+from rtcontrol.agents.phrasing import Grammar, as_typed
 
 PER_GOAL = 60
 CANONICAL_SHARE = 0.2
@@ -56,13 +56,7 @@ def training_instruction(rng: random.Random, goal: Goal) -> str:
     """A random training sentence that asks for `goal`, at times capitalised, with `I`, a full stop or a `!`."""
     if rng.random() < CANONICAL_SHARE:
         return goal.text()
-    text = _GRAMMAR.fill(rng, rng.choice(_templates("train", goal.kind)))
-    if rng.random() < 0.5:
-        text = re.sub(r"\bi\b", "I", text)
-    if rng.random() < 0.2:
-        text = text[0].upper() + text[1:]
-    mark = rng.random()
-    return text + ("." if mark < 0.1 else "!" if mark < 0.15 else "")
+    return as_typed(rng, _GRAMMAR.fill(rng, rng.choice(_templates("train", goal.kind))))
 
 
 def training_patterns(kind: Kind) -> Iterator[str]:

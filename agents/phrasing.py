@@ -16,6 +16,16 @@ def split_words(text: str) -> list[str]:
     return _WORD.findall(text)
 
 
+def as_typed(rng: random.Random, text: str) -> str:
+    """A sentence in small letters as people type it: at times with `I`, a capital, a full stop or a `!`."""
+    if rng.random() < 0.5:
+        text = re.sub(r"\bi\b", "I", text)
+    if rng.random() < 0.2:
+        text = text[0].upper() + text[1:]
+    mark = rng.random()
+    return text + ("." if mark < 0.1 else "!" if mark < 0.15 else "")
+
+
 class Grammar:
     """Slots by name. A slot that the grammar does not know (a number's place) stays as it stands."""
 
