@@ -125,15 +125,16 @@ def test_killed_client_leaves_its_record_and_the_others_alone(process: Any, tmp_
     server = process()
     script = (
         f"import sys, time; sys.path.insert(0, {str(HERE)!r}); from wire_peer import WirePeer\n"
-        f"peer = WirePeer({server.endpoint!r}); peer.enter(hz=50); print(peer.token, flush=True)\n"
-        "while True: peer.observe(); peer.receive(0.01)"
+        f"peer = WirePeer({server.endpoint!r}); peer.enter(hz=50); heard = 0\n"
+        "while True:\n"
+        "    peer.observe(); heard += peer.receive(0.01) is not None\n"
+        "    if heard == 10: print(peer.token, flush=True); heard += 1"
     )
     with WirePeer(server.endpoint) as peer:
         peer.enter(pacing="client")
         doomed = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
         assert doomed.stdout is not None
         token = doomed.stdout.readline().strip()
-        time.sleep(0.5)
         doomed.kill()
         doomed.communicate()
         report = tmp_path / "out" / "session-0002" / "report.json"
