@@ -2,8 +2,8 @@
 
 from rtcontrol.bridges.client.aio import AsyncClient
 from rtcontrol.bridges.client.client import Client
-from rtcontrol.bridges.client.errors import ClientError, Closed, Refused
+from rtcontrol.bridges.client.errors import ClientError, Closed, Declined, Refused
 from rtcontrol.bridges.client.options import Options
 from rtcontrol.bridges.client.standing import Standing
 
-__all__ = ["AsyncClient", "Client", "ClientError", "Closed", "Options", "Refused", "Standing"]
+__all__ = ["AsyncClient", "Client", "ClientError", "Closed", "Declined", "Options", "Refused", "Standing"]

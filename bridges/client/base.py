@@ -71,11 +71,8 @@ class Base(ABC):
 
     def _nobody(self) -> ClientError:
         seconds = self.options.connect_timeout_s or 0
-        with self._link.lock:
-            said = self._link.talk.counts.last_error
-        trouble = f"the server answered {said.removesuffix('.')}" if said else self._link.trouble
         return ClientError(
-            f"No welcome from {self._link.endpoint} in {seconds:g} s: {trouble}.",
+            f"No welcome from {self._link.endpoint} in {seconds:g} s: {self.trouble}.",
             "Start a server there: rtcontrol serve --bind ADDRESS (with keys=... here where it uses --keys).",
         )
 
@@ -92,6 +89,13 @@ class Base(ABC):
         """Why the session has ended for good, None while it has not; a lost connection does not end it."""
         with self._link.lock:
             return self._link.talk.error
+
+    @property
+    def trouble(self) -> str:
+        """What keeps the session from being live, as far as is known: the server's words, or the connection's state."""
+        with self._link.lock:
+            said = self._link.talk.counts.last_error
+            return f"the server answered {said.removesuffix('.')}" if said else self._link.trouble
 
     @property
     def welcome(self) -> Welcome:

@@ -21,6 +21,11 @@ class Refused(ClientError):
         self.code, self.field = error.code, error.field
 
 
+class Declined(Exception):
+    """Raised by an `on_call` that does not carry out a call, since it lies outside of the client's own bounds: told to
+    the server as refused, with these words."""
+
+
 class Closed(ClientError):
     """The client was closed, or its session has ended."""
 

@@ -14,8 +14,10 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
+from rtcontrol.bridges.client.errors import Declined
 from rtcontrol.bridges.client.link import Link
 from rtcontrol.bridges.client.standing import Standing
+from rtcontrol.bridges.client.talk import What
 
 CANCEL_S = 0.05  # how long a cancelled handler may still take before the safe call begins beside it
 log = logging.getLogger(__name__)
@@ -62,16 +64,24 @@ class Queue:
             now = self._link.talk.rule.at(time.monotonic_ns())
             return standing.status != "safe" and now.status == "safe" and now.cause != "reset"
 
-    def done(self, standing: Standing, result: Any = None, error: str | None = None) -> None:
-        """Acknowledge it."""
+    def done(self, standing: Standing, result: Any = None) -> None:
+        """Acknowledge it as executed."""
+        self._told(standing, "executed", result=None if result is None else str(result)[:8192])
+
+    def undone(self, standing: Standing, error: Exception | str) -> None:
+        """Acknowledge it as refused, where the handler said so, else as failed; that is logged."""
+        if isinstance(error, Declined):
+            self._told(standing, "refused", error=str(error)[:1000])
+            return
+        if isinstance(error, Exception):
+            log.error("A handler failed.", exc_info=error)
+            error = f"{type(error).__name__}: {error}"[:1000]
+        self._told(standing, "failed", error=error)
+
+    def _told(self, standing: Standing, outcome: What, result: str | None = None, error: str | None = None) -> None:
         if standing.tick is not None:
             with self._link.lock:
-                self._link.talk.acknowledge(
-                    standing.tick,
-                    "executed" if error is None else "failed",
-                    None if result is None else str(result)[:8192],
-                    error,
-                )
+                self._link.talk.acknowledge(standing.tick, outcome, result, error)
             self._link.wake()
 
     def ended(self) -> bool:
@@ -109,8 +119,7 @@ class ThreadHandler:
         try:
             result = self._handle(standing)
         except Exception as error:
-            log.exception("A handler failed.")
-            self._queue.done(standing, error=_told(error))
+            self._queue.undone(standing, error)
         else:
             self._queue.done(standing, result)
 
@@ -159,14 +168,9 @@ class LoopHandler:
         try:
             result = await self._handle(standing)
         except asyncio.CancelledError:
-            self._queue.done(standing, error="cancelled before its end")
+            self._queue.undone(standing, "cancelled before its end")
             raise
         except Exception as error:
-            log.exception("on_call failed.")
-            self._queue.done(standing, error=_told(error))
+            self._queue.undone(standing, error)
         else:
             self._queue.done(standing, result)
-
-
-def _told(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"[:1000]

@@ -24,8 +24,8 @@ class Options:
     `agent`: the server's agent of this name; or `tools`: own ones, OpenAI-style definitions; neither: the server's.
     `safe_call`: executed whenever no call may be: a name, or {"name": ..., "arguments": {...}}.
     `on_call`: called with each new call in force, and with safe, in a thread of its own (AsyncClient: a coroutine
-    function, in the event loop); what it returns is told as the result, an exception as a failure. One at a time: a
-    slow one delays the next, safe too.
+    function, in the event loop); what it returns is told as the result, an exception as a failure (`Declined`: as
+    refused). One at a time: a slow one delays the next, safe too.
     `on_safe`: a function called with safe instead, in another thread, whatever `on_call` is doing: it runs beside an
     `on_call` that has not returned, which must not undo it (`client.call().status` tells).
     `acknowledge`: the model's history shall hold only calls that were acknowledged (default: where there is an

@@ -21,8 +21,11 @@ MARGIN_NS = 2_000_000
 class Written(Protocol):
     """A topic that is written, by whatever middleware."""
 
+    failed: int  # how often it was not possible
+
     def write(self, message: Any) -> bool:
-        """Publish; False where that was not possible now."""
+        """Publish; False where that was not possible now. Raises Unmappable for a message that never can be."""
+        ...
 
 
 class Actuator:
@@ -34,11 +37,12 @@ class Actuator:
         self._lock = threading.Lock()
         self._last: tuple[str, dict[str, Any]] | None = None
         self._last_ns = 0
+        self._unwritten: set[str] = set()  # topics that did not take their message
+        self._refused: Standing | None = None
         self._closed = False
         self.state = ""  # status of what was carried out last
         self.count: Counter[str] = Counter()
         self.write_ns: deque[int] = deque(maxlen=4096)
-        self.refused: str | None = None
 
     def apply(self, ask: Callable[[], Standing]) -> None:
         """Publish the call in force: all of it where it is new, else what repeats, where that is due. What is in force
@@ -53,20 +57,23 @@ class Actuator:
             asked_ns = time.monotonic_ns()
             standing = ask()
             safe = self._mapper.config.safe
-            name, arguments = safe.name, safe.arguments
+            name, arguments, state = safe.name, safe.arguments, "safe"
             if standing.status != "safe" and standing.call is not None and not self._closed:
-                name, arguments = standing.call.name, standing.call.arguments
+                name, arguments, state = standing.call.name, standing.call.arguments, standing.status
                 if standing.left_ms is not None:
                     ends_ns = asked_ns + int(standing.left_ms * 1e6)
             try:
                 wrote = self._publish(name, arguments, began_ns, ends_ns)
-                self.state = standing.status
-            except Unmappable as error:
-                self.count["refused"] += 1
-                self.refused = str(error)
-                self.state = "safe"
+                self.state = state
+            except Exception as error:
+                # One call is one refusal, in however many ticks it is still in force.
+                if self._refused is None or self._refused.call is not standing.call:
+                    self.count["refused"] += 1
+                self._refused, self.state = standing, "safe"
                 self._publish(safe.name, safe.arguments, began_ns)
-                raise
+                if isinstance(error, Unmappable):
+                    raise
+                raise Unmappable(f"{name} could not be published ({error})") from error
             if wrote:
                 self.write_ns.append(time.monotonic_ns() - began_ns)
 
@@ -82,9 +89,10 @@ class Actuator:
             if new:
                 raise Unmappable(f"{name} could not be published within its time-to-live")
             return False
-        for publication in publications:
-            if new or publication.repeat:
-                self._outputs[publication.topic].write(publication.message)
+        due = [p for p in publications if new or p.repeat or p.topic in self._unwritten]
+        self._last = None  # where writing ends halfway, the safe call after it is a new one
+        # What could not be written is tried again in the next tick, the safe call above all.
+        self._unwritten = {p.topic for p in due if not self._outputs[p.topic].write(p.message)}
         self._last, self._last_ns = call, now_ns
         self.count["calls" if new else "repeats"] += 1
         return True

@@ -10,18 +10,14 @@ import time
 from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
-from rtcontrol.bridges.client import Client, ClientError, Refused, Standing
+from rtcontrol.bridges.client import Client, ClientError, Declined, Refused, Standing
 from rtcontrol.bridges.ros2 import diagnostics
-from rtcontrol.bridges.ros2.actuate import Actuator
-from rtcontrol.bridges.ros2.config import Qos
-from rtcontrol.bridges.ros2.dds import Bus, Input
+from rtcontrol.bridges.ros2.actuate import Actuator, Written
 from rtcontrol.bridges.ros2.errors import BridgeError, Unmappable
 from rtcontrol.bridges.ros2.mapper import Mapper, Topic
-from rtcontrol.bridges.ros2.observing import Observer
-from rtcontrol.bridges.ros2.paths import message_type
-from rtcontrol.bridges.ros2.peers import problems
+from rtcontrol.bridges.ros2.observing import Newest, Observer
 from rtcontrol.bridges.wire import LIMITS, WireError
 from rtcontrol.bridges.wire.limits import check_value
 
@@ -29,6 +25,8 @@ RETRY_S = 1.0
 TROUBLE_S = 1.0  # how often the network is asked what is wrong
 # The longest silence of a topic that is written each tick, as promised to DDS: a late tick or two are no death.
 PROMISE_PERIODS, PROMISE_MS = 3, 100.0
+DECLINED_S = 10.0  # how often the same refusal of calls is told
+NOBODY = "nobody answers"  # of the client, where nothing is known
 SETTLE_S = 3.0  # discovery takes about a second: nothing is wrong before
 log = logging.getLogger("rtcontrol.ros2")
 
@@ -46,21 +44,40 @@ class BridgeOptions:
     client: Mapping[str, Any] = field(default_factory=dict)
 
 
+class Network(Protocol):
+    """What a robot is heard and told through: DDS itself (bus.Bus), or a ROS 2 node of its own."""
+
+    def input(self, topic: Topic) -> Newest:
+        """Begin to read a topic."""
+        ...
+
+    def output(self, topic: Topic, promise_ms: float | None = None) -> Written:
+        """Begin to write a topic; `promise_ms`: it is written at least so often while we live."""
+        ...
+
+    def problems(self) -> dict[str, str]:
+        """Topic -> what is wrong with it now, in words."""
+        ...
+
+    def flush(self, seconds: float) -> None:
+        """Wait until what was written has arrived, at most so long for each topic."""
+        ...
+
+
 class Bridge:
     """One robot, one session at a time. `run` blocks; `stop` may be called from anywhere."""
 
-    def __init__(self, mapper: Mapper, bus: Bus, options: BridgeOptions) -> None:
+    def __init__(self, mapper: Mapper, bus: Network, options: BridgeOptions) -> None:
         self._mapper, self._bus, self._options = mapper, bus, options
         inputs = {source.topic.name: bus.input(source.topic) for source in mapper.sources}
         promise_ms, steady = max(PROMISE_PERIODS * 1e3 / options.hz, PROMISE_MS), mapper.steady()
-        outputs = {t.name: bus.output(t, promise_ms if t.name in steady else None) for t in mapper.topics}
+        self._outputs = {t.name: bus.output(t, promise_ms if t.name in steady else None) for t in mapper.topics}
         self._observer = Observer(mapper, inputs)
-        self._actuator = Actuator(mapper, outputs, options.hz)
-        self._diagnostics = self._topic(mapper.config.diagnostics.topic, "diagnostic_msgs/msg/DiagnosticArray")
-        self._told = bus.output(self._diagnostics) if mapper.config.diagnostics.hz else None
-        self._instruct = self._instructions()
+        self._actuator = Actuator(mapper, self._outputs, options.hz)
+        self._told = bus.output(mapper.diagnostics) if mapper.diagnostics is not None else None
+        self._instruct = bus.input(mapper.instructions) if mapper.instructions is not None else None
         self._optional = {source.topic.name for source in mapper.sources if not source.required}
-        self._optional |= {entry.topic.name for entry in (self._told, self._instruct) if entry is not None}
+        self._optional |= {topic.name for topic in (mapper.diagnostics, mapper.instructions) if topic is not None}
         self._stop = threading.Event()
         self._client: Client | None = None
         self._ended: Counter[str] = Counter()  # counts of clients before this one
@@ -68,20 +85,13 @@ class Bridge:
         self._welcomed = False
         self._retry_at = 0.0
         self._instruction = options.instruction or mapper.config.instruction
+        self._declined, self._declined_s = "", 0.0  # why a call was refused, and when that was told
+        self._complained = 0  # errors of the server that were told
         self._unsent: str | None = None  # why the last observation was not sent
         self._troubles: dict[str, str] = {}
+        self._failed: Counter[str] = Counter()  # messages of a topic that could not be written, when last looked at
         self._observe_ns: deque[int] = deque(maxlen=4096)
         self._late_ticks = self._ticks = 0
-
-    def _topic(self, name: str, kind: str, qos: Qos | None = None) -> Topic:
-        full, cls, type_hash = message_type(kind)
-        return Topic(name if name.startswith("/") else f"/{name}", full, cls, type_hash, qos or Qos())
-
-    def _instructions(self) -> Input | None:
-        name = self._mapper.config.instruction_topic
-        if name is None:
-            return None
-        return self._bus.input(self._topic(name, "std_msgs/msg/String", Qos(reliability="reliable", depth=10)))
 
     def stop(self) -> None:
         """End the run: the safe call is published, the session closed."""
@@ -166,8 +176,11 @@ class Bridge:
         try:
             self._actuator.apply(self._standing)
         except Unmappable as error:
-            log.warning("A call was refused: %s. The safe call is in force.", error)
-            raise
+            now = time.monotonic()
+            if str(error) != self._declined or now > self._declined_s + DECLINED_S:
+                log.warning("A call was refused: %s. The safe call is in force.", error)
+                self._declined, self._declined_s = str(error), now
+            raise Declined(str(error)) from None
 
     # The session.
 
@@ -186,10 +199,16 @@ class Bridge:
                 self._welcomed = True
                 self._greet(self._client)
             elif self._options.connect_timeout_s is not None and now - began > self._options.connect_timeout_s:
-                raise BridgeError(
-                    f"No rtcontrol server answers at {self._options.endpoint}.",
-                    "Start one: rtcontrol serve --bind " + self._options.endpoint,
-                )
+                raise self._nobody(self._client.trouble)
+
+    def _nobody(self, trouble: str) -> BridgeError:
+        where, remedy = self._options.endpoint, f"Start one: rtcontrol serve --bind {self._options.endpoint}"
+        if trouble == NOBODY:
+            return BridgeError(f"No rtcontrol server answers at {where}.", remedy)
+        seconds = self._options.connect_timeout_s or 0
+        return BridgeError(
+            f"No welcome from {where} in {seconds:g} s: {trouble}.", "Correct that, or give another one."
+        )
 
     def _drop(self, client: Client) -> None:
         # The next client begins with what is in force, not with what a server refused.
@@ -200,20 +219,8 @@ class Bridge:
         self._client = None
 
     def _hello(self) -> dict[str, Any]:
-        config = self._mapper.config
-        safe = {"name": config.safe.name, "arguments": config.safe.arguments}
-        session = {k: v for k, v in config.session.model_dump().items() if v is not None}
-        return {
-            "tools": self._mapper.tools(),
-            "instruction": self._instruction,
-            "safe_call": safe,
-            "hz": self._options.hz,
-            "robot": config.robot,
-            "name": "rtcontrol.bridges.ros2",
-            "on_call": self._on_call,
-            **session,
-            **self._options.client,
-        }
+        hello = self._mapper.hello(self._instruction, self._options.hz)
+        return {**hello, "on_call": self._on_call, **self._options.client}
 
     def _greet(self, client: Client) -> None:
         welcome = client.welcome
@@ -225,12 +232,25 @@ class Bridge:
     # What is told.
 
     def _look_for_troubles(self) -> None:
-        found = problems(self._bus)
+        # What need not be there is no trouble while it is not.
+        found = {
+            topic: why
+            for topic, why in self._bus.problems().items()
+            if topic not in self._optional or not why.startswith("Nobody")
+        }
         found |= {topic: f"{topic}: {why}" for topic, why in self._observer.waiting.items() if topic not in found}
+        for topic, output in self._outputs.items():
+            if output.failed > self._failed[topic]:
+                found.setdefault(topic, f"{topic}: a subscriber does not keep up, and messages could not be written.")
+            self._failed[topic] = output.failed
         if self._unsent is not None:
             found["observation"] = self._unsent
-        # What need not be there is no trouble while it is not.
-        found = {t: why for t, why in found.items() if t not in self._optional or not why.startswith("Nobody")}
+        client = self._client
+        errors = client.statistics["errors"] if client is not None else 0
+        if client is not None and self._welcomed and errors > self._complained:
+            # An instruction or an observation that it does not take; it says which.
+            found["server"] = _sentence(client.trouble)
+        self._complained = errors
         for topic, problem in found.items():
             if _kind(problem) != _kind(self._troubles.get(topic, "")):
                 log.warning("%s", problem)
@@ -243,7 +263,8 @@ class Bridge:
         client = self._client
         connected = client is not None and client.connected
         status = diagnostics.status(connected, self._actuator.state or "safe", self.figures(), self._troubles)
-        self._told.write(diagnostics.array(status, self._mapper.config.robot, time.time_ns()))
+        with contextlib.suppress(Unmappable):
+            self._told.write(diagnostics.array(status, self._mapper.config.robot, time.time_ns()))
 
     def figures(self) -> dict[str, Any]:
         """Counts and times since the start: ticks of the server as told (`fresh` in time, `held` and `safe` not),
@@ -254,26 +275,32 @@ class Bridge:
         keys = ("observed", "fresh", "held", "safe", "expired", "errors", "sessions", "reconnects")
         counts = {key: self._ended[key] + now.get(key, 0) for key in keys}
         return {
-            "instruction": self._instruction,
+            "instruction": (client.instruction if client is not None else None) or self._instruction,
             "on_time_share": diagnostics.on_time_share(counts),
             "misses": counts["held"] + counts["safe"],
             **counts,
             "ticks": self._ticks,
             "late_ticks": self._late_ticks,
             **{name: self._actuator.count[name] for name in ("calls", "repeats", "refused")},
-            "write_failures": sum(out.failed for out in self._bus.outputs),
+            "write_failures": sum(output.failed for output in self._outputs.values()),
             "latency_ms": now.get("latency_ms", self._latency_ms),
             "observe_ms": diagnostics.quantiles(list(self._observe_ns)),
             "publish_ms": diagnostics.quantiles(list(self._actuator.write_ns)),
         }
 
     def _close(self) -> None:
-        self._actuator.close(Standing(None, "safe", cause="closed"))
-        self._bus.flush(0.3)
-        if self._told is not None:
-            self._tell()
-        if self._client is not None:
-            self._drop(self._client)
+        # One that fails must not keep the others from happening; the last one given is the first.
+        with contextlib.ExitStack() as stack:
+            if self._client is not None:
+                stack.callback(self._drop, self._client)
+            if self._told is not None:
+                stack.callback(self._tell)
+            stack.callback(self._bus.flush, 0.3)
+            stack.callback(self._actuator.close, Standing(None, "safe", cause="closed"))
+
+
+def _sentence(words: str) -> str:
+    return f"{words[:1].upper()}{words[1:]}."
 
 
 def _kind(problem: str) -> str:

@@ -6,6 +6,7 @@ import argparse
 import importlib.util
 import json
 import logging
+import math
 import os
 import signal
 import sys
@@ -14,8 +15,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rtcontrol.bridges.client import ClientError
+from rtcontrol.bridges.client import ClientError, Options
 from rtcontrol.bridges.ros2.errors import BridgeError
+from rtcontrol.bridges.wire import LIMITS, WireError
+from rtcontrol.bridges.wire.limits import check_value
 
 EXAMPLES = """Drive a ROS 2 robot by an rtcontrol server: topics become the observation, calls are published.
 
@@ -61,6 +64,8 @@ def main(given: Sequence[str] | None = None, prog: str = "python -m rtcontrol.br
     options = arguments(sys.argv[1:] if given is None else given, prog)
     try:
         return run(options)
+    except KeyboardInterrupt:
+        return BY_SIGNAL[signal.SIGINT]
     except (BridgeError, ClientError) as error:
         print(f"{error.what} {error.remedy}", file=sys.stderr)
         return 2
@@ -82,8 +87,7 @@ def run(options: argparse.Namespace) -> int:
     robot = config.load(options.config)
     mapper = Mapper(robot, str(options.config))
     hz = robot.hz if options.hz is None else options.hz
-    if not 0.1 <= hz <= 200:
-        raise BridgeError(f"--hz {hz:g} is out of range.", "Give 0.1 to 200.")
+    _check(options, mapper, hz)
     for warning in mapper.warnings():
         print(f"warning: {warning}", file=sys.stderr)
     if options.check:
@@ -92,9 +96,37 @@ def run(options: argparse.Namespace) -> int:
     return _bridge(options, mapper, hz)
 
 
+def _check(options: argparse.Namespace, mapper: Any, hz: float) -> None:
+    """Mistakes that would else be found when the server answers, or at the end. Raises BridgeError, ClientError."""
+    for name, value, least, most, remedy in (
+        ("hz", hz, 0.1, 200, "Give 0.1 to 200."),
+        ("connect-timeout", options.connect_timeout, 0, math.inf, "Give 0 or more seconds."),
+        ("duration", options.duration, 0, math.inf, "Give 0 or more seconds, or leave it out."),
+    ):
+        # Written so that nan is out of range, too.
+        if value is not None and not least <= value <= most:
+            raise BridgeError(f"--{name} {value:g} is out of range.", remedy)
+    if options.server_key is not None and options.keys is None:
+        raise BridgeError("--server-key is given without --keys.", "Give this client's .key_secret file too.")
+    hello = Options(**mapper.hello(options.instruct, hz)).hello(0)
+    try:
+        check_value(hello.model_dump(), LIMITS)
+    except WireError as error:
+        raise BridgeError(f"{options.config}: {error.message}", error.remedy) from None
+    if options.report is not None:
+        try:
+            options.report.open("a").close()
+        except OSError as error:
+            raise _unwritable(options.report, error) from None
+
+
+def _unwritable(path: Path, error: OSError) -> BridgeError:
+    return BridgeError(f"The report {path} cannot be written ({error.strerror}).", "Give another file.")
+
+
 def _bridge(options: argparse.Namespace, mapper: Any, hz: float) -> int:
     from rtcontrol.bridges.ros2.bridge import Bridge, BridgeOptions
-    from rtcontrol.bridges.ros2.dds import Bus
+    from rtcontrol.bridges.ros2.bus import Bus
     from rtcontrol.bridges.ros2.environment import domain
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
@@ -126,10 +158,17 @@ def _bridge(options: argparse.Namespace, mapper: Any, hz: float) -> int:
         for number, handler in before.items():
             signal.signal(number, handler)
         figures = bridge.figures()
-        if options.report:
-            options.report.write_text(json.dumps(figures, indent=2) + "\n", "utf-8")
         print(_summary(figures), file=sys.stderr)
+        if options.report:
+            _write(options.report, figures)
     return status
+
+
+def _write(path: Path, figures: dict[str, Any]) -> None:
+    try:
+        path.write_text(json.dumps(figures, indent=2) + "\n", "utf-8")
+    except OSError as error:
+        raise _unwritable(path, error) from None
 
 
 def _read_instructions(bridge: Any) -> None:
@@ -142,7 +181,9 @@ def _listed(mapper: Any) -> list[str]:
     lines = []
     for source in mapper.sources:
         lines.append(f"reads     {source.topic.name}  {source.topic.type}  -> {', '.join(source.readers)}")
-    for topic in mapper.topics:
+    if mapper.instructions is not None:
+        lines.append(f"reads     {mapper.instructions.name}  {mapper.instructions.type}  -> the instruction")
+    for topic in [*mapper.topics, *([mapper.diagnostics] if mapper.diagnostics is not None else [])]:
         lines.append(f"publishes {topic.name}  {topic.type}")
     for name, tool in mapper.config.tools.items():
         lines.append(f"tool      {name}({', '.join(tool.parameters)})  -> {', '.join(tool.publish) or 'nothing'}")

@@ -12,9 +12,11 @@ from rtcontrol.bridges.ros2.errors import BridgeError
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
-TopicName = Annotated[str, Field(pattern=r"^/?[A-Za-z_~]\w*(/[A-Za-z_]\w*)*$", max_length=200)]
+# A name that begins with ~ is told apart by the mapper.
+TopicName = Annotated[str, Field(pattern=r"^~?/?[A-Za-z_][A-Za-z0-9_]*(/[A-Za-z_][A-Za-z0-9_]*)*$", max_length=200)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.-]*$", max_length=64)]
 Scalar = bool | int | float | str
+JSON_TYPES = ("integer", "number", "string", "boolean", "array", "object", "null")
 As = Literal["value", "yaw", "pitch", "roll", "norm", "sector"]
 # Factor from ROS's unit (REP 103: metre, radian, second, ratio) to the one shown.
 UNITS = {
@@ -68,6 +70,12 @@ class FieldSpec(Part):
     @classmethod
     def _path_alone(cls, value: Any) -> Any:
         return {"path": value} if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _in_order(self) -> FieldSpec:
+        if self.min is not None and self.max is not None and self.min > self.max:
+            raise ValueError("min is above max")
+        return self
 
 
 class TopicSpec(Part):
@@ -131,6 +139,18 @@ class ToolSpec(Part):
     parameters: dict[Name, dict[str, Any]] = {}
     required: list[str] | None = None
     publish: dict[TopicName, PublishSpec] = {}
+
+    @field_validator("parameters")
+    @classmethod
+    def _schemas(cls, value: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+        for name, schema in value.items():
+            kind, listed = schema.get("type"), schema.get("enum")
+            for one in kind if isinstance(kind, list) else [kind]:
+                if one is not None and one not in JSON_TYPES:
+                    raise ValueError(f"{name}.type: {one!r} is none of {', '.join(JSON_TYPES)}")
+            if listed is not None and not (isinstance(listed, list) and listed):
+                raise ValueError(f"{name}.enum: {listed!r} is no list of values")
+        return value
 
     @field_validator("required")
     @classmethod
@@ -235,11 +255,18 @@ def parse(text: str, where: str) -> RobotConfig:
     """The config in a text; `where` names it in errors. Raises BridgeError."""
     try:
         value = yaml.load(text, _Loader)
+    except RecursionError:
+        raise BridgeError(f"{where}: it is nested too deeply.", f"See {EXAMPLE}.") from None
+    except ValueError as error:  # a date that is none
+        raise BridgeError(f"{where}: {error}.", "Put words that look like a date or a number in quotes.") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f" line {mark.line + 1}" if mark else ""
         reason = getattr(error, "problem", None) or str(error).splitlines()[0]
         raise BridgeError(f"{where}{line}: {reason}.", "Correct the YAML there.") from None
+    if not isinstance(value, dict):
+        what = "is empty" if value is None else "has no keys at its top"
+        raise BridgeError(f"{where} {what}.", f"Copy {EXAMPLE} and adapt it.")
     try:
         return RobotConfig.model_validate(value)
     except ValidationError as error:

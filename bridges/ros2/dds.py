@@ -1,15 +1,13 @@
-"""The DDS participant: readers, writers, and what keeps them from their peers, in words."""
+"""Readers and writers of DDS topics as ROS 2 names and types them, and who else there is."""
 
 from __future__ import annotations
 
-import contextlib
 import time
 from dataclasses import dataclass
 from typing import Any
 
-from cyclonedds.builtin import BuiltinDataReader, BuiltinTopicDcpsPublication, BuiltinTopicDcpsSubscription
+from cyclonedds.builtin import BuiltinDataReader
 from cyclonedds.core import DDSException, InstanceState, ReadCondition, SampleState, ViewState
-from cyclonedds.domain import Domain as DdsDomain
 from cyclonedds.domain import DomainParticipant
 from cyclonedds.pub import DataWriter
 from cyclonedds.qos import Policy
@@ -18,8 +16,7 @@ from cyclonedds.sub import DataReader
 from cyclonedds.topic import Topic as DdsTopic
 
 from rtcontrol.bridges.ros2.config import Qos
-from rtcontrol.bridges.ros2.environment import Domain
-from rtcontrol.bridges.ros2.errors import BridgeError, Unmappable
+from rtcontrol.bridges.ros2.errors import Unmappable
 from rtcontrol.bridges.ros2.mapper import Topic
 from rtcontrol.bridges.ros2.stamps import Delays
 
@@ -85,8 +82,8 @@ class Input:
             try:
                 # One by one: cyclonedds loses all that it took with one that it cannot read.
                 samples = self.entity.take(N=1)
-            except DDSException:
-                raise
+            except DDSException as error:
+                raise Unmappable(f"it cannot be read ({error.msg or error})") from None
             except Exception as error:  # whatever cyclonedds makes of, say, a string that is no UTF-8
                 unread = error
                 continue
@@ -134,12 +131,15 @@ class Output:
         self.failed = 0
 
     def write(self, message: Any) -> bool:
-        """Publish; False (and counted) where a reader that does not keep up blocked it for 10 ms."""
+        """Publish; False (and counted) where a reader that does not keep up blocked it for 10 ms. Raises Unmappable for
+        a message that cannot be written at all."""
         try:
             self.entity.write(message)
         except DDSException:
             self.failed += 1
             return False
+        except Exception as error:  # whatever cyclonedds makes of a value that its type cannot hold
+            raise Unmappable(f"{self.topic.name}: {error}") from None
         return True
 
     def readers(self) -> int:
@@ -162,7 +162,7 @@ class Peer:
     qos: DdsQos
 
 
-class _Peers:
+class Peers:
     """What discovery has found, each endpoint read once: cyclonedds 11.0.1 leaks some 300 bytes of QoS a read."""
 
     def __init__(self, participant: DomainParticipant, kind: Any) -> None:
@@ -179,46 +179,3 @@ class _Peers:
                 elif e.participant_key != self._own:
                     self._known[str(e.key)] = Peer(str(e.key), e.topic_name, e.type_name, e.qos)
         return list(self._known.values())
-
-
-class Bus:
-    """Our participant in a domain. Raises BridgeError where the network cannot be used."""
-
-    def __init__(self, domain: Domain) -> None:
-        try:
-            self._domain = DdsDomain(domain.number, domain.xml)
-            self._participant = DomainParticipant(domain.number)
-        except DDSException as error:
-            raise BridgeError(
-                f"DDS domain {domain.number} cannot be opened ({error.msg or error}).",
-                "Look at ROS_DOMAIN_ID, ROS_AUTOMATIC_DISCOVERY_RANGE and CYCLONEDDS_URI.",
-            ) from None
-        self._publications = _Peers(self._participant, BuiltinTopicDcpsPublication)
-        self._subscriptions = _Peers(self._participant, BuiltinTopicDcpsSubscription)
-        self.inputs: list[Input] = []
-        self.outputs: list[Output] = []
-
-    def input(self, topic: Topic) -> Input:
-        """Begin to read a topic."""
-        self.inputs.append(Input(self._participant, topic))
-        return self.inputs[-1]
-
-    def output(self, topic: Topic, promise_ms: float | None = None) -> Output:
-        """Begin to write a topic; `promise_ms` as in Output."""
-        self.outputs.append(Output(self._participant, topic, promise_ms))
-        return self.outputs[-1]
-
-    def publishers(self) -> list[Peer]:
-        """Everybody else's publishers in the domain now."""
-        return self._publications.now()
-
-    def subscribers(self) -> list[Peer]:
-        """Everybody else's subscribers in the domain now."""
-        return self._subscriptions.now()
-
-    def flush(self, seconds: float) -> None:
-        """Wait until every matched subscriber has what was written, at most so long for each topic."""
-        for output in self.outputs:
-            # cyclonedds 11.0.1 stumbles over its own time-out: it looks for the code in the wrong class.
-            with contextlib.suppress(DDSException, AttributeError):
-                output.entity.wait_for_acks(int(seconds * 1e9))

@@ -15,11 +15,12 @@ RANGES = ("SUBNET", "LOCALHOST", "OFF", "SYSTEM_DEFAULT")
 
 @dataclass(frozen=True)
 class Domain:
-    """A DDS domain: its number, Cyclone's XML for it, and in words who can be reached."""
+    """A DDS domain: its number, Cyclone's XML for it, who can be reached, and which hosts are asked by name."""
 
     number: int
     xml: str
     reach: str
+    peers: tuple[str, ...] = ()
 
 
 def domain(environ: Mapping[str, str]) -> Domain:
@@ -56,7 +57,7 @@ def domain(environ: Mapping[str, str]) -> Domain:
     xml = ",".join(part for part in (own, environ.get("CYCLONEDDS_URI", "")) if part)
     if not xml.isascii():
         raise BridgeError("CYCLONEDDS_URI or ROS_STATIC_PEERS is not plain ASCII.", "Remove its other characters.")
-    return Domain(number, xml, reach)
+    return Domain(number, xml, reach, tuple(peers))
 
 
 def _number(text: str) -> int:

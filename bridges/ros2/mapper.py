@@ -71,22 +71,34 @@ class Mapper:
         self.sources = [self._source(name, spec) for name, spec in config.observe.topics.items()]
         self._outputs = {name: self._tool(name, spec) for name, spec in config.tools.items()}
         self.topics = self._written()
+        self.instructions, self.diagnostics = self._own()
+        self._check_types()
         self._fields = [field for source in self.sources for field in source.readers]
         twice = sorted({field for field in self._fields if self._fields.count(field) > 1})
         if twice:
             raise self._error(f"the field {twice[0]!r} is given by two topics", "observe.topics", "Rename one of them.")
-        self._check_text()
+        self._template = self._parts()
         self._check_safe()
 
-    def tools(self) -> list[dict[str, Any]]:
-        """The tools' definitions, for the hello."""
-        return [spec.openai(name) for name, spec in self.config.tools.items()]
+    def hello(self, instruction: str | None, hz: float) -> dict[str, Any]:
+        """What a client is to ask for (its `Options`), but for its handlers; `instruction` None: the file's."""
+        config = self.config
+        return {
+            "tools": [spec.openai(name) for name, spec in config.tools.items()],
+            "instruction": config.instruction if instruction is None else instruction,
+            "safe_call": {"name": config.safe.name, "arguments": config.safe.arguments},
+            "hz": hz,
+            "robot": config.robot,
+            "name": "rtcontrol.bridges.ros2",
+            **{key: value for key, value in config.session.model_dump().items() if value is not None},
+        }
 
     def text(self, values: Mapping[str, Scalar | None]) -> str | None:
         """The observation's text, None where the file has no template."""
-        if self.config.observe.text is None:
+        if self._template is None:
             return None
-        return self.config.observe.text.format_map({k: "unknown" if v is None else v for k, v in values.items()})
+        shown = {name: "unknown" if value is None else str(value) for name, value in values.items()}
+        return "".join(words + ("" if name is None else shown[name]) for words, name in self._template)
 
     def publications(self, name: str, arguments: Mapping[str, Any], stamp_ns: int) -> list[Publication]:
         """The messages of a call; `stamp_ns` is the wall clock's time for `now`. Raises Unmappable naming tool and
@@ -165,17 +177,48 @@ class Mapper:
                     raise self._error(what, f"tools.{name}.publish", "A topic has one type: make them the same.")
         return list(found.values())
 
-    def _check_text(self) -> None:
+    def _own(self) -> tuple[Topic | None, Topic | None]:
+        """The topics of the bridge itself: instructions in, diagnostics out."""
+        heard, told = self.config.instruction_topic, self.config.diagnostics
+        kind = "std_msgs/msg/String"
+        reliable = Qos(reliability="reliable", depth=10)
+        return (
+            None if heard is None else self._topic(heard, kind, reliable, "instruction_topic"),
+            self._topic(told.topic, "diagnostic_msgs/msg/DiagnosticArray", Qos(), "diagnostics.topic")
+            if told.hz
+            else None,
+        )
+
+    def _check_types(self) -> None:
+        known: dict[str, str] = {}
+        own = [topic for topic in (self.instructions, self.diagnostics) if topic is not None]
+        for topic in [*(source.topic for source in self.sources), *self.topics, *own]:
+            if known.setdefault(topic.name, topic.type) != topic.type:
+                what = f"it is said to be {known[topic.name]} and {topic.type}"
+                raise self._error(what, topic.name, "A topic has one type: correct it, or use another name.")
+
+    def _parts(self) -> list[tuple[str, str | None]] | None:
+        """The observation's text as words and the field after them."""
         text = self.config.observe.text
         if text is None:
-            return
+            return None
+        remedy = "Write fields in braces: x {x}."
         try:
-            names = [name for _, name, _, _ in string.Formatter().parse(text) if name is not None]
+            parts = list(string.Formatter().parse(text))
+            text.encode()
+        except UnicodeEncodeError:
+            raise self._error("it is no valid Unicode", "observe.text", remedy) from None
         except ValueError as error:
-            raise self._error(str(error), "observe.text", "Write fields in braces: x {x}.") from None
-        for name in names:
+            raise self._error(str(error), "observe.text", remedy) from None
+        for _, name, form, conversion in parts:
+            if name is None:
+                continue
             if name not in self._fields:
                 raise self._error(f"there is no field {{{name}}}", "observe.text", f"Use {', '.join(self._fields)}.")
+            # An absent field is a word, which a format for numbers would not take.
+            if form or conversion:
+                raise self._error(f"{{{name}}} has a format of its own", "observe.text", f"{remedy} `digits` rounds.")
+        return [(words, name) for words, name, _, _ in parts]
 
     def _check_safe(self) -> None:
         safe = self.config.safe

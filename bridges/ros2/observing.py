@@ -18,6 +18,7 @@ class Newest(Protocol):
     def poll(self) -> tuple[Any, int] | None:
         """The newest message since the last time, and its instant on the monotonic clock in ns. Raises Unmappable
         where it cannot be read."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -63,8 +64,10 @@ class Observer:
             values |= dict.fromkeys(state.source.readers)
             if state.source.required:
                 waiting[state.source.topic.name] = reason
+        if not waiting and not newest_ns:
+            waiting = {state.source.topic.name: self._why_not(state) or "no news" for state in self._states}
         self.waiting = waiting
-        if waiting or not newest_ns:
+        if waiting:
             return None
         return Look(self._mapper.text(values), values, min(newest_ns, time.monotonic_ns()))
 

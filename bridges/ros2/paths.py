@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import sys
 import typing
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from rtcontrol.bridges.ros2.errors import Unmappable
 from rtcontrol.bridges.ros2.msgs import MESSAGES
 
 MAX_INDEX = 1023
+FLOAT32, FLOAT64 = 3.4028234663852886e38, sys.float_info.max
 Kind = Literal["bool", "integer", "real", "text", "time", "quaternion", "vector", "message", "list"]
 _STEP = re.compile(r"\.?([A-Za-z_]\w*)|\[(\d+)\]|\[([A-Za-z_][\w/.:-]*)\]")
 _NAMES = ("name", "joint_names")
@@ -23,7 +25,7 @@ _NAMES = ("name", "joint_names")
 class Path:
     """A compiled path: what kind of value is there, how to get it and how to set it.
 
-    `bounds`: of an integer field. `get` raises Unmappable where the message has no such element; `set` lets lists grow.
+    `bounds`: of a number's type. `get` raises Unmappable where the message has no such element; `set` lets lists grow.
     """
 
     text: str
@@ -31,7 +33,7 @@ class Path:
     cls: Any
     get: Callable[[Any], Any]
     set: Callable[[Any, Any], None]
-    bounds: tuple[int, int] | None = None
+    bounds: tuple[float, float] | None = None
 
 
 def message_type(name: str) -> tuple[str, Any, str]:
@@ -111,7 +113,7 @@ def _element(hint: Any) -> tuple[Any, int | None] | None:
     return None
 
 
-def _kind(hint: Any) -> tuple[Kind, tuple[int, int] | None]:
+def _kind(hint: Any) -> tuple[Kind, tuple[float, float] | None]:
     if hint is bool:
         return "bool", None
     if hint is str:
@@ -128,7 +130,8 @@ def _kind(hint: Any) -> tuple[Kind, tuple[int, int] | None]:
         signed = match[2] is not None and not match[1]
         low = -(1 << (bits - 1)) if signed else 0
         return "integer", (low, low + (1 << bits) - 1)
-    return "real", None
+    most = FLOAT32 if name == "float32" else FLOAT64
+    return "real", (-most, most)
 
 
 def _getter(walk: list[tuple[str | int, Any]]) -> Callable[[Any], Any]:

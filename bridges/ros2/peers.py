@@ -6,26 +6,14 @@ from collections.abc import Sequence
 
 from cyclonedds.qos import Policy
 
-from rtcontrol.bridges.ros2.dds import Bus, Input, Output, Peer, dds_name, dds_type
+from rtcontrol.bridges.ros2.dds import Input, Output, Peer, dds_type
 
 _RELIABILITY = {"reliable": 1, "best_effort": 0}
 _DURABILITY = {"volatile": 0, "transient_local": 1}
 
 
-def problems(bus: Bus) -> dict[str, str]:
-    """Topic -> what is wrong with it now; nothing for those in order. Takes a few milliseconds."""
-    publishers, subscribers = bus.publishers(), bus.subscribers()
-    found: dict[str, str] = {}
-    for entry in bus.inputs:
-        if problem := _reading(entry, [p for p in publishers if p.topic == dds_name(entry.topic.name)]):
-            found[entry.topic.name] = problem
-    for out in bus.outputs:
-        if problem := _writing(out, [p for p in subscribers if p.topic == dds_name(out.topic.name)]):
-            found[out.topic.name] = problem
-    return found
-
-
-def _reading(entry: Input, peers: Sequence[Peer]) -> str | None:
+def reading(entry: Input, peers: Sequence[Peer]) -> str | None:
+    """What keeps a topic from being heard; `peers` are its publishers."""
     name = entry.topic.name
     if not peers:
         return f"Nobody publishes {name}. Start the robot, or correct the topic's name, ROS_DOMAIN_ID or the network."
@@ -48,7 +36,8 @@ def _reading(entry: Input, peers: Sequence[Peer]) -> str | None:
     return None
 
 
-def _writing(out: Output, peers: Sequence[Peer]) -> str | None:
+def writing(out: Output, peers: Sequence[Peer]) -> str | None:
+    """What keeps a topic from being told; `peers` are its subscribers."""
     name = out.topic.name
     if not peers:
         return (

@@ -27,6 +27,8 @@ def reader(cls: Any, spec: FieldSpec) -> Reader:
         choices = spec.values
         return lambda message: _choice(choices, raw(message))
     if path.kind in ("text", "bool") and spec.kind == "value":
+        if given := spec.model_fields_set & {"unit", "scale", "offset", "min", "max", "digits"}:
+            raise ValueError(f"{min(given)}: {path.text} is no number")
         return raw
     return lambda message: _number(raw(message), spec)
 

@@ -10,7 +10,8 @@ import time
 from cyclonedds.core import WaitSet
 from cyclonedds.util import duration
 
-from rtcontrol.bridges.ros2.dds import Bus, Input, Output
+from rtcontrol.bridges.ros2.bus import Bus
+from rtcontrol.bridges.ros2.dds import Input, Output
 from rtcontrol.bridges.ros2.environment import domain
 from rtcontrol.bridges.ros2.msgs import geometry_msgs
 from tests.bridges.ros2.robot import topic

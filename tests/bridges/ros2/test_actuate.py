@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 pytest.importorskip("cyclonedds", reason="the ros2 extra (cyclonedds) is not installed")
 
@@ -32,11 +33,31 @@ class Wheels:
     def __init__(self) -> None:
         self.told: list[float] = []
         self.slow: Any = lambda: None
+        self.failed = 0
 
     def write(self, message: Any) -> bool:
         self.slow()
         self.told.append(message.linear.x)
         return True
+
+
+class Stuck(Wheels):
+    """It takes nothing as long as it is stuck."""
+
+    stuck = True
+
+    def write(self, message: Any) -> bool:
+        self.failed += self.stuck
+        return not self.stuck and super().write(message)
+
+
+class Broken(Wheels):
+    """A fault in what writes a message that moves."""
+
+    def write(self, message: Any) -> bool:
+        if message.linear.x:
+            raise OSError("no such device")
+        return super().write(message)
 
 
 @pytest.fixture
@@ -56,6 +77,49 @@ def test_call_whose_time_is_over_before_it_is_published_is_refused_and_the_robot
     with pytest.raises(Unmappable, match="drive could not be published within its time-to-live"):
         actuator.apply(lambda: drive(1.0, speed=20))
     assert wheels.told == [0.3, 0.0]
+
+
+def test_safe_call_that_could_not_be_written_is_written_in_the_next_tick_even_where_it_does_not_repeat() -> None:
+    value = yaml.safe_load(Path(config.EXAMPLE).read_text("utf-8"))
+    value["tools"]["stop"]["publish"]["/cmd_vel"]["repeat"] = False
+    mapper = Mapper(config.parse(yaml.safe_dump(value), "robot.yaml"), "robot.yaml")
+    wheels = Stuck()
+    actuator = Actuator(mapper, {"/cmd_vel": wheels}, 1000.0)
+    for stuck in (True, True, False, False):
+        wheels.stuck = stuck
+        actuator.apply(lambda: SAFE)
+        time.sleep(0.002)
+    assert (wheels.told, wheels.failed) == ([0.0], 2)
+
+
+def test_fault_in_writing_half_of_a_call_is_followed_by_the_safe_call_at_once() -> None:
+    value = yaml.safe_load(Path(config.EXAMPLE).read_text("utf-8"))
+    publish = value["tools"]["drive"]["publish"]
+    publish["/second"] = publish["/cmd_vel"]
+    value["tools"]["stop"]["publish"]["/second"] = {"type": "geometry_msgs/msg/Twist"}
+    mapper = Mapper(config.parse(yaml.safe_dump(value, sort_keys=False), "robot.yaml"), "robot.yaml")
+    wheels, broken = Wheels(), Broken()
+    actuator = Actuator(mapper, {"/cmd_vel": wheels, "/second": broken}, 1.0)  # nothing is repeated in a second
+    actuator.apply(lambda: SAFE)
+    with pytest.raises(Unmappable, match="drive could not be published .no such device."):
+        actuator.apply(lambda: drive(500.0))
+    assert (wheels.told, broken.told, actuator.state) == ([0.0, 0.3, 0.0], [0.0, 0.0], "safe")
+
+
+def test_once_closed_nothing_but_the_safe_call_is_published_or_told(actuator: Actuator, wheels: Wheels) -> None:
+    actuator.apply(lambda: drive(500.0))
+    actuator.close(SAFE)
+    actuator.apply(lambda: drive(500.0, speed=20))
+    assert (wheels.told[0], set(wheels.told[1:]), actuator.state) == (0.3, {0.0}, "safe")
+
+
+def test_one_call_that_does_not_fit_is_one_refusal_in_all_its_ticks(actuator: Actuator, wheels: Wheels) -> None:
+    standing = Standing(FunctionCall(name="drive", arguments={"speed": 30, "turn": "up"}), "fresh", left_ms=500.0)
+    for _ in range(3):
+        with pytest.raises(Unmappable, match="turn: nothing is given for 'up'"):
+            actuator.apply(lambda: standing)
+        time.sleep(0.002)
+    assert actuator.count["refused"] == 1 and set(wheels.told) == {0.0}
 
 
 def test_call_in_force_is_not_repeated_when_its_time_is_as_good_as_over(actuator: Actuator, wheels: Wheels) -> None:

@@ -124,7 +124,7 @@ def test_a_call_outside_the_mapping_is_refused_and_the_robot_stops(
     brain.policy = lambda text, instruction: FunctionCall(name="drive", arguments={"speed": 30, "turn": "up"})
     until(lambda: robot.report()["moving"] == [0.0, 0.0], "the robot went on")
     running.says("A call was refused: turn: nothing is given for 'up'.")
-    until(lambda: any(o.outcome == "failed" and "'up'" in (o.error or "") for o in brain.outcomes), "not told")
+    until(lambda: any(o.outcome == "refused" and "'up'" in (o.error or "") for o in brain.outcomes), "not told")
 
 
 def test_a_sensor_that_dies_is_told_and_ends_in_the_safe_call(

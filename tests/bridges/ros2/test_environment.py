@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
 
 pytest.importorskip("cyclonedds", reason="the ros2 extra (cyclonedds) is not installed")
@@ -63,7 +65,7 @@ MS = 1_000_000
 WALL = 1_790_000_000_000 * MS
 
 
-@given(st.integers(-(10**9), 10**9).map(lambda ms: ms * MS), st.lists(st.integers(0, 400), min_size=2, max_size=50))
+@given(st.integers(-(10**9), 10**9).map(lambda ms: ms * MS), st.lists(st.integers(0, 200), min_size=2, max_size=50))
 def test_delays_are_measured_against_the_smallest_whatever_the_clocks_differ(skew: int, delays_ms: list[int]) -> None:
     delays = Delays()
     least = 10**9
@@ -74,14 +76,29 @@ def test_delays_are_measured_against_the_smallest_whatever_the_clocks_differ(ske
         assert now - captured == (delay_ms - least) * MS
 
 
-def test_a_clock_of_the_sender_that_is_set_back_is_forgiven_within_a_minute() -> None:
+def ages_ms(sources: Iterable[int]) -> list[int]:
+    """The ages of messages that come each 50 ms."""
     delays = Delays()
-    ages = []
-    for i in range(1300):
-        now = i * 50 * MS
-        step = 5_000 * MS if i >= 20 else 0
-        ages.append((now - delays.captured_ns(WALL + now - step, WALL + now, now)) // MS)
-    assert ages[:20] == [0] * 20 and ages[20] == 5_000 and ages[-1] == 0
+    return [(i * 50 * MS - delays.captured_ns(s, WALL + i * 50 * MS, i * 50 * MS)) // MS for i, s in enumerate(sources)]
+
+
+def test_a_clock_of_the_sender_that_is_set_back_a_little_is_forgiven_within_a_minute() -> None:
+    ages = ages_ms(WALL + i * 50 * MS - (150 * MS if i >= 20 else 0) for i in range(1300))
+    assert ages[:20] == [0] * 20 and ages[20] == 150 and ages[-1] == 0
+
+
+def test_a_clock_of_the_sender_that_is_set_back_far_makes_no_message_old() -> None:
+    assert ages_ms(WALL + i * 50 * MS - (3_600_000 * MS if i >= 20 else 0) for i in range(100)) == [0] * 100
+
+
+def test_one_stamp_of_the_far_future_makes_no_later_message_old() -> None:
+    ages = ages_ms((1 << 63) - 1 if i == 20 else WALL + i * 50 * MS - (70 * MS if i > 30 else 0) for i in range(40))
+    assert ages == [0] * 31 + [70] * 9
+
+
+@pytest.mark.parametrize("source_ns", [0, -1, -(1 << 63)])
+def test_a_sender_that_gives_no_stamp_speaks_now(source_ns: int) -> None:
+    assert ages_ms([source_ns] * 100) == [0] * 100
 
 
 def test_our_own_wall_clock_that_is_set_changes_no_age() -> None:

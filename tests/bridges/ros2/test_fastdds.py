@@ -21,13 +21,12 @@ pytest.importorskip("cyclonedds", reason="the ros2 extra (cyclonedds) is not ins
 pytest.importorskip("rosbags", reason="rosbags (a development dependency) is not installed")
 
 from rtcontrol.bridges.ros2 import generate
+from rtcontrol.bridges.ros2.bus import Bus
 from rtcontrol.bridges.ros2.config import Qos
-from rtcontrol.bridges.ros2.dds import Bus
 from rtcontrol.bridges.ros2.environment import domain
 from rtcontrol.bridges.ros2.mapper import Topic
 from rtcontrol.bridges.ros2.msgs import geometry_msgs
 from rtcontrol.bridges.ros2.paths import message_type
-from rtcontrol.bridges.ros2.peers import problems
 
 MISSING = [tool for tool in ("fastddsgen", "g++", "java") if shutil.which(tool) is None]
 pytestmark = [
@@ -109,10 +108,10 @@ def test_twists_reach_a_fast_dds_robot_and_its_odometry_comes_back(fast_robot: s
     odom = bus.input(topic("/odom", "nav_msgs/Odometry", reliability="reliable", depth=10))
     end = time.monotonic() + 20
     while not (command.readers() and odom.writers()):
-        assert time.monotonic() < end, problems(bus)
+        assert time.monotonic() < end, bus.problems()
         time.sleep(0.01)
     time.sleep(0.5)  # matching is not symmetric
-    assert problems(bus) == {}
+    assert bus.problems() == {}
     times = []
     for i in range(COUNT):
         twist = geometry_msgs.Twist(
@@ -145,7 +144,7 @@ def test_a_best_effort_command_is_told_to_be_incompatible(fast_robot: str, numbe
         assert time.monotonic() < end, "the robot is not discovered"
         time.sleep(0.01)
     time.sleep(0.5)
-    assert problems(bus)["/cmd_vel"].startswith(
+    assert bus.problems()["/cmd_vel"].startswith(
         "QoS of /cmd_vel is incompatible: a subscriber asks for reliable, and in our file qos.reliability offers "
         "best_effort."
     )
@@ -163,7 +162,7 @@ def test_a_publisher_that_falls_silent_is_told_to_a_subscriber_that_asked_for_a_
         command = bus.output(topic("/cmd_vel", "geometry_msgs/Twist"), promise_ms=187.5)
         end = time.monotonic() + 20
         while not command.readers():
-            assert time.monotonic() < end, problems(bus)
+            assert time.monotonic() < end, bus.problems()
             time.sleep(0.01)
         time.sleep(0.5)
         for _ in range(20):

@@ -1,56 +1,22 @@
-"""The mapping of robot.yaml: what is read, what is published, and what mistakes are told as."""
+"""The mapping of robot.yaml: what is read, and what is published."""
 
 from __future__ import annotations
 
-import copy
+import contextlib
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 pytest.importorskip("cyclonedds", reason="the ros2 extra (cyclonedds) is not installed")
 
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rtcontrol.bridges.ros2 import config
-from rtcontrol.bridges.ros2.errors import BridgeError, Unmappable
-from rtcontrol.bridges.ros2.mapper import Mapper
+from rtcontrol.bridges.ros2.errors import Unmappable
 from rtcontrol.bridges.ros2.msgs import MESSAGES, geometry_msgs, nav_msgs, sensor_msgs, trajectory_msgs
 from rtcontrol.bridges.ros2.reading import pitch, roll, yaw
-
-EXAMPLE = yaml.safe_load(Path(config.EXAMPLE).read_text("utf-8"))
-
-
-def mapper(change: Any = None) -> Mapper:
-    value = copy.deepcopy(EXAMPLE)
-    if change is not None:
-        change(value)
-    return Mapper(config.parse(yaml.safe_dump(value, sort_keys=False), "robot.yaml"), "robot.yaml")
-
-
-def reads(kind: str, message: Any, **spec: Any) -> Any:
-    """The value of one field of a message of the type."""
-
-    def change(value: dict[str, Any]) -> None:
-        value["observe"] = {"topics": {"/t": {"type": kind, "fields": {"f": spec}}}}
-
-    return mapper(change).sources[0].read(message)["f"]
-
-
-def publishes(kind: str, fields: dict[str, Any], arguments: dict[str, Any], parameters: dict[str, Any]) -> Any:
-    """The message of a call of a tool with one publication."""
-
-    def change(value: dict[str, Any]) -> None:
-        publish = {"/t": {"type": kind, "set": fields}}
-        value["tools"]["act"] = {"description": "", "parameters": parameters, "publish": publish}
-
-    return mapper(change).publications("act", arguments, 1_500_000_000)[0].message
-
-
-NUMBER = {"v": {"type": "number"}}
+from tests.bridges.ros2.mapping import NUMBER, mapper, publishes, put, reads
 
 
 def about(axis: str, angle: float) -> geometry_msgs.Quaternion:
@@ -81,7 +47,7 @@ def test_the_shipped_example_drives_and_stops() -> None:
     assert (drive.message.linear.x, drive.message.angular.z) == (0.3, 0.8)
     assert m.publications("stop", {}, 0)[0].message == geometry_msgs.Twist()
     assert m.warnings() == []
-    assert m.tools()[0]["parameters"]["required"] == ["speed", "turn"]
+    assert m.hello(None, 16.0)["tools"][0]["parameters"]["required"] == ["speed", "turn"]
 
 
 @given(st.floats(allow_nan=True, allow_infinity=True) | st.integers() | st.booleans() | st.text() | st.none())
@@ -212,69 +178,35 @@ def test_units_rounding_norms_words_and_times() -> None:
     assert reads("sensor_msgs/msg/Imu", imu, path="header.stamp") == 3.0
 
 
-def put(*keys: str, value: Any) -> Any:
-    def change(root: dict[str, Any]) -> None:
-        for key in keys[:-1]:
-            root = root[key]
-        root[keys[-1]] = value
-
-    return change
+@given(st.integers() | st.floats())
+def test_a_field_of_32_bits_never_gets_more(value: float) -> None:
+    fields = {"speed": {"from": "v", "scale": 1e30, "min": -3.4e38, "max": 3.4e38}}
+    with contextlib.suppress(Unmappable):
+        publishes("ackermann_msgs/msg/AckermannDrive", fields, {"v": value}, NUMBER).serialize()
 
 
-ODOM = ("observe", "topics", "/odom")
-CMD = ("tools", "drive", "publish", "/cmd_vel")
+@pytest.mark.parametrize("word", ["up", "a\0", "\ud800", 1, None, ["left"], {"left": 1}])
+def test_a_word_that_the_tool_does_not_list_is_not_published(word: Any) -> None:
+    listed = {"v": {"type": "string", "enum": ["left", "right"]}}
+    with pytest.raises(Unmappable):
+        publishes("std_msgs/msg/String", {"data": {"from": "v"}}, {"v": word}, listed)
+    assert publishes("std_msgs/msg/String", {"data": {"from": "v"}}, {"v": "left"}, listed).data == "left"
 
 
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        (put("speed", value=3), "robot.yaml: speed is no key of this format"),
-        (put("hz", value="fast"), "robot.yaml: hz: "),
-        (lambda c: c.pop("safe"), "robot.yaml: safe is missing"),
-        (put("safe", value="halt"), "robot.yaml: safe: there is no tool 'halt'"),
-        (put("safe", value="drive"), "safe.arguments: the argument 'speed' of drive is missing"),
-        (put("safe", value={"name": "stop", "arguments": {"x": 1}}), "'x' of stop is no parameter of it"),
-        (put(*ODOM, "type", value="nav_msgs/msg/Odometri"), "/odom.type: unknown message type 'nav_msgs/msg/Odometri'"),
-        (put(*ODOM, "fields", "x", "path", value="pose.position.x"), "/odom.fields.x: path: there is no 'position' in"),
-        (
-            put(*ODOM, "fields", "x", "path", value="pose"),
-            "/odom.fields.x: path: pose is a message, not a single value",
-        ),
-        (put(*ODOM, "fields", "x", "as", value="yaw"), "/odom.fields.x: as: yaw is of a quaternion"),
-        (put(*ODOM, "fields", "x", "unit", value="furlong"), "observe.topics./odom.fields.x.unit: input should be"),
-        (put("observe", "text", value="x {xx}"), "observe.text: there is no field {xx}"),
-        (put(*CMD, "set", "linear.x", value={"from": "speed"}), "set.linear.x: add `min` and `max`"),
-        (put(*CMD, "set", "linear.x", value={"from": "pace", "min": 0, "max": 1}), "there is no parameter 'pace'"),
-        (put(*CMD, "set", "linear.w", value=1.0), "set.linear.w: there is no 'w' in Vector3"),
-        (put(*CMD, "set", "linear.x", value="fast"), "set.linear.x: 'fast' does not fit linear.x"),
-        (put(*CMD, "set", "linear.x", value="now"), "`now` is for a time stamp"),
-        (put(*CMD, "set", "linear", value=1.0), "does not fit linear, which is of the kind vector"),
-        (put(*CMD, "set", "angular.z", "values", value={"left": 1}), "values has nothing for 'straight'"),
-        (put("tools", "drive", "required", value=["speed"]), "turn may be left out of a call: add `default`"),
-        (put("tools", "drive", "required", value=["sped"]), "tools.drive.required: there is no parameter 'sped'"),
-        (put("tools", "stop", "publish", "/cmd_vel", "type", value="std_msgs/msg/String"), "has another type or QoS"),
-    ],
-)
-def test_a_mistake_names_file_key_and_remedy(change: Any, says: str) -> None:
-    with pytest.raises(BridgeError) as raised:
-        mapper(change)
-    assert raised.value.what.startswith("robot.yaml: ") and says in raised.value.what, raised.value.what
-    assert raised.value.remedy.endswith(".")
+@pytest.mark.parametrize("word", ["a\0b", "\ud800", 1, 10**400, ["a"]])
+def test_a_word_that_ros_cannot_carry_is_not_published(word: Any) -> None:
+    with pytest.raises(Unmappable):
+        publishes("std_msgs/msg/String", {"data": {"from": "v"}}, {"v": word}, {"v": {"type": "string"}})
 
 
-def test_a_key_given_twice_is_a_mistake_with_its_line() -> None:
-    with pytest.raises(BridgeError, match="robot.yaml line 2: 'hz' is given twice"):
-        config.parse("hz: 16\nhz: 20\n", "robot.yaml")
+def test_a_field_whose_name_has_a_point_is_shown() -> None:
+    def change(value: dict[str, Any]) -> None:
+        value["observe"] = {
+            "text": "{{a}} {a.b}",
+            "topics": {"/t": {"type": "std_msgs/msg/Float64", "fields": {"a.b": "data"}}},
+        }
 
-
-def test_words_that_yaml_takes_for_booleans_stay_words() -> None:
-    text = yaml.safe_dump({**EXAMPLE}).replace("hz: 16", "hz: 16\nsession: {model: no}")
-    assert config.parse(text, "robot.yaml").session.model == "no"
-
-
-def test_a_missing_file_says_where_the_example_is(tmp_path: Path) -> None:
-    with pytest.raises(BridgeError, match=r"cannot be read.*Copy .*examples/robot.yaml"):
-        config.load(tmp_path / "none.yaml")
+    assert mapper(change).text({"a.b": 1.5}) == "{a} 1.5"
 
 
 def test_a_safe_call_that_leaves_a_topic_running_is_warned_of() -> None:

@@ -1,28 +1,31 @@
 """The bridge as a ROS 2 node. UNTESTED: nobody has run it in a ROS 2 installation yet (docs/bridges.md).
 
-The mapping, the client and the safe call are those of `rtcontrol bridge ros2`; only readers and writers are rclpy's, so
-that remapping, namespaces, parameters, lifecycle tools and any rmw work as for every node.
+It is the bridge of `rtcontrol bridge ros2`; only readers and writers are rclpy's, so that remapping, namespaces,
+parameters and any rmw work as for every node.
 """
 
 from __future__ import annotations
 
-import contextlib
+import logging
+import signal
 import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import rclpy
+from rclpy.duration import Duration
+from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.qos import DurabilityPolicy, HistoryPolicy, QoSProfile, ReliabilityPolicy
+from rclpy.signals import SignalHandlerOptions
 from rosidl_runtime_py.utilities import get_message
 
-from rtcontrol.bridges.client import Client, Standing
+from rtcontrol.bridges.client import ClientError
 from rtcontrol.bridges.ros2 import config
-from rtcontrol.bridges.ros2.actuate import Actuator
-from rtcontrol.bridges.ros2.errors import Unmappable
+from rtcontrol.bridges.ros2.bridge import Bridge, BridgeOptions
+from rtcontrol.bridges.ros2.errors import BridgeError
 from rtcontrol.bridges.ros2.mapper import Mapper, Topic
-from rtcontrol.bridges.ros2.observing import Observer
 from rtcontrol.bridges.ros2.paths import fields
 
 
@@ -49,31 +52,62 @@ class RclpyOutput:
 
     def __init__(self, node: Node, topic: Topic) -> None:
         self._cls = get_message(topic.type)
-        self._publisher = node.create_publisher(self._cls, topic.name, _qos(topic, "reliable"))
+        self.publisher = node.create_publisher(self._cls, topic.name, _qos(topic, "reliable"))
         self.failed = 0
 
     def write(self, message: Any) -> bool:
         theirs = self._cls()
         _copy(message, theirs)
-        self._publisher.publish(theirs)
+        self.publisher.publish(theirs)
         return True
 
 
+class RclpyNetwork:
+    """The topics of a node, as Bridge uses them."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._inputs: list[str] = []
+        self._outputs: dict[str, RclpyOutput] = {}
+
+    def input(self, topic: Topic) -> RclpyInput:
+        self._inputs.append(topic.name)
+        return RclpyInput(self._node, topic)
+
+    def output(self, topic: Topic, promise_ms: float | None = None) -> RclpyOutput:
+        # No deadline and no lease is offered here, whatever was promised.
+        self._outputs[topic.name] = RclpyOutput(self._node, topic)
+        return self._outputs[topic.name]
+
+    def problems(self) -> dict[str, str]:
+        found = {name: f"Nobody publishes {name}." for name in self._inputs if not self._node.count_publishers(name)}
+        for name in self._outputs:
+            if not self._node.count_subscribers(name):
+                found[name] = f"Nobody subscribes to {name}."
+        return found
+
+    def flush(self, seconds: float) -> None:
+        for output in self._outputs.values():
+            output.publisher.wait_for_all_acked(Duration(seconds=seconds))
+
+
 def _copy(ours: Any, theirs: Any) -> None:
+    kinds = theirs.get_fields_and_field_types()
     for name in fields(type(ours)):
         value = getattr(ours, name)
+        if name not in kinds:
+            continue  # std_msgs/Empty has a byte in DDS, and none in rclpy
         if fields(type(value)):
             _copy(value, getattr(theirs, name))
         elif isinstance(value, list) and value and fields(type(value[0])):
-            # The class of the elements is known by the message's own table of slots.
-            kind = theirs.get_fields_and_field_types()[name].removeprefix("sequence<").split(">")[0].split(",")[0]
+            kind = kinds[name].removeprefix("sequence<").split(">")[0].split("[")[0].split(",")[0]
             package, short = kind.split("/")
             made = [get_message(f"{package}/msg/{short}")() for _ in value]
             for one, other in zip(value, made, strict=True):
                 _copy(one, other)
             setattr(theirs, name, made)
         else:
-            setattr(theirs, name, value)
+            setattr(theirs, name, bytes([value]) if kinds[name] == "octet" else value)
 
 
 def _qos(topic: Topic, usual: str) -> QoSProfile:
@@ -87,66 +121,58 @@ def _qos(topic: Topic, usual: str) -> QoSProfile:
     )
 
 
-class BridgeNode(Node):
-    """Parameters: `config` (path of robot.yaml), `connect` (the server), `instruction`."""
-
-    def __init__(self) -> None:
-        super().__init__("rtcontrol_bridge")
-        path = Path(self.declare_parameter("config", "").value)
-        endpoint = self.declare_parameter("connect", "tcp://127.0.0.1:5555").value
-        instruction = self.declare_parameter("instruction", "").value
-        robot = config.load(path)
-        mapper = Mapper(robot, str(path))
-        self._observer = Observer(mapper, {s.topic.name: RclpyInput(self, s.topic) for s in mapper.sources})
-        outputs = {topic.name: RclpyOutput(self, topic) for topic in mapper.topics}
-        self._actuator = Actuator(mapper, outputs, robot.hz)
-        self._client: Client | None = None  # on_call may come before connect returns
-        self._client = Client.connect(
-            endpoint,
-            tools=mapper.tools(),
-            instruction=instruction or robot.instruction,
-            hz=robot.hz,
-            safe_call={"name": robot.safe.name, "arguments": robot.safe.arguments},
-            robot=robot.robot,
-            name="rtcontrol_bridge",
-            on_call=self._on_call,
+def run(node: Node) -> int:
+    """Until a signal; the exit status. Parameters: `config` (path of robot.yaml), `connect` (the server), `instruction`
+    (empty: the file's), `keys` (this client's .key_secret, for a server with keys)."""
+    given = {
+        name: node.declare_parameter(name, default).value
+        for name, default in (
+            ("config", ""),
+            ("connect", BridgeOptions.endpoint),
+            ("instruction", ""),
+            ("keys", ""),
         )
-        self.create_timer(1.0 / robot.hz, self._tick)
-
-    def _tick(self) -> None:
-        look = self._observer.look()
-        if look is not None and self._client is not None and self._client.error is None:
-            self._client.observe(look.text, None if look.text is not None else look.data, t_ns=look.t_ns)
-        # A refusal was told and counted when the call came.
-        with contextlib.suppress(Unmappable):
-            self._actuator.apply(self._standing)
-
-    def _on_call(self, _: Standing) -> None:
-        self._actuator.apply(self._standing)
-
-    def _standing(self) -> Standing:
-        return self._client.call() if self._client is not None else Standing(None, "safe", cause="no_session")
-
-    def close(self) -> None:
-        """The safe call, and goodbye."""
-        self._actuator.close(Standing(None, "safe", cause="closed"))
-        if self._client is not None:
-            self._client.close()
-
-
-def main() -> None:
-    """`ros2 run rtcontrol_bridge bridge --ros-args -p config:=robot.yaml`."""
-    rclpy.init()
-    node = BridgeNode()
+    }
+    if not given["config"]:
+        raise BridgeError("The parameter config is missing.", "Give it: --ros-args -p config:=/path/robot.yaml")
+    robot = config.load(Path(given["config"]))
+    mapper = Mapper(robot, given["config"])
+    for warning in mapper.warnings():
+        node.get_logger().warning(warning)
+    options = BridgeOptions(
+        endpoint=given["connect"],
+        hz=robot.hz,
+        instruction=given["instruction"] or None,
+        client={"keys": given["keys"]} if given["keys"] else {},
+    )
+    bridge = Bridge(mapper, RclpyNetwork(node), options)
+    executor = SingleThreadedExecutor()
+    executor.add_node(node)
+    threading.Thread(target=executor.spin, daemon=True).start()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: bridge.stop())
     try:
-        rclpy.spin(node)
-    except KeyboardInterrupt:
-        pass
+        bridge.run()
     finally:
-        node.close()
+        executor.shutdown()
+    return 0
+
+
+def main() -> int:
+    """`ros2 run rtcontrol_bridge bridge --ros-args -p config:=robot.yaml`."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    # rclpy's own handlers would close the publishers before the safe call.
+    rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
+    node = Node("rtcontrol_bridge")
+    try:
+        return run(node)
+    except (BridgeError, ClientError) as error:
+        node.get_logger().fatal(f"{error.what} {error.remedy}")
+        return 2
+    finally:
         node.destroy_node()
         rclpy.try_shutdown()
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

@@ -1,0 +1,52 @@
+"""The example's mapping, changed, and what a single field of it reads or publishes."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rtcontrol.bridges.ros2 import config
+from rtcontrol.bridges.ros2.mapper import Mapper
+
+EXAMPLE = yaml.safe_load(Path(config.EXAMPLE).read_text("utf-8"))
+
+
+def mapper(change: Any = None) -> Mapper:
+    value = copy.deepcopy(EXAMPLE)
+    if change is not None:
+        change(value)
+    return Mapper(config.parse(yaml.safe_dump(value, sort_keys=False), "robot.yaml"), "robot.yaml")
+
+
+def reads(kind: str, message: Any, **spec: Any) -> Any:
+    """The value of one field of a message of the type."""
+
+    def change(value: dict[str, Any]) -> None:
+        value["observe"] = {"topics": {"/t": {"type": kind, "fields": {"f": spec}}}}
+
+    return mapper(change).sources[0].read(message)["f"]
+
+
+def publishes(kind: str, fields: dict[str, Any], arguments: dict[str, Any], parameters: dict[str, Any]) -> Any:
+    """The message of a call of a tool with one publication."""
+
+    def change(value: dict[str, Any]) -> None:
+        publish = {"/t": {"type": kind, "set": fields}}
+        value["tools"]["act"] = {"description": "", "parameters": parameters, "publish": publish}
+
+    return mapper(change).publications("act", arguments, 1_500_000_000)[0].message
+
+
+NUMBER = {"v": {"type": "number"}}
+
+
+def put(*keys: str, value: Any) -> Any:
+    def change(root: dict[str, Any]) -> None:
+        for key in keys[:-1]:
+            root = root[key]
+        root[keys[-1]] = value
+
+    return change
