@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from rtcontrol.bridges.client import AsyncClient, Client, ClientError, Standing
+from rtcontrol.bridges.client import AsyncClient, Client, ClientError, Declined, Standing
 from rtcontrol.bridges.client.check.stand import Stand
-from rtcontrol.bridges.wire.messages import Executed, Hello, Observe
+from rtcontrol.bridges.wire.messages import Executed, FunctionCall, Hello, Observe
 from tests.bridges.client.worlds import OWN, free_port, until
 
 LONG_MS = 60_000.0
@@ -101,6 +101,30 @@ def test_call_that_ran_out_while_the_event_loop_was_busy_is_not_begun(stand: Sta
     assert fleet.told(tick).outcome == "expired"
     until(lambda: bool(seen), "safe was not told")
     assert [s.status for s in seen] == ["safe"]
+    fleet.end()
+
+
+def declining(standing: Standing) -> None:
+    if standing.status != "safe":
+        raise Declined("beyond the fence") if standing.arguments.get("side") != "right" else OSError("no motor")
+
+
+async def declining_too(standing: Standing) -> None:
+    declining(standing)
+
+
+@pytest.mark.parametrize(("cls", "on_call"), [(Client, declining), (AsyncClient, declining_too)])
+def test_handler_that_declines_is_told_as_refused_and_one_that_throws_as_failed(
+    stand: Stand, cls: type[Client] | type[AsyncClient], on_call: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    fleet = Fleet(stand, cls, on_call=on_call)
+    told = fleet.told(fleet.called(ttl_ms=LONG_MS))
+    assert (told.outcome, told.error, caplog.records) == ("refused", "beyond the fence", [])
+    fleet.client.observe(text="left 1")
+    right = FunctionCall(name="turn", arguments={"side": "right"})
+    told = fleet.told(stand.call(stand.expect(Observe, 5.0, "observation"), call=right, ttl_ms=LONG_MS).tick)
+    assert (told.outcome, told.error) == ("failed", "OSError: no motor")
+    assert "A handler failed." in caplog.text and "no motor" in caplog.text
     fleet.end()
 
 

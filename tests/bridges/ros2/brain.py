@@ -16,6 +16,7 @@ from rtcontrol.bridges.wire import PROTOCOL, decode_msgpack, encode_msgpack
 from rtcontrol.bridges.wire.messages import (
     Bye,
     CallMessage,
+    ErrorMessage,
     Executed,
     FunctionCall,
     Hello,
@@ -51,6 +52,7 @@ class Brain:
     def __init__(self, policy: Policy = wander, ttl_ms: float = 500.0) -> None:
         self.policy, self.ttl_ms = policy, ttl_ms
         self.silent = self.stalled = self.bye = False
+        self.complaint: ErrorMessage | None = None  # said once
         self.sent_ms: dict[int, float] = {}
         self._queue: deque[CallMessage] = deque()
         self.age_ms = 0.0
@@ -84,6 +86,9 @@ class Brain:
             if self.bye:
                 self.bye, self.observed = False, None
                 self._send(peer, Bye(reason="enough"))
+            if self.complaint is not None:
+                self._send(peer, self.complaint)
+                self.complaint = None
             while self._queue and not self.stalled:
                 call = self._queue.popleft()
                 self.sent_ms[call.tick] = (time.monotonic_ns() - (call.t_obs_ns or 0)) / 1e6

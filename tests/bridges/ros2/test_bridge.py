@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
+import socket
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +15,7 @@ import pytest
 
 pytest.importorskip("cyclonedds", reason="the ros2 extra (cyclonedds) is not installed")
 
-from rtcontrol.bridges.wire.messages import FunctionCall
+from rtcontrol.bridges.wire.messages import ErrorMessage, FunctionCall
 from tests.bridges.client.worlds import Process, free_port, until
 from tests.bridges.ros2.brain import Brain
 from tests.bridges.ros2.conftest import EXAMPLE, SimulatedRobot, Start
@@ -264,6 +267,48 @@ def test_a_robot_that_leaves_is_told(brain: Brain, robot: SimulatedRobot, bridge
     robot.popen.stdin.close()
     running.says("Nobody publishes /odom.")
     running.says("Nobody subscribes to /cmd_vel.")
+
+
+def test_a_second_bridge_of_the_same_robot_is_refused_in_words(
+    robot: SimulatedRobot, bridge: Start, tmp_path: Path
+) -> None:
+    server = Process(tmp_path, free_port())
+    server.start()
+    try:
+        first = bridge(server.endpoint)
+        first.says("in session")
+        second = bridge(server.endpoint)
+        assert second.popen.wait(30) == 2
+        second.says("The server refused (busy): The robot 'wheelie' is claimed by another session. End that one")
+        until(lambda: robot.report()["moving"] != [0.0, 0.0], "the first one does not go on")
+        assert first.popen.poll() is None
+    finally:
+        server.stop()
+
+
+def test_what_the_server_refuses_is_told_and_the_bridge_goes_on(
+    brain: Brain, robot: SimulatedRobot, bridge: Start
+) -> None:
+    running = bridge(brain.endpoint)
+    until(lambda: robot.report()["moving"][0] > 0, "the robot did not move")
+    brain.complaint = ErrorMessage(code="instruction", message="It is too long.", remedy="Say less.", retryable=False)
+    running.says("The server answered instruction: It is too long. Say less.")
+    until(lambda: "It is too long" in said(robot) or "server is in order" in running.log(), "not told")
+    assert running.popen.poll() is None
+
+
+def test_what_is_no_server_is_told_as_such(bridge: Start) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=_hang_up, args=(listener,), daemon=True).start()
+        running = bridge(f"tcp://127.0.0.1:{listener.getsockname()[1]}", "--connect-timeout", "3")
+        assert running.popen.wait(30) == 2
+    assert "No welcome from tcp://127.0.0.1:" in running.log() and "is no rtcontrol server" in running.log()
+
+
+def _hang_up(listener: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while True:
+            listener.accept()[0].close()
 
 
 def test_without_a_server_it_ends_with_the_command_that_starts_one(bridge: Start) -> None:

@@ -11,6 +11,8 @@ import pytest
 
 pytest.importorskip("cyclonedds", reason="the ros2 extra (cyclonedds) is not installed")
 
+from rtcontrol.bridges.ros2 import cli
+from rtcontrol.bridges.ros2.cli import main
 from tests.bridges.client.worlds import ROOT
 
 BARE = """
@@ -21,13 +23,16 @@ sys.exit(main())
 """
 
 
-def run(*arguments: str, code: str | None = None) -> subprocess.CompletedProcess[str]:
+EXAMPLE = str(ROOT / "bridges" / "ros2" / "examples" / "robot.yaml")
+
+
+def run(*arguments: str, code: str | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
     program = ["-c", code] if code else ["-m", "rtcontrol", "bridge", "ros2"]
     return subprocess.run(
         [sys.executable, *program, *arguments],
         capture_output=True,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200"},
+        env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200", **environment},
         check=False,
     )
 
@@ -48,6 +53,46 @@ def test_it_is_a_command_of_rtcontrol(tmp_path: Path) -> None:
     done = run("--config", str(wrong), "--check")
     assert done.returncode == 2 and done.stderr.startswith(f"{wrong}: instruction is missing. Add it; ")
     assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (["--hz", "nan"], "--hz nan is out of range. Give 0.1 to 200."),
+        (["--connect-timeout", "-1"], "--connect-timeout -1 is out of range."),
+        (["--duration", "nan"], "--duration nan is out of range."),
+        (["--server-key", "server.key"], "--server-key is given without --keys."),
+        (["--report", "/nowhere/report.json"], "The report /nowhere/report.json cannot be written (No such file"),
+        (["--instruct", "x" * 70_000], "instruction: String should have at most 65536 characters."),
+    ],
+)
+def test_a_mistake_is_told_before_anything_is_connected(
+    given: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--config", EXAMPLE, *given, "--check"]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith(says) and len(told.splitlines()) == 1, told
+
+
+def test_check_names_the_topics_of_the_bridge_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--config", EXAMPLE, "--check"]) == 0
+    told = capsys.readouterr().out
+    assert "reads     /rtcontrol/instruction  std_msgs/msg/String  -> the instruction" in told
+    assert "publishes /diagnostics  diagnostic_msgs/msg/DiagnosticArray" in told
+
+
+def test_a_peer_that_nobody_knows_is_a_mistake_and_not_the_end_of_the_process() -> None:
+    done = run("--config", EXAMPLE, ROS_STATIC_PEERS="no.such.host.invalid", ROS_LOCALHOST_ONLY="0", ROS_DOMAIN_ID="97")
+    assert done.returncode == 2, done
+    assert done.stderr.startswith("The host 'no.such.host.invalid' of ROS_STATIC_PEERS is unknown")
+
+
+def test_ctrl_c_while_it_starts_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "run", interrupted)
+    assert main(["--config", EXAMPLE]) == 130
 
 
 def test_without_cyclonedds_it_says_what_to_install() -> None:
