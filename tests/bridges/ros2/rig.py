@@ -49,6 +49,8 @@ def config(ttl_ms: float) -> dict[str, Any]:
 class Rig:
     """One server for all faults (it takes long to start), a new bridge for each."""
 
+    what = "bridge"
+
     def __init__(self, folder: Path, model: str, host: str) -> None:
         self.folder = folder
         port = free_port()
@@ -89,16 +91,16 @@ class Rig:
         found: dict[str, Any] = json.loads(self.robot.stdout.readline())
         return found
 
-    def fly(self, ttl_ms: float = TTL_MS, endpoint: str | None = None) -> None:
+    def fly(self, ttl_ms: float = TTL_MS, waits: bool = True) -> None:
         """A new bridge, and two seconds of driving."""
         self.land()
         path = self.folder / f"robot-{ttl_ms:g}.yaml"
         path.write_text(yaml.safe_dump(config(ttl_ms)))
         self.ttl_ms = ttl_ms
-        self._arguments = ["--config", str(path), "--connect", endpoint or self.tap.endpoint]
+        self._arguments = ["--config", str(path), "--connect", self.tap.endpoint]
         self.start_bridge()
-        if endpoint is None:
-            self.until_moving(time.monotonic(), 30)
+        if waits:
+            self.until_driven(time.monotonic(), 30)
             time.sleep(2)
 
     def start_bridge(self) -> None:
@@ -110,7 +112,7 @@ class Rig:
             self.bridge.send_signal(signal.SIGTERM)
             self.bridge.wait(20)
 
-    def until_moving(self, begin: float, seconds: float = 90.0) -> float:
+    def until_driven(self, begin: float, seconds: float = 90.0) -> float:
         """When the robot was told to move by a call that answers an observation made since."""
 
         def told() -> bool:
@@ -156,7 +158,7 @@ class Rig:
         row.gap_ms = max((1e3 * (b - a) for a, b in itertools.pairwise(times)), default=None)
         safe = self._safe(row, commands, begin)
         if mended is not None:
-            row.recovered_ms = 1e3 * (self.until_moving(max(mended, safe or mended)) - mended)
+            row.recovered_ms = 1e3 * (self.until_driven(max(mended, safe or mended)) - mended)
         row.notes += [
             f"the lease of its commands ended at {1e3 * (t - begin):.0f}" for t in heard["dead"][:1] if t > begin
         ]

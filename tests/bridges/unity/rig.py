@@ -24,6 +24,8 @@ class Rig:
     """One server for all faults (it takes long to start), a new game for each. Its events are in `events`; times in
     them are of the game's own clock, in ms."""
 
+    what = "game"
+
     def __init__(self, folder: Path, model: str, host: str) -> None:
         self._exe = folder / "driver.exe"
         said = compile_cs(self._exe, core_sources() + list((HERE / "driver").glob("*.cs")))
@@ -42,7 +44,7 @@ class Rig:
         self.ttl_ms = ttl_ms
         self.start_game()
         if waits:
-            self.until_called(time.monotonic(), 30)
+            self.until_driven(time.monotonic(), 30)
             time.sleep(2)
 
     def start_game(self) -> None:
@@ -93,7 +95,7 @@ class Rig:
         ways = [s.t_ns - s.message.t_ns for s in list(self.tap.said) if isinstance(s.message, Observe)]
         return instant * 1e3 - min(ways) / 1e6
 
-    def until_called(self, since: float, seconds: float = 90.0) -> float:
+    def until_driven(self, since: float, seconds: float = 90.0) -> float:
         """When (our clock) the game carried out a call upon an observation made since."""
         found: list[float] = []
 
@@ -129,7 +131,7 @@ class Rig:
             row.notes.append(f"safe: {safe['cause']}")
         self._found(row, begin, end, mark)
         if mended is not None:
-            row.recovered_ms = 1e3 * (self.until_called(mended) - mended)
+            row.recovered_ms = 1e3 * (self.until_driven(mended) - mended)
         return row
 
     def _found(self, row: Row, begin: float, end: float, mark: float) -> None:
