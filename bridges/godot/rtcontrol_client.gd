@@ -77,6 +77,9 @@ func start():
 	if not _tools.has(safe_tool):
 		push_error("rtcontrol: safe_tool must name one of the tools %s." % [_tools.keys()])
 		return false
+	if not _tools[safe_tool]["parameters"]["required"].empty():
+		push_error("rtcontrol: the safe tool %s must do without arguments: make them optional." % safe_tool)
+		return false
 	pause_mode = PAUSE_MODE_PROCESS # a paused game must become safe too
 	rule.safe_call = _safe_call()
 	_connect()
@@ -113,6 +116,8 @@ static func now_ns():
 func _process(_delta):
 	if state == IDLE or state == ENDED:
 		return
+	if not is_instance_valid(world):
+		return stop("what is driven is gone")
 	if state == WAITING:
 		if now_ns() >= _again_ns:
 			_connect()
@@ -319,6 +324,8 @@ func _carry_out(step, cause):
 
 
 func _invoke(call):
+	if not is_instance_valid(world):
+		return {"outcome": "refused", "error": "what is driven is gone"}
 	if call == null or not _tools.has(call["name"]):
 		return {"outcome": "refused", "error": "there is no tool %s" % (call["name"] if call else ""), "unfit": true}
 	var parameters = _tools[call["name"]]["parameters"]

@@ -55,6 +55,8 @@ static func read(packet):
 	if text == "" or parsed.error != OK or not parsed.result is Dictionary:
 		return "no JSON object"
 	var message = parsed.result
+	if not is_finite(message):
+		return "a number beyond what the engine can hold"
 	for key in message.keys():
 		if message[key] == null:
 			message.erase(key)
@@ -95,6 +97,16 @@ static func _paired(text):
 	return "" if pair.search(text) else text
 
 
+# Whether all numbers in a value are: the engine reads 1e999 as infinite.
+static func is_finite(value):
+	if value is Dictionary or value is Array:
+		for one in value.values() if value is Dictionary else value:
+			if not is_finite(one):
+				return false
+		return true
+	return typeof(value) != TYPE_REAL or not (is_nan(value) or is_inf(value))
+
+
 # Whether a value read from JSON (numbers are floats) is of a kind.
 static func is_of(value, wanted):
 	match wanted:
@@ -126,7 +138,8 @@ static func argument(given, schema):
 		if given < schema.get("minimum", -INF) or given > schema.get("maximum", INF):
 			return null
 		if schema.get("type") == "integer":
-			given = int(given) if given == floor(given) else null
+			# Beyond 2^53 the engine's numbers have gaps: it would be another integer.
+			given = int(given) if given == floor(given) and abs(given) <= 1 << 53 else null
 	var wanted = {"integer": TYPE_INT, "number": TYPE_REAL, "boolean": TYPE_BOOL, "string": TYPE_STRING,
 		"array": TYPE_ARRAY, "object": TYPE_DICTIONARY}.get(schema.get("type"), typeof(given))
 	if given == null or typeof(given) != wanted:

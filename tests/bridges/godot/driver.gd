@@ -59,6 +59,9 @@ func _obey(command):
 			client.stop()
 		"leave":
 			client.get_parent().free() # as a change of the scene does
+		"lose":
+			client.world = load("res://main.gd").new() # is driven instead, and goes
+			client.world.free()
 		"quit":
 			quit()
 

@@ -5,9 +5,29 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from tests.bridges.client.worlds import until
 from tests.bridges.godot.engine import Engine, Served
 
 TTL_MS = 500.0
+IDLE = 0
+
+
+def test_safe_tool_that_wants_arguments_is_told_before_anything_is_connected(
+    godot: Callable[..., Engine],
+) -> None:
+    engine = godot("ws://127.0.0.1:9/ws", '--set=safe_tool:"go"')
+    engine.event("ready")
+    assert engine.stats()["state"] == IDLE
+    assert "the safe tool go must do without arguments" in engine.errors()
+
+
+def test_what_is_driven_may_be_gone_before_its_client(godot: Callable[..., Engine], own_served: Served) -> None:
+    engine = godot(own_served.url)
+    engine.event("acted", cause="call")
+    engine.say("lose")
+    assert engine.event("ended")["why"] == "what is driven is gone"
+    until(lambda: "bye" in own_served.logs(), "the server heard no bye")
+    assert engine.faults() == []
 
 
 def test_killed_server_means_safe_within_its_time_to_live_and_a_new_session(

@@ -14,6 +14,13 @@ VECTORS = ROOT / "bridges" / "wire" / "vectors"
 # What the client is told; it is not asked to read its own. Nor vectors whose names begin with "big": the engine reads
 # numbers as doubles, in which instants beyond 2^53 ns are inexact.
 HEARD = {"welcome", "call", "instruct", "error", "ping", "pong", "bye"}
+# The vectors' own number beyond doubles is in a ping.
+CALL = '{"type":"call","session":"q7Jr0c2yT5mX9vKd_f3A","tick":9,"epoch":2,"status":"fresh","t_obs_ns":1,"ttl_ms":0,'
+CALL += '"deadline_ns":0,"t_server_ns":0,"call":{"name":"go","arguments":%s}}'
+OWN = [
+    {"name": f"beyond doubles: {arguments}", "json": CALL % arguments}
+    for arguments in ('{"way":"left","more":1e999}', '{"way":"left","more":[{"x":-1e999}]}')
+]
 CONTROL = re.compile(r"[\x00-\x07\x0b\x0e-\x1f]")
 pytestmark = pytest.mark.skipif(MISSING, reason=REASON)
 
@@ -42,7 +49,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, A
             for v in load("valid.json")
             if v["from"] == "server"
         ],
-        "invalid": [{"name": v["name"], "text": text(v["json"])} for v in load("invalid.json") if "json" in v],
+        "invalid": [{"name": v["name"], "text": text(v["json"])} for v in [*load("invalid.json"), *OWN] if "json" in v],
         **ttl,
     }
     (folder / "cases.json").write_text(json.dumps(cases, ensure_ascii=False), "utf-8")
@@ -83,7 +90,7 @@ def test_valid_messages_are_read(told: dict[str, list[dict[str, Any]]]) -> None:
 def test_nothing_is_executed_upon_an_invalid_message_and_the_session_goes_on(
     told: dict[str, list[dict[str, Any]]],
 ) -> None:
-    given = {v["name"]: text(v["json"]) for v in load("invalid.json") if "json" in v}
+    given = {v["name"]: text(v["json"]) for v in [*load("invalid.json"), *OWN] if "json" in v}
     live, waiting = 3, 4
     assert len(told["invalid"]) > 200
     for line in told["invalid"]:
