@@ -75,11 +75,15 @@ static func read(packet):
 
 
 # A message as JSON. What JSON forbids, and the engine writes nevertheless, becomes a space: control characters, and \v.
+# No RegEx where none is needed: Debian's 3.2.3 prints an error at each use of one.
 static func write(message):
-	var forbidden = RegEx.new()
-	forbidden.compile("[\\x00-\\x1f]")
-	var text = forbidden.sub(to_json(message), " ", true)
+	var bytes = to_json(message).to_utf8()
+	for i in bytes.size():
+		if bytes[i] < 32:
+			bytes[i] = 32
+	var text = bytes.get_string_from_utf8()
 	if "\\v" in text:
+		var forbidden = RegEx.new()
 		forbidden.compile("(?<!\\\\)((?:\\\\\\\\)*)\\\\v")
 		text = forbidden.sub(text, "$1 ", true)
 	return text

@@ -52,3 +52,5 @@ def test_killed_server_means_safe_within_its_time_to_live_and_a_new_session(
     stats = engine.stats()
     assert (stats["counts"]["sessions"], stats["too_old"]) == (2, 0)
     assert engine.faults() == []
+    # What the engine's RegEx prints at each use, in a console that people read.
+    assert "free_static" not in engine.errors()
