@@ -83,7 +83,6 @@ def run(frames: int, seed: int = 1, raw_share: float = 0.005, echo: bool = True)
     """The figures of an attack with `frames` frames."""
     port = free_port()
     endpoint = f"tcp://127.0.0.1:{port}"
-    log = subprocess.DEVNULL
     command = [
         sys.executable,
         "-m",
@@ -99,7 +98,9 @@ def run(frames: int, seed: int = 1, raw_share: float = 0.005, echo: bool = True)
     import tempfile
 
     with tempfile.TemporaryDirectory() as out:
-        server = subprocess.Popen([*command, "--out", out], env=environment(), cwd=out, stdout=log, stderr=log)
+        path = Path(out) / "log.txt"
+        with path.open("wb") as log:
+            server = subprocess.Popen([*command, "--out", out], env=environment(), cwd=out, stdout=log, stderr=log)
         honest = subprocess.Popen(
             [sys.executable, "-m", "tests.rtcontrol.serve.honest", endpoint, str(HZ)],
             env=environment(),
@@ -108,12 +109,19 @@ def run(frames: int, seed: int = 1, raw_share: float = 0.005, echo: bool = True)
             text=True,
         )
         try:
-            return _attack(server, honest, endpoint, port, frames, seed, raw_share, echo)
+            found = _attack(server, honest, endpoint, port, frames, seed, raw_share, echo)
+        except psutil.NoSuchProcess:
+            said = path.read_text(errors="replace")[-2000:]
+            raise AssertionError(f"the server ended with status {server.poll()}; it said: {said}") from None
         finally:
             for process in (honest, server):
                 if process.poll() is None:
                     process.terminate()
                     process.wait(timeout=30)
+        reports = [json.loads(report.read_text()) for report in Path(out).glob("*/report*.json")]
+        own = [report for report in reports if report["wire"]["client"]["name"] == "honest"]
+        found["honest"]["skipped_releases"] = sum(report["skipped_releases"] for report in own)
+        return found
 
 
 def _attack(

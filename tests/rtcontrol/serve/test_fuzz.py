@@ -12,7 +12,8 @@ def check(frames: int) -> None:
     assert found["server_alive"]
     assert found["frames"] == frames
     assert found["honest"]["ticks"] > 0
-    assert found["honest"]["missing"] == 0, found
+    # A machine that starves the loop for longer than a period costs ticks that never were; what was is never lost.
+    assert found["honest"]["missing"] <= found["honest"]["skipped_releases"], found["honest"]
     assert found["told"].get("internal", 0) == 0, "a hostile frame reached an unforeseen error"
     assert found["rss_mib"]["end"] - found["rss_mib"]["tenth"] < 64, found["rss_mib"]
 
