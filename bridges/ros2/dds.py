@@ -70,7 +70,6 @@ class Input:
             DdsTopic(participant, dds_name(topic.name), topic.cls),
             _qos(topic.qos, "best_effort", topic.type_hash),
         )
-        self.received = 0
 
     def take(self) -> list[Any]:
         """The messages since the last time, oldest first; a publisher's farewell is none. Raises Unmappable where the
@@ -92,7 +91,6 @@ class Input:
             if samples[0].sample_info.valid_data:
                 taken.append(samples[0])
                 unread = None
-        self.received += len(taken)
         if unread is not None:
             raise Unmappable(f"a message cannot be read ({unread})")
         return taken
@@ -156,7 +154,6 @@ class Output:
 class Peer:
     """Another participant's endpoint on a DDS topic."""
 
-    key: str
     topic: str
     type: str
     qos: DdsQos
@@ -177,5 +174,5 @@ class Peers:
                 if e.sample_info.instance_state != InstanceState.Alive:
                     self._known.pop(str(e.key), None)
                 elif e.participant_key != self._own:
-                    self._known[str(e.key)] = Peer(str(e.key), e.topic_name, e.type_name, e.qos)
+                    self._known[str(e.key)] = Peer(e.topic_name, e.type_name, e.qos)
         return list(self._known.values())

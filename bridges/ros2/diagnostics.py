@@ -7,7 +7,7 @@ from typing import Any
 
 from rtcontrol.bridges.ros2.msgs import builtin_interfaces, diagnostic_msgs, std_msgs
 
-OK, WARN, ERROR, STALE = range(4)
+OK, WARN, ERROR = range(3)
 ON_TIME = 0.99
 
 

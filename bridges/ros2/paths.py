@@ -125,10 +125,11 @@ def _kind(hint: Any) -> tuple[Kind, tuple[float, float] | None]:
         named |= {"Vector3": "vector", "Point": "vector"}
         return named.get(_named(hint), "message"), None
     name = str(getattr(hint, "__metadata__", ("",))[0])
-    if match := re.fullmatch(r"(u?)int(\d+)|byte", name):
-        bits = int(match[2] or 8)
-        signed = match[2] is not None and not match[1]
-        low = -(1 << (bits - 1)) if signed else 0
+    if name == "byte":
+        return "integer", (0, 127)  # cyclonedds packs an octet as signed
+    if match := re.fullmatch(r"(u?)int(\d+)", name):
+        bits = int(match[2])
+        low = 0 if match[1] else -(1 << (bits - 1))
         return "integer", (low, low + (1 << bits) - 1)
     most = FLOAT32 if name == "float32" else FLOAT64
     return "real", (-most, most)

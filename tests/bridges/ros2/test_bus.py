@@ -1,0 +1,50 @@
+"""DDS itself: what cannot be written, and what it does not take."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("cyclonedds", reason="the ros2 extra (cyclonedds) is not installed")
+
+from rtcontrol.bridges.ros2.bus import Bus
+from rtcontrol.bridges.ros2.environment import domain
+from rtcontrol.bridges.ros2.errors import BridgeError, Unmappable
+from rtcontrol.bridges.ros2.msgs import MESSAGES
+from tests.bridges.ros2.robot import topic
+
+
+@pytest.fixture
+def bus() -> Iterator[Bus]:
+    yield Bus(domain({"ROS_DOMAIN_ID": str(random.randint(101, 200)), "ROS_LOCALHOST_ONLY": "1"}))
+
+
+@pytest.mark.parametrize(
+    ("kind", "field", "value"),
+    [
+        ("ackermann_msgs/msg/AckermannDrive", "speed", 1e300),
+        ("std_msgs/msg/UInt8", "data", 256),
+        ("std_msgs/msg/Float64", "data", "fast"),
+        ("std_msgs/msg/String", "data", "\ud800"),
+    ],
+)
+def test_message_that_its_type_cannot_hold_is_refused(bus: Bus, kind: str, field: str, value: Any) -> None:
+    output = bus.output(topic("/out", kind))
+    with pytest.raises(Unmappable, match="/out: "):
+        output.write(MESSAGES[kind][0](**{field: value}))
+    assert output.write(MESSAGES[kind][0]()) and output.failed == 0
+
+
+def test_topic_that_dds_does_not_take_is_named(bus: Bus) -> None:
+    with pytest.raises(BridgeError, match="DDS does not take /sc\xe4n of the type sensor_msgs/msg/LaserScan"):
+        bus.input(topic("/sc\xe4n", "sensor_msgs/LaserScan"))
+
+
+def test_own_topics_that_nobody_shares_are_told(bus: Bus) -> None:
+    bus.input(topic("/in", "std_msgs/String"))
+    bus.output(topic("/out", "std_msgs/String"))
+    found = bus.problems()
+    assert found["/in"].startswith("Nobody publishes /in.") and found["/out"].startswith("Nobody subscribes to /out.")
