@@ -45,13 +45,13 @@ class Brain:
     """`policy` gives the call for a text and an instruction.
 
     `silent`: nothing is sent; `stalled`: what is to be sent waits, and goes out at once when that is over; `bye`: says
-    it once; `age_ms`: this much is added to the age of what is answered. `sent_ms`: the age of each tick's call when
-    it left.
+    it once; `left`: it heard one; `age_ms`: this much is added to the age of what is answered. `sent_ms`: the age of
+    each tick's call when it left.
     """
 
     def __init__(self, policy: Policy = wander, ttl_ms: float = 500.0) -> None:
         self.policy, self.ttl_ms = policy, ttl_ms
-        self.silent = self.stalled = self.bye = False
+        self.silent = self.stalled = self.bye = self.left = False
         self.complaint: ErrorMessage | None = None  # said once
         self.sent_ms: dict[int, float] = {}
         self._queue: deque[CallMessage] = deque()
@@ -121,6 +121,8 @@ class Brain:
             self.observed = message
         elif isinstance(message, Instruct):
             self.instruction = message.instruction
+        elif isinstance(message, Bye):
+            self.left = True
         elif isinstance(message, Executed):
             self.outcomes.append(message)
         elif isinstance(message, Ping):

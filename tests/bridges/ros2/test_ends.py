@@ -1,0 +1,128 @@
+"""However a bridge ends, the safe call is the last that it publishes: without a network to the robot."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("cyclonedds", reason="the ros2 extra (cyclonedds) is not installed")
+
+from rtcontrol.bridges.client import Refused
+from rtcontrol.bridges.ros2 import config
+from rtcontrol.bridges.ros2.bridge import Bridge, BridgeOptions
+from rtcontrol.bridges.ros2.mapper import Mapper, Topic
+from rtcontrol.bridges.ros2.msgs import nav_msgs, sensor_msgs
+from rtcontrol.bridges.wire.messages import ErrorMessage
+from tests.bridges.client.worlds import until
+from tests.bridges.ros2.brain import Brain
+
+SCAN = sensor_msgs.LaserScan(angle_min=-3.1, angle_increment=0.1, range_max=9.0, ranges=[5.0] * 62)
+ODOMETRY = nav_msgs.Odometry()
+ODOMETRY.pose.pose.orientation.w = 1.0
+
+
+class Net:
+    """Topics in memory. `fails`: what reading raises from now on; `stuck`: waiting for subscribers raises."""
+
+    def __init__(self) -> None:
+        self.told: dict[str, list[Any]] = {}
+        self.fails: Exception | None = None
+        self.stuck = False
+
+    def input(self, topic: Topic) -> Any:
+        message = {"/odom": ODOMETRY, "/scan": SCAN}.get(topic.name)
+
+        class In:
+            @staticmethod
+            def poll() -> tuple[Any, int] | None:
+                if self.fails is not None:
+                    raise self.fails
+                return None if message is None else (message, time.monotonic_ns())
+
+        return In()
+
+    def output(self, topic: Topic, promise_ms: float | None = None) -> Any:
+        told = self.told.setdefault(topic.name, [])
+
+        class Out:
+            failed = 0
+
+            @staticmethod
+            def write(message: Any) -> bool:
+                told.append(message)
+                return True
+
+        return Out()
+
+    def problems(self) -> dict[str, str]:
+        return {}
+
+    def flush(self, seconds: float) -> None:
+        if self.stuck:
+            raise OSError("no network")
+
+    def speeds(self) -> list[float]:
+        return [message.linear.x for message in self.told["/cmd_vel"]]
+
+
+@pytest.fixture
+def brain() -> Iterator[Brain]:
+    found = Brain()
+    yield found
+    found.close()
+
+
+class Run:
+    """A bridge in a thread, at work; `error` is what it ended with."""
+
+    def __init__(self, brain: Brain) -> None:
+        self.net = Net()
+        mapper = Mapper(config.load(Path(config.EXAMPLE)), "robot.yaml")
+        self.bridge = Bridge(mapper, self.net, BridgeOptions(endpoint=brain.endpoint))
+        self.error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+        until(lambda: any(self.net.speeds()), "the robot did not move")
+
+    def _run(self) -> None:
+        try:
+            self.bridge.run()
+        except BaseException as error:
+            self.error = error
+
+    def ended(self) -> None:
+        self._thread.join(10)
+        assert not self._thread.is_alive()
+        assert self.net.speeds()[-3:] == [0.0] * 3
+        count = len(self.net.speeds())
+        time.sleep(0.2)  # three ticks in which nothing may come after it
+        assert len(self.net.speeds()) == count
+
+
+def test_fault_of_its_own_ends_in_the_safe_call(brain: Brain) -> None:
+    running = Run(brain)
+    running.net.fails = RuntimeError("a fault")
+    running.ended()
+    assert isinstance(running.error, RuntimeError)
+
+
+def test_end_that_fails_halfway_still_says_bye_and_tells_the_safe_call(brain: Brain) -> None:
+    running = Run(brain)
+    running.net.stuck = True
+    running.bridge.stop()
+    running.ended()
+    assert isinstance(running.error, OSError)
+    assert running.net.told["/diagnostics"][-1].status[0].message.startswith("safe call in force")
+    until(lambda: brain.left, "the server heard no bye")
+
+
+def test_server_that_refuses_for_good_ends_in_the_safe_call(brain: Brain) -> None:
+    running = Run(brain)
+    brain.complaint = ErrorMessage(code="busy", message="The robot is taken.", remedy="End that one.", fatal=True)
+    running.ended()
+    assert isinstance(running.error, Refused)
