@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import logging
 import os
+import signal
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,8 @@ REMEDY = "Use `--host inprocess`, which needs no Ray, or see `rtcontrol doctor`.
 POLL_S = 0.05
 # How long a Ray that is still starting may take until it can be shut down.
 END_S = 30.0
+# No platform's struct sigaction is longer (glibc on x86-64: 152 bytes).
+SIGACTION_BYTES = 512
 
 
 def source_root() -> str | None:
@@ -86,13 +90,29 @@ class RaySession:
                 _reach(address)
             else:
                 options |= {"num_cpus": 1, "include_dashboard": False, "object_store_memory": 80_000_000}
-            ray.init(**options)
+            with _sigterm_kept():
+                ray.init(**options)
             self.ours = True
         except BaseException as error:  # told to whoever waits, on the thread that waits
             self._error = error
         finally:
             self._tried.set()
         self._over.wait()
+
+
+@contextlib.contextmanager
+def _sigterm_kept() -> Iterator[None]:
+    """Ray's C++ core takes SIGTERM for a crash: it prints the stack, and aborts the process 3 s later, also in the
+    middle of an orderly end. The handler that was there is put back; `signal.signal` could do it on the main thread
+    only."""
+    action = ctypes.create_string_buffer(SIGACTION_BYTES)
+    libc = ctypes.CDLL(None, use_errno=True)
+    kept = libc.sigaction(int(signal.SIGTERM), None, action) == 0
+    try:
+        yield
+    finally:
+        if kept:
+            libc.sigaction(int(signal.SIGTERM), action, None)
 
 
 def _cannot(error: BaseException) -> UserError:
