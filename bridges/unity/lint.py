@@ -1,7 +1,8 @@
 """`python -m rtcontrol.bridges.unity.lint`: what would break the Unity package at import, found without Unity.
 
-Checked: `.meta` files (missing, dangling, duplicate guids, not as `meta.py` writes them), package.json, assembly
-definitions and their references, and C# that is above Unity 2021.3's or mcs' level, or that the core may not use.
+Checked: `.meta` files (missing, dangling, duplicate guids, not as `meta.py` writes them), package.json (and the version
+that the code tells), assembly definitions and their references, and C# that is above Unity 2021.3's or mcs' level, or
+that the core may not use.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ ABOVE = {
     "`is not`": r"\bis\s+not\b",
     "an async Main": r"\basync\s+\w+\s+Main\b",
 }
+CLIENT = "Runtime/Core/Session/RtClient.cs"  # tells the server its version
 ENGINE = r"\bUnity(Engine|Editor)\b"
 
 
@@ -82,8 +84,13 @@ def _manifest(root: Path) -> Iterator[str]:
     if manifest.get("name") != root.name:
         yield f"package.json: name {manifest.get('name')!r} is not the folder's, {root.name!r}"
     for sample in manifest.get("samples", []):
-        if not (root / str(sample.get("path"))).is_dir():
-            yield f"package.json: no sample at {sample.get('path')!r}"
+        path = sample.get("path") if isinstance(sample, dict) else sample
+        if not (root / str(path)).is_dir():
+            yield f"package.json: no sample at {path!r}"
+    code = root / CLIENT
+    said = re.search(r'string Version = "([^"]*)"', code.read_text("utf-8")) if code.is_file() else None
+    if said is None or said[1] != manifest.get("version"):
+        yield f"{CLIENT}: Version is {said and said[1]!r}, not package.json's {manifest.get('version')!r}"
     log = root / "CHANGELOG.md"
     if log.is_file() and f"## {manifest.get('version')}" not in log.read_text("utf-8"):
         yield f"CHANGELOG.md: nothing about version {manifest.get('version')}"
@@ -93,7 +100,7 @@ def _assemblies(root: Path) -> Iterator[str]:
     definitions = {file: _read(file) for file in sorted(root.rglob("*.asmdef"))}
     names = Counter(str(d.get("name")) for d in definitions.values() if d)
     for file, definition in definitions.items():
-        inside = file.relative_to(root).as_posix()
+        inside, folders = file.relative_to(root).as_posix(), file.relative_to(root).parts
         if definition is None:
             yield f"{inside}: no JSON object"
             continue
@@ -104,11 +111,11 @@ def _assemblies(root: Path) -> Iterator[str]:
         for reference in definition.get("references", []):
             if reference not in names and reference not in UNITY_ASSEMBLIES:
                 yield f"{inside}: no assembly {reference!r}"
-        if "Core" in file.parts and definition.get("noEngineReferences") is not True:
+        if "Core" in folders and definition.get("noEngineReferences") is not True:
             yield f"{inside}: the core must not see the engine (noEngineReferences)"
-        if "Editor" in file.relative_to(root).parts and definition.get("includePlatforms") != ["Editor"]:
+        if "Editor" in folders and definition.get("includePlatforms") != ["Editor"]:
             yield f"{inside}: an editor assembly must be for the platform Editor alone"
-        if "Tests" in file.parts and "UNITY_INCLUDE_TESTS" not in definition.get("defineConstraints", []):
+        if "Tests" in folders and "UNITY_INCLUDE_TESTS" not in definition.get("defineConstraints", []):
             yield f"{inside}: tests need the constraint UNITY_INCLUDE_TESTS"
 
 

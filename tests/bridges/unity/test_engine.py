@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.bridges.client.worlds import Process
+from rtcontrol.bridges.client.check.stand import Stand
+from rtcontrol.bridges.wire.messages import Bye, Hello, Observe
+from tests.bridges.client.worlds import Process, free_port
 from tests.bridges.unity.mono import HERE, MISSING, PACKAGE, REASON, Driver, compile_cs, core_sources
 
 
@@ -70,6 +72,24 @@ def test_mistaken_endpoint_disables_the_component_with_an_error(stub: Path) -> N
         assert any(s.startswith("error") and "tcp://127.0.0.1:5555" in s for s in said), said
     finally:
         playing.end()
+
+
+def test_observers_of_one_object_are_one_observation_of_when_they_looked(stub: Path) -> None:
+    stand = Stand(f"tcp://127.0.0.1:{free_port()}")
+    playing = Driver(stub, "observers", stand.endpoint)
+    try:
+        stand.expect(Hello, 20.0, "hello")
+        stand.welcome()
+        observed = [stand.observation() for _ in range(3)]
+        stand.pump(3.0, lambda m: isinstance(m, Bye))
+        told = playing.answer()
+        assert {o.text for o in observed} == {"a noise\na shadow"}
+        assert all(o.t_ns <= told["slow_ns"] for o in stand.heard if isinstance(o, Observe))
+        assert told["refused"]
+        assert any("Tools Of" in s for s in told["said"]), told
+    finally:
+        playing.end()
+        stand.close()
 
 
 def test_packages_own_tests_pass(stub: Path) -> None:

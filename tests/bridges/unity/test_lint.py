@@ -68,6 +68,8 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     "no guid": (edit("LICENSE.meta", "guid: ", "gid: "), "LICENSE.meta: no guid"),
     "edited meta": (edit("LICENSE.meta", "userData: ", "userData: x"), "not as"),
     "broken manifest": (lambda r: (r / "package.json").write_text("{"), "package.json: no JSON object"),
+    "version in the code": (edit("Runtime/Core/Session/RtClient.cs", '"0.1.0"', '"0.1.1"'), "Version is '0.1.1'"),
+    "sample that is no map": (edit("package.json", '"samples": [', '"samples": ["x", '), "no sample at 'x'"),
     "version": (edit("package.json", '"0.1.0"', '"0.1"'), "package.json: version is '0.1'"),
     "changelog": (edit("package.json", '"0.1.0"', '"0.2.0"'), "nothing about version 0.2.0"),
     "name": (edit("package.json", "com.rtcontrol.client", "com.rtcontrol.other"), "is not the folder's"),
@@ -105,6 +107,12 @@ def test_fault_is_found(package: Path, fault: str) -> None:
     breaks, told = FAULTS[fault]
     breaks(package)
     assert any(told in found for found in lint.lint(package)), lint.lint(package)
+
+
+@pytest.mark.parametrize("folder", ["Core", "Tests", "Editor"])
+def test_folders_above_the_package_mean_nothing(package: Path, tmp_path: Path, folder: str) -> None:
+    (tmp_path / folder).mkdir()
+    assert lint.lint(package.rename(tmp_path / folder / package.name)) == []
 
 
 def test_words_in_strings_and_comments_are_no_code(package: Path) -> None:

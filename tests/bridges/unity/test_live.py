@@ -15,7 +15,7 @@ import pytest
 from rtcontrol.bridges.client.check import check_any_client
 from rtcontrol.bridges.client.check.stand import Stand
 from rtcontrol.bridges.wire.messages import ErrorMessage, Hello, Instruct
-from tests.bridges.client.worlds import Process, Proxy, free_port
+from tests.bridges.client.worlds import Process, Proxy, free_port, until
 from tests.bridges.unity.mono import Driver
 
 TTL_MS = 500
@@ -276,6 +276,7 @@ def test_instruction_that_was_refused_is_not_said_again_to_a_restarted_server(dr
         flying.say("instruct Fly to the moon.")
         stand.expect(Instruct, 10.0, "instruct")
         stand.send(ErrorMessage(code="instruction", message="It does not fit.", field="instruction"))
+        until(lambda: flying.stats()["last_error"] is not None, "the refusal is not heard")
         stand.restart()
         stand.expect(Hello, 10.0, "hello")
         stand.send(ErrorMessage(code="session", message="unknown", retryable=True))

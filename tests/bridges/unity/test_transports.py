@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes.util
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ import zmq
 
 from rtcontrol.bridges.wire import curve
 from tests.bridges.client.worlds import Process, free_port
+from tests.bridges.unity.conftest import DLLMAP
 from tests.bridges.unity.mono import Driver
 
 Start = Callable[..., Driver]
@@ -82,11 +84,41 @@ def test_server_with_keys_takes_listed_clients_and_no_others(driver: Start, tmp_
             "run", "--endpoint", server.endpoint, "--keys", str(keys / "stranger.key_secret"), "--seconds", "3"
         )
         plain = driver("run", "--endpoint", server.endpoint, "--seconds", "3")
-        assert stranger.event("stats")["stats"]["sessions"] == 0
+        stats = stranger.event("stats")["stats"]
+        assert (stats["sessions"], "does not accept this key" in stats["trouble"]) == (0, True)
         assert "wants a key" in plain.event("stats")["stats"]["trouble"]
     finally:
         server.stop()
-    none = driver("run", "--endpoint", server.endpoint, "--keys", str(tmp_path / "none.key_secret"))
-    none.process.wait(20)
-    assert none.process.stderr is not None
-    assert "no public-key" in none.process.stderr.read()
+
+
+def failure(driver: Driver) -> str:
+    driver.process.wait(20)
+    assert driver.process.stderr is not None
+    return driver.process.stderr.read()
+
+
+def test_key_file_that_is_none_or_cannot_be_read_is_named(driver: Start, tmp_path: Path) -> None:
+    empty = tmp_path / "empty.key_secret"
+    empty.write_text("")
+    for path, told in (
+        (empty, "no public-key in"),
+        (tmp_path / "none.key_secret", "cannot be read"),
+        (tmp_path, "cannot be read"),
+    ):
+        said = failure(driver("run", "--endpoint", "tcp://127.0.0.1:5555", "--keys", str(path)))
+        assert f"WireException: keys: {path} {told}" in said or f"WireException: keys: {told} {path}" in said, said
+
+
+def test_missing_libzmq_is_told_with_what_to_do(exe: Path, tmp_path: Path) -> None:
+    alone = tmp_path / "driver.exe"
+    shutil.copy(exe, alone)
+    alone.with_suffix(".exe.config").write_text(DLLMAP.replace("libzmq.so.5", "libzmq-that-is-not-there.so"))
+    said = failure(Driver(alone, "run", "--endpoint", "tcp://127.0.0.1:5555", "--libzmq", "1"))
+    assert "WireException: keys: libzmq cannot be loaded" in said
+    assert "Assets/Plugins" in said
+
+
+@needs_libzmq
+def test_nobody_there_is_told_over_libzmq_too(driver: Start) -> None:
+    one = driver("run", "--endpoint", f"tcp://127.0.0.1:{free_port()}", "--libzmq", "1", "--seconds", "1")
+    assert "nobody answers" in one.event("stats")["stats"]["trouble"]

@@ -113,7 +113,7 @@ def test_attributes_become_the_schema_of_the_hello(core: Driver) -> None:
     tools = {t["function"]["name"]: t["function"] for t in told["tools"]}
     assert told["safe"] == "stop"
     # By the methods' names, those of base classes last.
-    assert [t["function"]["name"] for t in told["tools"]] == ["dash", "say", "turn", "stop"]
+    assert [t["function"]["name"] for t in told["tools"]] == ["dash", "say", "turn", "zoom", "stop"]
     assert tools["dash"] == {
         "name": "dash",
         "description": "Dash.",

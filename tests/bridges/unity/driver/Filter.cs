@@ -11,6 +11,7 @@ namespace RtControl.Driver
         private ClockOffset _offset = new ClockOffset();
         private readonly ToolBox _box = new ToolBox();
         private RtToolSet _tools;
+        private Conversation _talk;
 
         public void Run()
         {
@@ -25,6 +26,10 @@ namespace RtControl.Driver
                 catch (WireException error)
                 {
                     answer = Json.Text(new RtMap { { "code", error.Code }, { "field", error.Field } });
+                }
+                catch (RtToolException error)
+                {
+                    answer = Json.Text(new RtMap { { "wrong", error.Message } });
                 }
                 catch (RtRefusedException error)
                 {
@@ -64,6 +69,28 @@ namespace RtControl.Driver
                 case "sample":
                     _offset.Add(Long(words[1]), Long(words[2]), Long(words[3]), Long(words[4]));
                     return _offset.Known ? new RtMap { { "offset_ns", _offset.OffsetNs }, { "rtt_ns", _offset.RttNs } } : null;
+                case "talk":
+                    _talk = new Conversation(words.Length > 1 ? words[1] : "");
+                    return null;
+                case "on":
+                    return _talk.Answer(words[1], Long(words[2]), words.Length > 3 ? words[3] : null);
+                case "made":
+                    var names = new List<object>();
+                    foreach (object one in new RtToolSet(Mistakes.Make(words[1])).Definitions)
+                        names.Add(((RtMap)one).Map("function").Text("name"));
+                    return names;
+                case "safe":
+                    var lone = new Loner();
+                    var act = new RtAct { Kind = RtForce.Safe, Call = new RtCall(words[1]) };
+                    try
+                    {
+                        new RtToolSet(lone).Execute(act);
+                    }
+                    catch (RtRefusedException)
+                    {
+                        return lone.Log;
+                    }
+                    return null;
                 case "tools":
                     _tools = new RtToolSet(_box);
                     return new RtMap { { "tools", _tools.Definitions }, { "safe", _tools.SafeCall.Name } };

@@ -8,8 +8,8 @@ namespace RtControl.Driver
 {
     /// <summary>
     /// A game without an engine: a frame loop that observes and pumps. Tells what it carries out as JSON lines, takes
-    /// commands as lines: reset, instruct WORDS, stall MS, stats, close; rate HZ (of observations, 0: none), nan, text (what
-    /// they are).
+    /// commands as lines: reset, reset nan, instruct WORDS, long CHARACTERS (an instruction), array, stall MS, stats, close;
+    /// rate HZ (of observations, 0: none), nan, text (what they are).
     /// </summary>
     internal sealed class Flight
     {
@@ -106,6 +106,7 @@ namespace RtControl.Driver
             }
             Tell("event", act.Kind == RtForce.Call ? "call" : "safe", "name", act.Call == null ? null : act.Call.Name,
                 "cause", act.Cause, "age_ms", ageMs, "at_ms", MonotonicClock.NowNs / 1e6);
+            if (_given.ContainsKey("fails") && act.Kind == RtForce.Call) throw new InvalidOperationException("The engine is off.");
             return _tools.Execute(act);
         }
 
@@ -113,14 +114,36 @@ namespace RtControl.Driver
         {
             if (command == null) return false;
             if (command == "close") return true;
+            try
+            {
+                Do(client, command);
+            }
+            catch (WireException error)
+            {
+                Tell("event", "unsent", "why", error.Message, "at_ms", MonotonicClock.NowNs / 1e6);
+            }
+            return false;
+        }
+
+        private void Do(RtClient client, string command)
+        {
+            if (command == "reset nan") client.Reset(new RtMap { { "return", double.NaN } });
+            if (command == "array")
+            {
+                // A buffer that the game goes on using.
+                var bytes = new byte[] { 1, 2, 3, 4 };
+                var array = new RtMap { { "name", "range" }, { "dtype", "u1" }, { "shape", new[] { 4 } }, { "data", bytes } };
+                client.Observe(new RtMap { { "text", "left 40" }, { "arrays", new[] { array } } });
+                bytes[0] = 99;
+            }
             if (command == "reset") client.Reset(new RtMap { { "return", 1.5 }, { "success", true } });
             if (command == "nan") _nan = true;
             if (command == "text") _nan = false;
             if (command.StartsWith("rate ")) _rate = double.Parse(command.Substring(5), CultureInfo.InvariantCulture);
             if (command == "stats") Tell("event", "stats", "stats", Stats(client));
             if (command.StartsWith("instruct ")) client.Instruct(command.Substring(9));
+            if (command.StartsWith("long ")) client.Instruct(new string('\u20ac', int.Parse(command.Substring(5), CultureInfo.InvariantCulture)));
             if (command.StartsWith("stall ")) Thread.Sleep(int.Parse(command.Substring(6), CultureInfo.InvariantCulture));
-            return false;
         }
 
         private RtMap Stats(RtClient client)

@@ -1,6 +1,7 @@
 using System;
 using System.Collections.Generic;
 using System.Diagnostics;
+using System.Net;
 using System.Threading;
 
 namespace RtControl.Driver
@@ -18,6 +19,7 @@ namespace RtControl.Driver
             }
             if (args[0] == "lockstep") return Lockstep(given);
             if (args[0] == "flood") return Flood(given);
+            if (args[0] == "addresses") return Addresses(args);
             return args[0] == "echo" ? Echo(given) : new Flight(given).Run();
         }
 
@@ -73,6 +75,18 @@ namespace RtControl.Driver
             var closing = Stopwatch.StartNew();
             transport.Close(30);
             Flight.Tell("taken", taken, "sending_ms", sending.Elapsed.TotalMilliseconds, "closing_ms", closing.Elapsed.TotalMilliseconds);
+            return 0;
+        }
+
+        /// <summary>`addresses ENDPOINT ADDRESS...`: connects to the first one that can be.</summary>
+        private static int Addresses(string[] args)
+        {
+            var addresses = new List<IPAddress>();
+            for (var i = 2; i < args.Length; i++) addresses.Add(IPAddress.Parse(args[i]));
+            var transport = new ZmtpTransport(args[1], addresses);
+            while (transport.State == RtTransportState.Connecting) transport.Wait(100);
+            Flight.Tell("state", transport.State.ToString(), "trouble", transport.Trouble);
+            transport.Close(0);
             return 0;
         }
 

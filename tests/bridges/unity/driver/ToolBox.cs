@@ -38,6 +38,12 @@ namespace RtControl.Driver
         }
 
         [RtTool]
+        private float Zoom(float factor)
+        {
+            return factor;
+        }
+
+        [RtTool]
         private void Say([RtChoices("hello", "bye")] string word, string anything = null)
         {
             if (word == "bye") throw new InvalidOperationException("I stay.");

@@ -12,7 +12,10 @@ using UnityEngine;
 
 namespace RtControl.Driver
 {
-    /// <summary>`play ENDPOINT SECONDS`: the sample's scene, frame by frame, then what the editor does. `tests`: the package's own.</summary>
+    /// <summary>
+    /// `play ENDPOINT SECONDS`: the sample's scene, frame by frame, then what the editor does. `observers ENDPOINT`: a
+    /// component with two observers. `tests`: the package's own.
+    /// </summary>
     internal static class Play
     {
         private static readonly List<object> Acts = new List<object>();
@@ -21,6 +24,7 @@ namespace RtControl.Driver
         private static int Main(string[] args)
         {
             if (args[0] == "tests") return RunTests();
+            if (args[0] == "observers") return Observe(args[1]);
             // The editor's script registers itself.
             foreach (Type type in typeof(Play).Assembly.GetTypes())
                 if (type.Name == "CloseBeforeReload") RuntimeHelpers.RunClassConstructor(type.TypeHandle);
@@ -66,6 +70,53 @@ namespace RtControl.Driver
                 // The first frames compile.
                 if (Acts.Count > 3) _longestMs = Math.Max(_longestMs, watch.Elapsed.TotalMilliseconds);
                 Thread.Sleep(15);
+            }
+        }
+
+        private static int Observe(string endpoint)
+        {
+            var player = new GameObject();
+            player.SetActive(false);
+            player.AddComponent<Ears>();
+            player.AddComponent<Eyes>();
+            var client = player.AddComponent<RtControlClient>();
+            client.Endpoint = endpoint;
+            client.Instruction = "Look.";
+            FieldInfo tools = typeof(RtControlClient).GetField("toolsOf", BindingFlags.Instance | BindingFlags.NonPublic);
+            object all = tools.GetValue(client);
+            tools.SetValue(client, new MonoBehaviour[] { null });
+            player.SetActive(true);
+            bool refused = !client.enabled;
+            tools.SetValue(client, all);
+            client.enabled = true;
+            Frames(1.5);
+            client.enabled = false;
+            Flight.Tell("refused", refused, "slow_ns", Eyes.LookedNs, "said", UnityEngine.Debug.Said);
+            return 0;
+        }
+
+        private sealed class Ears : MonoBehaviour, IRtObserver
+        {
+            [RtTool("Stand still."), RtSafe]
+            private void Stop()
+            {
+            }
+
+            public string Observe()
+            {
+                return "a noise";
+            }
+        }
+
+        private sealed class Eyes : MonoBehaviour, IRtObserver
+        {
+            public static long LookedNs;
+
+            public string Observe()
+            {
+                LookedNs = MonotonicClock.NowNs;
+                Thread.Sleep(5);
+                return "a shadow";
             }
         }
 

@@ -1,5 +1,6 @@
 using System;
 using System.Collections.Generic;
+using System.Text;
 using UnityEngine;
 
 namespace RtControl.Unity
@@ -106,8 +107,7 @@ namespace RtControl.Unity
             {
                 Open();
             }
-            catch (Exception error) when (error is WireException || error is RtToolException || error is DllNotFoundException
-                || error is NotSupportedException)
+            catch (Exception error) when (error is WireException || error is RtToolException || error is NotSupportedException)
             {
                 Debug.LogError("rtcontrol: " + error.Message, this);
                 enabled = false;
@@ -125,7 +125,11 @@ namespace RtControl.Unity
                 if (observer != null) _observers.Add(observer);
                 if (toolsOf.Length == 0) targets.Add(component);
             }
-            targets.AddRange(toolsOf);
+            foreach (MonoBehaviour component in toolsOf)
+            {
+                if (component == null) throw new RtToolException("an entry of Tools Of is empty: fill or remove it.");
+                targets.Add(component);
+            }
             _tools = new RtToolSet(targets.ToArray());
             var options = new RtOptions
             {
@@ -152,11 +156,25 @@ namespace RtControl.Unity
             double now = Time.unscaledTimeAsDouble;
             if (!client.Connected || now < _nextObservation) return;
             _nextObservation = Math.Max(_nextObservation + 1.0 / Math.Max(hz, 0.001f), now);
+            // When the world was looked at, not when the words for it were found.
+            long stampNs = MonotonicClock.NowNs;
+            string text = Look();
+            if (text != null) client.Observe(text, stampNs);
+        }
+
+        // One observation of all observers: of two, the server would take the newer one alone.
+        private string Look()
+        {
+            string first = null;
+            StringBuilder all = null;
             foreach (IRtObserver observer in _observers)
             {
                 string text = observer.Observe();
-                if (text != null) client.Observe(text);
+                if (text == null) continue;
+                if (first == null) first = text;
+                else all = (all ?? new StringBuilder(first)).Append('\n').Append(text);
             }
+            return all == null ? first : all.ToString();
         }
 
         private void OnDisable()

@@ -35,7 +35,13 @@ namespace RtControl
                 _samples.Add(new Sample { AtNs = t3Ns, OffsetNs = twice >> 1, RttNs = rttNs });
                 if (_samples.Count > Window) _samples.RemoveAt(0);
             }
-            _samples.RemoveAll(s => t3Ns - s.AtNs > MaxAgeNs);
+            Look(t3Ns);
+        }
+
+        /// <summary>Lets go of what is too old to be believed.</summary>
+        public void Look(long nowNs)
+        {
+            _samples.RemoveAll(s => nowNs - s.AtNs > MaxAgeNs);
             Known = _samples.Count > 0;
             RttNs = long.MaxValue;
             // The newest of equal ones, since clocks drift.

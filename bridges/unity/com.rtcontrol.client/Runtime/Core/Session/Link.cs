@@ -70,7 +70,7 @@ namespace RtControl
             }
             catch (Exception error) // a fault of ours must end safe, not silently
             {
-                lock (Lock) Talk.End("The client failed (" + error.GetType().Name + ": " + error.Message + ").");
+                lock (Lock) Talk.End("The client failed (" + error.GetType().Name + ": " + error.Message + "). Make another one, and report it.");
             }
             finally
             {
@@ -118,21 +118,23 @@ namespace RtControl
             }
             if (!_up)
             {
-                _trouble = "the server says nothing";
+                _trouble = _transport.Trouble;
                 lock (Lock) Talk.Connected(MonotonicClock.NowNs);
             }
             _up = true;
             Hear();
-            bool silent;
+            bool silent, astray;
             List<RtMap> due;
             lock (Lock)
             {
                 long nowNs = MonotonicClock.NowNs;
                 silent = Talk.Silent(nowNs);
-                due = Talk.Due(nowNs);
+                astray = Talk.Astray;
+                due = silent || astray ? new List<RtMap>() : Talk.Due(nowNs);
+                if (silent && Talk.Open) _trouble = "the server is silent";
             }
-            foreach (RtMap message in due) Say(message);
-            if (silent) Lose("the server is silent");
+            Say(due);
+            if (silent || astray) Lose(astray ? "the server has another session on this connection" : _trouble);
         }
 
         private void Hear()
@@ -146,7 +148,6 @@ namespace RtControl
                 try
                 {
                     message = Codec.Decode(parts);
-                    _attempts = 0;
                 }
                 catch (WireException)
                 {
@@ -157,26 +158,25 @@ namespace RtControl
                     long nowNs = MonotonicClock.NowNs;
                     if (message != null) Talk.Hear(message, nowNs);
                     else Talk.Counts.Ignored++;
+                    // A welcome, not just any answer: else one that turns us away were asked ten times a second.
+                    if (Talk.Open) _attempts = 0;
                     Talk.Look(nowNs);
                 }
             }
         }
 
-        private void Say(RtMap message)
+        private void Say(List<RtMap> due)
         {
-            bool sent;
-            try
+            for (var i = 0; i < due.Count; i++)
             {
-                sent = _transport.Send(Codec.Encode(message));
-            }
-            catch (WireException)
-            {
-                return; // observations were checked when they were given: only what a tool returned can be meant
-            }
-            lock (Lock)
-            {
-                if (sent) Talk.Said(MonotonicClock.NowNs);
-                else Talk.Unsaid(MonotonicClock.NowNs);
+                // All of it was checked when it was given.
+                bool sent = _transport.Send(Codec.Encode(due[i]));
+                lock (Lock)
+                {
+                    if (sent) Talk.Said(MonotonicClock.NowNs);
+                    else Talk.Unsaid(due.GetRange(i, due.Count - i), MonotonicClock.NowNs);
+                }
+                if (!sent) return;
             }
         }
 

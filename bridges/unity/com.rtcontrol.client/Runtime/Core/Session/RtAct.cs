@@ -21,7 +21,8 @@ namespace RtControl
         /// <summary>0 to 1, of the decision's least certain part; NaN where it was not told.</summary>
         public double Confidence { get; internal set; }
 
-        /// <summary>Why safe: the server's cause, or expired, server_lost, session_ended, new_session.</summary>
+        /// <summary>Why safe: the server's cause, or expired, refused, failed, server_lost, session_ended,
+        /// new_session.</summary>
         public string Cause { get; internal set; }
 
         internal string Token;

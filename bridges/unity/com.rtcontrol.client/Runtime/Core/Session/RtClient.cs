@@ -18,10 +18,11 @@ namespace RtControl
         /// <summary>
         /// Begins to connect, and returns at once. <paramref name="execute"/> carries out an act and may return a result
         /// in words; it throws <see cref="RtRefusedException"/> for what its own bounds forbid, anything else for a
-        /// failure. Throws WireException naming the option that is wrong.
+        /// failure. Throws WireException naming the option that is wrong, NotSupportedException in a WebGL player.
         /// </summary>
         public RtClient(RtOptions options, Func<RtAct, string> execute)
         {
+            RefuseWebGl();
             _execute = execute;
             _link = new Link(options);
         }
@@ -84,6 +85,7 @@ namespace RtControl
         {
             lock (_link.Lock)
             {
+                _link.Talk.Offset.Look(MonotonicClock.NowNs);
                 offsetNs = _link.Talk.Offset.OffsetNs;
                 errorNs = _link.Talk.Offset.RttNs / 2;
                 return _link.Talk.Offset.Known;
@@ -101,7 +103,7 @@ namespace RtControl
 
         /// <summary>
         /// The same with any of `text`, `data` (RtMap) and `arrays` (a list of RtMap with name, dtype, shape, data).
-        /// Throws WireException for what the protocol does not allow.
+        /// The bytes are copied. Throws WireException for what the protocol does not allow.
         /// </summary>
         public long Observe(RtMap content, long stampNs = -1)
         {
@@ -110,28 +112,32 @@ namespace RtControl
             if (stampNs < 0) stampNs = nowNs;
             var copy = new RtMap { { "type", "observe" }, { "session", "----------------" }, { "seq", 0 }, { "epoch", 0 }, { "t_ns", 0 } };
             foreach (KeyValuePair<string, object> entry in content) copy.With(entry.Key, entry.Value);
-            copy = Codec.Decode(Codec.Encode(copy));
+            List<byte[]> parts = Codec.Encode(copy);
+            for (var i = 1; i < parts.Count; i++) parts[i] = (byte[])parts[i].Clone();
+            copy = Codec.Decode(parts);
             long seq;
             lock (_link.Lock) seq = _link.Talk.Observe(copy, stampNs);
             _link.Wake();
             return seq;
         }
 
-        /// <summary>The goal in words, from the next tick on.</summary>
+        /// <summary>
+        /// The goal in words, from the next tick on. Throws WireException for one that the protocol does not allow.
+        /// </summary>
         public void Instruct(string instruction)
         {
-            if (instruction == null || instruction.Length > RtLimits.MaxStringBytes)
-                throw new WireException(WireException.Invalid, "instruction", "is missing or too long");
+            Checked(new RtMap { { "type", "instruct" } }.With("instruction", instruction));
             lock (_link.Lock) _link.Talk.Instruct(instruction);
             _link.Wake();
         }
 
         /// <summary>
         /// A new episode, whose world is at rest: nothing of the one before counts any more. <paramref name="ended"/>
-        /// may tell how that one ended: seed, return, success, seconds. Returns the new epoch.
+        /// may tell how that one ended: seed, return, success, seconds. Returns the new epoch. Throws WireException.
         /// </summary>
         public long Reset(RtMap ended = null)
         {
+            ended = Checked(new RtMap { { "type", "reset" }, { "epoch", 0 } }.With("ended", ended)).Map("ended");
             long epoch;
             lock (_link.Lock) epoch = _link.Talk.Reset(ended);
             _link.Wake();
@@ -140,7 +146,8 @@ namespace RtControl
 
         /// <summary>
         /// Carries out what began to be in force since the last time: at most one act, the newest. True: there was one.
-        /// Goes on working after Dispose, for the last act, which is safe.
+        /// After a call that was given to it and could not be carried out, the next one is safe: what was done before
+        /// would else go on for as long as this call. Goes on working after Dispose, for the last act, which is safe.
         /// </summary>
         public bool Pump()
         {
@@ -153,6 +160,7 @@ namespace RtControl
             }
             if (act == null) return false;
             string outcome = "executed", result = null, error = null;
+            bool unfit = false;
             try
             {
                 result = _execute(act);
@@ -161,11 +169,13 @@ namespace RtControl
             {
                 outcome = "refused";
                 error = refused.Message;
+                unfit = refused.Unfit;
             }
             catch (Exception failure)
             {
                 outcome = "failed";
                 error = failure.GetType().Name + ": " + failure.Message;
+                unfit = true;
             }
             lock (_link.Lock)
             {
@@ -174,6 +184,7 @@ namespace RtControl
                 else _link.Talk.Counts.Failed++;
                 LastFailure = error ?? LastFailure;
                 _link.Talk.Acknowledge(act, outcome, result, error);
+                if (unfit) _link.Talk.GiveUp(act, outcome);
             }
             _link.Wake();
             return true;
@@ -189,13 +200,38 @@ namespace RtControl
             // Also where the thread is stuck: nothing of the server counts any more.
             lock (_link.Lock) _link.Talk.End("The client was closed.");
         }
+
+        // What is wrong is told to the caller: in the link's thread nobody would hear of it.
+        private static RtMap Checked(RtMap message)
+        {
+            return Codec.Decode(Codec.Encode(message.With("session", "----------------")));
+        }
+
+        private static void RefuseWebGl()
+        {
+#if UNITY_WEBGL && !UNITY_EDITOR
+            throw new NotSupportedException("WebGL has neither threads nor sockets: rtcontrol cannot connect there. Build for "
+                + "another platform, or let the page's own JavaScript be the client, over the WebSocket of rtcontrol's gateway.");
+#endif
+        }
     }
 
-    /// <summary>Thrown by a tool for what its own bounds forbid.</summary>
+    /// <summary>
+    /// Thrown by a tool for what its own bounds forbid. What was done before goes on then, unless the tool ends it.
+    /// </summary>
     public sealed class RtRefusedException : Exception
     {
         public RtRefusedException(string why) : base(why)
         {
+        }
+
+        /// <summary>Whether the call fits no tool; then safe follows.</summary>
+        public bool Unfit { get; private set; }
+
+        /// <summary>A call that fits no tool, or has other arguments than the tool takes.</summary>
+        public static RtRefusedException OfUnfit(string why)
+        {
+            return new RtRefusedException(why) { Unfit = true };
         }
     }
 }

@@ -60,7 +60,7 @@ namespace RtControl
             {
                 { "type", "hello" },
                 { "protocol", new List<object> { (long)Messages.Major, (long)Messages.Minor } },
-                { "client", new RtMap { { "name", Name }, { "version", RtClient.Version }, { "language", "csharp" } } },
+                { "client", new RtMap { { "name", Cut(Blank(Name) ?? "com.rtcontrol.client") }, { "version", RtClient.Version }, { "language", "csharp" } } },
                 { "t_client_ns", nowNs },
             };
             if (Acknowledge) hello["capabilities"] = new List<object> { "executed" };
@@ -78,6 +78,13 @@ namespace RtControl
                 throw new WireException(WireException.Invalid, "agent", "give an agent or tools, not both");
             // Through the wire and back: what the server would refuse is told here, before anything is connected.
             Codec.Decode(Codec.Encode(Hello(0, null, Blank(Instruction))));
+        }
+
+        // A product's name may be longer than the server's logs want it.
+        private static string Cut(string name)
+        {
+            const int most = 64;
+            return name.Length <= most ? name : name.Substring(0, char.IsHighSurrogate(name[most - 1]) ? most - 1 : most);
         }
 
         internal static string Blank(string text)

@@ -1,5 +1,6 @@
 using System;
 using System.Collections.Generic;
+using System.Text;
 
 namespace RtControl
 {
@@ -13,6 +14,13 @@ namespace RtControl
         private const long GreetingSilenceNs = 10000000000L;
         private const long ClockPingNs = 10000000000L;
         private const int DeadHeartbeats = 3;
+        private const double LeastBeatMs = 50;
+
+        // What the server takes at most, so that one that refuses each hello is not flooded with them.
+        private const long BetweenHellosNs = 200000000L;
+
+        // After this a connection with no room is tried again.
+        private const long RoomAgainNs = 20000000L;
         private const int QueueLength = 256;
 
         private readonly Random _random = new Random();
@@ -24,8 +32,9 @@ namespace RtControl
         private string _instruction; // the newest; the hello's own stays as it was while that hello is repeated
         private string _told; // the one in force, as the server told it last
         private string _greeting;
-        private long _helloNs; // when the next hello is due
+        private long _helloNs, _saidHelloNs; // when the next hello is due, and the last one was
         private bool _greeted; // whether this connection's first hello was said
+        private long _roomNs; // before this nothing more is said: there was no room
         private long _saidNs, _heardNs;
         private long _ping, _pingedNs = -ClockPingNs;
         private long _seq;
@@ -55,6 +64,9 @@ namespace RtControl
 
         /// <summary>Why the present connection brought no welcome yet, where the server has told.</summary>
         public string Refusal { get; private set; }
+
+        /// <summary>The server holds this connection for another session: it is to be closed.</summary>
+        public bool Astray { get; private set; }
 
         public long Epoch { get; private set; }
         public RtCounts Counts;
@@ -94,7 +106,8 @@ namespace RtControl
         {
             Epoch++;
             _outbox.RemoveAll(IsObserve);
-            if (_known) _outbox.Add(ResetTo(Epoch).With("ended", ended));
+            // Those that there is no room for are made up for when the session is resumed.
+            if (_known) Say(ResetTo(Epoch).With("ended", ended));
             Rule.Reset(Epoch);
             Pending = null;
             return Epoch;
@@ -111,6 +124,15 @@ namespace RtControl
             }.With("result", Cut(result)).With("error", Cut(error)));
         }
 
+        /// <summary>
+        /// An act could not be carried out. Where its call is still in force, safe is from now on: what was done before
+        /// would else go on for as long as this call.
+        /// </summary>
+        public void GiveUp(RtAct act, string cause)
+        {
+            if (act.Kind == RtForce.Call && act.Call == Rule.Call) Begin(Rule.ServerLeft(), null, cause);
+        }
+
         // What the connection says.
 
         /// <summary>A connection is there: greet.</summary>
@@ -118,8 +140,9 @@ namespace RtControl
         {
             _helloNs = 0;
             _heardNs = nowNs;
-            _greeted = false;
+            _greeted = Astray = false;
             Refusal = null;
+            _roomNs = 0;
         }
 
         /// <summary>The connection is gone, or the server silent. What is in force runs to its own end.</summary>
@@ -132,7 +155,7 @@ namespace RtControl
             }
             Open = _greeted = false;
             // An observation as old as the gap helps nobody.
-            _outbox.RemoveAll(m => IsObserve(m) || m.Text("type") == "ping" || m.Text("type") == "pong");
+            _outbox.RemoveAll(IsOfItsTime);
         }
 
         /// <summary>What must be said now.</summary>
@@ -144,6 +167,7 @@ namespace RtControl
             {
                 if (nowNs < _helloNs) return due;
                 _helloNs = nowNs + HelloAgainNs;
+                _saidHelloNs = nowNs;
                 if (!_greeted) _greeting = _instruction;
                 due.Add(Options.Hello(nowNs, _known ? _token : null, _greeting));
                 // A welcome may take a while; whether anybody is there at all, a ping tells.
@@ -151,6 +175,7 @@ namespace RtControl
                 _greeted = true;
                 return due;
             }
+            if (nowNs < _roomNs) return due;
             List<RtMap> said = _outbox;
             _outbox = due;
             // The second kind is for the clocks: who observes all the time is never silent.
@@ -164,11 +189,20 @@ namespace RtControl
             _saidNs = nowNs;
         }
 
-        /// <summary>What was due could not be sent: no connection yet, or it is full. Old messages are not kept.</summary>
-        public void Unsaid(long nowNs)
+        /// <summary>What was due could not be sent, from this message on: no connection yet, or it is full.</summary>
+        public void Unsaid(List<RtMap> rest, long nowNs)
         {
-            if (!Open) _helloNs = nowNs + 20000000L;
-            if (!Open) _greeted = false;
+            if (Open)
+            {
+                // An observation is old by then. The rest is not said twice: without its reset, say, the server would
+                // stay in an episode that is over.
+                rest.RemoveAll(IsOfItsTime);
+                _outbox.InsertRange(0, rest);
+                _roomNs = nowNs + RoomAgainNs;
+                return;
+            }
+            _helloNs = nowNs + RoomAgainNs;
+            _greeted = false;
         }
 
         /// <summary>Whether the server must be taken for dead.</summary>
@@ -180,7 +214,8 @@ namespace RtControl
         /// <summary>When something becomes due.</summary>
         public long WakeNs()
         {
-            long wakeNs = Open ? Math.Min(_saidNs + BeatNs, _heardNs + DeadHeartbeats * BeatNs + 1) : _helloNs;
+            long sayNs = Math.Max(_outbox.Count > 0 ? 0 : _saidNs + BeatNs, _roomNs);
+            long wakeNs = Open ? Math.Min(sayNs, _heardNs + DeadHeartbeats * BeatNs + 1) : _helloNs;
             return Rule.ExpiresNs == InForce.Never ? wakeNs : Math.Min(wakeNs, Rule.ExpiresNs + 1);
         }
 
@@ -209,7 +244,7 @@ namespace RtControl
 
         private long BeatNs
         {
-            get { return Welcome == null ? 1000000000L : (long)(Welcome.HeartbeatMs * 1e6); }
+            get { return Welcome == null ? 1000000000L : (long)(Math.Max(Welcome.HeartbeatMs, LeastBeatMs) * 1e6); }
         }
 
         private RtMap NextPing(long nowNs)
@@ -240,12 +275,19 @@ namespace RtControl
             return message.Text("type") == "observe";
         }
 
+        private static bool IsOfItsTime(RtMap message)
+        {
+            return IsObserve(message) || message.Text("type") == "ping" || message.Text("type") == "pong";
+        }
+
         // Characters beyond the limit help nobody; a quarter of it holds them in any encoding.
         private static string Cut(string text)
         {
             const int most = RtLimits.MaxStringBytes / 4;
-            if (text == null || text.Length <= most) return text;
-            return text.Substring(0, char.IsHighSurrogate(text[most - 1]) ? most - 1 : most);
+            if (text == null) return null;
+            if (text.Length > most) text = text.Substring(0, most);
+            // A tool may return anything: what is no Unicode becomes U+FFFD, else none of it could be told.
+            return Encoding.UTF8.GetString(Encoding.UTF8.GetBytes(text));
         }
     }
 }

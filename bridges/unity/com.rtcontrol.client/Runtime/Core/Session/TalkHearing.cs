@@ -1,3 +1,4 @@
+using System;
 using System.Collections.Generic;
 
 namespace RtControl
@@ -79,6 +80,9 @@ namespace RtControl
             else
             {
                 Counts.Sessions++;
+                // Another server, maybe of another machine: its clock is another one.
+                Offset = new ClockOffset();
+                _pingedNs = -ClockPingNs;
                 _token = welcome.Token;
                 _known = true;
                 Epoch = epoch;
@@ -99,7 +103,7 @@ namespace RtControl
         private void ResendResets(long serverEpoch)
         {
             var at = 0;
-            long first = System.Math.Max(serverEpoch + 1, Epoch - QueueLength);
+            long first = Math.Max(serverEpoch + 1, Epoch - QueueLength);
             for (long epoch = first; epoch <= Epoch; epoch++)
             {
                 long wanted = epoch;
@@ -169,14 +173,16 @@ namespace RtControl
                 }
             }
             bool unknown = code == "session" || (Open && code == "state" && retryable);
-            if (!retryable && (fatal || !(Open || unknown))) End("The server refused: " + LastError);
+            if (!Open && code == "state" && !retryable && !fatal) Astray = true;
+            else if (!retryable && (fatal || !(Open || unknown))) End("The server refused: " + LastError);
             else if (unknown || fatal)
             {
                 // Live: this connection is new to the server, so resume. Resuming: nobody knows the session, so anew.
+                bool first = !Open && _known;
                 if (!Open || fatal) _known = false;
                 if (fatal) Begin(Rule.ServerLeft(), null, "session_ended");
                 Lost();
-                _helloNs = unknown ? nowNs : LaterNs(nowNs);
+                _helloNs = !unknown ? LaterNs(nowNs) : first ? nowNs : Math.Max(nowNs, _saidHelloNs + BetweenHellosNs);
             }
             else if (!Open) _helloNs = LaterNs(nowNs);
         }

@@ -5,7 +5,8 @@ namespace RtControl
     /// <summary>
     /// Makes a method a tool that the model may call. `void SetSpeed(int topSpeed)` becomes `set_speed(top_speed)`.
     /// Parameters: bool, whole numbers, float and double, enums (their members as strings, `FarLeft` is `far_left`),
-    /// string. One with a default value is optional. What the method returns is told as the result.
+    /// string. One with a default value is optional. What the method returns is told as the result; a coroutine or a
+    /// task is none.
     /// </summary>
     [AttributeUsage(AttributeTargets.Method)]
     public sealed class RtToolAttribute : Attribute
@@ -32,8 +33,8 @@ namespace RtControl
     }
 
     /// <summary>
-    /// Bounds of a number, both ends included, and its step: calls with few possible values are decided fast. A call
-    /// outside of them is refused, whoever sent it.
+    /// Bounds of a number, both ends included, and its step (of which the bounds are multiples): calls with few possible
+    /// values are decided fast. A call outside of them, or between the steps, is refused, whoever sent it.
     /// </summary>
     [AttributeUsage(AttributeTargets.Parameter)]
     public sealed class RtRangeAttribute : Attribute

@@ -14,6 +14,8 @@ namespace RtControl
             typeof(sbyte), typeof(byte), typeof(short), typeof(ushort), typeof(int), typeof(uint), typeof(long), typeof(ulong),
         };
 
+        private const double Most53 = 9007199254740992.0;
+
         private readonly ParameterInfo _info;
         private readonly Type _type;
         private readonly RtRangeAttribute _range;
@@ -29,13 +31,22 @@ namespace RtControl
             var choices = Get<RtChoicesAttribute>();
             _choices = choices == null ? null : choices.Choices;
             if (_type.IsEnum)
-                foreach (object member in Enum.GetValues(_type)) _members[SnakeCase(member.ToString())] = member;
+                foreach (object member in Enum.GetValues(_type))
+                {
+                    string word = SnakeCase(member.ToString());
+                    if (_members.ContainsKey(word) && !_members[word].Equals(member))
+                        throw new RtToolException(tool + ": two members of " + _type.Name + " are named " + word + ".");
+                    _members[word] = member;
+                }
             bool real = _type == typeof(float) || _type == typeof(double);
             bool number = real || Whole.Contains(_type);
             if (!number && !_type.IsEnum && _type != typeof(bool) && _type != typeof(string))
                 throw new RtToolException(tool + ": " + _type.Name + " " + info.Name + " is none of bool, number, enum, string.");
             if (_range != null && !number) throw new RtToolException(tool + ": RtRange on " + info.Name + ", which is no number.");
-            if (_range != null && _range.Min > _range.Max) throw new RtToolException(tool + ": RtRange on " + info.Name + " is empty.");
+            if (_range != null && (!(_range.Min <= _range.Max) || _range.Step < 0))
+                throw new RtToolException(tool + ": RtRange on " + info.Name + " is empty.");
+            if (_range != null && !real && !(IsWhole(_range.Min) && IsWhole(_range.Max) && IsWhole(_range.Step)))
+                throw new RtToolException(tool + ": RtRange on " + info.Name + " needs whole numbers, below 2^53.");
             if (_choices != null && _type != typeof(string))
                 throw new RtToolException(tool + ": RtChoices on " + info.Name + ", which is no string.");
         }
@@ -76,7 +87,7 @@ namespace RtControl
             if (value == null)
             {
                 if (Optional) return _info.DefaultValue;
-                throw new RtRefusedException(Name + " is missing");
+                throw RtRefusedException.OfUnfit(Name + " is missing");
             }
             object member;
             if (_type.IsEnum && value is string && _members.TryGetValue((string)value, out member)) return member;
@@ -84,13 +95,14 @@ namespace RtControl
             if (_type == typeof(string) && value is string && (_choices == null || Array.IndexOf(_choices, (string)value) >= 0))
                 return value;
             if (value is long || value is ulong || value is double) return Number(value);
-            throw new RtRefusedException(Name + " cannot be " + value);
+            throw RtRefusedException.OfUnfit(Name + " cannot be " + value);
         }
 
         private object Number(object value)
         {
             double wide = System.Convert.ToDouble(value, CultureInfo.InvariantCulture);
-            bool outside = _range != null && (wide < _range.Min || wide > _range.Max);
+            bool outside = _range != null && (wide < _range.Min || wide > _range.Max || Between(wide, _range.Step))
+                || _type == typeof(float) && Math.Abs(wide) > float.MaxValue;
             bool broken = Whole.Contains(_type) && Math.Floor(wide) != wide;
             if (!outside && !broken && (Whole.Contains(_type) || _type == typeof(float) || _type == typeof(double)))
             {
@@ -103,12 +115,23 @@ namespace RtControl
                     // refused below
                 }
             }
-            throw new RtRefusedException(Name + " cannot be " + System.Convert.ToString(value, CultureInfo.InvariantCulture));
+            throw RtRefusedException.OfUnfit(Name + " cannot be " + System.Convert.ToString(value, CultureInfo.InvariantCulture));
         }
 
         private object Bound(double value)
         {
             return Whole.Contains(_type) ? (object)(long)value : value;
+        }
+
+        // With room for decimals that binary fractions only come near to: 0.3 is three times 0.1.
+        private static bool Between(double value, double step)
+        {
+            return step > 0 && Math.Abs(value / step - Math.Round(value / step)) > 1e-6;
+        }
+
+        private static bool IsWhole(double value)
+        {
+            return Math.Floor(value) == value && Math.Abs(value) <= Most53;
         }
 
         private T Get<T>() where T : Attribute

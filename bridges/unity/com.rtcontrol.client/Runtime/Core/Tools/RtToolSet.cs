@@ -1,4 +1,5 @@
 using System;
+using System.Collections;
 using System.Collections.Generic;
 using System.Globalization;
 using System.Reflection;
@@ -27,8 +28,14 @@ namespace RtControl
         {
             Definitions = new List<object>();
             foreach (object target in targets)
+            {
+                if (target == null) throw new RtToolException("One of the objects whose methods are to be tools is null.");
+                // An override comes before what it overrides, and instead of it.
+                var known = new HashSet<MethodInfo>();
                 for (Type type = target.GetType(); type != null && type != typeof(object); type = type.BaseType)
-                    foreach (MethodInfo method in Declared(type)) Add(target, method);
+                    foreach (MethodInfo method in Declared(type))
+                        if (known.Add(method.GetBaseDefinition())) Add(target, method);
+            }
         }
 
         /// <summary>For <see cref="RtOptions.Tools"/>; empty where no method is marked.</summary>
@@ -39,23 +46,39 @@ namespace RtControl
 
         /// <summary>
         /// Carries out an act; to be given to RtClient. Returns what the tool returned, in words. Throws
-        /// RtRefusedException where the call fits no tool, and whatever the tool throws.
+        /// RtRefusedException where the call fits no tool, and whatever the tool throws; where that happens to a safe
+        /// call, what else is marked [RtSafe] is carried out before.
         /// </summary>
         public string Execute(RtAct act)
         {
-            if (act.Call != null) return Invoke(act.Call);
-            foreach (KeyValuePair<object, MethodInfo> safe in _safe) Run(safe.Key, safe.Value, null);
+            try
+            {
+                if (act.Call != null) return Invoke(act.Call);
+            }
+            catch (Exception) when (act.Kind == RtForce.Safe)
+            {
+                if (SafeCall != null && SafeCall.Name != act.Call.Name) Invoke(SafeCall);
+                RunSafe();
+                throw;
+            }
+            RunSafe();
             return null;
         }
 
+        /// <summary>The same for a call alone.</summary>
         public string Invoke(RtCall call)
         {
             Tool tool;
-            if (!_tools.TryGetValue(call.Name, out tool)) throw new RtRefusedException("there is no tool " + call.Name);
+            if (!_tools.TryGetValue(call.Name, out tool)) throw RtRefusedException.OfUnfit("there is no tool " + call.Name);
             var arguments = new object[tool.Parameters.Count];
             for (var i = 0; i < arguments.Length; i++) arguments[i] = tool.Parameters[i].Convert(call.Arguments);
             object result = Run(tool.Target, tool.Method, arguments);
             return result == null ? null : Convert.ToString(result, CultureInfo.InvariantCulture);
+        }
+
+        private void RunSafe()
+        {
+            foreach (KeyValuePair<object, MethodInfo> safe in _safe) Run(safe.Key, safe.Value, null);
         }
 
         private void Add(object target, MethodInfo method)
@@ -63,6 +86,9 @@ namespace RtControl
             var mark = (RtToolAttribute)Attribute.GetCustomAttribute(method, typeof(RtToolAttribute));
             bool safe = Attribute.IsDefined(method, typeof(RtSafeAttribute));
             string where = method.DeclaringType.Name + "." + method.Name;
+            if ((mark != null || safe) && Later(method.ReturnType))
+                throw new RtToolException(where + ": a coroutine or a task would count as done before it has begun. "
+                    + "Mark a method that starts it and returns nothing.");
             if (mark == null)
             {
                 if (safe && method.GetParameters().Length > 0) throw new RtToolException(where + ": [RtSafe] takes no parameters.");
@@ -78,6 +104,8 @@ namespace RtControl
             foreach (ParameterInfo info in method.GetParameters())
             {
                 var parameter = new RtParameter(info, where);
+                if (properties.ContainsKey(parameter.Name))
+                    throw new RtToolException(where + ": two parameters are named " + parameter.Name + ".");
                 tool.Parameters.Add(parameter);
                 properties[parameter.Name] = parameter.Schema();
                 if (!parameter.Optional) required.Add(parameter.Name);
@@ -122,11 +150,18 @@ namespace RtControl
 
         private static IEnumerable<MethodInfo> Declared(Type type)
         {
-            const BindingFlags flags = BindingFlags.Instance | BindingFlags.Public | BindingFlags.NonPublic | BindingFlags.DeclaredOnly;
+            const BindingFlags flags = BindingFlags.Instance | BindingFlags.Static | BindingFlags.Public | BindingFlags.NonPublic
+                | BindingFlags.DeclaredOnly;
             MethodInfo[] methods = type.GetMethods(flags);
             // The order of reflection differs between runtimes; the model shall read the same list in each.
             Array.Sort(methods, (a, b) => string.CompareOrdinal(a.Name, b.Name));
             return methods;
+        }
+
+        // Whatever can be awaited: Task, ValueTask, Unity's Awaitable.
+        private static bool Later(Type type)
+        {
+            return typeof(IEnumerator).IsAssignableFrom(type) || type.GetMethod("GetAwaiter", Type.EmptyTypes) != null;
         }
 
         private sealed class RtToolFailure : Exception

@@ -19,7 +19,7 @@ namespace RtControl
     {
         RtTransportState State { get; }
 
-        /// <summary>Why there is no connection, for people.</summary>
+        /// <summary>Why there is no connection; once it is up, why there might be no answer. For people.</summary>
         string Trouble { get; }
 
         /// <summary>False: it cannot be sent now.</summary>

@@ -18,12 +18,12 @@ namespace RtControl
 
         /// <summary>
         /// Keys as Z85 text of 40 characters; all three null: no CURVE. Throws WireException for an endpoint or key
-        /// that cannot be used, DllNotFoundException where there is no libzmq.
+        /// that cannot be used, and where there is no libzmq.
         /// </summary>
         public LibZmqTransport(string endpoint, string serverKey = null, string publicKey = null, string secretKey = null)
         {
             Trouble = "nobody answers at " + endpoint + (serverKey == null ? "" : ", or it does not accept this key");
-            _context = LibZmq.zmq_ctx_new();
+            _context = Context();
             _socket = LibZmq.zmq_socket(_context, LibZmq.Dealer);
             _wakeOut = LibZmq.zmq_socket(_context, LibZmq.Pair);
             _wakeIn = LibZmq.zmq_socket(_context, LibZmq.Pair);
@@ -107,6 +107,20 @@ namespace RtControl
             LibZmq.zmq_close(_socket);
             LibZmq.zmq_ctx_term(_context);
             State = RtTransportState.Lost;
+        }
+
+        private static IntPtr Context()
+        {
+            try
+            {
+                return LibZmq.zmq_ctx_new();
+            }
+            catch (Exception error) when (error is TypeLoadException || error is BadImageFormatException)
+            {
+                // DllNotFoundException and EntryPointNotFoundException are kinds of the first.
+                throw new WireException(WireException.Invalid, "keys", "libzmq cannot be loaded (" + error.GetType().Name
+                    + "): put the library for this platform and processor into Assets/Plugins, or use tcp:// without keys");
+            }
         }
 
         private bool SetKey(int option, string key)

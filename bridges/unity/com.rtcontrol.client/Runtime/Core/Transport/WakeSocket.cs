@@ -52,9 +52,10 @@ namespace RtControl
         {
             SocketError error;
             if (_socket == null || !ready.Contains(_socket)) return;
-            while (_socket.Receive(_sink, 0, _sink.Length, SocketFlags.None, out error) > 0 && error == SocketError.Success)
-            {
-            }
+            do _socket.Receive(_sink, 0, _sink.Length, SocketFlags.None, out error);
+            while (error == SocketError.Success);
+            // One that a system took away while the app was in the background would end every wait at once.
+            if (error != SocketError.WouldBlock) Close();
         }
 
         public void Close()

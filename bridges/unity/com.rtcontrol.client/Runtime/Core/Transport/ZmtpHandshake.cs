@@ -62,7 +62,7 @@ namespace RtControl
                 {
                     string type = Encoding.ASCII.GetString(body, at, (int)length);
                     if (type != "ROUTER" && type != "DEALER" && type != "REP")
-                        throw new ZmtpException("the peer is a " + type + " socket, no ROUTER");
+                        throw new ZmtpException("the peer is a " + type.Substring(0, Math.Min(type.Length, 16)) + " socket, no ROUTER");
                 }
                 at += (int)length;
             }

@@ -1,5 +1,6 @@
 using System;
 using System.Collections.Generic;
+using System.Globalization;
 using System.Net;
 using System.Net.Sockets;
 
@@ -30,12 +31,18 @@ namespace RtControl
         private int _outStart, _outEnd;
 
         /// <summary>Begins to connect. Throws WireException where the endpoint is none.</summary>
-        public ZmtpTransport(string endpoint)
+        public ZmtpTransport(string endpoint) : this(endpoint, null)
+        {
+        }
+
+        /// <summary>The same for a host whose addresses are known.</summary>
+        internal ZmtpTransport(string endpoint, IEnumerable<IPAddress> addresses)
         {
             Parse(endpoint, out _host, out _port);
             Trouble = "nobody answers at " + endpoint;
             IPAddress address;
-            if (IPAddress.TryParse(_host, out address)) _addresses = new Queue<IPAddress>(new[] { address });
+            if (addresses != null) _addresses = new Queue<IPAddress>(addresses);
+            else if (IPAddress.TryParse(_host, out address)) _addresses = new Queue<IPAddress>(new[] { address });
             else _resolving = Dns.BeginGetHostAddresses(_host, null, null);
             Append(ZmtpHandshake.Greeting());
             byte[] ready = ZmtpHandshake.Ready();
@@ -54,7 +61,9 @@ namespace RtControl
             int colon = endpoint == null ? -1 : endpoint.LastIndexOf(':');
             bool fits = colon > 6 && endpoint.StartsWith("tcp://", StringComparison.Ordinal);
             if (fits) host = endpoint.Substring(6, colon - 6).Trim('[', ']');
-            if (!fits || !int.TryParse(endpoint.Substring(colon + 1), out port) || port < 1 || port > 65535)
+            fits = fits && int.TryParse(endpoint.Substring(colon + 1), NumberStyles.None, CultureInfo.InvariantCulture, out port);
+            const int longest = 255; // what a name's resolver takes
+            if (!fits || host.Length == 0 || host.Length > longest || port < 1 || port > 65535)
                 throw new WireException(WireException.Invalid, "endpoint", "give one such as tcp://127.0.0.1:5555");
         }
 
@@ -146,18 +155,25 @@ namespace RtControl
                 _addresses = new Queue<IPAddress>(found);
             }
             if (_addresses.Count == 0) throw new ZmtpException(_host + " has no address");
-            var to = new IPEndPoint(_addresses.Dequeue(), _port);
-            _socket = new Socket(to.AddressFamily, SocketType.Stream, ProtocolType.Tcp)
+            while (_socket == null)
             {
-                Blocking = false, NoDelay = true, SendBufferSize = SendBufferBytes,
-            };
-            try
-            {
-                _socket.Connect(to);
-            }
-            catch (SocketException error)
-            {
-                if (error.SocketErrorCode != SocketError.WouldBlock && error.SocketErrorCode != SocketError.InProgress) throw;
+                var to = new IPEndPoint(_addresses.Dequeue(), _port);
+                try
+                {
+                    _socket = new Socket(to.AddressFamily, SocketType.Stream, ProtocolType.Tcp)
+                    {
+                        Blocking = false, NoDelay = true, SendBufferSize = SendBufferBytes,
+                    };
+                    _socket.Connect(to);
+                }
+                catch (SocketException error)
+                {
+                    if (error.SocketErrorCode == SocketError.WouldBlock || error.SocketErrorCode == SocketError.InProgress) return;
+                    // No way there: a phone's network may have no IPv4, say. The next address may have one.
+                    if (_socket != null) _socket.Close();
+                    _socket = null;
+                    if (_addresses.Count == 0) throw;
+                }
             }
         }
 
@@ -191,6 +207,7 @@ namespace RtControl
                 // A message right behind READY is an answer to nothing that we said.
                 ZmtpHandshake.CheckReady(_frames.Commands.Dequeue());
                 State = RtTransportState.Up;
+                Trouble = "the server says nothing";
             }
             else if (early != null) throw new ZmtpException("a message before READY");
         }

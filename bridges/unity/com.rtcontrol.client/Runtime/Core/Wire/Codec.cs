@@ -1,3 +1,4 @@
+using System.Collections;
 using System.Collections.Generic;
 
 namespace RtControl
@@ -13,20 +14,23 @@ namespace RtControl
         {
             var parts = new List<byte[]> { null };
             RtMap header = message;
-            List<object> arrays = message.List("arrays");
+            var arrays = message.Get("arrays") as IList;
             if (arrays != null)
             {
                 header = new RtMap();
                 foreach (KeyValuePair<string, object> entry in message) header[entry.Key] = entry.Value;
                 var entries = new List<object>();
-                foreach (object array in arrays)
+                foreach (object one in arrays)
                 {
+                    var array = one as RtMap;
+                    var data = array == null ? null : array.Get("data") as byte[];
+                    if (data == null) throw Schema.Wrong("arrays[" + entries.Count + "]", "must be a RtMap with bytes as `data`");
                     var entry = new RtMap();
-                    foreach (KeyValuePair<string, object> field in (RtMap)array)
+                    foreach (KeyValuePair<string, object> field in array)
                         if (field.Key != "data") entry[field.Key] = field.Value;
                     entry["part"] = parts.Count;
                     entries.Add(entry);
-                    parts.Add((byte[])((RtMap)array)["data"]);
+                    parts.Add(data);
                 }
                 header["arrays"] = entries;
             }
@@ -72,7 +76,8 @@ namespace RtControl
             long total = 0;
             foreach (byte[] part in parts) total += part.Length;
             if (parts.Count > RtLimits.MaxParts || total > RtLimits.MaxMessageBytes)
-                throw new WireException(WireException.TooLarge, null, "too many parts or bytes");
+                throw new WireException(WireException.TooLarge, null, parts.Count + " parts of " + total + " bytes together: "
+                    + RtLimits.MaxParts + " and " + RtLimits.MaxMessageBytes + " at most");
         }
     }
 }

@@ -61,7 +61,7 @@ namespace RtControl
                 throw new WireException(WireException.Malformed, null, "a lone surrogate");
             }
             int n = bytes.Length;
-            if (n > RtLimits.MaxStringBytes) throw new WireException(WireException.TooLarge, null, "a string too long");
+            if (n > RtLimits.MaxStringBytes) throw Large("a string of " + n + " bytes: " + RtLimits.MaxStringBytes);
             if (n < 32) Byte((byte)(0xa0 | n));
             else if (n < 256) Head(0xd9, (ulong)n, 1);
             else Head(n < 65536 ? (byte)0xda : (byte)0xdb, (ulong)n, n < 65536 ? 2 : 4);
@@ -146,9 +146,15 @@ namespace RtControl
         {
             _total += count;
             if (++_depth > RtLimits.MaxDepth || count > RtLimits.MaxItems || _total > RtLimits.MaxTotalItems)
-                throw new WireException(WireException.TooLarge, null, "nested too deep, or too many items");
+                throw Large("nested " + _depth + " deep, with " + count + " items, " + _total + " in all: " + RtLimits.MaxDepth
+                    + ", " + RtLimits.MaxItems + " and " + RtLimits.MaxTotalItems);
             if (count < 16) Byte((byte)(small | count));
             else Head(large, (ulong)count, 2);
+        }
+
+        private static WireException Large(string what)
+        {
+            return new WireException(WireException.TooLarge, null, what + " at most");
         }
 
         private void Head(byte code, ulong value, int size)

@@ -1,5 +1,6 @@
 using System;
 using System.Collections.Generic;
+using System.Globalization;
 
 namespace RtControl
 {
@@ -58,7 +59,7 @@ namespace RtControl
                     double wide = v is long ? (long)v : v is ulong ? (ulong)v : (double)v;
                     if (wide >= min && wide <= max) return v;
                 }
-                throw Wrong(path, "must be a number from " + min + " to " + max);
+                throw Wrong(path, string.Format(CultureInfo.InvariantCulture, "must be a number from {0} to {1}", min, max));
             };
         }
 

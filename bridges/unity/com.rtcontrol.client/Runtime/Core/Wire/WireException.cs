@@ -35,7 +35,7 @@ namespace RtControl
         internal void Within(string key)
         {
             if (_field == null) _field = key;
-            else _field = key + (_field.StartsWith("[") ? "" : ".") + _field;
+            else _field = key + (_field.StartsWith("[", StringComparison.Ordinal) ? "" : ".") + _field;
         }
     }
 }

@@ -1,0 +1,234 @@
+"""What the C# client says when, event by event; and against a server of which each word is the test's."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import pytest
+
+from rtcontrol.bridges.client.check.stand import Stand
+from rtcontrol.bridges.wire.messages import ErrorMessage, Executed, FunctionCall, Hello, Observe
+from tests.bridges.client.worlds import free_port
+from tests.bridges.unity.mono import HERE, Driver, compile_cs, core_sources
+
+Start = Callable[..., Driver]
+MS = 1_000_000
+TOKEN = "0123456789abcdef"
+WELCOME: dict[str, Any] = {
+    "type": "welcome",
+    "protocol": [1, 0],
+    "server": {"name": "test"},
+    "session": TOKEN,
+    "resumed": False,
+    "epoch": 0,
+    "t_client_ns": 0,
+    "t_server_ns": 0,
+    "tools": [],
+    "instruction": "Go.",
+    "model": "none",
+    "model_trained_on_tools": False,
+    "pacing": "server",
+    "hz": 10,
+    **dict.fromkeys(("period_ms", "deadline_ms", "max_age_ms", "hold_ms"), 100),
+    "ttl_ms": 500,
+    "on_miss": "hold",
+    "heartbeat_ms": 1000,
+    "session_grace_s": 30,
+    "limits": {},
+}
+
+
+class Conversation:
+    """The pure part of the C# client, at instants of our own choice."""
+
+    def __init__(self, driver: Start, *name: str) -> None:
+        self._core = driver("filter")
+        self._core.ask(" ".join(["talk", *name]))
+        self.now_ns = 1000 * MS
+
+    def on(self, event: str, more: str = "") -> Any:
+        return self._core.ask(f"on {event} {self.now_ns} {more}".rstrip())
+
+    def hear(self, **message: Any) -> Any:
+        return self.on("hear", msgpack.packb(message).hex())
+
+    def said(self) -> list[str]:
+        return [m["type"] for m in self.on("due")]
+
+    def begin(self, **changes: Any) -> None:
+        self.on("connected")
+        assert self.said() == ["hello"]
+        assert self.hear(**{**WELCOME, **changes})["open"]
+        self.said()
+
+
+def test_reset_that_found_no_room_is_said_later_and_an_old_observation_is_not(driver: Start) -> None:
+    talk = Conversation(driver)
+    talk.begin()
+    talk.on("observe")
+    talk.on("reset")
+    talk.on("observe")
+    assert talk.said() == ["reset", "observe"]
+    talk.on("unsaid")
+    assert talk.said() == []
+    assert talk.on("look")["wait_ns"] >= 10 * MS
+    talk.now_ns += 30 * MS
+    assert talk.said() == ["reset"]
+
+
+def test_connection_without_room_is_not_tried_in_a_hot_loop(driver: Start) -> None:
+    talk = Conversation(driver)
+    talk.begin()
+    talk.now_ns += 1500 * MS
+    assert talk.said() == ["ping"]
+    talk.on("unsaid")
+    assert talk.on("look")["wait_ns"] >= 10 * MS
+
+
+def test_heartbeat_of_nothing_is_no_reason_to_give_the_server_up(driver: Start) -> None:
+    talk = Conversation(driver)
+    talk.begin(heartbeat_ms=0)
+    talk.now_ns += 1 * MS
+    found = talk.on("look")
+    assert not found["silent"]
+    assert found["wait_ns"] >= 10 * MS
+
+
+def test_clock_of_the_server_before_or_of_long_ago_is_not_believed(driver: Start) -> None:
+    talk = Conversation(driver)
+    talk.begin()
+    pong = {"type": "pong", "id": 1, "t_received_ns": 5, "t_sent_ns": 5, "t_ping_ns": talk.now_ns}
+    assert talk.hear(**pong)["clock"] is not None
+    talk.now_ns += 61_000 * MS
+    assert talk.on("clock")["clock"] is None
+    assert talk.hear(**{**pong, "t_ping_ns": talk.now_ns})["clock"] is not None
+    # Restarted: nobody knows the session, another one begins.
+    talk.on("connected")
+    talk.hear(type="error", code="state", message="", retryable=True)
+    talk.said()
+    talk.hear(type="error", code="session", message="", retryable=True)
+    talk.said()
+    found = talk.hear(**{**WELCOME, "session": "f" * 16})
+    assert (found["open"], found["clock"]) == (True, None)
+    assert "ping" in talk.said()
+
+
+def test_result_that_is_no_unicode_is_told_all_the_same(driver: Start) -> None:
+    talk = Conversation(driver)
+    talk.begin()
+    talk.on("observe")
+    call = {"type": "call", "session": TOKEN, "tick": 0, "epoch": 0, "seq_obs": 1, "t_obs_ns": talk.now_ns}
+    call |= {"status": "fresh", "call": {"name": "stop"}, "ttl_ms": 0, "deadline_ns": 0, "t_server_ns": 0}
+    talk.hear(**call)
+    talk.said()
+    talk.on("return", "lone")
+    assert [m["result"] for m in talk.on("due")] == ["�"]
+
+
+@pytest.mark.parametrize(("name", "said"), [("", "com.rtcontrol.client"), ("x" * 80, "x" * 64)])
+def test_any_name_of_a_product_will_do(driver: Start, name: str, said: str) -> None:
+    talk = Conversation(driver, name)
+    talk.on("connected")
+    assert talk.on("due")[0]["client"]["name"] == said
+
+
+# Against a server of the test's own.
+
+
+@pytest.fixture
+def stand() -> Iterator[Stand]:
+    one = Stand(f"tcp://127.0.0.1:{free_port()}")
+    yield one
+    one.close()
+
+
+def fly(driver: Start, stand: Stand, *more: str) -> Driver:
+    return driver("run", "--endpoint", stand.endpoint, "--ttl-ms", "500", *more)
+
+
+def begin(driver: Start, stand: Stand, *more: str) -> Driver:
+    flying = fly(driver, stand, *more)
+    stand.expect(Hello, 10.0, "hello")
+    stand.welcome()
+    flying.event("connected")
+    return flying
+
+
+def test_server_that_knows_no_session_ever_is_not_flooded_with_hellos(driver: Start, stand: Stand) -> None:
+    flying = fly(driver, stand)
+    heard, end_s = 0, time.monotonic() + 2.0
+    while time.monotonic() < end_s:
+        if stand.pump(0.1, lambda m: isinstance(m, Hello)) is not None:
+            heard += 1
+            stand.send(ErrorMessage(code="session", message="unknown", retryable=True))
+    assert 2 <= heard <= 12
+    assert flying.stats()["ended"] is None
+
+
+def test_connection_that_holds_another_session_is_closed_and_made_anew(driver: Start, stand: Stand) -> None:
+    flying = fly(driver, stand)
+    stand.expect(Hello, 10.0, "hello")
+    before = stand.peer
+    stand.send(ErrorMessage(code="state", message="This connection has a session.", remedy="Say bye first."))
+    stand.expect(Hello, 10.0, "hello on another connection", lambda m: stand.peer != before)
+    stand.welcome()
+    flying.event("connected")
+
+
+@pytest.mark.parametrize(("more", "call", "outcome"), [((), "fly", "refused"), (("--fails", "1"), "steer", "failed")])
+def test_call_that_cannot_be_carried_out_is_followed_by_safe(
+    driver: Start, stand: Stand, more: tuple[str, ...], call: str, outcome: str
+) -> None:
+    flying = begin(driver, stand, *more)
+    sent = stand.call(stand.observation(), call=FunctionCall(name=call, arguments={"angle": 10}))
+    told = stand.expect(Executed, 5.0, "executed", lambda m: m.tick == sent.tick)
+    assert told.outcome == outcome
+    assert flying.event("safe")["cause"] == outcome
+
+
+@pytest.mark.parametrize("command", ["long 40000", "reset nan"])
+def test_what_the_protocol_forbids_is_told_to_the_caller_and_the_session_goes_on(
+    driver: Start, stand: Stand, command: str
+) -> None:
+    flying = begin(driver, stand)
+    flying.say(command)
+    assert flying.event("unsent")["why"].startswith(("instruction", "ended.return"))
+    stand.call(stand.observation())
+    flying.event("call")
+    assert flying.stats()["epoch"] == 0
+
+
+def test_bytes_of_an_observation_are_those_at_its_stamp(driver: Start, stand: Stand) -> None:
+    # Not welcomed yet: what is observed waits.
+    flying = fly(driver, stand)
+    flying.say("rate 0")
+    flying.say("array")
+    flying.stats()
+    stand.expect(Hello, 10.0, "hello")
+    stand.welcome()
+    observed = stand.expect(Observe, 5.0, "observe")
+    assert [a.data for a in observed.arrays] == [b"\x01\x02\x03\x04"]
+
+
+def test_address_without_a_way_to_it_is_not_the_last_one_tried(driver: Start, stand: Stand) -> None:
+    # Broadcast: refused at once, without a packet.
+    told = driver("addresses", stand.endpoint, "255.255.255.255", "127.0.0.1").answer()
+    assert told["state"] == "Up", told
+    none = driver("addresses", stand.endpoint, "255.255.255.255").answer()
+    assert none["state"] == "Lost"
+
+
+def test_webgl_is_told_what_to_do(tmp_path: Path, exe: Path) -> None:
+    out = tmp_path / "webgl.exe"
+    said = compile_cs(out, core_sources() + list((HERE / "driver").glob("*.cs")), "-define:UNITY_WEBGL")
+    assert out.exists(), said
+    one = Driver(out, "run", "--endpoint", "tcp://127.0.0.1:5555")
+    one.process.wait(20)
+    assert one.process.stderr is not None
+    told = one.process.stderr.read()
+    assert "NotSupportedException" in told
+    assert "another platform" in told
