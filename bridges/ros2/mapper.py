@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import string
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,6 +68,9 @@ class Mapper:
 
     def __init__(self, config: RobotConfig, where: str) -> None:
         self.config, self._where = config, where
+        self._once("observe.topics", config.observe.topics)
+        for name, tool in config.tools.items():
+            self._once(f"tools.{name}.publish", tool.publish)
         self.sources = [self._source(name, spec) for name, spec in config.observe.topics.items()]
         self._outputs = {name: self._tool(name, spec) for name, spec in config.tools.items()}
         self.topics = self._written()
@@ -130,6 +133,11 @@ class Mapper:
         ]
 
     # Compiling.
+
+    def _once(self, key: str, names: Iterable[str]) -> None:
+        full = [name.removeprefix("/") for name in names]
+        if twice := next((name for name in full if full.count(name) > 1), None):
+            raise self._error(f"{twice} and /{twice} are the same topic", key, "Put both into one.")
 
     def _error(self, what: str, key: str, remedy: str = "") -> BridgeError:
         return BridgeError(f"{self._where}: {key}: {what}.", remedy or "Correct it there.")

@@ -60,6 +60,14 @@ def crossed(value: dict[str, Any]) -> None:
         (put("diagnostics", value={"topic": "~told"}), "diagnostics.topic: ~told is private to a node"),
         (put("diagnostics", value={"topic": "/cmd_vel"}), "/cmd_vel: it is said to be geometry_msgs/msg/Twist and dia"),
         (put("instruction_topic", value="odom"), "/odom: it is said to be nav_msgs/msg/Odometry and std_msgs/msg/Str"),
+        (
+            put("observe", "topics", "odom", value=EXAMPLE["observe"]["topics"]["/odom"]),
+            "odom and /odom are the same topic",
+        ),
+        (
+            put(*CMD[:-1], "cmd_vel", value={"type": "geometry_msgs/msg/Twist"}),
+            "drive.publish: cmd_vel and /cmd_vel are",
+        ),
         (put("instruction_topic", value="/é"), "instruction_topic: string should match"),
         (put("tools", "drive", "parameters", "speed", "type", value="int"), "parameters: speed.type: 'int' is none of"),
         (put("tools", "drive", "parameters", "turn", "enum", value=5), "parameters: turn.enum: 5 is no list of values"),
