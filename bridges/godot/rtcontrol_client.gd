@@ -74,6 +74,13 @@ func start():
 		if not world.has_method(name):
 			push_error("rtcontrol: %s has no method %s." % [world, name])
 			return false
+	# The engine goes on after a call that does not fit its method, and the server would be told that it was executed.
+	for method in world.get_method_list():
+		var wanted = _tools.get(method["name"], {}).get("parameters", {}).get("properties", {}).size()
+		if wanted > method["args"].size():
+			push_error("rtcontrol: the tool %s has %d parameters, its method takes %d." % [method["name"], wanted,
+				method["args"].size()])
+			return false
 	if not _tools.has(safe_tool):
 		push_error("rtcontrol: safe_tool must name one of the tools %s." % [_tools.keys()])
 		return false

@@ -22,6 +22,9 @@ func _initialize():
 		if argument.begins_with("--set="):
 			var pair = argument.substr(6).split(":", true, 1)
 			client.set(pair[0], str2var(pair[1]))
+		if argument.begins_with("--tool="):
+			var tool = argument.substr(7).split(":", true, 1)
+			client.add_tool(tool[0], "", str2var(tool[1]))
 	for what in ["welcomed", "lost", "heard_call", "acted", "told", "instructed", "trouble", "ended"]:
 		client.connect(what, self, "_on_" + what)
 	root.add_child(scene)

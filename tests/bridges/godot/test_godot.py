@@ -21,6 +21,15 @@ def test_safe_tool_that_wants_arguments_is_told_before_anything_is_connected(
     assert "the safe tool go must do without arguments" in engine.errors()
 
 
+def test_tool_with_more_parameters_than_its_method_is_told_before_anything_is_connected(
+    godot: Callable[..., Engine],
+) -> None:
+    engine = godot("ws://127.0.0.1:9/ws", '--tool=observe:{"from": {"type": "string"}}')
+    engine.event("ready")
+    assert engine.stats()["state"] == IDLE
+    assert "the tool observe has 1 parameters, its method takes 0." in engine.errors()
+
+
 def test_what_is_driven_may_be_gone_before_its_client(godot: Callable[..., Engine], own_served: Served) -> None:
     engine = godot(own_served.url)
     engine.event("acted", cause="call")
