@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import time
 from collections.abc import Callable, Mapping
@@ -46,7 +47,8 @@ class AsyncClient(Base):
         self._seen = 0
 
     def _notify(self) -> None:
-        if not self._loop.is_closed():
+        # A loop that was closed has nobody who waits.
+        with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._news.set)
 
     def _handler(self, queue: Queue, on_call: Callable[[Standing], Any]) -> Handler:

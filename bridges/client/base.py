@@ -202,8 +202,16 @@ class Base(ABC):
         if not self.options.acknowledges:
             raise ClientError("This client did not announce acknowledgements.", "Connect with acknowledge=True.")
         if tick is not None:
-            with self._link.lock:
-                self._link.talk.acknowledge(tick, outcome, result, error)
+            try:
+                check_value([result, error], LIMITS)
+                with self._link.lock:
+                    self._link.talk.acknowledge(tick, outcome, result, error)
+            except WireError as wrong:
+                raise ClientError(wrong.message, wrong.remedy) from None
+            except ValidationError as wrong:
+                raise ClientError(
+                    f"executed({tick!r}, {outcome!r}) is none.", "See `executed` in docs/protocol.md."
+                ) from wrong
             self._link.wake()
 
     def instruct(self, instruction: str) -> None:

@@ -66,7 +66,11 @@ class Queue:
 
     def done(self, standing: Standing, result: Any = None) -> None:
         """Acknowledge it as executed."""
-        self._told(standing, "executed", result=None if result is None else str(result)[:8192])
+        try:
+            told = None if result is None else str(result)[:8192]
+        except Exception as error:  # of the result's own __str__: what was done is done all the same
+            told = f"{type(result).__name__} without words ({type(error).__name__})"
+        self._told(standing, "executed", result=told)
 
     def undone(self, standing: Standing, error: Exception | str) -> None:
         """Acknowledge it as refused, where the handler said so, else as failed; that is logged."""
@@ -81,7 +85,7 @@ class Queue:
     def _told(self, standing: Standing, outcome: What, result: str | None = None, error: str | None = None) -> None:
         if standing.tick is not None:
             with self._link.lock:
-                self._link.talk.acknowledge(standing.tick, outcome, result, error)
+                self._link.talk.acknowledge(standing.tick, outcome, _clean(result), _clean(error))
             self._link.wake()
 
     def ended(self) -> bool:
@@ -174,3 +178,8 @@ class LoopHandler:
             self._queue.undone(standing, error)
         else:
             self._queue.done(standing, result)
+
+
+def _clean(text: str | None) -> str | None:
+    """What is no Unicode (a file's name may hold lone surrogates) cannot be told otherwise."""
+    return None if text is None else text.encode("utf-8", "replace").decode("utf-8")

@@ -98,9 +98,14 @@ class Link:
     def _turn(self) -> None:
         now_ns = time.monotonic_ns()
         with self.lock:
-            if self.talk.silent(now_ns):
-                self.trouble = "the server is silent"
+            if self._up and (self.talk.silent(now_ns) or self.talk.astray):
+                another = "the server has another session on this connection"
+                self.trouble = another if self.talk.astray else "the server is silent"
                 self._lose()
+                if self.listens:
+                    # The connection is still there: whoever hangs at its other end is greeted as soon as it goes on.
+                    self._up = True
+                    self.talk.connected()
             if not self._up and not self.listens and now_ns - self._opened_ns > CONNECT_NS:
                 self._retry_ns = self._retry_ns or now_ns
             if self._retry_ns and now_ns >= self._retry_ns and self.talk.error is None:
@@ -113,7 +118,7 @@ class Link:
             wake_ns = min(self.talk.wake_ns(), now_ns + 500_000_000) if self._up else now_ns + 100_000_000
             if self.talk.rule.expires_ns is not None:
                 wake_ns = min(wake_ns, self.talk.rule.expires_ns + 1)
-            if self._retry_ns:
+            if self._retry_ns and self.talk.error is None:
                 wake_ns = min(wake_ns, self._retry_ns)
             changed = version != self.talk.version
         if changed:
@@ -130,31 +135,37 @@ class Link:
             self._hear()
 
     def _hear(self) -> None:
-        with self.lock:
-            version = self.talk.version
-            # Bounded, so that a flood cannot keep what is in force from ending.
-            for _ in range(HIGH_WATER):
-                try:
-                    parts = _receive(self._socket)
-                except zmq.Again:
-                    break
-                now_ns = time.monotonic_ns()
-                try:
-                    message = decode_msgpack(parts)
-                except WireError as error:
+        changed = False
+        # Bounded, so that a flood cannot keep what is in force from ending; read without the lock, so that nobody else
+        # waits for that.
+        for _ in range(HIGH_WATER):
+            try:
+                parts = _receive(self._socket)
+            except zmq.Again:
+                break
+            now_ns = time.monotonic_ns()
+            try:
+                message = decode_msgpack(parts)
+            except WireError as error:
+                with self.lock:
                     self.talk.counts.ignored[str(error.code)] += 1
-                    continue
+                continue
+            with self.lock:
+                version = self.talk.version
                 self.talk.hear(message, now_ns)
-            changed = version != self.talk.version
+                self.talk.look(time.monotonic_ns())
+                changed |= version != self.talk.version
+                # A welcome, not just a connection: else one that turns us away were asked ten times a second.
+                self._attempts = 0 if self.talk.open else self._attempts
         if changed:
             self._changed()
 
     def _send(self, messages: list[Message]) -> None:
-        for message in messages:
+        for i, message in enumerate(messages):
             try:
                 self._socket.send_multipart(encode_msgpack(message), zmq.NOBLOCK)
             except zmq.Again:
-                self.talk.unsaid()
+                self.talk.unsaid(messages[i:])
                 return
             self.talk.pulse.said(time.monotonic_ns())
 
@@ -167,7 +178,7 @@ class Link:
             kind = event["event"]
             with self.lock:
                 if kind == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-                    self._up, self._attempts, self._retry_ns = True, 0, 0
+                    self._up, self._retry_ns = True, 0
                     self.trouble = "the server says nothing"
                     self.talk.connected()
                 elif kind & LOST:

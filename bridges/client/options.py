@@ -73,7 +73,7 @@ class Options:
             )
         fields: dict[str, Any] = {
             "protocol": list(PROTOCOL),
-            "client": Program(name=self.name[:64], version="1.0", language="python"),
+            "client": Program(name=self.name[:64] or Options.name, version="1.0", language="python"),
             "t_client_ns": t_ns,
             "capabilities": ["executed"] if self.acknowledges else [],
             "agent": self.agent,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import time
 from collections import OrderedDict, deque
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from rtcontrol.bridges.client.counts import Counts
@@ -33,8 +34,11 @@ from rtcontrol.bridges.wire.messages import (
 from rtcontrol.bridges.wire.offset import OffsetFilter
 
 HELLO_AGAIN_NS = 1_000_000_000
+BETWEEN_HELLOS_NS = 200_000_000  # what the server takes at most: one that refuses each hello is not flooded with them
+ROOM_AGAIN_NS = 20_000_000  # after this a connection without room is tried again
 QUEUE = 256
 What = Literal["executed", "expired", "failed", "refused"]
+OF_ITS_TIME = (Observe, Ping, Pong)  # what is worth nothing later
 
 
 class Talk:
@@ -62,7 +66,11 @@ class Talk:
         self._told: str | None = None  # the one in force, as the server told it last
         self._known = False  # whether `token` is a session's
         self._stamps: OrderedDict[int, int] = OrderedDict()
-        self._hello_ns = 0  # when the next hello is due
+        self.astray = False  # the server holds this connection for another session: it is to be closed
+        self._hello_ns = self._said_hello_ns = 0  # when the next hello is due, and the last one was
+        self._greeting: str | None = None  # the instruction of this connection's hello, which is repeated as it was
+        self._greeted = False  # whether this connection's first hello was said
+        self._room_ns = 0  # before this nothing more is said: there was no room
 
     @property
     def instruction(self) -> str | None:
@@ -99,7 +107,8 @@ class Talk:
         """A new epoch: nothing of the old one counts any more."""
         self.epoch = message.epoch
         self.outbox = deque(m for m in self.outbox if not isinstance(m, Observe))
-        self.outbox.append(message)
+        # Those that there is no room for are made up for when the session is resumed.
+        self.say(message)
         self.unanswered = None
         self.rule.reset(message.epoch)
         self.version += 1
@@ -118,7 +127,8 @@ class Talk:
 
     def connected(self) -> None:
         """A connection is there: greet."""
-        self._hello_ns = 0
+        self._hello_ns = self._room_ns = 0
+        self._greeted = self.astray = False
         self.pulse.heard(time.monotonic_ns())
 
     def lost(self) -> None:
@@ -126,9 +136,9 @@ class Talk:
         if self.open:
             self.counts.count["reconnects"] += 1
             self._begin(self.rule.lost())
-        self.open = False
+        self.open = self._greeted = False
         # An observation as old as the gap helps nobody; decide()'s is said again.
-        self.outbox = deque(m for m in self.outbox if not isinstance(m, (Observe, Ping, Pong)))
+        self.outbox = deque(m for m in self.outbox if not isinstance(m, OF_ITS_TIME))
 
     def due(self, now_ns: int) -> list[Message]:
         """What must be said now."""
@@ -137,27 +147,42 @@ class Talk:
         if not self.open:
             if now_ns < self._hello_ns:
                 return []
-            self._hello_ns = now_ns + HELLO_AGAIN_NS
-            return [self.options.hello(now_ns, self.token if self._known else None, self._instruction)]
+            self._hello_ns, self._said_hello_ns = now_ns + HELLO_AGAIN_NS, now_ns
+            if not self._greeted:
+                self._greeting = self._instruction
+            hello = self.options.hello(now_ns, self.token if self._known else None, self._greeting)
+            # A welcome may take a while; whether anybody is there at all, a ping tells.
+            greeted, self._greeted = self._greeted, True
+            return [hello, self.pulse.ping(now_ns)] if greeted else [hello]
+        if now_ns < self._room_ns:
+            return []
         said = list(self.outbox)
         self.outbox.clear()
-        if not said and (ping := self.pulse.ping(now_ns)) is not None:
-            said.append(ping)
+        if self.pulse.due(now_ns, silent=not said):
+            said.append(self.pulse.ping(now_ns))
         return said
 
-    def unsaid(self) -> None:
-        """What was due could not be sent: there is no connection yet, or it is full. Old messages are not kept."""
-        if not self.open:
-            self._hello_ns = time.monotonic_ns() + 20_000_000
+    def unsaid(self, rest: Sequence[Message]) -> None:
+        """What was due could not be sent, from this message on: there is no connection yet, or it is full."""
+        again_ns = time.monotonic_ns() + ROOM_AGAIN_NS
+        if self.open:
+            # An observation is old by then. The rest is not said twice: without its reset, say, the server would stay
+            # in an episode that is over.
+            self.outbox.extendleft(m for m in reversed(rest) if not isinstance(m, OF_ITS_TIME))
+            self._room_ns = again_ns
+        else:
+            self._hello_ns, self._greeted = again_ns, False
         self.counts.count["unsent"] += 1
 
     def silent(self, now_ns: int) -> bool:
         """Whether the server must be taken for dead."""
-        return self.open and self.pulse.silent(now_ns)
+        return self.pulse.silent(now_ns, live=self.open)
 
     def wake_ns(self) -> int:
         """When something becomes due, on the monotonic clock."""
-        times = [self.pulse.next_ns() if self.open else self._hello_ns]
+        if self.error is not None:
+            return time.monotonic_ns() + HELLO_AGAIN_NS
+        times = [max(self.pulse.next_ns(), self._room_ns) if self.open else self._hello_ns]
         if self.rule.expires_ns is not None:
             times.append(self.rule.expires_ns)
         return min(times)
@@ -184,7 +209,7 @@ class Talk:
             self._welcomed(message)
         elif isinstance(message, Ping):
             now = time.monotonic_ns()
-            self.outbox.append(Pong(id=message.id, t_ping_ns=message.t_ns, t_received_ns=now_ns, t_sent_ns=now))
+            self.say(Pong(id=message.id, t_ping_ns=message.t_ns, t_received_ns=now_ns, t_sent_ns=now))
         elif isinstance(message, Pong):
             self.offset.pong(message, now_ns)
         elif isinstance(message, Instruct) and message.session == self.token:
@@ -231,6 +256,9 @@ class Talk:
         else:
             self.counts.count["sessions"] += 1
             self.token, self._known, self.epoch = welcome.session, True, welcome.epoch
+            # Another server, maybe of another machine: its clock is another one.
+            self.offset = OffsetFilter()
+            self.pulse.begin(welcome.heartbeat_ms)
             # What waited was for the session that is gone; only its newest look at the world is as good as ever.
             waiting = [m for m in self.outbox if isinstance(m, Observe)]
             self.outbox.clear()
@@ -238,6 +266,8 @@ class Talk:
             for message in waiting:
                 self._again(message)
             self._begin(self.rule.begin(welcome.epoch, safe_call))
+            if self._instruction is not None and self._instruction != self._greeting:
+                self.outbox.append(Instruct(session=self.token, instruction=self._instruction))
         if self.unanswered is not None:
             self.outbox = deque(m for m in self.outbox if not isinstance(m, Observe))
             self.unanswered = self._again(self.unanswered)
@@ -297,17 +327,21 @@ class Talk:
             # Said again in a later hello it would be refused for good: the one before goes on.
             self._instruction = self._told
             if not self.open:
-                self._hello_ns = now_ns
+                self._hello_ns, self._greeted = now_ns, False
                 return
         unknown = message.code == Code.SESSION or (self.open and message.code == Code.STATE and message.retryable)
-        if not message.retryable and (message.fatal or not (self.open or unknown)):
+        if message.code == Code.STATE and not (self.open or message.retryable or message.fatal):
+            self.astray = True
+        elif not message.retryable and (message.fatal or not (self.open or unknown)):
             self.end(Refused(message))
         elif unknown or message.fatal:
             # Live: this connection is a new one to the server, so resume. Resuming: nobody knows the session, so anew.
+            first = not self.open and self._known
             if not self.open or message.fatal:
                 self._known = False
             self.lost()
-            self._hello_ns = now_ns if unknown else self._later(now_ns)
+            again_ns = now_ns if first else max(now_ns, self._said_hello_ns + BETWEEN_HELLOS_NS)
+            self._hello_ns = again_ns if unknown else self._later(now_ns)
         elif not self.open:
             self._hello_ns = self._later(now_ns)
         elif self.unanswered is not None and message.seq == self.unanswered.seq:

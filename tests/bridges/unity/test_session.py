@@ -89,6 +89,15 @@ def test_connection_without_room_is_not_tried_in_a_hot_loop(driver: Start) -> No
     assert talk.on("look")["wait_ns"] >= 10 * MS
 
 
+def test_client_whose_session_has_ended_rests(driver: Start) -> None:
+    talk = Conversation(driver)
+    talk.begin()
+    talk.hear(type="error", code="busy", message="", fatal=True)
+    talk.now_ns += 5000 * MS
+    assert talk.said() == []
+    assert talk.on("look")["wait_ns"] >= 10 * MS
+
+
 def test_heartbeat_of_nothing_is_no_reason_to_give_the_server_up(driver: Start) -> None:
     talk = Conversation(driver)
     talk.begin(heartbeat_ms=0)

@@ -214,6 +214,7 @@ namespace RtControl
         /// <summary>When something becomes due.</summary>
         public long WakeNs()
         {
+            if (Ended != null) return long.MaxValue;
             long sayNs = Math.Max(_outbox.Count > 0 ? 0 : _saidNs + BeatNs, _roomNs);
             long wakeNs = Open ? Math.Min(sayNs, _heardNs + DeadHeartbeats * BeatNs + 1) : _helloNs;
             return Rule.ExpiresNs == InForce.Never ? wakeNs : Math.Min(wakeNs, Rule.ExpiresNs + 1);
