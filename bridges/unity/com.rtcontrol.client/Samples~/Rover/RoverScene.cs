@@ -3,7 +3,7 @@ using UnityEngine;
 
 namespace RtControl.Samples
 {
-    /// <summary>Put it on an empty GameObject of an empty scene, run `rtcontrol serve --model random`, press Play.</summary>
+    /// <summary>Put it on an empty GameObject of a new scene (with its camera), run `rtcontrol serve --model random`, press Play.</summary>
     public sealed class RoverScene : MonoBehaviour
     {
         public string endpoint = "tcp://127.0.0.1:5555";
