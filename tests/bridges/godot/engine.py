@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
-import queue
 import shutil
 import socket as sockets
-import subprocess
-import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from tests.bridges.client.worlds import ROOT, Process, free_port
+from tests.bridges.program import Program
 
 PROJECT = ROOT / "bridges" / "godot"
 HERE = Path(__file__).resolve().parent
@@ -37,52 +32,23 @@ class Served(Process):
         self.url = f"ws://{host}:{port}/ws"
 
 
-class Engine:
+class Engine(Program):
     """`godot3-server -s SCRIPT`. `options` are the script's, `home` is a folder for what the engine keeps of a user."""
+
+    begins = "{"
 
     def __init__(self, home: Path, script: str, *options: str) -> None:
         self._port = free_port()
         self._commands = sockets.socket(sockets.AF_INET, sockets.SOCK_DGRAM)
-        self._home = home
         self._errors = (home / f"errors-{self._port}.txt").open("w+")
-        self.process = subprocess.Popen(
+        super().__init__(
             ["godot3-server", "--path", str(PROJECT), "-s", str(HERE / script), f"--commands={self._port}", *options],
-            stdout=subprocess.PIPE,
             stderr=self._errors,
-            text=True,
-            encoding="utf-8",
             env={**os.environ, "HOME": str(home), "XDG_DATA_HOME": str(home), "LANG": "en_US.UTF-8"},
         )
-        self.events: list[dict[str, Any]] = []
-        self._lines: queue.Queue[str] = queue.Queue()
-        threading.Thread(target=self._read, daemon=True).start()
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            if line.startswith("{"):
-                self._lines.put(line)
 
     def say(self, command: str) -> None:
         self._commands.sendto(command.encode(), ("127.0.0.1", self._port))
-
-    def until(self, fits: Callable[[dict[str, Any]], bool], what: str, seconds: float = 30.0) -> dict[str, Any]:
-        """The next event that fits; the others are kept in `events` too."""
-        end_s = time.monotonic() + seconds
-        while (left_s := end_s - time.monotonic()) > 0:
-            try:
-                event: dict[str, Any] = json.loads(self._lines.get(timeout=left_s))
-            except queue.Empty:
-                break
-            self.events.append(event)
-            if fits(event):
-                return event
-        raise AssertionError(f"never {what}: {self.errors()[-2000:]} {self.events[-5:]}")
-
-    def event(self, kind: str, **fields: Any) -> dict[str, Any]:
-        return self.until(
-            lambda e: e["event"] == kind and all(e.get(k) == v for k, v in fields.items()), f"{kind} {fields or ''}"
-        )
 
     def stats(self) -> dict[str, Any]:
         self.say("stats")
@@ -98,8 +64,6 @@ class Engine:
         return [line for line in self.errors().splitlines() if line.startswith("SCRIPT ERROR")]
 
     def end(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait()
+        super().end()
         self._commands.close()
         self._errors.close()

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import queue
 import shutil
 import subprocess
-import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from tests.bridges.program import Program
 
 ROOT = Path(__file__).resolve().parents[3]
 PACKAGE = ROOT / "bridges" / "unity" / "com.rtcontrol.client"
@@ -35,57 +32,20 @@ def core_sources() -> list[Path]:
     return list(CORE.rglob("*.cs"))
 
 
-class Driver:
+class Driver(Program):
     """`mono driver.exe MODE ...`: commands in, JSON lines out."""
 
     def __init__(self, exe: Path, *arguments: str) -> None:
-        self.process = subprocess.Popen(
-            ["mono", str(exe), *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            encoding="utf-8",
-        )
-        self.events: list[dict[str, Any]] = []
-        self._lines: queue.Queue[str] = queue.Queue()
-        threading.Thread(target=self._read, daemon=True).start()
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self._lines.put(line)
+        super().__init__(["mono", str(exe), *arguments], stdin=subprocess.PIPE, stderr=subprocess.PIPE)
 
     def say(self, command: str) -> None:
         assert self.process.stdin is not None
         self.process.stdin.write(command + "\n")
         self.process.stdin.flush()
 
-    def answer(self, seconds: float = 60.0) -> Any:
-        """The next line."""
-        try:
-            return json.loads(self._lines.get(timeout=seconds))
-        except queue.Empty:
-            raise AssertionError(f"the driver says nothing: {self._failure()}") from None
-
     def ask(self, command: str) -> Any:
         self.say(command)
         return self.answer()
-
-    def until(self, fits: Callable[[dict[str, Any]], bool], what: str, seconds: float = 30.0) -> dict[str, Any]:
-        """The next event that fits; the others are kept in `events` too."""
-        end_s = time.monotonic() + seconds
-        while (left_s := end_s - time.monotonic()) > 0:
-            event: dict[str, Any] = self.answer(left_s)
-            self.events.append(event)
-            if fits(event):
-                return event
-        raise AssertionError(f"never {what}: {self._failure()} {self.events[-5:]}")
-
-    def event(self, kind: str, **fields: Any) -> dict[str, Any]:
-        return self.until(
-            lambda e: e["event"] == kind and all(e.get(k) == v for k, v in fields.items()), f"{kind} {fields or ''}"
-        )
 
     def stats(self) -> dict[str, Any]:
         self.say("stats")
@@ -97,13 +57,8 @@ class Driver:
         self.say("close")
         return self.event("closed")
 
-    def end(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait()
-
-    def _failure(self) -> str:
+    def errors(self) -> str:
         if self.process.poll() is None:
             return "it runs"
         assert self.process.stderr is not None
-        return f"exit status {self.process.returncode}: {self.process.stderr.read()[-2000:]}"
+        return f"exit status {self.process.returncode}: {self.process.stderr.read()}"

@@ -1,0 +1,67 @@
+"""A foreign program as a process: JSON lines out."""
+
+from __future__ import annotations
+
+import json
+import queue
+import subprocess
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any
+
+
+class Program(ABC):
+    """Starts it; `options` are those of Popen. What it tells is kept in `events` once asked for."""
+
+    begins = ""  # of a line that is told to us; others are the program's own
+
+    def __init__(self, command: Sequence[str], **options: Any) -> None:
+        self.process: subprocess.Popen[str] = subprocess.Popen(
+            command, stdout=subprocess.PIPE, text=True, encoding="utf-8", **options
+        )
+        self.events: list[dict[str, Any]] = []
+        self._lines: queue.Queue[str] = queue.Queue()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line.startswith(self.begins):
+                self._lines.put(line)
+
+    @abstractmethod
+    def say(self, command: str) -> None:
+        """Give it a command."""
+
+    @abstractmethod
+    def errors(self) -> str:
+        """What it complained about."""
+
+    def answer(self, seconds: float = 60.0) -> Any:
+        """The next line."""
+        try:
+            return json.loads(self._lines.get(timeout=seconds))
+        except queue.Empty:
+            raise AssertionError(f"the program says nothing: {self.errors()[-2000:]}") from None
+
+    def until(self, fits: Callable[[dict[str, Any]], bool], what: str, seconds: float = 30.0) -> dict[str, Any]:
+        """The next event that fits; the others are kept in `events` too."""
+        end_s = time.monotonic() + seconds
+        while (left_s := end_s - time.monotonic()) > 0:
+            event: dict[str, Any] = self.answer(left_s)
+            self.events.append(event)
+            if fits(event):
+                return event
+        raise AssertionError(f"never {what}: {self.errors()[-2000:]} {self.events[-5:]}")
+
+    def event(self, kind: str, **fields: Any) -> dict[str, Any]:
+        return self.until(
+            lambda e: e["event"] == kind and all(e.get(k) == v for k, v in fields.items()), f"{kind} {fields or ''}"
+        )
+
+    def end(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
