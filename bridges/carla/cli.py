@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from rtcontrol.bridges.carla import estate
 from rtcontrol.bridges.carla.errors import BridgeError, Lost
@@ -41,11 +41,16 @@ BY_SIGNAL = {signal.SIGINT: 130, signal.SIGTERM: 143}
 log = logging.getLogger("rtcontrol.carla")
 
 
+class Parser(argparse.ArgumentParser):
+    """argparse, with mistakes told as all others are."""
+
+    def error(self, message: str) -> NoReturn:
+        raise BridgeError(f"{message[0].upper()}{message[1:]}.", f"See `{self.prog} --help`.")
+
+
 def arguments(given: Sequence[str], prog: str) -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(
-        prog=prog, description=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    """The command line. Raises BridgeError."""
+    parser = Parser(prog=prog, description=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--connect", default="tcp://127.0.0.1:5555", help="the rtcontrol server (default: %(default)s)")
     add("--carla-host", default="127.0.0.1", help="the CARLA server's machine (default: %(default)s)")
@@ -78,11 +83,13 @@ def arguments(given: Sequence[str], prog: str) -> argparse.Namespace:
 
 def main(given: Sequence[str] | None = None, prog: str = "python -m rtcontrol.bridges.carla") -> int:
     """Run; mistakes are one paragraph on stderr and status 2. Supervised, they are an event on stdout."""
-    options = arguments(sys.argv[1:] if given is None else given, prog)
+    supervised = False
     try:
+        options = arguments(sys.argv[1:] if given is None else given, prog)
+        supervised = options.supervised
         return run(options)
     except (BridgeError, ClientError) as error:
-        if options.supervised:
+        if supervised:
             tell("mistake", what=error.what, remedy=error.remedy)
         else:
             print(f"{error.what} {error.remedy}", file=sys.stderr)
@@ -106,6 +113,10 @@ def run(options: argparse.Namespace) -> int:
         print("; ".join(undo.clean(options.clean)), file=sys.stderr)
         return 0
     check_hz(options.hz)
+    if "://" not in options.connect:
+        raise BridgeError(f"--connect {options.connect} is no endpoint.", "Give one such as tcp://127.0.0.1:5555.")
+    if options.instruct is not None and not options.instruct.strip():
+        raise BridgeError("--instruct is empty.", "Say what to do, or leave it out for the agent's own instruction.")
     for name, value, least, most, remedy in (
         ("carla-port", options.carla_port, 1, 65535, "Give 1 to 65535; CARLA's own is 2000."),
         ("traffic", options.traffic, 0, 500, "Give 0 to 500."),

@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from rtcontrol.bridges.carla.errors import BridgeError
 
@@ -109,12 +109,26 @@ def alone(host: str, port: int) -> Iterator[None]:
     where the folder cannot be written to."""
     try:
         folder().mkdir(parents=True, exist_ok=True)
-        gate = (folder() / f"{_name(host, port)}.lock").open("w")
+        gate = _locked(folder() / f"{_name(host, port)}.lock")
     except OSError as error:
         raise _unwritable(error) from None
     with gate:
+        try:
+            yield
+        finally:
+            # Before it is unlocked: whoever waits for it finds that it is not the file of this name any more.
+            Path(gate.name).unlink(missing_ok=True)
+
+
+def _locked(path: Path) -> TextIO:
+    """The file of this name, made where there is none, and locked."""
+    while True:
+        gate = path.open("w")
         fcntl.flock(gate, fcntl.LOCK_EX)
-        yield
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(gate.fileno()), path.stat()):
+                return gate
+        gate.close()
 
 
 def others(host: str, port: int) -> Iterator[tuple[Path, Left, bool]]:

@@ -45,6 +45,23 @@ def test_no_server_is_told_with_the_command_that_starts_one() -> None:
     assert "Traceback" not in ended.stderr
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (("--hz", "abc"), "Argument --hz: invalid float value: 'abc'. See `python -m rtcontrol.bridges.carla --help`."),
+        (("--trafic", "3"), "Unrecognized arguments: --trafic 3. See `python -m rtcontrol.bridges.carla --help`."),
+        (("--connect", "localhost:5555"), "--connect localhost:5555 is no endpoint. Give one such as tcp://127.0"),
+        (("--instruct", " "), "--instruct is empty. Say what to do, or leave it out"),
+    ],
+)
+def test_mistakes_in_the_options_are_one_line_before_carla_is_looked_for(
+    given: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--carla-port", str(free_port()), *given]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith(said) and told.count("\n") == 1
+
+
 def test_what_listens_but_does_not_answer_is_no_carla(monkeypatch: pytest.MonkeyPatch) -> None:
     from rtcontrol.bridges.carla import connect
 

@@ -74,7 +74,7 @@ def test_bridges_that_begin_at_one_server_at_the_same_time_do_so_one_after_the_o
             time.sleep(0.05)
             inside[0] -= 1
 
-    threads = [threading.Thread(target=begin) for _ in range(4)]
+    threads = [threading.Thread(target=begin) for _ in range(8)]
     for thread in threads:
         thread.start()
     with estate.alone("h", 6):  # another server's
@@ -82,6 +82,7 @@ def test_bridges_that_begin_at_one_server_at_the_same_time_do_so_one_after_the_o
     for thread in threads:
         thread.join()
     assert most == [1]
+    assert list(estate.folder().iterdir()) == []
     assert list(estate.others("h", 5)) == []
 
 
