@@ -138,6 +138,7 @@ def default_agent(env: str) -> str:
     from rtcontrol.envs import registry
 
     if env.endswith(".py"):
+        _load(env, "--env")
         raise UserError(f"The environment {env} names no agent.", "Give one with --agent NAME or --agent FILE.py.")
     entry = registry.known().get(env)
     if entry is None:

@@ -9,12 +9,21 @@ import typer
 from rtcontrol.bridges.carla import cli as carla_cli
 from rtcontrol.bridges.ros2 import cli as ros2_cli
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, help="Join a robot or a simulator to a server.")
+app = typer.Typer(no_args_is_help=True, add_completion=False)
 
 
 @app.callback()
 def bridge() -> None:
-    """Join a robot or a simulator to a server."""
+    """Join a robot or a simulator to a server.
+
+    Unity and Godot games bring their own client: docs/bridges.md, bridges/unity, bridges/godot.
+
+    \b
+    Examples:
+      rtcontrol bridge ros2 --example > robot.yaml
+      rtcontrol bridge ros2 --config robot.yaml
+      rtcontrol bridge carla --instruct "follow the car ahead at 20 metres"
+    """
 
 
 @app.command(

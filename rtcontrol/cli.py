@@ -196,6 +196,8 @@ def run(
     )
     if env != "remote" and (given := [o for o in (bind, connect, keys) if o is not None]):
         raise UserError(f"--bind, --connect and --keys are for --env remote (given: {given[0]}).", "Leave them out.")
+    if instruct is not None and not instruct.strip():
+        raise UserError("--instruct is empty.", "Say what to do, or leave it out for the agent's own instruction.")
     if bind is not None and connect is not None:
         raise UserError("--bind and --connect exclude each other.", "Give one of them.")
     if env in ("remote", "carla-bridge") and goal is not None:

@@ -362,12 +362,18 @@ def test_a_users_file_is_run_once_and_its_world_made_once(tmp_path: Path, capsys
         ("--hold-ms", "inf"),
         ("--pipeline", "1000000"),
         ("--engine", "foo"),
+        ("--instruct", ""),
+        ("--instruct", " "),
     ],
 )
 def test_numbers_out_of_range(arguments: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = refused(capsys, *EXPERT, "--out", str(tmp_path / "out"), *arguments)
     assert arguments[0].split("=")[0] in said
     assert not (tmp_path / "out").exists()
+
+
+def test_an_environment_file_that_is_none_is_told_before_its_missing_agent(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "--env nothing.py: there is no such file" in refused(capsys, "run", "--env", "nothing.py")
 
 
 @pytest.mark.parametrize(
