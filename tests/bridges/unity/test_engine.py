@@ -81,10 +81,13 @@ def test_observers_of_one_object_are_one_observation_of_when_they_looked(stub: P
         stand.expect(Hello, 20.0, "hello")
         stand.welcome()
         observed = [stand.observation() for _ in range(3)]
+        stand.call(observed[-1])
         stand.pump(3.0, lambda m: isinstance(m, Bye))
         told = playing.answer()
         assert {o.text for o in observed} == {"a noise\na shadow"}
         assert all(o.t_ns <= told["slow_ns"] for o in stand.heard if isinstance(o, Observe))
+        # Paused: closed, safe in the same frame, and connected anew when it goes on, but not where it was disabled.
+        assert (told["closed"], told["acts"][0], told["anew"], told["stays"]) == (True, "Safe", True, True)
         assert told["refused"]
         assert any("Tools Of" in s for s in told["said"]), told
     finally:

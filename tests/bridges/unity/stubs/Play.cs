@@ -90,8 +90,19 @@ namespace RtControl.Driver
             tools.SetValue(client, all);
             client.enabled = true;
             Frames(1.5);
+            MethodInfo pause = typeof(RtControlClient).GetMethod("OnApplicationPause", BindingFlags.Instance | BindingFlags.NonPublic);
+            // Unity says `false` when the game begins, too.
+            pause.Invoke(client, new object[] { false });
+            client.Acted += act => Acts.Add(act.Kind.ToString());
+            pause.Invoke(client, new object[] { true });
+            bool closed = client.Client == null;
+            pause.Invoke(client, new object[] { false });
+            bool anew = client.Client != null;
+            pause.Invoke(client, new object[] { true });
             client.enabled = false;
-            Flight.Tell("refused", refused, "slow_ns", Eyes.LookedNs, "said", UnityEngine.Debug.Said);
+            pause.Invoke(client, new object[] { false });
+            bool stays = client.Client == null;
+            Flight.Tell("closed", closed, "acts", Acts, "anew", anew, "stays", stays, "refused", refused, "slow_ns", Eyes.LookedNs, "said", UnityEngine.Debug.Said);
             return 0;
         }
 

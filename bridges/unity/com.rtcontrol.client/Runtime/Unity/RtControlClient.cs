@@ -54,6 +54,7 @@ namespace RtControl.Unity
         private string _trouble, _told;
         private double _troubleSince;
         private RtWelcome _welcome;
+        private bool _paused;
 
         /// <summary>After each act was given to the tools; its Call is null where there is no safe call.</summary>
         public event Action<RtAct> Acted;
@@ -179,7 +180,16 @@ namespace RtControl.Unity
 
         private void OnDisable()
         {
+            _paused = false;
             Close();
+        }
+
+        // A phone may sleep then: the clock by which calls grow old stands still, and the system takes sockets away.
+        private void OnApplicationPause(bool paused)
+        {
+            if (!paused && _paused) OnEnable();
+            _paused = paused && Client != null;
+            if (paused) Close();
         }
 
         private void OnDestroy()
