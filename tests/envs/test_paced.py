@@ -60,27 +60,38 @@ def close() -> Iterator[list[PacedEnvironment]]:
         env.close()
 
 
-def test_wall_clock_steps_at_the_native_rate(close: list[PacedEnvironment]) -> None:
-    env = PacedEnvironment("counter", Counter())
-    close.append(env)
+def run_until(env: PacedEnvironment, least: int) -> float:
+    """The seconds after which so many steps were made or skipped: never more of them than the clock has room for."""
+    began = time.monotonic()
     env.start("wall")
-    time.sleep(1.0)
-    seen = env.latest()
+    while env.pace.steps + env.pace.skipped < least:
+        assert time.monotonic() - began < 20
+        time.sleep(0.01)
+    taken_s = time.monotonic() - began
     env.close()
+    assert env.pace.steps + env.pace.skipped <= (time.monotonic() - began) / Counter.step_s + 1
+    return taken_s
+
+
+def test_wall_clock_steps_at_the_native_rate(close: list[PacedEnvironment]) -> None:
+    for _ in range(5):  # a busy machine may be late for once
+        env = PacedEnvironment("counter", Counter())
+        close.append(env)
+        if (taken_s := run_until(env, 46)) <= 1.0:
+            break
+    assert taken_s <= 1.0
+    seen = env.latest()
     assert seen is not None
     # One observation a step and one for the reset.
     assert seen.seq == seen.data["count"] + 1
-    assert 46 <= seen.data["count"] + env.pace.skipped <= 51
+    assert seen.data["count"] == env.pace.steps
 
 
 def test_a_stalled_step_is_skipped_not_caught_up(close: list[PacedEnvironment]) -> None:
     env = PacedEnvironment("counter", Counter(stall_s=0.4))
     close.append(env)
-    env.start("wall")
-    time.sleep(0.9)
-    env.close()
+    run_until(env, 38)
     assert env.pace.skipped >= 12
-    assert 38 <= env.pace.steps + env.pace.skipped <= 46
     assert env.pace.max_late_ms > 300
 
 
@@ -88,9 +99,11 @@ def test_a_broken_simulation_is_reported_to_the_loop(close: list[PacedEnvironmen
     env = PacedEnvironment("counter", Counter(fails=True))
     close.append(env)
     env.start("wall")
-    time.sleep(0.2)
+    give_up = time.monotonic() + 20
     with pytest.raises(RuntimeError, match="counter broke down.*broken"):
-        env.latest()
+        while time.monotonic() < give_up:
+            env.latest()
+            time.sleep(0.01)
 
 
 def test_a_call_of_an_old_epoch_is_dropped() -> None:
@@ -172,7 +185,7 @@ def test_wall_clock_world_goes_on_without_a_controller(close: list[PacedEnvironm
     assert isinstance(env, PacedEnvironment)
     close.append(env)
     env.start("wall", seeds=0, episodes=1)
-    deadline = time.monotonic() + 6
+    deadline = time.monotonic() + 60
     while not env.finished and time.monotonic() < deadline:
         time.sleep(0.05)
     assert [episode.detail["end"] for episode in env.episodes] == ["crash"]
