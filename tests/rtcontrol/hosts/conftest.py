@@ -21,7 +21,7 @@ from rtcontrol.models.decider import DeciderSpec
 from tests.models.small import build_checkpoint
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def ray_pool() -> Iterator[RayPool]:
     pool = RayPool()
     assert pool.start()["pid"] != os.getpid()
@@ -40,7 +40,7 @@ def pool(request: pytest.FixtureRequest) -> Iterator[DecoderPool]:
         made.close()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def sources(tmp_path_factory: pytest.TempPathFactory) -> list[STSource]:
     folder = build_checkpoint(tmp_path_factory.mktemp("pool") / "model")
     return [STSource(DeciderSpec(model=str(folder), tools=tools(named))) for named in TOOLS]
