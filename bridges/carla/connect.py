@@ -7,12 +7,15 @@ import socket
 from typing import Any
 
 import carla
+import msgpack
 
 from rtcontrol.bridges.carla.errors import BridgeError
 from rtcontrol.bridges.carla.options import WorldOptions
 
 # A server that is there answers in milliseconds, so one that is not is told within this, twice.
 PROBE_S, ANSWER_S = 1.5, 3.0
+# What CARLA's own client asks first (MessagePack-RPC), and how every answer to it begins: an array of four.
+QUESTION, ANSWER = msgpack.packb([0, 0, "version", [[False]]]), b"\x94"
 # For what may take a busy server longer.
 SLOW_S = 10.0
 START = (
@@ -47,14 +50,29 @@ def connect(options: WorldOptions) -> Any:
 
 
 def probe(options: WorldOptions) -> None:
-    """BridgeError where nobody listens."""
+    """BridgeError where nobody listens, or a program of another kind: its bytes would make CARLA's library abort."""
     try:
-        socket.create_connection((options.host, options.port), PROBE_S).close()
+        with socket.create_connection((options.host, options.port), PROBE_S) as peer:
+            said = _ask(peer)
     except UnicodeError:
         raise BridgeError(f"{options.host!r} is no host's name.", "Give --carla-host a name or an address.") from None
     except OSError as error:
         reason = "no answer" if isinstance(error, TimeoutError) else (error.strerror or str(error)).lower()
         raise BridgeError(f"No CARLA server at {options.host}:{options.port} ({reason}).", START) from None
+    if said not in (b"", ANSWER):
+        raise BridgeError(
+            f"What listens at {options.host}:{options.port} is no CARLA server.",
+            "Give --carla-port the port of one; CARLA's own is 2000.",
+        )
+
+
+def _ask(peer: socket.socket) -> bytes:
+    """The first byte of the answer; none where there is none in time."""
+    try:
+        peer.sendall(QUESTION)
+        return peer.recv(1)
+    except OSError:
+        return b""
 
 
 def _release(version: str) -> str:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+import zmq
 
 from rtcontrol.bridges.carla.cli import main
 from rtcontrol.bridges.carla.errors import BridgeError
@@ -66,9 +67,19 @@ def test_what_listens_but_does_not_answer_is_no_carla(monkeypatch: pytest.Monkey
     from rtcontrol.bridges.carla import connect
 
     monkeypatch.setattr(connect, "ANSWER_S", 0.3)
+    monkeypatch.setattr(connect, "PROBE_S", 0.3)
     refused = pytest.raises(BridgeError, match="does not answer as a CARLA server")
     with socket.create_server(("127.0.0.1", 0)) as silent, refused:
         connect.connect(WorldOptions(port=silent.getsockname()[1]))
+
+
+def test_port_of_a_program_that_is_no_carla_does_not_abort_the_bridge() -> None:
+    # As rtcontrol's own server does, ZeroMQ speaks first; CARLA's library would end the process over it.
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as router:
+        port = router.bind_to_random_port("tcp://127.0.0.1")
+        ended = bridge("--carla-port", str(port))
+    assert ended.returncode == 2
+    assert ended.stderr.startswith(f"What listens at 127.0.0.1:{port} is no CARLA server. Give --carla-port")
 
 
 def test_server_of_another_release_is_told_with_both_versions() -> None:
