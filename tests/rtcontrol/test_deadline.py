@@ -110,7 +110,7 @@ def test_garbage_collection_that_stops_everything_is_pause(tmp_path: Path) -> No
             junk.append([])
         gc.collect()
 
-    threading.Timer(0.1, litter).start()
+    flight.after(5, litter)
     flight.run()
     assert flight.loop.ledger.misses_by_cause["pause"] + flight.loop.ledger.skipped_by_cause["pause"] >= 1, (
         flight.dump()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from pathlib import Path
 
@@ -11,6 +10,8 @@ from cart import CartWorld, Flight, cart_agent, good, slow
 
 from rtcontrol.hosts.base import DecisionRequest
 from rtcontrol.models.call import Call, Decision
+
+pytestmark = pytest.mark.realtime
 
 
 def test_on_time_run_counts_every_release(tmp_path: Path) -> None:
@@ -70,7 +71,7 @@ def test_decider_that_raises_is_decide_and_says_why(tmp_path: Path) -> None:
 def test_no_observation(tmp_path: Path) -> None:
     world = CartWorld()
     flight = Flight(tmp_path, world=world)
-    threading.Timer(0.25, lambda: setattr(world, "silent", True)).start()
+    flight.after(12, lambda: setattr(world, "silent", True))
     flight.run()
     flight.blames("no_observation", 5)
 
@@ -86,7 +87,7 @@ def test_world_that_never_speaks_is_flown_without(tmp_path: Path) -> None:
 def test_stale_observation(tmp_path: Path) -> None:
     world = CartWorld()
     flight = Flight(tmp_path, world=world, max_age_ms=50)
-    threading.Timer(0.2, lambda: setattr(world, "frozen", True)).start()
+    flight.after(10, lambda: setattr(world, "frozen", True))
     flight.run()
     flight.blames("stale_observation", 5)
 
@@ -189,7 +190,7 @@ def test_instruction_changes_in_flight(tmp_path: Path) -> None:
     object.__setattr__(
         flight.host._source, "function", lambda request: (asked.append(request.instruction), inner(request))[1]
     )
-    threading.Timer(0.3, lambda: flight.loop.instruct("go to 5")).start()
+    flight.after(15, lambda: flight.loop.instruct("go to 5"))
     flight.run()
     assert world.instructions == ["go to 0", "go to 5"]
     assert asked[-1] == "go to 5" and asked[0] == "go to 0"
@@ -225,7 +226,7 @@ def test_the_worlds_error_still_ends_safely(tmp_path: Path) -> None:
     def broken() -> None:
         raise ConnectionError("simulator is gone")
 
-    threading.Timer(0.2, lambda: setattr(world, "latest", broken)).start()
+    flight.after(10, lambda: setattr(world, "latest", broken))
     with pytest.raises(ConnectionError):
         flight.run()
     assert flight.loop.ended_by == "error"
