@@ -46,7 +46,7 @@ class RayProcess:
         self, lost: Callable[[int], None], back: Callable[[dict[str, Any], int], bool], context: zmq.Context[Any]
     ) -> None:
         self.context = context
-        self.directory = tempfile.mkdtemp(prefix="rtcontrol-")
+        self._directory: str | None = None  # of the sockets; made by `start`, since not every server starts its pool
         self.actor: Any = None
         self._lost, self._back = lost, back
         self._session = RaySession()
@@ -66,6 +66,8 @@ class RayProcess:
 
         `gpus` None: one if Ray has any. Raises UserError, and Stopped when `stopped` says so before it runs.
         """
+        if self._directory is None:
+            self._directory = tempfile.mkdtemp(prefix="rtcontrol-")
         before = set(descendants(os.getpid()))
         self._session.start(stopped)
         import ray
@@ -75,13 +77,13 @@ class RayProcess:
             path = os.pathsep.join(p for p in (root, os.environ.get("PYTHONPATH")) if p)
             options["runtime_env"] = {"env_vars": {"PYTHONPATH": path}}
         try:
-            self.actor = ray.remote(**options)(kind).remote(*args, self.directory, socket.gethostname())
+            self.actor = ray.remote(**options)(kind).remote(*args, self._directory, socket.gethostname())
             answer = self.ask(self.actor.start.remote(), stopped)
         except ray.exceptions.RayError as error:
             reason = str(error).strip().splitlines()[0].rstrip(".")
             raise PlaceTrouble(f"Ray cannot run the decoder's process: {reason}.", REMEDY) from error
         if self._session.ours:
-            self._reaper = Reaper([p for p in descendants(os.getpid()) if p not in before], self.directory)
+            self._reaper = Reaper([p for p in descendants(os.getpid()) if p not in before], self._directory)
         return answer
 
     def ask(self, asked: Any, stopped: Callable[[], bool]) -> dict[str, Any]:
@@ -128,7 +130,8 @@ class RayProcess:
             self._session.end()
         if self._reaper is not None:
             self._reaper.dismiss()
-        shutil.rmtree(self.directory, ignore_errors=True)
+        if self._directory is not None:
+            shutil.rmtree(self._directory, ignore_errors=True)
 
     # -- the watcher's thread -----------------------------------------------------------------------------------------
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -17,6 +19,13 @@ from rtcontrol.hosts.base import Host
 from rtcontrol.hosts.deciders import STSource
 from rtcontrol.hosts.pool_ray import RayPool
 from rtcontrol.models.errors import UserError
+
+
+def test_a_pool_that_is_never_started_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # As `rtcontrol serve --model random` does: it needs no process to decide in.
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    RayPool()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_sessions_that_come_and_go_leave_nothing_behind(ray_pool: RayPool, sources: list[STSource]) -> None:
