@@ -217,6 +217,7 @@ def test_bad_bytes_on_stdin_and_in_texts(tmp_path: Path) -> None:
     assert set(asked) == {"? go to 0"}
 
 
+@pytest.mark.realtime
 def test_a_request_that_cannot_be_sent_is_a_miss(tmp_path: Path) -> None:
     flight = Flight(tmp_path, duration_s=0.2)
     plain = flight.host.submit
@@ -309,6 +310,7 @@ def test_a_pipeline_that_is_always_busy_collects(tmp_path: Path, monkeypatch: py
     assert 0 in slacks and max(slacks) > 0
 
 
+@pytest.mark.realtime
 def test_on_miss_stop_also_stops_on_a_call_that_acted_too_late(tmp_path: Path) -> None:
     world = CartWorld()
     world.on_execute = lambda call: time.sleep(0.03) if len(world.executed) == 5 else None
@@ -317,6 +319,7 @@ def test_on_miss_stop_also_stops_on_a_call_that_acted_too_late(tmp_path: Path) -
     assert flight.ticks[-1]["kind"] == "call" and flight.ticks[-1]["cause"] == "execute"
 
 
+@pytest.mark.realtime
 def test_lockstep_does_not_depend_on_the_machine(tmp_path: Path) -> None:
     def decide(request: DecisionRequest) -> Decision:
         time.sleep(0.05 if request.tick < 0 else 0.0)

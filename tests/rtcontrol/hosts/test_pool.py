@@ -43,6 +43,7 @@ def test_an_error_costs_its_own_tick_only(pool: DecoderPool) -> None:
     other.close()
 
 
+@pytest.mark.realtime
 def test_newest_request_wins_and_a_busy_session_delays_another_by_one_decision(pool: DecoderPool) -> None:
     busy, quiet = pool.open("a", naming("busy")), pool.open("b", naming("quiet"))
     busy.submit(request(1, "sleep 0.3"))
