@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from rtcontrol.bridges.carla.errors import BridgeError
 from rtcontrol.bridges.carla.options import BridgeOptions
 from rtcontrol.bridges.client import Client, ClientError, Refused, Standing
 
@@ -46,7 +45,7 @@ class Session:
 
     def keep(self) -> bool:
         """Look after it, often; whether a session began since the last look. Raises ClientError where the server
-        refuses, BridgeError where it is not there at first."""
+        refuses, or is not there at first."""
         now = time.monotonic()
         client = self._client
         if client is not None and (error := client.error) is not None:
@@ -69,10 +68,7 @@ class Session:
             return True
         limit_s = self._options.connect_timeout_s
         if not self.number and limit_s is not None and now - self._began_s > limit_s:
-            raise BridgeError(
-                f"No rtcontrol server answers at {self._options.endpoint}.",
-                "Start one: rtcontrol serve --bind " + self._options.endpoint,
-            )
+            raise client.unwelcomed(limit_s)
         return False
 
     def standing(self) -> Standing:

@@ -59,7 +59,7 @@ class AsyncClient(Base):
     async def _ready(self) -> Self:
         try:
             if not await self._until(lambda: self.connected or self.error is not None, self.options.connect_timeout_s):
-                raise self._nobody()
+                raise self.unwelcomed(self.options.connect_timeout_s or 0)
             if self.error is not None:
                 raise self.error
         except BaseException:

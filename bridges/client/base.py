@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from rtcontrol.bridges.client.arrays import to_arrays
 from rtcontrol.bridges.client.errors import ClientError, Closed
 from rtcontrol.bridges.client.handler import Handler, Queue, ThreadHandler
-from rtcontrol.bridges.client.link import Link
+from rtcontrol.bridges.client.link import NOBODY, Link
 from rtcontrol.bridges.client.options import Options
 from rtcontrol.bridges.client.standing import Standing
 from rtcontrol.bridges.client.talk import What
@@ -69,11 +69,14 @@ class Base(ABC):
             handler.wake()
         self._notify()
 
-    def _nobody(self) -> ClientError:
-        seconds = self.options.connect_timeout_s or 0
+    def unwelcomed(self, seconds: float) -> ClientError:
+        """What to say where no welcome came within so long."""
+        where, trouble = self._link.endpoint, self.trouble
+        if trouble == NOBODY:
+            return ClientError(f"No rtcontrol server answers at {where}.", f"Start one: rtcontrol serve --bind {where}")
         return ClientError(
-            f"No welcome from {self._link.endpoint} in {seconds:g} s: {self.trouble}.",
-            "Start a server there: rtcontrol serve --bind ADDRESS (with keys=... here where it uses --keys).",
+            f"No welcome from {where} in {seconds:g} s: {trouble}.",
+            "Correct that, or give another server's address (with keys where it uses --keys).",
         )
 
     # What is.

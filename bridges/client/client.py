@@ -50,7 +50,7 @@ class Client(Base):
         limit_s = self.options.connect_timeout_s
         try:
             if not self._until(lambda: self.connected or self.error is not None, limit_s):
-                raise self._nobody()
+                raise self.unwelcomed(self.options.connect_timeout_s or 0)
             if self.error is not None:
                 raise self.error
         except BaseException:

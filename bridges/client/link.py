@@ -19,6 +19,7 @@ from rtcontrol.bridges.client.talk import Talk
 from rtcontrol.bridges.wire import LIMITS, Message, WireError, decode_msgpack, encode_msgpack
 from rtcontrol.bridges.wire.messages import Bye
 
+NOBODY = "nobody answers"
 HIGH_WATER = 64
 CONNECT_NS = 2_000_000_000  # a connection that does not come up in this time is tried anew
 DOMAIN = b"rtcontrol"
@@ -35,7 +36,7 @@ class Link:
         self.endpoint, self.options, self.listens = endpoint, options, listens
         self.talk = Talk(options)
         self.lock = threading.Lock()
-        self.trouble = "nobody answers"  # why there is no connection, for people
+        self.trouble = NOBODY  # why there is no connection, for people
         self._changed = changed
         self._keys = options.key_pairs()
         if listens and self._keys is not None:

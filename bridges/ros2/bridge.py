@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from rtcontrol.bridges.client import Client, ClientError, Declined, Refused, Standing
 from rtcontrol.bridges.ros2 import diagnostics
 from rtcontrol.bridges.ros2.actuate import Actuator, Written
-from rtcontrol.bridges.ros2.errors import BridgeError, Unmappable
+from rtcontrol.bridges.ros2.errors import Unmappable
 from rtcontrol.bridges.ros2.mapper import Mapper, Topic
 from rtcontrol.bridges.ros2.observing import Newest, Observer
 from rtcontrol.bridges.wire import LIMITS, WireError
@@ -26,7 +26,6 @@ TROUBLE_S = 1.0  # how often the network is asked what is wrong
 # The longest silence of a topic that is written each tick, as promised to DDS: a late tick or two are no death.
 PROMISE_PERIODS, PROMISE_MS = 3, 100.0
 DECLINED_S = 10.0  # how often the same refusal of calls is told
-NOBODY = "nobody answers"  # of the client, where nothing is known
 SETTLE_S = 3.0  # discovery takes about a second: nothing is wrong before
 log = logging.getLogger("rtcontrol.ros2")
 
@@ -199,16 +198,7 @@ class Bridge:
                 self._welcomed = True
                 self._greet(self._client)
             elif self._options.connect_timeout_s is not None and now - began > self._options.connect_timeout_s:
-                raise self._nobody(self._client.trouble)
-
-    def _nobody(self, trouble: str) -> BridgeError:
-        where, remedy = self._options.endpoint, f"Start one: rtcontrol serve --bind {self._options.endpoint}"
-        if trouble == NOBODY:
-            return BridgeError(f"No rtcontrol server answers at {where}.", remedy)
-        seconds = self._options.connect_timeout_s or 0
-        return BridgeError(
-            f"No welcome from {where} in {seconds:g} s: {trouble}.", "Correct that, or give another one."
-        )
+                raise self._client.unwelcomed(self._options.connect_timeout_s)
 
     def _drop(self, client: Client) -> None:
         # The next client begins with what is in force, not with what a server refused.

@@ -167,7 +167,7 @@ def test_endpoint_that_is_none_is_told(endpoint: str) -> None:
 
 def test_nobody_there_is_told_with_the_remedy() -> None:
     endpoint = f"tcp://127.0.0.1:{free_port()}"
-    with pytest.raises(ClientError, match=rf"No welcome from {endpoint}.*rtcontrol serve"):
+    with pytest.raises(ClientError, match=rf"No rtcontrol server answers at {endpoint}.*rtcontrol serve"):
         Client.connect(endpoint, **OWN, connect_timeout_s=0.3)
 
 
