@@ -16,7 +16,7 @@ from rtcontrol.models.passes import LEARN_FIRST, Usage
 from rtcontrol.models.plan import NO_TOOL
 from tests.models.small import Oracle, build_checkpoint, tool_lists
 
-LAW = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+LAW = settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 MARGIN = 1e-4
 TEXT = st.text(max_size=20)
 COSTS = st.builds(PassCost, st.floats(0, 100), st.floats(0, 10))
