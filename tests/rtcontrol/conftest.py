@@ -3,6 +3,7 @@
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -54,6 +55,8 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
             except AssertionError:
                 if attempt == ATTEMPTS - 1 or max(late) < LATE_S:
                     raise
+                # The suite's summary says how often this happened.
+                warnings.warn(f"flown again: the machine woke it {1e3 * max(late):.0f} ms late", stacklevel=1)
         if "tmp_path" in arguments:
             arguments["tmp_path"] = pyfuncitem.funcargs["tmp_path"] / f"again-{attempt}"
             arguments["tmp_path"].mkdir()
