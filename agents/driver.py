@@ -16,7 +16,10 @@ FREE_M = 150
 NO_LANE = -1
 CLAMP = 200
 LIGHTS = ("none", "green", "yellow", "red")
-WORDS = ("speed", "limit", "lane", "shift", "ahead", "behind", "left", "right", "light", "junction", "turn", "straight")
+# The observation's own words for the sides: those of the instruction then mean what was told, wherever they stand.
+WAYS = {"straight": "onward", "left": "lefthand", "right": "righthand"}
+TURNS = {word: turn for turn, word in WAYS.items()}
+WORDS = ("speed", "limit", "lane", "shift", "ahead", "behind", "l", "r", "light", "junction", "way", *WAYS.values())
 
 
 @tool
@@ -50,13 +53,14 @@ def stop() -> None:
 
 
 def observe(data: Mapping[str, Any]) -> str:
-    """`speed 48 limit 60 lane 2 3 shift 0 ahead 35 -6 behind 20 2 left 12 5 60 -10 right 150 0 150 0 light green
-    junction 80 turn straight`
+    """`speed 48 limit 60 lane 2 3 shift 0 ahead 35 -6 behind 20 2 l 12 5 60 -10 r 150 0 150 0 light green junction 80
+    way onward`
 
     km/h and metres, rounded. `lane` is counted from the left, then how many there are; `shift` is -1 or 1 while a
     lane change to the left or right is under way. `ahead` and `behind` are the gap and how much faster the other
-    is than we are; `left` and `right` are the same for the neighbouring lanes, first ahead, then behind. Nobody near:
-    gap 150, 0. No such lane: -1 0 -1 0. `junction` is the distance to the next one's entry, 0 inside, 150: none near.
+    is than we are; `l` and `r` are the same for the lanes to the left and right, first ahead, then behind. Nobody near:
+    gap 150, 0. No such lane: -1 0 -1 0. `junction` is the distance to the next one's entry, 0 inside, 150: none near;
+    `way` what is chosen there.
     """
     own = _integer(data["speed_kmh"])
     lane, lanes = int(data["lane"]), int(data["lanes"])
@@ -64,8 +68,8 @@ def observe(data: Mapping[str, Any]) -> str:
     parts = [
         f"speed {own} limit {_integer(data['limit_kmh'])} lane {lane} {lanes} shift {int(data['shift'])}",
         f"ahead {_other(data, 'ahead', own)} behind {_other(data, 'behind', own)}",
-        f"left {_side(data, 'left', own, lane > 1)} right {_side(data, 'right', own, lane < lanes)}",
-        f"light {data['light']} junction {FREE_M if junction is None else _gap(junction)} turn {data['turn']}",
+        f"l {_side(data, 'left', own, lane > 1)} r {_side(data, 'right', own, lane < lanes)}",
+        f"light {data['light']} junction {FREE_M if junction is None else _gap(junction)} way {WAYS[data['turn']]}",
     ]
     return " ".join(parts)
 
@@ -82,7 +86,7 @@ def read_back(text: str) -> dict[str, Any]:
         "shift": int(words[8]),
         "light": words[26],
         "junction_m": None if int(words[28]) >= FREE_M else float(words[28]),
-        "turn": words[30],
+        "turn": TURNS[words[30]],
     }
     for name, at in (("ahead", 10), ("behind", 13), ("left_ahead", 16), ("left_behind", 18)):
         seen |= _read_other(name, words[at : at + 2], own)

@@ -18,7 +18,7 @@ from rtcontrol.models.call import Call
 # Which share of the rows with these calls is shown: calls that begin something are rare, calls that go on are not.
 KEPT = {"set_speed": 0.08, "stop": 0.06, "follow": 0.15, "brake": 0.12}
 # Of goals that begin something more, or their end (the lane is reached) is not learnt.
-KEPT_OF_LANES = {"set_speed": 0.5, "stop": 0.3, "follow": 0.5, "brake": 0.3}
+KEPT_OF_LANES = {"set_speed": 0.2, "stop": 0.15, "follow": 0.25, "brake": 0.2}
 LANES = frozenset({"lane", "turn", "overtake"})
 
 

@@ -197,8 +197,8 @@ def test_light_limit_and_speed_are_told_as_they_are() -> None:
     assert data["speed_kmh"] == pytest.approx(48.6) and data["limit_kmh"] == 60.0 and data["light"] == "green"
     assert data["shift"] == 0 and data["junction_m"] is None
     assert agent.observe(data) == (
-        "speed 49 limit 60 lane 2 3 shift 0 ahead 150 0 behind 150 0 left 150 0 150 0 right 150 0 150 0 "
-        "light green junction 150 turn straight"
+        "speed 49 limit 60 lane 2 3 shift 0 ahead 150 0 behind 150 0 l 150 0 150 0 r 150 0 150 0 "
+        "light green junction 150 way onward"
     )
 
 
