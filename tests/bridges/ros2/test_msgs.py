@@ -16,11 +16,11 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rtcontrol.bridges.ros2 import generate
+from rtcontrol.bridges.ros2 import msgs
 from rtcontrol.bridges.ros2.msgs import MESSAGES
+from tests.bridges.ros2 import definitions
 
-STORE = generate.store()
-FOLDER = Path(generate.__file__).parent / "msgs"
+STORE = definitions.store()
 
 
 def integers(bits: int, signed: bool) -> st.SearchStrategy[int]:
@@ -102,11 +102,9 @@ def test_nan_travels() -> None:
     assert struct.pack("<d", math.nan) in temperature.serialize()
 
 
-def test_committed_classes_and_type_hashes_are_what_the_generator_writes() -> None:
-    written = generate.sources(STORE, generate.wanted())
-    assert {p.stem for p in FOLDER.glob("*.py")} == set(written)
-    for module, source in written.items():
-        assert (FOLDER / f"{module}.py").read_text("utf-8") == source, module
+def test_shipped_definitions_and_type_hashes_are_those_of_rosbags() -> None:
+    shipped = Path(msgs.__file__).with_name("definitions.msg").read_text("utf-8")
+    assert shipped == definitions.text(STORE)
 
 
 def test_type_hashes_are_those_that_ros_publishes() -> None:
