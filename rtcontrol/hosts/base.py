@@ -68,7 +68,7 @@ class DeciderSource(Protocol):
 
 
 class Host(Protocol):
-    """Decides off the loop's thread. Only `start` and `close` may block; all are called from the loop's thread.
+    """Decides off the loop's thread. Only `start` and `close` may block; all but `wake` are called from the loop's thread.
 
     A host with L lanes has at most L decisions under way; the newest requests win. `incarnation` grows with every
     restart of the decoder, `events` lists losses and returns.
@@ -87,6 +87,9 @@ class Host(Protocol):
     def submit(self, request: DecisionRequest) -> None: ...
 
     def wait(self, timeout_ns: int) -> DecisionReply | None: ...
+
+    def wake(self) -> None:
+        """End a `wait` under way, or the next one, early and without a reply. Any thread may call it; never blocks."""
 
     def alive(self) -> bool: ...
 

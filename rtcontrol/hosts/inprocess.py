@@ -50,7 +50,7 @@ class InProcessHost:
         self._lanes = lanes
         self._requests: deque[DecisionRequest] = deque(maxlen=lanes)
         self._arrived = threading.Condition()
-        self._replies: SimpleQueue[DecisionReply] = SimpleQueue()
+        self._replies: SimpleQueue[DecisionReply | None] = SimpleQueue()
         self._closed = False
         self._threads: list[threading.Thread] = []
 
@@ -74,6 +74,9 @@ class InProcessHost:
             return self._replies.get(timeout=timeout_ns / 1e9)
         except Empty:
             return None
+
+    def wake(self) -> None:
+        self._replies.put(None)
 
     def alive(self) -> bool:
         return not self._closed

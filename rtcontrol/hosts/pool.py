@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -116,6 +115,7 @@ class InlineHost:
         self._decider = build(source)
         self._closed: Callable[[], None] | None = closed
         self._replies: deque[DecisionReply] = deque()
+        self._woken = threading.Event()
 
     def start(self, stopped: Callable[[], bool] = lambda: False) -> dict[str, Any]:
         return describe(self._decider)
@@ -127,8 +127,12 @@ class InlineHost:
         if self._replies:
             return self._replies.popleft()
         if timeout_ns > 0:
-            time.sleep(timeout_ns / 1e9)
+            self._woken.wait(timeout_ns / 1e9)
+        self._woken.clear()
         return None
+
+    def wake(self) -> None:
+        self._woken.set()
 
     def alive(self) -> bool:
         return self._closed is not None

@@ -80,7 +80,7 @@ class SessionHost:
         self.events: list[HostEvent] = []
         self._pool = pool
         self._decider: Decider | None = decider
-        self._replies: SimpleQueue[DecisionReply] = SimpleQueue()
+        self._replies: SimpleQueue[DecisionReply | None] = SimpleQueue()
 
     def start(self, stopped: Callable[[], bool] = lambda: False) -> dict[str, Any]:
         return {} if self._decider is None else describe(self._decider)
@@ -99,6 +99,9 @@ class SessionHost:
             return self._replies.get(timeout=timeout_ns / 1e9)
         except Empty:
             return None
+
+    def wake(self) -> None:
+        self._replies.put(None)
 
     def alive(self) -> bool:
         return self._decider is not None and not self._pool._closed

@@ -144,7 +144,7 @@ class RayPool:
 
     def _hand_over(self, host: PooledHost, answer: dict[str, Any], built: dict[str, Any], lost_ns: int | None) -> bool:
         """Give the host its link to the decider; `lost_ns` is when it lost the one before. False when it cannot."""
-        link = Link(self._process.context, answer, b"%s/%d" % (host.key, next(self._numbers)))
+        link = Link(self._process.context, answer, host._wake, b"%s/%d" % (host.key, next(self._numbers)))
         ready = link.ready(READY_MS)
         with self._changed:
             if ready and not self._gone(answer) and (lost_ns is None or host in self._hosts):

@@ -31,7 +31,7 @@ class RayHost(LinkedHost):
             answer = process.start(DecoderActor, self._source, self._lanes, gpus=self._gpus, stopped=stopped)
         except Stopped:
             return {}
-        link = Link(process.context, answer)
+        link = Link(process.context, answer, self._wake)
         if not link.ready(WARM_TIMEOUT_MS):
             link.close()
             raise UserError("The decoder's process runs, but its socket does not answer.", REMEDY)
@@ -47,7 +47,7 @@ class RayHost(LinkedHost):
         self._process.end()
 
     def _back(self, answer: dict[str, Any], lost_ns: int) -> bool:
-        link = Link(self._process.context, answer)
+        link = Link(self._process.context, answer, self._wake)
         if not link.ready(WARM_TIMEOUT_MS, self.last):
             link.close()
             return False

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import logging
+import os
 import select
 import time
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +23,50 @@ from rtcontrol.models.call import Decision
 log = logging.getLogger("rtcontrol.host")
 
 WARM_ROUNDS = 3
+
+
+class _Poll(ctypes.Structure):
+    _fields_ = (("fd", ctypes.c_int), ("events", ctypes.c_short), ("revents", ctypes.c_short))
+
+
+class _Timespec(ctypes.Structure):
+    _fields_ = (("s", ctypes.c_long), ("ns", ctypes.c_long))
+
+
+class Files:
+    """Waits for files to be readable, to the microsecond: poll() counts in whole milliseconds, and select() knows no
+    descriptors above 1023."""
+
+    def __init__(self, files: Sequence[int]) -> None:
+        self._files = (_Poll * len(files))(*((fd, select.POLLIN, 0) for fd in files))
+        self._ppoll = ctypes.CDLL(None).ppoll
+
+    def wait(self, timeout_ns: int) -> bool:
+        """Whether one is readable within the time; a signal ends the wait."""
+        timeout = _Timespec(*divmod(timeout_ns, 1_000_000_000))
+        return bool(self._ppoll(self._files, len(self._files), ctypes.byref(timeout), None) > 0)
+
+
+class Wake:
+    """A file that is readable after `set` until `clear`; any thread may call them."""
+
+    def __init__(self) -> None:
+        self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self.files = Files([self.fd])
+
+    def set(self) -> None:
+        # The counter saturates after 2**64 calls; a host that is closed has no file any more.
+        with contextlib.suppress(OSError):
+            os.eventfd_write(self.fd, 1)
+
+    def clear(self) -> bool:
+        """Whether it was set."""
+        with contextlib.suppress(BlockingIOError):
+            return os.eventfd_read(self.fd) > 0
+        return False
+
+    def __del__(self) -> None:
+        os.close(self.fd)
 
 
 def dealer(context: zmq.Context[Any], endpoint: str, key: bytes, identity: bytes = b"") -> zmq.Socket[bytes]:
@@ -40,10 +87,11 @@ def dealer(context: zmq.Context[Any], endpoint: str, key: bytes, identity: bytes
 class Link:
     """One DEALER a lane. Made on one thread, then handed over for good to the loop's."""
 
-    def __init__(self, context: zmq.Context[Any], answer: dict[str, Any], identity: bytes = b"") -> None:
+    def __init__(self, context: zmq.Context[Any], answer: dict[str, Any], wake: Wake, identity: bytes = b"") -> None:
         self.answer = answer
+        self._wake = wake
         self._lanes = [dealer(context, endpoint, answer["key"], identity) for endpoint in answer["lanes"]]
-        self._files = [int(lane.getsockopt(zmq.FD)) for lane in self._lanes]
+        self._files = Files([wake.fd, *(int(lane.getsockopt(zmq.FD)) for lane in self._lanes)])
         self._waiting: list[int | None] = [None] * len(self._lanes)
 
     def ready(self, timeout_ms: int, warm: DecisionRequest | None = None) -> bool:
@@ -80,10 +128,9 @@ class Link:
 
     def receive(self, timeout_ns: int) -> DecisionReply | None:
         """The next reply within the time, or None (possibly early)."""
-        # poll() counts in whole milliseconds; select() on the sockets' own files is exact. Such a file only says that
-        # something changed, so the sockets' state is asked before and after.
+        # A socket's file only says that something changed, so the sockets' state is asked before and after.
         reply = self._take()
-        if reply is None and timeout_ns > 0 and select.select(self._files, (), (), timeout_ns / 1e9)[0]:
+        if reply is None and self._files.wait(max(timeout_ns, 0)) and not self._wake.clear():
             reply = self._take()
         return reply
 
@@ -117,6 +164,7 @@ class LinkedHost:
         self._link: Link | None = None
         self._offers: deque[Link] = deque()
         self._up = False
+        self._wake = Wake()
 
     def submit(self, request: DecisionRequest) -> None:
         self._adopt()
@@ -127,9 +175,13 @@ class LinkedHost:
     def wait(self, timeout_ns: int) -> DecisionReply | None:
         self._adopt()
         if self._link is None:
-            time.sleep(max(timeout_ns, 0) / 1e9)
+            self._wake.files.wait(max(timeout_ns, 0))
+            self._wake.clear()
             return None
         return self._link.receive(timeout_ns)
+
+    def wake(self) -> None:
+        self._wake.set()
 
     def alive(self) -> bool:
         return self._up
