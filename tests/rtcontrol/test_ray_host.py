@@ -17,7 +17,7 @@ import pytest
 from cart import CartWorld, Flight
 
 from rtcontrol.hosts.base import DecisionReply, DecisionRequest
-from rtcontrol.hosts.ray_host import RayHost
+from rtcontrol.hosts.ray_pool import RayHost
 from rtcontrol.hosts.reaper import Reaper, descendants
 from rtcontrol.models.errors import UserError
 

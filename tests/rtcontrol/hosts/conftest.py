@@ -13,10 +13,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from pooled import TOOLS, tools
 
+from rtcontrol.hosts.base import DecoderPool
 from rtcontrol.hosts.deciders import STSource
-from rtcontrol.hosts.pool import DecoderPool
-from rtcontrol.hosts.pool_inprocess import InProcessPool
-from rtcontrol.hosts.pool_ray import RayPool
+from rtcontrol.hosts.inprocess import InProcessPool
+from rtcontrol.hosts.ray_pool import RayPool
 from rtcontrol.models.decider import DeciderSpec
 from tests.models.small import build_checkpoint
 

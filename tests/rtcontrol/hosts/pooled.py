@@ -10,7 +10,7 @@ import pytest
 
 from rtcontrol.hosts.base import DecisionReply, DecisionRequest, Host
 from rtcontrol.hosts.deciders import STSource
-from rtcontrol.hosts.pool_ray import RayPool
+from rtcontrol.hosts.ray_pool import RayPool
 from rtcontrol.models.call import Decision
 from tests.models.small import WORDS
 

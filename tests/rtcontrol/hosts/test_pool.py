@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 from pooled import alone, assert_equal, called, flown, naming, reply_of, request
 
-from rtcontrol.hosts.base import Host
+from rtcontrol.hosts.base import DecoderPool, Host
 from rtcontrol.hosts.deciders import NoopSource, STSource
-from rtcontrol.hosts.pool import DecoderPool, InlinePool, Rota
-from rtcontrol.hosts.pool_inprocess import InProcessPool
-from rtcontrol.hosts.pool_ray import RayPool
+from rtcontrol.hosts.inprocess import InlinePool, InProcessPool, Rota
+from rtcontrol.hosts.ray_pool import RayPool
 from rtcontrol.models.errors import UserError
 
 

@@ -17,7 +17,7 @@ from pooled import asked, assert_equal, called, flown, kept_pid, naming, wait_un
 
 from rtcontrol.hosts.base import Host
 from rtcontrol.hosts.deciders import STSource
-from rtcontrol.hosts.pool_ray import RayPool
+from rtcontrol.hosts.ray_pool import RayPool
 from rtcontrol.models.errors import UserError
 
 

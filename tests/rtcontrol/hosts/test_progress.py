@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from rtcontrol.hosts.progress import BUSY, GONE, STOPPED, WAITING, Progress
+from rtcontrol.hosts.processes import BUSY, GONE, STOPPED, WAITING, Progress
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the kernel's word is read from /proc")
 Start = Callable[[str], "subprocess.Popen[str]"]
