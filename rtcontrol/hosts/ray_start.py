@@ -96,6 +96,8 @@ class RaySession:
 
     def end(self) -> None:
         """Shut down what was started here, also when it is still starting; nothing is left."""
+        if self.died() is not None:
+            self._sweep()  # what is left of it would only keep the shutdown waiting
         if self._thread is not None:
             import ray
 
@@ -105,9 +107,12 @@ class RaySession:
             self._over.set()
         while self._vital:
             os.close(self._vital.popitem()[0])
-        if self._guardian is not None:
-            self._guardian.end()
-            self._guardian = None
+        self._sweep()
+
+    def _sweep(self) -> None:
+        guardian, self._guardian = self._guardian, None
+        if guardian is not None:
+            guardian.end()
 
     def _run(self) -> None:
         try:
