@@ -181,6 +181,9 @@ class ControlLoop:
             if reply is not None:
                 self._on_reply(reply)
             else:
+                if self.host.gave_up is not None:
+                    self._notify(f"no more decisions: {self.host.gave_up}")
+                    self.stop("host")
                 self._expire()
                 if clock.due(time.monotonic_ns()) and (clock.enforced or not self._pending):
                     if self.env.finished:
