@@ -126,9 +126,8 @@ class Tally:
         where, error = line.get("where"), str(line["error"])
         entry = self.errors.get(key := (where, error.split(":")[0] if where else error))
         if entry is None and len(self.errors) < MAX_ERRORS:
-            cause = line.get("cause") or next(
-                (name for name in ("safe", "late", "overran", "fault") if name in line), ""
-            )
+            kinds = (name for name in ("safe", "late", "overran") if name in line)
+            cause = line.get("cause") or line.get("fault") or next(kinds, "")
             entry = {"where": where, "error": error, "cause": cause, "count": 0, "first_t_s": line.get("t_s")}
             self.errors[key] = entry
         if entry is not None:
