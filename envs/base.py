@@ -9,6 +9,12 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from rtcontrol.models.call import Call
 
 ClockKind = Literal["wall", "lockstep"]
+# What became of a call: it acted; its epoch (or the whole run of episodes) was over; its time was.
+Effect = Literal["acted", "epoch_over", "too_late"]
+
+
+class WorldError(RuntimeError):
+    """The world's own code (reset, step, observe, outcome) raised `__cause__`: the run ends, safely."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +69,10 @@ class Environment(Protocol):
     """A running world, as the control loop sees it.
 
     `start` takes the seeds of the episodes in order (an iterable, or the first of consecutive ones) and how many
-    episodes to run (None: no end). `latest` never blocks. `execute` gives False when the epoch is over and drops the
-    call. `advance` lets a lockstep world run `dt_ns` (whole native steps, the remainder carried); it does nothing
-    under the wall clock.
+    episodes to run (None: no end). `advance` lets a lockstep world run `dt_ns` (whole native steps, the remainder
+    carried); it does nothing under the wall clock. `latest`, `finished` and `episodes` never block, however long the
+    world does; they raise WorldError once it broke down. `execute` and `instruct` may block: the actuator's thread
+    calls them.
     """
 
     name: str
@@ -83,7 +90,9 @@ class Environment(Protocol):
 
     def latest(self) -> Observation | None: ...
 
-    def execute(self, call: Call, epoch: int) -> bool: ...
+    def execute(self, call: Call, epoch: int | None, not_after_ns: int | None = None) -> Effect:
+        """Act, if `epoch` is still on (None: whichever is) and `not_after_ns` (CLOCK_MONOTONIC; None: no limit) is not
+        over. Both are looked at when nothing else can come before the act any more, under the world's own lock."""
 
     def advance(self, dt_ns: int) -> None: ...
 
@@ -95,7 +104,7 @@ class Environment(Protocol):
 @dataclass(frozen=True, slots=True)
 class Emission:
     """What became of a tick. `fresh`: a new decision (`call` is None where it leaves the call in force); `held`: the
-    call in force goes on; `safe`: the safe call (None where the agent has none).
+    call in force goes on; `safe`: the safe call (None where the agent has none), `safe_calls` where it has several.
 
     `seq` is that of the observation that was looked at (-1: none), `deadline_ns` CLOCK_MONOTONIC, `cause` the miss's,
     `error` what the agent or the decider said.
@@ -111,12 +120,14 @@ class Emission:
     decide_ns: int | None = None
     cause: str | None = None
     error: str | None = None
+    safe_calls: tuple[Call, ...] = ()
 
 
 @runtime_checkable
 class Emitting(Protocol):
-    """An environment that wants to be told every tick's outcome, in order and from the loop's thread: exactly one
-    emission a tick, and one more `safe` when a hold ends between two ticks or the run is over."""
+    """An environment that wants to be told every tick's outcome, in order and from the actuator's thread: exactly one
+    emission a tick, and one more `safe` when a hold ends between two ticks or the run is over. Its `execute` and
+    `emit` never block."""
 
     def emit(self, emission: Emission) -> None: ...
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
-from rtcontrol.envs.base import ClockKind, Episode, Observation, Simulation
+from rtcontrol.envs.base import ClockKind, Effect, Episode, Observation, Simulation, WorldError
 from rtcontrol.envs.stepping import StepCarry
 from rtcontrol.models.call import Call
 
@@ -33,7 +34,11 @@ class PacedEnvironment:
 
     Wall clock: a thread steps the simulation on an absolute grid at its native rate, whatever the controller does.
     Lockstep: `advance` steps it. Either way an episode that ends is followed at once by one with the next seed,
-    until `episodes` are done or the seeds run out. An exception in the thread is raised from the next call here.
+    until `episodes` are done or the seeds run out. An exception of the simulation's is a WorldError from the next look
+    at it; a call can act all the same.
+
+    One lock keeps steps and calls apart. Whoever wants to act takes `_turn` too, and the stepper lets it go first: a
+    world that needs all its time for its steps takes calls nevertheless, after the step under way.
     """
 
     def __init__(self, name: str, simulation: Simulation) -> None:
@@ -41,7 +46,7 @@ class PacedEnvironment:
         self.pace = Pace()
         self._simulation = simulation
         self._carry = StepCarry(simulation.step_s)
-        self._lock = threading.Lock()
+        self._lock, self._turn = threading.Lock(), threading.Lock()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._clock: ClockKind = "wall"
@@ -60,14 +65,12 @@ class PacedEnvironment:
 
     @property
     def finished(self) -> bool:
-        self._check()
         return self._finished
 
     @property
     def episodes(self) -> list[Episode]:
         """The finished episodes so far."""
-        with self._lock:
-            return list(self._episodes)
+        return list(self._episodes)
 
     def start(self, clock: ClockKind, seeds: int | Iterable[int] = 0, episodes: int | None = None) -> None:
         """Reset to the first seed and, under the wall clock, begin to run. RuntimeError when started already."""
@@ -76,7 +79,7 @@ class PacedEnvironment:
         self._clock = clock
         self._seeds = count(seeds) if isinstance(seeds, int) else iter(seeds)
         self._wanted = episodes
-        with self._lock:
+        with self._lock, self._guarded():
             self._next_episode()
         if clock == "wall" and not self._finished:
             self._thread = threading.Thread(target=self._run, name=f"env-{self.name}", daemon=True)
@@ -90,17 +93,19 @@ class PacedEnvironment:
 
     def latest(self) -> Observation | None:
         """The freshest observation; never blocks."""
-        self._check()
+        if self._error is not None:
+            raise WorldError(f"environment {self.name} broke down: {self._error!r}") from self._error
         return self._latest
 
-    def execute(self, call: Call, epoch: int) -> bool:
-        """Act; False, and nothing done, when `epoch` is over. The bound function's errors go to the caller."""
-        self._check()
-        with self._lock:
-            if epoch != self._epoch or self._finished:
-                return False
+    def execute(self, call: Call, epoch: int | None, not_after_ns: int | None = None) -> Effect:
+        """Act, unless it is too late once the world's lock is had. The bound function's errors go to the caller."""
+        with self._turn, self._lock:
+            if self._finished or epoch not in (None, self._epoch):
+                return "epoch_over"
+            if not_after_ns is not None and time.monotonic_ns() > not_after_ns:
+                return "too_late"
             self._simulation.bindings[call.name](**call.arguments)
-            return True
+            return "acted"
 
     def advance(self, dt_ns: int) -> None:
         """Lockstep: run `dt_ns` of simulated time in whole native steps and look once; the remainder is carried.
@@ -110,7 +115,7 @@ class PacedEnvironment:
         """
         if self._clock == "wall":
             return
-        with self._lock:
+        with self._lock, self._guarded():
             if self._finished:
                 return
             for _ in range(self._carry.steps(dt_ns)):
@@ -120,7 +125,7 @@ class PacedEnvironment:
 
     def instruct(self, text: str) -> None:
         """Tell the judge what the controller is asked to do, before the start or in flight."""
-        with self._lock:
+        with self._turn, self._lock:
             self._simulation.instruct(text)
 
     def close(self) -> None:
@@ -129,9 +134,13 @@ class PacedEnvironment:
         if self._thread is not None:
             self._thread.join(CLOSE_S)
 
-    def _check(self) -> None:
-        if self._error is not None:
-            raise RuntimeError(f"environment {self.name} broke down: {self._error!r}") from self._error
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            self._error = error
+            self.latest()
 
     def _run(self) -> None:
         try:
@@ -155,6 +164,8 @@ class PacedEnvironment:
                 self.pace.skipped += skip
                 due_ns += skip * step_ns
             due_ns += step_ns
+            with self._turn:
+                pass
             with self._lock:
                 self.pace.steps += 1
                 if not self._step():

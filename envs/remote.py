@@ -11,7 +11,7 @@ from typing import Any
 
 from rtcontrol.bridges.wire import Code, Message, WireError
 from rtcontrol.bridges.wire.messages import CallMessage, Executed, FunctionCall, Instruct, Observe, Reset, Timing
-from rtcontrol.envs.base import ClockKind, Emission, Episode, Observation
+from rtcontrol.envs.base import ClockKind, Effect, Emission, Episode, Observation
 from rtcontrol.envs.remote_parts import Look, RemoteTerms, Seen, Traffic, look_of
 from rtcontrol.models.call import Call
 
@@ -183,9 +183,11 @@ class RemoteEnvironment:
             return self._answering.observation.t_capture_ns
         return self._next(timeout_ns)
 
-    def execute(self, call: Call, epoch: int) -> bool:
+    def execute(self, call: Call, epoch: int | None, not_after_ns: int | None = None) -> Effect:
         """Nothing is done here: `emit` tells the client, which acts."""
-        return epoch == self.epoch
+        if epoch not in (None, self.epoch):
+            return "epoch_over"
+        return "too_late" if not_after_ns is not None and time.monotonic_ns() > not_after_ns else "acted"
 
     def emit(self, emission: Emission) -> None:
         now = time.monotonic_ns()

@@ -92,21 +92,14 @@ class WallClock:
         return t0_ns, t0_ns
 
     def wait(self, event_ns: int | None, host: Host, in_flight: bool) -> DecisionReply | None:
-        until = self._rate.next_release_ns if event_ns is None else min(event_ns, self._rate.next_release_ns)
-        started = time.monotonic_ns()
-        now = started
-        while now < until:
-            left = until - now
+        next_ns = self._rate.next_release_ns
+        until = next_ns if event_ns is None else min(event_ns, next_ns)
+        while (left := until - time.monotonic_ns()) > 0:
             if left > self._spin_ns:
-                # Sleeping in the host's wait: a reply ends the sleep.
-                reply = host.wait(min(left - self._spin_ns, MAX_SLEEP_NS))
-            else:
-                reply = host.wait(0) if in_flight else None
-            if reply is not None:
+                # Sleeping in the host's wait: a reply, or what came of a call, ends the sleep.
+                return host.wait(min(left - self._spin_ns, MAX_SLEEP_NS))
+            if in_flight and (reply := host.wait(0)) is not None:
                 return reply
-            now = time.monotonic_ns()
-            if now - started >= MAX_SLEEP_NS:
-                break
         return None
 
     def due(self, now_ns: int) -> bool:

@@ -1,9 +1,8 @@
-"""Counts every release, and names exactly one cause for each that gave no fresh call in time."""
+"""A tick, and the one cause that is named for each that gave no fresh call in time."""
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 
 from rtcontrol.hosts.base import DecisionReply, Host
@@ -88,62 +87,3 @@ def attribute(
 def _was_in_time(tick: Tick, reply: DecisionReply) -> bool:
     # The decision itself would have been in time: the thread was not woken for its arrival.
     return tick.submitted_ns + reply.decide_ns <= tick.deadline_ns
-
-
-@dataclass
-class Ledger:
-    """Counts of a run. `check` holds after every tick:
-    releases == ticks + skipped_releases and ticks == on_time + misses."""
-
-    ticks: int = 0
-    on_time: int = 0
-    misses: int = 0
-    skipped_releases: int = 0
-    null: int = 0
-    held: int = 0
-    overtaken: int = 0
-    epoch_over: int = 0
-    late_used: int = 0
-    late_dropped: int = 0
-    safe_calls: int = 0
-    fallback_errors: int = 0
-    superseded: int = 0
-    longest_miss_run: int = 0
-    misses_by_cause: Counter[str] = field(default_factory=Counter)
-    skipped_by_cause: Counter[str] = field(default_factory=Counter)
-    _run: int = 0
-
-    @property
-    def releases(self) -> int:
-        return self.ticks + self.skipped_releases
-
-    @property
-    def miss_rate(self) -> float:
-        return (self.misses + self.skipped_releases) / self.releases if self.releases else 0.0
-
-    def skip(self, count: int, cause: Cause) -> None:
-        self.skipped_releases += count
-        self.skipped_by_cause[cause.value] += count
-        self._bad(count)
-
-    def hit(self) -> None:
-        self.ticks += 1
-        self.on_time += 1
-        self._run = 0
-
-    def miss(self, cause: Cause) -> None:
-        self.ticks += 1
-        self.misses += 1
-        self.misses_by_cause[cause.value] += 1
-        self._bad(1)
-
-    def check(self) -> None:
-        """Raises AssertionError with the relation that does not hold."""
-        assert self.ticks == self.on_time + self.misses, "ticks == on_time + misses"
-        assert self.misses == sum(self.misses_by_cause.values()), "misses == sum(misses_by_cause)"
-        assert self.skipped_releases == sum(self.skipped_by_cause.values()), "skipped == sum(skipped_by_cause)"
-        assert self.null + self.held + self.overtaken + self.epoch_over <= self.on_time, "null, held are on time"
-
-    def _bad(self, count: int) -> None:
-        self._run += count
-        self.longest_miss_run = max(self.longest_miss_run, self._run)

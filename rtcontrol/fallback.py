@@ -10,61 +10,49 @@ Action = Literal["none", "hold", "safe", "stop"]
 class FallbackPolicy:
     """Keeps the age of the call in force. Times are the world's (`LoopClock.effective_ns`), in nanoseconds.
 
-    Under `hold`, a miss leaves the call in force until it has not been renewed for `hold_ns`; then the safe call acts,
-    also between two ticks (`expires_ns`). Once the safe call acted it stays in force: it is not repeated until a fresh
-    call or a new epoch.
+    Under `hold`, a miss leaves the call in force until it has not been renewed for `hold_ns`; then the safe call is
+    demanded, also between two ticks: at `expires_ns` (None: no call is being held). It is not demanded again until a
+    fresh call acted or a new epoch began; whether it is in force is the actuator's to say.
     """
 
     def __init__(self, on_miss: str, hold_ns: int) -> None:
-        self._on_miss = on_miss
-        self._hold_ns = hold_ns
-        self._renewed_ns = 0
-        self._armed = False
-        self._safe = False
+        self._on_miss, self._hold_ns = on_miss, hold_ns
+        self.limit_ns = hold_ns  # until then the call in force may be held
+        self.expires_ns: int | None = None
+        self.safe = False  # the safe call took over
 
     def epoch(self, now_ns: int) -> None:
         """A new world: nothing is in force, and the hold limit runs from here."""
-        self._renewed_ns, self._armed, self._safe = now_ns, False, False
+        self.fresh_call(now_ns)
 
     def renew(self, now_ns: int) -> None:
         """A fresh decision was made: its call, or the null function's consent to the call in force."""
-        self._renewed_ns, self._armed = now_ns, False
+        self.limit_ns, self.expires_ns = now_ns + self._hold_ns, None
 
     def fresh_call(self, now_ns: int) -> None:
         """A fresh call was executed; the safe call is no longer in force."""
-        self.renew(now_ns)
-        self._safe = False
+        self.limit_ns, self.expires_ns, self.safe = now_ns + self._hold_ns, None, False
 
     def miss(self, now_ns: int) -> Action:
         """No fresh call: what to do about it."""
         if self._on_miss == "stop":
             return "stop"
-        if self._on_miss == "hold" and now_ns - self._renewed_ns < self._hold_ns:
-            self._armed = True
-            return "hold"
-        return self._make_safe()
+        return self.unsure(now_ns) if self._on_miss == "hold" else self._take_over()
 
     def unsure(self, now_ns: int) -> Action:
         """A call held back by the confidence gate leaves the call in force, but does not renew it."""
-        if now_ns - self._renewed_ns < self._hold_ns:
-            self._armed = True
+        if now_ns < self.limit_ns:
+            self.expires_ns = self.limit_ns
             return "hold"
-        return self._make_safe()
-
-    @property
-    def expires_ns(self) -> int | None:
-        """When the call being held gives way to the safe call, None when none is being held."""
-        return self._renewed_ns + self._hold_ns if self._armed else None
+        return self._take_over()
 
     def expire(self, now_ns: int) -> Action:
         """The hold limit, if it is reached."""
-        if self._armed and now_ns - self._renewed_ns >= self._hold_ns:
-            return self._make_safe()
-        return "none"
+        return self._take_over() if self.expires_ns is not None and now_ns >= self.expires_ns else "none"
 
-    def _make_safe(self) -> Action:
-        self._armed = False
-        if self._safe:
+    def _take_over(self) -> Action:
+        self.expires_ns = None
+        if self.safe:
             return "none"
-        self._safe = True
+        self.safe = True
         return "safe"

@@ -98,7 +98,7 @@ def fly_in(
         recorder.keep()
         recorder.close()
         if began:
-            sound = _report(config, loop, recorder)
+            sound = _report(config, loop, recorder) and loop.failure is None
     ended = loop.ended_by or ""
     if ended in BY_SIGNAL:
         return BY_SIGNAL[ended]

@@ -8,7 +8,6 @@ from collections.abc import Callable
 
 from rtcontrol.config import plain_text
 from rtcontrol.deadline import Tick
-from rtcontrol.envs.base import Environment
 from rtcontrol.hosts.base import DecisionReply
 from rtcontrol.record import Recorder
 
@@ -20,32 +19,32 @@ MAX_WAITING = 16
 
 class Instructions:
     """`now` is in force, `proven` the last one that something was decided by; `put` may be called from any thread, the
-    rest from the loop's. `t_s` gives the run's time; `refused`, which the owner may set, is
+    rest from the loop's. `tell` the world of it; `t_s` gives the run's time; `refused`, which the owner may set, is
     told (text, error) of what gives way."""
 
     def __init__(
         self,
         first: str,
-        env: Environment,
+        tell: Callable[[str], None],
         recorder: Recorder,
         notify: Callable[[str], None],
         t_s: Callable[[int], float],
     ) -> None:
         self.now = plain_text(first)
-        self._env, self._recorder, self._notify, self._t_s = env, recorder, notify, t_s
+        self._tell, self._recorder, self._notify, self._t_s = tell, recorder, notify, t_s
         self.refused: Callable[[str, str], None] = lambda text, error: None
         self.proven = self.now
-        self._waiting: deque[str] = deque(maxlen=MAX_WAITING)
+        self.waiting: deque[str] = deque(maxlen=MAX_WAITING)
 
     def put(self, text: str) -> None:
-        self._waiting.append(plain_text(text))
+        self.waiting.append(plain_text(text))
 
     def change(self) -> None:
         """Take the next one that waits, if any: from now on it is decided and judged by."""
-        if not self._waiting:
+        if not self.waiting:
             return
-        self.now = self._waiting.popleft()
-        self._env.instruct(self.now)
+        self.now = self.waiting.popleft()
+        self._tell(self.now)
         self._recorder.write({"instruction": self.now, "t_s": self._t_s(time.monotonic_ns())})
         self._notify(f"instruction: {_echo(self.now)}")
 
@@ -57,7 +56,7 @@ class Instructions:
             self.proven = self.now
         elif reply.mistake is not None and self.now != self.proven:
             refused, self.now = self.now, self.proven
-            self._env.instruct(self.now)
+            self._tell(self.now)
             t_s = self._t_s(time.monotonic_ns())
             self._recorder.write({"instruction": self.now, "t_s": t_s, "refused": _echo(refused)})
             self._notify(f"instruction refused: {_echo(refused)} ({reply.mistake[0]}) It goes on by the one before.")

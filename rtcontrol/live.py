@@ -98,7 +98,7 @@ class Onlooker(logging.Handler):
         rate = (n1 - n0) / (t1 - t0) if t1 > t0 else 0.0
         share = 100 * ledger.on_time / ledger.releases if ledger.releases else 100.0
         deadline_ms = config.deadline_ns / 1e6
-        last = loop.book.recent_ms[-1] if loop.book.recent_ms else 0.0
+        last = loop.account.recent_ms[-1] if loop.account.recent_ms else 0.0
         filled = min(BAR, round(BAR * last / deadline_ms))
         style = "red" if last > deadline_ms else "yellow" if last > 0.7 * deadline_ms else "green"
         misses = ", ".join(f"{c} {n}" for c, n in (ledger.misses_by_cause + ledger.skipped_by_cause).items())
@@ -108,7 +108,7 @@ class Onlooker(logging.Handler):
             Text.assemble(
                 "latency [", ("#" * filled, style), "." * (BAR - filled), f"] {last:6.2f} of {deadline_ms:g} ms"
             ),
-            Text("calls   " + "  ".join(list(loop.book.recent_calls)[-3:])),
+            Text("calls   " + "  ".join(list(loop.account.recent_calls)[-3:])),
             Text(f"misses  {misses or 'none'}"),
             Text(f"episodes {len(loop.env.episodes)}   type an instruction, Ctrl-C ends the run", style="dim"),
         )
@@ -118,12 +118,13 @@ def _log_line(loop: ControlLoop) -> str:
     if loop.phase != "running":
         return f"{loop.phase} ..."
     ledger = loop.ledger
-    recent = sorted(loop.book.recent_ms)
+    recent = sorted(loop.account.recent_ms)
     p50 = recent[len(recent) // 2] if recent else 0.0
     causes: Any = dict(ledger.misses_by_cause + ledger.skipped_by_cause) or "none"
+    last = loop.account.recent_calls[-1] if loop.account.recent_calls else "-"
     return (
         f"tick {ledger.ticks}, on time {ledger.on_time}, misses {causes}, latency p50 {p50:.2f} ms, "
-        f"episodes {len(loop.env.episodes)}, last call {loop.book.recent_calls[-1] if loop.book.recent_calls else '-'}"
+        f"episodes {len(loop.env.episodes)}, last call {last}"
     )
 
 

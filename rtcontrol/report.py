@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from rtcontrol.deadline import Ledger
+from rtcontrol.account import Ledger
 from rtcontrol.models.errors import UserError
 from rtcontrol.record import SCHEMA_VERSION, read_record
 
@@ -25,6 +25,9 @@ TIMES = {
 }
 # What the ledger counts and the record's ticks repeat.
 KINDS = ("null", "held", "overtaken", "epoch_over")
+OTHERS = ("late_used", "late_dropped", "safe_calls", "fallback_errors", "superseded")
+# So many different errors are listed.
+MAX_ERRORS = 64
 
 
 def percentiles(values: Iterable[float]) -> dict[str, float | None]:
@@ -68,15 +71,21 @@ class Tally:
         self.episodes: list[dict[str, Any]] = []
         self.host_events: list[dict[str, Any]] = []
         self.instructions: list[dict[str, Any]] = []
+        self.errors: dict[tuple[str | None, str], dict[str, Any]] = {}
 
     def add(self, line: dict[str, Any]) -> None:
+        if "error" in line:
+            self._error(line)
         if "kind" in line:
             self._tick(line)
         elif "late" in line:
             self.counts["late_used" if line["used"] else "late_dropped"] += 1
             self._times(line)
+        elif "overran" in line:
+            self._times(line)
         elif "safe" in line:
-            self.counts["safe_calls"] += line["why"] == "miss"
+            self.counts["safe_calls"] += line["why"] == "miss" and line.get("in_force", True)
+            self.counts["fallback_errors"] += "error" in line
         elif "episode" in line:
             self.episodes.append(line["episode"])
         elif "host_event" in line:
@@ -112,6 +121,18 @@ class Tally:
             self.tokens.append(line["tokens"])
         self._times(line)
 
+    def _error(self, line: dict[str, Any]) -> None:
+        """One entry for each place and type of error (or text, where it came from elsewhere)."""
+        where, error = line.get("where"), str(line["error"])
+        entry = self.errors.get(key := (where, error.split(":")[0] if where else error))
+        if entry is None and len(self.errors) < MAX_ERRORS:
+            kinds = (name for name in ("safe", "late", "overran") if name in line)
+            cause = line.get("cause") or line.get("fault") or next(kinds, "")
+            entry = {"where": where, "error": error, "cause": cause, "count": 0, "first_t_s": line.get("t_s")}
+            self.errors[key] = entry
+        if entry is not None:
+            entry["count"] += 1
+
     def _times(self, line: dict[str, Any]) -> None:
         for name, key in TIMES.items():
             if key in line:
@@ -131,10 +152,10 @@ def build(record: Path, ledger: Ledger | None = None, lost_lines: int = 0) -> di
     if not tally.header and ledger is None:
         raise UserError(f"{record} does not begin with a run's header.", "Give the folder of a run.")
     counts = {name: tally.counts[name] for name in ("ticks", "on_time", "misses", "skipped_releases", *KINDS)}
-    others = {name: tally.counts[name] for name in ("late_used", "late_dropped", "safe_calls", "superseded")}
+    others = {name: tally.counts[name] for name in OTHERS}
     misses, skipped = tally.misses_by_cause, tally.skipped_by_cause
     if ledger is not None:
-        others |= {name: getattr(ledger, name) for name in (*others, "fallback_errors")}
+        others |= {name: getattr(ledger, name) for name in others}
         if lost_lines:
             counts = {name: getattr(ledger, name) for name in counts}
             misses, skipped = ledger.misses_by_cause, ledger.skipped_by_cause
@@ -159,6 +180,7 @@ def build(record: Path, ledger: Ledger | None = None, lost_lines: int = 0) -> di
         "misses_by_cause": dict(misses),
         "skipped_by_cause": dict(skipped),
         **others,
+        "errors": list(tally.errors.values()),
         "longest_miss_run": max(longest, ledger.longest_miss_run) if ledger is not None and lost_lines else longest,
         "worst_window": {"m": worst, "k": k},
         "superseded_observations": superseded,

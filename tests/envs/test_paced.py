@@ -112,13 +112,13 @@ def test_a_call_of_an_old_epoch_is_dropped() -> None:
     env.start("lockstep", seeds=7)
     first = env.latest()
     assert first is not None
-    assert env.execute(Call("act"), first.epoch) is True
+    assert env.execute(Call("act"), first.epoch) == "acted"
     env.advance(TICK_NS)
     second = env.latest()
     assert second is not None
     assert second.epoch == first.epoch + 1
     assert second.data["seed"] == 8
-    assert env.execute(Call("act"), first.epoch) is False
+    assert env.execute(Call("act"), first.epoch) == "epoch_over"
     assert sim.acts == 1
 
 
@@ -145,7 +145,7 @@ def test_episodes_follow_the_seeds_and_then_it_is_finished() -> None:
     assert [episode.seed for episode in env.episodes] == [3, 1, 9]
     last = env.latest()
     assert last is not None
-    assert env.execute(Call("act"), last.epoch) is False
+    assert env.execute(Call("act"), last.epoch) == "epoch_over"
 
 
 def test_running_out_of_seeds_finishes_too() -> None:

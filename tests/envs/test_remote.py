@@ -105,7 +105,7 @@ def test_reset_begins_an_epoch_and_ends_an_episode() -> None:
     world.env.reset(Reset(session=TOKEN, epoch=1, ended=Outcome(seed=4, ret=-1.0, success=False, seconds=3.0)))
     assert world.env.latest() is None
     assert [(e.seed, e.ret, e.success) for e in world.env.episodes] == [(4, -1.0, False)]
-    assert not world.env.execute(GO, 0) and world.env.execute(GO, 1)
+    assert world.env.execute(GO, 0) == "epoch_over" and world.env.execute(GO, 1) == "acted"
     # The safe call is for the world as it is now.
     assert world.emit(1, "safe", epoch=0).epoch == 1
 

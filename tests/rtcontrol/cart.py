@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 from rtcontrol.agents import Agent, Fallback, OneOf, Tools, tool
 from rtcontrol.config import RunConfig
-from rtcontrol.envs.base import Episode, Observation
+from rtcontrol.envs.base import Effect, Episode, Observation
 from rtcontrol.hosts.base import DecisionRequest
 from rtcontrol.hosts.inprocess import InProcessHost
 from rtcontrol.loop import ControlLoop
@@ -121,14 +121,15 @@ class CartWorld:
                 self._stepped_ns += behind * STEP_NS
             return None if self.silent else self._seen
 
-    def execute(self, call: Call, epoch: int) -> bool:
-        self.latest()
-        if epoch != self._epoch or self._finished:
-            return False
-        self.executed.append((time.monotonic(), call, epoch))
+    def execute(self, call: Call, epoch: int | None, not_after_ns: int | None = None) -> Effect:
+        if epoch not in (None, self._epoch) or self._finished:
+            return "epoch_over"
+        if not_after_ns is not None and time.monotonic_ns() > not_after_ns:
+            return "too_late"
+        self.executed.append((time.monotonic(), call, self._epoch))
         self.on_execute(call)
         self.bindings[call.name](**call.arguments)
-        return True
+        return "acted"
 
     def advance(self, dt_ns: int) -> None:
         self._owed_ns += dt_ns

@@ -16,7 +16,8 @@ from cart import Flight
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rtcontrol.deadline import Cause, Ledger, Tick, attribute
+from rtcontrol.account import Ledger
+from rtcontrol.deadline import Cause, Tick, attribute
 from rtcontrol.hosts.base import DecisionReply
 from rtcontrol.models.call import Decision
 from rtcontrol.pause import PauseWatch

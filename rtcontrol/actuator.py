@@ -1,0 +1,284 @@
+"""Whatever reaches the environment goes through here, on one thread of its own: calls, safe calls, what it is told."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from typing import Literal
+
+from rtcontrol.agents import Agent
+from rtcontrol.envs.base import Effect, Emission, Emitting, Environment
+from rtcontrol.models.call import Call
+
+# Between two attempts on the way out where no clock of the world's says when.
+EXIT_RETRY_NS = 50_000_000
+
+
+@dataclass(slots=True, eq=False)
+class Order:
+    """A valid call to execute, its arguments converted to the annotated types; never begun after `not_after_ns`.
+
+    `fresh` and `void` are what an emitting world is told: that it acted, or that its epoch was over.
+    """
+
+    tick: int
+    call: Call
+    epoch: int
+    not_after_ns: int | None
+    fresh: Emission | None = None
+    void: Emission | None = None
+    demand: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What became of an order. `stands`: no safe call was demanded since it was given."""
+
+    tick: int
+    effect: Effect | Literal["failed"]
+    began_ns: int
+    ended_ns: int
+    stands: bool
+    error: BaseException | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SafeAttempt:
+    """One try to bring one safe call (None: the agent has none) in force. `in_force`: now all that were demanded are;
+    `acted`: False where the world is over and takes no calls."""
+
+    call: Call | None
+    why: str
+    attempt: int
+    ended_ns: int
+    in_force: bool
+    acted: bool
+    error: BaseException | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """The environment raised over what it was told."""
+
+    doing: str
+    error: BaseException
+
+
+class Actuator:
+    """Owns everything that reaches `env`. A world that blocks stops this thread alone; nothing else waits for it.
+
+    At most one call waits: the newest wins. `safe` clears it, and is what acts first when the world yields; a safe
+    call that fails is tried again every `retry_ns` (None: when `retry` says so) until it is in force or a newer call
+    of its tool acted. What came of it all is put into `effects`, in order, and told by `wake`.
+    """
+
+    def __init__(self, agent: Agent, env: Environment, retry_ns: int | None, wake: Callable[[], None]) -> None:
+        self._tools, self._safe_calls = agent.tools, agent.fallback.safe_calls
+        self._functions = {t.name: t.function for t in agent.tools}
+        self._env, self._wake, self._retry_ns = env, wake, retry_ns
+        self._world = env if isinstance(env, Emitting) else None
+        self.effects: deque[Completion | SafeAttempt | Fault] = deque()
+        self.attempting = False  # a safe call was demanded, or is due again, and has not been tried since
+        self._lock = threading.Lock()
+        self._bell: SimpleQueue[None] = SimpleQueue()
+        self._jobs: deque[Order | Emission | str] = deque()
+        self._order: Order | None = None
+        self._wanted: list[Call] = []
+        self._demand = self._attempt = 0
+        self._due_ns: int | None = None  # of the next attempt
+        self._why = ""
+        self._emission: Emission | None = None
+        self._in_force = threading.Event()
+        self._closed = False
+        self._thread: threading.Thread | None = None
+
+    # -- from the loop's thread; nothing here blocks ------------------------------------------------------------------
+
+    def start(self, first: Callable[[], object] = lambda: None) -> None:
+        """`first` is called on the new thread."""
+        self._thread = threading.Thread(target=self._work, args=(first,), name="actuator", daemon=True)
+        self._thread.start()
+
+    def execute(self, order: Order) -> Order | None:
+        """Act as soon as the world lets it. Gives the order that waited until now, which is dropped."""
+        with self._lock:
+            replaced = self._clear()
+            order.demand = self._demand
+            self._order = order
+            self._jobs.append(order)
+        self._bell.put(None)
+        return replaced
+
+    def withdraw(self, tick: int) -> bool:
+        """Drop the order of `tick`; False when it does not wait any more."""
+        with self._lock:
+            return self._order is not None and self._order.tick == tick and self._clear() is not None
+
+    def safe(self, why: str, emission: Emission | None = None) -> Order | None:
+        """Bring the safe calls in force, each of them; `emission` is told with the first attempt. Gives the order that
+        waited until now, which is dropped."""
+        with self._lock:
+            cleared = self._clear()
+            self._demand += 1
+            if self._emission is not None:
+                self._jobs.append(self._emission)
+            self._attempt, self._due_ns, self._why, self._emission = 0, 0, why, emission
+            self._wanted = list(self._safe_calls)
+            self._in_force.clear()
+            self.attempting = True
+        self._bell.put(None)
+        return cleared
+
+    def retry(self) -> None:
+        """A period of the world's time is over: try again what is not in force."""
+        with self._lock:
+            if not self._wanted:
+                return
+            self._due_ns, self.attempting = 0, True
+        self._bell.put(None)
+
+    def tell(self, emission: Emission) -> None:
+        with self._lock:
+            self._jobs.append(emission)
+        self._bell.put(None)
+
+    def instruct(self, text: str) -> None:
+        """Tell the world what is decided (and judged) by; of several that wait, the newest."""
+        with self._lock:
+            self._jobs = deque(job for job in self._jobs if not isinstance(job, str))
+            self._jobs.append(text)
+        self._bell.put(None)
+
+    @property
+    def pending(self) -> bool:
+        """Whether a safe call was demanded that is not in force yet."""
+        return self.attempting or bool(self._wanted)
+
+    def wait_safe(self, timeout_s: float) -> bool:
+        """Whether what `safe` demanded is in force, within the time."""
+        return self._in_force.wait(timeout_s)
+
+    def close(self) -> None:
+        """Nothing is begun any more. A world that blocks is left to the process's end: the thread is a daemon."""
+        self._closed = True
+        self._bell.put(None)
+        if self._thread is not None and self._in_force.is_set():
+            self._thread.join(1.0)
+
+    def _clear(self) -> Order | None:
+        cleared, self._order = self._order, None
+        if cleared is not None:
+            self._jobs.remove(cleared)
+        return cleared
+
+    # -- on the actuator's thread -------------------------------------------------------------------------------------
+
+    def _work(self, first: Callable[[], object]) -> None:
+        first()
+        while not self._closed:
+            with self._lock:
+                job, wait_s = self._next()
+            if isinstance(job, Order):
+                self._perform(job)
+            elif job is not None:
+                self._tell(job)
+            elif wait_s is not None and wait_s <= 0:
+                self._bring_in_force()
+            else:
+                with suppress(Empty):
+                    self._bell.get(timeout=wait_s)
+
+    def _next(self) -> tuple[Order | Emission | str | None, float | None]:
+        """What is first: tellings of ticks before it, then the safe call, then the rest. Where there is nothing: how
+        long until the safe call is due (None: it is not wanted)."""
+        front = self._jobs[0] if self._jobs else None
+        wait_s = None
+        if self._due_ns is not None and not isinstance(front, Emission):
+            wait_s = (self._due_ns - time.monotonic_ns()) / 1e9
+            if wait_s <= 0:
+                return None, wait_s
+        if front is not None:
+            self._jobs.popleft()
+            if front is self._order:
+                self._order = None
+        return front, wait_s
+
+    def _perform(self, order: Order) -> None:
+        began = time.monotonic_ns()
+        effect: Effect | Literal["failed"] = "failed"
+        fault = None
+        try:
+            effect = self._act(order.call, order.epoch, order.not_after_ns)
+        except BaseException as error:  # also SystemExit: a tool must not end the one thread that can stop it
+            fault = error
+        if (emission := {"acted": order.fresh, "epoch_over": order.void}.get(effect)) is not None:
+            self._tell(emission)
+        ended = time.monotonic_ns()
+        with self._lock:
+            stands = order.demand == self._demand
+            if effect == "acted" and stands and self._wanted:
+                self._wanted = [call for call in self._wanted if call.name != order.call.name]
+                self._due_ns = self._due_ns if self._wanted else None
+        self._post(Completion(order.tick, effect, began, ended, stands, fault))
+
+    def _bring_in_force(self) -> None:
+        """One attempt at each safe call that is not in force."""
+        began = time.monotonic_ns()
+        with self._lock:
+            demand, wanted, why, emission = self._demand, tuple(self._wanted), self._why, self._emission
+            self._emission, self._due_ns = None, None
+            self._attempt += 1
+            attempt = self._attempt
+        for call in wanted or (None,):
+            effect: Effect = "acted"
+            fault = None
+            try:
+                if call is not None:
+                    effect = self._act(Call(call.name, self._tools.convert(call)), None, None)
+            except BaseException as error:  # it is tried again
+                fault = error
+            with self._lock:
+                current = demand == self._demand
+                if current and fault is None:
+                    self._wanted = [other for other in self._wanted if other is not call]
+                in_force = current and not self._wanted
+            self._post(SafeAttempt(call, why, attempt, time.monotonic_ns(), in_force, effect == "acted", fault))
+        if emission is not None:
+            self._tell(emission)
+        with self._lock:
+            if demand == self._demand:
+                self.attempting = False
+                if not self._wanted:
+                    self._in_force.set()
+                elif self._retry_ns is not None or why == "exit":
+                    self._due_ns = began + (self._retry_ns or EXIT_RETRY_NS)
+        self._wake()
+
+    def _tell(self, what: Emission | str) -> None:
+        try:
+            if isinstance(what, str):
+                self._env.instruct(what)
+            elif self._world is not None:
+                self._world.emit(what)
+        except BaseException as error:
+            self._post(Fault("instruct" if isinstance(what, str) else "emit", error))
+
+    def _act(self, call: Call, epoch: int | None, not_after_ns: int | None) -> Effect:
+        """In the environment, or by the tool's own function where it has none for it."""
+        if call.name in self._env.bindings:
+            return self._env.execute(call, epoch, not_after_ns)
+        if epoch is not None and (self._env.finished or ((seen := self._env.latest()) and seen.epoch != epoch)):
+            return "epoch_over"
+        if not_after_ns is not None and time.monotonic_ns() > not_after_ns:
+            return "too_late"
+        self._functions[call.name](**call.arguments)
+        return "acted"
+
+    def _post(self, effect: Completion | SafeAttempt | Fault) -> None:
+        self.effects.append(effect)
+        self._wake()

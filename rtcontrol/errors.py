@@ -1,0 +1,67 @@
+"""What is told of an exception: its text, and where it came from, as people look for it: their own file and line."""
+
+from __future__ import annotations
+
+import sys
+import sysconfig
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+# What is not the user's, unless nothing else is there: Python's own files, and installed packages.
+INSTALLED = tuple({sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+
+# So many different errors are told of; what differs every time must not fill the memory.
+MAX_TOLD = 256
+
+
+class Errors:
+    """Puts errors into the record's lines, and each one, the first time, before people."""
+
+    def __init__(self, notify: Callable[[str], None]) -> None:
+        self._notify = notify
+        self._told: set[tuple[str, ...]] = set()
+
+    def put(
+        self, line: dict[str, Any], error: str | BaseException | None, about: str | None = None, doing: str = ""
+    ) -> str:
+        """Sets `error` (after `doing`) and `where` in `line`; gives them as people read them. `about` comes before
+        them (None: people are told otherwise)."""
+        if error is None:
+            return ""
+        place = None if isinstance(error, str) else where(error)
+        line["error"] = doing + (error if isinstance(error, str) else text(error))
+        if place is not None:
+            line["where"] = place
+        shown = f"{line['error']} ({place})" if place is not None else line["error"]
+        key = (type(error).__name__, place or shown)
+        if about is not None and key not in self._told and len(self._told) < MAX_TOLD:
+            self._told.add(key)
+            self._notify(about + shown)
+        return shown
+
+
+def where(error: BaseException) -> str | None:
+    """`file.py:12` of the innermost frame outside rtcontrol (and installed packages), else of the innermost; None
+    where it was never raised here."""
+    frames = [(frame, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    outside = [(f, n) for f, n in frames if not str(f.f_globals.get("__name__", "")).startswith("rtcontrol.")]
+    own = [(f, n) for f, n in outside if not f.f_code.co_filename.startswith((*INSTALLED, "<"))]
+    for found in (own, outside, frames):
+        if found:
+            frame, line = found[-1]
+            return f"{_short(frame.f_code.co_filename)}:{line}"
+    return None
+
+
+def text(error: BaseException) -> str:
+    """Type and message, in one line."""
+    return " ".join(f"{type(error).__name__}: {error}".split())
+
+
+def _short(name: str) -> str:
+    for folder in (Path.cwd(), *map(Path, sys.path)):
+        if folder.is_absolute() and (path := Path(name)).is_relative_to(folder):
+            return str(path.relative_to(folder))
+    return name

@@ -1,0 +1,114 @@
+"""A small machine that fails on demand: two actuators, a step that can hang, calls that can raise."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any
+
+from rtcontrol.agents import Agent, Fallback, OneOf, Tools, tool
+from rtcontrol.envs.base import Episode
+from rtcontrol.envs.paced import PacedEnvironment
+from rtcontrol.hosts.base import DecisionRequest
+from rtcontrol.models.call import Call, Decision
+
+MOVE, STOP, OPEN = Call("move", {"speed": 1}), Call("move", {"speed": 0}), Call("grip", {"closed": 0})
+
+
+@tool
+def move(speed: Annotated[int, OneOf(0, 1)]) -> None:
+    """Move on, or stop."""
+
+
+@tool
+def grip(closed: Annotated[int, OneOf(0, 1)]) -> None:
+    """Close or open the gripper."""
+
+
+class Arm:
+    """A simulation of 100 steps a second. `acts` are what was executed, with the instant; `refuse` is asked before
+    each and may raise; from `hang()` to `let_go()` the step under way does not end."""
+
+    step_s = 0.01
+
+    def __init__(self) -> None:
+        self.acts: list[tuple[int, Call]] = []
+        self.tries: list[tuple[int, Call]] = []
+        self.refuse: Callable[[Call], None] = lambda call: None
+        self.on_step: Callable[[], None] = lambda: None
+        self.bindings: Mapping[str, Callable[..., Any]] = {
+            "move": lambda speed: self._act(Call("move", {"speed": speed})),
+            "grip": lambda closed: self._act(Call("grip", {"closed": closed})),
+        }
+        self.instructions: list[str] = []
+        self._free = threading.Event()
+        self._free.set()
+        self.hanging = threading.Event()
+
+    def hang(self) -> None:
+        """Returns once a step hangs."""
+        self.hanging.clear()
+        self._free.clear()
+        assert self.hanging.wait(10)
+
+    def let_go(self) -> int:
+        """Gives the instant."""
+        now = time.monotonic_ns()
+        self._free.set()
+        return now
+
+    def _act(self, call: Call) -> None:
+        self.tries.append((time.monotonic_ns(), call))
+        self.refuse(call)
+        self.acts.append((time.monotonic_ns(), call))
+
+    def reset(self, seed: int) -> None:
+        pass
+
+    def step(self) -> None:
+        self.on_step()
+        if not self._free.is_set():
+            self.hanging.set()
+            self._free.wait()
+
+    def observe(self) -> Mapping[str, Any]:
+        return {}
+
+    def outcome(self) -> Episode | None:
+        return None
+
+    def instruct(self, text: str) -> None:
+        self.instructions.append(text)
+
+    def world(self) -> PacedEnvironment:
+        return PacedEnvironment("arm", self)
+
+
+def arm_agent(*calls: Call, hold_ms: float = 100.0) -> Agent:
+    return Agent(
+        name="arm",
+        description="Moves.",
+        tools=Tools([move, grip]),
+        observe=lambda data: "-",
+        instruction="go",
+        fallback=Fallback(calls=calls or (STOP,), hold_ms=hold_ms),
+        model="none",
+    )
+
+
+def on(request: DecisionRequest) -> Decision:
+    """Always on."""
+    return Decision(MOVE)
+
+
+def failing(times: int, only: Call = STOP, error: type[BaseException] = OSError) -> Callable[[Call], None]:
+    """Raises the first so many times that it is asked about this call."""
+    left = [times]
+
+    def refuse(call: Call) -> None:
+        if call == only and left[0] > 0:
+            left[0] -= 1
+            raise error("the drive does not answer")
+
+    return refuse
