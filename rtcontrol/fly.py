@@ -119,7 +119,7 @@ def _report(config: RunConfig, loop: ControlLoop, recorder: Recorder) -> tuple[b
         print(f"Internal error: the counts contradict each other ({error}).", file=sys.stderr)
         sound = False
     try:
-        result = report.build(config.out / "record.jsonl", loop.ledger, recorder)
+        result = report.build(config.out / "record.jsonl", loop.ledger, recorder, loop.ended_by)
         refused = report.write(result, path)
         table.show(result, Console())
     except Exception as error:

@@ -1,4 +1,4 @@
-"""A run's folder, and its per-tick record: JSON lines, each written with one unbuffered write, readable after SIGKILL."""
+"""A run's folder, and its record: JSON lines, each written with one unbuffered write, readable after SIGKILL."""
 
 from __future__ import annotations
 

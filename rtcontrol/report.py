@@ -121,8 +121,10 @@ class Tally:
                 self.times[name].append(line[key])
 
 
-def build(record: Path, ledger: Ledger | None = None, recorder: Recorder | None = None) -> dict[str, Any]:
-    """The report of a record, complete or cut short by SIGKILL.
+def build(
+    record: Path, ledger: Ledger | None = None, recorder: Recorder | None = None, ended_by: str | None = None
+) -> dict[str, Any]:
+    """The report of a record, complete or cut short: `ended_by` is then why, by SIGKILL where nobody knows.
 
     Of a live run: what its `recorder` could not write is counted too, and its `ledger` decides where not even that is
     all there was. The invariants:
@@ -157,7 +159,7 @@ def build(record: Path, ledger: Ledger | None = None, recorder: Recorder | None 
         "instruction_changes": tally.instructions,
         "started_at": config.get("started_at"),
         "duration_s": tally.end.get("t_s", tally.last_t_s),
-        "ended_by": tally.end.get("end", "killed"),
+        "ended_by": tally.end.get("end") or ended_by or "killed",
         "releases": releases,
         **counts,
         "miss_rate": (counts["misses"] + counts["skipped_releases"]) / releases if releases else 0.0,
