@@ -15,6 +15,16 @@ import typer
 from rtcontrol.models.errors import UserError
 
 TABLES = ("run", "serve", "bridge")
+# What the types of flags need in a file.
+NEEDED: dict[Any, str] = {
+    float: "a number",
+    int: "a whole number",
+    bool: "true or false",
+    str: "text in quotes",
+    Path: "a path in quotes",
+    list[str]: "a list of texts in quotes",
+}
+TAKES: dict[Any, Any] = {float: (int, float), Path: str, list[str]: list}
 CONFIG = "TOML file of these options; flags win. What one command alone takes stands under [run], [serve], [bridge]."
 
 
@@ -32,7 +42,8 @@ class Flag:
 def command(kind: type[Any], table: str, run: Callable[[Any], int]) -> Callable[..., None]:
     """A Typer command that makes a `kind` of what is given, and ends with the status that `run` gives."""
     flags: dict[str, tuple[str, Flag]] = {}
-    parameters = [_parameter("config", Path | None, None, CONFIG, is_eager=True, callback=_reads(table))]
+    kinds: dict[str, Any] = {}
+    parameters = [_parameter("config", Path | None, None, CONFIG, is_eager=True, callback=_reads(table, kinds))]
     hints = get_type_hints(kind, include_extras=True)
     for field in fields(kind):
         flag = next((m for m in getattr(hints[field.name], "__metadata__", ()) if isinstance(m, Flag)), None)
@@ -43,6 +54,7 @@ def command(kind: type[Any], table: str, run: Callable[[Any], int]) -> Callable[
         default = inspect.Parameter.empty if field.default is MISSING else field.default
         if flag.given or "(default:" in flag.help:
             given, default = given | None, None
+        kinds[flag.name or field.name] = given
         parameters.append(_parameter(flag.name or field.name, given, default, flag.help))
 
     def call(config: Path | None, **given: Any) -> None:
@@ -85,22 +97,16 @@ def load(path: Path, table: str, known: Collection[str]) -> dict[str, Any]:
     return values
 
 
-def _reads(table: str) -> Callable[[typer.Context, Path | None], Path | None]:
+def _reads(table: str, kinds: dict[str, Any]) -> Callable[[typer.Context, Path | None], Path | None]:
     def read(context: typer.Context, path: Path | None) -> Path | None:
         if path is not None:
-            parameters = {str(p.name): p for p in context.command.params if p.name not in ("config", "help")}
-            values = load(path, table, parameters)
+            values = load(path, table, kinds)
             for key, value in values.items():
-                parameter: Any = parameters[key]
-                if isinstance(value, list) != parameter.multiple:
-                    values[key] = value = [value] if parameter.multiple else ",".join(map(str, value))
-                try:
-                    if isinstance(value, bool) != parameter.is_flag:
-                        raise ValueError("true and false are for what needs no value")
-                    parameter.type_cast_value(context, value)
-                except Exception as error:
-                    why = getattr(error, "message", str(error)).rstrip(".")
-                    raise UserError(f"{path}: {key} = {value!r} cannot be used ({why}).", "See --help.") from None
+                kind, word = next((k, w) for k, w in NEEDED.items() if kinds[key] in (k, k | None))
+                if isinstance(value, list) and kind is str:
+                    values[key] = ",".join(map(str, value))  # such as 0,1
+                elif not isinstance(value, TAKES.get(kind, kind)) or (isinstance(value, bool) != (kind is bool)):
+                    raise UserError(f"{path}: {key} = {value!r} cannot be used.", f"It needs {word}.")
             context.default_map = values
         return path
 
