@@ -54,7 +54,8 @@ def carla(context: typer.Context) -> None:
 
 def _with_file(given: Sequence[str], known: Collection[str]) -> list[str]:
     """What `--config FILE` says, before the rest, so that flags win."""
-    rest, told = [], {}
+    rest: list[str] = []
+    told: dict[str, object] = {}
     words = iter(given)
     for word in words:
         name, equals, value = word.partition("=")
