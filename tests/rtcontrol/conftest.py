@@ -18,10 +18,6 @@ ATTEMPTS = 5
 LATE_S = 0.004
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "realtime: flown again where it fails and the machine starved it meanwhile")
-
-
 @contextmanager
 def latenesses() -> Iterator[list[float]]:
     """How late a thread of this process woke, in s, while the block ran."""
