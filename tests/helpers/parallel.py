@@ -1,8 +1,8 @@
 """The whole suite in several processes (pytest-xdist), and the real-time tests alone.
 
-A module is a unit: its tests run in one process, in order, so that they share a server by a module fixture. Modules with
-a test marked `realtime`, and those marked `xdist_group("alone")` (they start Ray), are one unit together and begin first.
-While a `realtime` test runs, no other process runs a test.
+A module is a unit: its tests run in one process, in order, so that they share a server by a module fixture. Modules
+with a test marked `realtime`, and those marked `xdist_group("alone")` (they start Ray), are one unit together and begin
+first. While a `realtime` test runs, no other process runs a test.
 """
 
 from __future__ import annotations
