@@ -185,6 +185,29 @@ def test_closed_schema_needs_one_pass_and_loads_no_grammar(model: tuple[Path, Or
     assert decider.decide("x=1", "go").forward_passes == 1
 
 
+def test_control_tokens_are_no_part_of_a_free_value(grammars: Grammars) -> None:
+    tokenizer = grammars._tokenizer
+    end = tokenizer.special_id("</arg1>")
+    for special in map(tokenizer.special_id, tokenizer.specials):
+        value = grammars.start(grammars.compile(Free({"type": "string", "minLength": 1}), "Tool t"))
+        logits = np.zeros(grammars._vocabulary, np.float32)
+        logits[special] = 9
+        assert value.choose(logits, end, None) != special
+
+
+def test_null_is_a_whole_value_or_none(grammars: Grammars) -> None:
+    end, null = map(grammars._tokenizer.special_id, ("</arg1>", "<|null|>"))
+    logits = np.zeros(grammars._vocabulary, np.float32)
+    logits[null] = 9
+    schema = grammars.compile(Free({"type": "string"}), "Tool t")
+    assert grammars.start(schema).choose(logits, end, null) == null
+    assert grammars.start(schema).choose(logits, end, None) != null
+    begun = grammars.start(schema)
+    (first,) = grammars._tokenizer.encode("left")
+    begun.choose(np.eye(grammars._vocabulary, dtype=np.float32)[first], end, null)
+    assert begun.tokens == [first] and begun.choose(logits, end, null) != null
+
+
 def test_strings_are_raw_in_any_script_and_case(grammars: Grammars) -> None:
     schema = {"type": "string", "maxLength": 30}
     for text in ("", "Zürich", 'say "HI"\n', "東京", "😀", " leading", "<|null|>", "</arg1>"):
