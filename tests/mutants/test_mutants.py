@@ -1,8 +1,8 @@
 """Each claim of safety and exactness breaks by a line, and a test of the default suite notices.
 
 The claims are the entries of this folder's `*.toml`: `claim`, `file`, `old` (stands once in the file), `new`, and the
-`tests` of which at least one must fail. `pytest -m slow tests/mutants` breaks a copy of the tree by one entry after the
-other, `-k WORD` by those of a file or with a word in their claim; a mutant that survives is a claim that nothing checks.
+`tests` of which at least one must fail. `pytest -m slow tests/mutants` breaks a copy of the tree by one entry after
+the other, `-k WORD` by those of a file or with a word in their claim; one that survives is a claim that nothing checks.
 """
 
 from __future__ import annotations
@@ -111,6 +111,7 @@ def test_mutant_is_noticed(mutant: str, tree: Path) -> None:
     # A file that was changed within a second of another change has the size and time of its bytecode.
     env["PYTHONDONTWRITEBYTECODE"] = "1"
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-n0", "-p", "no:cacheprovider", f"--timeout={LIMIT_S // 2}"]
+    command.append("--hypothesis-profile=mutants")
     try:
         done = subprocess.run(
             [*command, *MUTANTS[mutant].tests],
