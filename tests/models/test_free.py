@@ -185,27 +185,23 @@ def test_closed_schema_needs_one_pass_and_loads_no_grammar(model: tuple[Path, Or
     assert decider.decide("x=1", "go").forward_passes == 1
 
 
-def test_control_tokens_are_no_part_of_a_free_value(grammars: Grammars) -> None:
+def test_control_tokens_are_no_part_of_a_free_value_and_null_is_a_whole_one(grammars: Grammars) -> None:
     tokenizer = grammars._tokenizer
-    end = tokenizer.special_id("</arg1>")
+    end, null = map(tokenizer.special_id, ("</arg1>", "<|null|>"))
+    (first,) = tokenizer.encode("left")
+
+    def chosen(favoured: int, begun: bool, null_id: int | None = None) -> int:
+        value = grammars.start(grammars.compile(Free({"type": "string"}), "Tool t"))
+        rows = 9 * np.eye(grammars._vocabulary, dtype=np.float32)
+        if begun:
+            assert value.choose(rows[first], end, null_id) == first
+        return value.choose(rows[favoured], end, null_id)
+
     for special in map(tokenizer.special_id, tokenizer.specials):
-        value = grammars.start(grammars.compile(Free({"type": "string", "minLength": 1}), "Tool t"))
-        logits = np.zeros(grammars._vocabulary, np.float32)
-        logits[special] = 9
-        assert value.choose(logits, end, None) != special
-
-
-def test_null_is_a_whole_value_or_none(grammars: Grammars) -> None:
-    end, null = map(grammars._tokenizer.special_id, ("</arg1>", "<|null|>"))
-    logits = np.zeros(grammars._vocabulary, np.float32)
-    logits[null] = 9
-    schema = grammars.compile(Free({"type": "string"}), "Tool t")
-    assert grammars.start(schema).choose(logits, end, null) == null
-    assert grammars.start(schema).choose(logits, end, None) != null
-    begun = grammars.start(schema)
-    (first,) = grammars._tokenizer.encode("left")
-    begun.choose(np.eye(grammars._vocabulary, dtype=np.float32)[first], end, null)
-    assert begun.tokens == [first] and begun.choose(logits, end, null) != null
+        for begun in (False, True):  # it may end at once, or here
+            assert (chosen(special, begun) == special) == (special == end)
+    assert chosen(null, False, null) == null
+    assert chosen(null, True, null) != null
 
 
 def test_strings_are_raw_in_any_script_and_case(grammars: Grammars) -> None:
