@@ -180,7 +180,7 @@ def test_several_free_heads_share_their_passes(model: tuple[Path, Oracle]) -> No
 
 
 def test_closed_schema_needs_one_pass_and_loads_no_grammar(model: tuple[Path, Oracle]) -> None:
-    decider: Any = build(model[0], tool("go", a=CLOSED), tool("stop"))
+    decider: Any = build(model[0], tool("go", a=CLOSED), tool("stop"), budget_total=99)
     assert decider.engine._decoder._grammars is None
     assert decider.decide("x=1", "go").forward_passes == 1
 
