@@ -6,10 +6,14 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
+
+pytest_plugins = ["tests.helpers.parallel", "tests.helpers.realtime"]
 
 # A machine that is busy with something else fails no law.
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# Of a mutant it is enough to know that an example is found.
+settings.register_profile("mutants", settings.get_profile("unhurried"), phases=[Phase.explicit, Phase.generate])
 settings.load_profile("unhurried")
 
 

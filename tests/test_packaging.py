@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 import zipfile
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+from tests.helpers.processes import ROOT, cli, python
+
 FLOORS = {"bridges": 0, "models": 0, "agents": 1, "envs": 2}
 
 
@@ -18,19 +17,7 @@ FLOORS = {"bridges": 0, "models": 0, "agents": 1, "envs": 2}
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("wheel")
     # setuptools is installed with the development extra's build tool, so nothing is downloaded here.
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "wheel",
-        "--no-deps",
-        "--no-build-isolation",
-        "-q",
-        "-w",
-        str(out),
-        str(ROOT),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = python("-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-q", "-w", str(out), str(ROOT))
     assert done.returncode == 0, done.stderr
     return next(out.glob("*.whl"))
 
@@ -53,8 +40,7 @@ def test_wheel_holds_every_module_and_data_file_of_the_tree(wheel: Path) -> None
 
 
 def run(code: str, **env: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), **env}
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)
+    return python("-c", code, env=env)
 
 
 def test_bridges_import_with_pyzmq_msgpack_and_pydantic_only() -> None:
@@ -72,14 +58,7 @@ def test_bridges_import_with_pyzmq_msgpack_and_pydantic_only() -> None:
 
 def test_source_tree_runs_uninstalled(tmp_path: Path) -> None:
     # -I hides an editable install's hooks only with -S; so the package is looked up from a bare path instead.
-    done = subprocess.run(
-        [sys.executable, "-m", "rtcontrol", "envs"],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        check=False,
-    )
+    done = cli("envs", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "lander" in done.stdout
 

@@ -180,9 +180,28 @@ def test_several_free_heads_share_their_passes(model: tuple[Path, Oracle]) -> No
 
 
 def test_closed_schema_needs_one_pass_and_loads_no_grammar(model: tuple[Path, Oracle]) -> None:
-    decider: Any = build(model[0], tool("go", a=CLOSED), tool("stop"))
+    decider: Any = build(model[0], tool("go", a=CLOSED), tool("stop"), budget_total=99)
     assert decider.engine._decoder._grammars is None
     assert decider.decide("x=1", "go").forward_passes == 1
+
+
+def test_control_tokens_are_no_part_of_a_free_value_and_null_is_a_whole_one(grammars: Grammars) -> None:
+    tokenizer = grammars._tokenizer
+    end, null = map(tokenizer.special_id, ("</arg1>", "<|null|>"))
+    (first,) = tokenizer.encode("left")
+
+    def chosen(favoured: int, begun: bool, null_id: int | None = None) -> int:
+        value = grammars.start(grammars.compile(Free({"type": "string"}), "Tool t"))
+        rows = 9 * np.eye(grammars._vocabulary, dtype=np.float32)
+        if begun:
+            assert value.choose(rows[first], end, null_id) == first
+        return value.choose(rows[favoured], end, null_id)
+
+    for special in map(tokenizer.special_id, tokenizer.specials):
+        for begun in (False, True):  # it may end at once, or here
+            assert (chosen(special, begun) == special) == (special == end)
+    assert chosen(null, False, null) == null
+    assert chosen(null, True, null) != null
 
 
 def test_strings_are_raw_in_any_script_and_case(grammars: Grammars) -> None:

@@ -248,12 +248,12 @@ def row(walker: Walker, best: int) -> list[float]:
 def test_walk_follows_the_best_legal_child_and_ties_go_to_the_lowest_id() -> None:
     plan = plan_of(tool("go", a=["left", "right"]), tool("stop", a=["left", "fast"]))
     walker = Walker(plan)
-    fast = TOKENIZER.encode("fast")[0]
     trie = plan.heads[1].trie
-    state = HeadState(rows={0: row(walker, fast)})
-    stop = walker.walk(1, state, 0b10)
-    assert trie.leaves[stop.node][1] == "fast"
-    assert stop.confidence == pytest.approx(math.e / (math.e + 1))
+    for word in ("left", "fast"):
+        state = HeadState(rows={0: row(walker, TOKENIZER.encode(word)[0])})
+        stop = walker.walk(1, state, 0b10)
+        assert trie.leaves[stop.node][1] == word
+        assert stop.confidence == pytest.approx(math.e / (math.e + 1))
     go = walker.walk(1, state, 0b01)  # its two values tie, and fast is not legal
     lowest = min(TOKENIZER.encode(v)[0] for v in ("left", "right"))
     assert trie.tokens[go.visited[0]] == trie.tokens[0]

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import socket as sockets
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[3]
+from tests.helpers.processes import ROOT as ROOT
+from tests.helpers.processes import environment
+from tests.helpers.processes import free_port as free_port
+from tests.helpers.processes import until as until
+
 STEER: dict[str, Any] = {
     "name": "steer",
     "description": "Turn the wheel.",
@@ -41,14 +43,11 @@ class Process:
         """Start (again), and wait until it listens."""
         log = self.out / f"log-{time.monotonic_ns()}.txt"
         with log.open("wb") as file:
-            self.process = subprocess.Popen(
-                self._command, stdout=file, stderr=subprocess.STDOUT, env={**os.environ, "PYTHONPATH": str(ROOT)}
-            )
-        end_s = time.monotonic() + 120
-        while "listening on" not in log.read_text():
-            assert self.process.poll() is None, log.read_text()
-            assert time.monotonic() < end_s, "the server does not start"
-            time.sleep(0.05)
+            self.process = subprocess.Popen(self._command, stdout=file, stderr=subprocess.STDOUT, env=environment())
+        until(
+            lambda: "listening on" in log.read_text() or self.process.poll() is not None, "no server", 120, every=0.05
+        )
+        assert self.process.poll() is None, log.read_text()
 
     def logs(self) -> str:
         return "".join(p.read_text() for p in self.out.glob("log-*.txt"))
@@ -70,12 +69,6 @@ class Process:
                 self.process.wait(20)
             except subprocess.TimeoutExpired:
                 self.kill()
-
-
-def free_port() -> int:
-    with sockets.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Proxy:
@@ -117,11 +110,3 @@ class Proxy:
     def close(self) -> None:
         self._listener.close()
         self.cut()
-
-
-def until(ready: Callable[[], bool], what: str, seconds: float = 20.0) -> None:
-    """Wait for a condition; how long it takes is not judged."""
-    end_s = time.monotonic() + seconds
-    while not ready():
-        assert time.monotonic() < end_s, what
-        time.sleep(0.01)

@@ -5,10 +5,9 @@ from __future__ import annotations
 
 import signal
 import socket as sockets
-import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from rtcontrol.bridges.wire.messages import Executed, FunctionCall, Hello
 from tests.bridges.client.worlds import free_port, until
 from tests.bridges.godot.engine import MISSING, REASON, Engine, Served, quantiles
 from tests.bridges.godot.relay import Relay
+from tests.bridges.strangers import garbage
 
 Start = Callable[..., Engine]
 pytestmark = pytest.mark.slow
@@ -84,56 +84,55 @@ def test_scene_that_ends_says_bye_and_is_safe(godot: Start, served: Served) -> N
     assert engine.faults() == []
 
 
-def test_character_is_steered_to_its_parcels_by_a_rule(godot: Start) -> None:
+@pytest.fixture
+def welcomed(godot: Start) -> Iterator[tuple[Engine, Stand]]:
+    """An engine in session with a server whose calls are the test's."""
     stand = Stand(f"tcp://127.0.0.1:{free_port()}")
     relay = Relay(stand.endpoint)
     try:
         engine = godot(relay.url)
         stand.expect(Hello, 20.0, "hello")
         stand.welcome()
-        end_s = time.monotonic() + 60
-        places: set[str] = set()
-        while engine.stats()["parcels"] < 2:
-            assert time.monotonic() < end_s, "it fetched nothing"
-            for _ in range(16):
-                seen = stand.observation()
-                _, side, across, up_or_down, along = str(seen.text).split()
-                direction = side if float(across) > float(along) else up_or_down
-                stand.call(seen, call=FunctionCall(name="go", arguments={"direction": direction, "speed": 4}))
-                places.add(str(seen.text))
-        assert len(places) > 20
-        assert engine.stats()["counts"]["refused"] == 0
+        yield engine, stand
     finally:
         relay.close()
         stand.close()
 
 
-def test_calls_outside_the_tools_are_refused_and_it_stops(godot: Start) -> None:
-    stand = Stand(f"tcp://127.0.0.1:{free_port()}")
-    relay = Relay(stand.endpoint)
-    try:
-        engine = godot(relay.url)
-        stand.expect(Hello, 20.0, "hello")
-        stand.welcome()
-        for name, arguments in (
-            ("fly", {}),
-            ("go", {}),
-            ("go", {"direction": "north"}),
-            ("go", {"direction": 1}),
-            ("go", {"direction": "left", "speed": 5}),
-            ("go", {"direction": "left", "speed": 1.5}),
-            ("go", {"direction": "left", "speed": "2"}),
-        ):
-            good = FunctionCall(name="go", arguments={"direction": "up"})
-            tick = stand.call(stand.observation(), call=good).tick
-            stand.expect(Executed, 3.0, "executed", lambda m, tick=tick: m.tick == tick and m.outcome == "executed")
-            tick = stand.call(stand.observation(), call=FunctionCall(name=name, arguments=arguments)).tick
-            stand.expect(Executed, 3.0, "refused", lambda m, tick=tick: m.tick == tick and m.outcome == "refused")
-            assert engine.event("acted", cause="refused")["call"] == {"name": "stop", "arguments": {}}
-        assert engine.faults() == []
-    finally:
-        relay.close()
-        stand.close()
+def test_character_is_steered_to_its_parcels_by_a_rule(welcomed: tuple[Engine, Stand]) -> None:
+    engine, stand = welcomed
+    end_s = time.monotonic() + 60
+    places: set[str] = set()
+    while engine.stats()["parcels"] < 2:
+        assert time.monotonic() < end_s, "it fetched nothing"
+        for _ in range(16):
+            seen = stand.observation()
+            _, side, across, up_or_down, along = str(seen.text).split()
+            direction = side if float(across) > float(along) else up_or_down
+            stand.call(seen, call=FunctionCall(name="go", arguments={"direction": direction, "speed": 4}))
+            places.add(str(seen.text))
+    assert len(places) > 20
+    assert engine.stats()["counts"]["refused"] == 0
+
+
+def test_calls_outside_the_tools_are_refused_and_it_stops(welcomed: tuple[Engine, Stand]) -> None:
+    engine, stand = welcomed
+    for name, arguments in (
+        ("fly", {}),
+        ("go", {}),
+        ("go", {"direction": "north"}),
+        ("go", {"direction": 1}),
+        ("go", {"direction": "left", "speed": 5}),
+        ("go", {"direction": "left", "speed": 1.5}),
+        ("go", {"direction": "left", "speed": "2"}),
+    ):
+        good = FunctionCall(name="go", arguments={"direction": "up"})
+        tick = stand.call(stand.observation(), call=good).tick
+        stand.expect(Executed, 3.0, "executed", lambda m, tick=tick: m.tick == tick and m.outcome == "executed")
+        tick = stand.call(stand.observation(), call=FunctionCall(name=name, arguments=arguments)).tick
+        stand.expect(Executed, 3.0, "refused", lambda m, tick=tick: m.tick == tick and m.outcome == "refused")
+        assert engine.event("acted", cause="refused")["call"] == {"name": "stop", "arguments": {}}
+    assert engine.faults() == []
 
 
 def test_instruction_and_reset_reach_the_server(godot: Start, served: Served) -> None:
@@ -220,37 +219,6 @@ GARBAGE: dict[str, list[bytes | None]] = {
 }
 
 
-@contextmanager
-def garbage(parts: list[bytes | None]) -> Iterator[tuple[str, list[int]]]:
-    listener = sockets.create_server(("127.0.0.1", 0))
-    met: list[int] = []
-
-    def serve() -> None:
-        while True:
-            try:
-                peer, _ = listener.accept()
-            except OSError:
-                return
-            met.append(1)
-            threading.Thread(target=talk, args=(peer,), daemon=True).start()
-
-    def talk(peer: sockets.socket) -> None:
-        try:
-            for part in parts:
-                if part is None:
-                    peer.close()
-                    return
-                peer.sendall(part)
-            while peer.recv(65536):
-                pass
-        except OSError:
-            pass
-
-    threading.Thread(target=serve, daemon=True).start()
-    yield f"ws://127.0.0.1:{listener.getsockname()[1]}/ws", met
-    listener.close()
-
-
 @pytest.fixture(scope="module")
 def met_garbage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, tuple[Engine, list[int]]]]:
     """An engine for each kind, all at the same time."""
@@ -259,8 +227,8 @@ def met_garbage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, 
     with ExitStack() as stack:
         flying: dict[str, tuple[Engine, list[int]]] = {}
         for kind, parts in GARBAGE.items():
-            url, met = stack.enter_context(garbage(parts))
-            engine = Engine(tmp_path_factory.mktemp("godot"), "driver.gd", f"--url={url}")
+            address, met = stack.enter_context(garbage(parts))
+            engine = Engine(tmp_path_factory.mktemp("godot"), "driver.gd", f"--url=ws://{address}/ws")
             stack.callback(engine.end)
             flying[kind] = engine, met
         yield flying

@@ -1,35 +1,173 @@
-"""The fault list of the ROS 2 bridge: `python -m tests.bridges.ros2.faults [--only WORD] [--json FILE]`.
+"""The ROS 2 bridge and a simulated robot over DDS, on their rig.
 
-Real server (Ray host, bundled model), real bridge, simulated robot over DDS; one fault after another. Times are on the
-machine's monotonic clock: commands by the bridge's DDS time stamp, calls and observations as they pass a tap between
-bridge and server. The exit status is 1 where a call was executed too old.
+Commands have the bridge's DDS time stamp; calls and observations are timed as they pass the tap.
 """
 
 from __future__ import annotations
 
+import itertools
+import json
+import random
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
+from typing import Any
 
-from tests.bridges.faults import frame
-from tests.bridges.faults.frame import STORM_S
-from tests.bridges.faults.table import Row
-from tests.bridges.ros2.rig import Rig
+import psutil
+import yaml
+
+from tests.bridges.rig import base
+from tests.bridges.rig import faults as general
+from tests.bridges.rig.base import end, stall
+from tests.bridges.rig.faults import STORM_S
+from tests.bridges.rig.table import Row
+from tests.bridges.rig.tap import too_old
+from tests.helpers.processes import ROOT, environment
+
+EXAMPLE = ROOT / "bridges" / "ros2" / "examples" / "robot.yaml"
+Command = tuple[float, float, float]  # when it was published, m/s, rad/s
+
+
+def config(ttl_ms: float) -> dict[str, Any]:
+    """The example's robot with tools that the bundled model uses without having been trained on them: it always steers,
+    so that a standing robot is one that was stopped."""
+    found: dict[str, Any] = yaml.safe_load(EXAMPLE.read_text())
+    twist: dict[str, Any] = {"type": "geometry_msgs/msg/Twist"}
+    turns = {"left": 0.8, "straight": 0.1, "right": -0.8}
+    steer = {"linear.x": 0.2, "angular.z": {"from": "turn", "values": turns}}
+    found["tools"] = {
+        "steer": {
+            "description": "Turn.",
+            "parameters": {"turn": {"type": "string", "enum": list(turns)}},
+            "publish": {"/cmd_vel": {**twist, "set": steer}},
+        },
+        "shut_down": {"description": "Turn the motors off.", "publish": {"/cmd_vel": twist}},
+    }
+    found["instruction"], found["safe"] = "Drive forward.", "shut_down"
+    found["session"], found["diagnostics"] = {"ttl_ms": ttl_ms}, {"hz": 10}
+    return found
+
+
+class Rig(base.Rig):
+    what = "bridge"
+
+    def open(self) -> None:
+        super().open()
+        self.environment = environment(ROS_DOMAIN_ID=str(random.randint(101, 200)), ROS_LOCALHOST_ONLY="1")
+        self.bridge: subprocess.Popen[str] | None = None
+        self.robot = self._start("tests.bridges.ros2.robot")
+        assert self.robot.stdout is not None
+        self.robot.stdout.readline()
+
+    def _start(self, *command: str) -> subprocess.Popen[str]:
+        with (self.folder / f"{command[0]}.log").open("a") as log:
+            given: dict[str, Any] = {"stdin": -1, "stdout": -1, "stderr": log, "text": True, "cwd": ROOT}
+            return subprocess.Popen([sys.executable, "-m", *command], env=self.environment, **given)
+
+    def tell(self, line: str) -> None:
+        assert self.robot.stdin is not None
+        self.robot.stdin.write(line + "\n")
+        self.robot.stdin.flush()
+
+    def since(self, begin: float) -> dict[str, Any]:
+        """What the robot was told since then."""
+        self.tell(f"since {begin}")
+        assert self.robot.stdout is not None
+        found: dict[str, Any] = json.loads(self.robot.stdout.readline())
+        return found
+
+    def start(self) -> None:
+        path = self.folder / f"robot-{self.ttl_ms:g}.yaml"
+        path.write_text(EXAMPLE.read_text() if self.measured else yaml.safe_dump(config(self.ttl_ms)))
+        arguments = ["--config", str(path), "--connect", self.endpoint, "--report", str(self.folder / "report.json")]
+        self.bridge = self._start("rtcontrol.bridges.ros2", *arguments, "--connect-timeout", "60")
+
+    def land(self) -> None:
+        if self.bridge is not None and self.bridge.poll() is None:
+            end(self.bridge)
+            self.figures = {"bridge": json.loads((self.folder / "report.json").read_text())}
+
+    def driven(self, since: float) -> float | None:
+        calls = self.tap.calls(int(since * 1e9))
+        fresh = [t for t, m in calls if m.status == "fresh" and (m.t_obs_ns or 0) > since * 1e9]
+        moved = [t for t, v, w in self.since(since)["commands"] if (v or w) and fresh and t >= fresh[0] / 1e9]
+        return moved[0] if moved else None
+
+    def process(self) -> psutil.Process:
+        assert self.bridge is not None
+        return psutil.Process(self.bridge.pid)
+
+    def close(self) -> None:
+        end(self.robot, signal.SIGKILL)
+        super().close()
+
+    # Reading off.
+
+    def row(self, fault: str, begin: float, end: float, mended: float | None) -> Row:
+        heard = self.since(begin - 1)
+        commands = [(t, v, w) for t, v, w in heard["commands"] if t < end]
+        row = Row(
+            fault, self.ttl_ms, too_old=too_old((round(t * 1e9) for t, v, w in commands if v or w), self.tap.calls())
+        )
+        row.expired = self.expired(begin)
+        self._found(row, heard["told"], begin, end)
+        times = [t for t, _, _ in commands if t >= begin]
+        row.gap_ms = max((1e3 * (b - a) for a, b in itertools.pairwise(times)), default=None)
+        safe = self._safe(row, commands, begin)
+        if mended is not None:
+            row.recovered_ms = 1e3 * (self.until_driven(max(mended, safe or mended)) - mended)
+        row.notes += [
+            f"the lease of its commands ended at {1e3 * (t - begin):.0f}" for t in heard["dead"][:1] if t > begin
+        ]
+        return row
+
+    def _found(self, row: Row, told: list[Any], begin: float, end: float) -> None:
+        before = [_kind(text) for t, _, text in told if t < begin][-1:]
+        signs = [
+            (t, f"/diagnostics: {text}")
+            for t, level, text in told
+            if t >= begin and level and "on time" not in text and _kind(text) not in before
+        ]
+        signs += self.missed(begin, end)
+        if signs:
+            first, row.found = min(signs)
+            row.found_ms = 1e3 * (first - begin)
+
+    def _safe(self, row: Row, commands: list[Command], begin: float) -> float | None:
+        """When the robot was told to stand; the row has what was before."""
+        # One that stood already, on a machine that starved the server, was not stopped by the fault.
+        drove = next((v or w for t, v, w in reversed(commands) if t < begin), False)
+        stop = next((t for t, v, w in commands if t >= begin and not (v or w)), None)
+        if not drove:
+            row.notes.append("the safe call was in force before")
+        moving = [c for c in commands if (c[1] or c[2]) and (stop is None or c[0] < stop)]
+        if moving:
+            row.last = f"steer {moving[-1][2]:+.1f} rad/s"
+            row.last_ms = 1e3 * (moving[-1][0] - begin)
+        if stop is not None:
+            row.safe_ms = 1e3 * (stop - begin)
+            fresh = [m.t_obs_ns or 0 for t, m in self.tap.calls(0, int(stop * 1e9)) if m.status == "fresh"]
+            row.age_ms = 1e3 * stop - max(fresh) / 1e6 if fresh else None
+        return stop
+
+
+def _kind(text: str) -> str:
+    return "".join(c for c in text if not c.isdigit())
+
+
+# The faults of this bridge.
 
 
 def bridge_killed(rig: Rig) -> Row:
     """SIGKILL; started again after 2 s."""
-    assert rig.bridge is not None
     begin = time.monotonic()
-    rig.bridge.kill()
-    rig.bridge.wait()
+    end(rig.bridge, signal.SIGKILL)
     time.sleep(2)
     back = time.monotonic()
     quiet = rig.row("", begin, back, None)
-    rig.start_bridge()
+    rig.start()
     rig.until_driven(back)
     row = rig.row("bridge killed -9, started again after 2 s", begin, time.monotonic(), back)
     row.notes = [*quiet.notes, "that safe command is the new bridge's: before it the robot drives on"]
@@ -40,7 +178,7 @@ def bridge_killed(rig: Rig) -> Row:
 def bridge_stopped(rig: Rig) -> Row:
     """SIGSTOP for 2 s to the bridge."""
     begin = time.monotonic()
-    row = frame.stopped(rig)
+    row = general.stopped(rig)
     row.notes.append("meanwhile the robot drives on")
     _by_dds(rig, row, begin)
     return row
@@ -49,10 +187,7 @@ def bridge_stopped(rig: Rig) -> Row:
 def robot_stopped(rig: Rig) -> Row:
     """SIGSTOP for 2 s to the robot: it neither publishes nor obeys."""
     begin = time.monotonic()
-    rig.robot.send_signal(signal.SIGSTOP)
-    time.sleep(2)
-    back = time.monotonic()
-    rig.robot.send_signal(signal.SIGCONT)
+    back = stall(psutil.Process(rig.robot.pid), 2)
     rig.until_driven(back)
     row = rig.row("robot's process SIGSTOP 2 s", begin, time.monotonic(), back)
     # What it did not keep, nobody saw: of the commands of the two seconds the last are left.
@@ -68,19 +203,19 @@ def topics_storm(rig: Rig) -> Row:
     storm = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=rig.environment)
     assert storm.stdout is not None
     storm.stdout.readline()
-    row = frame.through(rig, "/odom and /scan at 2,000 Hz", STORM_S)
+    row = general.through(rig, "/odom and /scan at 2,000 Hz", STORM_S)
     row.notes.append(storm.communicate()[0].strip())
     return row
 
 
 def calls_storm(rig: Rig) -> Row:
     """A server that sends fresh calls as fast as it can for 3 s, each another one, then falls silent."""
-    return frame.calls_storm(rig, lambda begin, end: _published(rig, begin, end))
+    return general.calls_storm(rig, lambda begin, end: _published(rig, begin, end))
 
 
 def sensor_silent(rig: Rig) -> Row:
     """/scan is not published for 3 s."""
-    row = frame.ill(rig, "/scan silent for 3 s", "mute /scan", "unmute /scan")
+    row = general.ill(rig, "/scan silent for 3 s", "mute /scan", "unmute /scan")
     row.notes.append("its max_age_ms is 500")
     return row
 
@@ -90,7 +225,7 @@ def poisoned(number: str) -> Callable[[Rig], Row]:
 
     def fault(rig: Rig) -> Row:
         what = "a name that is no UTF-8" if number == "utf8" else number
-        return frame.ill(rig, f"/odom has {what} for 3 s", f"poison {number}", "poison off")
+        return general.ill(rig, f"/odom has {what} for 3 s", f"poison {number}", "poison off")
 
     fault.__doc__ = f"/odom with {number}."
     return fault
@@ -117,30 +252,21 @@ def _published(rig: Rig, begin: float, end: float) -> int:
     return sum(begin <= t < end for t, _, _ in rig.since(begin)["commands"])
 
 
-FAULTS: list[Callable[[Rig], Row]] = [
-    frame.server_stopped,
-    frame.decoder_killed,
+Rig.faults = [
+    general.server_stopped,
+    general.decoder_killed,
     bridge_killed,
     bridge_stopped,
-    frame.stopped_often,
+    general.stopped_often,
     robot_stopped,
     topics_storm,
-    frame.strangers_storm,
+    general.strangers_storm,
     calls_storm,
     sensor_silent,
     poisoned("nan"),
     poisoned("inf"),
     poisoned("utf8"),
     instruction_too_long,
-    frame.link_stalled,
-    frame.server_killed,
+    general.link_stalled,
+    general.server_killed,
 ]
-
-
-def run(folder: Path, model: str, host: str, only: str | None = None) -> list[Row]:
-    """The rows of the faults whose name or description has the word."""
-    return frame.run(Rig(folder, model, host), FAULTS, host, only)
-
-
-if __name__ == "__main__":
-    sys.exit(frame.main(__doc__, run))

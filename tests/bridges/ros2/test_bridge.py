@@ -131,42 +131,32 @@ def test_a_call_outside_the_mapping_is_refused_and_the_robot_stops(
 
 
 def test_a_sensor_that_dies_is_told_and_ends_in_the_safe_call(
-    robot: SimulatedRobot, bridge: Start, tmp_path: Path
+    robot: SimulatedRobot, bridge: Start, own_server: Process
 ) -> None:
-    server = Process(tmp_path, free_port())
-    server.start()
-    try:
-        running = bridge(server.endpoint)
-        until(lambda: robot.report()["fastest"] > 0, "the robot did not move")
-        robot.tell("mute /scan")
-        running.says("/scan: the last message is older than 500 ms")
-        until(lambda: "safe call in force: /scan: the last message is older" in said(robot), "not in the diagnostics")
-        level, _, values = robot.report()["diagnostics"]
-        assert level == 2 and robot.report()["moving"] == [0.0, 0.0]
-        assert 0 < float(values["on_time_share"]) < 1 and int(values["misses"]) > 0
-        robot.tell("unmute /scan")
-        running.says("/scan is in order")
-        until(lambda: robot.report()["moving"] != [0.0, 0.0], "the robot did not go on")
-    finally:
-        server.stop()
+    running = bridge(own_server.endpoint)
+    until(lambda: robot.report()["fastest"] > 0, "the robot did not move")
+    robot.tell("mute /scan")
+    running.says("/scan: the last message is older than 500 ms")
+    until(lambda: "safe call in force: /scan: the last message is older" in said(robot), "not in the diagnostics")
+    level, _, values = robot.report()["diagnostics"]
+    assert level == 2 and robot.report()["moving"] == [0.0, 0.0]
+    assert 0 < float(values["on_time_share"]) < 1 and int(values["misses"]) > 0
+    robot.tell("unmute /scan")
+    running.says("/scan is in order")
+    until(lambda: robot.report()["moving"] != [0.0, 0.0], "the robot did not go on")
 
 
 def test_a_killed_server_leaves_the_robot_standing_and_a_new_one_drives_it(
-    robot: SimulatedRobot, bridge: Start, tmp_path: Path
+    robot: SimulatedRobot, bridge: Start, own_server: Process
 ) -> None:
-    server = Process(tmp_path, free_port())
-    server.start()
-    try:
-        running = bridge(server.endpoint)
-        until(lambda: robot.report()["fastest"] > 0, "the robot did not move")
-        server.kill()
-        until(lambda: "no connection to the server" in said(robot), "not in the diagnostics")
-        until(lambda: robot.report()["moving"] == [0.0, 0.0], "the robot went on")
-        server.start()
-        until(lambda: robot.report()["moving"] != [0.0, 0.0], "the robot did not go on", 60)
-        assert running.popen.poll() is None
-    finally:
-        server.stop()
+    running = bridge(own_server.endpoint)
+    until(lambda: robot.report()["fastest"] > 0, "the robot did not move")
+    own_server.kill()
+    until(lambda: "no connection to the server" in said(robot), "not in the diagnostics")
+    until(lambda: robot.report()["moving"] == [0.0, 0.0], "the robot went on")
+    own_server.start()
+    until(lambda: robot.report()["moving"] != [0.0, 0.0], "the robot did not go on", 60)
+    assert running.popen.poll() is None
 
 
 NOTE = """
@@ -270,20 +260,15 @@ def test_a_robot_that_leaves_is_told(brain: Brain, robot: SimulatedRobot, bridge
 
 
 def test_a_second_bridge_of_the_same_robot_is_refused_in_words(
-    robot: SimulatedRobot, bridge: Start, tmp_path: Path
+    robot: SimulatedRobot, bridge: Start, own_server: Process
 ) -> None:
-    server = Process(tmp_path, free_port())
-    server.start()
-    try:
-        first = bridge(server.endpoint)
-        first.says("in session")
-        second = bridge(server.endpoint)
-        assert second.popen.wait(30) == 2
-        second.says("The server refused (busy): The robot 'wheelie' is claimed by another session. End that one")
-        until(lambda: robot.report()["moving"] != [0.0, 0.0], "the first one does not go on")
-        assert first.popen.poll() is None
-    finally:
-        server.stop()
+    first = bridge(own_server.endpoint)
+    first.says("in session")
+    second = bridge(own_server.endpoint)
+    assert second.popen.wait(30) == 2
+    second.says("The server refused (busy): The robot 'wheelie' is claimed by another session. End that one")
+    until(lambda: robot.report()["moving"] != [0.0, 0.0], "the first one does not go on")
+    assert first.popen.poll() is None
 
 
 def test_what_the_server_refuses_is_told_and_the_bridge_goes_on(

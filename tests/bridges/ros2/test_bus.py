@@ -10,11 +10,17 @@ import pytest
 
 pytest.importorskip("cyclonedds", reason="the ros2 extra (cyclonedds) is not installed")
 
+from cyclonedds.builtin import BuiltinTopicDcpsPublication, BuiltinTopicDcpsSubscription
+from cyclonedds.domain import DomainParticipant
+from cyclonedds.qos import Policy
+
 from rtcontrol.bridges.ros2.bus import Bus
+from rtcontrol.bridges.ros2.dds import Peers
 from rtcontrol.bridges.ros2.environment import domain
 from rtcontrol.bridges.ros2.errors import BridgeError, Unmappable
 from rtcontrol.bridges.ros2.msgs import MESSAGES
 from tests.bridges.ros2.robot import topic
+from tests.helpers.processes import until
 
 
 @pytest.fixture
@@ -48,3 +54,15 @@ def test_own_topics_that_nobody_shares_are_told(bus: Bus) -> None:
     bus.output(topic("/out", "std_msgs/String"))
     found = bus.problems()
     assert found["/in"].startswith("Nobody publishes /in.") and found["/out"].startswith("Nobody subscribes to /out.")
+
+
+def test_endpoints_announce_the_hash_of_their_type_as_ros_does(bus: Bus) -> None:
+    bus.output(topic("/out", "geometry_msgs/Twist"))
+    bus.input(topic("/in", "geometry_msgs/Twist"))
+    announced = Policy.Userdata(f"typehash={MESSAGES['geometry_msgs/msg/Twist'][1]};".encode())
+    other = DomainParticipant(bus._participant.domain_id)
+    for kind, name in ((BuiltinTopicDcpsPublication, "rt/out"), (BuiltinTopicDcpsSubscription, "rt/in")):
+        peers = Peers(other, kind)
+        until(lambda peers=peers, name=name: name in {peer.topic for peer in peers.now()}, f"{name} is not discovered")
+        (found,) = [peer for peer in peers.now() if peer.topic == name]
+        assert announced in found.qos

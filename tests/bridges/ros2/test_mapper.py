@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rtcontrol.bridges.ros2.errors import Unmappable
-from rtcontrol.bridges.ros2.msgs import MESSAGES, geometry_msgs, nav_msgs, sensor_msgs, trajectory_msgs
+from rtcontrol.bridges.ros2.msgs import MESSAGES, geometry_msgs, nav_msgs, sensor_msgs, std_msgs, trajectory_msgs
 from rtcontrol.bridges.ros2.reading import pitch, roll, yaw
 from tests.bridges.ros2.mapping import NUMBER, mapper, publishes, put, reads
 
@@ -176,6 +176,12 @@ def test_units_rounding_norms_words_and_times() -> None:
     imu = sensor_msgs.Imu()
     imu.header.stamp.sec = 3
     assert reads("sensor_msgs/msg/Imu", imu, path="header.stamp") == 3.0
+
+
+@pytest.mark.parametrize(("value", "why"), [(math.nan, "not a number"), (-math.inf, "infinite")])
+def test_what_is_not_a_number_has_no_value(value: float, why: str) -> None:
+    with pytest.raises(Unmappable, match=why):
+        reads("std_msgs/msg/Float64", std_msgs.Float64(data=value), path="data")
 
 
 @given(st.integers() | st.floats())

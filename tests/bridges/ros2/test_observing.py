@@ -20,12 +20,13 @@ class Heard:
 
     def __init__(self) -> None:
         self.next: Any = None
+        self.age_ms = 0
 
     def poll(self) -> tuple[Any, int] | None:
         if isinstance(self.next, Exception):
             raise self.next
         message, self.next = self.next, None
-        return None if message is None else (message, time.monotonic_ns())
+        return None if message is None else (message, time.monotonic_ns() - self.age_ms * 1_000_000)
 
 
 def observer(**required: bool) -> tuple[Observer, dict[str, Heard]]:
@@ -61,3 +62,13 @@ def test_message_that_cannot_be_read_holds_the_observation_back_until_the_next_o
     assert looking.look() is None and looking.waiting == {"/a": "it cannot be read (out of resources)"}
     heard["/a"].next = std_msgs.Float64(data=1.0)
     assert looking.look() is not None
+
+
+def test_message_beyond_its_age_holds_the_observation_back() -> None:
+    looking, heard = observer(a=True)
+    heard["/a"].next, heard["/a"].age_ms = std_msgs.Float64(data=1.0), 60_001
+    assert looking.look() is None
+    assert looking.waiting == {"/a": "the last message is older than 60000 ms (60 s)"}
+    heard["/a"].next, heard["/a"].age_ms = std_msgs.Float64(data=1.0), 59_000
+    look = looking.look()
+    assert look is not None and look.t_ns < time.monotonic_ns() - 58_000_000_000

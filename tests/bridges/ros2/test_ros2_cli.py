@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +11,7 @@ pytest.importorskip("cyclonedds", reason="the ros2 extra (cyclonedds) is not ins
 
 from rtcontrol.bridges.ros2 import cli
 from rtcontrol.bridges.ros2.cli import main
-from tests.bridges.client.worlds import ROOT
+from tests.helpers.processes import ROOT, python
 
 BARE = """
 import sys
@@ -28,13 +26,7 @@ EXAMPLE = str(ROOT / "bridges" / "ros2" / "examples" / "robot.yaml")
 
 def run(*arguments: str, code: str | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
     program = ["-c", code] if code else ["-m", "rtcontrol", "bridge", "ros2"]
-    return subprocess.run(
-        [sys.executable, *program, *arguments],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200", **environment},
-        check=False,
-    )
+    return python(*program, *arguments, env={"COLUMNS": "200", **environment})
 
 
 def test_it_starts_with_nothing_but_the_extra(tmp_path: Path) -> None:

@@ -1,23 +1,125 @@
-"""The fault list of the Unity client: `python -m tests.bridges.unity.faults [--only WORD] [--json FILE]`.
+"""The shipped C# under Mono with a frame loop in place of the engine, on its rig.
 
-Real server (Ray host, bundled model), the shipped C# under Mono with a frame loop in place of the engine; one fault
-after another. Times of acts are the game's own, in the frame that carried them out; calls and observations as they pass
-a tap between game and server. The exit status is 1 where a call was executed too old.
+Acts are timed by the game's own clock, in the frame that carried them out; calls and observations as they pass the tap.
 """
 
 from __future__ import annotations
 
+import json
+import queue
 import random
-import sys
 import time
-from collections.abc import Callable
-from pathlib import Path
+from typing import Any
 
-from tests.bridges.faults import frame
-from tests.bridges.faults.frame import STORM_S
-from tests.bridges.faults.table import Row
-from tests.bridges.unity.mono import MISSING, REASON
-from tests.bridges.unity.rig import Rig
+import psutil
+
+from rtcontrol.bridges.wire.messages import Observe
+from tests.bridges.rig import base
+from tests.bridges.rig import faults as general
+from tests.bridges.rig.faults import STORM_S
+from tests.bridges.rig.table import Row
+from tests.bridges.unity.mono import HERE, MISSING, REASON, Driver, compile_cs, core_sources
+from tests.helpers.processes import until
+
+
+class Rig(base.Rig):
+    """The game's events are in `events`; times in them are of its own clock, in ms."""
+
+    what = "game"
+    missing = REASON if MISSING else ""
+
+    def open(self) -> None:
+        self._exe = self.folder / "driver.exe"
+        said = compile_cs(self._exe, core_sources() + list((HERE / "driver").glob("*.cs")))
+        assert self._exe.exists(), said
+        super().open()
+        self.game: Driver | None = None
+        self.events: list[dict[str, Any]] = []
+
+    def start(self) -> None:
+        # Another process has another clock: what was said before counts no more.
+        self.events, self.tap.said = [], []
+        given = ["--endpoint", self.endpoint, "--ttl-ms", f"{self.ttl_ms:g}", "--persist", "1"]
+        self.game = Driver(self._exe, "run", *given, *(["--hz", "16"] if self.measured else ["--wheels", "1"]))
+
+    def land(self) -> None:
+        if self.game is not None:
+            if self.game.process.poll() is None:
+                self.figures = {"game": self.stats()}
+                self.game.say("close")
+                self.game.process.wait(20)
+            self.game.end()
+
+    def tell(self, line: str) -> None:
+        assert self.game is not None
+        self.game.say(line)
+
+    def process(self) -> psutil.Process:
+        assert self.game is not None
+        return psutil.Process(self.game.process.pid)
+
+    def stats(self) -> dict[str, Any]:
+        told = sum(e["event"] == "stats" for e in self.heard())
+        self.tell("stats")
+        until(lambda: sum(e["event"] == "stats" for e in self.heard()) > told, "the game says nothing", 10)
+        stats: dict[str, Any] = next(e["stats"] for e in reversed(self.events) if e["event"] == "stats")
+        return stats
+
+    def heard(self) -> list[dict[str, Any]]:
+        """All events so far."""
+        assert self.game is not None
+        try:
+            while True:
+                self.events.append(json.loads(self.game._lines.get_nowait()))
+        except queue.Empty:
+            return self.events
+
+    def game_ms(self, instant: float) -> float:
+        """An instant of our clock, in s, on the game's: the observation that came fastest tells the difference."""
+        ways = [s.t_ns - s.message.t_ns for s in list(self.tap.said) if isinstance(s.message, Observe)]
+        return instant * 1e3 - min(ways) / 1e6
+
+    def driven(self, since: float) -> float | None:
+        if not any(isinstance(s.message, Observe) for s in list(self.tap.said)):
+            return None
+        mark = self.game_ms(since)
+        calls = [e for e in self.heard() if e["event"] == "call" and e["at_ms"] - e["age_ms"] >= mark]
+        return since + (calls[0]["at_ms"] - mark) / 1e3 if calls else None
+
+    # Reading off.
+
+    def row(self, fault: str, begin: float, end: float, mended: float | None) -> Row:
+        mark, until_ms = self.game_ms(begin), self.game_ms(end)
+        acts = [e for e in self.heard() if e["event"] in ("call", "safe") and e["at_ms"] < until_ms]
+        row = Row(fault, self.ttl_ms)
+        row.too_old = sum(e["age_ms"] > self.ttl_ms for e in acts if e["event"] == "call")
+        row.expired = self.expired(begin)
+        safe = next((e for e in acts if e["event"] == "safe" and e["at_ms"] >= mark), None)
+        calls = [e for e in acts if e["event"] == "call" and (safe is None or e["at_ms"] <= safe["at_ms"])]
+        if calls:
+            row.last, row.last_ms = calls[-1]["name"], calls[-1]["at_ms"] - mark
+        if safe is not None:
+            row.safe_ms = safe["at_ms"] - mark
+            at = begin + (safe["at_ms"] - mark) / 1e3
+            came = [m for _, m in self.tap.calls(0, int(at * 1e9)) if m.status == "fresh"]
+            row.age_ms = safe["at_ms"] - max(m.t_obs_ns or 0 for m in came) / 1e6
+            row.notes.append(f"safe: {safe['cause']}")
+        self._found(row, begin, end, mark)
+        if mended is not None:
+            row.recovered_ms = 1e3 * (self.until_driven(mended) - mended)
+        return row
+
+    def _found(self, row: Row, begin: float, end: float, mark: float) -> None:
+        signs = [(1e3 * (t - begin), told) for t, told in self.missed(begin, end)]
+        for event in self.events:
+            if event["event"] in ("unsent", "safe", "lost") and event["at_ms"] >= mark:
+                told = {"lost": "connection lost", "safe": f"safe ({event.get('cause')})"}
+                signs.append((event["at_ms"] - mark, told.get(event["event"]) or event["why"]))
+        if signs:
+            row.found_ms, row.found = min(signs)
+
+
+# The faults of this client.
 
 
 def game_killed(rig: Rig) -> Row:
@@ -29,7 +131,7 @@ def game_killed(rig: Rig) -> Row:
     row = rig.row("game killed -9, started again after 2 s", begin, time.monotonic(), None)
     time.sleep(1.9)
     back = time.monotonic()
-    rig.start_game()
+    rig.start()
     row.recovered_ms = 1e3 * (rig.until_driven(back) - back)
     row.did = "ends with its process"
     row.notes.append("a new session")
@@ -38,7 +140,7 @@ def game_killed(rig: Rig) -> Row:
 
 def game_stopped(rig: Rig) -> Row:
     """SIGSTOP for 2 s to the game."""
-    row = frame.stopped(rig)
+    row = general.stopped(rig)
     row.notes.append("nothing of it goes on meanwhile")
     return row
 
@@ -58,7 +160,7 @@ def observations_storm(rig: Rig) -> Row:
     """2,000 observations a second."""
     before = rig.stats()["observed"]
     rig.tell("rate 2000")
-    row = frame.through(rig, "2,000 observations a second", STORM_S)
+    row = general.through(rig, "2,000 observations a second", STORM_S)
     rig.tell("rate 16")
     row.notes.append(f"{(rig.stats()['observed'] - before) / STORM_S:.0f} a second")
     return row
@@ -66,47 +168,31 @@ def observations_storm(rig: Rig) -> Row:
 
 def calls_storm(rig: Rig) -> Row:
     """A server that sends fresh calls as fast as it can for 3 s, each another one, then falls silent."""
-    return frame.calls_storm(rig, lambda begin, end: sum(e["event"] == "call" for e in rig.events))
+    return general.calls_storm(rig, lambda begin, end: sum(e["event"] == "call" for e in rig.events))
 
 
 def observations_silent(rig: Rig) -> Row:
     """Nothing is observed for 3 s."""
-    return frame.ill(rig, "no observation for 3 s", "rate 0", "rate 16")
+    return general.ill(rig, "no observation for 3 s", "rate 0", "rate 16")
 
 
 def observations_nan(rig: Rig) -> Row:
     """Observations with NaN for 3 s."""
-    return frame.ill(rig, "observations with NaN for 3 s", "nan", "text")
+    return general.ill(rig, "observations with NaN for 3 s", "nan", "text")
 
 
-FAULTS: list[Callable[[Rig], Row]] = [
-    frame.server_stopped,
-    frame.decoder_killed,
+Rig.faults = [
+    general.server_stopped,
+    general.decoder_killed,
     game_killed,
     game_stopped,
-    frame.stopped_often,
+    general.stopped_often,
     frame_stalled,
     observations_storm,
-    frame.strangers_storm,
+    general.strangers_storm,
     calls_storm,
     observations_silent,
     observations_nan,
-    frame.link_stalled,
-    frame.server_killed,
+    general.link_stalled,
+    general.server_killed,
 ]
-
-
-def run(folder: Path, model: str, host: str, only: str | None = None) -> list[Row]:
-    """The rows of the faults whose name or description has the word."""
-    return frame.run(Rig(folder, model, host), FAULTS, host, only)
-
-
-def main() -> int:
-    if MISSING and not {"-h", "--help"} & set(sys.argv):
-        print(REASON, file=sys.stderr)
-        return 2
-    return frame.main(__doc__, run)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

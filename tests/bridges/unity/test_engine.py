@@ -95,6 +95,7 @@ def test_observers_of_one_object_are_one_observation_of_when_they_looked(stub: P
         stand.close()
 
 
+@pytest.mark.realtime  # a client that has no server closes within 100 ms
 def test_packages_own_tests_pass(stub: Path) -> None:
     done = subprocess.run(["mono", str(stub), "tests"], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr

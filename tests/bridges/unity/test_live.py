@@ -16,6 +16,7 @@ from rtcontrol.bridges.client.check import check_any_client
 from rtcontrol.bridges.client.check.stand import Stand
 from rtcontrol.bridges.wire.messages import ErrorMessage, Hello, Instruct
 from tests.bridges.client.worlds import Process, Proxy, free_port, until
+from tests.bridges.strangers import garbage
 from tests.bridges.unity.mono import Driver
 
 TTL_MS = 500
@@ -163,37 +164,6 @@ GARBAGE: dict[str, tuple[list[bytes | None], str]] = {
 
 
 @contextmanager
-def garbage(parts: list[bytes | None]) -> Iterator[tuple[str, list[int]]]:
-    listener = sockets.create_server(("127.0.0.1", 0))
-    met: list[int] = []
-
-    def serve() -> None:
-        while True:
-            try:
-                peer, _ = listener.accept()
-            except OSError:
-                return
-            met.append(1)
-            threading.Thread(target=talk, args=(peer,), daemon=True).start()
-
-    def talk(peer: sockets.socket) -> None:
-        try:
-            for part in parts:
-                if part is None:
-                    peer.close()
-                    return
-                peer.sendall(part)
-            while peer.recv(65536):
-                pass
-        except OSError:
-            pass
-
-    threading.Thread(target=serve, daemon=True).start()
-    yield f"tcp://127.0.0.1:{listener.getsockname()[1]}", met
-    listener.close()
-
-
-@contextmanager
 def mute() -> Iterator[str]:
     """Shakes hands, then reads nothing any more."""
     with sockets.create_server(("127.0.0.1", 0)) as listener:
@@ -216,8 +186,8 @@ def met_garbage(exe: Path) -> Iterator[dict[str, tuple[Driver, list[int]]]]:
     with ExitStack() as stack:
         flying: dict[str, tuple[Driver, list[int]]] = {}
         for kind, (parts, _) in GARBAGE.items():
-            endpoint, met = stack.enter_context(garbage(parts))
-            one = Driver(exe, "run", "--endpoint", endpoint, "--ttl-ms", str(TTL_MS), "--seconds", "1")
+            address, met = stack.enter_context(garbage(parts))
+            one = Driver(exe, "run", "--endpoint", f"tcp://{address}", "--ttl-ms", str(TTL_MS), "--seconds", "1")
             stack.callback(one.end)
             flying[kind] = one, met
         yield flying

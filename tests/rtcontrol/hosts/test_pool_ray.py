@@ -37,6 +37,8 @@ from rtcontrol.hosts.deciders import STSource
 from rtcontrol.hosts.ray_pool import RayPool
 from rtcontrol.models.errors import UserError
 
+pytestmark = pytest.mark.xdist_group("alone")
+
 
 def test_a_pool_that_is_never_started_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # As `rtcontrol serve --model random` does: it needs no process to decide in.

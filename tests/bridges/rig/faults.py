@@ -1,59 +1,22 @@
-"""What the fault runs of the bridges have in common: the faults of the server and of the link, the storms, and the run
-itself. Each bridge has a rig of its own, and the faults of its own world."""
+"""The faults of the server, of the link and of what is driven, and the run of a bridge's list of them."""
 
 from __future__ import annotations
 
-import argparse
 import random
 import signal
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Protocol, TypeVar
-
-import psutil
+from collections.abc import Callable
+from typing import TypeVar
 
 from rtcontrol.bridges.client.check.stand import Stand
 from rtcontrol.bridges.wire.messages import FunctionCall, Hello
-from tests.bridges.client.worlds import Process, free_port
-from tests.bridges.faults import served
-from tests.bridges.faults.table import Row, finish
-from tests.bridges.faults.tap import Tap
+from tests.bridges.rig.base import Rig, stall, strangers
+from tests.bridges.rig.table import Row
+from tests.bridges.rig.tap import Tap
+from tests.helpers.processes import free_port
 
 STORM_S = 5.0
-
-
-class Rig(Protocol):
-    """A server, what is driven by it, and the tap between them; `what` names the driven process in the table."""
-
-    what: str
-    server: Process
-    tap: Tap
-
-    def fly(self, ttl_ms: float = ..., waits: bool = True) -> None:
-        """A new flight; `waits`: until it has been driven for two seconds."""
-
-    def land(self) -> None:
-        """End the flight as a user does."""
-
-    def close(self) -> None:
-        """End everything."""
-
-    def tell(self, line: str) -> None:
-        """An order to the world."""
-
-    def process(self) -> psutil.Process:
-        """Of what is driven."""
-
-    def until_driven(self, since: float, seconds: float = 90.0) -> float:
-        """When it was driven by a call that answers an observation made since."""
-
-    def row(self, fault: str, begin: float, end: float, mended: float | None) -> Row:
-        """What happened between two instants; `mended`: what recovery is counted from (None: nothing recovers)."""
-
-
 R = TypeVar("R", bound=Rig)
 
 # The faults. Their first lines are what `--only` looks into.
@@ -72,17 +35,15 @@ def server_killed(rig: Rig) -> Row:
 def server_stopped(rig: Rig) -> Row:
     """SIGSTOP for 2 s."""
     begin = time.monotonic()
-    rig.server.signal(signal.SIGSTOP)
-    time.sleep(2)
-    back = time.monotonic()
-    rig.server.signal(signal.SIGCONT)
+    back = stall(rig.deciding(), 2)
     rig.until_driven(back)
     return rig.row("server SIGSTOP 2 s", begin, time.monotonic(), back)
 
 
 def decoder_killed(rig: Rig) -> Row:
     """SIGKILL to the process that decides; the server starts another."""
-    begin = served.kill_decoder(rig.server) / 1e9
+    begin = time.monotonic()
+    rig.decider().send_signal(signal.SIGKILL)
     rig.until_driven(begin + 1)
     return rig.row("decoder's process killed -9", begin, time.monotonic(), begin)
 
@@ -102,7 +63,7 @@ def link_stalled(rig: Rig) -> Row:
 
 def strangers_storm(rig: Rig) -> Row:
     """Garbage and hellos at the server's socket."""
-    storm = served.strangers(rig.server.endpoint, STORM_S + 1)
+    storm = strangers(rig.door(), STORM_S + 1)
     time.sleep(1)
     row = through(rig, "strangers flood the server's socket", STORM_S)
     row.notes.append(f"a second: {storm.communicate()[0].strip()}")
@@ -112,10 +73,7 @@ def strangers_storm(rig: Rig) -> Row:
 def stopped(rig: Rig) -> Row:
     """SIGSTOP for 2 s to what is driven."""
     begin = time.monotonic()
-    rig.process().send_signal(signal.SIGSTOP)
-    time.sleep(2)
-    back = time.monotonic()
-    rig.process().send_signal(signal.SIGCONT)
+    back = stall(rig.process(), 2)
     rig.until_driven(back)
     return rig.row(f"{rig.what} SIGSTOP 2 s", begin, time.monotonic(), back)
 
@@ -126,10 +84,7 @@ def stopped_often(rig: Rig) -> Row:
     rig.fly(250.0)
     process, begin = rig.process(), time.monotonic()
     for _ in range(30):
-        process.send_signal(signal.SIGSTOP)
-        time.sleep(0.3)
-        process.send_signal(signal.SIGCONT)
-        back = time.monotonic()
+        back = stall(process, 0.3)
         time.sleep(random.uniform(0.2, 0.4))
     rig.until_driven(back)
     return rig.row(f"{rig.what} SIGSTOP 300 ms, thirty times", begin, time.monotonic(), begin + 0.3)
@@ -157,10 +112,8 @@ def through(rig: Rig, fault: str, seconds: float) -> Row:
     end = time.monotonic()
     cpu, memory = sum(process.cpu_times()[:2]) - cpu, process.memory_info().rss - memory
     row = rig.row(fault, begin, end, None)
-    calls = rig.tap.calls(int(begin * 1e9), int(end * 1e9))
-    fresh = sum(m.status == "fresh" for _, m in calls)
     used = f"{rig.what} {cpu / seconds:.0%} of a core, {memory / 1e6:+.1f} MB"
-    row.notes.append(f"{fresh} of {len(calls)} ticks on time, {used}")
+    row.notes.append(f"{rig.on_time(begin, end)}, {used}")
     return row
 
 
@@ -200,32 +153,20 @@ def calls_storm(rig: Rig, done: Callable[[float, float], int]) -> Row:
 # The run.
 
 
-def run(rig: R, faults: Sequence[Callable[[R], Row]], host: str, only: str | None = None) -> list[Row]:
-    """The rows of the faults whose name or description has the word. The rig is closed then."""
+def run(rig: Rig, only: str = "") -> list[Row]:
+    """The rows of the rig's faults whose name or description has the word. The rig is closed then."""
     rows = []
     try:
-        for fault in faults:
-            if only is not None and only not in f"{getattr(fault, '__name__', '')} {fault.__doc__}":
+        for fault in rig.faults:
+            if only not in f"{getattr(fault, '__name__', '')} {fault.__doc__}":
                 continue
-            if fault is decoder_killed and host != "ray":
+            if fault is decoder_killed and "inprocess" in rig.options:
                 continue
             rig.fly()
-            rows.append(fault(rig))
-            print(rows[-1].cells(), file=sys.stderr, flush=True)
+            row = fault(rig)
             rig.land()
+            rows.append(rig.told(row))
+            print(rows[-1].cells(), file=sys.stderr, flush=True)
     finally:
         rig.close()
     return rows
-
-
-def main(what: str | None, run_in: Callable[[Path, str, str, str | None], list[Row]]) -> int:
-    """The command line of a fault run; its exit status."""
-    parser = argparse.ArgumentParser(description=what, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", help="faults whose name or description has this word")
-    parser.add_argument("--json", type=Path, help="write the findings to this file")
-    parser.add_argument("--model", default="", help="of the server (default: the bundled one)")
-    parser.add_argument("--host", default="ray", choices=["ray", "inprocess"])
-    given = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        rows = run_in(Path(folder), given.model, given.host, given.only)
-    return finish(rows, given.json, model=given.model or "bundled", host=given.host)

@@ -11,7 +11,7 @@ import zmq
 from rtcontrol.bridges.wire import encode_msgpack
 from rtcontrol.bridges.wire.messages import CallMessage, FunctionCall, Ping, Pong
 from tests.bridges.client.worlds import until
-from tests.bridges.faults.tap import Splitter, Tap, too_old
+from tests.bridges.rig.tap import Splitter, Tap, too_old
 
 
 def call(t_obs_ns: int, ttl_ms: float, **changes: Any) -> CallMessage:

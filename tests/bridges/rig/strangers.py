@@ -1,4 +1,4 @@
-"""`python -m tests.bridges.faults.strangers ENDPOINT SECONDS`: floods a server's socket, and prints what it sent."""
+"""`python -m tests.bridges.rig.strangers ENDPOINT SECONDS`: floods a server's socket, and prints what it sent."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ def hello(name: str) -> list[bytes]:
 
 
 def main(endpoint: str, seconds: float) -> None:
-    host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
+    family, address = sockets.AF_UNIX, endpoint.removeprefix("ipc://")
+    if endpoint.startswith("tcp://"):
+        host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
+        family, address = sockets.AF_INET, (host, int(port))
     dealers = []
     for _ in range(DEALERS):
         dealers.append(zmq.Context.instance().socket(zmq.DEALER))
@@ -54,7 +57,9 @@ def main(endpoint: str, seconds: float) -> None:
                     dealer.recv_multipart(zmq.NOBLOCK)
                     sent["answers"] += 1
         if k % 4 == 0:
-            with contextlib.suppress(OSError), sockets.create_connection((host, int(port)), 1) as raw:
+            with contextlib.suppress(OSError), sockets.socket(family) as raw:
+                raw.settimeout(1)
+                raw.connect(address)
                 raw.sendall(random.randbytes(5000))
                 sent["raw_connections"] += 1
         time.sleep(0.005)

@@ -1,0 +1,199 @@
+"""What training says, what evaluation says, that the two never meet, and that the plain rule contradicts neither."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections import Counter
+from functools import cache
+from typing import Any
+
+import pytest
+
+from rtcontrol.agents import (
+    driver_goal,
+    driver_held_out,
+    driver_phrasings,
+    driver_templates,
+    lander_goal,
+    lander_phrasings,
+    lander_templates,
+    paddle_goal,
+    paddle_phrasings,
+)
+from rtcontrol.agents.driver_goal import DEFAULT_GAP, GAPS, SPEEDS, VALUES, Goal
+from rtcontrol.agents.driver_phrasings import goals_of, training_sentences, written
+from rtcontrol.agents.phrasing import split_words
+
+MARK = re.compile(r"\{\w+\}")
+GOALS: dict[str, Any] = {"lander": lander_goal, "paddle": paddle_goal, "driver": driver_goal}
+PHRASINGS: dict[str, Any] = {"lander": lander_phrasings, "paddle": paddle_phrasings, "driver": driver_phrasings}
+KINDS = {"lander": lander_phrasings.KINDS, "paddle": paddle_goal.KINDS, "driver": driver_goal.KINDS}
+CASES = [(name, kind) for name, kinds in KINDS.items() for kind in kinds]
+PATTERNS = {"lander": 5000, "paddle": 1000, "driver": 1500}  # at least, for each kind
+LIST_ONE = {"lander": 100, "paddle": 60, "driver": 60}
+
+of_each_kind = pytest.mark.parametrize(("name", "kind"), CASES)
+of_each = pytest.mark.parametrize("name", GOALS)
+
+
+@cache
+def patterns(name: str, kind: str) -> frozenset[str]:
+    return frozenset(PHRASINGS[name].training_patterns(kind))
+
+
+@cache
+def trained(name: str, kind: str) -> frozenset[str]:
+    """All that training makes; of the lander's numbers the patterns."""
+    return frozenset(training_sentences(kind)) if name == "driver" else patterns(name, kind)
+
+
+def numbered(name: str, goal: Any) -> bool:
+    return goal.value is not None if name == "driver" else goal.kind == "hover"
+
+
+def plain(text: str) -> str:
+    return text.rstrip(".!").lower()
+
+
+@of_each_kind
+def test_training_has_thousands_of_sentences_a_goal(name: str, kind: str) -> None:
+    assert len(patterns(name, kind)) >= PATTERNS[name]
+
+
+@of_each_kind
+def test_list_one_holds_sentences_that_training_never_makes(name: str, kind: str) -> None:
+    listed, made = PHRASINGS[name].seen_words(kind), frozenset(PHRASINGS[name].evaluation_patterns(kind))
+    everything = frozenset().union(*(trained(name, other) for other in KINDS[name]))
+    assert len({text for text, _ in listed}) >= LIST_ONE[name]
+    assert everything.isdisjoint(text for text, _ in listed)
+    assert made.issuperset(text for text, goal in listed if not numbered(name, goal))
+    if name == "lander":
+        assert everything.isdisjoint(made)
+
+
+@of_each_kind
+def test_every_word_of_list_one_occurs_in_training_for_the_same_goal(name: str, kind: str) -> None:
+    words = {word for pattern in patterns(name, kind) for word in split_words(MARK.sub(" ", pattern))}
+    if name == "driver":
+        for mark in {mark for pattern in patterns(name, kind) for mark in MARK.findall(pattern)}:
+            words |= {word for g in goals_of(mark, kind) for text in written(mark, g) for word in split_words(text)}
+    for text, _ in PHRASINGS[name].seen_words(kind):
+        assert {w for w in split_words(text) if name != "lander" or not w[-1].isdigit()} <= words, text
+
+
+@of_each_kind
+def test_every_sentence_of_list_two_has_a_word_that_training_never_shows(name: str, kind: str) -> None:
+    known = {word.lower() for word in PHRASINGS[name].vocabulary()}
+    for text, _ in PHRASINGS[name].unseen_words(kind):
+        assert {word.lower() for word in split_words(text)} - known, text
+
+
+@of_each_kind
+def test_the_plain_rule_never_contradicts_a_label(name: str, kind: str) -> None:
+    recognise = GOALS[name].recognise
+    for text, goal in PHRASINGS[name].seen_words(kind):
+        assert recognise(text) == goal, text
+    for text, goal in PHRASINGS[name].unseen_words(kind):
+        assert recognise(text) in (goal, None), text
+
+
+@pytest.mark.parametrize(("name", "kind"), [case for case in CASES if case[0] != "lander"])
+def test_the_plain_rule_reads_every_training_pattern_as_its_goal_and_no_other(name: str, kind: str) -> None:
+    for index, pattern in enumerate(sorted(patterns(name, kind))):
+        goals: Any = goals_of(pattern, kind) if name == "driver" else [paddle_goal.Goal(kind)]
+        # A number's place is the same for all numbers: they take turns. Left is not right: both are asked.
+        in_turn = name == "driver" and isinstance(goals[0].value, int)
+        for goal in goals[index % len(goals) :][:1] if in_turn else goals:
+            for text in written(pattern, goal) if name == "driver" else [pattern]:
+                assert GOALS[name].recognise(text) == goal, text
+    for other in KINDS[name]:
+        assert other == kind or trained(name, kind).isdisjoint(trained(name, other))
+
+
+@of_each
+def test_training_draws_agree_with_the_rule_and_stay_in_the_vocabulary(name: str) -> None:
+    rng, said = random.Random(0), PHRASINGS[name]
+    known, drawn = said.vocabulary(), set()
+    for _ in range(3000):
+        if name == "lander":
+            text, goal = said.sample_training_instruction(rng)
+        else:
+            goal = said.sample_goal(rng)
+            text = said.training_instruction(rng, goal)
+        drawn.add(goal)
+        assert GOALS[name].recognise(text) == goal, text
+        assert known.issuperset(split_words(text)), text
+        if text != goal.text() and not (name == "lander" and goal.kind == "hover"):
+            first = text[0].lower() + text[1:]  # names of the lander's world may be capital letters
+            assert (first.removesuffix(".") if name == "lander" else plain(text)) in trained(name, goal.kind), text
+    if name == "driver":
+        assert drawn == {Goal(kind, value) for kind in KINDS["driver"] for value in VALUES.get(kind, (None,))}
+
+
+@pytest.mark.parametrize("kind", VALUES)
+def test_both_lists_of_the_driver_ask_for_all_values_about_as_often(kind: Any) -> None:
+    for sentences in (driver_phrasings.seen_words(kind), driver_phrasings.unseen_words(kind)):
+        counts = Counter(goal.value for _, goal in sentences)
+        assert len({text for text, _ in sentences}) == 60
+        assert set(counts) == set(VALUES[kind])
+        assert min(counts.values()) >= 60 // len(counts) - 3
+
+
+def test_the_drivers_training_shows_no_number_but_its_goals() -> None:
+    for kind in KINDS["driver"]:
+        assert not [pattern for pattern in patterns("driver", kind) if re.search(r"\d", pattern)]
+    for goal in (*(Goal("speed", speed) for speed in SPEEDS), *(Goal("follow", gap) for gap in GAPS)):
+        assert list(written("{V}", goal)) == [str(goal.value)]
+    assert {str(value) for value in SPEEDS + GAPS} <= driver_phrasings.vocabulary()
+
+
+def test_following_at_no_gap_in_particular_means_the_usual_one() -> None:
+    rng = random.Random(3)
+    for gap in GAPS:
+        said = [driver_phrasings.training_instruction(rng, Goal("follow", gap)).rstrip(".!") for _ in range(200)]
+        assert any(str(gap) not in split_words(text) for text in said) == (gap == DEFAULT_GAP)
+
+
+def test_canonical_sentences_are_trained_and_recognised() -> None:
+    hover = [lander_goal.Goal("hover", 0.0, 0.7), lander_goal.Goal("hover", -0.25, 1.0)]
+    for goal in (*map(lander_goal.Goal, ("land", "left", "right")), *hover):
+        assert lander_goal.recognise(goal.text()) == goal
+    assert {"hover at {Y}", "hover at {Y} and x {X}"} <= patterns("lander", "hover")
+    for kind in KINDS["paddle"]:
+        assert paddle_goal.recognise(paddle_goal.CANONICAL[kind]) == paddle_goal.Goal(kind)
+        assert paddle_goal.CANONICAL[kind].lower() in trained("paddle", kind)
+    for kind in KINDS["driver"]:
+        for value in VALUES.get(kind, (None,)):
+            assert training_sentences(kind)[Goal(kind, value).text()] == Goal(kind, value)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("Let me win!", "miss"),
+        ("don't let me win", "return"),
+        ("Please send every ball to the top of the screen.", "up"),
+        ("go to the top", "top"),
+        ("aim low, not high", "down"),
+        ("copy me", "mirror"),
+        ("do not miss", "return"),
+        ("make tea", None),
+        ("up and down", None),
+    ],
+)
+def test_plain_instructions_are_recognised(text: str, kind: Any) -> None:
+    assert paddle_goal.recognise(text) == (None if kind is None else paddle_goal.Goal(kind))
+
+
+def test_templates_name_known_slots_only() -> None:
+    lander = {n: t for n, t in vars(lander_templates).items() if n.startswith(("TRAIN_", "EVAL_"))}
+    found = [(templates, {*lander_templates.SLOTS, "D", "O", "X", "Y"}) for templates in lander.values()]
+    mine = {"V", "O", "way", "next"}
+    found.append((driver_templates.TRAIN_USUAL_GAP, {*driver_templates.SLOTS, *mine}))
+    for kind in KINDS["driver"]:
+        found += [(x[kind], {*driver_templates.SLOTS, *mine}) for x in (driver_templates.TRAIN, driver_held_out.EVAL)]
+        found.append((driver_held_out.UNSEEN[kind], {*driver_held_out.UNSEEN_SLOTS, *mine}))
+    for templates, slots in found:
+        for template in templates:
+            assert {part.split("}")[0] for part in template.split("{")[1:]} <= slots, template

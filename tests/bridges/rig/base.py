@@ -1,0 +1,175 @@
+"""A rig: a real server, what is driven by it, and a tap between them. Each bridge has its own, in its `faults.py`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import psutil
+
+from tests.bridges.client.worlds import Process
+from tests.bridges.rig.table import Row
+from tests.bridges.rig.tap import Tap
+from tests.helpers.processes import environment, free_port, until
+
+TTL_MS = 500.0
+DECODERS = ("ray::PoolActor", "ray::DecoderActor")
+
+Fault = Callable[[Any], Row]
+
+
+class Served(Process):
+    """`rtcontrol serve` as it is without options, but for those given."""
+
+    def __init__(self, folder: Path, port: int, *options: str) -> None:
+        super().__init__(folder, port)
+        at = self._command.index("--bind")
+        self._command = [sys.executable, "-m", "rtcontrol", "serve", *self._command[at:], *options]
+
+
+class Rig(ABC):
+    """One server for all faults (it takes long to start), and a new flight for each.
+
+    `what` names the driven process in the table. `figures`: what it counted itself, once it has landed. `measured`: for
+    a soak, so nothing stands between it and the server.
+    """
+
+    what: ClassVar[str]
+    faults: ClassVar[Sequence[Fault]] = ()
+    missing: ClassVar[str] = ""  # why it cannot run here
+
+    def __init__(self, folder: Path, options: Sequence[str] = (), measured: bool = False) -> None:
+        self.folder, self.options, self.measured = folder, tuple(options), measured
+        self.ttl_ms = TTL_MS
+        self.figures: dict[str, Any] = {}
+        self.open()
+
+    def open(self) -> None:
+        """What is there before the first flight and after the last."""
+        port = free_port()
+        self.server: Process = Served(self.folder, port, *self.options)
+        self.server.start()
+        self.tap = Tap(port)
+
+    @property
+    def endpoint(self) -> str:
+        """Where what is driven finds its server."""
+        return self.server.endpoint if self.measured else self.tap.endpoint
+
+    def fly(self, ttl_ms: float = TTL_MS, waits: bool = True) -> None:
+        """A new flight; `waits`: until it has been driven for two seconds."""
+        self.land()
+        self.ttl_ms = ttl_ms
+        self.start()
+        if waits:
+            self.until_driven(time.monotonic(), 60)
+            time.sleep(2)
+
+    def close(self) -> None:
+        """End everything."""
+        self.land()
+        self.tap.close()
+        self.server.stop()
+
+    @abstractmethod
+    def start(self) -> None:
+        """Start what is driven."""
+
+    @abstractmethod
+    def land(self) -> None:
+        """End the flight as a user does, where there is one."""
+
+    @abstractmethod
+    def tell(self, line: str) -> None:
+        """An order to the world."""
+
+    @abstractmethod
+    def process(self) -> psutil.Process:
+        """Of what is driven."""
+
+    @abstractmethod
+    def driven(self, since: float) -> float | None:
+        """When it was driven first by a call that answers an observation made since."""
+
+    @abstractmethod
+    def row(self, fault: str, begin: float, end: float, mended: float | None) -> Row:
+        """What happened between two instants; `mended`: what recovery is counted from (None: nothing recovers)."""
+
+    def told(self, row: Row) -> Row:
+        """A row, with what is known of it after landing."""
+        return row
+
+    def until_driven(self, since: float, seconds: float = 90.0) -> float:
+        found: list[float] = []
+
+        def goes_on() -> bool:
+            found.extend(at for at in [self.driven(since)] if at is not None)
+            return bool(found)
+
+        until(goes_on, f"the {self.what} is not driven on", seconds, every=0.05)
+        return found[0]
+
+    def decider(self) -> psutil.Process:
+        """The process that decides for the Ray host."""
+        return child(self.deciding().pid, *DECODERS)
+
+    def deciding(self) -> psutil.Process:
+        """The server, or the run that decides."""
+        assert self.server.process is not None
+        return psutil.Process(self.server.process.pid)
+
+    def door(self) -> str:
+        """The endpoint that strangers find."""
+        return self.server.endpoint
+
+    def on_time(self, begin: float, end: float) -> str:
+        calls = self.tap.calls(int(begin * 1e9), int(end * 1e9))
+        return f"{sum(m.status == 'fresh' for _, m in calls)} of {len(calls)} ticks on time"
+
+    def missed(self, begin: float, end: float) -> list[tuple[float, str]]:
+        """The first call that the server missed, with when."""
+        calls = self.tap.calls(int(begin * 1e9), int(end * 1e9))
+        return [(t / 1e9, f"the server: {m.status} ({m.cause})") for t, m in calls if m.status != "fresh"][:1]
+
+    def expired(self, begin: float) -> int:
+        return sum(o.outcome == "expired" for o in self.tap.outcomes(int(begin * 1e9)))
+
+
+def child(pid: int, *names: str) -> psutil.Process:
+    """The process below this one whose command line has one of the names."""
+    for one in psutil.Process(pid).children(recursive=True):
+        try:
+            if any(name in " ".join(one.cmdline()) for name in names):
+                return one
+        except psutil.NoSuchProcess:
+            continue
+    raise AssertionError(f"there is no {' or '.join(names)}")
+
+
+def stall(process: psutil.Process, seconds: float) -> float:
+    """SIGSTOP for so long; when it went on."""
+    process.send_signal(signal.SIGSTOP)
+    time.sleep(seconds)
+    back = time.monotonic()
+    process.send_signal(signal.SIGCONT)
+    return back
+
+
+def strangers(endpoint: str, seconds: float) -> subprocess.Popen[str]:
+    """Strangers in a process of their own: garbage on raw sockets, messages that are none, hellos without end."""
+    command = [sys.executable, "-m", "tests.bridges.rig.strangers", endpoint, str(seconds)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment())
+
+
+def end(process: subprocess.Popen[str] | None, number: int = signal.SIGTERM) -> None:
+    """Send a signal to what runs, and wait for it."""
+    if process is not None and process.poll() is None:
+        os.kill(process.pid, number)
+        process.wait(30)

@@ -1,0 +1,76 @@
+"""Processes of the tests: starting, waiting with a deadline, killing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket as sockets
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def environment(**more: str) -> dict[str, str]:
+    """This process's, for a child that imports this tree."""
+    return {**os.environ, "PYTHONPATH": str(ROOT), **more}
+
+
+def python(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run Python with these arguments (`"-m", "rtcontrol", ...` or `"-c", code`) to its end; `env` adds to the
+    environment, the rest goes to subprocess.run."""
+    env = environment(**options.pop("env", {}))
+    given = {"capture_output": True, "text": True, "timeout": 120, "check": False, **options}
+    return subprocess.run([sys.executable, *arguments], env=env, **given)
+
+
+def cli(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    """`rtcontrol` with these arguments, to its end."""
+    return python("-m", "rtcontrol", *arguments, **options)
+
+
+def until(ready: Callable[[], Any], what: str = "not so", seconds: float = 20.0, every: float = 0.01) -> None:
+    """Wait for a condition; how long it takes is not judged."""
+    end_s = time.monotonic() + seconds
+    while not ready():
+        assert time.monotonic() < end_s, f"{what}, within {seconds:g} s"
+        time.sleep(every)
+
+
+def free_port() -> int:
+    with sockets.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Program:
+    """A child process of this Python; what it says on stderr (and on stdout, where that is not a pipe) is in `log`."""
+
+    def __init__(self, arguments: Sequence[str], log: Path, **options: Any) -> None:
+        self._log = log
+        env = environment(PYTHONUNBUFFERED="1", **options.pop("env", {}))
+        with log.open("w") as file:
+            given: dict[str, Any] = {"stdout": file, "stderr": file, "text": True, **options}
+            self.popen: subprocess.Popen[str] = subprocess.Popen([sys.executable, *arguments], env=env, **given)
+
+    def log(self) -> str:
+        return self._log.read_text(errors="replace")
+
+    def says(self, words: str, seconds: float = 60.0) -> None:
+        """Wait until it has said so; AssertionError with all it said where it ends without."""
+        until(lambda: words in self.log() or self.popen.poll() is not None, f"not said: {words}", seconds)
+        assert words in self.log(), self.log()
+
+    def end(self, number: int = signal.SIGTERM, seconds: float = 30.0) -> int:
+        """Send a signal; gives the exit status."""
+        self.popen.send_signal(number)
+        return self.popen.wait(seconds)
+
+    def kill(self) -> None:
+        if self.popen.poll() is None:
+            self.popen.kill()
+        self.popen.wait()
