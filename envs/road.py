@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from rtcontrol.bridges.carla.intent import Intent, Place, Turn
+from rtcontrol.bridges.carla.observing import LIGHT_SIGHT_M
 from rtcontrol.bridges.carla.pace import FULL_BRAKE, KMH, emergency, room, wanted
 from rtcontrol.envs.road_traffic import LENGTH, Car, Traffic
 
@@ -19,7 +20,7 @@ STEPS_A_SECOND = 32
 DT = 1 / STEPS_A_SECOND
 SHIFT_S = 3.0
 LAG_S = 0.3  # of the acceleration behind what is wanted
-SIGHT_M, LIGHT_SIGHT_M = 150.0, 45.0
+SIGHT_M = 150.0
 GREEN_S, YELLOW_S, RED_S = 20.0, 3.0, 25.0
 STRAIGHT_M, TURN_M = 26.0, 18.0  # the way through a junction
 TURN_KMH = 28.0  # faster round a corner is too fast
@@ -85,7 +86,7 @@ class Road:
         return left if left < SIGHT_M else None
 
     def light(self) -> Light:
-        """What a driver sees: the light of a junction that is near."""
+        """What a driver sees: the light of a junction that is near, as the CARLA bridge tells it (`LIGHT_SIGHT_M`)."""
         if self._way is not None or self.junction - self.car.s > LIGHT_SIGHT_M:
             return "none"
         return self._light()

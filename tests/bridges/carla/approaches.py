@@ -26,6 +26,7 @@ from rtcontrol.agents.driver_goal import Goal
 from rtcontrol.bridges.carla.driver import Control, Driver
 from rtcontrol.bridges.carla.estate import Estate
 from rtcontrol.bridges.carla.lanes import Road
+from rtcontrol.bridges.carla.lights import govern
 from rtcontrol.bridges.carla.observing import observe
 from rtcontrol.bridges.carla.options import WorldOptions
 from rtcontrol.bridges.carla.world import World
@@ -94,6 +95,7 @@ class Crossing:
     def __init__(self, world: World) -> None:
         self.world = world
         self.road = Road(world.map)
+        govern(self.road, world.lamps())
 
     def drive(self, case: Approach, decide: Decide) -> Seen:
         arm = self._await(case.phase_s)
