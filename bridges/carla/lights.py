@@ -33,8 +33,8 @@ BOX_BEFORE_M, BOX_BESIDE_M = 20.0, 20.0
 
 
 class Lamp(NamedTuple):
-    """A light as CARLA tells of it: its actor's number, its signal's id in the map ("": none), the middle of its trigger
-    volume (None: it has none), its stop waypoints."""
+    """A light as CARLA tells of it: its actor's number, its signal's id in the map ("": none), the middle of its
+    trigger volume (None: it has none), its stop waypoints."""
 
     number: int
     sign: str
