@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from rtcontrol.bridges.carla.intent import Intent, Place, Turn
 from rtcontrol.bridges.carla.observing import LIGHT_SIGHT_M
-from rtcontrol.bridges.carla.pace import FULL_BRAKE, KMH, emergency, room, wanted
+from rtcontrol.bridges.carla.pace import FULL_BRAKE, KMH, emergency, room, slowing_m, wanted
 from rtcontrol.envs.road_traffic import LENGTH, Car, Traffic
 
 STEPS_A_SECOND = 32
@@ -59,8 +59,9 @@ class Road:
 
     def obey(self, name: str, arguments: Mapping[str, Any]) -> None:
         """A call of the agent `driver`."""
-        if self.intent.obey(name, arguments, self.place()) is not None:
+        if self._late(arguments.get("at_next_junction")) or self.intent.obey(name, arguments, self.place()) is not None:
             self.refused += 1
+            return
         if wish := self.intent.take_wish():
             ahead, behind = self.neighbours(self.car.lane + wish)
             if room(
@@ -124,6 +125,12 @@ class Road:
             elif behind is None or car.s > behind.s:
                 behind = car
         return ahead, behind
+
+    def _late(self, turn: Any) -> bool:
+        """Whether a turn is told too late to slow down for it, as in the CARLA bridge."""
+        if turn not in ("left", "right") or turn == self.intent.turn or self._way is not None:
+            return False
+        return self.junction - self.car.s < slowing_m(self.car.speed, TURN_KMH / KMH)
 
     # -- time ---------------------------------------------------------------------------------------------------------
 
