@@ -12,14 +12,15 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from rtcontrol.bridges.carla.intent import Intent, Place, Turn
-from rtcontrol.bridges.carla.pace import FULL_BRAKE, KMH, emergency, room, wanted
+from rtcontrol.bridges.carla.observing import LIGHT_SIGHT_M
+from rtcontrol.bridges.carla.pace import FULL_BRAKE, KMH, emergency, room, slowing_m, wanted
 from rtcontrol.envs.road_traffic import LENGTH, Car, Traffic
 
 STEPS_A_SECOND = 32
 DT = 1 / STEPS_A_SECOND
 SHIFT_S = 3.0
 LAG_S = 0.3  # of the acceleration behind what is wanted
-SIGHT_M, LIGHT_SIGHT_M = 150.0, 45.0
+SIGHT_M = 150.0
 GREEN_S, YELLOW_S, RED_S = 20.0, 3.0, 25.0
 STRAIGHT_M, TURN_M = 26.0, 18.0  # the way through a junction
 TURN_KMH = 28.0  # faster round a corner is too fast
@@ -58,8 +59,9 @@ class Road:
 
     def obey(self, name: str, arguments: Mapping[str, Any]) -> None:
         """A call of the agent `driver`."""
-        if self.intent.obey(name, arguments, self.place()) is not None:
+        if self._late(arguments.get("at_next_junction")) or self.intent.obey(name, arguments, self.place()) is not None:
             self.refused += 1
+            return
         if wish := self.intent.take_wish():
             ahead, behind = self.neighbours(self.car.lane + wish)
             if room(
@@ -85,7 +87,7 @@ class Road:
         return left if left < SIGHT_M else None
 
     def light(self) -> Light:
-        """What a driver sees: the light of a junction that is near."""
+        """What a driver sees: the light of a junction that is near, as the CARLA bridge tells it (`LIGHT_SIGHT_M`)."""
         if self._way is not None or self.junction - self.car.s > LIGHT_SIGHT_M:
             return "none"
         return self._light()
@@ -123,6 +125,12 @@ class Road:
             elif behind is None or car.s > behind.s:
                 behind = car
         return ahead, behind
+
+    def _late(self, turn: Any) -> bool:
+        """Whether a turn is told too late to slow down for it, as in the CARLA bridge."""
+        if turn not in ("left", "right") or turn == self.intent.turn or self._way is not None:
+            return False
+        return self.junction - self.car.s < slowing_m(self.car.speed, TURN_KMH / KMH)
 
     # -- time ---------------------------------------------------------------------------------------------------------
 

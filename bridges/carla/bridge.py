@@ -15,6 +15,7 @@ from rtcontrol.bridges.carla.errors import BridgeError, Lost
 from rtcontrol.bridges.carla.figures import KEPT, Figures
 from rtcontrol.bridges.carla.grid import Grid
 from rtcontrol.bridges.carla.lanes import Road
+from rtcontrol.bridges.carla.lights import govern
 from rtcontrol.bridges.carla.observing import Scene, observe
 from rtcontrol.bridges.carla.options import BridgeOptions
 from rtcontrol.bridges.carla.session import Session
@@ -50,6 +51,7 @@ class Bridge:
         """A vehicle that was just spawned, maybe in another town."""
         world, step_s = self._world, self._options.step_s
         self._road = Road(world.map)
+        govern(self._road, world.lamps())
         self._driver = Driver(self._road, step_s, **world.figures())
         self._flock = None if world.fleet is None else world.fleet.flock(self._road, step_s)
         self._scene: Scene = world.scene()
@@ -174,7 +176,7 @@ class Bridge:
         control = self._driver.step(self._scene)
         self._world.control(control)
         if self._flock is not None and self._world.fleet is not None:
-            self._world.fleet.drive(self._flock, [self._scene.own, *self._scene.others])
+            self._world.fleet.drive(self._flock, self._scene)
         at_s = time.monotonic()
         self._world.tick()
         ticked_s = time.monotonic()

@@ -5,15 +5,17 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from rtcontrol.bridges.carla import heed, observing, pace
+from rtcontrol.bridges.carla.chain import Chain
 from rtcontrol.bridges.carla.counts import Counts
 from rtcontrol.bridges.carla.crowd import Body, Crowd
-from rtcontrol.bridges.carla.intent import LEFT, Intent, Place
+from rtcontrol.bridges.carla.intent import LEFT, TURNS, Intent, Place, Turn
 from rtcontrol.bridges.carla.lanes import Road
 from rtcontrol.bridges.carla.observing import Near, Scene, Side, View
 from rtcontrol.bridges.carla.pace import KMH
@@ -32,6 +34,8 @@ BACK_M = 15.0  # of road, until the vehicle is back in the middle of its lane
 GIVE_UP_S = 4.0  # after which a lane change should have been done
 HARD_LATERAL = 7.5  # m/s2
 LARGEST = 200.0  # of the numbers in calls
+TELL_EVERY_S = 5.0
+log = logging.getLogger("rtcontrol.carla")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +79,7 @@ class Driver:
         self._view: View | None = None
         self._yaw: float | None = None
         self._braking = self._slowing = self._beyond = False
+        self._tell_s: dict[str, float] = {}  # when a refusal is told again, of the steps' time
 
     @property
     def shift(self) -> int:
@@ -105,6 +110,8 @@ class Driver:
         for way, asked in passed.junctions:
             self.counts.ways[way] += 1
             self.counts.fallbacks += way != asked
+        if passed.sideways_m or passed.lost:
+            self._other_lane(scene.own.speed)
         if passed.entered and not self._leads_over():
             self._give_up(self._track.lateral_m)
         track = self._track
@@ -117,7 +124,7 @@ class Driver:
         self.counts.calls += 1
         reason = self._obey(name, arguments)
         if reason is not None:
-            self.counts.refused[reason] += 1
+            self._refuse(reason)
         return reason
 
     def step(self, scene: Scene) -> Control:
@@ -138,12 +145,46 @@ class Driver:
 
     # -- calls --------------------------------------------------------------------------------------------------------
 
+    def _refuse(self, reason: str) -> None:
+        """Count it, and tell whoever gives instructions: now and then, for a model repeats its calls at each tick."""
+        kind = reason.split(":")[0]
+        self.counts.refused[kind] += 1
+        now_s = self.counts.steps * self.dt_s
+        if now_s >= self._tell_s.get(kind, 0.0):
+            self._tell_s[kind] = now_s + TELL_EVERY_S
+            log.warning("not done: %s", reason)
+
+    def _late(self, turn: Turn, chain: Chain, s: float, speed: float) -> str | None:
+        """Why a turn is told too late."""
+        late = heed.late(chain, s, speed)
+        if late is None:
+            return None
+        way = "go straight on" if turn == "straight" else f"turn {turn}"
+        return f"too late to {way}: {late[0]:.0f} m are needed at {speed * KMH:.0f} km/h, {late[1]:.0f} m are left"
+
+    def _turn(self, turn: Any) -> str | None:
+        """Why a turn is not taken over. What is chosen already, or inside a junction changes nothing, is no news."""
+        view = self._view
+        if view is None or view.strand.junction or turn == self.intent.turn or turn not in TURNS:
+            return None
+        return self._late(turn, self.road.chain(view.strand, turn), view.s, view.own.speed)
+
+    def _other_lane(self, speed: float) -> None:
+        """In another lane the way that was chosen may be another one, and come too soon: then it is not taken."""
+        turn = self.intent.turn
+        reason = self._late(turn, self._track.chain(turn), self._track.s, speed)
+        if turn != "straight" and reason is not None:
+            self.intent.turn = "straight"
+            self._refuse(reason)
+
     def _obey(self, name: str, arguments: Mapping[str, Any]) -> str | None:
         numbers = [value for value in arguments.values() if isinstance(value, (int, float))]
         if not all(0 <= value <= LARGEST for value in numbers):
             return "a value out of range"
         try:
-            reason = self.intent.obey(name, arguments, self._place())
+            reason = self._turn(arguments["at_next_junction"]) if name == "turn" else None
+            if reason is None:
+                reason = self.intent.obey(name, arguments, self._place())
         except (KeyError, ValueError, TypeError):
             return "no call of a driver"
         wish = self.intent.take_wish()

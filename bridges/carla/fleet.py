@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import carla
 
 from rtcontrol.bridges.carla import undo
-from rtcontrol.bridges.carla.crowd import Body
 from rtcontrol.bridges.carla.lanes import Road
-from rtcontrol.bridges.carla.observing import Light
+from rtcontrol.bridges.carla.observing import Scene
 from rtcontrol.bridges.carla.traffic import Flock
 
 if TYPE_CHECKING:
@@ -21,13 +19,7 @@ if TYPE_CHECKING:
 ROLE = "rtcontrol"
 WHEELS = "4"
 SHARES = (0.7, 1.05)  # of the speed limit that each one drives at
-LIGHTS: dict[str, Light] = {"Red": "red", "Yellow": "yellow", "Green": "green"}
 log = logging.getLogger("rtcontrol.carla")
-
-
-def light_of(vehicle: Any) -> Light:
-    """The traffic light that holds for a vehicle, by the last snapshot."""
-    return LIGHTS.get(str(vehicle.get_traffic_light_state()), "none") if vehicle.is_at_traffic_light() else "none"
 
 
 class Fleet:
@@ -68,10 +60,9 @@ class Fleet:
             flock.add(number, share)
         return flock
 
-    def drive(self, flock: Flock, bodies: Iterable[Body]) -> None:
+    def drive(self, flock: Flock, scene: Scene) -> None:
         """What each does until the next step."""
         limits = {number: one.get_speed_limit() or 50.0 for number, one in self._vehicles.items()}
-        lights = {number: light_of(one) for number, one in self._vehicles.items()}
         commands = [
             carla.command.ApplyVehicleControl(
                 number,
@@ -79,6 +70,6 @@ class Fleet:
                     throttle=told.throttle, steer=told.steer, brake=told.brake, hand_brake=told.hand_brake
                 ),
             )
-            for number, told in flock.step(bodies, limits, lights)
+            for number, told in flock.step([scene.own, *scene.others], limits, scene.lights)
         ]
         self._client.apply_batch(commands)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 
 from rtcontrol.bridges.carla import pace
+from rtcontrol.bridges.carla.chain import Chain
 from rtcontrol.bridges.carla.observing import Near, View
-from rtcontrol.bridges.carla.strand import NO_BEND
+from rtcontrol.bridges.carla.strand import BEND_STEP_M, NO_BEND
 
 BEND_DOWN = 3.0  # m/s2, slowing for a bend or a line
 MOST_DOWN = 6.0
@@ -41,6 +42,19 @@ def bend(view: View, speed: float) -> float:
         left = view.chain.length - view.s - view.own.half_length_m - ROAD_END_M
         most = min(most, _slowing(max(left, 0.0), 0.0, speed))
     return max(most, -MOST_DOWN)
+
+
+def late(chain: Chain, s: float, speed: float) -> tuple[float, float] | None:
+    """Whether a way over the next junction comes too soon, s metres after the chain's start: (metres that slowing for
+    its bend needs, metres that are left); None: there is time, or nothing to slow down for."""
+    entry = chain.junction_at
+    if entry is None:
+        return None
+    for ahead, slow in chain.bends(s, pace.slowing_m(speed, 0.0)):
+        # The bend that we are in leads to all ways.
+        if s + ahead > entry - BEND_STEP_M and ahead < (needed := pace.slowing_m(speed, slow)):
+            return needed, ahead
+    return None
 
 
 def red(view: View, speed: float) -> float:

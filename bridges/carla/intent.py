@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 Mode = Literal["speed", "follow", "brake", "stop"]
 Turn = Literal["straight", "left", "right"]
+TURNS: tuple[Turn, ...] = ("straight", "left", "right")
 LEFT, RIGHT = -1, 1
 # Closer to a junction's entry no lane change is begun: one takes about 3 s.
 NO_CHANGE_M = 20.0
@@ -57,7 +58,7 @@ class Intent:
             case "stop":
                 self.mode = "stop"
             case "turn":
-                if arguments["at_next_junction"] not in ("straight", "left", "right"):
+                if arguments["at_next_junction"] not in TURNS:
                     raise ValueError(f"turn: at_next_junction={arguments['at_next_junction']!r}")
                 if place.junction_m != 0:  # inside one the way is chosen already
                     self.turn = arguments["at_next_junction"]

@@ -7,10 +7,11 @@ the map again.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rtcontrol.bridges.carla.chain import Chain
+from rtcontrol.bridges.carla.chain import NONE_LIT, Chain
 from rtcontrol.bridges.carla.intent import Turn
 from rtcontrol.bridges.carla.strand import Key, Strand, between, way_of
 
@@ -45,12 +46,13 @@ class Road:
 
         self.map = map
         self._location = carla.Location
-        self._driving = carla.LaneType.Driving
+        self.driving = carla.LaneType.Driving
         self._strands: dict[Key, Strand] = {}
         self._ends: dict[Key, list[Any]] = {}  # waypoints just beyond a strand's end
         self._chains: dict[tuple[Key, Turn], Chain] = {}
         self._behind: dict[Key, list[tuple[float, Strand]]] = {}
         self._counted: dict[Key, tuple[int, int]] = {}
+        self._lines = NONE_LIT
         self._todo = [waypoint for pair in map.get_topology() for waypoint in pair]
         self._read_all()
 
@@ -58,7 +60,7 @@ class Road:
         """Where a place is: the nearest driving lane. Inside a junction, where lanes cross, the direction decides.
 
         None: the map knows no lane."""
-        waypoint = self.map.get_waypoint(self._location(x, y, z), True, self._driving)
+        waypoint = self.map.get_waypoint(self._location(x, y, z), True, self.driving)
         if waypoint is None:
             return None
         strand = self.strand(waypoint)
@@ -82,6 +84,11 @@ class Road:
         if found is None:
             found = self._chains[key] = self._ahead(strand, turn)
         return found
+
+    def lit(self, lines: Mapping[Key, Mapping[int, float]]) -> None:
+        """Lights hold for lanes: of each lane the place of the stop line of each one, by its number."""
+        self._lines = lines
+        self._chains.clear()
 
     def behind(self, strand: Strand) -> list[tuple[float, Strand]]:
         """The strand and all those that lead to it: (place of their start, negative before this one's, strand)."""
@@ -116,7 +123,7 @@ class Road:
                 taken, asked = following.way, "straight"
             strands.append(following)
             beyond += following.length
-        return Chain(strands, turn, taken, entry)
+        return Chain(strands, turn, taken, entry, self._lines)
 
     # -- reading the map ----------------------------------------------------------------------------------------------
 
@@ -124,7 +131,7 @@ class Road:
         """What is to be read, what lies beside it and beyond its end, which the map's topology may not name."""
         while self._todo:
             waypoint = self._todo.pop()
-            if waypoint.lane_type == self._driving and _key(waypoint) not in self._strands:
+            if waypoint.lane_type == self.driving and _key(waypoint) not in self._strands:
                 self._read(waypoint)
         self._connect()
 
@@ -153,7 +160,7 @@ class Road:
         return found
 
     def _same_way(self, one: carla.Waypoint, other: carla.Waypoint) -> bool:
-        return one.lane_type == self._driving and one.lane_id * other.lane_id > 0
+        return one.lane_type == self.driving and one.lane_id * other.lane_id > 0
 
     def _connect(self) -> None:
         """What leads to what, and what lies beside what; again after a strand was added."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -17,11 +17,16 @@ if TYPE_CHECKING:
     from rtcontrol.bridges.carla.driver import Driver
 
 Light = Literal["none", "green", "yellow", "red"]
+# A light is told from so far before its stop line on: what the driver model has learnt (`envs/road.py`).
+LIGHT_SIGHT_M = 45.0
+# Whoever waits is not in the junction yet, though its bumper may be over the line: it is told so much, and not 0.
+WAITS_M = 1.0
+WORST: tuple[Light, ...] = ("red", "yellow", "green")
 
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """One moment: our vehicle, the others, the speed limit and the light that hold for us.
+    """One moment: our vehicle, the others, the speed limit that holds for us, all lights by their numbers.
 
     `crowd`, where many drive in one scene: all vehicles already sorted into lanes; then `others` is not looked at.
     """
@@ -29,7 +34,7 @@ class Scene:
     own: Body
     others: Sequence[Body] = ()
     limit_kmh: float = 50.0
-    light: Light = "none"
+    lights: Mapping[int, Light] = field(default_factory=dict)
     crowd: Crowd | None = None
 
 
@@ -52,7 +57,9 @@ class Side:
 
 @dataclass(slots=True)
 class View:
-    """All that a driver knows of one moment. `chain` is the way ahead, s metres of which lie behind us."""
+    """All that a driver knows of one moment. `chain` is the way ahead, s metres of which lie behind us; `light` holds
+    for it; `junction_m` from the front bumper to the stop line, or the junction's entry; 0 inside; None: out of sight.
+    """
 
     own: Body
     chain: Chain
@@ -77,6 +84,7 @@ def look(crowd: Crowd, scene: Scene, chain: Chain, s: float, lateral_m: float, s
         left = _side(crowd, own, *_beside(road, own, chain, strand.left, s))
     if sides and strand.right is not None:
         right = _side(crowd, own, *_beside(road, own, chain, strand.right, s))
+    light = _light(scene, chain, s)
     return View(
         own=own,
         chain=chain,
@@ -84,9 +92,8 @@ def look(crowd: Crowd, scene: Scene, chain: Chain, s: float, lateral_m: float, s
         s=s,
         lateral_m=lateral_m,
         limit_kmh=scene.limit_kmh,
-        # Inside the junction the light is behind us, whatever is still told.
-        light="none" if strand.junction else scene.light,
-        junction_m=junction_m(chain, s, own.half_length_m),
+        light=light,
+        junction_m=junction_m(chain, s, own.half_length_m, WAITS_M if light in ("red", "yellow") else 0.0),
         lane=_side(crowd, own, chain, s),
         left=left,
         right=right,
@@ -118,14 +125,24 @@ def observe(road: Road, scene: Scene, driver: Driver) -> dict[str, Any]:
     return data
 
 
-def junction_m(chain: Chain, s: float, half_length_m: float) -> float | None:
-    """From the front bumper to the next junction's entry; 0 inside one; None: none within sight."""
+def junction_m(chain: Chain, s: float, half_length_m: float, least: float = 0.0) -> float | None:
+    """From the front bumper to the next stop line or junction's entry; 0 inside one; None: none within sight."""
     if chain.strands[0].junction:
         return 0.0
-    if chain.junction_at is None:
+    at = chain.line_at if chain.line_at is not None and chain.line_at > s else chain.junction_at
+    if at is None:
         return None
-    left = max(chain.junction_at - s - half_length_m, 0.0)
+    left = max(at - s - half_length_m, least)
     return left if left < SIGHT_M else None
+
+
+def _light(scene: Scene, chain: Chain, s: float) -> Light:
+    """What holds for us: until the middle of our vehicle is over the line, from then on it is behind us."""
+    line = chain.line_at
+    if line is None or not s < line <= s + scene.own.half_length_m + LIGHT_SIGHT_M:
+        return "none"
+    shown = {scene.lights.get(number, "none") for number in chain.lights}
+    return next((light for light in WORST if light in shown), "none")
 
 
 def _beside(road: Road, own: Body, chain: Chain, strand: Strand, s: float) -> tuple[Chain, float]:

@@ -12,6 +12,8 @@ EMERGENCY = 5.0
 STANDING_GAP_M = 1.5
 # A lane change needs so much room beside us, and so many seconds until we or whoever is behind would be there.
 ROOM_M, ROOM_AHEAD_S, ROOM_BEHIND_S = 1.0, 1.0, 2.0
+# A turn is told in time if the corner's speed is reached by comfortable braking, after so long and so far.
+REACT_S, MARGIN_M = 0.5, 2.0
 KMH = 3.6
 
 
@@ -61,6 +63,13 @@ def room(
     if behind_m is None or behind_speed is None:
         return True
     return behind_m >= ROOM_M + ROOM_BEHIND_S * max(behind_speed - speed, 0.0)
+
+
+def slowing_m(speed: float, corner: float) -> float:
+    """The metres that a driver needs to be told before, to come to a corner at its speed; 0 where that is no less."""
+    if speed <= corner:
+        return 0.0
+    return (speed * speed - corner * corner) / (2.0 * COMFORT_DOWN) + REACT_S * speed + MARGIN_M
 
 
 def _towards(target: float, speed: float) -> float:

@@ -6,6 +6,7 @@ CARLA's own traffic manager is not used: an error in its thread ends the process
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 from rtcontrol.bridges.carla.crowd import Body, Crowd
 from rtcontrol.bridges.carla.driver import Control, Driver
@@ -16,6 +17,7 @@ from rtcontrol.bridges.carla.steer import CURVE
 
 GAP_M, GAP_S = 5.0, 1.0
 LIMIT_KMH = 50.0
+NO_LIGHTS: Mapping[int, Light] = MappingProxyType({})
 
 
 class Flock:
@@ -47,15 +49,16 @@ class Flock:
         self,
         bodies: Iterable[Body],
         limits_kmh: Mapping[int, float] | None = None,
-        lights: Mapping[int, Light] | None = None,
+        lights: Mapping[int, Light] = NO_LIGHTS,
     ) -> list[tuple[int, Control]]:
         """What each of ours does until the next step; `bodies` are all vehicles of the moment, ours among them.
 
-        Limits and lights by number; where none is told: 50 km/h, no light. Who is not among the bodies does nothing.
+        Limits by vehicle; where none is told: 50 km/h. Lights by their own numbers. Who is not among the bodies does
+        nothing.
         """
         here = list(bodies)
         self._crowd.update(here)
-        limits_kmh, lights = limits_kmh or {}, lights or {}
+        limits_kmh = limits_kmh or {}
         told = []
         for body in here:
             driver = self._drivers.get(body.number)
@@ -63,7 +66,7 @@ class Flock:
                 continue
             driver.intent.gap_m = GAP_M + GAP_S * body.speed
             limit_kmh = self._share[body.number] * limits_kmh.get(body.number, LIMIT_KMH)
-            scene = Scene(body, (), limit_kmh, lights.get(body.number, "none"), self._crowd)
+            scene = Scene(body, (), limit_kmh, lights, self._crowd)
             told.append((body.number, driver.step(scene)))
         return told
 

@@ -16,14 +16,16 @@ from rtcontrol.bridges.carla.crowd import Body
 from rtcontrol.bridges.carla.driver import Control
 from rtcontrol.bridges.carla.errors import BridgeError, Lost
 from rtcontrol.bridges.carla.estate import Estate
-from rtcontrol.bridges.carla.fleet import Fleet, light_of
-from rtcontrol.bridges.carla.observing import Scene
+from rtcontrol.bridges.carla.fleet import Fleet
+from rtcontrol.bridges.carla.lights import Lamp, lamp_of
+from rtcontrol.bridges.carla.observing import Light, Scene
 from rtcontrol.bridges.carla.options import STANDIN, STANDIN_TOWN, WorldOptions
 
 LOAD_S = 90.0
 CARS = ("vehicle.tesla.model3", "vehicle.")
 # Where CARLA tells none.
 LIMIT_KMH = 50.0
+STATES: dict[str, Light] = {"Red": "red", "Yellow": "yellow", "Green": "green"}
 log = logging.getLogger("rtcontrol.carla")
 
 
@@ -46,6 +48,7 @@ class World:
         self._estate = own
         self._client: Any = None
         self._world: Any = None
+        self._lights: dict[int, Any] = {}
         self._extent: dict[int, tuple[float, float] | None] = {}  # of vehicles; None: no vehicle
 
     @property
@@ -104,6 +107,7 @@ class World:
                 undo.apply_settings(self._world, self._wanted())
                 self.frame = self._world.tick(self.options.wait_s)
             self._extent.clear()
+            self._lights = {one.id: one for one in self._world.get_actors().filter("traffic.traffic_light*")}
             self._client.set_timeout(self.options.wait_s)
         except RuntimeError as error:
             raise BridgeError(
@@ -225,7 +229,12 @@ class World:
                 others.append(body)
         if own is None:
             raise Lost("our vehicle is not there any more")
-        return Scene(own, others, self.ego.get_speed_limit() or LIMIT_KMH, light_of(self.ego))
+        lights = {number: STATES.get(str(one.get_state()), "none") for number, one in self._lights.items()}
+        return Scene(own, others, self.ego.get_speed_limit() or LIMIT_KMH, lights)
+
+    def lamps(self) -> list[Lamp]:
+        """The town's traffic lights."""
+        return [lamp_of(one) for one in self._lights.values()]
 
     def _learn(self, new: list[int]) -> None:
         try:

@@ -10,9 +10,12 @@ from typing import Any
 from rtcontrol.bridges.carla.crowd import Body
 from rtcontrol.bridges.carla.driver import Driver
 from rtcontrol.bridges.carla.lanes import Road
-from rtcontrol.bridges.carla.observing import Scene
+from rtcontrol.bridges.carla.lights import Lamp, govern
+from rtcontrol.bridges.carla.observing import Light, Scene
 from rtcontrol.bridges.carla.strand import Strand
+from tests.bridges.carla.standin.lights import boxes
 from tests.bridges.carla.standin.physics import Bicycle, Control
+from tests.bridges.carla.standin.roads import ARMS, signal_number
 from tests.bridges.carla.standin.town import opendrive
 
 DT = 1 / 16
@@ -24,7 +27,24 @@ KMH = 3.6
 def road() -> Road:
     import carla
 
-    return Road(carla.Map("standin", opendrive()))
+    found = Road(carla.Map("standin", opendrive()))
+    govern(found, lamps())
+    return found
+
+
+def lamps() -> list[Lamp]:
+    """The town's lights, numbered as their signals, without what only a server's client knows."""
+    found = []
+    for arm in ARMS:
+        xs, ys = zip(*((box.x, box.y) for box in boxes(arm)), strict=True)
+        middle = 0.5 * (min(xs) + max(xs)), -0.5 * (min(ys) + max(ys))
+        found.append(Lamp(signal_number(arm), str(signal_number(arm)), middle))
+    return found
+
+
+def all_lights(light: Light) -> dict[int, Light]:
+    """The same on all arms."""
+    return {signal_number(arm): light for arm in ARMS}
 
 
 def strand(index: int, count: int = 3) -> Strand:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable
 
@@ -12,6 +13,7 @@ pytest.importorskip("carla", reason="the carla extra (client 0.9.16) is not inst
 from rtcontrol.bridges.carla.crowd import Body
 from rtcontrol.bridges.carla.driver import STANDSTILL, Driver
 from rtcontrol.bridges.carla.observing import Scene, observe
+from tests.bridges.carla import late_turns
 from tests.bridges.carla.drives import DT, HALF_LENGTH, KMH, Drive, body, road, strand
 from tests.bridges.carla.standin import physics
 
@@ -144,6 +146,51 @@ def test_a_turn_is_taken_where_the_lane_allows_it_and_spent_behind(
     assert counts.ways == {taken: 1} and counts.fallbacks == (turn != taken) and counts.beyond_limits == 0
     # 60 km/h is too fast for a turn, and the driver slows for it by itself.
     assert counts.bends == (kmh == 60 and taken != "straight")
+
+
+@pytest.mark.parametrize(("lane", "turn", "needed"), [(3, "right", 85), (1, "left", 77)])
+def test_turn_told_too_late_is_refused_and_told(
+    lane: int, turn: str, needed: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The rule of docs/bridges.md: 80 km/h less the corner's speed at 3 m/s2, half a second, 2 m."""
+    known = strand(lane)
+    late = Drive(body(known, known.length - 10.0, 80 / KMH))
+    late.obey("set_speed", kmh=80)
+    with caplog.at_level(logging.WARNING, "rtcontrol.carla"):
+        for _ in range(3):  # as a model repeats it
+            assert late.obey("turn", at_next_junction=turn) == (
+                f"too late to turn {turn}: {needed} m are needed at 80 km/h, 10 m are left"
+            )
+    (told,) = caplog.messages
+    assert told.startswith(f"not done: too late to turn {turn}: {needed} m")
+    assert late.driver.counts.refused == {f"too late to turn {turn}": 3}
+    assert observe(road(), late.scene, late.driver)["turn"] == "straight"
+    in_time = Drive(body(known, known.length - needed - 1.0, 80 / KMH))
+    assert in_time.obey("turn", at_next_junction=turn) is None
+    # What is chosen already is no news, however near it is by now.
+    slow = Drive(body(known, known.length - 40.0, 30 / KMH))
+    assert slow.obey("turn", at_next_junction=turn) is None
+    slow.car.bicycle.speed = 80 / KMH
+    slow.step()
+    assert slow.obey("turn", at_next_junction=turn) is None
+
+
+def test_way_that_comes_too_soon_in_another_lane_is_not_taken() -> None:
+    known = strand(2)
+    drive = Drive(body(known, known.length - 75.0, 80 / KMH))
+    drive.obey("set_speed", kmh=80)
+    assert drive.obey("turn", at_next_junction="right") is None  # not from this lane
+    assert drive.obey("change_lane", direction="right") is None
+    assert drive.run(8.0, until=lambda: bool(drive.driver.counts.ways))
+    assert drive.driver.counts.ways == {"straight": 1}
+    assert drive.driver.counts.refused == {"too late to turn right": 1}
+    assert abs(lateral(drive)) < 1.0
+
+
+def test_every_turn_that_is_in_time_is_taken_within_its_lane() -> None:
+    found = late_turns.table(road(), 200)
+    assert found["taken"] == found["accepted"] and found["off_the_road"] == 0, found
+    assert int(str(found["refused"])) > 50 < int(str(found["accepted"])), found
 
 
 def test_a_turn_called_inside_the_junction_changes_nothing() -> None:

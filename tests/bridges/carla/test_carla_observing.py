@@ -14,7 +14,7 @@ from rtcontrol.agents import driver as agent  # noqa: E402
 from rtcontrol.bridges.carla.crowd import Body, Crowd  # noqa: E402
 from rtcontrol.bridges.carla.driver import Driver  # noqa: E402
 from rtcontrol.bridges.carla.observing import Scene, observe  # noqa: E402
-from tests.bridges.carla.drives import DT, HALF_LENGTH, KMH, body, road, strand  # noqa: E402
+from tests.bridges.carla.drives import DT, HALF_LENGTH, KMH, all_lights, body, road, strand  # noqa: E402
 
 SIGHT_M, EVERY_M = 150.0, 0.5
 SIDES = ("left_", "", "right_")
@@ -22,8 +22,8 @@ SIDES = ("left_", "", "right_")
 
 def seen(own: Body, others: list[Body], *calls: tuple[str, dict[str, Any]]) -> dict[str, Any]:
     driver = Driver(road(), DT)
-    scene = Scene(own, others, 60.0, "green")
-    driver.look(Scene(own, others, 60.0, "green"))
+    scene = Scene(own, others, 60.0, all_lights("green"))
+    driver.look(Scene(own, others, 60.0, all_lights("green")))
     for name, arguments in calls:
         assert driver.obey(name, arguments) is None
     data = observe(road(), scene, driver)
@@ -192,13 +192,13 @@ def test_in_a_turn_there_is_one_lane_and_straight_over_as_many_as_before() -> No
     assert beside["right_ahead_m"] == pytest.approx(15.0 - 2 * HALF_LENGTH, abs=0.1)
 
 
-def test_light_limit_and_speed_are_told_as_they_are() -> None:
+def test_limit_and_speed_are_told_as_they_are() -> None:
     data = seen(body(strand(2), 50.0, 13.5), [])
-    assert data["speed_kmh"] == pytest.approx(48.6) and data["limit_kmh"] == 60.0 and data["light"] == "green"
+    assert data["speed_kmh"] == pytest.approx(48.6) and data["limit_kmh"] == 60.0
     assert data["shift"] == 0 and data["junction_m"] is None
     assert agent.observe(data) == (
         "speed 49 limit 60 lane 2 3 shift 0 ahead 150 0 behind 150 0 l 150 0 150 0 r 150 0 150 0 "
-        "light green junction 150 way onward"
+        "light none junction 150 way onward"
     )
 
 

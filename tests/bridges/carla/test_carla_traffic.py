@@ -17,12 +17,12 @@ from rtcontrol.bridges.carla.crowd import Body
 from rtcontrol.bridges.carla.driver import Driver
 from rtcontrol.bridges.carla.observing import Light, Scene, observe
 from rtcontrol.bridges.carla.traffic import Flock
-from tests.bridges.carla.drives import DT, HALF_LENGTH, KMH, Car, body, road, strand
+from tests.bridges.carla.drives import DT, HALF_LENGTH, KMH, Car, all_lights, body, road, strand
 from tests.bridges.carla.standin.physics import Control
 
 
 class Town:
-    """Cars of a flock on their bicycles; `light` holds for all of them."""
+    """Cars of a flock on their bicycles; `light` is what all lights show."""
 
     def __init__(self, starts: list[Body], share: Callable[[int], float] = lambda number: 1.0) -> None:
         self.cars = {start.number: Car(start) for start in starts}
@@ -37,7 +37,7 @@ class Town:
     def run(self, seconds: float, each: Callable[[], None] = lambda: None) -> None:
         for _ in range(round(seconds / DT)):
             limits: dict[int, float] = dict.fromkeys(self.cars, 50.0)
-            for number, told in self.flock.step(self.bodies(), limits, dict.fromkeys(self.cars, self.light)):
+            for number, told in self.flock.step(self.bodies(), limits, all_lights(self.light)):
                 assert 0 <= told.throttle <= 1 and 0 <= told.brake <= 1 and -1 <= told.steer <= 1
                 bicycle = self.cars[number].bicycle
                 bicycle.control = Control(told.throttle, told.steer, told.brake, told.hand_brake)

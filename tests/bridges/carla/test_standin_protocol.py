@@ -359,37 +359,72 @@ def test_its_own_towns_can_be_loaded_and_no_other(standin: StandIn) -> None:
 
 
 def waits_at_a_light(port: int) -> dict[str, Any]:
+    """The west arm, whose trigger boxes end 1.5 m before the line and beyond it; the car's front is so far from it."""
     import carla
 
     world = connect(port).get_world()
     lockstep(world)
-    town = world.get_map()
     vehicle = put(world)
-    # The north arm: red in the first half of the cycle.
-    light = next(one for one in town.get_all_landmarks() if one.name == "light N")
-    lane = town.get_waypoint_xodr(light.road_id, -1, light.s - 20.0)
-    vehicle.set_transform(lane.transform)
-    world.tick(5.0)
-    states = {}
+    half = vehicle.bounding_box.extent.x
+    found: dict[str, Any] = {"at": {}}
+    for left in (45.0, 5.5, 1.0, -1.0 - 2 * half):
+        vehicle.set_transform(carla.Transform(carla.Location(x=5.25, y=24.0 + left + half), carla.Rotation(yaw=-90.0)))
+        world.tick(5.0)
+        found["at"][f"{left:.1f}"] = vehicle.is_at_traffic_light(), str(vehicle.get_traffic_light_state())
+        if vehicle.is_at_traffic_light():
+            light = vehicle.get_traffic_light()
+    found["sign"], found["number"] = light.get_opendrive_id(), light.id
+    states: dict[str, int] = {}
     for _ in range(int(60 / STEP_S)):
         world.tick(5.0)
-        state = str(vehicle.get_traffic_light_state())
-        states[state] = states.get(state, 0) + 1
-        if state == "Yellow":
-            told = world.get_actor(vehicle.get_traffic_light().id)
-            same = str(told.state)
-    at = vehicle.is_at_traffic_light()
-    vehicle.set_transform(carla.Transform(carla.Location(x=200.0, y=5.25), carla.Rotation()))
-    world.tick(5.0)
-    return {"states": states, "at": at, "same": same, "away": vehicle.is_at_traffic_light()}
+        states[str(light.get_state())] = states.get(str(light.get_state()), 0) + 1
+    return found | {"states": states}
 
 
-def test_a_vehicle_before_a_stop_line_is_told_its_light(standin: StandIn) -> None:
+def test_a_light_is_told_to_whoever_is_in_its_trigger_box_and_is_green_to_all_others(standin: StandIn) -> None:
+    """carla#2268, carla#9445; CARLA/Traffic/TrafficLightComponent.cpp, OnBeginOverlapTriggerBox and OnEndOverlap..."""
     found = client(waits_at_a_light, standin.port)
+    away = [False, "Green"]
+    assert found["at"] == {"45.0": away, "5.5": away, "1.0": [True, "Red"], f"{-1 - 2 * 2.4:.1f}": away}
     assert found["states"] == {"Green": 160, "Yellow": 48, "Red": 752}
-    assert found["at"]
-    assert found["same"] == "Yellow"
-    assert not found["away"]
+    # The sign's number is the map's, not the actor's.
+    assert found["sign"] == "4" != str(found["number"])
+
+
+def looks_for_lights(port: int) -> dict[str, Any]:
+    import carla
+
+    world = connect(port).get_world()
+    town = world.get_map()
+    found: dict[str, Any] = {"stops": {}, "affected": {}, "boxes": {}}
+    for light in world.get_actors().filter("traffic.traffic_light*"):
+        sign, box = light.get_opendrive_id(), light.trigger_volume
+        found["stops"][sign] = sorted([w.road_id, w.lane_id, round(w.s, 1)] for w in light.get_stop_waypoints())
+        found["affected"][sign] = sorted([w.road_id, w.lane_id] for w in light.get_affected_lane_waypoints())
+        at = light.get_transform()
+        middle = at.transform(carla.Location(box.location.x, box.location.y, 0.0))
+        turned = round(box.rotation.yaw + at.rotation.yaw) % 360
+        found["boxes"][sign] = [*(round(v, 2) for v in (middle.x, middle.y, box.extent.x, box.extent.y)), turned]
+    ahead = town.get_waypoint_xodr(1, 1, 40.0)
+    found["ahead"] = [light.get_opendrive_id() for light in world.get_traffic_lights_from_waypoint(ahead, 100.0)]
+    found["junction"] = len(world.get_traffic_lights_in_junction(100))
+    found["poles"] = [mark.waypoint is None for mark in town.get_all_landmarks_of_type("1000001")]
+    return found
+
+
+def test_lights_are_found_as_the_unmodified_client_finds_them(standin: StandIn) -> None:
+    """The client computes all of it: LibCarla/source/carla/client/TrafficLight.cpp and World.cpp (carla#4121)."""
+    found = client(looks_for_lights, standin.port)
+    # The box around all trigger boxes lies along the world's axes (CombineBoxes, BoundingBoxCalculator.cpp), ...
+    assert found["boxes"]["2"] == [-5.25, -27.0, 4.38, 1.5, 0] and found["boxes"]["1"] == [24.0, -5.25, 1.5, 4.38, 0]
+    # ... the client goes along the *actor's* axis by its x: on an arm that lies along x it misses the outer lanes, and
+    # what it finds lies in the junction already.
+    assert found["stops"]["2"] == [[2, -3, 577.1], [2, -2, 577.1], [2, -1, 577.1]]
+    assert [road for road, _, _ in found["stops"]["1"]] == [101]
+    # Starts of lanes within the junction.
+    assert found["affected"]["1"] == [[101, -3], [101, -2], [101, -1], [102, -1], [103, -1]]
+    assert (found["ahead"], found["junction"]) == (["1"], 4)
+    assert all(found["poles"])
 
 
 def asks_the_unknown(port: int) -> list[str]:

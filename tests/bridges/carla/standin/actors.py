@@ -11,7 +11,7 @@ from tests.bridges.carla.standin.collisions import Box
 from tests.bridges.carla.standin.geometry import Pose
 from tests.bridges.carla.standin.lanes import Lane
 from tests.bridges.carla.standin.physics import Control
-from tests.bridges.carla.standin.roads import LIMIT_KMH
+from tests.bridges.carla.standin.roads import LIMIT_KMH, signal_number
 
 # Semantic tags.
 CAR, LIGHT = b"\x0e", b"\x07"
@@ -69,10 +69,14 @@ class TrafficLight(Actor):
 
     arm: str = ""
 
+    def box(self) -> list[Any]:
+        """Of a light CARLA tells what triggers it, not how large it is."""
+        return lights.volume(self.arm)
+
     def pack(self, elapsed_s: float) -> bytes:
         state, since = lights.state(self.arm, elapsed_s), lights.since_change(self.arm, elapsed_s)
         times = (lights.GREEN_S, lights.YELLOW_S, lights.CLEAR_S, since)
-        return wire.TRAFFIC_LIGHT.pack(*self.placed(), str(self.number).encode(), *times, 0, False, state)
+        return wire.TRAFFIC_LIGHT.pack(*self.placed(), str(signal_number(self.arm)).encode(), *times, 0, False, state)
 
 
 @dataclass(eq=False)
@@ -80,7 +84,7 @@ class Vehicle(Actor):
     """A vehicle, and what it has done that a test may ask about."""
 
     body: Body = None  # type: ignore[assignment]
-    # The light that holds for it and the lane by which it enters the junction.
+    # The light whose trigger box it touches, and the lane by which it enters the junction.
     light: TrafficLight | None = None
     entering: Lane | None = None
     metres: float = 0.0

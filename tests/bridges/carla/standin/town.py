@@ -70,8 +70,7 @@ def write_road(top: Element, road: Road) -> None:
     SubElement(SubElement(node, "elevationProfile"), "elevation", s="0.0", a="0.0", b="0.0", c="0.0", d="0.0")
     SubElement(node, "lateralProfile")
     write_lanes(node, road)
-    if not link:
-        write_signals(node, road)
+    write_signals(node, road)
 
 
 def write_plan(node: Element, road: Road) -> None:
@@ -128,7 +127,14 @@ def lane_ends(link: Link, lane: int) -> tuple[int, int]:
 
 
 def write_signals(node: Element, road: Road) -> None:
+    """As RoadRunner wrote CARLA's own towns (Town01.xodr): the pole stands beside a road and holds for no lane of it
+    (validity 0 to 0); each lane that leads over the junction refers to it from where it begins."""
     signals = SubElement(node, "signals")
+    if road.link:
+        number = str(signal_number(road.link.arm))
+        reference = SubElement(signals, "signalReference", id=number, s="0.0", t="0.0", orientation="-")
+        SubElement(reference, "validity", fromLane=str(-road.lanes), toLane="-1")
+        return
     for arm, (number, begins, _) in ARMS.items():
         if number != road.number:
             continue
@@ -153,8 +159,7 @@ def write_signals(node: Element, road: Road) -> None:
             height="0.5",
             width="0.5",
         )
-        ends = sorted((incoming(arm, 1)[1], incoming(arm, LANES)[1]))
-        SubElement(signal, "validity", fromLane=str(ends[0]), toLane=str(ends[1]))
+        SubElement(signal, "validity", fromLane="0", toLane="0")
 
 
 def write_junction(top: Element) -> None:

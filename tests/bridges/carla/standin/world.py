@@ -13,14 +13,14 @@ from tests.bridges.carla.standin import blueprints, lights, wire
 from tests.bridges.carla.standin.actors import CAR, LIGHT, Actor, TrafficLight, Vehicle
 from tests.bridges.carla.standin.collisions import Box, Contacts, overlap
 from tests.bridges.carla.standin.geometry import Pose
-from tests.bridges.carla.standin.lanes import Lane, network, within_junction
+from tests.bridges.carla.standin.lanes import network, within_junction
 from tests.bridges.carla.standin.physics import BRAKE_MPS2, Ackermann, Bicycle, Control
 from tests.bridges.carla.standin.rails import Occupancy, Occupant, Rail
-from tests.bridges.carla.standin.roads import ARMS, LANES, REACH_M, WIDTH_M
+from tests.bridges.carla.standin.roads import ARMS
 from tests.bridges.carla.standin.rpc import Refused
 
-# Before a stop line, a vehicle is told of its light from here on.
-LIGHT_M = 45.0
+# Farther from the town's middle is no trigger box of a light.
+NEAR_M = 60.0
 # Of the wall clock's step without a fixed one.
 LONGEST_STEP_S = 0.1
 SPAWN_EVERY_M = 40.0
@@ -44,6 +44,7 @@ class World:
         self.next_number = FIRST_ACTOR
         self.collisions: list[dict[str, Any]] = []
         self.gone: list[dict[str, Any]] = []
+        self.boxes = {arm: lights.boxes(arm) for arm in ARMS}
         self.begin()
 
     def begin(self) -> None:
@@ -54,12 +55,9 @@ class World:
         self.contacts = Contacts()
         self.spectator = self.add(Actor(self.number(), blueprints.description("spectator", "")))
         self.lights: dict[str, TrafficLight] = {}
-        for arm, (_, _, angle) in ARMS.items():
-            beside, away = angle + math.pi / 2, (LANES + 0.5) * WIDTH_M
-            x = REACH_M * math.cos(angle) + away * math.cos(beside)
-            y = REACH_M * math.sin(angle) + away * math.sin(beside)
+        for arm in ARMS:
             described = blueprints.description("traffic.traffic_light", "")
-            light = TrafficLight(self.number(), described, pose=Pose(x, y, angle), tags=LIGHT)
+            light = TrafficLight(self.number(), described, pose=lights.pole(arm), tags=LIGHT)
             light.arm = arm
             self.lights[arm] = light
             self.add(light)
@@ -198,7 +196,7 @@ class World:
             body = vehicle.body
             if isinstance(body, Rail):
                 body.step(delta_s, self.elapsed_s, occupancy, vehicle.number)
-                self.tell_light(vehicle, body.lane, body.s)
+                self.tell_light(vehicle)
         self.collide(vehicles)
         self.on_step(self.packet())
         return self.frame
@@ -211,17 +209,20 @@ class World:
         crossing = vehicle.entering if within_junction(body.x, body.y) else None
         if crossing and crossing.arm and lights.state(crossing.arm, self.elapsed_s) == wire.RED:
             vehicle.red_lights_run += 1
-        vehicle.light = vehicle.entering = None
         places = network().places(Pose(body.x, body.y, body.heading))
         for place in places:
             occupancy.add(place.lane, Occupant(place.s, body.speed, vehicle.extent[0], vehicle.number))
-        if places:
-            self.tell_light(vehicle, places[0].lane, places[0].s)
+        vehicle.entering = places[0].lane if places and places[0].lane.arm else None
+        self.tell_light(vehicle)
 
-    def tell_light(self, vehicle: Vehicle, lane: Lane, s: float) -> None:
-        near = lane.arm is not None and lane.length - s < LIGHT_M
-        vehicle.entering = lane if near else None
-        vehicle.light = self.lights[lane.arm] if near and lane.arm else None
+    def tell_light(self, vehicle: Vehicle) -> None:
+        """A light holds for whoever touches its trigger box, and for nobody else (`OnBeginOverlapTriggerBox`,
+        `OnEndOverlapTriggerBox`; carla#5446: whatever its colour; carla#9445: metres before the line that is seen)."""
+        own = vehicle.boxed()
+        near = math.hypot(own.x, own.y) < NEAR_M
+        touched = (arm for arm, boxes in self.boxes.items() if any(overlap(own, box) for box in boxes))
+        arm = next(touched, None) if near else None
+        vehicle.light = None if arm is None else self.lights[arm]
 
     def collide(self, vehicles: list[Vehicle]) -> None:
         """Counts vehicles that have come to touch. Both go on with half their common speed; they do not bounce."""

@@ -1,0 +1,100 @@
+"""Which traffic lights govern which lanes, and where their stop lines are.
+
+A vehicle itself is told of a light only within its trigger box, metres before the junction (carla#2268, carla#9445): at
+50 km/h that is one step, too late to brake. So a light is found from three sources, none of which is enough:
+
+- the map's landmarks of its signal (`Map.get_all_landmarks_from_id`): exact lanes; in CARLA's own towns they are those
+  *within* the junction, and a light that a map's maker placed by hand may have none;
+- its trigger volume: where vehicles are to stop, but one box around all lanes' boxes, along the world's axes
+  (`UBoundingBoxCalculator::CombineBoxes`);
+- its stop waypoints (`TrafficLight.get_stop_waypoints`, carla#4121): lanes under that box, but sampled along the wrong
+  axis on roads that lie along x (LibCarla/source/carla/client/TrafficLight.cpp), so that some are missing.
+
+The line is where the landmark is, at the latest where the lane enters the junction, and never farther behind the middle
+of the trigger box than CARLA itself sets it back (`UTrafficLightComponent::InitializeSign`): a box that was placed by
+hand far before the junction wins, so a car may stand some metres short of the paint, never beyond it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rtcontrol.bridges.carla.lanes import Road
+from rtcontrol.bridges.carla.strand import Key, Strand
+
+if TYPE_CHECKING:
+    import carla
+
+# From the middle of a trigger box to the line: half the box's 3 m, and 1.5 m of safe distance.
+BOX_TO_LINE_M = 3.0
+# A box that lies otherwise before the line of a lane, or beside it, is none of that lane's.
+BOX_BEFORE_M, BOX_BESIDE_M = 20.0, 20.0
+
+
+class Lamp(NamedTuple):
+    """A light as CARLA tells of it: its actor's number, its signal's id in the map ("": none), the middle of its
+    trigger volume (None: it has none), its stop waypoints."""
+
+    number: int
+    sign: str
+    middle: tuple[float, float] | None
+    stops: Sequence[Any] = ()
+
+
+def lamp_of(light: carla.TrafficLight) -> Lamp:
+    """What the client knows of a light; no server is asked."""
+    volume = light.trigger_volume
+    if max(volume.extent.x, volume.extent.y) <= 0.0:
+        return Lamp(light.id, light.get_opendrive_id(), None)
+    middle = light.get_transform().transform(volume.location)
+    return Lamp(light.id, light.get_opendrive_id(), (middle.x, middle.y), light.get_stop_waypoints())
+
+
+def govern(road: Road, lamps: Iterable[Lamp]) -> None:
+    """From now on the road's ways ahead know their lights."""
+    lines: dict[Key, dict[int, float]] = {}
+    for lamp in lamps:
+        for strand, s in _lines(road, lamp):
+            known = lines.setdefault(strand.key, {})
+            known[lamp.number] = min(s, known.get(lamp.number, s))
+    road.lit(lines)
+
+
+def _lines(road: Road, lamp: Lamp) -> Iterator[tuple[Strand, float]]:
+    """Lanes that a light holds for, each with the place of its line; within a junction that is its beginning."""
+    marked = dict(_marked(road, lamp.sign))
+    yield from marked.items()
+    before = {strand: s for strand, s in marked.items() if not strand.junction}
+    for inside in marked:
+        if inside.junction:
+            before |= {strand: strand.length for strand in inside.before if not strand.junction}
+    for strand, line in before.items():
+        yield strand, min(line, strand.length, _by_box(strand, line, lamp.middle))
+    for waypoint in lamp.stops:
+        strand = road.strand(waypoint)
+        at = waypoint.transform.location
+        s = min(strand.search(at.x, at.y)[0] + BOX_TO_LINE_M, strand.length)
+        # Where landmarks tell of lanes, they tell of all; a box may still stand on a short lane that leads to one.
+        if not marked or strand in before or (not strand.junction and any(after in before for after in strand.after)):
+            yield strand, 0.0 if strand.junction else s
+
+
+def _marked(road: Road, sign: str) -> Iterator[tuple[Strand, float]]:
+    for mark in road.map.get_all_landmarks_from_id(sign) if sign else ():
+        for ends in mark.get_lane_validities():
+            for lane in range(min(ends), max(ends) + 1):
+                waypoint = None if lane == 0 else road.map.get_waypoint_xodr(mark.road_id, lane, mark.s)
+                if waypoint is None or waypoint.lane_type != road.driving:
+                    continue
+                strand, at = road.strand(waypoint), waypoint.transform.location
+                yield strand, 0.0 if strand.junction else strand.search(at.x, at.y)[0]
+
+
+def _by_box(strand: Strand, line: float, middle: tuple[float, float] | None) -> float:
+    """The latest line that the trigger box allows; `line` where it says nothing about this lane."""
+    if middle is None:
+        return line
+    s, lateral = strand.search(*middle)
+    near = abs(lateral) < BOX_BESIDE_M and -BOX_TO_LINE_M <= line - s < BOX_BEFORE_M
+    return s + BOX_TO_LINE_M if near and s >= 0.0 else line
