@@ -15,7 +15,8 @@ from pooled import alone, assert_equal, called, flown, naming, reply_of, request
 from rtcontrol.hosts.base import DecoderPool, Host
 from rtcontrol.hosts.deciders import NoopSource, STSource
 from rtcontrol.hosts.inprocess import InlinePool, InProcessHost, InProcessPool, Rota
-from rtcontrol.hosts.ray_pool import RayHost, RayPool
+from rtcontrol.hosts.ray_host import RayHost
+from rtcontrol.hosts.ray_pool import RayPool
 from rtcontrol.models.errors import UserError
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.pools import Pools
