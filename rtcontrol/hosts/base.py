@@ -110,10 +110,11 @@ class DecoderPool(Protocol):
     """Makes hosts for sessions that come and go: each has its own decider, all share one place of decision.
 
     A session's newest request wins; the sessions are served in the order in which they began to wait, so none starves
-    another. `open` does not hold up the decisions of other sessions.
+    another. `open` does not hold up the decisions of other sessions. `gave_up` says why it will never decide again.
     """
 
     name: str
+    gave_up: str | None
 
     def start(self, stopped: Callable[[], bool] = lambda: False) -> dict[str, Any]:
         """Make the place of decision ready; gives what a report says about it. Raises UserError.

@@ -78,6 +78,7 @@ class InProcessPool:
     """
 
     name = "inprocess"
+    gave_up: str | None = None
 
     def __init__(self, limit: int = LIMIT, lanes: int = 1, preload: bool = True) -> None:
         self.lanes = lanes
@@ -249,6 +250,7 @@ class InlinePool:
     """Every session decides on its own thread."""
 
     name = "inline"
+    gave_up: str | None = None
 
     def __init__(self, limit: int = LIMIT) -> None:
         self._places = Places(limit)

@@ -83,8 +83,8 @@ def marked(folder: str) -> Iterator[tuple[int, int, str]]:
         os.close(fd)
 
 
-def sweep(folder: str, rounds: int) -> None:
-    """Kill what bears the mark of `folder` until none is found `rounds` times; then remove the folder."""
+def kill_marked(folder: str, rounds: int = 1) -> None:
+    """Kill what bears the mark of `folder` until none is found `rounds` times running."""
     give_up = time.monotonic() + SWEEP_S
     clean = 0
     while clean < rounds and time.monotonic() < give_up:
@@ -101,7 +101,6 @@ def sweep(folder: str, rounds: int) -> None:
             poll.poll(1e3 * ROUND_S)
         for fd in files:
             os.close(fd)
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 class Guardian:
@@ -144,7 +143,8 @@ def _guard(base: str) -> None:
     with contextlib.suppress(OSError):
         poll.register(os.pidfd_open(os.getppid()), select.POLLIN)
     ready = [fd for fd, _ in poll.poll()]
-    sweep(folder, 1 if 0 in ready and os.read(0, 16) else CLEAN_ROUNDS)
+    kill_marked(folder, 1 if 0 in ready and os.read(0, 16) else CLEAN_ROUNDS)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":

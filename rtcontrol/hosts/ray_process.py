@@ -153,7 +153,7 @@ class RayProcess:
                 log.warning("decoder's process is back after %.2f s (pid %d)", seconds, answer["pid"])
                 self._owner.back(answer, lost_ns)
         except PlaceTrouble as error:
-            self._owner.give_up(str(error))
+            self._owner.give_up(error.what)
         except Exception as error:
             log.exception("the decoder is not watched any more")
             self._owner.give_up(f"The decoder is not watched any more ({type(error).__name__}: {error}).")

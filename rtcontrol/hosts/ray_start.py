@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import rtcontrol
-from rtcontrol.hosts.processes import MARK, Guardian, marked
+from rtcontrol.hosts.processes import MARK, Guardian, kill_marked, marked
 from rtcontrol.models.errors import UserError
 
 log = logging.getLogger("rtcontrol.host")
@@ -99,7 +99,7 @@ class RaySession:
     def end(self) -> None:
         """Shut down what was started here, also when it is still starting; nothing is left."""
         if self.died() is not None:
-            self._sweep()  # what is left of it would only keep the shutdown waiting
+            kill_marked(self.folder)  # what is left of it would only keep the shutdown waiting
         if self._thread is not None:
             import ray
 
@@ -109,12 +109,9 @@ class RaySession:
             self._over.set()
         while self._vital:
             os.close(self._vital.popitem()[0])
-        self._sweep()
-
-    def _sweep(self) -> None:
-        guardian, self._guardian = self._guardian, None
-        if guardian is not None:
-            guardian.end()
+        if self._guardian is not None:
+            self._guardian.end()
+            self._guardian = None
 
     def _run(self) -> None:
         try:

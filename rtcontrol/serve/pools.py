@@ -18,13 +18,15 @@ SPARE = 32
 
 class Pools:
     """A `DecoderPool` of two. The models' place is made ready at the start unless `options.model` needs none: then
-    with the first session that does."""
+    with the first session that does; made anew with the first one after it gave up."""
+
+    gave_up: str | None = None
 
     def __init__(self, options: ServeOptions) -> None:
         limit = options.max_sessions + SPARE
         self.name = options.host
         self._inline = InlinePool(limit)
-        self._models = _models(options.host, limit)
+        self._models, self._limit = _models(options.host, limit), limit
         self._eager = options.model not in PLAIN
         self._lock = threading.Lock()
         self._started = False
@@ -36,8 +38,12 @@ class Pools:
 
     def _start(self) -> dict[str, Any]:
         with self._lock:
-            if self._started:
+            if self._started and self._models.gave_up is None:
                 return {}
+            if self._started:
+                self._models.close()
+                self._started = False
+                self._models = _models(self.name, self._limit)
             info = self._models.start(self._stopped)
             self._started = True
             return info

@@ -109,7 +109,7 @@ def test_more_tool_sets_than_are_kept_open_are_closed_again(serve: Any) -> None:
         assert few.post("v1/function_call", {**GAME, "tools": [renamed]}).json()["function"] == f"turn_{i}"
     assert few.post("v1/function_call", {**GAME, "tools": [{**TURN["function"], "name": "turn_0"}]}).json()["success"]
     assert "rtcontrol_tool_sets 2.0" in httpx.get(few.url + "metrics").text
-    assert few.pool._places.taken <= 3
+    assert few.pool.places.taken <= 3
 
 
 def test_the_openai_client_gets_a_tool_call(client: openai.OpenAI) -> None:

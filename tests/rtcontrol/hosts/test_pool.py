@@ -5,16 +5,21 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
+from cart import Flight
 from pooled import alone, assert_equal, called, flown, naming, reply_of, request
 
 from rtcontrol.hosts.base import DecoderPool, Host
 from rtcontrol.hosts.deciders import NoopSource, STSource
 from rtcontrol.hosts.inprocess import InlinePool, InProcessHost, InProcessPool, Rota
-from rtcontrol.hosts.ray_pool import RayHost, RayPool
+from rtcontrol.hosts.ray_host import RayHost
+from rtcontrol.hosts.ray_pool import RayPool
 from rtcontrol.models.errors import UserError
+from rtcontrol.serve.options import ServeOptions
+from rtcontrol.serve.pools import Pools
 
 
 def test_each_session_has_its_own_decider(pool: DecoderPool) -> None:
@@ -150,7 +155,6 @@ def test_inline_decides_on_the_callers_thread() -> None:
     assert not host.alive()
 
 
-@pytest.mark.parametrize("kind", [InlinePool, InProcessPool, RayPool])
 def woken(host: Host) -> float:
     """Seconds of a wait of 5 s that another thread ends."""
     threading.Timer(0.05, host.wake).start()
@@ -202,6 +206,7 @@ def test_a_host_of_its_own_decides_on_its_lanes_at_once(kind: Any, ray_pool: Ray
     assert not host.alive()
 
 
+@pytest.mark.parametrize("kind", [InlinePool, InProcessPool, RayPool])
 def test_no_more_sessions_than_the_limit(kind: Any, ray_pool: RayPool) -> None:
     pool: DecoderPool = kind(limit=2)
     pool.start()
@@ -260,3 +265,40 @@ def test_sessions_of_one_checkpoint_with_different_tools_decide_as_each_alone(
     assert len({round(d.confidence["arg1"], 3) for d in expected[0]}) > 10
     for flight, own in zip(flights, expected * 2, strict=True):
         assert_equal(flight, own)
+
+
+def test_rota_gives_the_newest_of_the_waiting_requests() -> None:
+    rota = Rota(depth=2)
+    for tick in range(3):
+        rota.put("one", request(tick))
+    rota.put("other", request(9))
+    taken = [rota.take() for _ in range(4)]
+    assert [(t[0], t[1].tick) for t in taken if t] == [("one", 2), ("other", 9), ("one", 1)]
+
+
+def test_a_servers_pool_that_gave_up_is_made_anew_for_the_next_session(sources: list[STSource], tmp_path: Path) -> None:
+    pools = Pools(ServeOptions(out=tmp_path, host="inprocess"))
+    pools.start()
+    try:
+        first = pools.open("a", sources[0])
+        pools._models.gave_up = "Ray was lost."
+        second = pools.open("b", sources[0])
+        assert not first.alive() and second.alive() and pools.alive()
+        assert_equal(flown(second, 3), alone(sources[0], 3))
+    finally:
+        pools.close()
+
+
+@pytest.mark.parametrize("clock", ["wall", "lockstep"])
+def test_a_host_that_gave_up_ends_the_run_with_the_safe_call(tmp_path: Path, clock: str) -> None:
+    flight = Flight(tmp_path, duration_s=5.0 if clock == "wall" else 5000.0, clock=clock)
+
+    def give_up() -> None:
+        flight.host._pool.close()
+        flight.host.gave_up = "Ray was lost."
+
+    flight.after(5, give_up)
+    flight.run()
+    assert flight.loop.ended_by == "host"
+    assert "no more decisions: Ray was lost." in flight.said
+    assert flight.world.executed[-1][1] == flight.agent.fallback.safe_call

@@ -15,12 +15,13 @@ from pathlib import Path
 import pytest
 from pooled import called, naming, running, wait_until
 
-from rtcontrol.hosts.ray_pool import RayHost, RayPool
+from rtcontrol.hosts.ray_host import RayHost
+from rtcontrol.hosts.ray_pool import RayPool
 from rtcontrol.models.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[3]
 COMMAND = ["-m", "rtcontrol", "run", "--env", "lander", "--model", "expert", "--no-live", "--duration", "60", "--out"]
-START = "from rtcontrol.hosts.ray_pool import RayHost; import rtcontrol.hosts.deciders as d, time; "
+START = "from rtcontrol.hosts.ray_host import RayHost; import rtcontrol.hosts.deciders as d, time; "
 START += "RayHost(d.NoopSource()).start(); time.sleep(60)"
 
 
