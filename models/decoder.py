@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 from rtcontrol.models.attempt import Attempt, FreeState, Wanted
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.domain import Free
-from rtcontrol.models.engines.base import Budget, Cancelled
+from rtcontrol.models.engines.base import Budget, Cancelled, NotFinite
 from rtcontrol.models.free import Grammars, parse_free
 from rtcontrol.models.packed import Node, PackedSequence
 from rtcontrol.models.passes import Passes, Usage
@@ -248,6 +249,8 @@ class PackedDecoder:
             return 0.0
         rows = torch.cat([attempt.hidden_at(attempt.heads[k].slots[n]) for k, n in visited])
         total = torch.logsumexp(self.sequence.model.logits(rows), -1).tolist()
+        if not math.isfinite(sum(total)):
+            raise NotFinite
         worst = 0.0
         for (k, n), lse in zip(visited, total, strict=True):
             row = torch.tensor(

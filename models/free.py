@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from rtcontrol.models.domain import Free
-from rtcontrol.models.engines.base import DecodeError
+from rtcontrol.models.engines.base import DecodeError, NotFinite
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.tokenizer import STTokenizer
 
@@ -74,7 +74,9 @@ class FreeValue:
 
     def choose(self, logits: np.ndarray, end_id: int, null_id: int | None) -> int:
         """Pick the largest legal logit (ties: lowest id) of fp32 `logits` [vocabulary]; `end_id` is legal where the
-        value may end, `null_id` (None: not legal) only at its start. Raises DecodeError after `MAX_TOKENS` tokens."""
+        value may end, `null_id` (None: not legal) only at its start.
+
+        Raises NotFinite, and DecodeError after `MAX_TOKENS` tokens."""
         bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
         legal = np.unpackbits(bits, bitorder="little")[: self._vocabulary].astype(bool)
         legal[self._special] = False
@@ -86,6 +88,8 @@ class FreeValue:
         if not len(ids) or len(self.tokens) >= MAX_TOKENS:
             raise DecodeError(f"a free value did not end within {len(self.tokens)} tokens")
         values = logits[ids].astype(np.float64)
+        if not np.isfinite(values.sum()):
+            raise NotFinite
         best = int(values.argmax())
         self.confidence /= float(np.exp(values - values[best]).sum())
         token = int(ids[best])

@@ -6,10 +6,12 @@ value that is illegal for the chosen function is decoded again, restricted (desi
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from rtcontrol.models.call import Call
 from rtcontrol.models.decoder import PackedDecoder
+from rtcontrol.models.engines.base import NotFinite
 from rtcontrol.models.packed import Node
 from rtcontrol.models.plan import ANY_TOOL, NO_TOOL
 from rtcontrol.models.schema import ABSENT
@@ -43,6 +45,8 @@ class _Head:
         self.slots += range(base, base + len(self.pending))
         columns, children = self._decoder.walker.choices(self.k, self.node, self.tools)
         values = [row[c] for c in columns]
+        if len(values) > 1 and not math.isfinite(sum(values)):
+            raise NotFinite
         # A single legal token is taken without a look at the logits, as a mask would force it.
         self.node = children[values.index(max(values)) if len(values) > 1 else 0]
         self.pending = [] if self.done else [self.node]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from rtcontrol.models.engines.base import NotFinite
 from rtcontrol.models.plan import ANY_TOOL, HeadPlan, SchemaPlan
 
 
@@ -51,7 +52,9 @@ class Walker:
         return found
 
     def walk(self, head: int, state: HeadState, tools: int) -> Walk:
-        """Follow the largest logit among legal children from the head token; ties go to the lowest token id."""
+        """Follow the largest logit among legal children from the head token; ties go to the lowest token id.
+
+        Raises NotFinite."""
         leaves = self.plan.heads[head].trie.leaves
         node, confidence = 0, 1.0
         visited: list[int] = []
@@ -64,6 +67,8 @@ class Walker:
             if row is None:
                 return Walk(node, True, confidence, tuple(visited))
             values = [row[c] for c in columns]
+            if not math.isfinite(sum(values)):
+                raise NotFinite
             best = max(values)
             confidence /= math.fsum(math.exp(v - best) for v in values)
             visited.append(node)

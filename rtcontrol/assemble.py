@@ -202,7 +202,7 @@ def host(config: RunConfig, source: DeciderSource, model: str) -> Host:
         from rtcontrol.hosts.inprocess import InProcessHost
 
         return InProcessHost(source, config.pipeline)
-    from rtcontrol.hosts.ray_host import RayHost
+    from rtcontrol.hosts.ray_pool import RayHost
 
     return RayHost(source, config.pipeline, gpus=0 if model in PLAIN else None)
 

@@ -57,7 +57,7 @@ class Ticks:
         stop: Callable[[str], None],
     ) -> None:
         self.config, self.agent, self.env, self.host = config, agent, env, host
-        self._clock, self._watch, self._stop = clock, watch, stop
+        self._clock, self._watch, self._notify, self._stop = clock, watch, notify, stop
         self.actuator = Actuator(agent, env, min(config.period_ns, RETRY_NS) if clock.enforced else None, host.wake)
         self.account = Account(
             config, agent.fallback, env, host, recorder, watch, clock, self.actuator, notify, stop, self._on_cleared
@@ -96,6 +96,9 @@ class Ticks:
             if reply is not None:
                 self._on_reply(reply)
                 continue
+            if host.gave_up is not None:
+                self._notify(f"no more decisions: {host.gave_up}")
+                self._stop("host")
             self._expire()
             waiting = self._pending or self._ordered or actuator.attempting
             if clock.due(time.monotonic_ns()) and (enforced or not waiting):

@@ -18,6 +18,13 @@ class DecodeError(Exception):
     """No legal call could be decoded (a free value that never ended or does not parse)."""
 
 
+class NotFinite(DecodeError):
+    """Scores that decide, or tell of confidence, are NaN or infinite."""
+
+    def __init__(self) -> None:
+        super().__init__("the model's scores are no finite numbers: its weights are damaged, or overflow")
+
+
 @dataclass(frozen=True)
 class Budget:
     """How many trie nodes a pass may carry: for each head (its head token included) and in all. 1 per head is

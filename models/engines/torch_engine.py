@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import torch
 
 from rtcontrol.models.call import Decision
 from rtcontrol.models.decoder import PackedDecoder
-from rtcontrol.models.engines.base import Budget, PrefixInfo
+from rtcontrol.models.engines.base import Budget, NotFinite, PrefixInfo
 from rtcontrol.models.engines.lean import LeanModel
 from rtcontrol.models.engines.prefix_store import PrefixStore, prefix_key
 from rtcontrol.models.engines.weights import ModelConfig, fingerprint, load_weights
@@ -104,7 +105,8 @@ class TorchEngine:
             raise RuntimeError("decode before load_prefix")
         self._stop.clear()
         _, reused = self.sequence.start([*self._prefix, *suffix], reserve=len(decoder.first_nodes))
-        return decoder.decide(reused, self._stop.is_set)
+        with self._distrusting():
+            return decoder.decide(reused, self._stop.is_set)
 
     def decode_many(self, suffixes: Sequence[Sequence[int]]) -> list[Decision]:
         """Decide after prefix + each suffix, batched in the same packed passes; equal to deciding each alone."""
@@ -114,7 +116,17 @@ class TorchEngine:
         self._stop.clear()
         room = sum(len(s) + len(decoder.first_nodes) for s in suffixes)
         self.sequence.start(self._prefix, reserve=room)
-        return decoder.decide_many(suffixes, self._stop.is_set)
+        with self._distrusting():
+            return decoder.decide_many(suffixes, self._stop.is_set)
+
+    @contextmanager
+    def _distrusting(self) -> Iterator[None]:
+        """What scores that are not finite came from is not used again: the next decision computes its whole prompt."""
+        try:
+            yield
+        except NotFinite:
+            self.sequence.forget()
+            raise
 
     def cancel(self) -> None:
         """Stop the decision in flight before its next pass."""

@@ -12,8 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from rtcontrol.hosts.base import DeciderSource, DecisionRequest, Host
-from rtcontrol.hosts.pool import DecoderPool
+from rtcontrol.hosts.base import DeciderSource, DecisionRequest, DecoderPool, Host
 from rtcontrol.models.call import Decision
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema import ToolSchema, tool_schemas

@@ -16,7 +16,7 @@ from rtcontrol.gateway.metrics import Metrics
 from rtcontrol.gateway.options import GatewayOptions
 from rtcontrol.gateway.source import source
 from rtcontrol.gateway.transport import BoundedHTTP, BoundedWebSocket
-from rtcontrol.hosts.pool import DecoderPool
+from rtcontrol.hosts.base import DecoderPool
 from rtcontrol.models.errors import UserError
 from rtcontrol.serve.lobby import Lobby
 

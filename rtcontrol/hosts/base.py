@@ -1,4 +1,4 @@
-"""What the control loop sees of a decoder host, and what a host sees of a decider."""
+"""What the control loop sees of a decoder host, what a host sees of a decider, and where hosts come from."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from typing import Any, Literal, Protocol
 
 from rtcontrol.models.call import Decision
 from rtcontrol.models.errors import UserError
+
+# Sessions of one pool.
+LIMIT = 64
 
 
 class PlaceTrouble(UserError):
@@ -68,18 +71,21 @@ class DeciderSource(Protocol):
 
 
 class Host(Protocol):
-    """Decides off the loop's thread. Only `start` and `close` may block; all but `wake` are called from the loop's thread.
+    """Decides for one session, off its loop's thread. Only `start` and `close` may block; all but `wake` are called
+    from the loop's thread.
 
     A host with L lanes has at most L decisions under way; the newest requests win. `incarnation` grows with every
-    restart of the decoder, `events` lists losses and returns.
+    restart of the decoder, `events` lists losses and returns. `gave_up` says why the decoder will not come back: the
+    loop must then end.
     """
 
     name: str
     incarnation: int
     events: list[HostEvent]
+    gave_up: str | None
 
     def start(self, stopped: Callable[[], bool] = lambda: False) -> dict[str, Any]:
-        """Build the decider; gives what the report says about it. Raises UserError.
+        """Build the decider, unless it is there; gives what the report says about it. Raises UserError.
 
         Returns early, and empty, soon after `stopped` says so: the host is then good for `close` only.
         """
@@ -96,4 +102,34 @@ class Host(Protocol):
     def cancel(self, tick: int) -> None:
         """Nobody waits for this tick any more; one not yet begun is not begun."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Free the decider, and end the pool where it is this host's own."""
+
+
+class DecoderPool(Protocol):
+    """Makes hosts for sessions that come and go: each has its own decider, all share one place of decision.
+
+    A session's newest request wins; the sessions are served in the order in which they began to wait, so none starves
+    another. `open` does not hold up the decisions of other sessions.
+    """
+
+    name: str
+
+    def start(self, stopped: Callable[[], bool] = lambda: False) -> dict[str, Any]:
+        """Make the place of decision ready; gives what a report says about it. Raises UserError.
+
+        Returns early, and empty, soon after `stopped` says so: the pool is then good for `close` only.
+        """
+
+    def open(self, session: str, source: DeciderSource) -> Host:
+        """Build a decider; gives the started host of this session alone. `session` names it in logs.
+
+        Blocks until the decider is ready; any thread may call it. Raises UserError from the build, and PlaceTrouble
+        where the place is at fault: full, closed, or away for too long.
+        """
+
+    def alive(self) -> bool:
+        """Whether it can decide now; any thread may ask."""
+
+    def close(self) -> None:
+        """End all sessions, and what decided for them. Any thread may call it, once."""

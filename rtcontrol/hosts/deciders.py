@@ -1,18 +1,49 @@
-"""Recipes of deciders: the ST model, and the plain ones that need no model (expert, no-op, random)."""
+"""Recipes of deciders: the ST model, and the plain ones that need no model (expert, no-op, random); how to ask one."""
 
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rtcontrol.hosts.base import DecisionRequest
+from rtcontrol.hosts.base import Decider, DeciderSource, DecisionReply, DecisionRequest
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.domain import Closed
+from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema import ToolSchema, tool_schemas
 
 PLAIN = ("expert", "noop", "random")
+
+
+def build(source: DeciderSource) -> Decider:
+    """The source's decider; whatever goes wrong becomes a UserError."""
+    try:
+        return source.build()
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(f"The decider cannot be built: {error!r}.", "Run with --debug.") from error
+
+
+def answer(decider: Decider, request: DecisionRequest) -> DecisionReply:
+    """Decide; an exception becomes the reply's error, in one line."""
+    began = time.monotonic_ns()
+    decision, text, mistake = None, None, None
+    try:
+        decision = decider.decide(request)
+    except UserError as error:
+        text, mistake = str(error), (error.what, error.remedy)
+    except Exception as error:  # whatever a decider raises costs one tick, never the loop
+        text = f"{type(error).__name__}: {error}"
+    return DecisionReply(request.tick, decision, text and text.splitlines()[0], time.monotonic_ns() - began, mistake)
+
+
+def describe(decider: Decider) -> dict[str, Any]:
+    """What a decider says of itself; empty where it says nothing."""
+    info = getattr(decider, "info", None)
+    return dict(info()) if info is not None else {}
 
 
 @dataclass(frozen=True)

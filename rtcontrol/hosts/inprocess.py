@@ -1,71 +1,172 @@
-"""Decides in worker threads of this process: for embedding, scripted deciders, and machines without Ray."""
+"""Decides in this process: in worker threads that all sessions share, or at once on the caller's own thread."""
 
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from rtcontrol.hosts.base import Decider, DeciderSource, DecisionReply, DecisionRequest, HostEvent
-from rtcontrol.models.errors import UserError
+from rtcontrol.hosts.base import LIMIT, Decider, DeciderSource, DecisionReply, DecisionRequest, HostEvent, PlaceTrouble
+from rtcontrol.hosts.deciders import answer, build, describe
 
 
-def answer(decider: Decider, request: DecisionRequest) -> DecisionReply:
-    """Decide; an exception becomes the reply's error, in one line."""
-    began = time.monotonic_ns()
-    try:
-        decision = decider.decide(request)
-    except UserError as error:
-        return DecisionReply(
-            request.tick, None, _line(str(error)), time.monotonic_ns() - began, (error.what, error.remedy)
-        )
-    except Exception as error:  # whatever a decider raises costs one tick, never the loop
-        text = _line(f"{type(error).__name__}: {error}")
-        return DecisionReply(request.tick, None, text, time.monotonic_ns() - began)
-    return DecisionReply(request.tick, decision, None, time.monotonic_ns() - began)
+class Places:
+    """How many sessions are open or being opened; at most `limit`."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit, self.taken = limit, 0
+        self._lock = threading.Lock()
+
+    def take(self) -> None:
+        """PlaceTrouble when all are taken."""
+        with self._lock:
+            if self.taken >= self.limit:
+                raise PlaceTrouble(
+                    f"The decoder has {self.limit} open sessions, as many as it may.",
+                    "Close one, or try again later.",
+                    full=True,
+                )
+            self.taken += 1
+
+    def free(self) -> None:
+        with self._lock:
+            self.taken -= 1
 
 
-def describe(decider: Decider) -> dict[str, Any]:
-    """What a decider says of itself; empty where it says nothing."""
-    info = getattr(decider, "info", None)
-    return dict(info()) if info is not None else {}
+class Rota:
+    """The waiting requests: of each session the `depth` newest, in the place of the oldest. Not locked."""
+
+    def __init__(self, depth: int = 1) -> None:
+        self._depth = depth
+        self._waiting: dict[Any, deque[DecisionRequest]] = {}
+
+    def put(self, key: Any, request: DecisionRequest) -> None:
+        self._waiting.setdefault(key, deque(maxlen=self._depth)).append(request)
+
+    def take(self) -> tuple[Any, DecisionRequest] | None:
+        """The newest request of the session that has waited longest."""
+        for key, requests in self._waiting.items():
+            if requests:
+                # The newest: an older one is overtaken, and will be dropped at its deadline.
+                request = requests.pop()
+                del self._waiting[key]
+                if requests:
+                    self._waiting[key] = requests  # behind the others
+                return key, request
+        return None
+
+    def cancel(self, key: Any, tick: int) -> None:
+        # The session keeps its place: with requests that are given up before their turn comes it would starve.
+        requests = self._waiting.get(key, ())
+        for request in requests:
+            if request.tick == tick:
+                self._waiting[key].remove(request)
+                break
+
+    def remove(self, key: Any) -> None:
+        self._waiting.pop(key, None)
 
 
-def _line(text: str) -> str:
-    return text.splitlines()[0] if text else text
+class InProcessPool:
+    """Deciders are built on the thread that opens the session, one at a time, and asked on the workers' threads: one
+    for each lane.
 
-
-class InProcessHost:
-    """`lanes` threads with a decider each; at most `lanes` requests wait, the oldest gives way."""
+    Python's one lock is shared with everything else in the process: for tests, embedding and machines without Ray.
+    `preload` loads torch at the start: it holds the interpreter for a second or two, so not while sessions go on.
+    """
 
     name = "inprocess"
 
-    def __init__(self, source: DeciderSource, lanes: int = 1) -> None:
-        self.incarnation = 0
-        self.events: list[HostEvent] = []
-        self._source = source
-        self._lanes = lanes
-        self._requests: deque[DecisionRequest] = deque(maxlen=lanes)
-        self._arrived = threading.Condition()
-        self._replies: SimpleQueue[DecisionReply | None] = SimpleQueue()
-        self._closed = False
-        self._threads: list[threading.Thread] = []
+    def __init__(self, limit: int = LIMIT, lanes: int = 1, preload: bool = True) -> None:
+        self.lanes = lanes
+        self._preload = preload
+        self.places = Places(limit)
+        self.rota = Rota(lanes)
+        self.arrived = threading.Condition()
+        self.closed = False
+        self._building = threading.Lock()
+        self._workers = [
+            threading.Thread(target=self._work, args=(i,), name=f"decider-{i}", daemon=True) for i in range(lanes)
+        ]
 
     def start(self, stopped: Callable[[], bool] = lambda: False) -> dict[str, Any]:
-        deciders = [self._source.build() for _ in range(self._lanes)]
-        for i, decider in enumerate(deciders):
-            thread = threading.Thread(target=self._work, args=(decider,), name=f"decider-{i}", daemon=True)
-            thread.start()
-            self._threads.append(thread)
-        return describe(deciders[0])
+        if self._preload:
+            import rtcontrol.models.engines.torch_engine  # noqa: F401
+        for worker in self._workers:
+            worker.start()
+        return {}
+
+    def open(self, session: str, source: DeciderSource) -> InProcessHost:
+        host = InProcessHost(source, pool=self)
+        host.start()
+        return host
+
+    def build(self, source: DeciderSource) -> list[Decider]:
+        """A decider for each lane, and a place for the session; free it."""
+        self.places.take()
+        try:
+            with self._building:
+                if self.closed:
+                    raise PlaceTrouble("The decoder is closed.", "Start it again.")
+                return [build(source) for _ in range(self.lanes)]
+        except BaseException:
+            self.places.free()
+            raise
+
+    def alive(self) -> bool:
+        return self._workers[0].is_alive()
+
+    def close(self) -> None:
+        """A decision that is being made ends with the process: the workers are daemons."""
+        with self.arrived:
+            self.closed = True
+            self.arrived.notify_all()
+        for worker in self._workers:
+            if worker.is_alive():
+                worker.join(timeout=1.0)
+
+    def _work(self, lane: int) -> None:
+        while True:
+            with self.arrived:
+                while (turn := self.rota.take()) is None and not self.closed:
+                    self.arrived.wait()
+            if self.closed or turn is None:
+                return
+            host, request = turn
+            # What is left of the turn would keep a closed session's decider alive until the next request.
+            host.decide(lane, request)
+            del turn, host, request
+
+
+class InProcessHost:
+    """One session's part of an `InProcessPool`; without one it has a pool of its own, with so many lanes."""
+
+    name = "inprocess"
+    gave_up: str | None = None
+
+    def __init__(self, source: DeciderSource, lanes: int = 1, pool: InProcessPool | None = None) -> None:
+        self.incarnation = 0
+        self.events: list[HostEvent] = []
+        self._source, self._own = source, pool is None
+        self._pool = pool or InProcessPool(1, lanes, preload=False)
+        self._deciders: list[Decider] = []
+        self._replies: SimpleQueue[DecisionReply | None] = SimpleQueue()
+
+    def start(self, stopped: Callable[[], bool] = lambda: False) -> dict[str, Any]:
+        if not self._deciders:
+            self._deciders = self._pool.build(self._source)
+            if self._own:
+                self._pool.start()
+        return describe(self._deciders[0])
 
     def submit(self, request: DecisionRequest) -> None:
-        with self._arrived:
-            self._requests.append(request)
-            self._arrived.notify()
+        pool = self._pool
+        with pool.arrived:
+            if self.alive():
+                pool.rota.put(self, request)
+                pool.arrived.notify()
 
     def wait(self, timeout_ns: int) -> DecisionReply | None:
         try:
@@ -79,31 +180,92 @@ class InProcessHost:
         self._replies.put(None)
 
     def alive(self) -> bool:
-        return not self._closed
+        return bool(self._deciders) and not self._pool.closed
 
     def cancel(self, tick: int) -> None:
-        with self._arrived:
-            for request in self._requests:
-                if request.tick == tick:
-                    self._requests.remove(request)
-                    break
+        with self._pool.arrived:
+            self._pool.rota.cancel(self, tick)
 
     def close(self) -> None:
-        """A decider that is still at work ends with the process: its thread is a daemon."""
-        with self._arrived:
-            self._closed = True
-            self._requests.clear()
-            self._arrived.notify_all()
-        for thread in self._threads:
-            thread.join(timeout=1.0)
+        with self._pool.arrived:
+            self._pool.rota.remove(self)
+            deciders, self._deciders = self._deciders, []
+        if deciders:
+            self._pool.places.free()
+        if self._own:
+            self._pool.close()
 
-    def _work(self, decider: Decider) -> None:
-        while True:
-            with self._arrived:
-                while not self._requests and not self._closed:
-                    self._arrived.wait()
-                if self._closed:
-                    return
-                # The newest: an older one that still waits is overtaken and will be dropped at its deadline.
-                request = self._requests.pop()
+    def decide(self, lane: int, request: DecisionRequest) -> None:
+        """On a worker's thread."""
+        for decider in self._deciders[lane : lane + 1]:  # none once it is closed
             self._replies.put(answer(decider, request))
+
+
+class InlineHost:
+    """Decides inside `submit`, on the caller's thread: for deciders that take no time (no-op, random, expert)."""
+
+    name = "inline"
+    gave_up: str | None = None
+
+    def __init__(self, source: DeciderSource, closed: Callable[[], None] = lambda: None) -> None:
+        self.incarnation = 0
+        self.events: list[HostEvent] = []
+        self._decider = build(source)
+        self._closed: Callable[[], None] | None = closed
+        self._replies: deque[DecisionReply] = deque()
+        self._woken = threading.Event()
+
+    def start(self, stopped: Callable[[], bool] = lambda: False) -> dict[str, Any]:
+        return describe(self._decider)
+
+    def submit(self, request: DecisionRequest) -> None:
+        self._replies.append(answer(self._decider, request))
+
+    def wait(self, timeout_ns: int) -> DecisionReply | None:
+        if self._replies:
+            return self._replies.popleft()
+        if timeout_ns > 0:
+            self._woken.wait(timeout_ns / 1e9)
+        self._woken.clear()
+        return None
+
+    def wake(self) -> None:
+        self._woken.set()
+
+    def alive(self) -> bool:
+        return self._closed is not None
+
+    def cancel(self, tick: int) -> None:
+        """Nothing waits: it was decided when it was submitted."""
+
+    def close(self) -> None:
+        self._replies.clear()
+        closed, self._closed = self._closed, None
+        if closed is not None:
+            closed()
+
+
+class InlinePool:
+    """Every session decides on its own thread."""
+
+    name = "inline"
+
+    def __init__(self, limit: int = LIMIT) -> None:
+        self._places = Places(limit)
+
+    def start(self, stopped: Callable[[], bool] = lambda: False) -> dict[str, Any]:
+        return {}
+
+    def open(self, session: str, source: DeciderSource) -> InlineHost:
+        self._places.take()
+        try:
+            return InlineHost(source, self._places.free)
+        except BaseException:
+            self._places.free()
+            raise
+
+    def alive(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        """Nothing to end."""

@@ -1,11 +1,15 @@
-"""The decoder's process: a Ray actor that answers on ZeroMQ sockets of its own."""
+"""The decoder's process: a Ray actor that decides for all sessions, on ZeroMQ sockets of its own."""
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 import socket
+import sys
 import threading
 import traceback
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -15,9 +19,17 @@ import msgpack
 import zmq
 
 from rtcontrol.hosts.base import Decider, DeciderSource, DecisionReply, DecisionRequest
-from rtcontrol.hosts.inprocess import answer, describe
+from rtcontrol.hosts.deciders import answer, describe
+from rtcontrol.hosts.inprocess import Rota
 
 PING = b""
+BUILDERS = "build"
+WARM_ROUNDS = 3
+# The deciding thread asks for the interpreter some hundred times a decision, and a build holds it for long: with
+# Python's own 5 ms a decision would take a second meanwhile.
+SWITCH_INTERVAL_S = 2e-5
+# A build yields the processor to decisions, where there are not enough for both.
+BUILDER_NICE = 10
 
 
 def pack_request(request: DecisionRequest) -> bytes:
@@ -27,10 +39,6 @@ def pack_request(request: DecisionRequest) -> bytes:
     return packed
 
 
-def unpack_request(data: bytes) -> DecisionRequest:
-    return as_request(msgpack.unpackb(data))
-
-
 def as_request(fields: Sequence[Any]) -> DecisionRequest:
     """From the unpacked fields; ValueError when there are others."""
     tick, epoch, observation, instruction, history = fields
@@ -38,15 +46,25 @@ def as_request(fields: Sequence[Any]) -> DecisionRequest:
 
 
 def pack_cancel(tick: int) -> bytes:
-    """A decoder pool tells it from a request by its type."""
+    """The lane tells it from a request by its type."""
     packed: bytes = msgpack.packb(tick)
     return packed
 
 
 def pack_reply(reply: DecisionReply) -> bytes:
+    """A reply that cannot be packed costs its tick, not the lane."""
     decision = None if reply.decision is None else reply.decision.to_dict()
-    packed: bytes = msgpack.packb((reply.tick, decision, reply.error, reply.decide_ns, reply.mistake))
+    try:
+        packed: bytes = msgpack.packb((reply.tick, decision, reply.error, reply.decide_ns, reply.mistake))
+    except Exception as error:
+        return _unsaid(reply.tick, error)
     return packed
+
+
+def _unsaid(tick: int, error: Exception) -> bytes:
+    """The packed reply in place of one that could not be made."""
+    text = f"the decoder's answer cannot be sent: {type(error).__name__}: {error}".splitlines()[0]
+    return pack_reply(DecisionReply(tick, None, text.encode("utf-8", "replace").decode(), 0))
 
 
 class Sockets:
@@ -90,73 +108,133 @@ def _serve(router: zmq.Socket[bytes], work: Callable[[zmq.Socket[bytes]], None])
         os._exit(1)
 
 
-def echo(router: zmq.Socket[bytes]) -> None:
+def _echo(router: zmq.Socket[bytes]) -> None:
     """A heartbeat's thread."""
     while True:
         router.send_multipart(router.recv_multipart())
 
 
 class DecoderActor:
-    """Builds one decider a lane and serves it. Ray creates it, restarts it and kills it; it never sees a tick.
+    """Builds, keeps and asks the deciders of sessions: of each session one a lane. On a lane, a session's DEALER has
+    the session's key, a slash and a number as its identity: one that replaces another is not taken for it.
 
-    `start` may be asked again and again: it builds once in a process's life.
+    Ray calls `open` on a thread of the concurrency group `BUILDERS`, the others on another; each lane has a thread
+    that decides. Each may be asked again and again.
     """
 
-    def __init__(self, source: DeciderSource, lanes: int, directory: str, host: str) -> None:
-        self._source = source
-        self._lanes = lanes
+    def __init__(self, lanes: int, preload: bool, directory: str, host: str) -> None:
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
         self._sockets = Sockets(directory, host)
+        self._lanes, self._preload = lanes, preload
+        self._deciders: dict[bytes, list[Decider]] = {}
+        self._lock = threading.Lock()
+        self._opening: set[bytes] = set()
+        self._closed: list[deque[bytes]] = [deque() for _ in range(lanes)]
         self._answer: dict[str, Any] | None = None
 
     def start(self) -> dict[str, Any]:
-        """Endpoints of the lanes and of the heartbeat, the CURVE key (tcp), the pid, and what the decider says of
-        itself."""
+        """Endpoints of the lanes and of the heartbeat, the CURVE key (tcp), and the pid."""
         if self._answer is None:
-            deciders = [self._source.build() for _ in range(self._lanes)]
+            if self._preload:
+                # It holds the interpreter for up to a second: not while others decide or the heart must beat.
+                import rtcontrol.models.engines.torch_engine  # noqa: F401
+
             serve = self._sockets.serve
             self._answer = {
-                "lanes": [serve(f"lane{i}", partial(_decide, d)) for i, d in enumerate(deciders)],
-                "heartbeat": serve("heartbeat", echo),
+                "lanes": [serve(f"lane{i}", partial(self._decide, i)) for i in range(self._lanes)],
+                "heartbeat": serve("heartbeat", _echo),
                 "key": self._sockets.key,
                 "pid": os.getpid(),
-                "info": describe(deciders[0]),
             }
         return self._answer
 
+    def open(self, key: bytes, source: DeciderSource, warm: DecisionRequest | None) -> dict[str, Any]:
+        """Build the session's deciders, unless they are there; gives the pid and what the first says of itself. `warm`
+        is decided a few times, for nothing: a process that was started again is slow at first."""
+        with self._lock:
+            deciders = self._deciders.get(key)
+            self._opening.add(key)
+            alone = not self._deciders
+        try:
+            if deciders is None:
+                if not alone:
+                    _yield_processor()
+                deciders = [source.build() for _ in range(self._lanes)]
+                for decider, _ in itertools.product(deciders, range(WARM_ROUNDS if warm else 0)):
+                    assert warm is not None, "zero rounds without one"
+                    answer(decider, warm)
+            info = describe(deciders[0])
+        finally:
+            with self._lock:
+                if key in self._opening and deciders is not None:
+                    self._deciders[key] = deciders
+                self._opening.discard(key)
+        return {"pid": os.getpid(), "info": info}
 
-def _decide(decider: Decider, router: zmq.Socket[bytes]) -> None:
-    """Answer the newest request; older ones that piled up meanwhile are dropped. An empty message is echoed."""
-    while True:
-        client, body = router.recv_multipart()
-        while router.poll(0):
-            newer = router.recv_multipart()
-            if newer[1] == PING:
-                router.send_multipart(newer)
+    def close(self, key: bytes) -> int:
+        """Free the session's deciders, also those still being built; gives how many sessions there are."""
+        with self._lock:
+            self._opening.discard(key)
+            if self._deciders.pop(key, None) is not None:
+                for closed in self._closed:
+                    closed.append(key)
+            return len(self._deciders)
+
+    def _decide(self, i: int, router: zmq.Socket[bytes]) -> None:
+        """A lane's thread: take in all that has arrived, decide for the session whose turn it is, and so on."""
+        lane, closed = Lane(router), self._closed[i]
+        while True:
+            while lane.readable():
+                lane.receive()
+            while closed:
+                lane.forget(closed.popleft())
+            turn = lane.rota.take()
+            if turn is None:
+                lane.receive()  # sleeps until something arrives
+                continue
+            key, request = turn
+            if (deciders := self._deciders.get(key)) is not None:
+                lane.send(key, pack_reply(answer(deciders[i], request)))
+                del deciders  # a closed session's are not kept until the next request
+
+
+class Lane:
+    """The socket of all sessions, and who waits."""
+
+    def __init__(self, router: zmq.Socket[bytes]) -> None:
+        self.rota = Rota()
+        self._router = router
+        self._clients: dict[bytes, bytes] = {}  # each session's newest identity
+
+    def readable(self) -> bool:
+        return bool(int(self._router.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
+
+    def receive(self) -> None:
+        """Take in one message: a request, the tick of one that is given up, or an empty one, which is echoed."""
+        client, body = self._router.recv_multipart()
+        if body == PING:
+            self._router.send_multipart((client, body))
+            return
+        key = client.partition(b"/")[0]
+        try:
+            fields = msgpack.unpackb(body)
+            if isinstance(fields, int):
+                self.rota.cancel(key, fields)
             else:
-                client, body = newer
-        if body != PING:
-            body = reply_to(decider, body)
-        router.send_multipart((client, body))
+                self.rota.put(key, as_request(fields))
+                self._clients[key] = client
+        except Exception as error:
+            self._router.send_multipart((client, _unsaid(-1, error)))
+
+    def send(self, key: bytes, body: bytes) -> None:
+        self._router.send_multipart((self._clients[key], body))
+
+    def forget(self, key: bytes) -> None:
+        """The session is closed."""
+        self.rota.remove(key)
+        self._clients.pop(key, None)
 
 
-def reply_to(decider: Decider, body: bytes) -> bytes:
-    """The packed reply to a packed request; one that cannot be read or answered gets an error (tick -1 if unknown)."""
-    try:
-        request = unpack_request(body)
-    except Exception as error:
-        return unsaid(-1, error)
-    return reply_body(decider, request)
-
-
-def reply_body(decider: Decider, request: DecisionRequest) -> bytes:
-    """The packed reply; an answer that cannot be packed costs its tick, not the lane."""
-    try:
-        return pack_reply(answer(decider, request))
-    except Exception as error:
-        return unsaid(request.tick, error)
-
-
-def unsaid(tick: int, error: Exception) -> bytes:
-    """The packed reply in place of one that could not be made."""
-    text = f"the decoder's answer cannot be sent: {type(error).__name__}: {error}".splitlines()[0]
-    return pack_reply(DecisionReply(tick, None, text.encode("utf-8", "replace").decode(), 0))
+def _yield_processor() -> None:
+    with contextlib.suppress(AttributeError, OSError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), BUILDER_NICE)

@@ -1,28 +1,20 @@
-"""The client's sockets to one life of the decoder's process, and the part of a host that uses them."""
+"""A session's sockets to one life of the decoder's process."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
-import logging
 import os
 import select
-import time
-from collections import deque
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import msgpack
 import zmq
 
-from rtcontrol.hosts.base import DecisionReply, DecisionRequest, HostEvent
+from rtcontrol.hosts.base import DecisionReply, DecisionRequest
 from rtcontrol.hosts.ray_actor import PING, pack_cancel, pack_request
 from rtcontrol.models.call import Decision
-
-log = logging.getLogger("rtcontrol.host")
-
-WARM_ROUNDS = 3
 
 
 class _Poll(ctypes.Structure):
@@ -38,7 +30,7 @@ class Files:
     descriptors above 1023."""
 
     def __init__(self, files: Sequence[int]) -> None:
-        self._files = (_Poll * len(files))(*((fd, select.POLLIN, 0) for fd in files))
+        self._files = (_Poll * len(files))(*(_Poll(fd, select.POLLIN, 0) for fd in files))
         self._ppoll = ctypes.CDLL(None).ppoll
 
     def wait(self, timeout_ns: int) -> bool:
@@ -55,8 +47,7 @@ class Wake:
         self.files = Files([self.fd])
 
     def set(self) -> None:
-        # The counter saturates after 2**64 calls; a host that is closed has no file any more.
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(BlockingIOError):  # the counter is full: it is set
             os.eventfd_write(self.fd, 1)
 
     def clear(self) -> bool:
@@ -94,20 +85,15 @@ class Link:
         self._files = Files([wake.fd, *(int(lane.getsockopt(zmq.FD)) for lane in self._lanes)])
         self._waiting: list[int | None] = [None] * len(self._lanes)
 
-    def ready(self, timeout_ms: int, warm: DecisionRequest | None = None) -> bool:
-        """A round trip on every lane; False when there is no answer in time.
-
-        `warm` is decided a few times instead, for nothing: a process that was started again is slow at first.
-        """
-        bodies = [PING] if warm is None else [pack_request(replace(warm, tick=-1, data=None))] * WARM_ROUNDS
+    def ready(self, timeout_ms: int) -> bool:
+        """A round trip on every lane; False when there is no answer in time."""
         for lane in self._lanes:
             if not lane.poll(timeout_ms, zmq.POLLOUT):
                 return False
-            for body in bodies:
-                lane.send(body)
-                if not lane.poll(timeout_ms):
-                    return False
-                lane.recv()
+            lane.send(PING)
+            if not lane.poll(timeout_ms):
+                return False
+            lane.recv()
         return True
 
     def send(self, request: DecisionRequest) -> bool:
@@ -122,15 +108,15 @@ class Link:
         return True
 
     def cancel(self, tick: int) -> None:
-        """To the one lane of a decoder pool."""
-        with contextlib.suppress(zmq.Again):
-            self._lanes[0].send(pack_cancel(tick), zmq.NOBLOCK)
+        if tick in self._waiting:
+            with contextlib.suppress(zmq.Again):
+                self._lanes[self._waiting.index(tick)].send(pack_cancel(tick), zmq.NOBLOCK)
 
     def receive(self, timeout_ns: int) -> DecisionReply | None:
         """The next reply within the time, or None (possibly early)."""
         # A socket's file only says that something changed, so the sockets' state is asked before and after.
         reply = self._take()
-        if reply is None and self._files.wait(max(timeout_ns, 0)) and not self._wake.clear():
+        if reply is None and timeout_ns > 0 and self._files.wait(timeout_ns) and not self._wake.clear():
             reply = self._take()
         return reply
 
@@ -149,73 +135,3 @@ class Link:
     def close(self) -> None:
         for lane in self._lanes:
             lane.close(0)
-
-
-class LinkedHost:
-    """What a host does with links: its loop's thread owns the one in use; another thread tells of losses and offers
-    the link to a restarted process."""
-
-    name = "ray"
-
-    def __init__(self) -> None:
-        self.incarnation = 0
-        self.events: list[HostEvent] = []
-        self.last: DecisionRequest | None = None
-        self._link: Link | None = None
-        self._offers: deque[Link] = deque()
-        self._up = False
-        self._wake = Wake()
-
-    def submit(self, request: DecisionRequest) -> None:
-        self._adopt()
-        self.last = request
-        if self._link is None or not self._up or not self._link.send(request):
-            log.debug("tick %d was not sent: no connection", request.tick)
-
-    def wait(self, timeout_ns: int) -> DecisionReply | None:
-        self._adopt()
-        if self._link is None:
-            self._wake.files.wait(max(timeout_ns, 0))
-            self._wake.clear()
-            return None
-        return self._link.receive(timeout_ns)
-
-    def wake(self) -> None:
-        self._wake.set()
-
-    def alive(self) -> bool:
-        return self._up
-
-    def cancel(self, tick: int) -> None:
-        """Nothing to do: a lane answers the newest request only."""
-
-    def take(self, link: Link) -> None:
-        """The first link."""
-        self._link, self._up = link, True
-
-    def drop(self) -> None:
-        """Close the links, on the thread that owns them."""
-        self._up = False
-        self._adopt()
-        if self._link is not None:
-            self._link.close()
-        self._link = None
-
-    def lose(self, lost_ns: int) -> None:
-        """The process was lost at `lost_ns`. On another thread, as `offer`."""
-        self._up = False
-        self.events.append(HostEvent(lost_ns, "lost", 0.0))
-
-    def offer(self, link: Link, lost_ns: int) -> None:
-        """The process that was lost at `lost_ns` is back."""
-        self._offers.append(link)
-        now_ns = time.monotonic_ns()
-        self.incarnation += 1
-        self._up = True
-        self.events.append(HostEvent(now_ns, "restarted", (now_ns - lost_ns) / 1e9))
-
-    def _adopt(self) -> None:
-        while self._offers:
-            if self._link is not None:
-                self._link.close()
-            self._link = self._offers.popleft()

@@ -1,27 +1,24 @@
-"""A decoder's process: an actor that Ray places and restarts, watched by its heartbeat."""
+"""A decoder's process: an actor that Ray places and restarts, watched by its heartbeat; and Ray, started again."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 import os
-import shutil
 import socket
-import tempfile
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import zmq
 
 from rtcontrol.hosts.base import PlaceTrouble
-from rtcontrol.hosts.progress import GONE, STOPPED, WAITING, Progress
-from rtcontrol.hosts.ray_actor import PING
+from rtcontrol.hosts.processes import GONE, STOPPED, WAITING, Progress
+from rtcontrol.hosts.ray_actor import BUILDERS, PING, DecoderActor
 from rtcontrol.hosts.ray_link import dealer
 from rtcontrol.hosts.ray_start import POLL_S, REMEDY, RaySession, Stopped, source_root
-from rtcontrol.hosts.reaper import Reaper, descendants
 from rtcontrol.models.errors import UserError
 
 log = logging.getLogger("rtcontrol.host")
@@ -32,58 +29,63 @@ PING_EVERY_S = 0.1
 # another machine).
 DOUBT_AFTER_S, STILL_S, DEAD_AFTER_S = 2.0, 1.0, 10.0
 START_TIMEOUT_S = 300.0
+# How often Ray itself is started again until it has lasted for `STEADY_S`.
+RAY_TRIES, STEADY_S = 3, 60.0
+
+
+class Owner(Protocol):
+    """Who is told, on the watcher's thread."""
+
+    def lost(self, lost_ns: int) -> None:
+        """The process does not answer."""
+
+    def idle(self) -> None:
+        """Ray is about to be shut down: wait until nobody uses it."""
+
+    def back(self, answer: dict[str, Any], lost_ns: int) -> None:
+        """A process answers again."""
+
+    def give_up(self, why: str) -> None:
+        """There will be none any more."""
 
 
 class RayProcess:
     """Starts one actor, watches it from a thread of its own, ends it and all that was started for it.
 
     The watcher notices a lost process (its socket closes within a millisecond; one that was stopped or hangs answers no
-    more, see `DOUBT_AFTER_S`) and calls `lost(t_ns)`; then it asks Ray until the actor's `start` answers, and calls
-    `back(answer, lost_ns)`, which says whether the process can be used (else it is asked again).
+    more, see `DOUBT_AFTER_S`), and asks Ray until the actor's `start` answers again. A Ray that was started here and
+    lost its raylet or its GCS is noticed as soon, shut down, and started again with a new actor.
     """
 
-    def __init__(
-        self, lost: Callable[[int], None], back: Callable[[dict[str, Any], int], bool], context: zmq.Context[Any]
-    ) -> None:
+    def __init__(self, owner: Owner, context: zmq.Context[Any], lanes: int, preload: bool, gpus: float | None) -> None:
+        """`gpus` None: one if Ray has any."""
         self.context = context
-        self._directory: str | None = None  # of the sockets; made by `start`, since not every server starts its pool
         self.actor: Any = None
-        self._lost, self._back = lost, back
+        self._owner, self._gpus = owner, gpus
+        self._arguments = (lanes, preload)
         self._session = RaySession()
         self._stop = threading.Event()
         self._watcher: threading.Thread | None = None
-        self._reaper: Reaper | None = None
+        self._tries, self._began = 0, 0.0
 
-    def start(
-        self,
-        kind: type,
-        *args: Any,
-        gpus: float | None = None,
-        stopped: Callable[[], bool] = lambda: False,
-        **options: Any,
-    ) -> dict[str, Any]:
-        """Make the actor `kind(*args, directory, host name)`; gives what its `start` answers.
-
-        `gpus` None: one if Ray has any. Raises UserError, and Stopped when `stopped` says so before it runs.
-        """
-        if self._directory is None:
-            self._directory = tempfile.mkdtemp(prefix="rtcontrol-")
-        before = set(descendants(os.getpid()))
+    def start(self, stopped: Callable[[], bool]) -> dict[str, Any]:
+        """Start Ray and the actor; gives what the actor's `start` answers. Raises UserError, and Stopped when `stopped`
+        says so before it runs."""
         self._session.start(stopped)
         import ray
 
-        options |= {"max_restarts": -1, **_share(gpus)}
+        options: dict[str, Any] = {"max_restarts": -1, "concurrency_groups": {BUILDERS: 1}, **_share(self._gpus)}
         if root := source_root():
             path = os.pathsep.join(p for p in (root, os.environ.get("PYTHONPATH")) if p)
             options["runtime_env"] = {"env_vars": {"PYTHONPATH": path}}
+        where = (self._session.folder, socket.gethostname())
         try:
-            self.actor = ray.remote(**options)(kind).remote(*args, self._directory, socket.gethostname())
+            self.actor = ray.remote(**options)(DecoderActor).remote(*self._arguments, *where)
             answer = self.ask(self.actor.start.remote(), stopped)
         except ray.exceptions.RayError as error:
             reason = str(error).strip().splitlines()[0].rstrip(".")
             raise PlaceTrouble(f"Ray cannot run the decoder's process: {reason}.", REMEDY) from error
-        if self._session.ours:
-            self._reaper = Reaper([p for p in descendants(os.getpid()) if p not in before], self._directory)
+        self._began = time.monotonic()
         return answer
 
     def ask(self, asked: Any, stopped: Callable[[], bool]) -> dict[str, Any]:
@@ -112,50 +114,57 @@ class RayProcess:
         self._watcher = threading.Thread(target=self._watch, args=(answer,), name="ray-watcher", daemon=True)
         self._watcher.start()
 
-    def unwatch(self) -> None:
-        """From here on neither `lost` nor `back` is called."""
+    def end(self) -> None:
+        """Nobody is told any more; the actor is ended, and Ray if it was started here. Nothing is left behind but the
+        caller's context."""
         self._stop.set()
         if self._watcher is not None:
-            self._watcher.join(timeout=5.0)
+            self._watcher.join()
+        self._end_ray()
 
-    def end(self) -> None:
-        """Ends the actor, and Ray if it was started here; nothing is left behind but the caller's context."""
+    def _end_ray(self) -> None:
         with contextlib.suppress(ImportError):
             import ray
 
-            if self.actor is not None and ray.is_initialized():
+            if self.actor is not None and ray.is_initialized() and self._session.died() is None:
                 with contextlib.suppress(ray.exceptions.RayError):
                     ray.kill(self.actor)
-            self.actor = None
-            self._session.end()
-        if self._reaper is not None:
-            self._reaper.dismiss()
-        if self._directory is not None:
-            shutil.rmtree(self._directory, ignore_errors=True)
+        self.actor = None
+        self._session.end()
 
     # -- the watcher's thread -----------------------------------------------------------------------------------------
 
     def _watch(self, answer: dict[str, Any]) -> None:
-        while not self._stop.is_set():
-            lost_ns = self._until_lost(answer)
-            if lost_ns is None:
-                return
-            self._lost(lost_ns)
-            log.warning("decoder lost (pid %d); waiting for Ray to restart it", answer["pid"])
-            back = self._until_back(lost_ns)
-            if back is None:
-                return
-            answer = back
-            seconds = (time.monotonic_ns() - lost_ns) / 1e9
-            log.warning("decoder is back after %.2f s (pid %d)", seconds, answer["pid"])
+        try:
+            while (lost_ns := self._until_lost(answer)) is not None:
+                self._owner.lost(lost_ns)
+                if time.monotonic() - self._began > STEADY_S:
+                    self._tries = 0
+                found = None
+                if self._session.died() is None:
+                    log.warning("decoder lost (pid %d); waiting for Ray to restart it", answer["pid"])
+                    found = self._until_back()
+                while found is None and not self._stop.is_set():
+                    found = self._ray_again()
+                if found is None:
+                    return
+                answer = found
+                seconds = (time.monotonic_ns() - lost_ns) / 1e9
+                log.warning("decoder's process is back after %.2f s (pid %d)", seconds, answer["pid"])
+                self._owner.back(answer, lost_ns)
+        except PlaceTrouble as error:
+            self._owner.give_up(str(error))
+        except Exception as error:
+            log.exception("the decoder is not watched any more")
+            self._owner.give_up(f"The decoder is not watched any more ({type(error).__name__}: {error}).")
 
     def _until_lost(self, answer: dict[str, Any]) -> int | None:
-        """When the process was lost; None when it is not to be watched any more."""
+        """When the process, or Ray itself, was lost; None when it is not to be watched any more."""
         heart = dealer(self.context, answer["heartbeat"], answer["key"])
         monitor = heart.get_monitor_socket(zmq.EVENT_DISCONNECTED)
         poller = zmq.Poller()
-        poller.register(heart, zmq.POLLIN)
-        poller.register(monitor, zmq.POLLIN)
+        for watched in (heart, monitor, *self._session.files):
+            poller.register(watched, zmq.POLLIN)
         # On the same machine, as its socket tells.
         progress = Progress(answer["pid"]) if answer["heartbeat"].startswith("ipc://") else None
         # In rounds, which this thread itself saw: while it is not run, nobody is silent.
@@ -171,7 +180,8 @@ class RayProcess:
                     if heart in ready:
                         heart.recv()
                         silent = 0
-                    if monitor in ready:
+                        del ready[heart]
+                    if ready:
                         return time.monotonic_ns()
                 if not silent:
                     still = 0
@@ -186,30 +196,53 @@ class RayProcess:
             heart.disable_monitor()
             heart.close(0)
 
-    def _until_back(self, lost_ns: int) -> dict[str, Any] | None:
-        """Ask Ray for the process until it can be used; None when it is not to be watched any more."""
+    def _until_back(self) -> dict[str, Any] | None:
+        """Ask Ray for the process until it answers; None when Ray itself is lost, or nobody waits any more.
+
+        PlaceTrouble when it takes too long."""
         import ray
 
         # A call made while the actor is away is looked at again only every second or two, so ask afresh meanwhile.
         asked: deque[Any] = deque(maxlen=32)
-        while not self._stop.is_set() and ray.is_initialized():  # a call would start it anew
+        give_up = time.monotonic() + START_TIMEOUT_S
+        # A call to a Ray that was shut down would start it anew.
+        while not self._stop.is_set() and self._session.died() is None:
+            if not ray.is_initialized():
+                raise PlaceTrouble("Ray was shut down by whoever had started it.", "Start again.")
+            if time.monotonic() > give_up:
+                raise PlaceTrouble(f"The decoder's process did not come back within {START_TIMEOUT_S:g} s.", REMEDY)
             asked.append(self.actor.start.remote())
             try:
-                done = ray.wait(list(asked), timeout=0.1)[0]
-                if not done:
-                    continue
-                asked.remove(done[0])
-                answer: dict[str, Any] = ray.get(done[0])
+                if done := ray.wait(list(asked), timeout=0.1)[0]:
+                    asked.remove(done[0])
+                    answer: dict[str, Any] = ray.get(done[0])
+                    return answer
             except ray.exceptions.RayTaskError as error:
                 log.error("decoder fails to start again: %s", error.cause)
                 self._stop.wait(1.0)
-                continue
             except ray.exceptions.RayError:
                 self._stop.wait(0.05)
-                continue
-            if self._back(answer, lost_ns):
-                return answer
         return None
+
+    def _ray_again(self) -> dict[str, Any] | None:
+        """Start Ray and the actor again; None when that failed, or nobody waits any more. PlaceTrouble when it was
+        tried too often."""
+        if self._tries == RAY_TRIES:
+            raise PlaceTrouble(f"Ray was lost, and {RAY_TRIES} times started again in vain.", REMEDY)
+        self._tries += 1
+        if (died := self._session.died()) is not None:
+            log.warning("Ray's %s has ended: Ray is started again", died)
+        try:
+            self._owner.idle()
+            self._end_ray()
+            self._session = RaySession()
+            return self.start(self._stop.is_set)
+        except Stopped:
+            return None
+        except UserError as error:
+            log.error("Ray does not start again: %s", error)
+            self._stop.wait(1.0)
+            return None
 
 
 def _share(gpus: float | None) -> dict[str, float]:

@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import logging
 import os
+import select
 import signal
 import socket
 import threading
@@ -14,12 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import rtcontrol
+from rtcontrol.hosts.processes import MARK, Guardian, marked
 from rtcontrol.models.errors import UserError
 
 log = logging.getLogger("rtcontrol.host")
 
 REMEDY = "Use `--host inprocess`, which needs no Ray, or see `rtcontrol doctor`."
 POLL_S = 0.05
+VITAL = ("gcs_server", "raylet")
 # How long a Ray that is still starting may take until it can be shut down.
 END_S = 30.0
 # No platform's struct sigaction is longer (glibc on x86-64: 152 bytes).
@@ -37,14 +40,18 @@ class Stopped(Exception):
 
 
 class RaySession:
-    """Ray, started small on this machine, or joined where RAY_ADDRESS names a cluster.
+    """Ray, started small on this machine, or joined where RAY_ADDRESS names a cluster; and a folder for the sockets.
 
+    A Ray that is started here keeps its own files in that folder, and all its processes bear its mark: the guardian,
+    which is there before, removes both when `end` is called or this process dies.
     It is started on a thread of its own, so that the main thread can be stopped meanwhile and keeps its signal
     handlers. That thread then waits for `end`: Ray's processes are bound to the life of the thread that made them.
     """
 
     def __init__(self) -> None:
-        self.ours = False
+        self.folder = ""
+        self._guardian: Guardian | None = None
+        self._vital: dict[int, str] = {}  # pidfds of what Ray cannot do without
         self._tried = threading.Event()
         self._over = threading.Event()
         self._error: BaseException | None = None
@@ -58,6 +65,11 @@ class RaySession:
             import ray
         except Exception as error:
             raise _cannot(error) from error
+        try:
+            self._guardian = Guardian()
+        except OSError as error:
+            raise _cannot(error) from error
+        self.folder = self._guardian.folder
         if ray.is_initialized():
             return
         logging.getLogger("ray").setLevel(logging.ERROR)
@@ -70,16 +82,37 @@ class RaySession:
             raise _cannot(self._error) from self._error
         _hush()
 
-    def end(self) -> None:
-        """Shut down what was started here, also when it is still starting."""
-        if self._thread is None:
-            return
-        import ray
+    def died(self) -> str | None:
+        """The name of a part of Ray that was started here and has ended by itself."""
+        poll = select.poll()
+        for fd in self._vital:
+            poll.register(fd, select.POLLIN)
+        return next((self._vital[fd] for fd, _ in poll.poll(0)), None)
 
-        self._tried.wait(END_S)
-        with contextlib.suppress(Exception):
-            ray.shutdown()
-        self._over.set()
+    @property
+    def files(self) -> list[int]:
+        """Readable when `died` has something to say."""
+        return list(self._vital)
+
+    def end(self) -> None:
+        """Shut down what was started here, also when it is still starting; nothing is left."""
+        if self.died() is not None:
+            self._sweep()  # what is left of it would only keep the shutdown waiting
+        if self._thread is not None:
+            import ray
+
+            self._tried.wait(END_S)
+            with contextlib.suppress(Exception):
+                ray.shutdown()
+            self._over.set()
+        while self._vital:
+            os.close(self._vital.popitem()[0])
+        self._sweep()
+
+    def _sweep(self) -> None:
+        guardian, self._guardian = self._guardian, None
+        if guardian is not None:
+            guardian.end()
 
     def _run(self) -> None:
         try:
@@ -88,16 +121,34 @@ class RaySession:
             options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
             if address := os.environ.get("RAY_ADDRESS"):
                 _reach(address)
+                with _sigterm_kept():
+                    ray.init(**options)
             else:
                 options |= {"num_cpus": 1, "include_dashboard": False, "object_store_memory": 80_000_000}
-            with _sigterm_kept():
-                ray.init(**options)
-            self.ours = True
+                with _sigterm_kept(), _marking(self.folder):
+                    ray.init(**options, _temp_dir=self.folder)
+                for _, fd, program in marked(self.folder):
+                    if program in VITAL:
+                        self._vital[fd] = program
+                    else:
+                        os.close(fd)
         except BaseException as error:  # told to whoever waits, on the thread that waits
             self._error = error
         finally:
             self._tried.set()
         self._over.wait()
+
+
+@contextlib.contextmanager
+def _marking(folder: str) -> Iterator[None]:
+    """Whatever is started meanwhile bears the mark of the folder. Ray's workers rename themselves: not over it."""
+    marks = {MARK: folder, "SPT_NOENV": "1"}
+    os.environ.update(marks)
+    try:
+        yield
+    finally:
+        for name in marks:
+            del os.environ[name]
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ from typing import Any
 from rtcontrol.bridges.wire import Code, Message, WireError
 from rtcontrol.bridges.wire.messages import Bye, ErrorMessage, Executed, Hello, Instruct, Observe, Ping, Pong, Reset
 from rtcontrol.envs.remote import RemoteEnvironment
-from rtcontrol.hosts.pool import DecoderPool
+from rtcontrol.hosts.base import DecoderPool
 from rtcontrol.pause import PauseWatch
 from rtcontrol.serve.bucket import TokenBucket
 from rtcontrol.serve.entrance import Entrance

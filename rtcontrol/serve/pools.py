@@ -6,10 +6,9 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from rtcontrol.hosts.base import DeciderSource, Host, PlaceTrouble
+from rtcontrol.hosts.base import DeciderSource, DecoderPool, Host, PlaceTrouble
 from rtcontrol.hosts.deciders import PLAIN, STSource
-from rtcontrol.hosts.pool import DecoderPool, InlinePool
-from rtcontrol.hosts.pool_inprocess import InProcessPool
+from rtcontrol.hosts.inprocess import InlinePool, InProcessPool
 from rtcontrol.models.errors import UserError
 from rtcontrol.serve.options import ServeOptions
 
@@ -65,6 +64,6 @@ class Pools:
 def _models(host: str, limit: int) -> DecoderPool:
     if host == "inprocess":
         return InProcessPool(limit)
-    from rtcontrol.hosts.pool_ray import RayPool
+    from rtcontrol.hosts.ray_pool import RayPool
 
     return RayPool(limit)

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
 
-from rtcontrol.hosts.pool import DecoderPool
+from rtcontrol.hosts.base import DecoderPool
 from rtcontrol.models.errors import UserError
 from rtcontrol.pause import PauseWatch
 from rtcontrol.realtime import SlackCollector

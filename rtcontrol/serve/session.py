@@ -17,8 +17,7 @@ from rtcontrol.clock import ArrivalClock, WallClock
 from rtcontrol.config import plain_text
 from rtcontrol.envs.base import Observation
 from rtcontrol.envs.remote import Look, RemoteEnvironment
-from rtcontrol.hosts.base import Host, PlaceTrouble
-from rtcontrol.hosts.pool import DecoderPool
+from rtcontrol.hosts.base import DecoderPool, Host, PlaceTrouble
 from rtcontrol.loop import ControlLoop
 from rtcontrol.models.errors import UserError
 from rtcontrol.pause import PauseWatch

@@ -15,7 +15,7 @@ from rtcontrol.config import MAX_HZ, RunConfig
 from rtcontrol.envs.base import Observation
 from rtcontrol.envs.remote import Look
 from rtcontrol.fly import check_out, fly_in
-from rtcontrol.hosts.pool import InlinePool
+from rtcontrol.hosts.inprocess import InlinePool
 from rtcontrol.loop import ControlLoop
 from rtcontrol.models.errors import UserError
 from rtcontrol.pause import PauseWatch

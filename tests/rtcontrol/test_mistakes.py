@@ -24,7 +24,6 @@ from rtcontrol.fit import fit
 from rtcontrol.hosts.base import DecisionRequest
 from rtcontrol.hosts.deciders import ExpertSource
 from rtcontrol.hosts.inprocess import InProcessHost
-from rtcontrol.hosts.ray_actor import pack_request, reply_to, unpack_request
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.errors import UserError
 from rtcontrol.realtime import SlackCollector
@@ -231,17 +230,6 @@ def test_a_request_that_cannot_be_sent_is_a_miss(tmp_path: Path) -> None:
     flight.run()
     flight.blames("decide", 1)
     assert "submit: UnicodeEncodeError" in flight.ticks[3]["error"]
-
-
-def test_a_lane_outlives_what_it_cannot_pack() -> None:
-    odd = ExpertSource(lambda request: Call("push", {"force": object()}))
-    request = DecisionRequest(7, 1, "x 0", "go")
-    import msgpack
-
-    tick, decision, error, _, _ = msgpack.unpackb(reply_to(odd, pack_request(request)))
-    assert (tick, decision) == (7, None) and "cannot be sent" in error
-    assert msgpack.unpackb(reply_to(odd, b"\xc1"))[0] == -1
-    assert unpack_request(pack_request(request)).tick == 7
 
 
 def test_an_instruction_that_does_not_fit_gives_way_to_the_last_good_one(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from rtcontrol.gateway import Gateway, GatewayOptions
-from rtcontrol.hosts.pool_inprocess import InProcessPool
+from rtcontrol.hosts.inprocess import InProcessPool
 from rtcontrol.pause import PauseWatch
 from rtcontrol.serve.lobby import Lobby
 from rtcontrol.serve.options import ServeOptions

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 
 from rtcontrol.gateway import Gateway
-from rtcontrol.hosts.pool_inprocess import InProcessPool
+from rtcontrol.hosts.inprocess import InProcessPool
 from rtcontrol.serve.lobby import Lobby
 
 TOKEN = "a-token-of-the-tests-0123456789"

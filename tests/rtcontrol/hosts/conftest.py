@@ -1,10 +1,9 @@
-"""Pools and small checkpoints, and this folder's helpers (`pooled`) within reach of its tests."""
+"""Pools and small checkpoints, and this folder's helpers (`pooled`, `cart`) within reach of its tests."""
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,20 +12,35 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from pooled import TOOLS, tools
 
+from rtcontrol.hosts.base import DecoderPool
 from rtcontrol.hosts.deciders import STSource
-from rtcontrol.hosts.pool import DecoderPool
-from rtcontrol.hosts.pool_inprocess import InProcessPool
-from rtcontrol.hosts.pool_ray import RayPool
+from rtcontrol.hosts.inprocess import InProcessPool
+from rtcontrol.hosts.ray_pool import RayPool
 from rtcontrol.models.decider import DeciderSpec
 from tests.models.small import build_checkpoint
 
 
 @pytest.fixture(scope="package")
-def ray_pool() -> Iterator[RayPool]:
-    pool = RayPool()
-    assert pool.start()["pid"] != os.getpid()
+def _ray() -> Iterator[Callable[[], RayPool]]:
+    kept: list[RayPool] = []
+
+    def pool() -> RayPool:
+        if kept and kept[-1].gave_up:
+            kept.pop().close()
+        if not kept:
+            kept.append(RayPool())
+            kept[-1].start()
+        return kept[-1]
+
     yield pool
-    pool.close()
+    for last in kept:
+        last.close()
+
+
+@pytest.fixture
+def ray_pool(_ray: Callable[[], RayPool]) -> RayPool:
+    """One for all tests, until one of them makes it give up."""
+    return _ray()
 
 
 @pytest.fixture(params=["inprocess", "ray"])

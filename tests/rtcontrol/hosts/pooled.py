@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +11,8 @@ import pytest
 
 from rtcontrol.hosts.base import DecisionReply, DecisionRequest, Host
 from rtcontrol.hosts.deciders import STSource
-from rtcontrol.hosts.pool_ray import RayPool
+from rtcontrol.hosts.processes import marked
+from rtcontrol.hosts.ray_pool import RayPool
 from rtcontrol.models.call import Decision
 from tests.models.small import WORDS
 
@@ -52,7 +54,9 @@ def naming(name: str, build: str = "") -> Any:
                 raise ValueError("cannot")
             if request.instruction.startswith("sleep"):
                 time.sleep(float(request.instruction.split()[1]))
-            return Decision(Call(name, {"at": request.observation}))
+            if request.instruction == "odd":
+                return Decision(Call(name, {"at": object()}))
+            return Decision(Call(name, {"at": request.observation}), {"function": 0.5}, 0.25, 1, 9, 3)
 
         def info(self) -> dict[str, Any]:
             return {"model": name}
@@ -116,3 +120,16 @@ def kept_pid(pool: RayPool) -> int:
     assert pool._answer is not None
     pid: int = pool._answer["pid"]
     return pid
+
+
+def running(folder: str) -> dict[str, int]:
+    """What bears the mark of a run's folder: pids by the program's name."""
+    found = {}
+    for pid, fd, program in marked(folder):
+        os.close(fd)
+        found[program] = pid
+    return found
+
+
+def folder_of(pool: RayPool) -> str:
+    return pool._process._session.folder

@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 from pooled import alone, assert_equal, called, flown, naming, reply_of, request
 
-from rtcontrol.hosts.base import Host
+from rtcontrol.hosts.base import DecoderPool, Host
 from rtcontrol.hosts.deciders import NoopSource, STSource
-from rtcontrol.hosts.pool import DecoderPool, InlinePool, Rota
-from rtcontrol.hosts.pool_inprocess import InProcessPool
-from rtcontrol.hosts.pool_ray import RayPool
+from rtcontrol.hosts.inprocess import InlinePool, InProcessHost, InProcessPool, Rota
+from rtcontrol.hosts.ray_pool import RayHost, RayPool
 from rtcontrol.models.errors import UserError
 
 
@@ -28,6 +27,9 @@ def test_each_session_has_its_own_decider(pool: DecoderPool) -> None:
             decision = reply_of(host).decision
             assert decision is not None and decision.call is not None
             assert decision.call.text() == f'{name}(at="x 7")'
+            told = (decision.confidence, decision.outside_mass, decision.forward_passes)
+            assert told == ({"function": 0.5}, 0.25, 1)
+            assert (decision.tokens, decision.reused_tokens) == (9, 3)
     finally:
         left.close()
         right.close()
@@ -149,6 +151,57 @@ def test_inline_decides_on_the_callers_thread() -> None:
 
 
 @pytest.mark.parametrize("kind", [InlinePool, InProcessPool, RayPool])
+def woken(host: Host) -> float:
+    """Seconds of a wait of 5 s that another thread ends."""
+    threading.Timer(0.05, host.wake).start()
+    began = time.monotonic()
+    assert host.wait(5_000_000_000) is None
+    return time.monotonic() - began
+
+
+def test_any_thread_ends_a_wait_and_no_reply_is_lost_by_it(pool: DecoderPool) -> None:
+    inline = InlinePool().open("inline", NoopSource())
+    for host in (pool.open("a", naming("left")), inline):
+        assert woken(host) < 4.0
+        host.wake()  # before the wait: it ends that one
+        began = time.monotonic()
+        assert host.wait(5_000_000_000) is None
+        assert time.monotonic() - began < 4.0
+        for tick in range(50):
+            host.submit(request(tick))
+            host.wake()
+            assert reply_of(host).tick == tick
+        host.close()
+
+
+@pytest.mark.realtime
+def test_wait_keeps_to_its_timeout(pool: DecoderPool) -> None:
+    host = pool.open("a", naming("left"))
+    try:
+        for least, timeout_ns in ((0.0, 0), (0.0033, 3_300_000)):
+            began = time.monotonic()
+            assert host.wait(timeout_ns) is None
+            assert least <= time.monotonic() - began < least + 0.02
+    finally:
+        host.close()
+
+
+@pytest.mark.realtime
+@pytest.mark.parametrize("kind", [InProcessHost, RayHost])
+def test_a_host_of_its_own_decides_on_its_lanes_at_once(kind: Any, ray_pool: RayPool) -> None:
+    host = kind(naming("left"), lanes=2)
+    try:
+        assert host.start()["model"] == "left"
+        began = time.monotonic()
+        host.submit(request(1, "sleep 0.4"))
+        host.submit(request(2, "sleep 0.4"))
+        assert {reply_of(host).tick, reply_of(host).tick} == {1, 2}
+        assert time.monotonic() - began < 0.7
+    finally:
+        host.close()
+    assert not host.alive()
+
+
 def test_no_more_sessions_than_the_limit(kind: Any, ray_pool: RayPool) -> None:
     pool: DecoderPool = kind(limit=2)
     pool.start()

@@ -1,23 +1,40 @@
-"""A Ray pool over time: sessions that come and go, a process that is killed, hangs or is ended by a build."""
+"""A Ray pool over time: sessions that come and go; a process, or Ray itself, that is killed; one that hangs."""
 
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import tempfile
 import threading
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 import ray
-from pooled import asked, assert_equal, called, flown, kept_pid, naming, wait_until
+from cart import CartWorld, Flight, cart_agent
+from pooled import (
+    asked,
+    assert_equal,
+    called,
+    flown,
+    folder_of,
+    kept_pid,
+    naming,
+    reply_of,
+    request,
+    running,
+    wait_until,
+)
 
-from rtcontrol.hosts.base import Host
+from rtcontrol.hosts import ray_process
+from rtcontrol.hosts.base import Host, PlaceTrouble
 from rtcontrol.hosts.deciders import STSource
-from rtcontrol.hosts.pool_ray import RayPool
+from rtcontrol.hosts.ray_pool import RayPool
 from rtcontrol.models.errors import UserError
 
 
@@ -124,3 +141,114 @@ def test_a_process_that_answers_late_but_works_is_not_lost(ray_pool: RayPool) ->
         os.kill(pid, signal.SIGCONT)
     assert len(host.events) == events and host.alive()
     host.close()
+
+
+def test_a_lane_outlives_what_it_cannot_read_or_pack(ray_pool: RayPool) -> None:
+    host = ray_pool.open("a", naming("left"))
+    assert host._link is not None or host.wait(0) is None
+    assert host._link is not None
+    host._link._lanes[0].send(b"\xc1")
+    assert reply_of(host).tick == -1
+    host.submit(request(7, "odd"))
+    reply = reply_of(host)
+    assert (reply.tick, reply.decision) == (7, None) and "cannot be sent" in (reply.error or "")
+    assert called(host, 8) == 'left(at="x 8")'
+    host.close()
+
+
+def test_sockets_of_high_numbers_are_waited_for(ray_pool: RayPool) -> None:
+    """As beside a thousand idle connections: select() knows no descriptor above 1023."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 4096)), hard))
+    held: list[int] = []
+    try:
+        while not held or held[-1] < 1100:
+            held.append(os.dup(0))
+        host = ray_pool.open("a", naming("left"))
+        assert called(host, 1) == 'left(at="x 1")'
+        assert host.woken.fd > 1023
+        host.close()
+    finally:
+        for fd in held:
+            os.close(fd)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def fly(tmp_path: Path, host: Host, fault: Callable[[], None]) -> Flight:
+    """A run in which something happens to the decoder; it ends 10 ticks after the decoder is back."""
+    agent = replace(cart_agent(), observe=lambda data: "x 1")
+    flight = Flight(tmp_path, agent=agent, host=host, world=CartWorld(), hz=20, duration_s=300.0, late="drop")
+
+    def when_flying() -> None:
+        wait_until(lambda: flight.loop.ledger.ticks > 10, 30.0)
+        fault()
+        wait_until(lambda: len(host.events) == 2 or flight.loop.ended_by is not None, 200.0)
+        back = flight.loop.ledger.ticks
+        wait_until(lambda: flight.loop.ledger.ticks > back + 10 or flight.loop.ended_by is not None, 10.0)
+        flight.loop.stop("SIGTERM")
+
+    killer = threading.Thread(target=when_flying)
+    killer.start()
+    flight.run()
+    killer.join()
+    return flight
+
+
+@pytest.mark.realtime
+@pytest.mark.parametrize("part", ["decoder", "raylet", "gcs_server"])
+def test_killed_in_flight_the_safe_call_acts_and_the_decoder_returns(
+    tmp_path: Path, ray_pool: RayPool, caplog: pytest.LogCaptureFixture, part: str
+) -> None:
+    host = ray_pool.open("a", pushing())
+    old, decoder = folder_of(ray_pool), kept_pid(ray_pool)
+
+    def kill() -> None:
+        os.kill(decoder if part == "decoder" else running(old)[part], signal.SIGKILL)
+        if part == "raylet":
+            os.kill(decoder, signal.SIGKILL)
+
+    flight = fly(tmp_path, host, kill)
+    assert [e.event for e in host.events] == ["lost", "restarted"]
+    assert host.events[1].seconds > 0 and host.incarnation == 1
+    assert flight.causes["host"] >= 5, flight.causes
+    # Fallback: the last call is held, then the safe call acts, once.
+    assert flight.loop.ledger.safe_calls == 1
+    assert all(t["kind"] == "call" for t in flight.ticks[-5:]), flight.dump()
+    assert [line["host_event"]["event"] for line in flight.lines if "host_event" in line] == ["lost", "restarted"]
+    if part == "decoder":
+        assert folder_of(ray_pool) == old
+    else:
+        assert f"Ray's {part} has ended: Ray is started again" in caplog.text
+        # Of the Ray that was lost nothing is left.
+        assert running(old) == {} and not Path(old).exists()
+
+
+def test_a_ray_that_is_lost_too_often_ends_the_run_with_the_safe_call(
+    tmp_path: Path, ray_pool: RayPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray_process, "RAY_TRIES", 0)
+    monkeypatch.setattr(ray_process, "STEADY_S", -1.0)
+    host, folder = ray_pool.open("a", pushing()), folder_of(ray_pool)
+    flight = fly(tmp_path, host, lambda: os.kill(running(folder)["raylet"], signal.SIGKILL))
+    assert flight.loop.ended_by == "host" and flight.lines[-1]["end"] == "host"
+    assert any("no more decisions: Ray was lost" in line for line in flight.said)
+    assert flight.world.executed[-1][1] == flight.agent.fallback.safe_call
+    with pytest.raises(PlaceTrouble, match="Ray was lost"):
+        ray_pool.open("b", naming("left"))
+    ray_pool.close()
+    assert running(folder) == {} and not Path(folder).exists()
+
+
+def pushing() -> Any:
+    """A source for the cart, made of local classes, which Ray carries by value."""
+
+    from rtcontrol.models.call import Call, Decision
+
+    class Pushing:
+        def build(self) -> Pushing:
+            return self
+
+        def decide(self, request: Any) -> Decision:
+            return Decision(Call("push", {"force": 1}))
+
+    return Pushing()

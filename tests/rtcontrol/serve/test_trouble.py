@@ -12,7 +12,7 @@ from wire_peer import WirePeer, until
 from rtcontrol import warmup
 from rtcontrol.bridges.wire.messages import CallMessage, Instruct
 from rtcontrol.hosts.base import DecisionRequest
-from rtcontrol.hosts.pool_inprocess import InProcessPool
+from rtcontrol.hosts.inprocess import InProcessPool
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.errors import UserError
 from rtcontrol.serve import negotiate

@@ -1,0 +1,92 @@
+"""A model whose scores are NaN or infinite, as of damaged weights or an overflow, never gives a call."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rtcontrol.models.decider import DeciderSpec, STDecider
+from rtcontrol.models.engines.base import NotFinite
+from rtcontrol.models.token_by_token import token_by_token
+from tests.models.small import build_checkpoint
+
+GO = {"to": {"enum": ["left", "right", "stop", "red"]}}
+SAY = {"text": {"type": "string", "maxLength": 8}}
+BAD = pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_checkpoint(tmp_path_factory.mktemp("not-finite") / "model")
+
+
+def decider(folder: Path, properties: dict[str, Any]) -> STDecider:
+    parameters = {"type": "object", "properties": properties, "required": list(properties)}
+    return STDecider(DeciderSpec(model=str(folder), tools=({"name": "act", "parameters": parameters},)))
+
+
+def fouled(made: STDecider, monkeypatch: pytest.MonkeyPatch, bad: float) -> None:
+    """From here on every score is bad but the best of each row."""
+    plain = made.engine.model.logits  # type: ignore[attr-defined]
+
+    def logits(*arguments: Any) -> Any:
+        found = plain(*arguments)
+        best = found.argmax(-1, keepdim=True)
+        return torch.full_like(found, bad).scatter(-1, best, found.gather(-1, best))
+
+    monkeypatch.setattr(made.engine.model, "logits", logits)  # type: ignore[attr-defined]
+
+
+@BAD
+@pytest.mark.parametrize("properties", [GO, SAY])
+def test_scores_that_are_not_finite_are_an_error_and_the_next_decision_is_sound(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, bad: float, properties: dict[str, Any]
+) -> None:
+    made = decider(folder, properties)
+    sound = made.decide("go left", "turn fast")
+    with monkeypatch.context() as patch:
+        fouled(made, patch, bad)
+        with pytest.raises(NotFinite):
+            made.decide("go left", "turn fast")
+        with pytest.raises(NotFinite):
+            made.decide_many([("go left", "turn fast")])
+    # Nothing of what was computed meanwhile is used again.
+    again = made.decide("go left", "turn fast")
+    assert again.reused_tokens == 0
+    assert (again.call, again.confidence) == (sound.call, pytest.approx(sound.confidence, rel=1e-3))
+
+
+@BAD
+def test_the_baseline_gives_no_call_either(folder: Path, monkeypatch: pytest.MonkeyPatch, bad: float) -> None:
+    made = decider(folder, GO)
+    decoder = made.engine._decoder  # type: ignore[attr-defined]
+    made.engine.sequence.start(made.template.suffix_ids("turn fast", "go left", ()), 8)  # type: ignore[attr-defined]
+    fouled(made, monkeypatch, bad)
+    with pytest.raises(NotFinite):
+        token_by_token(decoder, skip_forced=True)
+
+
+@BAD
+def test_a_bad_score_outside_the_legal_ones_is_seen_where_it_is_looked_for(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, bad: float
+) -> None:
+    """The mass outside the tries is read in every 16th decision, the first included."""
+    made = decider(folder, GO)
+    plain = made.engine.model.logits  # type: ignore[attr-defined]
+
+    def logits(*arguments: Any) -> Any:
+        found = plain(*arguments).clone()
+        if len(arguments) == 1:  # the whole vocabulary
+            found[..., -1] = bad
+        return found
+
+    monkeypatch.setattr(made.engine.model, "logits", logits)  # type: ignore[attr-defined]
+    if bad < 0:  # no mass at all
+        assert made.decide("go left", "turn fast").outside_mass is not None
+    else:
+        with pytest.raises(NotFinite):
+            made.decide("go left", "turn fast")

@@ -1,0 +1,115 @@
+"""Ray as it is started and ended: killed meanwhile, unreachable, on another machine; nothing may be left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pooled import called, naming, running, wait_until
+
+from rtcontrol.hosts.ray_pool import RayHost, RayPool
+from rtcontrol.models.errors import UserError
+
+ROOT = Path(__file__).resolve().parents[3]
+COMMAND = ["-m", "rtcontrol", "run", "--env", "lander", "--model", "expert", "--no-live", "--duration", "60", "--out"]
+START = "from rtcontrol.hosts.ray_pool import RayHost; import rtcontrol.hosts.deciders as d, time; "
+START += "RayHost(d.NoopSource()).start(); time.sleep(60)"
+
+
+@pytest.fixture
+def base() -> Iterator[Path]:
+    """Where runs make their folders; Ray takes no long path."""
+    folder = Path(tempfile.mkdtemp(prefix="rt-", dir="/tmp"))
+    (folder / "runs").mkdir()
+    yield folder / "runs"
+    shutil.rmtree(folder)
+
+
+def said(base: Path) -> Path:
+    return base.parent / "stderr"
+
+
+def started(base: Path, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
+    plain = {k: v for k, v in os.environ.items() if k != "RAY_ADDRESS"}
+    return subprocess.Popen(
+        [sys.executable, *arguments],
+        cwd=ROOT,
+        env={**plain, "PYTHONPATH": str(ROOT), "RAY_TMPDIR": str(base), **environment},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=said(base).open("wb"),
+    )
+
+
+def left(base: Path) -> dict[str, int]:
+    return {name: pid for folder in base.iterdir() for name, pid in running(str(folder)).items()}
+
+
+@pytest.mark.parametrize("instant", ["folder", "gcs_server", "raylet", "ray::DecoderActor"])
+def test_killed_while_ray_starts_nothing_is_left(base: Path, instant: str) -> None:
+    run = started(base, "-c", START)
+    wait_until(lambda: any(base.iterdir()) if instant == "folder" else instant in left(base), 120.0)
+    folders = [str(folder) for folder in base.iterdir()]
+    run.kill()
+    run.wait()
+    wait_until(lambda: not any(base.iterdir()), 60.0)
+    assert [running(folder) for folder in folders] == [{}]
+
+
+@pytest.mark.parametrize(
+    ("number", "instant"), [(signal.SIGTERM, "flying"), (signal.SIGKILL, "flying"), (signal.SIGINT, "gcs_server")]
+)
+def test_a_run_that_is_ended_leaves_nothing(base: Path, tmp_path: Path, number: int, instant: str) -> None:
+    run = started(base, *COMMAND, str(tmp_path / "run"))
+    record = tmp_path / "run" / "record.jsonl"
+
+    def flying() -> bool:
+        return record.exists() and record.read_bytes().count(b'"kind"') > 5
+
+    wait_until(flying if instant == "flying" else lambda: instant in left(base), 120.0)
+    folder = str(next(base.iterdir()))
+    assert len(running(folder)) >= 1
+    run.send_signal(number)
+    assert run.wait(60) == (-signal.SIGKILL if number == signal.SIGKILL else 128 + number)
+    if number == signal.SIGTERM:
+        assert json.loads((tmp_path / "run" / "report.json").read_text())["ended_by"] == "SIGTERM"
+        # Ray's own handler prints a stack, and aborts the run when it needs more than 3 s to end.
+        assert "SIGTERM received" not in said(base).read_text()
+    wait_until(lambda: not any(base.iterdir()), 0.0 if number != signal.SIGKILL else 60.0)
+    assert running(folder) == {}
+
+
+def test_ray_that_cannot_start_names_the_remedy(base: Path, tmp_path: Path) -> None:
+    run = started(base, *COMMAND, str(tmp_path / "run"), RAY_ADDRESS="127.0.0.1:1")
+    assert run.wait(120) == 2
+    text = said(base).read_text()
+    assert "--host inprocess" in text and "Traceback" not in text
+    assert list(base.iterdir()) == []
+
+
+def test_tcp_under_curve_for_another_machine(ray_pool: RayPool, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A client that says it stands on another machine is given tcp.
+    monkeypatch.setattr("rtcontrol.hosts.ray_process.socket.gethostname", lambda: "another-machine")
+    host = RayHost(naming("far"))
+    try:
+        assert host.start()["endpoint"].startswith("tcp://")
+        assert called(host, 1) == 'far(at="x 1")'
+    finally:
+        host.close()
+
+
+@pytest.mark.parametrize(("fault", "says"), [("user", "No such checkpoint"), ("bug", "oops")])
+def test_a_decider_that_cannot_be_made_is_a_users_error(ray_pool: RayPool, fault: str, says: str) -> None:
+    host = RayHost(naming("left", fault))
+    with pytest.raises(UserError, match=says):
+        host.start()
+    host.close()
+    assert ray_pool.alive()
