@@ -203,7 +203,7 @@ class Account:
         self._recorder.write(line)
 
     def _line(self, tick: Tick, kind: str, call: str | None) -> dict[str, Any]:
-        line: dict[str, Any] = {"k": tick.k, "t_s": self.t_s(tick.release_ns), "kind": kind}
+        line: dict[str, Any] = {"k": tick.k, "t_s": round((tick.release_ns - self.t0_ns) / 1e9, 6), "kind": kind}
         line["wake_ms"] = _ms(tick.woke_ns - tick.release_ns)
         if call is not None:
             line["call"] = call
