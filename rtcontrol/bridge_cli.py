@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Collection, Sequence
+from pathlib import Path
 
 import typer
 
 from rtcontrol.bridges.carla import cli as carla_cli
 from rtcontrol.bridges.ros2 import cli as ros2_cli
+from rtcontrol.flags import load
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
 
@@ -23,6 +26,7 @@ def bridge() -> None:
       rtcontrol bridge ros2 --example > robot.yaml
       rtcontrol bridge ros2 --config robot.yaml
       rtcontrol bridge carla --instruct "follow the car ahead at 20 metres"
+      rtcontrol bridge carla --config run.toml      (its options as lines, the bridge's own under [bridge]; flags win)
     """
 
 
@@ -44,4 +48,19 @@ def ros2(context: typer.Context) -> None:
 )
 def carla(context: typer.Context) -> None:
     sys.stdout.flush()
-    raise typer.Exit(carla_cli.main(context.args, "rtcontrol bridge carla"))
+    prog = "rtcontrol bridge carla"
+    raise typer.Exit(carla_cli.main(_with_file(context.args, vars(carla_cli.arguments([], prog))), prog))
+
+
+def _with_file(given: Sequence[str], known: Collection[str]) -> list[str]:
+    """What `--config FILE` says, before the rest, so that flags win."""
+    rest, told = [], {}
+    words = iter(given)
+    for word in words:
+        name, equals, value = word.partition("=")
+        if name == "--config":
+            told |= load(Path(value if equals else next(words, "")), "bridge", known)
+        else:
+            rest.append(word)
+    flags = (f"--{k.replace('_', '-')}" + ("" if v is True else f"={v}") for k, v in told.items() if v is not False)
+    return [*flags, *rest]

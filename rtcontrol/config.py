@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from rtcontrol.flags import Flag
+from rtcontrol.models.decider import ENGINES
 from rtcontrol.models.errors import UserError
 
 CHOICES = {
@@ -29,37 +31,49 @@ def plain_text(text: str) -> str:
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
+def cpus(text: str) -> tuple[int, ...]:
+    """CPUs from a list such as 0,1. UserError for anything else."""
+    try:
+        return tuple(int(part) for part in text.split(",") if part.strip())
+    except ValueError:
+        raise UserError(f"--affinity {text} is no list of CPUs.", "Give numbers, such as --affinity 0,1.") from None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunConfig:
     """A run's settings. None takes the default that the property of the same meaning computes.
 
-    Relations, checked here: 0.001 <= hz <= 10000; 0 < deadline <= pipeline * period; max age > 0; hold >= 0.
+    `warmup` decisions come before the first release, and more as long as `warmup_s` are not over. Relations, checked
+    here: 0.001 <= hz <= 10000; 0 < deadline <= pipeline * period; max age > 0; hold >= 0.
     """
 
-    env: str
-    out: Path
-    hz: float = 16.0
-    deadline_ms: float | None = None
-    max_age_ms: float | None = None
-    pipeline: int = 1
-    episodes: int | None = None
-    duration_s: float | None = None
-    seed: int = 0
-    instruction: str | None = None
-    agent: str | None = None
-    model: str | None = None
-    engine: str = "torch"
-    host: str = "ray"
-    clock: str = "wall"
-    on_miss: str = "hold"
-    hold_ms: float | None = None
-    late: str = "drop"
-    max_miss_rate: float | None = None
-    min_confidence: float = 0.0
-    rt_priority: int = 0
-    affinity: tuple[int, ...] = ()
-    mlock: bool = False
+    env: Annotated[str, Flag("Environment: a name (`rtcontrol envs`) or a .py file.")]
+    out: Annotated[Path, Flag("Folder of record.jsonl and report.json. (default: runs/ENV-TIME)")] = Path()
+    hz: Annotated[float, Flag("Ticks a second.")] = 16.0
+    deadline_ms: Annotated[float | None, Flag("From release to deadline. (default: the period)")] = None
+    max_age_ms: Annotated[float | None, Flag("Older observations are stale. (default: 4 periods, at least 250)")] = None
+    pipeline: Annotated[int, Flag("Decisions in flight; deadline <= pipeline x period.")] = 1
+    episodes: Annotated[int | None, Flag("End after so many. (default: 5, or no end with --duration)")] = None
+    duration_s: Annotated[float | None, Flag("End after so many seconds.", "duration")] = None
+    seed: Annotated[int, Flag("Seed of the first episode; the next have the next.")] = 0
+    instruction: Annotated[str | None, Flag("The instruction. (default: the agent's)", "instruct")] = None
+    agent: Annotated[
+        str | None, Flag("Agent: a name (`rtcontrol agents`) or a .py file. (default: the environment's)")
+    ] = None
+    model: Annotated[str | None, Flag("Checkpoint, or expert, noop, random. (default: the agent's)")] = None
+    engine: Annotated[str, Flag(f"What runs the model: {', '.join(ENGINES)}.")] = "torch"
+    host: Annotated[str, Flag("Where it decides: ray or inprocess.")] = "ray"
+    clock: Annotated[str, Flag("wall: the world runs on; lockstep: it waits.")] = "wall"
+    on_miss: Annotated[str, Flag("hold the last call, safe call, or stop the run.")] = "hold"
+    hold_ms: Annotated[float | None, Flag("Hold at most so long, then the safe call. (default: the agent's)")] = None
+    late: Annotated[str, Flag("A decision after its deadline: drop or use.")] = "drop"
+    max_miss_rate: Annotated[float | None, Flag("Exit status 3 above it.")] = None
+    min_confidence: Annotated[float, Flag("Less sure calls are held back.")] = 0.0
+    rt_priority: Annotated[int, Flag("SCHED_FIFO priority of the loop's thread, 1 to 99.")] = 0
+    affinity: Annotated[tuple[int, ...], Flag("CPUs of the loop's thread, such as 0,1.", given=str, parse=cpus)] = ()
+    mlock: Annotated[bool, Flag("Lock the memory.")] = False
     warmup: int = 5
+    warmup_s: float = 0.0
     first_observation_s: float = 10.0
 
     def __post_init__(self) -> None:
@@ -126,4 +140,5 @@ class RunConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """As the record's header shows it."""
-        return {k: str(v) if isinstance(v, Path) else v for k, v in asdict(self).items()}
+        told = {field.name: getattr(self, field.name) for field in fields(RunConfig)}
+        return {k: str(v) if isinstance(v, Path) else v for k, v in told.items()}

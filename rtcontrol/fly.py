@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 from rich.console import Console
 
 from rtcontrol import assemble, report, table
 from rtcontrol.agents import Agent
+from rtcontrol.bridges.ending import Ending, Interrupted
 from rtcontrol.clock import LoopClock
 from rtcontrol.config import RunConfig
 from rtcontrol.envs.base import Environment, Observation
@@ -21,47 +19,28 @@ from rtcontrol.hosts.base import Host
 from rtcontrol.live import Onlooker
 from rtcontrol.loop import ControlLoop
 from rtcontrol.models.errors import UserError
+from rtcontrol.options import RunOptions
 from rtcontrol.record import Recorder, run_header
-
-OK, INTERNAL, MISSED = 0, 1, 3
-BY_SIGNAL = {"SIGINT": 130, "SIGTERM": 143}
+from rtcontrol.status import UNSAFE, status
 
 
-class Interrupted(KeyboardInterrupt):
-    """A second signal: whatever hangs is left. `status` is the exit status."""
+def fly(options: RunOptions, ending: Ending) -> int:
+    """Run in the folder `options.out`, write record and report, print the table. Gives the exit status (`status.py`).
 
-    def __init__(self, number: int) -> None:
-        super().__init__()
-        self.status = BY_SIGNAL[signal.Signals(number).name]
-
-
-def fly(
-    config: RunConfig, goal: str | None = None, live: bool = True, stdin: bool = False, overwrite: bool = False
-) -> int:
-    """Run, write record and report, print the table. Gives the exit status: 0, 3 (too many misses, or one under
-    --on-miss stop), 130 or 143 (ended by a signal). Errors pass through, after the safe call and the report.
-
-    `stdin`: read instructions from it though it is no terminal. UserError where `config.out` holds a run already,
-    but with `overwrite`.
+    Errors pass through, after the safe call and the report.
     """
-    check_out(config.out, overwrite)
-    chosen = assemble.agent(config.agent or assemble.default_agent(config.env))
-    instruction = config.instruction
+    chosen = assemble.agent(options.agent or assemble.default_agent(options.env))
+    instruction, goal = options.instruction, options.goal
     if instruction is None:
-        instruction = assemble.goal_text(goal, config.env) if goal is not None else chosen.instruction
-    model = config.model or chosen.model
-    config = replace(config, agent=chosen.name, model=model, instruction=instruction)
-    source = assemble.decider(config, chosen, model)
-    env = assemble.environment(config.env, goal)
-    sample = assemble.sample(config, env)
+        instruction = assemble.goal_text(goal, options.env) if goal is not None else chosen.instruction
+    model = options.model or chosen.model
+    options = replace(options, agent=chosen.name, model=model, instruction=instruction)
+    source = assemble.decider(options, chosen, model)
+    env = assemble.environment(options.env, goal)
+    sample = assemble.sample(options, env)
     fit(chosen, env, sample)
-    return fly_in(config, chosen, env, assemble.host(config, source, model), sample, live, stdin)
-
-
-def check_out(out: Path, overwrite: bool) -> None:
-    """UserError where a run lies there already."""
-    if (out / "record.jsonl").exists() and not overwrite:
-        raise UserError(f"{out} holds the record of a run already.", "Give another --out, or --overwrite.")
+    host = assemble.host(options, source, model)
+    return fly_in(options, chosen, env, host, sample, Onlooker(options.live, options.stdin), ending)
 
 
 def fly_in(
@@ -70,24 +49,26 @@ def fly_in(
     env: Environment,
     host: Host,
     sample: Observation | None,
-    live: bool,
-    stdin: bool,
+    onlooker: Onlooker,
+    ending: Ending,
     clock: LoopClock | None = None,
     made: Callable[[ControlLoop], None] = lambda loop: None,
 ) -> int:
     """`fly` with everything chosen. `made` is told the loop before it runs."""
-    recorder = Recorder(config.out / "record.jsonl", run_header(config, chosen.fallback.hold_ms), provisional=True)
-    console = Console(stderr=True)
-    onlooker = Onlooker(console, live and console.is_terminal, stdin)
+    header = run_header(config, chosen.fallback.hold_ms)
+    recorder = Recorder(config.out / "record.jsonl", header, provisional=True, tell=onlooker.say)
     for warning in chosen.tools.warnings():
         onlooker.say(warning)
     loop = ControlLoop(config, chosen, env, host, recorder, sample=sample, notify=onlooker.say, clock=clock)
     made(loop)
-    began, sound = True, True
+    began, sound, written = True, True, True
+    left: Interrupted | None = None
     try:
-        with _signals(loop):
-            onlooker.watch(loop)
-            loop.run()
+        ending.of(loop.stop)
+        onlooker.watch(loop, recorder)
+        loop.run()
+    except Interrupted as interrupted:
+        left = interrupted
     except UserError:
         began = loop.launched
         raise
@@ -98,21 +79,38 @@ def fly_in(
         recorder.keep()
         recorder.close()
         if began:
-            sound = _report(config, loop, recorder) and loop.failure is None
-    ended = loop.ended_by or ""
-    if ended in BY_SIGNAL:
-        return BY_SIGNAL[ended]
-    if ended == "miss":
+            sound, written = _report(config, loop, recorder)
+    return _status(config, loop, recorder, left, sound and loop.failure is None, written)
+
+
+def _status(
+    config: RunConfig, loop: ControlLoop, recorder: Recorder, left: Interrupted | None, sound: bool, written: bool
+) -> int:
+    """The exit status, and what it means in words."""
+    complete = written and not recorder.lost
+    ended, limit = loop.ended_by or "", config.max_miss_rate
+    above = limit is not None and loop.ledger.miss_rate > limit
+    code = status(ended, loop.safe_in_force, complete, ended == "miss" or above, sound)
+    if code == UNSAFE:
+        print(
+            "The safe call could not be brought into force: what was called last may still act. Stop the machine by "
+            f"other means; each attempt stands in {config.out / 'record.jsonl'}.",
+            file=sys.stderr,
+        )
+    if recorder.lost:
+        print(f"The record lacks {recorder.lost} lines: the disk takes no more ({recorder.error}).", file=sys.stderr)
+    if ended == "host":
+        print("The decoder was lost for good: start the run again, or use `--host inprocess`.", file=sys.stderr)
+    elif ended == "miss":
         print("Ended by a miss, as --on-miss stop asks.", file=sys.stderr)
-        return MISSED
-    if config.max_miss_rate is not None and loop.ledger.miss_rate > config.max_miss_rate:
-        print(f"Miss rate {loop.ledger.miss_rate:.4f} is above {config.max_miss_rate:g}.", file=sys.stderr)
-        return MISSED
-    return OK if sound else INTERNAL
+    elif above:
+        print(f"Miss rate {loop.ledger.miss_rate:.4f} is above {limit:g}.", file=sys.stderr)
+    return left.status if left is not None and code != UNSAFE else code
 
 
-def _report(config: RunConfig, loop: ControlLoop, recorder: Recorder) -> bool:
-    """Write and show the report. Never raises, so as not to hide why the run ended; False when it failed."""
+def _report(config: RunConfig, loop: ControlLoop, recorder: Recorder) -> tuple[bool, bool]:
+    """Write and show the report. Never raises, so as not to hide why the run ended; gives whether the counts agree,
+    and whether it was written."""
     path = config.out / "report.json"
     sound = True
     try:
@@ -121,31 +119,14 @@ def _report(config: RunConfig, loop: ControlLoop, recorder: Recorder) -> bool:
         print(f"Internal error: the counts contradict each other ({error}).", file=sys.stderr)
         sound = False
     try:
-        result = report.build(config.out / "record.jsonl", loop.ledger, recorder.lost)
+        result = report.build(config.out / "record.jsonl", loop.ledger, recorder, loop.ended_by)
         refused = report.write(result, path)
         table.show(result, Console())
     except Exception as error:
         print(f"The report could not be made ({type(error).__name__}: {error}).", file=sys.stderr)
-        return False
+        return False, False
     if refused is None:
         print(f"report: {path}")
     else:
-        print(f"The report could not be written to {config.out} ({refused}).", file=sys.stderr)
-    return sound
-
-
-@contextlib.contextmanager
-def _signals(loop: ControlLoop) -> Iterator[None]:
-    """SIGINT and SIGTERM end the run in order; a second one interrupts whatever hangs."""
-
-    def stop(number: int, frame: object) -> None:
-        if loop.ended_by is not None:
-            raise Interrupted(number)
-        loop.stop(signal.Signals(number).name)
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        print(f"The report could not be written to {config.out} ({refused}): it stands above only.", file=sys.stderr)
+    return sound, refused is None

@@ -16,6 +16,7 @@ from rich.live import Live
 from rich.text import Text
 
 from rtcontrol.loop import ControlLoop
+from rtcontrol.record import Recorder
 
 REFRESH_S = 0.25
 LOG_EVERY_S = 5.0
@@ -29,14 +30,16 @@ class Onlooker(logging.Handler):
     `say` may be called from any thread. The same message is shown once in a while, not once a tick.
     """
 
-    def __init__(self, console: Console, live: bool, stdin: bool = False) -> None:
+    def __init__(self, live: bool, stdin: bool = False) -> None:
         super().__init__(logging.WARNING)
-        self._console, self._live, self._stdin = console, live, stdin
+        self._console = Console(stderr=True)
+        self._live, self._stdin = live and self._console.is_terminal, stdin
         self._lines: deque[str] = deque(maxlen=200)
         self._shown: dict[str, float] = {}
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._loop: ControlLoop | None = None
+        self._recorder: Recorder | None = None
         self._rates: deque[tuple[float, int]] = deque(maxlen=9)
 
     def say(self, line: str) -> None:
@@ -45,9 +48,9 @@ class Onlooker(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         self.say(record.getMessage())
 
-    def watch(self, loop: ControlLoop) -> None:
+    def watch(self, loop: ControlLoop, recorder: Recorder) -> None:
         """Begin to look on; stdin is read where somebody can type, or where it was asked for."""
-        self._loop = loop
+        self._loop, self._recorder = loop, recorder
         logging.getLogger("rtcontrol").addHandler(self)
         self._thread = threading.Thread(target=self._run, name="onlooker", daemon=True)
         self._thread.start()
@@ -74,7 +77,8 @@ class Onlooker(logging.Handler):
                 now = time.monotonic()
                 if self._loop.phase != phase or now - last >= LOG_EVERY_S:
                     phase, last = self._loop.phase, now
-                    self._console.print(_log_line(self._loop), markup=False, highlight=False, soft_wrap=True)
+                    line = _log_line(self._loop) + self._lost()
+                    self._console.print(line, markup=False, highlight=False, soft_wrap=True)
         self._flush()
 
     def _flush(self) -> None:
@@ -88,6 +92,10 @@ class Onlooker(logging.Handler):
                     self._shown.clear()
                 self._shown[kind] = now
                 self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    def _lost(self) -> str:
+        lost = 0 if self._recorder is None else self._recorder.lost
+        return f", {lost} lines of the record lost" if lost else ""
 
     def _view(self, loop: ControlLoop) -> Group:
         config, ledger = loop.config, loop.ledger
@@ -109,7 +117,7 @@ class Onlooker(logging.Handler):
                 "latency [", ("#" * filled, style), "." * (BAR - filled), f"] {last:6.2f} of {deadline_ms:g} ms"
             ),
             Text("calls   " + "  ".join(list(loop.account.recent_calls)[-3:])),
-            Text(f"misses  {misses or 'none'}"),
+            Text(f"misses  {misses or 'none'}{self._lost()}"),
             Text(f"episodes {len(loop.env.episodes)}   type an instruction, Ctrl-C ends the run", style="dim"),
         )
 

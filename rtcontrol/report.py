@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 from array import array
 from collections import Counter
 from collections.abc import Iterable
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,7 @@ import numpy as np
 
 from rtcontrol.account import Ledger
 from rtcontrol.models.errors import UserError
-from rtcontrol.record import SCHEMA_VERSION, read_record
+from rtcontrol.record import SCHEMA_VERSION, Recorder, read_record
 
 TIMES = {
     "latency_ms": "latency_ms",
@@ -139,15 +142,19 @@ class Tally:
                 self.times[name].append(line[key])
 
 
-def build(record: Path, ledger: Ledger | None = None, lost_lines: int = 0) -> dict[str, Any]:
-    """The report of a record, complete or cut short by SIGKILL.
+def build(
+    record: Path, ledger: Ledger | None = None, recorder: Recorder | None = None, ended_by: str | None = None
+) -> dict[str, Any]:
+    """The report of a record, complete or cut short: `ended_by` is then why, by SIGKILL where nobody knows.
 
-    The live run's `ledger` decides on the counts when the disk took not every line. The invariants:
+    Of a live run: what its `recorder` could not write is counted too, and its `ledger` decides where not even that is
+    all there was. The invariants:
     releases == ticks + skipped_releases, ticks == on_time + misses,
     miss_rate == (misses + skipped_releases) / releases. UserError where there is no record of a run.
     """
     tally = Tally()
-    for line in read_record(record):
+    lost_lines = 0 if recorder is None else recorder.lost
+    for line in chain(read_record(record), () if recorder is None else recorder.unwritten()):
         tally.add(line)
     if not tally.header and ledger is None:
         raise UserError(f"{record} does not begin with a run's header.", "Give the folder of a run.")
@@ -173,7 +180,7 @@ def build(record: Path, ledger: Ledger | None = None, lost_lines: int = 0) -> di
         "instruction_changes": tally.instructions,
         "started_at": config.get("started_at"),
         "duration_s": tally.end.get("t_s", tally.last_t_s),
-        "ended_by": tally.end.get("end", "killed"),
+        "ended_by": tally.end.get("end") or ended_by or "killed",
         "releases": releases,
         **counts,
         "miss_rate": (counts["misses"] + counts["skipped_releases"]) / releases if releases else 0.0,
@@ -207,9 +214,28 @@ def _successes(episodes: list[dict[str, Any]]) -> dict[str, int]:
 
 
 def write(report: dict[str, Any], path: Path) -> str | None:
-    """Write report.json; the reason when the disk refused."""
+    """Write report.json, whole or not at all; the reason when the disk refused."""
+    new = path.with_name(path.name + ".part")
     try:
-        path.write_text(json.dumps(report, indent=2, default=str) + "\n")
+        new.write_text(json.dumps(report, indent=2, default=str) + "\n")
+        os.replace(new, path)
     except OSError as error:
+        with contextlib.suppress(OSError):
+            new.unlink()
         return error.strerror or str(error)
+    return None
+
+
+def richer(path: Path, made: dict[str, Any]) -> tuple[dict[str, Any], str] | None:
+    """The report that lies at `path`, and why it says more of the same run than `made`; None where it does not."""
+    try:
+        old = json.loads(path.read_text("utf-8"))
+        if old["schema_version"] != made["schema_version"] or old["started_at"] != made["started_at"]:
+            return None
+        if old["releases"] > made["releases"]:
+            return old, f"it counts {old['releases']} releases, and the record only {made['releases']}"
+        if made["ended_by"] == "killed" != old["ended_by"]:
+            return old, f"it says how the run ended ({old['ended_by']}), and the record does not"
+    except (OSError, ValueError, LookupError, TypeError):
+        pass
     return None

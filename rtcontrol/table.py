@@ -53,7 +53,10 @@ def show(report: dict[str, Any], console: Console) -> None:
         judged = f", {outcome['successes']} of {outcome['judged']} succeeded" if outcome["judged"] else ""
         console.print(f"{len(outcome['episodes'])} episodes{judged}")
     if r["record"]["lost_lines"]:
-        console.print(f"[yellow]{r['record']['lost_lines']} lines of the record were lost: the disk took no more.[/]")
+        console.print(
+            f"[yellow]{r['record']['lost_lines']} lines of the record were lost: the disk took no more.[/]",
+            soft_wrap=True,
+        )
 
 
 def _causes(counts: dict[str, int]) -> str:

@@ -10,12 +10,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from rtcontrol.config import RunConfig
 from rtcontrol.envs.base import Environment, Observation
 from rtcontrol.hosts.base import DecisionRequest, Host, PlaceTrouble
 from rtcontrol.models.errors import UserError
 
 TIMEOUT_S = 120.0
+# So many decisions tell their p90; a rate above this share of what they allow is warned of.
+MOST, MARGIN = 40, 0.8
 
 
 @dataclass
@@ -26,18 +30,30 @@ class Warmup:
     round_trip_ms: list[float] = field(default_factory=list)
 
     @property
-    def max_hz(self) -> float:
-        """The rate that the decider reached, once warm (the first decision is left out); 0 before it was measured."""
+    def p90_ms(self) -> float:
+        """What nine of ten decisions stayed under, once warm (the first one is left out); 0 before it was measured."""
         warm = self.round_trip_ms[1:]
-        return 1e3 * self.lanes / statistics.median(warm) if warm else 0.0
+        return float(np.percentile(warm, 90)) if warm else 0.0
+
+    @property
+    def max_hz(self) -> float:
+        """The rate at which nine of ten decisions are over when the next one is due; 0 before it was measured."""
+        return 1e3 * self.lanes / self.p90_ms if self.p90_ms else 0.0
 
     def warning(self, config: RunConfig) -> str | None:
-        """What to tell people where the rate asked for is above the one reached."""
-        if config.clock != "wall" or not 0 < self.max_hz < config.hz:
+        """What to tell people where the rate, or the deadline, asked for leaves less than a margin to the p90."""
+        if config.clock != "wall" or not self.p90_ms:
+            return None
+        if config.hz > MARGIN * self.max_hz:
+            what, remedy = f"--hz {config.hz:g} is above", f"lower --hz to {MARGIN * self.max_hz:.3g}"
+        elif self.p90_ms > MARGIN * config.deadline_ns / 1e6:
+            what, remedy = f"--deadline-ms {config.deadline_ns / 1e6:g} is below", f"give {self.p90_ms / MARGIN:.3g} ms"
+        else:
             return None
         return (
-            f"--hz {config.hz:g} is above what this machine reaches with this model: {self.max_hz:.1f} decisions a "
-            "second in warm-up. Expect misses; lower --hz, or use a smaller model."
+            f"{what} what this machine reaches with this model: in warm-up one of ten decisions took "
+            f"{self.p90_ms:.3g} ms or longer ({self.max_hz:.3g} a second). Expect misses; {remedy}, or use a smaller "
+            "model."
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -46,16 +62,19 @@ class Warmup:
             "decisions": len(times),
             "first_ms": round(times[0], 3) if times else None,
             "median_ms": round(statistics.median(times), 3) if times else None,
+            "p90_ms": round(self.p90_ms, 3) if times else None,
             "max_ms": round(max(times), 3) if times else None,
             "max_hz": round(self.max_hz, 1),
         }
 
-    def decide(self, host: Host, ask: Callable[[int], DecisionRequest], rounds: int) -> None:
-        """`rounds` decisions on every lane at once; `ask` makes the request of a (negative) tick.
+    def decide(self, host: Host, ask: Callable[[int], DecisionRequest], rounds: int, seconds: float = 0.0) -> None:
+        """`rounds` decisions on every lane at once, and up to `MOST` while the `seconds` are not over; `ask` makes the
+        request of a (negative) tick.
 
         Raises UserError when the decider fails, PlaceTrouble when it does not answer.
         """
-        for _ in range(rounds):
+        until = time.monotonic() + seconds
+        while len(self.round_trip_ms) < rounds or (len(self.round_trip_ms) < MOST and time.monotonic() < until):
             first = -1 - len(self.round_trip_ms) * self.lanes
             waiting = set(range(first, first - self.lanes, -1))
             began = time.monotonic_ns()
@@ -89,8 +108,8 @@ def warm_up(
 ) -> Warmup:
     """Decide `seen` a few times on the started host; nothing where there is none."""
     warmup = Warmup(config.pipeline)
-    if seen is not None:
-        warmup.decide(host, lambda tick: ask(tick, seen), config.warmup)
+    if seen is not None and config.warmup:
+        warmup.decide(host, lambda tick: ask(tick, seen), config.warmup, config.warmup_s)
     if warning := warmup.warning(config):
         notify(warning)
     return warmup

@@ -9,7 +9,6 @@ import json
 import logging
 import math
 import os
-import signal
 import sys
 import threading
 import time
@@ -21,6 +20,7 @@ from rtcontrol.bridges.carla import estate
 from rtcontrol.bridges.carla.errors import BridgeError, Lost
 from rtcontrol.bridges.carla.options import STANDIN, BridgeOptions, WorldOptions, check_hz
 from rtcontrol.bridges.client import ClientError
+from rtcontrol.bridges.ending import Ending, Interrupted
 
 EXAMPLES = """Drive a car in the CARLA simulator by an rtcontrol server.
 
@@ -35,9 +35,8 @@ examples:
 `rtcontrol run --env carla-bridge` is server and bridge in one command. What a bridge left behind that was killed:
   python -m rtcontrol.bridges.carla --clean FILE
 
-Exit status: 0, 2 mistake in what was given or no server, 130 Ctrl-C, 143 SIGTERM.
+Exit status: 0, 2 mistake in what was given or no server, 129 SIGHUP, 130 Ctrl-C, 143 SIGTERM.
 """
-BY_SIGNAL = {signal.SIGINT: 130, signal.SIGTERM: 143}
 log = logging.getLogger("rtcontrol.carla")
 
 
@@ -94,6 +93,8 @@ def main(given: Sequence[str] | None = None, prog: str = "python -m rtcontrol.br
         else:
             print(f"{error.what} {error.remedy}", file=sys.stderr)
         return 2
+    except Interrupted as interrupted:
+        return interrupted.status
 
 
 def tell(event: str, **what: Any) -> None:
@@ -167,8 +168,7 @@ def _bridge(options: argparse.Namespace) -> int:
         standin=options.standin,
     )
     _check_wheel()
-    ending = Ending()
-    with ending:
+    with Ending(lambda name: None) as ending:
         path = estate.place(options.carla_host, options.carla_port)
         if options.supervised:
             tell("begun", estate=str(path))
@@ -202,7 +202,7 @@ def _drive(world: Any, options: BridgeOptions, supervised: bool, ending: Ending,
     from rtcontrol.bridges.carla.bridge import Bridge
 
     bridge = Bridge(world, options)
-    ending.of(bridge)
+    ending.of(lambda name: bridge.stop())
     if supervised:
         tell("ready", town=world.town)
     where = world.options
@@ -232,34 +232,6 @@ def _read(bridge: Any, leashed: bool) -> None:
                 bridge.instruct(text)
     if leashed:
         bridge.stop()
-
-
-class Ending:
-    """SIGINT and SIGTERM end the bridge in order, also while it is being set up."""
-
-    def __init__(self) -> None:
-        self.status = 0
-        self._bridge: Any = None
-        self._before: dict[int, Any] = {}
-
-    def of(self, bridge: Any) -> None:
-        """From now on a signal stops this."""
-        self._bridge = bridge
-        if self.status:
-            bridge.stop()
-
-    def _end(self, number: int, _: Any) -> None:
-        self.status = BY_SIGNAL[signal.Signals(number)]
-        if self._bridge is not None:
-            self._bridge.stop()
-
-    def __enter__(self) -> Ending:
-        self._before = {number: signal.signal(number, self._end) for number in BY_SIGNAL}
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
 
 
 def summary(figures: dict[str, Any]) -> str:

@@ -8,7 +8,6 @@ import json
 import logging
 import math
 import os
-import signal
 import sys
 import threading
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from rtcontrol.bridges.client import ClientError, Options
+from rtcontrol.bridges.ending import STATUS, Ending, Interrupted
 from rtcontrol.bridges.ros2.errors import BridgeError
 from rtcontrol.bridges.wire import LIMITS, WireError
 from rtcontrol.bridges.wire.limits import check_value
@@ -30,9 +30,8 @@ examples:
   rtcontrol bridge ros2 --config robot.yaml --check
   rtcontrol bridge ros2 --config robot.yaml --instruct "follow the left wall"
 
-Exit status: 0, 2 mistake in what was given or no server, 130 Ctrl-C, 143 SIGTERM.
+Exit status: 0, 2 mistake in what was given or no server, 129 SIGHUP, 130 Ctrl-C, 143 SIGTERM.
 """
-BY_SIGNAL = {signal.SIGINT: 130, signal.SIGTERM: 143}
 
 
 def arguments(given: Sequence[str], prog: str) -> argparse.Namespace:
@@ -64,8 +63,8 @@ def main(given: Sequence[str] | None = None, prog: str = "python -m rtcontrol.br
     options = arguments(sys.argv[1:] if given is None else given, prog)
     try:
         return run(options)
-    except KeyboardInterrupt:
-        return BY_SIGNAL[signal.SIGINT]
+    except KeyboardInterrupt as left:
+        return left.status if isinstance(left, Interrupted) else STATUS["SIGINT"]
     except (BridgeError, ClientError) as error:
         print(f"{error.what} {error.remedy}", file=sys.stderr)
         return 2
@@ -142,26 +141,17 @@ def _bridge(options: argparse.Namespace, mapper: Any, hz: float) -> int:
     )
     bridge = Bridge(mapper, Bus(where), bridge_options)
     logging.getLogger("rtcontrol.ros2").info("DDS domain %d, %s", where.number, where.reach)
-    status = 0
-
-    def end(number: int, _: Any) -> None:
-        nonlocal status
-        status = BY_SIGNAL[signal.Signals(number)]
-        bridge.stop()
-
-    before = {number: signal.signal(number, end) for number in BY_SIGNAL}
-    if sys.stdin is not None and sys.stdin.isatty():
-        threading.Thread(target=_read_instructions, args=(bridge,), daemon=True).start()
-    try:
-        bridge.run()
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        figures = bridge.figures()
-        print(_summary(figures), file=sys.stderr)
-        if options.report:
-            _write(options.report, figures)
-    return status
+    with Ending(lambda name: bridge.stop()) as ending:
+        if sys.stdin is not None and sys.stdin.isatty():
+            threading.Thread(target=_read_instructions, args=(bridge,), daemon=True).start()
+        try:
+            bridge.run()
+        finally:
+            figures = bridge.figures()
+            print(_summary(figures), file=sys.stderr)
+            if options.report:
+                _write(options.report, figures)
+    return ending.status
 
 
 def _write(path: Path, figures: dict[str, Any]) -> None:

@@ -9,6 +9,7 @@ import os
 import select
 import signal
 import socket
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -72,6 +73,7 @@ class RaySession:
         self.folder = self._guardian.folder
         if ray.is_initialized():
             return
+        _home()
         logging.getLogger("ray").setLevel(logging.ERROR)
         self._thread = threading.Thread(target=self._run, name="ray-start", daemon=True)
         self._thread.start()
@@ -118,6 +120,8 @@ class RaySession:
         try:
             import ray
 
+            # A terminal that goes away is the run's business: Ray's processes live until it has ended.
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
             options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
             if address := os.environ.get("RAY_ADDRESS"):
                 _reach(address)
@@ -169,6 +173,23 @@ def _sigterm_kept() -> Iterator[None]:
 def _cannot(error: BaseException) -> UserError:
     reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
     return UserError(f"Ray cannot start: {reason.rstrip('.')}.", REMEDY)
+
+
+def _home() -> None:
+    """UserError where Ray cannot keep its access token."""
+    if any(os.environ.get(name) for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_ADDRESS")):
+        return
+    folder = Path.home() / ".ray"
+    try:
+        if not (folder / "auth_token").is_file():
+            folder.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise UserError(
+            f"HOME ({Path.home()}) cannot be written ({error.strerror}), and Ray keeps its access token in {folder}.",
+            "Set HOME to a folder that you may write, or RAY_AUTH_TOKEN to a secret of your own, or use `--host "
+            "inprocess`, which needs no Ray.",
+        ) from None
 
 
 def _reach(address: str) -> None:

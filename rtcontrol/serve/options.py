@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 from rtcontrol.bridges.wire import LIMITS, Limits
 from rtcontrol.config import CHOICES, MAX_HZ, MIN_HZ
+from rtcontrol.flags import Flag
+from rtcontrol.models.decider import ENGINES
 from rtcontrol.models.errors import UserError
 
 
@@ -18,17 +21,22 @@ class ServeOptions:
     `messages_per_s` and `errors_per_s` are a connection's, each with a burst of a second's worth (errors: two).
     """
 
-    out: Path
-    agent: str | None = None
-    model: str | None = None
+    out: Annotated[Path, Flag("Folder of records and reports. (default: runs/serve-TIME)")] = Path()
+    agent: Annotated[str | None, Flag("Serve this one only. (default: clients bring tools, or name a bundled one)")] = (
+        None
+    )
+    model: Annotated[
+        str | None,
+        Flag("Checkpoint, or noop, random, expert, of clients that name none. (default: the agent's)"),
+    ] = None
     own_tools_model: str = "lander"
-    engine: str = "torch"
-    host: str = "ray"
-    hz: float = 16.0
-    hz_max: float = 100.0
-    seed: int = 0
-    max_sessions: int = 64
-    session_grace_s: float = 30.0
+    engine: Annotated[str, Flag(f"What runs the model: {', '.join(ENGINES)}.")] = "torch"
+    host: Annotated[str, Flag("Where it decides: ray or inprocess.")] = "ray"
+    hz: Annotated[float, Flag("Ticks a second of clients that ask for no rate.")] = 16.0
+    hz_max: Annotated[float, Flag("The highest rate of a server-paced session.")] = 100.0
+    seed: Annotated[int, Flag("Of --model random.")] = 0
+    max_sessions: Annotated[int, Flag("Sessions at once.")] = 64
+    session_grace_s: Annotated[float, Flag("Seconds that a session waits for its lost client.", "session_grace")] = 30.0
     heartbeat_s: float = 1.0
     silent_heartbeats: int = 3
     messages_per_s: float = 5_000.0
@@ -41,7 +49,6 @@ class ServeOptions:
         from rtcontrol import assemble
         from rtcontrol.hosts.deciders import PLAIN
         from rtcontrol.models.checkpoint import resolve
-        from rtcontrol.models.decider import ENGINES
 
         for option, value in (("--hz", self.hz), ("--hz-max", self.hz_max)):
             if not MIN_HZ <= value <= MAX_HZ:
@@ -62,3 +69,36 @@ class ServeOptions:
             assemble.agent(self.agent)
         if self.model is not None and self.model not in PLAIN:
             resolve(self.model)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerOptions(ServeOptions):
+    """What `rtcontrol serve` is told: what it offers, and where. Raises UserError for what does not go together."""
+
+    bind: Annotated[
+        tuple[str, ...],
+        Flag("ZeroMQ endpoint; may be repeated. (default: tcp://127.0.0.1:5555)", given=list[str], parse=tuple),
+    ] = ("tcp://127.0.0.1:5555",)
+    keys: Annotated[Path | None, Flag("Folder of CURVE keys (`rtcontrol keys`): only listed clients come in.")] = None
+    http: Annotated[str | None, Flag("Address of WebSocket, HTTP and the page: 127.0.0.1:8080.")] = None
+    allow_origin: Annotated[
+        tuple[str, ...], Flag("Let pages of this origin in; may be repeated.", given=list[str], parse=tuple)
+    ] = ()
+    token_file: Annotated[Path | None, Flag("Access token of other origins and machines.")] = None
+    static: Annotated[Path | None, Flag("Serve the pages of this folder, too.")] = None
+    supervise: Annotated[
+        bool | None, Flag("Start the server again when it dies. (default: where there is a memory limit)")
+    ] = None
+    memory_limit_mb: Annotated[float | None, Flag("Kill and restart the server above it; means --supervise.")] = None
+
+    def __post_init__(self) -> None:
+        given = {"--allow-origin": self.allow_origin, "--token-file": self.token_file, "--static": self.static}
+        idle = [name for name, value in given.items() if value]
+        if self.http is None and idle:
+            raise UserError(f"{idle[0]} is for --http, which is not given.", "Add --http 127.0.0.1:8080.")
+        if self.memory_limit_mb is not None and not self.memory_limit_mb >= 1:
+            raise UserError(f"--memory-limit-mb {self.memory_limit_mb:g} is too small.", "Give 1 or more.")
+
+    @property
+    def supervised(self) -> bool:
+        return self.memory_limit_mb is not None if self.supervise is None else self.supervise

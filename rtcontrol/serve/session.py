@@ -192,7 +192,8 @@ class Session:
         host = self._host(terms)
         record = out / ("record.jsonl" if self.runs == 1 else f"record-{self.runs}.jsonl")
         try:
-            recorder = Recorder(record, run_header(config, terms.hold_ms), provisional=True)
+            header = run_header(config, terms.hold_ms)
+            recorder = Recorder(record, header, provisional=True, tell=self._note)
         except UserError as error:
             host.close()
             raise WireError(Code.INTERNAL, error.what, error.remedy, fatal=True) from None

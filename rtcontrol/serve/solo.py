@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from contextlib import ExitStack, suppress
 from dataclasses import replace
-from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Protocol
 
 from rtcontrol import assemble
+from rtcontrol.bridges.ending import Ending
 from rtcontrol.bridges.wire import Code, WireError
 from rtcontrol.bridges.wire.messages import ErrorMessage, Hello
-from rtcontrol.config import MAX_HZ, RunConfig
+from rtcontrol.config import MAX_HZ
 from rtcontrol.envs.base import Observation
 from rtcontrol.envs.remote import Look
-from rtcontrol.fly import check_out, fly_in
+from rtcontrol.fly import fly_in
 from rtcontrol.hosts.inprocess import InlinePool
+from rtcontrol.live import Onlooker
 from rtcontrol.loop import ControlLoop
 from rtcontrol.models.errors import UserError
+from rtcontrol.options import RunOptions
 from rtcontrol.pause import PauseWatch
 from rtcontrol.serve.keeper import Keeper
 from rtcontrol.serve.lobby import Lobby
@@ -26,7 +28,6 @@ from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.peer import Peer
 from rtcontrol.serve.router import Router
 from rtcontrol.serve.session import BYE, Owner, Session, arrivals
-from rtcontrol.serve.signals import until_signal
 from rtcontrol.serve.speaker import Speaker
 from rtcontrol.serve.terms import Terms, ttl_of
 
@@ -74,22 +75,13 @@ class SoloSession(Session):
             loop.stop(self.why)
 
 
-def fly_remote(
-    config: RunConfig,
-    bind: str | None,
-    connect: str | None,
-    keys: Path | None = None,
-    live: bool = True,
-    stdin: bool = False,
-    overwrite: bool = False,
-    partner: Partner | None = None,
-) -> int:
+def fly_remote(config: RunOptions, ending: Ending, endpoint: str = BOUND, partner: Partner | None = None) -> int:
     """Wait for a client, and fly in its world until it says bye, or as `config` says. Gives the exit status.
 
     Rate, deadline and fallback are the command line's; agent or tools, pacing and time-to-live the client's. A lost
     client costs misses until it resumes. UserError where the endpoint cannot be used.
     """
-    check_out(config.out, overwrite)
+    ending.of(lambda name: None)
     options = ServeOptions(
         out=config.out,
         agent=config.agent,
@@ -110,14 +102,14 @@ def fly_remote(
     with ExitStack() as stack:
         say = stack.enter_context(Speaker(2)).say
         lobby = Lobby(options, InlinePool(), PauseWatch(config.period_ns), say, make)
-        router = Router(lobby, [connect or bind or BOUND], keys, connect=connect is not None)
+        endpoint = config.connect or config.bind or endpoint
+        router = Router(lobby, [endpoint], config.keys, connect=config.connect is not None)
         stack.callback(router.close)
-        ended = stack.enter_context(until_signal())
         router.start()
         stack.enter_context(Keeper(lobby, router))
         if partner is None:
-            say(f"waiting for a client {'at' if connect else 'on'} {router.endpoints[0]}")
-        while not ended.called():
+            say(f"waiting for a client {'at' if config.connect else 'on'} {router.endpoints[0]}")
+        while not ending.called():
             if partner is not None:
                 partner.check()
             with suppress(Empty):
@@ -127,11 +119,11 @@ def fly_remote(
                 except WireError as error:
                     lobby.ended(session, error)
                 else:
-                    return _fly(session, terms, live, stdin, partner)
-        return ended.status
+                    return _fly(session, terms, Onlooker(config.live, config.stdin), ending, partner)
+        return ending.status
 
 
-def _fly(session: SoloSession, terms: Terms, live: bool, stdin: bool, partner: Partner | None) -> int:
+def _fly(session: SoloSession, terms: Terms, onlooker: Onlooker, ending: Ending, partner: Partner | None) -> int:
     def made(loop: ControlLoop) -> None:
         session.take(loop)
         if partner is not None:
@@ -143,7 +135,7 @@ def _fly(session: SoloSession, terms: Terms, live: bool, stdin: bool, partner: P
     sample = Observation(0, 0, 0, Look.of(None, "warm-up")) if terms.config.warmup else None
     try:
         clock = arrivals(terms, env)
-        return fly_in(terms.config, terms.agent, env, host, sample, live, stdin, clock, made)
+        return fly_in(terms.config, terms.agent, env, host, sample, onlooker, ending, clock, made)
     except UserError as error:
         session.send(ErrorMessage(code=Code.INTERNAL.value, message=error.what, remedy=error.remedy, fatal=True))
         raise
@@ -152,7 +144,7 @@ def _fly(session: SoloSession, terms: Terms, live: bool, stdin: bool, partner: P
             session.bye((session.loop.ended_by if session.loop is not None else None) or "the run is over")
 
 
-def _terms(hello: Hello, config: RunConfig, options: ServeOptions) -> Terms:
+def _terms(hello: Hello, config: RunOptions, options: ServeOptions) -> Terms:
     """The client's wishes, with what the command line says laid over them. Raises WireError."""
     own: dict[str, object] = {"hz": config.hz, "deadline_ms": None, "max_age_ms": None, "on_miss": None}
     if config.hold_ms is not None:

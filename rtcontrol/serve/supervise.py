@@ -8,6 +8,7 @@ clients resume. Only the standard library is imported here, so that the parent s
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
 import os
 import signal
@@ -22,8 +23,8 @@ BACKOFF_S = (0.5, 30.0)
 WELL_S = 60.0
 # So many deaths within YOUNG_S of their start, one after the other: there is no use in going on.
 GIVE_UP, YOUNG_S = 5, 10.0
-# Ends that are meant: done, a user's mistake, Ctrl-C, SIGTERM.
-FINAL = (0, 2, 130, 143)
+# Ends that are meant: done, a user's mistake, SIGHUP, Ctrl-C, SIGTERM.
+FINAL = (0, 2, 129, 130, 143)
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -45,7 +46,8 @@ def supervise(
         if child is not None and child.poll() is None:
             child.send_signal(number)
 
-    before = {number: signal.signal(number, forward) for number in FORWARDED}
+    # What is ignored (SIGHUP under nohup) stays so, here and in the child.
+    before = {n: signal.signal(n, forward) for n in FORWARDED if signal.getsignal(n) is not signal.SIG_IGN}
     try:
         restarts = young = 0
         pause_s = backoff_s[0]
@@ -134,10 +136,22 @@ def command_line(arguments: Sequence[str], limit_mb: float | None, more: Sequenc
     for argument in rest:
         if argument == "--memory-limit-mb":
             next(rest, None)
-        elif argument != "--supervise" and not argument.startswith("--memory-limit-mb="):
+        elif argument not in ("--supervise", "--no-supervise") and not argument.startswith("--memory-limit-mb="):
             kept.append(argument)
     limit = [] if limit_mb is None else ["--memory-limit-mb", f"{limit_mb:g}"]
-    return [sys.executable, "-m", __spec__.name, *limit, "--", sys.executable, "-m", "rtcontrol", *kept, *more]
+    return [
+        sys.executable,
+        "-m",
+        __spec__.name,
+        *limit,
+        "--",
+        sys.executable,
+        "-m",
+        "rtcontrol",
+        *kept,
+        "--no-supervise",
+        *more,
+    ]
 
 
 def main() -> int:
@@ -147,7 +161,8 @@ def main() -> int:
     given = parser.parse_args()
 
     def say(line: str) -> None:
-        print(f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} supervise: {line}", file=sys.stderr, flush=True)
+        with contextlib.suppress(OSError):  # the terminal may be gone
+            print(f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} supervise: {line}", file=sys.stderr, flush=True)
 
     return supervise(given.command, given.memory_limit_mb, say)
 

@@ -54,7 +54,7 @@ def write_report(session: Session, run: Run) -> str | None:
                 run.record.parent.rmdir()
             return None
         ledger.check()
-        told = report.build(run.record, ledger, run.recorder.lost)
+        told = report.build(run.record, ledger, run.recorder)
         told["wire"] = _wire(session)
         path = run.record.with_name(run.record.name.replace("record", "report").replace(".jsonl", ".json"))
         refused = report.write(told, path)

@@ -164,6 +164,6 @@ def test_no_collection_runs_inside_a_tick(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signal_names_are_exit_statuses(number: signal.Signals) -> None:
-    from rtcontrol.fly import BY_SIGNAL
+    from rtcontrol.bridges.ending import STATUS
 
-    assert BY_SIGNAL[number.name] == 128 + number
+    assert STATUS[number.name] == 128 + number

@@ -220,13 +220,6 @@ def test_an_observe_that_raises_costs_its_ticks(tmp_path: Path) -> None:
     flight.blames("no_observation", 1, 1)
 
 
-def test_a_rate_beyond_the_machine_is_warned_about(tmp_path: Path) -> None:
-    flight = Flight(tmp_path, lambda request: (time.sleep(0.03), good(request))[1], hz=100, duration_s=0.2).run()
-    assert "above what this machine reaches" in flight.said[0]
-    assert 20 <= flight.loop.warmup.max_hz <= 34
-    assert flight.loop.ledger.on_time == 0
-
-
 def test_the_worlds_error_still_ends_safely(tmp_path: Path) -> None:
     world = CartWorld()
     flight = Flight(tmp_path, world=world)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 from cart import Flight, slow
 
+from rtcontrol import record as records
 from rtcontrol import report
 from rtcontrol.models.errors import UserError
 from rtcontrol.record import Recorder, read_record
@@ -77,16 +79,69 @@ def test_report_agrees_with_the_live_counts(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "report.json").read_text())["releases"] == ledger.releases
 
 
-def test_a_full_disk_does_not_stop_the_loop(tmp_path: Path) -> None:
+def test_a_full_disk_does_not_stop_the_loop_and_what_waited_is_written_when_there_is_room(tmp_path: Path) -> None:
     flight = Flight(tmp_path)
+    recorder, told = flight.recorder, []
+    recorder._tell = told.append
+    room = os.dup(recorder._fd)
     full = os.open("/dev/full", os.O_WRONLY)
-    os.dup2(full, flight.recorder._fd)
-    flight.run()
+    os.dup2(full, recorder._fd)
+    flight.loop.run()
     assert flight.loop.ledger.releases == 25
-    assert flight.recorder.lost >= 25
-    made = report.build(flight.path, flight.loop.ledger, flight.recorder.lost)
+    lost = recorder.lost
+    assert lost >= 25 and len(told) == 1 and "No space left" in told[0]
+    made = report.build(flight.path, flight.loop.ledger, recorder)
     assert (made["releases"], made["on_time"]) == (25, flight.loop.ledger.on_time)
-    assert made["record"]["lost_lines"] >= 25
+    assert (made["record"]["lost_lines"], made["ended_by"]) == (lost, "duration")
+    assert made["latency_ms"]["p50"] is not None
+    os.dup2(room, recorder._fd)
+    recorder.write({"late": 1, "used": False})
+    assert recorder.lost == 0
+    recorder.close()
+    assert report.build(flight.path)["releases"] == 25
+
+
+def test_more_than_can_wait_is_counted_and_the_live_counts_decide(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(records, "KEPT", 5)
+    flight = Flight(tmp_path)
+    os.dup2(os.open("/dev/full", os.O_WRONLY), flight.recorder._fd)
+    flight.run()
+    assert flight.recorder.lost > 25 and len([*flight.recorder.unwritten()]) == 5
+    assert report.build(flight.path, flight.loop.ledger, flight.recorder)["ticks"] == flight.loop.ledger.ticks
+
+
+def test_a_report_that_cannot_be_written_leaves_the_old_one_whole(tmp_path: Path) -> None:
+    path = tmp_path / "report.json"
+    assert report.write({"a": 1}, path) is None
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (5, before[1]))
+    try:
+        assert report.write({"b": 2}, path) == "File too large"
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert json.loads(path.read_text()) == {"a": 1}
+    assert [p.name for p in tmp_path.iterdir()] == ["report.json"]
+
+
+@pytest.mark.parametrize(
+    ("old", "kept"),
+    [
+        ({}, False),
+        ({"releases": 6}, True),
+        ({"releases": 6, "started_at": "before"}, False),
+        ({"ended_by": "SIGTERM"}, True),
+        ({"releases": 4}, False),
+        ({"schema_version": 0, "releases": 6}, False),
+        ({"releases": None}, False),
+    ],
+)
+def test_only_a_richer_report_of_the_same_run_is_kept(tmp_path: Path, old: dict[str, object], kept: bool) -> None:
+    made = {"schema_version": 1, "started_at": "now", "releases": 5, "ended_by": "killed"}
+    report.write(made | old, tmp_path / "report.json")
+    assert (report.richer(tmp_path / "report.json", made) is not None) == kept
+    assert report.richer(tmp_path / "none.json", made) is None
 
 
 def test_lines_cut_short_are_left_out(tmp_path: Path) -> None:

@@ -132,6 +132,49 @@ def test_signal_is_passed_on_and_the_servers_own_status_returned(start: Start, t
     assert gone(child)
 
 
+def test_hangup_is_passed_on_but_stays_ignored_where_it_was(start: Start, tmp_path: Path) -> None:
+    code = "import signal, sys; h = signal.getsignal(signal.SIGHUP)\n"
+    code += "if h is not signal.SIG_IGN: signal.signal(signal.SIGHUP, lambda *a: sys.exit(129))\n"
+    supervisor = start(code + PIDS + "time.sleep(60)")
+    (child,) = pids(tmp_path, 1)
+    supervisor.send_signal(signal.SIGHUP)
+    assert supervisor.wait(10) == 129
+    assert gone(child)
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        deaf = start(code + PIDS + "time.sleep(60)")
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    child = pids(tmp_path, 2)[1]
+    deaf.send_signal(signal.SIGHUP)
+    deaf.send_signal(signal.SIGCONT)
+    with pytest.raises(subprocess.TimeoutExpired):
+        deaf.wait(0.5)
+    assert alive(child)
+
+
+@pytest.mark.parametrize("options", [(), ("--supervise",)])
+def test_hangup_ends_the_server_in_order(tmp_path: Path, options: tuple[str, ...]) -> None:
+    command = [sys.executable, "-m", "rtcontrol", "serve", "--model", "random", *options]
+    server = subprocess.Popen(
+        [*command, "--bind", "tcp://127.0.0.1:*"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert server.stdout is not None and server.stdout.readline().startswith("listening on ")
+        server.send_signal(signal.SIGHUP)
+        rest = server.communicate(timeout=30)[0]
+    finally:
+        server.kill()
+        server.communicate()
+    assert server.returncode == 129
+    assert "SIGHUP: ending 0 sessions" in rest
+    assert len([*(tmp_path / "runs").glob("serve-*/server.json")]) == 1
+
+
 def test_server_ends_when_its_supervisor_is_killed(start: Start, tmp_path: Path) -> None:
     supervisor = start(PIDS + "time.sleep(60)")
     (child,) = pids(tmp_path, 1)
@@ -143,7 +186,7 @@ def test_supervision_is_not_asked_for_again_in_the_child() -> None:
     arguments = ["serve", "--supervise", "--hz", "8", "--memory-limit-mb", "500", "--memory-limit-mb=7", "--seed", "1"]
     command = command_line(arguments, 500.0)
     assert command[:6] == [sys.executable, "-m", "rtcontrol.serve.supervise", "--memory-limit-mb", "500", "--"]
-    assert command[6:] == [sys.executable, "-m", "rtcontrol", "serve", "--hz", "8", "--seed", "1"]
+    assert command[6:] == [sys.executable, "-m", "rtcontrol", "serve", "--hz", "8", "--seed", "1", "--no-supervise"]
 
 
 def test_folder_is_chosen_once_for_all_restarts(tmp_path: Path) -> None:

@@ -1,0 +1,110 @@
+"""How a program ends when it is asked to: SIGINT, SIGTERM and SIGHUP alike, in order, and whatever becomes of the
+terminal that it was started from."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any, Self
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+STATUS = {number.name: 128 + number for number in SIGNALS}
+SHIELDED = b"still ending: the safe call is being executed; a third signal leaves at once\n"
+
+
+class Interrupted(KeyboardInterrupt):
+    """Whatever hangs is left. `status` is the exit status."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.status = 128 + number
+
+
+class Ending:
+    """While it is entered (on the main thread), the first signal tells `stop` its name; the second one changes nothing
+    and says so on stderr; each further one raises Interrupted. A first one before there is anything to stop raises it
+    at once.
+
+    SIGHUP stays ignored where it was (nohup). Entering also makes stdout and stderr outlive their terminal.
+    """
+
+    def __init__(self, stop: Callable[[str], object] | None = None) -> None:
+        self.name = ""
+        self._stop, self._count = stop, 0
+        self._came = threading.Event()
+        self._before: dict[int, Any] = {}
+
+    def of(self, stop: Callable[[str], object]) -> None:
+        """From now on this is to be stopped: at once, where a signal came already."""
+        self._stop = stop
+        if self.name:
+            stop(self.name)
+
+    def called(self) -> bool:
+        return self._came.is_set()
+
+    @property
+    def status(self) -> int:
+        """The exit status; 0 before a signal."""
+        return STATUS.get(self.name, 0)
+
+    def wait(self) -> None:
+        # A signal that the kernel gives to another thread (seen after SIGCONT) does not wake this one.
+        while not self._came.wait(0.2):
+            pass
+
+    def _handle(self, number: int, frame: object) -> None:
+        self._count += 1
+        self.name = self.name or signal.Signals(number).name
+        self._came.set()
+        if self._count > 2 or (self._count == 1 and self._stop is None):
+            raise Interrupted(number)
+        if self._count == 2:
+            with contextlib.suppress(OSError):
+                os.write(2, SHIELDED)
+        elif self._stop is not None:
+            self._stop(self.name)
+
+    def __enter__(self) -> Self:
+        outlive_terminal()
+        for number in SIGNALS:
+            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+                self._before[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+
+class _Lasting(io.FileIO):
+    """What is written to a terminal or a reader that is gone is lost without a word."""
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            if error.errno not in (errno.EIO, errno.EPIPE):
+                raise
+            return memoryview(data).nbytes
+
+
+def outlive_terminal() -> None:
+    """From now on nothing that is written to stdout or stderr raises because nobody is there any more."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if not isinstance(stream, io.TextIOWrapper) or stream is not getattr(sys, f"__{name}__"):
+            continue  # none, or somebody's own
+        if isinstance(getattr(stream.buffer, "raw", None), _Lasting):
+            continue
+        stream.flush()
+        raw = io.BufferedWriter(_Lasting(stream.fileno(), "w", closefd=False))
+        lasting = io.TextIOWrapper(raw, stream.encoding, stream.errors, line_buffering=True)
+        setattr(sys, name, lasting)
+        setattr(sys, f"__{name}__", lasting)
