@@ -107,6 +107,14 @@ def test_invalid_call(tmp_path: Path) -> None:
     assert all(call.arguments["force"] != 7 for _, call, _ in flight.world.executed)
 
 
+def test_a_call_that_equals_a_legal_one_only_in_pythons_eyes_is_invalid(tmp_path: Path) -> None:
+    def decide(request: DecisionRequest) -> Decision:
+        return Decision(Call("push", {"force": True if request.tick == 4 else 1}))
+
+    flight = Flight(tmp_path, decide).run()
+    flight.blames("invalid", 1, 1)
+
+
 def test_executor_that_raises(tmp_path: Path) -> None:
     world = CartWorld()
 
