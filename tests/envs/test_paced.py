@@ -152,6 +152,17 @@ def test_no_look_waits_for_a_step_that_hangs() -> None:
         assert looked.wait(5)
 
 
+def test_no_step_begins_while_a_call_waits(close: list[PacedEnvironment]) -> None:
+    env = PacedEnvironment("counter", Counter())
+    close.append(env)
+    env.start("wall")
+    with env._turn:  # whoever wants to act has it
+        time.sleep(0.05)
+        steps = env.pace.steps
+        time.sleep(0.1)
+        assert env.pace.steps == steps
+
+
 def test_lockstep_carries_the_remainder_of_a_tick() -> None:
     sim = Counter()
     env = PacedEnvironment("counter", sim)
