@@ -124,7 +124,7 @@ class Account:
         self.acted_k = -1
         self.acted_ns = 0
         self.newest_k = -1  # of the last release
-        self.safe_k = -1  # the same, when the safe call took over last
+        self.safe_k = -1  # for whose sake the safe call took over last
         self.noted_episodes = 0
         self.noted_events = 0
         self.recent_calls: deque[str] = deque(maxlen=6)
@@ -203,7 +203,7 @@ class Account:
         self._recorder.write(line)
 
     def _line(self, tick: Tick, kind: str, call: str | None) -> dict[str, Any]:
-        line: dict[str, Any] = {"k": tick.k, "t_s": self.t_s(tick.release_ns), "kind": kind}
+        line: dict[str, Any] = {"k": tick.k, "t_s": round((tick.release_ns - self.t0_ns) / 1e9, 6), "kind": kind}
         line["wake_ms"] = _ms(tick.woke_ns - tick.release_ns)
         if call is not None:
             line["call"] = call
@@ -255,7 +255,7 @@ class Account:
         status: Status = "held" if action == "hold" else "safe"
         emission = self.emission(tick, status, None, reply, cause, error)
         if action == "safe":
-            self._demand("miss", emission)
+            self._demand("miss", emission, tick.k)
         elif emission is not None:
             self._actuator.tell(emission)
         return "pending" if action == "none" and self._actuator.pending else action
@@ -263,17 +263,17 @@ class Account:
     def expire(self) -> None:
         """The end of a hold between two ticks, if it is reached: the safe call acts, and is told."""
         if self.policy.expire(self._clock.effective_ns()) == "safe":
-            self._demand("miss", self._parting())
+            self._demand("miss", self._parting(), self.newest_k)
 
     def leave(self) -> None:
         """The run is over: the safe call acts, and is told."""
-        self._demand("exit", self._parting())
+        self._demand("exit", self._parting(), self.newest_k)
 
     def _parting(self) -> Emission | None:
         return None if self._last is None else self.emission(self._last, "safe")
 
-    def _demand(self, why: str, emission: Emission | None) -> None:
-        self.safe_k = self.newest_k
+    def _demand(self, why: str, emission: Emission | None, k: int) -> None:
+        self.safe_k = k
         # What waits when the run ends is no release.
         if (cleared := self._actuator.safe(why, emission)) is not None and why != "exit":
             self._cleared(cleared)

@@ -80,6 +80,7 @@ class Actuator:
     def __init__(self, agent: Agent, env: Environment, retry_ns: int | None, wake: Callable[[], None]) -> None:
         self._tools, self._safe_calls = agent.tools, agent.fallback.safe_calls
         self._functions = {t.name: t.function for t in agent.tools}
+        self._bindings = env.bindings
         self._env, self._wake, self._retry_ns = env, wake, retry_ns
         self._world = env if isinstance(env, Emitting) else None
         self.effects: deque[Completion | SafeAttempt | Fault] = deque()
@@ -107,7 +108,7 @@ class Actuator:
     def execute(self, order: Order) -> Order | None:
         """Act as soon as the world lets it. Gives the order that waited until now, which is dropped."""
         with self._lock:
-            replaced = self._clear()
+            replaced = None if self._order is None else self._clear()
             order.demand = self._demand
             self._order = order
             self._jobs.append(order)
@@ -224,7 +225,8 @@ class Actuator:
             if effect == "acted" and stands and self._wanted:
                 self._wanted = [call for call in self._wanted if call.name != order.call.name]
                 self._due_ns = self._due_ns if self._wanted else None
-        self._post(Completion(order.tick, effect, began, ended, stands, fault))
+        self.effects.append(Completion(order.tick, effect, began, ended, stands, fault))
+        self._wake()
 
     def _bring_in_force(self) -> None:
         """One attempt at each safe call that is not in force."""
@@ -270,7 +272,7 @@ class Actuator:
 
     def _act(self, call: Call, epoch: int | None, not_after_ns: int | None) -> Effect:
         """In the environment, or by the tool's own function where it has none for it."""
-        if call.name in self._env.bindings:
+        if call.name in self._bindings:
             return self._env.execute(call, epoch, not_after_ns)
         if epoch is not None and (self._env.finished or ((seen := self._env.latest()) and seen.epoch != epoch)):
             return "epoch_over"

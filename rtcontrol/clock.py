@@ -26,16 +26,11 @@ class RateClock:
         if period_ns <= 0:
             raise ValueError(f"period_ns={period_ns} must be > 0")
         self.period_ns = period_ns
-        self._t0_ns = 0
-        self._next = 0
+        self.begin(0)
 
-    def start(self, t0_ns: int) -> None:
+    def begin(self, t0_ns: int) -> None:
         """Release 0 is at `t0_ns`."""
-        self._t0_ns, self._next = t0_ns, 0
-
-    @property
-    def next_release_ns(self) -> int:
-        return self._t0_ns + self._next * self.period_ns
+        self._t0_ns, self._next, self.next_release_ns = t0_ns, 0, t0_ns
 
     def take(self, now_ns: int) -> tuple[int, int, int]:
         """Start the release that is due: (its index k, r_k, how many releases before it were skipped).
@@ -47,8 +42,9 @@ class RateClock:
             raise ValueError(f"release {self._next} is {-late_ns} ns ahead")
         skipped = late_ns // self.period_ns
         k = self._next + skipped
-        self._next = k + 1
-        return k, self._t0_ns + k * self.period_ns, skipped
+        release_ns = self._t0_ns + k * self.period_ns
+        self._next, self.next_release_ns = k + 1, release_ns + self.period_ns
+        return k, release_ns, skipped
 
 
 class LoopClock(Protocol):
@@ -76,24 +72,23 @@ class LoopClock(Protocol):
         """How long nothing is due when no decision is in flight."""
 
 
-class WallClock:
+class WallClock(RateClock):
     """The world runs on whatever the controller does: releases on an absolute grid, deadlines enforced."""
 
     enforced = True
 
     def __init__(self, period_ns: int, spin_ns: int = SPIN_NS) -> None:
         """Polls the last `spin_ns` before a release; 0 where many loops share one process."""
-        self._rate = RateClock(period_ns)
+        super().__init__(period_ns)
         self._spin_ns = spin_ns
 
     def start(self) -> tuple[int, int]:
-        t0_ns = time.monotonic_ns() + min(LEAD_NS, self._rate.period_ns)
-        self._rate.start(t0_ns)
+        t0_ns = time.monotonic_ns() + min(LEAD_NS, self.period_ns)
+        self.begin(t0_ns)
         return t0_ns, t0_ns
 
     def wait(self, event_ns: int | None, host: Host, in_flight: bool) -> DecisionReply | None:
-        next_ns = self._rate.next_release_ns
-        until = next_ns if event_ns is None else min(event_ns, next_ns)
+        until = self.next_release_ns if event_ns is None else min(event_ns, self.next_release_ns)
         while (left := until - time.monotonic_ns()) > 0:
             if left > self._spin_ns:
                 # Sleeping in the host's wait: a reply, or what came of a call, ends the sleep.
@@ -103,16 +98,13 @@ class WallClock:
         return None
 
     def due(self, now_ns: int) -> bool:
-        return now_ns >= self._rate.next_release_ns
-
-    def take(self, now_ns: int) -> tuple[int, int, int]:
-        return self._rate.take(now_ns)
+        return now_ns >= self.next_release_ns
 
     def effective_ns(self) -> int:
         return time.monotonic_ns()
 
     def slack_ns(self) -> int:
-        return self._rate.next_release_ns - time.monotonic_ns()
+        return self.next_release_ns - time.monotonic_ns()
 
 
 class LockstepClock:

@@ -16,7 +16,7 @@ class FallbackPolicy:
     """
 
     def __init__(self, on_miss: str, hold_ns: int) -> None:
-        self._on_miss, self._hold_ns = on_miss, hold_ns
+        self._on_miss, self.hold_ns = on_miss, hold_ns
         self.limit_ns = hold_ns  # until then the call in force may be held
         self.expires_ns: int | None = None
         self.safe = False  # the safe call took over
@@ -27,11 +27,11 @@ class FallbackPolicy:
 
     def renew(self, now_ns: int) -> None:
         """A fresh decision was made: its call, or the null function's consent to the call in force."""
-        self.limit_ns, self.expires_ns = now_ns + self._hold_ns, None
+        self.limit_ns, self.expires_ns = now_ns + self.hold_ns, None
 
     def fresh_call(self, now_ns: int) -> None:
         """A fresh call was executed; the safe call is no longer in force."""
-        self.limit_ns, self.expires_ns, self.safe = now_ns + self._hold_ns, None, False
+        self.limit_ns, self.expires_ns, self.safe = now_ns + self.hold_ns, None, False
 
     def miss(self, now_ns: int) -> Action:
         """No fresh call: what to do about it."""

@@ -77,6 +77,7 @@ class ControlLoop:
     def stop(self, why: str) -> None:
         """End the run soon, with the safe call and the report; the first reason stays."""
         self.ended_by = self.ended_by or why
+        self._ticks.over = True
 
     @property
     def launched(self) -> bool:
@@ -94,7 +95,7 @@ class ControlLoop:
                 with self._watching, self._collecting as collector:
                     self._launch()
                     self.phase = "running"
-                    self._ticks.run(self._stopped, collector)
+                    self._ticks.run(collector)
         except WorldError as error:
             self.ended_by, self.failure = "error", self.account.broke_down(error)
             self._notify(self.failure)

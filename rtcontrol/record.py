@@ -138,7 +138,7 @@ class Recorder:
                 self._refused(error.strerror or str(error))
                 return
             self._torn = written < len(data)
-            if self._torn:
+            if written < len(data) - 1:  # else only the end of the line is missing, and comes with the next one
                 self._refused("a line was cut short")
                 return
             self._waiting.popleft()

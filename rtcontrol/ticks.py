@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum
 
 from rtcontrol.account import Account
 from rtcontrol.actuator import Actuator, Completion, Fault, Order
@@ -24,6 +25,9 @@ from rtcontrol.record import Recorder
 
 # A safe call that is not in force is tried again every period, but at slow rates too as often as this.
 RETRY_NS = 1_000_000_000
+# So many different calls are known to be legal; a schema of free values has no end of them.
+MAX_KNOWN = 1024
+PLAIN = (int, float, str, Enum, type(None))
 
 
 @dataclass(slots=True, eq=False)
@@ -67,9 +71,11 @@ class Ticks:
         self.instructions = Instructions(told, self.actuator.instruct, recorder, notify, self.account.t_s)
         self._period_ns, self._deadline_ns, self._max_age_ns = config.period_ns, config.deadline_ns, config.max_age_ns
         self._history: deque[str] = deque(maxlen=agent.history)
-        self._acknowledged = env.acknowledged if isinstance(env, Acknowledging) else lambda: None
+        self._acknowledged = env.acknowledged if isinstance(env, Acknowledging) else None
         self._acknowledges = False
+        self._known: dict[str, tuple[Call, str]] = {}
         self._seq: int | None = None
+        self.over = False
         self._pending: dict[int, Tick] = {}
         self._late: dict[int, Tick] = {}
         self._ordered: dict[int, Ordered] = {}
@@ -81,14 +87,14 @@ class Ticks:
         """Ticks that are not over."""
         return len(self._pending) + sum(not o.settled and not o.late for o in self._ordered.values())
 
-    def run(self, stopped: Callable[[], bool], collector: Collector) -> None:
-        """Until `stopped` says so, or the episodes or the duration are over."""
+    def run(self, collector: Collector) -> None:
+        """Until they are `over`."""
         clock, host, config, actuator = self._clock, self.host, self.config, self.actuator
         enforced, effects = clock.enforced, actuator.effects
         self.account.t0_ns, began_ns = clock.start()
         self._policy.epoch(began_ns)
         end_ns = None if config.duration_s is None else round(config.duration_s * 1e9)
-        while not stopped():
+        while not self.over:
             in_flight = bool(self._pending or self._ordered or (actuator.attempting and not enforced))
             reply = clock.wait(self._next_event_ns() if enforced else None, host, in_flight) or host.wait(0)
             if effects:
@@ -101,10 +107,11 @@ class Ticks:
                 self._stop("host")
             self._expire()
             waiting = self._pending or self._ordered or actuator.attempting
-            if clock.due(time.monotonic_ns()) and (enforced or not waiting):
+            now = time.monotonic_ns()
+            if clock.due(now) and (enforced or not waiting):
                 if self.env.finished:
                     self._stop("episodes")
-                elif end_ns is not None and clock.effective_ns() - began_ns >= end_ns:
+                elif end_ns is not None and (now if enforced else clock.effective_ns()) - began_ns >= end_ns:
                     self._stop("duration")
                 else:
                     self._release()
@@ -173,7 +180,7 @@ class Ticks:
 
     def request(self, k: int, seen: Observation) -> DecisionRequest:
         """What the decider is asked. Raises whatever the agent's `observe` raises."""
-        if (done := self._acknowledged()) is not None:
+        if self._acknowledged is not None and (done := self._acknowledged()) is not None:
             # Such a world says itself what was executed.
             self._acknowledges = True
             self._history.extend([call.text() for call in done])
@@ -278,15 +285,14 @@ class Ticks:
         self, tick: Tick, reply: DecisionReply, call: Call, not_after_ns: int | None, late: bool = False
     ) -> None:
         """Validate the call and give it to the actuator, whose word settles the tick."""
-        account, text = self.account, call.text()
+        account, key = self.account, f"{call.name}{call.arguments}"
         try:
-            tools = self.agent.tools
-            ready = Call(call.name, tools.convert(tools.validate(call)))
+            ready, text = self._known.get(key) or self._check(key, call)
         except InvalidCall as error:
             if late:
                 account.late(tick, reply, None, time.monotonic_ns())
             else:
-                account.miss(tick, Cause.INVALID, reply, error=str(error), call=text)
+                account.miss(tick, Cause.INVALID, reply, error=str(error), call=call.text())
             return
         order = Order(tick.k, ready, tick.epoch, not_after_ns)
         if account.emits:
@@ -296,6 +302,16 @@ class Ticks:
         self._ordered_k = tick.k
         if (replaced := self.actuator.execute(order)) is not None:
             self._on_replaced(replaced)
+
+    def _check(self, key: str, call: Call) -> tuple[Call, str]:
+        """A legal call with its arguments as the annotated types, and its text. Raises InvalidCall. What was legal once
+        is known from then on, if its arguments are values that nobody can change."""
+        tools = self.agent.tools
+        ready = Call(call.name, tools.convert(tools.validate(call)))
+        checked = ready, call.text()
+        if len(self._known) < MAX_KNOWN and all(isinstance(v, PLAIN) for v in ready.arguments.values()):
+            self._known[key] = checked
+        return checked
 
     def _on_late(self, tick: Tick | None, reply: DecisionReply, now: int) -> None:
         """A decision that came after its deadline: dropped, or used if it may be held still, nothing newer acts in
@@ -340,11 +356,14 @@ class Ticks:
                 self.account.attempted(effect)
 
     def _on_completion(self, ordered: Ordered, done: Completion) -> None:
-        tick, reply, account = ordered.tick, ordered.reply, self.account
+        tick, reply, account, policy = ordered.tick, ordered.reply, self.account, self._policy
         acted = done.effect == "acted"
         if acted:
-            if done.stands:
-                self._policy.fresh_call(done.ended_ns if self._clock.enforced else self._clock.effective_ns())
+            if done.stands:  # `policy.fresh_call`, without the call
+                policy.safe, policy.expires_ns = False, None
+                policy.limit_ns = policy.hold_ns + (
+                    done.ended_ns if self._clock.enforced else self._clock.effective_ns()
+                )
             account.recent_calls.append(ordered.text)
             if not self._acknowledges:
                 self._history.append(ordered.text)

@@ -45,13 +45,13 @@ class Warmup:
         if config.clock != "wall" or not self.p90_ms:
             return None
         if config.hz > MARGIN * self.max_hz:
-            what, remedy = f"--hz {config.hz:g}", f"lower --hz to {MARGIN * self.max_hz:.3g}"
+            what, remedy = f"--hz {config.hz:g} is above", f"lower --hz to {MARGIN * self.max_hz:.3g}"
         elif self.p90_ms > MARGIN * config.deadline_ns / 1e6:
-            what, remedy = f"--deadline-ms {config.deadline_ns / 1e6:g}", f"give {self.p90_ms / MARGIN:.3g} ms"
+            what, remedy = f"--deadline-ms {config.deadline_ns / 1e6:g} is below", f"give {self.p90_ms / MARGIN:.3g} ms"
         else:
             return None
         return (
-            f"{what} is beyond what this machine reaches with this model: in warm-up one of ten decisions took "
+            f"{what} what this machine reaches with this model: in warm-up one of ten decisions took "
             f"{self.p90_ms:.3g} ms or longer ({self.max_hz:.3g} a second). Expect misses; {remedy}, or use a smaller "
             "model."
         )

@@ -32,13 +32,6 @@ SWITCH_INTERVAL_S = 2e-5
 BUILDER_NICE = 10
 
 
-def pack_request(request: DecisionRequest) -> bytes:
-    """Everything but the raw observation."""
-    fields = (request.tick, request.epoch, request.observation, request.instruction, request.history)
-    packed: bytes = msgpack.packb(fields)
-    return packed
-
-
 def as_request(fields: Sequence[Any]) -> DecisionRequest:
     """From the unpacked fields; ValueError when there are others."""
     tick, epoch, observation, instruction, history = fields
@@ -52,10 +45,12 @@ def pack_cancel(tick: int) -> bytes:
 
 
 def pack_reply(reply: DecisionReply) -> bytes:
-    """A reply that cannot be packed costs its tick, not the lane."""
-    decision = None if reply.decision is None else reply.decision.to_dict()
+    """Decision and call as their fields in order. A reply that cannot be packed costs its tick, not the lane."""
+    made = reply.decision
+    call = made and made.call and (made.call.name, made.call.arguments)
+    rest = made and (made.confidence, made.outside_mass, made.forward_passes, made.tokens, made.reused_tokens)
     try:
-        packed: bytes = msgpack.packb((reply.tick, decision, reply.error, reply.decide_ns, reply.mistake))
+        packed: bytes = msgpack.packb((reply.tick, call, rest, reply.error, reply.decide_ns, reply.mistake))
     except Exception as error:
         return _unsaid(reply.tick, error)
     return packed

@@ -57,13 +57,15 @@ class RayHost:
         return self.info
 
     def submit(self, request: DecisionRequest) -> None:
-        self._adopt()
+        if self._offers:
+            self._adopt()
         self.last = request
         if self._link is None or not self._up or not self._link.send(request):
             log.debug("tick %d was not sent: no connection", request.tick)
 
     def wait(self, timeout_ns: int) -> DecisionReply | None:
-        self._adopt()
+        if self._offers:
+            self._adopt()
         if self._link is None:
             self.woken.files.wait(max(timeout_ns, 0))
             self.woken.clear()

@@ -13,8 +13,8 @@ import msgpack
 import zmq
 
 from rtcontrol.hosts.base import DecisionReply, DecisionRequest
-from rtcontrol.hosts.ray_actor import PING, pack_cancel, pack_request
-from rtcontrol.models.call import Decision
+from rtcontrol.hosts.ray_actor import PING, pack_cancel
+from rtcontrol.models.call import Call, Decision
 
 
 class _Poll(ctypes.Structure):
@@ -101,7 +101,9 @@ class Link:
         waiting = self._waiting
         i = waiting.index(None) if None in waiting else min(range(len(waiting)), key=lambda n: waiting[n] or 0)
         try:
-            self._lanes[i].send(pack_request(request), zmq.NOBLOCK)
+            # Everything but the raw observation.
+            fields = (request.tick, request.epoch, request.observation, request.instruction, request.history)
+            self._lanes[i].send(msgpack.packb(fields), zmq.NOBLOCK)
         except zmq.Again:
             return False
         waiting[i] = request.tick
@@ -125,10 +127,10 @@ class Link:
             if int(lane.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
                 body = lane.recv()
                 if body != PING:
-                    tick, decision, error, decide_ns, mistake = msgpack.unpackb(body)
+                    tick, call, rest, error, decide_ns, mistake = msgpack.unpackb(body)
                     if self._waiting[i] == tick:
                         self._waiting[i] = None
-                    made = decision and Decision.from_dict(decision)
+                    made = rest and Decision(call and Call(*call), *rest)
                     return DecisionReply(tick, made, error, decide_ns, mistake and (mistake[0], mistake[1]))
         return None
 

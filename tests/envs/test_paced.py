@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -120,6 +121,46 @@ def test_a_call_of_an_old_epoch_is_dropped() -> None:
     assert second.data["seed"] == 8
     assert env.execute(Call("act"), first.epoch) == "epoch_over"
     assert sim.acts == 1
+
+
+def test_a_call_that_waits_for_the_world_is_dropped_when_its_time_is_over() -> None:
+    sim = Counter()
+    env = PacedEnvironment("counter", sim)
+    env.start("lockstep")
+    effects: list[str] = []
+    with env._lock:  # a step hangs
+        not_after_ns = time.monotonic_ns() + 20_000_000
+        waiting = threading.Thread(target=lambda: effects.append(env.execute(Call("act"), 1, not_after_ns)))
+        waiting.start()
+        time.sleep(0.03)
+    waiting.join()
+    assert effects == ["too_late"] and sim.acts == 0
+    assert env.execute(Call("act"), None, time.monotonic_ns() + 10**9) == "acted"
+
+
+def test_no_look_waits_for_a_step_that_hangs() -> None:
+    env = PacedEnvironment("counter", Counter())
+    env.start("lockstep")
+    looked = threading.Event()
+
+    def look() -> None:
+        assert env.latest() is not None and env.episodes == [] and not env.finished
+        looked.set()
+
+    with env._lock:
+        threading.Thread(target=look, daemon=True).start()
+        assert looked.wait(5)
+
+
+def test_no_step_begins_while_a_call_waits(close: list[PacedEnvironment]) -> None:
+    env = PacedEnvironment("counter", Counter())
+    close.append(env)
+    env.start("wall")
+    with env._turn:  # whoever wants to act has it
+        time.sleep(0.05)
+        steps = env.pace.steps
+        time.sleep(0.1)
+        assert env.pace.steps == steps
 
 
 def test_lockstep_carries_the_remainder_of_a_tick() -> None:

@@ -9,19 +9,21 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from arm import MOVE, OPEN, STOP, Arm, arm_agent, failing, on
-from cart import Flight
+from cart import CartWorld, Flight
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rtcontrol import loop as loops
 from rtcontrol import report
 from rtcontrol.actuator import Actuator, Completion, Order, SafeAttempt
+from rtcontrol.agents import Agent, Fallback, OneOf, Tools, tool
 from rtcontrol.hosts.base import DecisionRequest
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.errors import UserError
@@ -179,9 +181,31 @@ def test_a_late_decision_acts_neither_beyond_the_hold_nor_beyond_the_age(
     flown = flight(tmp_path, arm, decide, hz=4, hold_ms=hold_ms, max_age_ms=max_age_ms, late="use", duration_s=1.5)
     flown.run()
     late = next(line for line in flown.lines if line.get("late") == 2)
-    assert not late["used"] and late["latency_ms"] >= 600
+    assert not late["used"] and late.get("latency_ms", 0) >= 600
     assert sum(call == MOVE for _, call in arm.acts) == 2
     assert any(call == STOP for _, call in arm.acts[:-1]) == (hold_ms < 1000)
+
+
+def test_a_late_decision_does_not_undo_a_newer_ticks_safe_call(tmp_path: Path) -> None:
+    arm = Arm()
+
+    def decide(request: DecisionRequest) -> Decision:
+        time.sleep(0.85 if request.tick == 2 else 0)
+        return Decision(MOVE if request.tick <= 2 else None)
+
+    def observe(data: Any) -> str:
+        if flown.loop.account.newest_k == 3:  # which misses before tick 2 does
+            raise KeyError("eyes")
+        return "-"
+
+    late = {"late": "use", "max_age_ms": 10_000, "hold_ms": 10_000.0, "on_miss": "safe"}
+    flown = flight(tmp_path, arm, decide, hz=2, pipeline=2, deadline_ms=750, duration_s=2.4, **late)
+    object.__setattr__(flown.agent, "observe", observe)
+    flown.run()
+    assert [t["k"] for t in flown.ticks if t["kind"] == "miss"] == [3, 2], flown.dump()
+    line = next(line for line in flown.lines if line.get("late") == 2)
+    assert not line["used"] and line.get("latency_ms", 0) >= 850
+    assert arm.acts[-1][1] == STOP and sum(call == MOVE for _, call in arm.acts) == 2
 
 
 def test_several_safe_calls_each_until_in_force_and_none_twice(tmp_path: Path) -> None:
@@ -268,6 +292,94 @@ def test_only_an_interrupt_on_the_way_out_leaves_a_slow_safe_call(tmp_path: Path
     assert flown.lines[-1]["end"] == "SIGINT" and flown.lines[-1]["safe_in_force"] is not interrupts
     if not interrupts:
         assert arm.acts[-1][1] == STOP
+
+
+def test_an_interrupt_of_a_run_that_is_ending_waits_for_nothing(tmp_path: Path) -> None:
+    world = CartWorld()
+    world.on_execute = lambda call: time.sleep(2.0) if call.arguments["force"] == 0 else None
+    flown = Flight(tmp_path, lambda request: Decision(Call("push", {"force": 1})), world=world, duration_s=None)
+
+    def third() -> None:
+        flown.loop.stop("SIGTERM")
+        raise KeyboardInterrupt
+
+    flown.after(5, lambda: setattr(world, "latest", third))
+    began = []
+    with pytest.raises(KeyboardInterrupt):
+        try:
+            flown.run()
+        finally:
+            began.append(flown.loop.t_end_ns)
+    assert time.monotonic_ns() - began[0] < 1.5e9
+    assert not flown.loop.safe_in_force and flown.lines[-1]["end"] == "SIGTERM"
+
+
+def owner(log: list[str]) -> Agent:
+    """An agent whose tool is its own function, and takes 20 ms."""
+
+    @tool
+    def nudge(by: Annotated[int, OneOf(0, 1)]) -> None:
+        """Nudge."""
+        log.append("begin")
+        time.sleep(0.02)
+        log.append("end")
+
+    return replace(arm_agent(), tools=Tools([nudge]), fallback=Fallback())
+
+
+NUDGE = Call("nudge", {"by": 1})
+
+
+def test_a_tools_own_function_is_not_called_after_the_deadline() -> None:
+    log: list[str] = []
+    world, done = Arm().world(), threading.Event()
+    world.start("lockstep")
+    actuator = Actuator(owner(log), world, None, done.set)
+    actuator.start()
+    actuator.execute(Order(0, NUDGE, 1, time.monotonic_ns() - 1))
+    assert done.wait(5)
+    actuator.execute(Order(1, NUDGE, 2, None))
+    actuator.safe("exit")
+    assert actuator.wait_safe(5)
+    actuator.close()
+    effects = [e.effect for e in actuator.effects if isinstance(e, Completion)]
+    assert effects[:1] == ["too_late"] and set(effects[1:]) <= {"epoch_over"} and log == []
+
+
+def test_a_lockstep_world_waits_for_what_acts(tmp_path: Path) -> None:
+    arm, log = Arm(), []  # type: ignore[var-annotated]
+    arm.on_step = lambda: log.append("step")
+    given = {"hz": 50, "clock": "lockstep", "duration_s": 0.2}
+    flown = Flight(tmp_path, lambda request: Decision(NUDGE), world=arm.world(), agent=owner(log), **given)  # type: ignore[arg-type]
+    flown.run()
+    assert log[: 4 * 9] == ["begin", "end", "step", "step"] * 9
+
+
+def test_the_safe_call_goes_first_when_the_world_yields() -> None:
+    arm = Arm()
+    world = arm.world()
+    before: list[list[str]] = []
+    arm.refuse = lambda call: before.append(list(arm.instructions))
+    actuator = Actuator(arm_agent(STOP), world, 1_000_000, lambda: None)
+    world.start("lockstep")
+    actuator.start()
+    later = time.monotonic_ns() + 10**10
+    with world._lock:  # a step hangs, and a call waits for it
+        actuator.execute(Order(0, MOVE, 1, time.monotonic_ns() + 1_000_000))
+        until(lambda: actuator._order is None)
+        assert actuator.execute(Order(1, MOVE, 1, later)) is None
+        replaced = actuator.execute(Order(2, MOVE, 1, later))
+        assert replaced is not None and replaced.tick == 1
+        actuator.instruct("go on")
+        cleared = actuator.safe("miss")
+        assert cleared is not None and cleared.tick == 2
+        time.sleep(0.002)
+    assert actuator.wait_safe(5)
+    actuator.execute(Order(3, MOVE, 1, later))
+    until(lambda: len(arm.acts) == 2)
+    actuator.close()
+    assert [call for _, call in arm.acts] == [STOP, MOVE]
+    assert before == [[], ["go on"]]
 
 
 @pytest.mark.parametrize("error", [OSError, SystemExit, KeyboardInterrupt])

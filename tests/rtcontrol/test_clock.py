@@ -19,7 +19,7 @@ from rtcontrol.clock import RateClock
 )
 def test_every_release_is_started_or_skipped_and_stays_on_the_grid(period: int, t0: int, busy: list[int]) -> None:
     clock = RateClock(period)
-    clock.start(t0)
+    clock.begin(t0)
     now, started, skipped_in_all, last = t0, 0, 0, -1
     for work in busy:
         now = max(now, clock.next_release_ns)
@@ -34,7 +34,7 @@ def test_every_release_is_started_or_skipped_and_stays_on_the_grid(period: int, 
 
 def test_a_release_that_is_not_due_cannot_be_taken() -> None:
     clock = RateClock(1_000)
-    clock.start(10_000)
+    clock.begin(10_000)
     with pytest.raises(ValueError, match="ahead"):
         clock.take(9_999)
 

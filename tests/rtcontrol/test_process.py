@@ -20,8 +20,9 @@ from typing import Any
 import pytest
 from test_cli import EXPERT, ROOT, call, wait_for_ticks
 
-from rtcontrol import assemble, status
+from rtcontrol import assemble, loop, status
 from rtcontrol.bridges.ending import Ending, Interrupted
+from rtcontrol.envs.lander import Lander
 from rtcontrol.fit import fit
 from rtcontrol.fly import fly_in
 from rtcontrol.live import Onlooker
@@ -240,33 +241,23 @@ def test_the_exit_status_is_the_gravest_that_applies() -> None:
 
 
 def test_a_safe_call_that_is_not_in_force_has_its_own_status(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def stuck(self: Lander, main: float, side: float) -> None:
+        raise OSError("the valve is stuck")
+
+    monkeypatch.setattr(Lander, "engines", stuck)
+    monkeypatch.setattr(loop, "LEAVE_S", 0.3)
     options = RunOptions(env="lander", model="noop", host="inprocess", duration_s=0.2, out=tmp_path)
     agent, env = assemble.agent("lander"), assemble.environment("lander", None)
     sample = assemble.sample(options, env)
     fit(agent, env, sample)
     host = assemble.host(options, assemble.decider(options, agent, "noop"), "noop")
     with Ending() as ending:
-        code = fly_in(
-            options,
-            agent,
-            env,
-            host,
-            sample,
-            Onlooker(False),
-            ending,
-            made=lambda loop: type.__setattr__(_unsafe(loop), "safe_in_force", False),
-        )
+        code = fly_in(options, agent, env, host, sample, Onlooker(False), ending)
     assert code == status.UNSAFE
-    assert "could not be brought into force" in capsys.readouterr().err
-
-
-def _unsafe(loop: Any) -> type:
-    """The loop's class becomes one of its own, whose attributes may be set."""
-    loop.__class__ = type("Unsafe", (type(loop),), {})
-    own: type = loop.__class__
-    return own
+    said = capsys.readouterr().err
+    assert "could not be brought into force" in said and "the valve is stuck" in said
 
 
 def test_a_home_that_cannot_be_written_is_named_before_ray_starts(tmp_path: Path) -> None:

@@ -101,6 +101,22 @@ def test_a_full_disk_does_not_stop_the_loop_and_what_waited_is_written_when_ther
     assert report.build(flight.path)["releases"] == 25
 
 
+@pytest.mark.parametrize("room", [60, 66, 76])
+def test_a_line_cut_short_is_written_whole_when_there_is_room(tmp_path: Path, room: int) -> None:
+    recorder = Recorder(tmp_path / "r.jsonl", {})
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, before[1]))
+    try:
+        for k in range(10):
+            recorder.write({"line": k})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert 5 < recorder.lost < 10
+    recorder.write({"line": 10})
+    recorder.close()
+    assert [line["line"] for line in read_record(tmp_path / "r.jsonl") if "line" in line] == [*range(11)]
+
+
 def test_more_than_can_wait_is_counted_and_the_live_counts_decide(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -123,7 +123,7 @@ def test_frozen_server_is_found_and_the_car_brakes_first_when_it_goes_on(standin
     after = next(line for line in program.trace() if line["frame"] > frozen["frame"])
     assert after["kmh"] < frozen["kmh"]
     program.reaches(frozen["kmh"])
-    assert program.end() == 143
+    assert program.end(signal.SIGHUP) == 129
     nothing_left(standin, program)
     (lost,) = program.report()["server_lost"]
     assert lost["back_after_s"] > 0 and lost["speed_kmh"] > 5 and "time-out" in lost["why"]

@@ -153,11 +153,11 @@ def test_run_dials_a_client_that_listens(start: Start, tmp_path: Path) -> None:
         process, _ = start("--connect", endpoint)
         peer.enter(pacing="client")
         assert peer.ask().status == "fresh"
-        process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGHUP)
         assert peer.expect(CallMessage, status="safe").call is not None
-        assert peer.expect(Bye).reason == "SIGTERM"
-        assert process.wait(20) == 143
-    assert report(tmp_path)["ended_by"] == "SIGTERM"
+        assert peer.expect(Bye).reason == "SIGHUP"
+        assert process.wait(20) == 129
+    assert report(tmp_path)["ended_by"] == "SIGHUP"
 
 
 def test_refused_hello_leaves_the_run_waiting(start: Start) -> None:
@@ -168,6 +168,13 @@ def test_refused_hello_leaves_the_run_waiting(start: Start) -> None:
         peer.enter()
         process.send_signal(signal.SIGINT)
         assert process.wait(20) == 130
+
+
+def test_a_run_that_waits_for_a_client_is_ended_and_leaves_no_folder(start: Start, tmp_path: Path) -> None:
+    process, _ = start("--bind", "tcp://127.0.0.1:*", "--agent", "lander")
+    process.send_signal(signal.SIGHUP)
+    assert process.wait(20) == 129
+    assert [p.name for p in tmp_path.iterdir()] == []
 
 
 @pytest.mark.parametrize(
