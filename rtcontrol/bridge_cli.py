@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import Any
 
 import typer
 
@@ -55,7 +56,7 @@ def carla(context: typer.Context) -> None:
 def _with_file(given: Sequence[str], known: Collection[str]) -> list[str]:
     """What `--config FILE` says, before the rest, so that flags win."""
     rest: list[str] = []
-    told: dict[str, object] = {}
+    told: dict[str, Any] = {}
     words = iter(given)
     for word in words:
         name, equals, value = word.partition("=")

@@ -93,7 +93,7 @@ def _root(
 def _run(options: RunOptions) -> int:
     # First of all the folder, and for a drive whether there is a CARLA: what decides is imported when there is.
     base = named_by_time(Path(options.env).stem)
-    with Ending() as ending, Folder(options.chosen_out, base, options.overwrite) as folder:
+    with Ending() as ending, Folder(options.out, base, options.overwrite) as folder:
         try:
             return _start(options.at(folder.path), ending)
         except Interrupted as interrupted:

@@ -15,16 +15,15 @@ import typer
 from rtcontrol.models.errors import UserError
 
 TABLES = ("run", "serve", "bridge")
-# What the types of flags need in a file.
-NEEDED: dict[Any, str] = {
-    float: "a number",
-    int: "a whole number",
-    bool: "true or false",
-    str: "text in quotes",
-    Path: "a path in quotes",
-    list[str]: "a list of texts in quotes",
+# What stands for a flag's type in a file, and how that is called.
+IN_FILES: dict[Any, tuple[tuple[type, ...], str]] = {
+    float: ((int, float), "a number"),
+    int: ((int,), "a whole number"),
+    bool: ((bool,), "true or false"),
+    str: ((str,), "text in quotes"),
+    Path: ((str,), "a path in quotes"),
+    list[str]: ((list,), "a list of texts in quotes"),
 }
-TAKES: dict[Any, Any] = {float: (int, float), Path: str, list[str]: list}
 CONFIG = "TOML file of these options; flags win. What one command alone takes stands under [run], [serve], [bridge]."
 
 
@@ -102,10 +101,11 @@ def _reads(table: str, kinds: dict[str, Any]) -> Callable[[typer.Context, Path |
         if path is not None:
             values = load(path, table, kinds)
             for key, value in values.items():
-                kind, word = next((k, w) for k, w in NEEDED.items() if kinds[key] in (k, k | None))
+                kind = next(k for k in IN_FILES if kinds[key] in (k, k | None))
+                takes, word = IN_FILES[kind]
                 if isinstance(value, list) and kind is str:
                     values[key] = ",".join(map(str, value))  # such as 0,1
-                elif not isinstance(value, TAKES.get(kind, kind)) or (isinstance(value, bool) != (kind is bool)):
+                elif not isinstance(value, takes) or isinstance(value, bool) != (kind is bool):
                     raise UserError(f"{path}: {key} = {value!r} cannot be used.", f"It needs {word}.")
             context.default_map = values
         return path

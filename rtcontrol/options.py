@@ -66,11 +66,6 @@ class RunOptions(RunConfig):
         if carla and self.episodes is not None:
             _refuse("--episodes is not for --env carla-bridge: CARLA has none.", "Give --duration.")
 
-    @property
-    def chosen_out(self) -> Path | None:
-        """The folder that was asked for."""
-        return None if self.out == Path() else self.out
-
     def at(self, out: Path) -> Self:
         """In this folder, with what depends on the other options filled in."""
         endless = self.duration_s is not None or self.env in (CARLA, STANDIN)

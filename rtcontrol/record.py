@@ -24,14 +24,14 @@ KEPT, AT_ONCE = 100_000, 50
 class Folder:
     """A run's folder while it is entered: no other live run's. `path` is it.
 
-    Without a `wanted` one a new one is made, `base` or `base-2` and so on. The lock is the folder's own and ends with
+    Where `wanted` is the empty path a new one is made, `base` or `base-2` and so on. The lock is the folder's own and ends with
     the process, however that ends. What is still empty at the end is taken away again. UserError where another run uses
     the folder, or left its record there (but with `overwrite`).
     """
 
-    def __init__(self, wanted: Path | None, base: Path, overwrite: bool = False) -> None:
-        self.path = base if wanted is None else wanted
-        self._new, self._overwrite = wanted is None, overwrite
+    def __init__(self, wanted: Path, base: Path, overwrite: bool = False) -> None:
+        self._new, self._overwrite = wanted == Path(), overwrite
+        self.path = base if self._new else wanted
         self._made: list[Path] = []
         self._lock = -1
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import typer
 
 from rtcontrol.bridges.ending import Ending, Interrupted
 from rtcontrol.flags import command
-from rtcontrol.models.errors import UserError
 from rtcontrol.options import named_by_time
 from rtcontrol.record import Folder
 from rtcontrol.serve.options import ServerOptions
@@ -40,17 +38,16 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 def _serve(options: ServerOptions) -> int:
     base = named_by_time("serve")
-    wanted = None if options.out == Path() else options.out
     if options.supervised:
         from rtcontrol.serve.supervise import command_line
 
         # This process becomes the small parent: what is imported here would stay in its memory. The folder is chosen
         # once, for all restarts.
-        with Folder(wanted, base, overwrite=True) as folder:
-            more = [] if wanted else ["--out", str(folder.path)]
+        with Folder(options.out, base, overwrite=True) as folder:
+            more = ["--out", str(folder.path)]
             command = command_line(sys.argv[1:], options.memory_limit_mb, more)
             os.execv(command[0], command)
-    with Ending() as ending, Folder(wanted, base, overwrite=True) as folder:
+    with Ending() as ending, Folder(options.out, base, overwrite=True) as folder:
         try:
             return _run(replace(options, out=folder.path), ending)
         except Interrupted as interrupted:
@@ -77,10 +74,8 @@ def _run(options: ServerOptions, ending: Ending) -> int:
 
 
 def _gateway(options: ServerOptions, http: str) -> Any:
-    try:
-        from rtcontrol.gateway.options import GatewayOptions
-    except ImportError as error:
-        raise UserError(f"--http needs the gateway ({error}).", 'Install "rtcontrol[gateway]".') from error
+    from rtcontrol.gateway.options import GatewayOptions
+
     model = options.model or options.own_tools_model
     return GatewayOptions.parse(http, options.allow_origin, options.token_file, options.static, model, options.engine)
 

@@ -182,7 +182,7 @@ def test_runs_started_at_once_have_folders_of_their_own(start: Start, tmp_path: 
         assert sum("header" in line for line in lines) == sum("end" in line for line in lines) == 1
         assert report(folder)["record"]["lost_lines"] == 0
     # Even within one second.
-    with Folder(None, tmp_path / "now") as one, Folder(None, tmp_path / "now") as other:
+    with Folder(Path(), tmp_path / "now") as one, Folder(Path(), tmp_path / "now") as other:
         assert (one.path.name, other.path.name) == ("now", "now-2")
     assert not one.path.exists() and not other.path.exists()
 
@@ -221,11 +221,13 @@ def test_a_full_disk_is_told_at_once_counted_and_in_the_exit_status(
     assert process.returncode == status.INCOMPLETE, err
     assert "lines of the record lost" in err and "lines of the record were lost" in out
     live = report(tmp_path / "out")
-    assert (live["releases"], live["ended_by"], live["duration_s"] >= 5.9) == (120, "duration", True)
+    assert (live["ended_by"], live["duration_s"] >= 5.9) == ("duration", True)
+    # All of them, but what a busy machine woke too late for.
+    assert 100 < live["releases"] == live["ticks"] + live["skipped_releases"] <= 120
     assert live["record"]["lost_lines"] > 10
     # The record alone says less: it replaces nothing.
     assert call("report", str(tmp_path / "out")) == 0
-    assert "report.json is kept, and shown here: it counts 120 releases" in capsys.readouterr().err
+    assert "report.json is kept, and shown here: it counts " in capsys.readouterr().err
     assert report(tmp_path / "out") == live
 
 
