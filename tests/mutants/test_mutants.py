@@ -102,8 +102,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """One case a mutant where slow tests are asked for; else one that stands for all."""
     if "mutant" in metafunc.fixturenames:
         asked = metafunc.config.option.markexpr != "not slow"
-        files = {name: pytest.mark.xdist_group(name.partition(":")[0]) for name in MUTANTS}
-        metafunc.parametrize("mutant", [pytest.param(n, marks=m) for n, m in files.items()] if asked else ["all"])
+        metafunc.parametrize("mutant", list(MUTANTS) if asked else ["all"])
 
 
 @pytest.mark.slow
