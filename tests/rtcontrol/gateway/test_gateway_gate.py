@@ -183,6 +183,11 @@ def test_bodies_are_bounded_declared_or_not(served: Served) -> None:
 
     answer = httpx.post(served.url + "v1/function_call", content=endless(), timeout=30)
     assert answer.status_code == 413 and answer.json()["success"] is False
+    # What is declared is refused before it comes.
+    head = (
+        f"POST /v1/function_call HTTP/1.1\r\nHost: 127.0.0.1:{served.gateway.port}\r\nContent-Length: 99999999\r\n\r\n"
+    )
+    assert raw(served, head).startswith(b"HTTP/1.1 413")
 
 
 def test_a_body_that_does_not_come_is_given_up(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:

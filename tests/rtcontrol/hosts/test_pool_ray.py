@@ -37,7 +37,7 @@ from rtcontrol.hosts.deciders import STSource
 from rtcontrol.hosts.ray_pool import RayPool
 from rtcontrol.models.errors import UserError
 
-pytestmark = pytest.mark.xdist_group("alone")
+pytestmark = pytest.mark.serial
 
 
 def test_a_pool_that_is_never_started_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
