@@ -163,7 +163,7 @@ class Crossing:
 def crossing() -> Iterator[Crossing]:
     with tempfile.TemporaryDirectory() as folder, StandIn() as standin:
         path = Path(folder) / "estate.json"
-        world = World(WorldOptions(port=standin.port, standin=True), Estate(path, "127.0.0.1", standin.port))
+        world = World(WorldOptions(port=standin.port, standin=True, wait_s=20.0), Estate(path, "127.0.0.1", standin.port))
         world.open()
         try:
             yield Crossing(world)
