@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 from rtcontrol.agents.driver_goal import Goal, recognise
 from rtcontrol.agents.driver_phrasings import sample_goal, training_instruction
+from rtcontrol.bridges.carla.observing import LIGHT_SIGHT_M
 from rtcontrol.bridges.carla.pace import KMH
 from rtcontrol.envs.learning import Policy, Row, interleave
 from rtcontrol.envs.lesson import LessonOptions, ToldLesson
-from rtcontrol.envs.road import DT, LIGHT_SIGHT_M, SIGHT_M, Road
+from rtcontrol.envs.road import DT, SIGHT_M, Road
 from rtcontrol.envs.road_skill import SKILL
 from rtcontrol.models.call import Call
 

@@ -143,8 +143,8 @@ class Bridge:
                 continue
             self._figures.count["observations"] += 1
             standing = self._session.decide(seen, time.monotonic_ns())
-            if self._session.over or self._stopped:
-                return
+            if standing is None or self._stopped:
+                continue
             for _ in range(self._options.steps):
                 self._step(standing)
 

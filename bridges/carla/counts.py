@@ -12,7 +12,8 @@ class Counts:
     """`emergencies`, `bends` and `beyond_limits` count beginnings, not steps.
 
     `bends`: slowed because the call's speed was too much for the way ahead. `beyond_limits`: the lateral acceleration
-    passed what the steering keeps to. `unfit`: steps whose figures were not numbers, answered by braking.
+    passed what the steering keeps to. `lights`: emergencies before a stop line. `unfit`: steps whose figures were not
+    numbers, answered by braking.
     `fallbacks`: junctions where the lane did not allow the turn that was called.
     """
 
@@ -20,6 +21,7 @@ class Counts:
     calls: int = 0
     refused: Counter[str] = field(default_factory=Counter)
     emergencies: int = 0
+    lights: int = 0
     bends: int = 0
     lane_changes: int = 0
     lane_changes_given_up: int = 0

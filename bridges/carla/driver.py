@@ -79,6 +79,7 @@ class Driver:
         self._view: View | None = None
         self._yaw: float | None = None
         self._braking = self._slowing = self._beyond = False
+        self._could = self._at_line = False  # of the stop line ahead
         self._tell_s: dict[str, float] = {}  # when a refusal is told again, of the steps' time
 
     @property
@@ -247,7 +248,11 @@ class Driver:
             want = min(want, heed.close(near, speed))
             braking = braking or heed.danger(near, speed, self._braking)
         bend = heed.bend(view, speed)
-        if self.alone:
+        if not self.alone:
+            self._could, self._at_line = heed.line(view, speed, self._could, self._at_line)
+            self.counts.lights += self._at_line and not braking and not self._braking
+            braking = braking or self._at_line
+        else:
             bend = min(bend, heed.red(view, speed))
         slowing = bend < want - 0.2
         want = -pace.FULL_BRAKE if braking else min(want, bend)

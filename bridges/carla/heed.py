@@ -12,7 +12,8 @@ from rtcontrol.bridges.carla.strand import BEND_STEP_M, NO_BEND
 BEND_DOWN = 3.0  # m/s2, slowing for a bend or a line
 MOST_DOWN = 6.0
 ROAD_END_M = 5.0
-LINE_M = 1.0  # before a stop line
+LINE_M, SHORT_M = 1.0, 0.3  # before a stop line, and in an emergency
+YELLOW = 4.0  # m/s2: who would have to brake harder goes on at yellow
 EASED = 2.0  # m/s2: an emergency is over where so little braking would do
 CLOSE_M, CREEP = 2.0, 0.5
 
@@ -55,6 +56,19 @@ def late(chain: Chain, s: float, speed: float) -> tuple[float, float] | None:
         if s + ahead > entry - BEND_STEP_M and ahead < (needed := pace.slowing_m(speed, slow)):
             return needed, ahead
     return None
+
+
+def line(view: View, speed: float, could: bool, braking: bool) -> tuple[bool, bool]:
+    """The last net before a stop line, whatever is called: (whether we could have stopped, whether to brake fully now).
+
+    `could`, `braking`: what this gave a step ago. Who is too near to stop as the light changes goes on."""
+    at = view.chain.line_at
+    if view.light not in ("red", "yellow") or at is None:
+        return False, False
+    left = at - view.s - view.own.half_length_m - SHORT_M
+    needed = speed * speed / (2.0 * left) if left > 0.0 else math.inf
+    could = could or needed <= (pace.FULL_BRAKE if view.light == "red" else YELLOW)
+    return could, could and needed > (EASED if braking else pace.EMERGENCY)
 
 
 def red(view: View, speed: float) -> float:

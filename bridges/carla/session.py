@@ -82,15 +82,17 @@ class Session:
         self._client.observe(data=data, t_ns=t_ns)
         return True
 
-    def decide(self, data: Mapping[str, Any], t_ns: int) -> Standing:
-        """Say what is seen, and wait for the answer."""
-        if self._client is None:
-            return NOBODY
+    def decide(self, data: Mapping[str, Any], t_ns: int) -> Standing | None:
+        """Say what is seen, and wait for the answer; None where the session ended instead. What is in force then is no
+        answer: when it is seen to have ended depends on the moment, and a lockstep drive must not."""
+        if (client := self._client) is None:
+            return None
         try:
-            return self._client.decide(data, t_ns=t_ns, timeout=DECIDE_S)
+            standing = client.decide(data, t_ns=t_ns, timeout=DECIDE_S)
         except ClientError as error:
             log.warning("%s", error)
-            return self._client.call()
+            standing = client.call()
+        return standing if client.error is None else None
 
     def interrupt(self) -> None:
         """End a wait in `decide`; from any thread but the one that waits."""

@@ -163,7 +163,9 @@ class Crossing:
 def crossing() -> Iterator[Crossing]:
     with tempfile.TemporaryDirectory() as folder, StandIn() as standin:
         path = Path(folder) / "estate.json"
-        world = World(WorldOptions(port=standin.port, standin=True), Estate(path, "127.0.0.1", standin.port))
+        world = World(
+            WorldOptions(port=standin.port, standin=True, wait_s=20.0), Estate(path, "127.0.0.1", standin.port)
+        )
         world.open()
         try:
             yield Crossing(world)
@@ -181,6 +183,8 @@ def table(count: int, decide: Decide = by_rule, seed: int = 0) -> dict[str, Any]
             found["reds" if case.red else "greens"] += 1
             found["reds_run"] += seen.ran
             found["greens_passed"] += not case.red and seen.passed and seen.least_kmh > 5.0
+            if seen.ran:
+                print("run:", case, seen, file=sys.stderr)
             if seen.stood_m is not None:
                 stood.append(round(seen.stood_m, 1))
     names = ("reds", "reds_run", "greens", "greens_passed")

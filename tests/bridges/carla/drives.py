@@ -99,6 +99,7 @@ class Drive:
         self.others = others
         self.time = 0.0
         self.limit_kmh = 60.0
+        self.lights: dict[int, Light] = {}
         self.scene = self._scene()
         self.car.driver.look(self.scene)
 
@@ -125,4 +126,4 @@ class Drive:
         return False
 
     def _scene(self) -> Scene:
-        return Scene(self.car.body(), self.others(self.time), self.limit_kmh)
+        return Scene(self.car.body(), self.others(self.time), self.limit_kmh, self.lights)

@@ -16,7 +16,7 @@ from rtcontrol.bridges.carla.lights import Lamp, govern  # noqa: E402
 from rtcontrol.bridges.carla.observing import LIGHT_SIGHT_M, Light, Scene, observe  # noqa: E402
 from rtcontrol.bridges.carla.strand import Strand  # noqa: E402
 from tests.bridges.carla.approaches import by_rule, crossing, table  # noqa: E402
-from tests.bridges.carla.drives import DT, HALF_LENGTH, body, road, strand  # noqa: E402
+from tests.bridges.carla.drives import DT, HALF_LENGTH, KMH, Drive, all_lights, body, road, strand  # noqa: E402
 from tests.bridges.carla.standin.roads import ARMS, LANES, incoming, signal_number  # noqa: E402
 from tests.bridges.carla.standin.town import opendrive  # noqa: E402
 
@@ -117,3 +117,28 @@ def test_reds_are_not_run_and_greens_are_passed_without_a_stop(tmp_path: Path, m
 def test_200_reds_are_not_run_and_200_greens_are_passed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RTCONTROL_CACHE", str(tmp_path))
     check(table(200, by_rule), 200)
+
+
+@pytest.mark.parametrize(("light", "kmh"), [("red", 30), ("red", 70), ("yellow", 30), ("yellow", 60)])
+def test_who_is_called_on_at_red_is_braked_before_the_line(light: Light, kmh: int) -> None:
+    """The last net: a model that does not see the light at all."""
+    known = strand(2)
+    drive = Drive(body(known, known.length - 100.0, kmh / KMH))
+    drive.lights = all_lights(light)
+    drive.obey("set_speed", kmh=kmh)
+    drive.run(25.0)
+    left = known.length - known.search(drive.scene.own.x, drive.scene.own.y)[0] - HALF_LENGTH
+    assert drive.scene.own.speed < 0.05 and -0.3 < left < 1.0
+    assert drive.driver.counts.lights >= 1
+    drive.lights = all_lights("green")
+    assert drive.run(12.0, until=lambda: bool(drive.driver.counts.ways))
+
+
+def test_who_is_too_near_to_stop_as_the_light_changes_goes_on() -> None:
+    known = strand(2)
+    for light, left in (("yellow", 20.0), ("red", 10.0)):
+        drive = Drive(body(known, known.length - left - HALF_LENGTH, 50 / KMH))
+        drive.lights = all_lights(light)  # type: ignore[arg-type]
+        drive.obey("set_speed", kmh=50)
+        drive.run(3.0)
+        assert drive.driver.counts.emergencies == 0 and drive.scene.own.speed * KMH > 49.0
