@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,13 +13,28 @@ from rtcontrol.models.errors import UserError
 
 @dataclass(frozen=True)
 class Fallback:
-    """What acts when a decision misses its deadline: hold the last call at most `hold_ms`, then `safe_call`.
+    """What acts when a decision misses its deadline: hold the last call at most `hold_ms`, then the safe call.
 
-    None where the world has a safe state of its own and only needs to be told (a client of the wire, say).
+    Where there are several actuators, `calls` names a safe call for each: `Fallback(calls=[stop, open_gripper])`;
+    `safe_call` is then the first of them. Neither where the world has a safe state of its own and only needs to be
+    told (a client of the wire, say).
     """
 
-    safe_call: Call | None
+    safe_call: Call | None = None
     hold_ms: float = 500.0
+    calls: Sequence[Call] = ()
+
+    def __post_init__(self) -> None:
+        calls = tuple(self.calls) or (() if self.safe_call is None else (self.safe_call,))
+        if self.safe_call not in (None, *calls[:1]):
+            raise UserError("A Fallback has safe_call and calls that differ.", "Give one of them.")
+        object.__setattr__(self, "calls", calls)
+        object.__setattr__(self, "safe_call", calls[0] if calls else None)
+
+    @property
+    def safe_calls(self) -> tuple[Call, ...]:
+        """All safe calls, in order."""
+        return tuple(self.calls)
 
 
 @dataclass(frozen=True)
@@ -43,8 +58,8 @@ class Agent:
 
     def __post_init__(self) -> None:
         try:
-            if self.fallback.safe_call is not None:
-                self.tools.validate(self.fallback.safe_call)
+            for call in self.fallback.safe_calls:
+                self.tools.validate(call)
         except InvalidCall as error:
             raise UserError(
                 f"Agent {self.name}: its safe call is illegal ({error}).", "Correct its fallback."

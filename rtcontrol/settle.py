@@ -209,6 +209,8 @@ class Settlement:
                 None if reply is None else reply.decide_ns,
                 None if cause is None else cause.value,
                 error,
+                self._agent.fallback.safe_calls if status == "safe" else (),
+                None if reply is None else reply.mistake,
             )
         )
 

@@ -18,6 +18,10 @@ from rtcontrol.models.errors import UserError
 TIMEOUT_S = 120.0
 
 
+class DecisionFailed(UserError):
+    """The decider took what it was given, and made no call of it."""
+
+
 @dataclass
 class Warmup:
     """Round trips of the decisions before the first release, in milliseconds, in order."""
@@ -68,7 +72,7 @@ class Warmup:
                     if reply.mistake is not None:
                         raise UserError(*reply.mistake)
                     if reply.error is not None:
-                        raise UserError(
+                        raise DecisionFailed(
                             f"The decider failed on the first observation: {reply.error.rstrip('.')}.",
                             "Check the model, the agent's tools and the instruction (`rtcontrol models info MODEL`).",
                         )

@@ -182,26 +182,20 @@ def _arrays(header: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _validate(header: dict[str, Any]) -> Message:
+    version = header.get("protocol")
+    major = count_of(version[0]) if isinstance(version, list) and version else None
+    # Another major version may have another hello: its number alone is read.
+    if header["type"] == "hello" and major is not None and major != PROTOCOL[0]:
+        raise WireError(
+            Code.VERSION,
+            f"protocol: major version {major}, but {'.'.join(map(str, PROTOCOL))} is spoken here.",
+            f"Use a client of protocol {PROTOCOL[0]}, or a server of protocol {major}.",
+            field="protocol",
+            fatal=True,
+        )
     try:
         return ANY.validate_python(header)
     except ValidationError as error:
         failed = error
-    kind = header["type"]
-    version = header.get("protocol")
-    major = count_of(version[0]) if isinstance(version, list) and version else None
-    # Another major version may have another hello: its number alone is read.
-    if kind == "hello" and major is not None and major != PROTOCOL[0]:
-        raise other_version(major)
-    raise explain(failed, kind, count_of(header.get("seq")), count_of(header.get("t_client_ns"), 1 << 63))
-
-
-def other_version(major: int) -> WireError:
-    """The refusal of a hello of another major version."""
-    spoken = ".".join(map(str, PROTOCOL))
-    return WireError(
-        Code.VERSION,
-        f"protocol: major version {major}, but {spoken} is spoken here.",
-        f"Use a client of protocol {PROTOCOL[0]}, or a server of protocol {major}.",
-        field="protocol",
-        fatal=True,
-    )
+    stamp = count_of(header.get("t_client_ns"), 1 << 63)
+    raise explain(failed, header["type"], count_of(header.get("seq")), stamp)

@@ -69,7 +69,7 @@ class Array(Part):
         if need != len(self.data):
             raise PydanticCustomError(
                 "size",
-                "observe.arrays has an array {name} of {have} bytes, but its shape and dtype need {need}",  # type: ignore[arg-type]
+                "observe.arrays has an array {name} of {have} bytes, but its shape and dtype need {need}",
                 {
                     "name": repr(self.name),
                     "have": len(self.data),

@@ -129,5 +129,4 @@ def _gateway(http: str, origins: list[str], token_file: Path | None, static: Pat
         from rtcontrol.gateway.options import GatewayOptions
     except ImportError as error:
         raise UserError(f"--http needs the gateway ({error}).", 'Install "rtcontrol[gateway]".') from error
-    model = options.model or options.own_tools_model
-    return GatewayOptions.parse(http, origins, token_file, static, model, options.engine)
+    return GatewayOptions.parse(http, origins, token_file, static, options.model, options.engine)

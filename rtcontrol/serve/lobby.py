@@ -16,7 +16,6 @@ from rtcontrol.hosts.pool import DecoderPool
 from rtcontrol.pause import PauseWatch
 from rtcontrol.serve.bucket import TokenBucket
 from rtcontrol.serve.entrance import Entrance
-from rtcontrol.serve.negotiate import check_version
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.peer import HELLOS_PER_S, Connection, Peer
 from rtcontrol.serve.rooms import Rooms, same
@@ -80,11 +79,13 @@ class Lobby:
         peer.in_ns = time.monotonic_ns()
         try:
             self._handle(peer, message)
-        except WireError as error:
+        except Exception as error:
+            if not isinstance(error, WireError):
+                log.exception("a message of type %s failed", message.type)
+                error = WireError(Code.INTERNAL, f"{type(error).__name__}.", "Tell the server's author.")
+            if isinstance(message, Hello):
+                error.t_client_ns = message.t_client_ns
             self.refused(peer, error)
-        except Exception as fault:
-            log.exception("a message of type %s failed", message.type)
-            self.refused(peer, WireError(Code.INTERNAL, f"{type(fault).__name__}.", "Tell the server's author."))
 
     def refuse(self, connection: Connection, error: WireError) -> None:
         """A message that could not be decoded: counted, and told to its sender as far as the error rate allows."""
@@ -145,23 +146,41 @@ class Lobby:
         elif isinstance(message, Reset):
             self._world(peer, message.session).reset(message)
         elif isinstance(message, Bye):
-            self._bye(peer, self._mine(peer, message.session))
+            self._bye(peer, message.session)
         elif isinstance(message, ErrorMessage):
             self.counts["errors_from_clients"] += 1
         elif not isinstance(message, Pong):
-            raise WireError(Code.STATE, f"{message.type} is for servers to send.", "See docs/protocol.md.")
+            raise WireError(Code.STATE, f"{message.type} is for servers to send.", "Leave it to the server.")
 
-    def _bye(self, peer: Peer, session: Session) -> None:
-        # At once, so that the next hello on this connection finds it free.
+    def _bye(self, peer: Peer, token: str | None) -> None:
+        """The session ends at once, so that the next hello on this connection finds it free.
+
+        Whoever closes right after its bye may be found gone before the bye is read: the token then finds the session,
+        which waits for its client or is ending.
+        """
         with self._lock:
-            peer.session = session.peer = None
-            session.stop(BYE)
+            session = peer.session
+            if session is None and token is not None:
+                session = self._rooms.lost(token, peer.connection.key)
+            elif session is not None:
+                self._mine(peer, token)
+            if session is not None:
+                peer.session = session.peer = None
+                session.stop(BYE)
+                if session.state == "parked":
+                    self._rooms.forget(session)
+                    self.say(f"{session.id}: over ({BYE})")
+        if session is not None and session.minor >= 1:
+            peer.send(Bye(session=session.token, reason=BYE))
 
     def _mine(self, peer: Peer, token: str | None) -> Session:
         session = peer.session
         if session is None:
             raise WireError(
-                Code.STATE, "This connection has no session.", "Say hello first (with `resume`).", retryable=True
+                Code.STATE,
+                "This connection has no session.",
+                "Say hello first, with `resume` where there was one.",
+                retryable=True,
             )
         if token is not None and not same(token, session.token):
             raise WireError(
@@ -180,7 +199,6 @@ class Lobby:
         return session.env
 
     def _hello(self, peer: Peer, hello: Hello) -> None:
-        check_version(hello)
         if not peer.hellos.take():
             raise WireError(
                 Code.RATE, f"More than {HELLOS_PER_S:g} hellos a second.", "Wait for the answer.", retryable=True
@@ -234,6 +252,7 @@ class Lobby:
             why = "client lost" if error is None else error.message[:200]
             self.say(f"{session.id}: {why}; kept for {self.options.session_grace_s:g} s")
         if error is not None:
+            error.t_client_ns = session.hello.t_client_ns
             session.refused[error.code.value] += 1
             if peer is not None:
                 self.refused(peer, error)

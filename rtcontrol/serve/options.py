@@ -13,7 +13,7 @@ from rtcontrol.models.errors import UserError
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeOptions:
     """`agent`: the only one served (None: clients bring tools, or name a bundled one); `model`: for whoever names
-    none (None: the agent's, or `own_tools_model`); `hz`: of a client that asks for none.
+    none (None: the agent's, or the one that was trained on the client's tools); `hz`: of a client that asks for none.
 
     `messages_per_s` and `errors_per_s` are a connection's, each with a burst of a second's worth (errors: two).
     """
@@ -21,7 +21,6 @@ class ServeOptions:
     out: Path
     agent: str | None = None
     model: str | None = None
-    own_tools_model: str = "lander"
     engine: str = "torch"
     host: str = "ray"
     hz: float = 16.0

@@ -74,6 +74,7 @@ class Peer:
                 remedy=cut(error.remedy, MAX_TOLD),
                 field=error.field and cut(error.field, MAX_FIELD),
                 seq=error.seq,
+                t_client_ns=error.t_client_ns,
                 retryable=error.retryable,
                 fatal=error.fatal,
                 dropped=untold,

@@ -55,6 +55,11 @@ class Rooms:
             )
         return session
 
+    def lost(self, token: str, key: str | None) -> Session | None:
+        """The session of this token that has no connection (any more)."""
+        found = (s for s in self._sessions.values() if s.peer is None and s.key == key and same(token, s.token))
+        return next(found, None)
+
     def vacant(self, hello: Hello, key: str | None) -> Session | None:
         """A session that goes on without a client, and lets this one take its place."""
         found = (s for s in self._sessions.values() if s.peer is None and s.why is None and s.key == key)
@@ -67,7 +72,7 @@ class Rooms:
             raise WireError(
                 Code.BUSY,
                 f"All {self._limit} sessions are taken.",
-                "Try again later.",
+                "Say the same hello again later, with growing pauses.",
                 retryable=True,
                 fatal=True,
             )
@@ -82,8 +87,9 @@ class Rooms:
                 raise WireError(
                     Code.BUSY,
                     f"The robot {robot!r} is claimed by another session.",
-                    "End that one, or wait until it is gone.",
+                    "End that one, or say the same hello again, with growing pauses, until it is gone.",
                     field="robot",
+                    retryable=True,
                     fatal=True,
                 )
             self.forget(other)

@@ -11,11 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from rtcontrol.bridges.wire import Code, Message, WireError
+from rtcontrol.bridges.wire import PROTOCOL, Code, Message, WireError
 from rtcontrol.bridges.wire.messages import Bye, CallMessage, Hello
 from rtcontrol.clock import ArrivalClock, WallClock
 from rtcontrol.config import plain_text
-from rtcontrol.envs.base import Observation
+from rtcontrol.envs.base import Emission, Observation
 from rtcontrol.envs.remote import Look, RemoteEnvironment
 from rtcontrol.hosts.base import Host, PlaceTrouble
 from rtcontrol.hosts.pool import DecoderPool
@@ -24,11 +24,12 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.pause import PauseWatch
 from rtcontrol.record import Recorder, run_header
 from rtcontrol.serve.bucket import TokenBucket
-from rtcontrol.serve.negotiate import negotiate
+from rtcontrol.serve.negotiate import free, negotiate
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.peer import Peer
 from rtcontrol.serve.tell import Run, figures, write_report
 from rtcontrol.serve.terms import Terms
+from rtcontrol.warmup import DecisionFailed
 
 log = logging.getLogger("rtcontrol.serve")
 
@@ -87,6 +88,7 @@ class Session:
         self._proven: str | None = None  # the one that the run before ended with
         self._refusal: str | None = None  # why an instruction was refused, until its client is told
         self._said: str | None = None  # the same, until its tick's trouble is to be told
+        self._troubled: tuple[int | None, str] = (None, "")  # what was told last
         self._lines = TokenBucket(1.0, 5.0)
 
     # -- from the lobby -----------------------------------------------------------------------------------------------
@@ -123,6 +125,11 @@ class Session:
         if self.loop is not None:
             self.loop.instruct(text)
 
+    @property
+    def minor(self) -> int:
+        """The minor version that both sides speak."""
+        return min(PROTOCOL[1], self.hello.protocol[1])
+
     def welcome(self) -> None:
         """Tell the client what is in force."""
         terms, env, loop, peer = self.terms, self.env, self.loop, self.peer
@@ -137,6 +144,7 @@ class Session:
                 resumed=self.runs > 1 or self.hello.resume is not None,
                 epoch=env.epoch,
                 t_client_ns=self.hello.t_client_ns,
+                release_ns=env.next_release_ns(terms.config.period_ns, time.monotonic_ns()),
                 more=() if slow is None else (slow,),
             )
         )
@@ -151,11 +159,16 @@ class Session:
         if self._refusal is not None and isinstance(message, CallMessage):
             # After its tick's call: a client that waits for one must not take it for the refusal of the observation.
             what, self._refusal = f"The instruction was refused: {self._refusal}", None
-            self._owner.refused(peer, WireError(Code.INSTRUCTION, what, field="instruction", seq=message.seq_obs))
+            remedy = "Say it in fewer words; the instruction before goes on."
+            self._owner.refused(
+                peer, WireError(Code.INSTRUCTION, what, remedy, field="instruction", seq=message.seq_obs)
+            )
 
     def attach(self, loop: ControlLoop) -> None:
         """This loop will run."""
         loop.instructions.refused = self._refuse
+        if self.env is not None:
+            loop.instructions.accepted = self.env.accepted
         self.loop = loop
 
     def figures(self) -> dict[str, Any]:
@@ -237,6 +250,11 @@ class Session:
             run.loop.run()
         except PlaceTrouble as error:
             raise self._passing(error) from None
+        except DecisionFailed as error:
+            assert self.terms is not None, "a loop has terms"
+            what = f"{error.what} These are decoded token by token: {free(self.terms.agent.tools)[:300]}."
+            remedy = "Give them an enum or bounds, and no array or recursion; give a tool at most six parameters."
+            raise WireError(Code.TOOLS, what, remedy, field="tools", fatal=True) from None
         except UserError as error:
             # One that was asked for while the client was going: it comes back to the one before.
             again = self.welcomed and self._proven is not None and self._instruction not in (None, self._proven)
@@ -272,16 +290,26 @@ class Session:
             again = ", resumed" if self.runs > 1 else ""
             self._owner.say(f"{self.id}: {peer.name}, {what}, model {Path(terms.model).name}, {pace}{again}")
 
-    def _trouble(self, cause: str, error: str, seq: int | None) -> None:
+    def _trouble(self, emission: Emission, seq: int | None) -> None:
         said, self._said = self._said, None
-        if (peer := self.peer) is None or error == said:
+        error = emission.error or ""
+        # One observation may be looked at in many ticks: it is refused once.
+        if (peer := self.peer) is None or error == said or (seq, error) == self._troubled:
             return
+        self._troubled = (seq, error)
         # The cause may be another: on a busy machine a pause goes first.
         if error.startswith("observe:"):
             remedy = "Send the fields of `data` that the agent reads, or `text`."
-            self._owner.refused(peer, WireError(Code.INVALID, f"{error}.", remedy, field="data", seq=seq))
+            told = WireError(Code.INVALID, f"{error}.", remedy, field="data", seq=seq)
+        elif emission.mistake is not None:
+            # The instruction was decided by before: it is the observation that is too long.
+            remedy = "Send a shorter `text`, or fewer and shorter values in `data`."
+            told = WireError(Code.TOO_LARGE, emission.mistake[0], remedy, field="text", seq=seq)
         else:
-            self._owner.refused(peer, WireError(Code.DECODER, f"{cause}: {error}", seq=seq, retryable=True))
+            what = f"{emission.cause}: {error}"
+            remedy = "Go on observing: the next tick decides anew. What is in force runs out as always."
+            told = WireError(Code.DECODER, what, remedy, seq=seq, retryable=True)
+        self._owner.refused(peer, told)
 
     def _refuse(self, text: str, error: str) -> None:
         """The decider cannot take this instruction: the one before is in force again."""
