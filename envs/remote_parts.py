@@ -35,13 +35,13 @@ class RemoteTerms:
 
     session: str
     tools: tuple[str, ...]
-    minor: int = 0
-    deadline_ns: int = 0
     paced_by_client: bool = False
     ttl_ms: float = 0.0
     acknowledges: bool = False
     queue: int = 64
     reads_arrays: bool = True
+    minor: int = 0
+    deadline_ns: int = 0
 
 
 @dataclass(slots=True)

@@ -191,6 +191,7 @@ def _validate(header: dict[str, Any]) -> Message:
             f"protocol: major version {major}, but {'.'.join(map(str, PROTOCOL))} is spoken here.",
             f"Use a client of protocol {PROTOCOL[0]}, or a server of protocol {major}.",
             field="protocol",
+            t_client_ns=count_of(header.get("t_client_ns"), 1 << 63),
             fatal=True,
         )
     try:

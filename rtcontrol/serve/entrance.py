@@ -8,7 +8,7 @@ from rtcontrol.bridges.wire import Code, WireError
 from rtcontrol.bridges.wire.messages import Hello
 from rtcontrol.serve.peer import Peer
 from rtcontrol.serve.rooms import Rooms, same
-from rtcontrol.serve.session import Session
+from rtcontrol.serve.session import AGAIN, Session
 
 
 class Entrance:
@@ -76,6 +76,4 @@ class Entrance:
 
 
 def _no_thread() -> WireError:
-    return WireError(
-        Code.BUSY, "The server cannot start another thread.", "Try again later.", retryable=True, fatal=True
-    )
+    return WireError(Code.BUSY, "The server cannot start another thread.", AGAIN, retryable=True, fatal=True)

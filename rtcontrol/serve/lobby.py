@@ -15,11 +15,12 @@ from rtcontrol.envs.remote import RemoteEnvironment
 from rtcontrol.hosts.pool import DecoderPool
 from rtcontrol.pause import PauseWatch
 from rtcontrol.serve.bucket import TokenBucket
+from rtcontrol.serve.descriptors import shortage
 from rtcontrol.serve.entrance import Entrance
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.peer import HELLOS_PER_S, Connection, Peer
 from rtcontrol.serve.rooms import Rooms, same
-from rtcontrol.serve.session import BYE, LOST, OPENING_AT_ONCE, STOPPED, Session
+from rtcontrol.serve.session import AGAIN, BYE, LOST, OPENING_AT_ONCE, STOPPED, Session
 
 __all__ = ["Connection", "Lobby"]
 
@@ -55,6 +56,7 @@ class Lobby:
         self._entrance = Entrance(self._rooms, lambda number, peer, hello: make(number, peer, hello, self))
         self._refused: Counter[str] = Counter()
         self._lines, self._unsaid = TokenBucket(LINES_PER_S, 20.0), 0
+        self._short = TokenBucket(1 / 60, 1.0)
         self._began_s = time.monotonic()
         self._closing = False
 
@@ -207,7 +209,7 @@ class Lobby:
             if peer.gone:
                 return
             if self._closing:
-                raise WireError(Code.BUSY, "The server is stopping.", "Try again later.", retryable=True, fatal=True)
+                raise WireError(Code.BUSY, "The server is stopping.", AGAIN, retryable=True, fatal=True)
             self.counts["sessions"] += self._entrance.enter(peer, hello)
 
     # -- from the sessions --------------------------------------------------------------------------------------------
@@ -268,6 +270,8 @@ class Lobby:
         """Housekeeping, a few times a second: heartbeats, dead connections, sessions nobody came back to."""
         now = time.monotonic_ns()
         beat_ns = round(self.options.heartbeat_s * 1e9)
+        if (short := shortage()) is not None and self._short.take():
+            self.say(short)
         with self._lock:
             peers = list(self._peers.values())
             for session in self._rooms.expire(time.monotonic() - self.options.session_grace_s):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rtcontrol.bridges.wire import Code, WireError
 from rtcontrol.bridges.wire.messages import Hello
-from rtcontrol.serve.session import Session
+from rtcontrol.serve.session import AGAIN, Session
 
 # Beside the sessions: those that are just ending.
 SPARE = 16
@@ -72,7 +72,7 @@ class Rooms:
             raise WireError(
                 Code.BUSY,
                 f"All {self._limit} sessions are taken.",
-                "Say the same hello again later, with growing pauses.",
+                AGAIN,
                 retryable=True,
                 fatal=True,
             )

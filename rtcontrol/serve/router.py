@@ -21,6 +21,7 @@ import zmq
 
 from rtcontrol.bridges.wire import Code, Limits, Message, WireError, decode_msgpack, encode_msgpack
 from rtcontrol.models.errors import UserError
+from rtcontrol.serve.descriptors import raise_limit
 from rtcontrol.serve.guard import Guard
 from rtcontrol.serve.lobby import Lobby
 from rtcontrol.serve.wake import Wake
@@ -64,6 +65,7 @@ class Router:
 
     def __init__(self, lobby: Lobby, endpoints: Sequence[str], keys: Path | None, connect: bool = False) -> None:
         """`connect`: dial DEALERs that are bound at `endpoints`."""
+        raise_limit()
         self.dropped: Counter[str] = Counter()
         self._lobby, self._limits = lobby, lobby.options.limits
         self._context: zmq.Context[Any] = zmq.Context()

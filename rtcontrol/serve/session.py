@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import secrets
 import threading
@@ -35,6 +36,7 @@ log = logging.getLogger("rtcontrol.serve")
 
 State = Literal["opening", "live", "parked", "over"]
 LOST, BYE, STOPPED = "client lost", "client said bye", "server stopped"
+AGAIN = "Say the same hello again later, with growing pauses."
 # Schemas are compiled and decoders opened for so many sessions at once.
 OPENING_AT_ONCE = 2
 
@@ -190,7 +192,9 @@ class Session:
         except Exception as fault:
             log.exception("%s failed", self.id)
             what = " ".join(f"{type(fault).__name__}: {fault}".split())[:200]
-            error = WireError(Code.INTERNAL, f"The session failed ({what}).", "Say hello again.", fatal=True)
+            full = isinstance(fault, OSError) and fault.errno in (errno.EMFILE, errno.ENFILE)
+            code, remedy = (Code.BUSY, AGAIN) if full else (Code.INTERNAL, "Say hello again.")
+            error = WireError(code, f"The session failed ({what}).", remedy, retryable=full, fatal=True)
         finally:
             self._owner.ended(self, error)
 

@@ -13,6 +13,7 @@ import pytest
 
 from rtcontrol.gateway import Gateway, GatewayOptions
 from rtcontrol.hosts.pool_inprocess import InProcessPool
+from rtcontrol.models.checkpoint import ZOO
 from rtcontrol.pause import PauseWatch
 from rtcontrol.serve.lobby import Lobby
 from rtcontrol.serve.options import ServeOptions
@@ -32,6 +33,8 @@ def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
             stack.callback(pool.close)
             watch = stack.enter_context(PauseWatch(10_000_000))
             out: Path = tmp_path_factory.mktemp("serve")
+            # Under a path of its own: what it was trained on is not known, so it decides for any tools.
+            (model := out / "lander").symlink_to(ZOO / "lander")
             lobby = Lobby(ServeOptions(out=out, model=sessions, host="inprocess"), pool, watch)
             over = threading.Event()
 
@@ -41,7 +44,7 @@ def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
 
             keeper = threading.Thread(target=keep, daemon=True)
             keeper.start()
-            gateway = Gateway(lobby, pool, GatewayOptions(**{"port": 0, **options}))
+            gateway = Gateway(lobby, pool, GatewayOptions(**{"port": 0, "model": str(model), **options}))
             gateway.start()
             stack.callback(gateway.close)
             stack.callback(lobby.close)
