@@ -1,4 +1,4 @@
-"""The world behind a wire: a client of protocol 1.0 observes and acts, the loop sees an environment."""
+"""The world behind a wire: a client of the protocol observes and acts, the loop sees an environment."""
 
 from __future__ import annotations
 

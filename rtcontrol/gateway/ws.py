@@ -1,4 +1,4 @@
-"""`/ws`: protocol 1.0 as JSON over WebSocket, one lobby connection each."""
+"""`/ws`: the protocol as JSON over WebSocket, one lobby connection each."""
 
 from __future__ import annotations
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 from wire_peer import WirePeer, until
@@ -29,7 +29,7 @@ def idle(endpoint: str, count: int) -> Iterator[None]:
 
 
 def open_files(pid: int) -> int:
-    return len(os.listdir(f"/proc/{pid}/fd"))
+    return sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())
 
 
 def test_a_thousand_idle_peers_keep_nobody_out(process: Any) -> None:
