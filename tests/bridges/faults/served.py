@@ -11,20 +11,26 @@ from pathlib import Path
 
 import psutil
 
+from rtcontrol.models.checkpoint import ZOO
 from tests.bridges.client.worlds import ROOT, Process
 
 ACTOR = "ray::PoolActor"
 
 
 def server(folder: Path, port: int, model: str, host: str) -> Process:
-    """`rtcontrol serve`, not started yet; `model` empty: the bundled one."""
+    """`rtcontrol serve`, not started yet; `model` empty: the bundled one, for any tools."""
     found = Process(folder, port, "--host", host)
     command = found._command
     at = command.index("--model")
     del command[at : at + 2]
-    if model:
-        command += ["--model", model]
+    command += ["--model", model or bundled(folder)]
     return found
+
+
+def bundled(folder: Path) -> str:
+    """The lander's model under a path of its own: what it was trained on is not known then, so any tools will do."""
+    (path := folder / "model").symlink_to(ZOO / "lander")
+    return str(path)
 
 
 def decoder(serving: Process) -> psutil.Process:

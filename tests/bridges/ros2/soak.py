@@ -18,6 +18,7 @@ from typing import Any
 import psutil
 
 from tests.bridges.client.worlds import ROOT, free_port
+from tests.bridges.faults import served
 
 
 def main(seconds: float, serve: list[str]) -> None:
@@ -38,7 +39,8 @@ def _run(seconds: float, serve: list[str], folder: Path) -> dict[str, Any]:
         return started[-1]
 
     try:
-        server = start("rtcontrol", "serve", "--bind", endpoint, "--out", str(folder / "records"), *serve)
+        model = ["--model", served.bundled(folder)]
+        server = start("rtcontrol", "serve", "--bind", endpoint, "--out", str(folder / "records"), *model, *serve)
         assert server.stdout is not None
         while "listening on" not in server.stdout.readline():
             assert server.poll() is None, "the server does not start"
