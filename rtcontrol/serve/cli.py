@@ -93,9 +93,9 @@ def serve(
         os.execv(command[0], command)
 
     from rtcontrol.serve.options import ServeOptions
+    from rtcontrol.serve.outbox import Outbox, OutboxLog
     from rtcontrol.serve.server import Server
     from rtcontrol.serve.signals import until_signal
-    from rtcontrol.serve.speaker import Speaker, SpokenLog
 
     options = ServeOptions(
         out=out or made,
@@ -111,7 +111,7 @@ def serve(
     )
     endpoints = bind or ["tcp://127.0.0.1:5555"]
     gateway = None if http is None else _gateway(http, allow_origin or [], token_file, static, options)
-    with until_signal() as ended, Speaker(1) as out_loud, Speaker(2) as errors, SpokenLog(errors):
+    with until_signal() as ended, Outbox(1) as out_loud, Outbox(2) as errors, OutboxLog(errors):
         say = out_loud.say
         with Server(options, endpoints, keys=keys, http=gateway, say=say, stopped=ended.called) as server:
             for endpoint in server.endpoints:
@@ -119,7 +119,7 @@ def serve(
             if server.gateway is not None:
                 say(f"listening on {server.gateway.url}")
             ended.wait()
-            say(f"{ended.name}: ending {len(server.lobby.sessions())} sessions")
+            say(f"{ended.name}: ending {len(server.admission.sessions())} sessions")
         say(f"records and reports: {options.out}")
     raise typer.Exit(ended.status)
 

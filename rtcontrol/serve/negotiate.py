@@ -192,12 +192,6 @@ def _source(config: RunConfig, agent: Agent, model: str) -> DeciderSource:
         raise _refused(Code.MODEL, error.what, error.remedy, "model") from None
 
 
-def free(tools: Tools) -> str:
-    """The parameters that are decoded token by token, by tool: `f: p5, p6; g: text`."""
-    slots = ((t.name, slot) for t in tools.schemas for slot in t.slots() if isinstance(slot.domain, Free))
-    return "; ".join(f"{name}: {', '.join(p.name for p in slot.parameters)}" for name, slot in slots)
-
-
 def _reader(observe: Callable[[Mapping[str, Any]], str]) -> Callable[[Mapping[str, Any]], str]:
     def read(data: Mapping[str, Any]) -> str:
         text = getattr(data, "text", None)

@@ -1,4 +1,4 @@
-"""What the lobby knows of one connection."""
+"""What the admission knows of one connection."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class Connection(Protocol):
 
     def send(self, message: Message) -> None:
         """From any thread; never blocks. A peer that is full or gone loses the message (the transport counts it, and
-        calls `Lobby.disconnected` for one that is gone)."""
+        calls `Admission.disconnected` for one that is gone)."""
 
     def close(self) -> None:
-        """Forget the peer; from any thread. The lobby has said what it had to say."""
+        """Forget the peer; from any thread. The admission has said what it had to say."""
 
 
 class Peer:

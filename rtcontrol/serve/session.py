@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 import secrets
 import threading
@@ -25,24 +24,24 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.pause import PauseWatch
 from rtcontrol.record import Recorder, run_header
 from rtcontrol.serve.bucket import TokenBucket
-from rtcontrol.serve.negotiate import free, negotiate
+from rtcontrol.serve.negotiate import negotiate
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.peer import Peer
 from rtcontrol.serve.tell import Run, figures, write_report
 from rtcontrol.serve.terms import Terms
+from rtcontrol.serve.trouble import failure, refusal, undecodable
 from rtcontrol.warmup import DecisionFailed
 
 log = logging.getLogger("rtcontrol.serve")
 
 State = Literal["opening", "live", "parked", "over"]
 LOST, BYE, STOPPED = "client lost", "client said bye", "server stopped"
-AGAIN = "Say the same hello again later, with growing pauses."
 # Schemas are compiled and decoders opened for so many sessions at once.
 OPENING_AT_ONCE = 2
 
 
 class Owner(Protocol):
-    """What a session needs of the lobby."""
+    """What a session needs of the admission."""
 
     options: ServeOptions
     pool: DecoderPool
@@ -93,7 +92,7 @@ class Session:
         self._troubled: tuple[int | None, str] = (None, "")  # what was told last
         self._lines = TokenBucket(1.0, 5.0)
 
-    # -- from the lobby -----------------------------------------------------------------------------------------------
+    # -- from the admission -------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Open it (again), and run its loop on a thread of its own."""
@@ -191,10 +190,7 @@ class Session:
             error = refusal
         except Exception as fault:
             log.exception("%s failed", self.id)
-            what = " ".join(f"{type(fault).__name__}: {fault}".split())[:200]
-            full = isinstance(fault, OSError) and fault.errno in (errno.EMFILE, errno.ENFILE)
-            code, remedy = (Code.BUSY, AGAIN) if full else (Code.INTERNAL, "Say hello again.")
-            error = WireError(code, f"The session failed ({what}).", remedy, retryable=full, fatal=True)
+            error = failure(fault)
         finally:
             self._owner.ended(self, error)
 
@@ -256,9 +252,7 @@ class Session:
             raise self._passing(error) from None
         except DecisionFailed as error:
             assert self.terms is not None, "a loop has terms"
-            what = f"{error.what} These are decoded token by token: {free(self.terms.agent.tools)[:300]}."
-            remedy = "Give them an enum or bounds, and no array or recursion; give a tool at most six parameters."
-            raise WireError(Code.TOOLS, what, remedy, field="tools", fatal=True) from None
+            raise undecodable(error, self.terms.agent.tools) from None
         except UserError as error:
             # One that was asked for while the client was going: it comes back to the one before.
             again = self.welcomed and self._proven is not None and self._instruction not in (None, self._proven)
@@ -301,19 +295,7 @@ class Session:
         if (peer := self.peer) is None or error == said or (seq, error) == self._troubled:
             return
         self._troubled = (seq, error)
-        # The cause may be another: on a busy machine a pause goes first.
-        if error.startswith("observe:"):
-            remedy = "Send the fields of `data` that the agent reads, or `text`."
-            told = WireError(Code.INVALID, f"{error}.", remedy, field="data", seq=seq)
-        elif emission.mistake is not None:
-            # The instruction was decided by before: it is the observation that is too long.
-            remedy = "Send a shorter `text`, or fewer and shorter values in `data`."
-            told = WireError(Code.TOO_LARGE, emission.mistake[0], remedy, field="text", seq=seq)
-        else:
-            what = f"{emission.cause}: {error}"
-            remedy = "Go on observing: the next tick decides anew. What is in force runs out as always."
-            told = WireError(Code.DECODER, what, remedy, seq=seq, retryable=True)
-        self._owner.refused(peer, told)
+        self._owner.refused(peer, refusal(emission, seq))
 
     def _refuse(self, text: str, error: str) -> None:
         """The decider cannot take this instruction: the one before is in force again."""

@@ -30,8 +30,8 @@ class Bench:
         self.server, self.said, self._stack = server, said, stack
 
     @property
-    def lobby(self) -> Any:
-        return self.server.lobby
+    def admission(self) -> Any:
+        return self.server.admission
 
     @property
     def out(self) -> Path:

@@ -320,8 +320,8 @@ def test_two_clients_with_different_tools_do_not_disturb_each_other(bench: Any) 
         calls = one.expect(CallMessage), two.expect(CallMessage)
         assert tuple(c.seq_obs for c in calls) == seqs
         assert [c.call.name for c in calls if c.call] == ["engines", "move"]
-    assert [s["client"] for s in made.lobby.sessions()] == ["test", "test"]
-    assert made.lobby.health()["sessions"]["live"] == 2
+    assert [s["client"] for s in made.admission.sessions()] == ["test", "test"]
+    assert made.admission.health()["sessions"]["live"] == 2
 
 
 def test_garbage_is_answered_within_the_rate_and_counted(bench: Any) -> None:
@@ -333,7 +333,7 @@ def test_garbage_is_answered_within_the_rate_and_counted(bench: Any) -> None:
     for _ in range(20):
         assert peer.refused().code == "malformed"
     assert peer.ask().status == "fresh"
-    assert made.lobby.health()["refused"]["malformed"] == 100
+    assert made.admission.health()["refused"]["malformed"] == 100
     time.sleep(0.2)
     peer.socket.send(b"\xc1")
     assert peer.refused().dropped >= 70
@@ -357,7 +357,7 @@ def test_more_messages_than_allowed_are_dropped(bench: Any) -> None:
         peer.observe()
     error = peer.refused()
     assert error.code == "rate"
-    until(lambda: made.lobby.health()["refused"]["rate"] > 100)
+    until(lambda: made.admission.health()["refused"]["rate"] > 100)
 
 
 def test_bye_frees_the_connection_for_another_hello(bench: Any) -> None:
@@ -390,21 +390,21 @@ def test_a_bye_ends_its_session_also_when_its_connection_was_found_gone_before(b
     one.enter(hz=50)
     one.observe()
     one.expect(CallMessage)
-    (gone,) = made.lobby.connections()
-    made.lobby.disconnected(gone)  # as a call that could not be sent to it tells
+    (gone,) = made.admission.connections()
+    made.admission.disconnected(gone)  # as a call that could not be sent to it tells
     other.send(Bye(session=one.token))
     other.expect(Bye)
-    until(lambda: made.lobby.health()["sessions"] == {"opening": 0, "live": 0, "parked": 0})
+    until(lambda: made.admission.health()["sessions"] == {"opening": 0, "live": 0, "parked": 0})
     other.hello(resume=one.token)
     assert other.refused().code == "session"
     # One that waits for its client already.
     two = made.peer()
     two.enter()
-    last = next(reversed(made.lobby.connections()))
-    made.lobby.disconnected(last)
-    until(lambda: made.lobby.health()["sessions"]["parked"] == 1)
+    last = next(reversed(made.admission.connections()))
+    made.admission.disconnected(last)
+    until(lambda: made.admission.health()["sessions"]["parked"] == 1)
     other.send(Bye(session=two.token))
-    until(lambda: made.lobby.health()["sessions"]["parked"] == 0)
+    until(lambda: made.admission.health()["sessions"]["parked"] == 0)
 
 
 def test_every_bye_of_clients_that_close_at_once_ends_its_session(bench: Any) -> None:

@@ -16,13 +16,13 @@ from rtcontrol.hosts.pool import DecoderPool
 from rtcontrol.pause import PauseWatch
 from rtcontrol.serve.bucket import TokenBucket
 from rtcontrol.serve.descriptors import shortage
-from rtcontrol.serve.entrance import Entrance
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.peer import HELLOS_PER_S, Connection, Peer
-from rtcontrol.serve.rooms import Rooms, same
-from rtcontrol.serve.session import AGAIN, BYE, LOST, OPENING_AT_ONCE, STOPPED, Session
+from rtcontrol.serve.session import BYE, LOST, OPENING_AT_ONCE, STOPPED, Session
+from rtcontrol.serve.sessions import Sessions, own
+from rtcontrol.serve.trouble import AGAIN
 
-__all__ = ["Connection", "Lobby"]
+__all__ = ["Admission", "Connection"]
 
 log = logging.getLogger("rtcontrol.serve")
 # Without a session; those that were silent the longest are forgotten.
@@ -32,7 +32,7 @@ STRANGER_NS = 120_000_000_000
 LINES_PER_S = 2.0
 
 
-class Lobby:
+class Admission:
     """All sessions of a server. Its methods are quick, never block and may be called from any transport's thread.
 
     A transport calls, for each message: `admit` (before it decodes it; False: drop it), then `receive`, or `refuse`
@@ -45,15 +45,16 @@ class Lobby:
         pool: DecoderPool,
         watch: PauseWatch,
         say: Callable[[str], None] = lambda line: None,
-        make: Callable[[int, Peer, Hello, Lobby], Session] = Session,
+        make: Callable[[int, Peer, Hello, Admission], Session] = Session,
     ) -> None:
         self.options, self.pool, self.watch, self.say = options, pool, watch, say
         self.opening = threading.Semaphore(OPENING_AT_ONCE)
         self.counts: Counter[str] = Counter()
         self._lock = threading.RLock()
         self._peers: dict[Connection, Peer] = {}
-        self._rooms = Rooms(options.max_sessions, options.out)
-        self._entrance = Entrance(self._rooms, lambda number, peer, hello: make(number, peer, hello, self))
+        self._sessions = Sessions(
+            options.max_sessions, options.out, lambda number, peer, hello: make(number, peer, hello, self)
+        )
         self._refused: Counter[str] = Counter()
         self._lines, self._unsaid = TokenBucket(LINES_PER_S, 20.0), 0
         self._short = TokenBucket(1 / 60, 1.0)
@@ -112,7 +113,7 @@ class Lobby:
     def health(self) -> dict[str, Any]:
         """Counts of the whole server, for /health."""
         with self._lock:
-            states = self._rooms.states()
+            states = self._sessions.states()
         return {
             "uptime_s": round(time.monotonic() - self._began_s, 1),
             "sessions": states,
@@ -128,7 +129,7 @@ class Lobby:
     def sessions(self) -> list[dict[str, Any]]:
         """One entry a session, for /metrics: id, state, agent, model, pacing, hz, counts, recent latency."""
         with self._lock:
-            found = self._rooms.all()
+            found = self._sessions.all()
         return [session.figures() for session in found]
 
     # -- messages -----------------------------------------------------------------------------------------------------
@@ -144,7 +145,7 @@ class Lobby:
         elif isinstance(message, Hello):
             self._hello(peer, message)
         elif isinstance(message, Instruct):
-            self._mine(peer, message.session).instruct(message.instruction)
+            own(peer, message.session).instruct(message.instruction)
         elif isinstance(message, Reset):
             self._world(peer, message.session).reset(message)
         elif isinstance(message, Bye):
@@ -155,47 +156,16 @@ class Lobby:
             raise WireError(Code.STATE, f"{message.type} is for servers to send.", "Leave it to the server.")
 
     def _bye(self, peer: Peer, token: str | None) -> None:
-        """The session ends at once, so that the next hello on this connection finds it free.
-
-        Whoever closes right after its bye may be found gone before the bye is read: the token then finds the session,
-        which waits for its client or is ending.
-        """
         with self._lock:
-            session = peer.session
-            if session is None and token is not None:
-                session = self._rooms.lost(token, peer.connection.key)
-            elif session is not None:
-                self._mine(peer, token)
-            if session is not None:
-                peer.session = session.peer = None
-                session.stop(BYE)
-                if session.state == "parked":
-                    self._rooms.forget(session)
-                    self.say(f"{session.id}: over ({BYE})")
-        if session is not None and session.minor >= 1:
-            peer.send(Bye(session=session.token, reason=BYE))
-
-    def _mine(self, peer: Peer, token: str | None) -> Session:
-        session = peer.session
-        if session is None:
-            raise WireError(
-                Code.STATE,
-                "This connection has no session.",
-                "Say hello first, with `resume` where there was one.",
-                retryable=True,
-            )
-        if token is not None and not same(token, session.token):
-            raise WireError(
-                Code.SESSION,
-                "This session token is not this connection's.",
-                "Use the welcome's.",
-                field="session",
-                retryable=True,
-            )
-        return session
+            session = self._sessions.leave(peer, token)
+        if session is not None:
+            if session.state == "over":
+                self.say(f"{session.id}: over ({BYE})")
+            if session.minor >= 1:
+                peer.send(Bye(session=session.token, reason=BYE))
 
     def _world(self, peer: Peer, token: str) -> RemoteEnvironment:
-        session = self._mine(peer, token)
+        session = own(peer, token)
         if session.env is None or session.state != "live":
             raise WireError(Code.STATE, "The session is not open.", "Wait for the welcome.", retryable=True)
         return session.env
@@ -210,7 +180,7 @@ class Lobby:
                 return
             if self._closing:
                 raise WireError(Code.BUSY, "The server is stopping.", AGAIN, retryable=True, fatal=True)
-            self.counts["sessions"] += self._entrance.enter(peer, hello)
+            self.counts["sessions"] += self._sessions.enter(peer, hello)
 
     # -- from the sessions --------------------------------------------------------------------------------------------
 
@@ -247,9 +217,9 @@ class Lobby:
             if peer is not None:
                 peer.session = None
             if kept:
-                self._rooms.park(session, time.monotonic())
+                self._sessions.park(session, time.monotonic())
             else:
-                self._rooms.forget(session)
+                self._sessions.forget(session)
         if kept:
             why = "client lost" if error is None else error.message[:200]
             self.say(f"{session.id}: {why}; kept for {self.options.session_grace_s:g} s")
@@ -274,7 +244,7 @@ class Lobby:
             self.say(short)
         with self._lock:
             peers = list(self._peers.values())
-            for session in self._rooms.expire(time.monotonic() - self.options.session_grace_s):
+            for session in self._sessions.expire(time.monotonic() - self.options.session_grace_s):
                 self.say(f"{session.id}: over (nobody came back)")
         for peer in peers:
             live = peer.session is not None and peer.session.state == "live"
@@ -298,7 +268,7 @@ class Lobby:
         """End every session with its safe call, its report and a bye."""
         with self._lock:
             self._closing = True
-            sessions = self._rooms.all()
+            sessions = self._sessions.all()
         for session in sessions:
             session.stop(STOPPED)
         give_up = time.monotonic() + timeout_s
