@@ -20,6 +20,7 @@ from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.peer import HELLOS_PER_S, Connection, Peer
 from rtcontrol.serve.session import BYE, LOST, OPENING_AT_ONCE, STOPPED, Session
 from rtcontrol.serve.sessions import Sessions, own
+from rtcontrol.serve.tell import figures
 from rtcontrol.serve.trouble import AGAIN
 
 __all__ = ["Admission", "Connection"]
@@ -130,7 +131,7 @@ class Admission:
         """One entry a session, for /metrics: id, state, agent, model, pacing, hz, counts, recent latency."""
         with self._lock:
             found = self._sessions.all()
-        return [session.figures() for session in found]
+        return [figures(session) for session in found]
 
     # -- messages -----------------------------------------------------------------------------------------------------
 
@@ -161,7 +162,7 @@ class Admission:
         if session is not None:
             if session.state == "over":
                 self.say(f"{session.id}: over ({BYE})")
-            if session.minor >= 1:
+            if session.hello.protocol[1] >= 1:
                 peer.send(Bye(session=session.token, reason=BYE))
 
     def _world(self, peer: Peer, token: str) -> RemoteEnvironment:

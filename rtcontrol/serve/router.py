@@ -61,12 +61,11 @@ class RouterConnection:
 
 
 class Router:
-    """Binds `endpoints`; `start` begins to serve. UserError where one cannot be bound."""
+    """Binds `endpoints` (`connect`: dials DEALERs bound there); `start` begins to serve. UserError where it cannot."""
 
     def __init__(
         self, admission: Admission, endpoints: Sequence[str], keys: Path | None, connect: bool = False
     ) -> None:
-        """`connect`: dial DEALERs that are bound at `endpoints`."""
         raise_limit()
         self.dropped: Counter[str] = Counter()
         self._admission, self._limits = admission, admission.options.limits

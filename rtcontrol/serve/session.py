@@ -9,9 +9,9 @@ import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
-from rtcontrol.bridges.wire import PROTOCOL, Code, Message, WireError
+from rtcontrol.bridges.wire import Code, Message, WireError
 from rtcontrol.bridges.wire.messages import Bye, CallMessage, Hello
 from rtcontrol.clock import ArrivalClock, WallClock
 from rtcontrol.config import plain_text
@@ -27,9 +27,9 @@ from rtcontrol.serve.bucket import TokenBucket
 from rtcontrol.serve.negotiate import negotiate
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.peer import Peer
-from rtcontrol.serve.tell import Run, figures, write_report
+from rtcontrol.serve.tell import Run, write_report
 from rtcontrol.serve.terms import Terms
-from rtcontrol.serve.trouble import failure, refusal, undecodable
+from rtcontrol.serve.trouble import failure, passing, refusal, undecodable
 from rtcontrol.warmup import DecisionFailed
 
 log = logging.getLogger("rtcontrol.serve")
@@ -126,11 +126,6 @@ class Session:
         if self.loop is not None:
             self.loop.instruct(text)
 
-    @property
-    def minor(self) -> int:
-        """The minor version that both sides speak."""
-        return min(PROTOCOL[1], self.hello.protocol[1])
-
     def welcome(self) -> None:
         """Tell the client what is in force."""
         terms, env, loop, peer = self.terms, self.env, self.loop, self.peer
@@ -171,10 +166,6 @@ class Session:
         if self.env is not None:
             loop.instructions.accepted = self.env.accepted
         self.loop = loop
-
-    def figures(self) -> dict[str, Any]:
-        """What there is to see of it from outside; no secret."""
-        return figures(self)
 
     # -- on the session's own thread ----------------------------------------------------------------------------------
 
@@ -240,7 +231,7 @@ class Session:
         try:
             return self._owner.pool.open(self.id, terms.source)
         except PlaceTrouble as error:
-            raise self._passing(error) from None
+            raise passing(error, self.welcomed) from None
         except UserError as error:
             code = Code.TOOLS if terms.named is None else Code.MODEL
             raise WireError(code, error.what, error.remedy, field=code.value, fatal=True) from None
@@ -249,7 +240,7 @@ class Session:
         try:
             run.loop.run()
         except PlaceTrouble as error:
-            raise self._passing(error) from None
+            raise passing(error, self.welcomed) from None
         except DecisionFailed as error:
             assert self.terms is not None, "a loop has terms"
             raise undecodable(error, self.terms.agent.tools) from None
@@ -268,11 +259,6 @@ class Session:
             run.recorder.close()
             if failed := write_report(self, run):
                 self._owner.say(f"{self.id}: {failed}")
-
-    def _passing(self, error: PlaceTrouble) -> WireError:
-        """A session that was welcomed is kept: its client says hello again."""
-        code = Code.BUSY if error.full else Code.DECODER
-        return WireError(code, error.what, error.remedy, retryable=True, fatal=not self.welcomed)
 
     def _started(self) -> None:
         """The loop is warm: the client may observe."""

@@ -7,6 +7,7 @@ import errno
 from rtcontrol.agents import Tools
 from rtcontrol.bridges.wire import Code, WireError
 from rtcontrol.envs.base import Emission
+from rtcontrol.hosts.base import PlaceTrouble
 from rtcontrol.models.domain import Free
 from rtcontrol.models.errors import UserError
 
@@ -35,6 +36,12 @@ def undecodable(error: UserError, tools: Tools) -> WireError:
     what = f"{error.what} These are decoded token by token: {named[:300]}."
     remedy = "Give them an enum or bounds, and no array or recursion; give a tool at most six parameters."
     return WireError(Code.TOOLS, what, remedy, field="tools", fatal=True)
+
+
+def passing(error: PlaceTrouble, welcomed: bool) -> WireError:
+    """The place of decision is full or away. A session that was welcomed is kept: its client says hello again."""
+    code = Code.BUSY if error.full else Code.DECODER
+    return WireError(code, error.what, error.remedy, retryable=True, fatal=not welcomed)
 
 
 def failure(fault: Exception) -> WireError:
