@@ -41,8 +41,12 @@ def test_a_thousand_idle_peers_keep_nobody_out(process: Any) -> None:
             with WirePeer(served.endpoint) as peer:
                 peer.enter(pacing="client", model="random")
                 assert [peer.ask().status for _ in range(10)] == ["fresh"] * 10
-        with urllib.request.urlopen(f"{served.url}health", timeout=10) as answer:
-            assert answer.status == 200
+        with ExitStack() as stack:
+            host, port = served.url.split("/")[2].split(":")
+            for _ in range(300):
+                stack.enter_context(socket.create_connection((host, int(port)), timeout=10))
+            with urllib.request.urlopen(f"{served.url}health", timeout=10) as answer:
+                assert answer.status == 200
         assert open_files(served.popen.pid) > IDLE
     status, lines = served.end()
     assert status == 143 and not any("descriptor" in line or "Traceback" in line for line in lines), lines
