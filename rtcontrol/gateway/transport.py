@@ -25,9 +25,9 @@ class BoundedHTTP(H11Protocol):
         super().connection_made(transport)  # type: ignore[arg-type]
         self._made_s = self.loop.time()
         if len(self.connections) > (self.limit_concurrency or 0) // 2:
-            silent = (c for c in self.connections if isinstance(c, BoundedHTTP) and c.cycle is None)
-            waiting = [c for c in silent if not c.transport.is_closing()]
-            min(waiting, key=lambda c: c._made_s).transport.abort()
+            mine = [c for c in self.connections if isinstance(c, BoundedHTTP)]
+            silent = [c for c in mine if c.cycle is None and not c.transport.is_closing()]
+            min(silent, key=lambda c: c._made_s).transport.abort()
         self.loop.call_later(IDLE_S, self._look, False)
 
     def _look(self, idle_before: bool) -> None:
