@@ -22,6 +22,9 @@ from rtcontrol.models.domain import MAX_CLOSED, Closed, Free
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema import MAX_HEADS, Parameter, ToolSchema, tool_schemas
 
+# Of a tool that somebody else defines: a longer name fits no message of the wire.
+MAX_NAME = 256
+
 
 class InvalidCall(ValueError):
     """A call that its tools do not allow; the message names tool, parameter and rule."""
@@ -93,13 +96,20 @@ def remote_tool(definition: Mapping[str, Any]) -> Tool:
     Raises UserError naming tool, parameter and remedy for a definition that is none.
     """
     schema = ToolSchema.from_openai(definition)
+    if len(schema.name) > MAX_NAME:
+        what = f"The tool {schema.name[:32]}... has a name of {len(schema.name)} characters."
+        raise UserError(what, f"Give it one of at most {MAX_NAME}.")
     for p in schema.parameters:
+        where = f"Tool {schema.name}, parameter {p.name}"
         try:
             jsonschema.Draft202012Validator.check_schema(_checkable(p.schema))
         except jsonschema.SchemaError as error:
-            raise UserError(
-                f"Tool {schema.name}, parameter {p.name}: no JSON schema ({error.message}).", "Correct its definition."
-            ) from None
+            raise UserError(f"{where}: no JSON schema ({error.message}).", "Correct its definition.") from None
+        kind = p.schema.get("type")
+        listed = list(p.domain.values) if kind is not None and isinstance(p.domain, Closed) else []
+        typed = jsonschema.Draft202012Validator({"type": kind})
+        if other := [v for v in listed if not typed.is_valid(v)]:
+            raise UserError(f"{where}: the value {other[0]!r} is no {kind}.", f"List values of type {kind} only.")
 
     def function(**arguments: Any) -> None:
         raise RuntimeError(f"The tool {schema.name} is executed by the client that defined it.")

@@ -107,7 +107,8 @@ class Emission:
     call in force goes on; `safe`: the safe call (None where the agent has none), `safe_calls` where it has several.
 
     `seq` is that of the observation that was looked at (-1: none), `deadline_ns` CLOCK_MONOTONIC, `cause` the miss's,
-    `error` what the agent or the decider said.
+    `error` what the agent or the decider said; `mistake` what and remedy, where the decider cannot take what it was
+    given. `safe_calls`: all of them, with `safe`.
     """
 
     tick: int
@@ -121,6 +122,7 @@ class Emission:
     cause: str | None = None
     error: str | None = None
     safe_calls: tuple[Call, ...] = ()
+    mistake: tuple[str, str] | None = None
 
 
 @runtime_checkable

@@ -1,4 +1,4 @@
-"""The world behind a wire: a client of protocol 1.0 observes and acts, the loop sees an environment."""
+"""The world behind a wire: a client of the protocol observes and acts, the loop sees an environment."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from rtcontrol.bridges.wire import Code, Message, WireError
-from rtcontrol.bridges.wire.messages import CallMessage, Executed, FunctionCall, Instruct, Observe, Reset, Timing
+from rtcontrol.bridges.wire.messages import CallMessage, Executed, Instruct, Observe, Reset, Timing
 from rtcontrol.envs.base import ClockKind, Effect, Emission, Episode, Observation
-from rtcontrol.envs.remote_parts import Look, RemoteTerms, Seen, Traffic, look_of
+from rtcontrol.envs.remote_parts import Look, RemoteTerms, Seen, Sent, Traffic, look_of, told, told_all
 from rtcontrol.models.call import Call
 
 __all__ = ["REMEMBERED", "Look", "RemoteEnvironment", "RemoteTerms", "Traffic"]
@@ -28,7 +28,7 @@ class RemoteEnvironment:
 
     `observe`, `executed` and `reset` take the client's messages, from the transport's thread, and raise WireError for
     what is refused; the rest is the loop's. `send` gives a message to the client and never blocks; `started` is called
-    when the loop is warm and waits for the first observation, `trouble` (cause, error, the client's seq) when a tick
+    when the loop is warm and waits for the first observation, `trouble` (with the client's seq) when a tick
     failed for a reason that the client should know. An observation is captured when it arrives: how old it
     was by then is the client's to judge, by the call's time-to-live. It outlives a loop: a session that is resumed
     starts a new one on it.
@@ -40,7 +40,7 @@ class RemoteEnvironment:
         terms: RemoteTerms,
         send: Callable[[Message], None],
         started: Callable[[], None] = lambda: None,
-        trouble: Callable[[str, str, int | None], None] = lambda cause, error, seq: None,
+        trouble: Callable[[Emission, int | None], None] = lambda emission, seq: None,
     ) -> None:
         self.name, self.terms, self.traffic = name, terms, Traffic()
         self.bindings: Mapping[str, Callable[..., Any]] = dict.fromkeys(terms.tools, _elsewhere)
@@ -56,11 +56,14 @@ class RemoteEnvironment:
         self._waiting = False  # whether `_answering` was only looked at so far
         self._arrived = threading.Event()
         self._lock = threading.Lock()
-        self._sent: dict[int, tuple[int, Call | None]] = {}  # None: a safe call, which is no history
+        self._sent: dict[int, Sent] = {}
+        self._released = -1  # the last tick of this run
+        self._released_ns: int | None = None  # and when that was
         self._done: deque[Call] = deque(maxlen=REMEMBERED)
         self._tick = 0
         self._first_tick = 0
-        self._in_force: str | None = None
+        self._instruction = ""  # what the loop decides by
+        self._told = ""  # what the client knows of that
         self._wanted: int | None = None
 
     @property
@@ -109,23 +112,30 @@ class RemoteEnvironment:
         self._arrived.set()
 
     def executed(self, message: Executed) -> None:
-        """Raises WireError for a tick that no call was sent in."""
-        with self._lock:
-            sent = self._sent.pop(message.tick, None)
-        if sent is None:
-            if 0 <= message.tick < self._tick:
-                return  # one without a call, one acknowledged twice, or too old to be remembered
+        """Raises WireError (state, sequence, epoch) for what is no call's first acknowledgement."""
+        if not self.terms.acknowledges:
             raise WireError(
-                Code.SEQUENCE,
-                f"executed.tick {message.tick}: no call of this tick was sent.",
-                "Acknowledge calls by the tick that they carry.",
-                field="tick",
+                Code.STATE, "hello did not announce acknowledgements.", 'Give hello `capabilities: ["executed"]`.'
             )
+        with self._lock:
+            sent = self._sent.get(message.tick)
+            again = sent is not None and sent.told
+            if sent is not None and sent.epoch == message.epoch:
+                sent.told = True
+            forgotten = message.tick < next(iter(self._sent), 0)
+        if forgotten:
+            return
+        if sent is None or again:
+            what = "its call was acknowledged already" if again else "no call of this tick was sent"
+            remedy = "Acknowledge each call once, by the tick that it carries."
+            raise WireError(Code.SEQUENCE, f"executed.tick {message.tick}: {what}.", remedy, field="tick")
+        if sent.epoch != message.epoch:
+            what = f"executed.epoch {message.epoch}: the call of tick {message.tick} is of epoch {sent.epoch}."
+            raise WireError(Code.EPOCH, what, "Give the epoch that the call carries.", field="epoch")
         outcomes = self.traffic.acknowledged
         outcomes[message.outcome] = outcomes.get(message.outcome, 0) + 1
-        epoch, call = sent
-        if call is not None and message.outcome == "executed" and epoch == message.epoch == self.epoch:
-            self._done.append(call)
+        if sent.call is not None and message.outcome == "executed" and sent.epoch == self.epoch:
+            self._done.append(sent.call)
 
     def reset(self, message: Reset) -> None:
         """Raises WireError for an epoch that is not the next."""
@@ -155,7 +165,8 @@ class RemoteEnvironment:
     # -- the loop's side ----------------------------------------------------------------------------------------------
 
     def start(self, clock: ClockKind, seeds: int | Iterable[int] = 0, episodes: int | None = None) -> None:
-        self._first_tick = self._tick
+        self._first_tick, self._released, self._released_ns = self._tick, -1, None
+        self._told = self._instruction  # by the welcome
         self.episodes, self._wanted = [], episodes
         self._started()
 
@@ -190,16 +201,31 @@ class RemoteEnvironment:
         return "too_late" if not_after_ns is not None and time.monotonic_ns() > not_after_ns else "acted"
 
     def emit(self, emission: Emission) -> None:
+        several = emission.safe_calls if emission.status == "safe" else ()
+        if self.terms.minor >= 1 or not several:
+            self._emit(emission, emission.call, several)
+        else:
+            for call in several:
+                self._emit(emission, call, ())
+        if emission.error is not None:
+            seen = self._seen.get(emission.seq)
+            self._trouble(emission, None if seen is None else seen.seq)
+
+    def _emit(self, emission: Emission, call: Call | None, several: Sequence[Call]) -> None:
         now = time.monotonic_ns()
-        call, status = emission.call, emission.status
+        status = emission.status
         epoch = self.epoch if status == "safe" or emission.epoch < 0 else emission.epoch
-        # Ticks grow on the wire: a safe call between two ticks takes the next number.
+        # Ticks grow on the wire: a safe call between two ticks takes the next number, and is of no release.
+        on_grid = emission.tick > self._released and not self.terms.paced_by_client
         tick = max(self._first_tick + emission.tick, self._tick)
         self._tick = tick + 1
+        release_ns = emission.deadline_ns - self.terms.deadline_ns if on_grid else None
+        if on_grid:
+            self._released, self._released_ns = emission.tick, release_ns
         seen = self._seen.get(emission.seq)
         if call is not None and self.terms.acknowledges:
             with self._lock:
-                self._sent[tick] = (epoch, call if status == "fresh" else None)
+                self._sent[tick] = Sent(epoch, call if status == "fresh" else None)
                 if len(self._sent) > REMEMBERED:
                     del self._sent[next(iter(self._sent))]
         self.traffic.calls[status] = self.traffic.calls.get(status, 0) + 1
@@ -211,8 +237,10 @@ class RemoteEnvironment:
                 seq_obs=None if seen is None else seen.seq,
                 t_obs_ns=None if seen is None else seen.t_ns,
                 status=status,
-                call=None if call is None else FunctionCall(name=call.name, arguments=dict(call.arguments)),
+                call=told(call),
+                calls=told_all(several),
                 ttl_ms=self.terms.ttl_ms,
+                release_ns=release_ns,
                 deadline_ns=emission.deadline_ns,
                 t_server_ns=now,
                 confidence=None if emission.confidence is None else min(emission.confidence, 1.0),
@@ -224,8 +252,11 @@ class RemoteEnvironment:
                 ),
             )
         )
-        if emission.error is not None:
-            self._trouble(emission.cause or "", emission.error, None if seen is None else seen.seq)
+
+    def next_release_ns(self, period_ns: int, now_ns: int) -> int | None:
+        """When the next tick is released (CLOCK_MONOTONIC); None before the first one, and where the client paces."""
+        last = self._released_ns
+        return None if last is None else last + max(0, -(-(now_ns - last) // period_ns)) * period_ns
 
     def acknowledged(self) -> Sequence[Call] | None:
         if not self.terms.acknowledges:
@@ -239,14 +270,18 @@ class RemoteEnvironment:
         """Nothing to do: the world is the client's."""
 
     def instruct(self, text: str) -> None:
-        """Tell the client what is in force; the first one stands in the welcome."""
-        if self._in_force is not None and text != self._in_force:
+        """The client is told by the welcome, or once it is `accepted`."""
+        self._instruction = text
+
+    def accepted(self, text: str) -> None:
+        """Something was decided by this instruction: the client is told that it is in force."""
+        if text != self._told:
+            self._told = text
             self._send(Instruct(session=self.terms.session, instruction=text))
-        self._in_force = text
 
     def close(self) -> None:
         """The loop is over; another one may start."""
-        self._latest = self._answering = None
+        self._latest = self._answering = self._released_ns = None
         self._waiting = False
         while not self._queue.empty():
             self._queue.get()

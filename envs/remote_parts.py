@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from rtcontrol.bridges.wire import Code, WireError
-from rtcontrol.bridges.wire.messages import Observe
+from rtcontrol.bridges.wire.messages import FunctionCall, Observe
 from rtcontrol.envs.base import Observation
+from rtcontrol.models.call import Call
 
 
 class Look(dict[str, Any]):
@@ -28,7 +29,8 @@ class Look(dict[str, Any]):
 
 @dataclass(frozen=True, slots=True)
 class RemoteTerms:
-    """What was agreed with the client. `queue` bounds the observations that wait for their call (client-paced only);
+    """What was agreed with the client. `minor`: the version that both speak; `deadline_ns`: from release to deadline;
+    `queue` bounds the observations that wait for their call (client-paced only);
     `ttl_ms` 0 is no limit; `reads_arrays`: there is an agent whose `observe` may use arrays."""
 
     session: str
@@ -38,6 +40,8 @@ class RemoteTerms:
     acknowledges: bool = False
     queue: int = 64
     reads_arrays: bool = True
+    minor: int = 0
+    deadline_ns: int = 0
 
 
 @dataclass(slots=True)
@@ -65,6 +69,25 @@ class Seen:
     observation: Observation
     seq: int
     t_ns: int
+
+
+@dataclass(slots=True)
+class Sent:
+    """A call that the client may acknowledge, once; `call` is None for a safe one, which is no history."""
+
+    epoch: int
+    call: Call | None
+    told: bool = False
+
+
+def told(call: Call | None) -> FunctionCall | None:
+    """A call as the wire tells it."""
+    return None if call is None else FunctionCall(name=call.name, arguments=dict(call.arguments))
+
+
+def told_all(calls: Iterable[Call]) -> list[FunctionCall] | None:
+    """The same of several; None where there are none."""
+    return [FunctionCall(name=c.name, arguments=dict(c.arguments)) for c in calls] or None
 
 
 def look_of(message: Observe, terms: RemoteTerms) -> Look:

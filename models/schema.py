@@ -72,16 +72,25 @@ class ToolSchema:
         name = body.get("name") if isinstance(body, Mapping) else None
         if not isinstance(name, str) or not name:
             raise UserError(f"A tool without a name: {json.dumps(tool)[:120]}.", "Give it a 'name'.")
+        where = f"Tool {name[:64]}"
+        if not isinstance(body.get("description", ""), str):
+            raise UserError(f"{where}: its description is no string.", "Say in words what it does, or leave it out.")
         schema = body.get("parameters") or {"type": "object", "properties": {}}
+        if not isinstance(schema, Mapping) or schema.get("type", "object") != "object":
+            given = schema.get("type") if isinstance(schema, Mapping) else type(schema).__name__
+            shape = '{"type": "object", "properties": {...}, "required": [...]}'
+            raise UserError(f"{where}: its parameters are of type {given!r}, no object.", f"Write {shape}.")
         properties: Mapping[str, Any] = schema.get("properties", {})
         if not isinstance(properties, Mapping):
-            raise UserError(f"Tool {name}: its properties are no JSON object.", "Map each parameter to its schema.")
-        required = list(schema.get("required", []))
+            raise UserError(f"{where}: its properties are no JSON object.", "Map each parameter to its schema.")
+        required = schema.get("required", [])
+        if not isinstance(required, list | tuple) or not all(isinstance(r, str) for r in required):
+            raise UserError(f"{where}: `required` is {required!r}.", "Write a list of parameters' names.")
         if missing := [r for r in required if r not in properties]:
-            raise UserError(f"Tool {name}: {missing} are required but not among its properties.", "Define them.")
+            raise UserError(f"{where}: {missing} are required but not among its properties.", "Define them.")
         order = [p for p in properties if p in required] + sorted(p for p in properties if p not in required)
         parameters = tuple(_parameter(name, p, properties[p], p in required, schema.get("$defs")) for p in order)
-        return cls(name, str(body.get("description", "")), parameters)
+        return cls(name, body.get("description", ""), parameters)
 
     def to_openai(self) -> dict[str, Any]:
         """The definition in head order, as the model reads it."""

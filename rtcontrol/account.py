@@ -310,6 +310,7 @@ class Account:
             None if cause is None else cause.value,
             error,
             safe_calls,
+            None if reply is None else reply.mistake,
         )
 
     # -- what came of it ----------------------------------------------------------------------------------------------

@@ -19,8 +19,8 @@ MAX_WAITING = 16
 
 class Instructions:
     """`now` is in force, `proven` the last one that something was decided by; `put` may be called from any thread, the
-    rest from the loop's. `tell` the world of it; `t_s` gives the run's time; `refused`, which the owner may set, is
-    told (text, error) of what gives way."""
+    rest from the loop's. `tell` the world of it; `t_s` gives the run's time. The owner may set `accepted` (text), which
+    is told of a new one that something was decided by, and `refused` (text, error), of what gives way."""
 
     def __init__(
         self,
@@ -32,6 +32,7 @@ class Instructions:
     ) -> None:
         self.now = plain_text(first)
         self._tell, self._recorder, self._notify, self._t_s = tell, recorder, notify, t_s
+        self.accepted: Callable[[str], None] = lambda text: None
         self.refused: Callable[[str, str], None] = lambda text, error: None
         self.proven = self.now
         self.waiting: deque[str] = deque(maxlen=MAX_WAITING)
@@ -53,6 +54,8 @@ class Instructions:
         if tick.instruction != self.now:
             return
         if reply.decision is not None:
+            if self.proven != self.now:
+                self.accepted(self.now)
             self.proven = self.now
         elif reply.mistake is not None and self.now != self.proven:
             refused, self.now = self.now, self.proven

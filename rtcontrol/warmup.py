@@ -22,6 +22,10 @@ TIMEOUT_S = 120.0
 MOST, MARGIN = 40, 0.8
 
 
+class DecisionFailed(UserError):
+    """The decider took what it was given, and made no call of it."""
+
+
 @dataclass
 class Warmup:
     """Round trips of the decisions before the first release, in milliseconds, in order."""
@@ -87,7 +91,7 @@ class Warmup:
                     if reply.mistake is not None:
                         raise UserError(*reply.mistake)
                     if reply.error is not None:
-                        raise UserError(
+                        raise DecisionFailed(
                             f"The decider failed on the first observation: {reply.error.rstrip('.')}.",
                             "Check the model, the agent's tools and the instruction (`rtcontrol models info MODEL`).",
                         )

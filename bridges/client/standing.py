@@ -38,11 +38,15 @@ class Standing:
         return self.call.arguments if self.call else {}
 
 
+def _all(safe_call: FunctionCall | None) -> tuple[FunctionCall, ...]:
+    return () if safe_call is None else (safe_call,)
+
+
 class Rule:
     """InForce, and where what is in force came from."""
 
     def __init__(self, safe_call: FunctionCall | None) -> None:
-        self._in_force = InForce(0, safe_call)
+        self._in_force = InForce(0, _all(safe_call))
         self._origin: CallMessage | None = None  # of the call in force
         self._stamp_ns = 0  # of the observation that it was last renewed for
         self._held: str | None = None
@@ -55,7 +59,7 @@ class Rule:
 
     @property
     def safe_call(self) -> FunctionCall | None:
-        return self._in_force.safe_call
+        return next(iter(self._in_force.safe_calls), None)
 
     @property
     def last_tick(self) -> int:
@@ -67,12 +71,12 @@ class Rule:
 
     def begin(self, epoch: int, safe_call: FunctionCall | None) -> Step:
         """The welcome of a new session. A call of the one before ends now: nobody would end it later."""
-        step = self._in_force.new_session(epoch, safe_call)
+        step = self._in_force.new_session(epoch, _all(safe_call))
         self._cause, self._safe_tick = "no_call_yet", None
         return step
 
     def resume(self, safe_call: FunctionCall | None) -> None:
-        self._in_force.safe_call = safe_call
+        self._in_force.safe_calls = _all(safe_call)
 
     def reset(self, epoch: int) -> None:
         self._in_force.reset(epoch)
@@ -110,7 +114,7 @@ class Rule:
         rule, origin = self._in_force, self._origin
         over = rule.expires_ns is not None and now_ns > rule.expires_ns
         if rule.kind != "call" or origin is None or over:
-            call = rule.call if rule.kind == "safe" else rule.safe_call
+            call = rule.call if rule.kind == "safe" else self.safe_call
             tick = self._safe_tick if rule.kind == "safe" else None
             return Standing(call, "safe", cause="expired" if over else self._cause, tick=tick)
         return Standing(

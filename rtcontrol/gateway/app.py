@@ -22,17 +22,17 @@ from rtcontrol.gateway.options import GatewayOptions
 from rtcontrol.gateway.source import public_name
 from rtcontrol.gateway.ws import Sockets
 from rtcontrol.models.errors import UserError
-from rtcontrol.serve.lobby import Lobby
+from rtcontrol.serve.admission import Admission
 
 PAGE = Path(__file__).parent / "page"
 DEFAULT_MODEL = "default"
 OTHER_METHODS = ["GET", "HEAD", "PUT", "PATCH", "DELETE"]
 
 
-def build(lobby: Lobby, tool_sets: ToolSets, options: GatewayOptions, metrics: Metrics) -> FastAPI:
+def build(admission: Admission, tool_sets: ToolSets, options: GatewayOptions, metrics: Metrics) -> FastAPI:
     """The application, without its gate."""
     app = FastAPI(title="rtcontrol", docs_url=None, redoc_url=None, openapi_url=None)
-    sockets = Sockets(lobby, metrics)
+    sockets = Sockets(admission, metrics)
     model = public_name(options.model)
     since = int(time.time())
 
@@ -49,7 +49,7 @@ def build(lobby: Lobby, tool_sets: ToolSets, options: GatewayOptions, metrics: M
 
     @app.get("/health")
     async def health() -> Response:
-        told = lobby.health()
+        told = admission.health()
         loaded = bool(told.get("decoder", True))
         status = {"status": "ok" if loaded else "no decoder", "loaded": loaded}
         return JSONResponse({**told, **status, "model": model, "protocol": list(PROTOCOL)}, 200 if loaded else 503)

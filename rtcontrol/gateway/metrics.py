@@ -1,4 +1,4 @@
-"""`/metrics`: the gateway's own counts and the lobby's, in Prometheus' text format."""
+"""`/metrics`: the gateway's own counts and the admission's, in Prometheus' text format."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from rtcontrol.serve.lobby import Lobby
+from rtcontrol.serve.admission import Admission
 
 BUCKETS_S = (0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0, 5.0)
 WHO = ("session", "agent", "model")
@@ -26,7 +26,7 @@ COUNTS = {
 class Metrics:
     """Counts of one gateway, in a registry of its own. A session's series end with it."""
 
-    def __init__(self, lobby: Lobby) -> None:
+    def __init__(self, admission: Admission) -> None:
         self.registry = CollectorRegistry()
         self.requests = Counter(
             "rtcontrol_http_requests",
@@ -54,7 +54,7 @@ class Metrics:
             "rtcontrol_websockets_cut_off", "WebSockets cut off as slow readers.", registry=self.registry
         )
         self.tool_sets = Gauge("rtcontrol_tool_sets", "Tool sets of /v1 requests kept open.", registry=self.registry)
-        self.registry.register(_LobbyCounts(lobby))
+        self.registry.register(_LobbyCounts(admission))
 
     def text(self) -> bytes:
         return generate_latest(self.registry)
@@ -63,15 +63,15 @@ class Metrics:
 class _LobbyCounts(Collector):
     """The server's sessions, whatever their transport."""
 
-    def __init__(self, lobby: Lobby) -> None:
-        self._lobby = lobby
+    def __init__(self, admission: Admission) -> None:
+        self._admission = admission
 
     def describe(self) -> list[Metric]:
-        # Nothing is asked of the lobby before the first scrape.
+        # Nothing is asked of the admission before the first scrape.
         return []
 
     def collect(self) -> Iterator[Metric]:
-        health = self._lobby.health()
+        health = self._admission.health()
         states = GaugeMetricFamily("rtcontrol_sessions", "Sessions by state.", labels=["state"])
         for state, n in health["sessions"].items():
             states.add_metric([state], n)
@@ -82,7 +82,7 @@ class _LobbyCounts(Collector):
         for code, n in health["refused"].items():
             refused.add_metric([code], n)
         yield refused
-        yield from _of_sessions([s for s in self._lobby.sessions() if "ticks" in s])
+        yield from _of_sessions([s for s in self._admission.sessions() if "ticks" in s])
 
 
 def _of_sessions(sessions: list[dict[str, Any]]) -> Iterator[Metric]:

@@ -23,8 +23,8 @@ class GatewayOptions:
     """Settings of the gateway; `parse` makes them from the command line's words.
 
     `origins` are the other sites whose pages may come in (`https://robot.example:8443`), `token` the secret that these
-    and all other machines must show. `model` and `engine` decide the /v1 requests, of which the last `tool_sets` tool
-    sets are kept open.
+    and all other machines must show. `model` (None: the one that was trained on a request's tools)
+    and `engine` decide the /v1 requests, of which the last `tool_sets` tool sets are kept open.
     """
 
     host: str = "127.0.0.1"
@@ -32,7 +32,7 @@ class GatewayOptions:
     origins: frozenset[str] = frozenset()
     token: str | None = field(default=None, repr=False)
     static: Path | None = None
-    model: str = "lander"
+    model: str | None = None
     engine: str = "torch"
     tool_sets: int = 8
     max_body_bytes: int = LIMITS.max_message_bytes
@@ -72,7 +72,7 @@ class GatewayOptions:
         origins: Sequence[str] = (),
         token_file: Path | None = None,
         static: Path | None = None,
-        model: str = "lander",
+        model: str | None = None,
         engine: str = "torch",
     ) -> GatewayOptions:
         """From `HOST:PORT` and the other options' words. Raises UserError."""

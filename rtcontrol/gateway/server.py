@@ -18,7 +18,7 @@ from rtcontrol.gateway.source import source
 from rtcontrol.gateway.transport import BoundedHTTP, BoundedWebSocket
 from rtcontrol.hosts.base import DecoderPool
 from rtcontrol.models.errors import UserError
-from rtcontrol.serve.lobby import Lobby
+from rtcontrol.serve.admission import Admission
 
 START_S = 30.0
 END_S = 5.0
@@ -26,9 +26,9 @@ MAX_CONNECTIONS = 256
 
 
 class Gateway:
-    """HTTP and WebSocket for a lobby. `start` returns when requests are taken; `port` is then the real one."""
+    """HTTP and WebSocket for a admission. `start` returns when requests are taken; `port` is then the real one."""
 
-    def __init__(self, lobby: Lobby, pool: DecoderPool, options: GatewayOptions) -> None:
+    def __init__(self, admission: Admission, pool: DecoderPool, options: GatewayOptions) -> None:
         self._options = options
         self._tool_sets = ToolSets(
             pool,
@@ -37,8 +37,8 @@ class Gateway:
             options.decide_timeout_s,
             options.open_timeout_s,
         )
-        metrics = Metrics(lobby)
-        app = build(lobby, self._tool_sets, options, metrics)
+        metrics = Metrics(admission)
+        app = build(admission, self._tool_sets, options, metrics)
         gate = Gate(app, options, lambda code: metrics.refused.labels(code).inc())
         config = uvicorn.Config(
             gate,

@@ -8,10 +8,13 @@ from typing import Any
 from rtcontrol.hosts.base import DeciderSource
 from rtcontrol.hosts.deciders import NoopSource, RandomSource, STSource
 from rtcontrol.models.errors import UserError
+from rtcontrol.models.schema import tool_schemas
+from rtcontrol.serve.trained import model_for
 
 
-def source(model: str, engine: str, tools: tuple[dict[str, Any], ...]) -> DeciderSource:
-    """UserError for a model that cannot serve any tools."""
+def source(model: str | None, engine: str, tools: tuple[dict[str, Any], ...]) -> DeciderSource:
+    """UserError for a model that cannot serve these tools."""
+    model = model_for(tool_schemas(tools), model)
     if model == "noop":
         return NoopSource()
     if model == "random":
@@ -23,6 +26,6 @@ def source(model: str, engine: str, tools: tuple[dict[str, Any], ...]) -> Decide
     return STSource(DeciderSpec(model=model, engine=engine, tools=tools))
 
 
-def public_name(model: str) -> str:
+def public_name(model: str | None) -> str:
     """The model's name as strangers may see it: without the folders of this machine."""
-    return Path(model).name or model
+    return "default" if model is None else Path(model).name or model

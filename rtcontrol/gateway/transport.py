@@ -15,12 +15,19 @@ IDLE_S = 10.0
 
 
 class BoundedHTTP(H11Protocol):
-    """Cuts off a connection on which no request begins for `IDLE_S` to twice that; half a head is none."""
+    """Cuts off a connection on which no request begins for `IDLE_S` to twice that; half a head is none. Where half of
+    all places are taken, the one that has been silent for longest makes room for the next."""
 
     _last: Any = None
+    _made_s = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)  # type: ignore[arg-type]
+        self._made_s = self.loop.time()
+        if len(self.connections) > (self.limit_concurrency or 0) // 2:
+            mine = [c for c in self.connections if isinstance(c, BoundedHTTP)]
+            silent = [c for c in mine if c.cycle is None and not c.transport.is_closing()]
+            min(silent, key=lambda c: c._made_s).transport.abort()
         self.loop.call_later(IDLE_S, self._look, False)
 
     def _look(self, idle_before: bool) -> None:

@@ -1,4 +1,4 @@
-"""`/ws`: protocol 1.0 as JSON over WebSocket, one lobby connection each."""
+"""`/ws`: the protocol as JSON over WebSocket, one admission connection each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rtcontrol.bridges.wire import Code, Message, WireError, decode_json, encode
 from rtcontrol.bridges.wire.messages import CallMessage
 from rtcontrol.gateway.gate import SUBPROTOCOL
 from rtcontrol.gateway.metrics import Metrics
-from rtcontrol.serve.lobby import Lobby
+from rtcontrol.serve.admission import Admission
 
 log = logging.getLogger("rtcontrol.gateway")
 
@@ -28,7 +28,7 @@ NORMAL, GOING_AWAY, POLICY, TRY_LATER = 1000, 1001, 1008, 1013
 
 
 class WebSocketConnection:
-    """What the lobby holds of a WebSocket (`rtcontrol.serve.lobby.Connection`).
+    """What the admission holds of a WebSocket (`rtcontrol.serve.admission.Connection`).
 
     `send` encodes on its caller's thread, and queues for the event loop. A reader that is `MAX_QUEUED` messages behind
     loses its connection: a call that old is void anyway.
@@ -95,8 +95,8 @@ class WebSocketConnection:
 class Sockets:
     """All open WebSockets."""
 
-    def __init__(self, lobby: Lobby, metrics: Metrics) -> None:
-        self._lobby, self._metrics = lobby, metrics
+    def __init__(self, admission: Admission, metrics: Metrics) -> None:
+        self._admission, self._metrics = admission, metrics
         self._open: set[WebSocketConnection] = set()
 
     @property
@@ -120,7 +120,7 @@ class Sockets:
             await self._receive(socket, connection, pump)
         finally:
             self._open.discard(connection)
-            self._lobby.disconnected(connection)
+            self._admission.disconnected(connection)
             if not pump.done():
                 pump.cancel()
             with contextlib.suppress(BaseException):
@@ -144,7 +144,7 @@ class Sockets:
             return
 
     def _take(self, connection: WebSocketConnection, message: Any) -> None:
-        if connection.closed or not self._lobby.admit(connection):
+        if connection.closed or not self._admission.admit(connection):
             return
         text = message.get("text")
         try:
@@ -152,6 +152,6 @@ class Sockets:
                 raise WireError(Code.MALFORMED, "A binary WebSocket message.", "Send one JSON text a message.")
             decoded = decode_json(text)
         except WireError as error:
-            self._lobby.refuse(connection, error)
+            self._admission.refuse(connection, error)
             return
-        self._lobby.receive(connection, decoded)
+        self._admission.receive(connection, decoded)

@@ -55,12 +55,12 @@ def _serve(options: ServerOptions) -> int:
 
 
 def _run(options: ServerOptions, ending: Ending) -> int:
+    from rtcontrol.serve.outbox import Outbox, OutboxLog
     from rtcontrol.serve.server import Server
-    from rtcontrol.serve.speaker import Speaker, SpokenLog
 
     gateway = None if options.http is None else _gateway(options, options.http)
     ending.of(lambda name: None)
-    with Speaker(1) as out_loud, Speaker(2) as errors, SpokenLog(errors):
+    with Outbox(1) as out_loud, Outbox(2) as errors, OutboxLog(errors):
         say = out_loud.say
         with Server(options, options.bind, keys=options.keys, http=gateway, say=say, stopped=ending.called) as server:
             for endpoint in server.endpoints:
@@ -68,7 +68,7 @@ def _run(options: ServerOptions, ending: Ending) -> int:
             if server.gateway is not None:
                 say(f"listening on {server.gateway.url}")
             ending.wait()
-            say(f"{ending.name}: ending {len(server.lobby.sessions())} sessions")
+            say(f"{ending.name}: ending {len(server.admission.sessions())} sessions")
         say(f"records and reports: {options.out}")
     return ending.status
 
@@ -76,8 +76,9 @@ def _run(options: ServerOptions, ending: Ending) -> int:
 def _gateway(options: ServerOptions, http: str) -> Any:
     from rtcontrol.gateway.options import GatewayOptions
 
-    model = options.model or options.own_tools_model
-    return GatewayOptions.parse(http, options.allow_origin, options.token_file, options.static, model, options.engine)
+    return GatewayOptions.parse(
+        http, options.allow_origin, options.token_file, options.static, options.model, options.engine
+    )
 
 
 app.command(help=EXAMPLES)(command(ServerOptions, "serve", _serve))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -14,43 +13,40 @@ from rtcontrol import assemble
 from rtcontrol.agents import Agent, InvalidCall, Tools, remote_tool
 from rtcontrol.agents.agent import Fallback
 from rtcontrol.bridges.wire import Code, WireError
-from rtcontrol.bridges.wire.messages import PROTOCOL, Hello
+from rtcontrol.bridges.wire.messages import Hello
 from rtcontrol.config import RunConfig
 from rtcontrol.hosts.base import DeciderSource
 from rtcontrol.hosts.deciders import PLAIN, ExpertSource
 from rtcontrol.models.call import Call
 from rtcontrol.models.checkpoint import zoo
+from rtcontrol.models.domain import Free
 from rtcontrol.models.errors import UserError
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.terms import Terms, ttl_of
+from rtcontrol.serve.trained import model_for, trained_on
 
 HISTORY = 6
 
 
-def check_version(hello: Hello) -> None:
-    """WireError (version, fatal) where another major version is spoken."""
-    if hello.protocol[0] != PROTOCOL[0]:
-        raise WireError(
-            Code.VERSION,
-            f"Protocol {hello.protocol[0]}.{hello.protocol[1]} is not spoken here.",
-            f"Speak protocol {PROTOCOL[0]}.{PROTOCOL[1]}, or use a server of the client's version.",
-            field="protocol",
-            fatal=True,
-        )
-
-
 def negotiate(hello: Hello, options: ServeOptions, out: Path) -> Terms:
     """Raises WireError naming field, rule and remedy. Takes milliseconds to seconds: schemas are compiled."""
-    check_version(hello)
     chosen, named = _agent(hello, options)
     model = _model(hello, options, chosen, named)
     chosen = replace(chosen, model=model)
     warnings = list(chosen.tools.warnings())
     config = _config(hello, options, chosen, model, out, warnings)
-    trained = _trained(chosen.tools, model)
-    if not trained and model not in PLAIN:
+    trained = trained_on(chosen.tools.schemas, model)
+    if trained is False:
         warnings.append(f"The model {Path(model).name} was not trained on these tools: expect legal calls, no skill.")
+    elif trained is None and model not in PLAIN:
+        warnings.append(f"Whether the model {Path(model).name} was trained on these tools is not known.")
     ttl_ms = ttl_of(config) if hello.ttl_ms is None else hello.ttl_ms
+    if 0 < ttl_ms < (least_ms := (config.period_ns + config.deadline_ns) / 1e6) and hello.pacing == "server":
+        warnings.append(
+            f"ttl_ms {ttl_ms:g} is below a period and the deadline, {least_ms:g} ms: calls run out between two ticks."
+        )
+    if hello.protocol[1] == 0 and len(chosen.fallback.safe_calls) > 1:
+        warnings.append("A client of protocol 1.0 executes the first safe call only: use one of 1.1.")
     source = _source(config, chosen, model)
     terms = Terms(hello, chosen, named, model, source, config, ttl_ms, trained, tuple(warnings))
     terms.check_welcome(options)
@@ -97,12 +93,10 @@ def _own(hello: Hello, definitions: list[dict[str, Any]]) -> Agent:
         raise _refused(Code.TOOLS, error.what, error.remedy, "tools") from None
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        raise _refused(
-            Code.TOOLS,
-            f"The tools are no function definitions ({reason}).",
-            "See `tools` in docs/protocol.md.",
-            "tools",
-        ) from None
+        remedy = (
+            'Write each as {"name": ..., "description": ..., "parameters": {"type": "object", "properties": {...}}}.'
+        )
+        raise _refused(Code.TOOLS, f"The tools are no function definitions ({reason}).", remedy, "tools") from None
     return Agent(
         name=hello.client.name,
         description="Tools that the client brought.",
@@ -117,25 +111,36 @@ def _own(hello: Hello, definitions: list[dict[str, Any]]) -> Agent:
 
 def _fallback(hello: Hello, tools: Tools, default: Fallback) -> Fallback:
     hold_ms = default.hold_ms if hello.hold_ms is None else hello.hold_ms
-    if hello.safe_call is None:
-        return replace(default, hold_ms=hold_ms)
-    call = Call(hello.safe_call.name, dict(hello.safe_call.arguments))
-    try:
-        return Fallback(tools.validate(call), hold_ms)
-    except InvalidCall as error:
-        raise _refused(Code.TOOLS, f"The safe call is illegal: {error}.", "Correct it.", "safe_call") from None
+    given = hello.safe_calls or ([] if hello.safe_call is None else [hello.safe_call])
+    calls = []
+    for i, told in enumerate(given):
+        try:
+            calls.append(tools.validate(Call(told.name, dict(told.arguments))))
+        except InvalidCall as error:
+            field = f"safe_calls[{i}]" if hello.safe_calls else "safe_call"
+            remedy = "Give a call that the tools allow, with all arguments that are required."
+            raise _refused(Code.TOOLS, f"The safe call is illegal: {error}.", remedy, field) from None
+    return Fallback(hold_ms=hold_ms, calls=calls) if calls else replace(default, hold_ms=hold_ms)
 
 
 def _model(hello: Hello, options: ServeOptions, agent: Agent, named: str | None) -> str:
-    default = options.model or (agent.model if named is not None else options.own_tools_model)
-    if hello.model is None or hello.model == default:
-        return default
+    asked = hello.model or options.model or (agent.model if named is not None else None)
     # Never a path: a client must not choose what is loaded from this machine's disk.
-    allowed = sorted({default, *zoo(), *(m for m in PLAIN if m != "expert" or named in assemble.EXPERTS)})
-    if hello.model not in allowed:
+    plain = (m for m in PLAIN if m != "expert" or named in assemble.EXPERTS)
+    allowed = sorted({*zoo(), *plain, *([options.model] if options.model else []), *([agent.model] if named else [])})
+    if asked is not None and asked not in allowed:
         shown = ", ".join(Path(m).name for m in allowed)
-        raise _refused(Code.MODEL, f"Clients may not choose the model {hello.model[:64]!r}.", f"Use {shown}.", "model")
-    return hello.model
+        raise _refused(Code.MODEL, f"Clients may not choose the model {asked[:64]!r}.", f"Use {shown}.", "model")
+    try:
+        model = asked if named is not None and asked else model_for(agent.tools.schemas, asked)
+    except UserError as error:
+        raise _refused(Code.MODEL, error.what, error.remedy, "model") from None
+    if model == "random":
+        for tool in agent.tools.schemas:
+            if given := [p.name for p in tool.parameters if p.required and isinstance(p.domain, Free)]:
+                what = f"Tool {tool.name}, parameter {given[0]}: `random` cannot make up a value."
+                raise _refused(Code.TOOLS, what, "Give it an enum or bounds, or do not require it.", "tools")
+    return model
 
 
 def _config(hello: Hello, options: ServeOptions, agent: Agent, model: str, out: Path, warnings: list[str]) -> RunConfig:
@@ -185,16 +190,6 @@ def _source(config: RunConfig, agent: Agent, model: str) -> DeciderSource:
         return assemble.decider(config, agent, model)
     except UserError as error:
         raise _refused(Code.MODEL, error.what, error.remedy, "model") from None
-
-
-def _trained(tools: Tools, model: str) -> bool:
-    """Whether the model was trained on exactly these tools, as far as its bundled agent tells."""
-    mine = canonical(tools)
-    return any(agent.model == model and canonical(agent.tools) == mine for agent in assemble.agents().values())
-
-
-def canonical(tools: Tools) -> str:
-    return json.dumps([schema.canonical_json() for schema in tools.schemas])
 
 
 def _reader(observe: Callable[[Mapping[str, Any]], str]) -> Callable[[Mapping[str, Any]], str]:

@@ -16,7 +16,7 @@ from rtcontrol.models.errors import UserError
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeOptions:
     """`agent`: the only one served (None: clients bring tools, or name a bundled one); `model`: for whoever names
-    none (None: the agent's, or `own_tools_model`); `hz`: of a client that asks for none.
+    none (None: the agent's, or the one that was trained on the client's tools); `hz`: of a client that asks for none.
 
     `messages_per_s` and `errors_per_s` are a connection's, each with a burst of a second's worth (errors: two).
     """
@@ -27,9 +27,8 @@ class ServeOptions:
     )
     model: Annotated[
         str | None,
-        Flag("Checkpoint, or noop, random, expert, of clients that name none. (default: the agent's)"),
+        Flag("Of clients that name none: checkpoint, noop, random, expert. (default: the agent's, or their tools')"),
     ] = None
-    own_tools_model: str = "lander"
     engine: Annotated[str, Flag(f"What runs the model: {', '.join(ENGINES)}.")] = "torch"
     host: Annotated[str, Flag("Where it decides: ray or inprocess.")] = "ray"
     hz: Annotated[float, Flag("Ticks a second of clients that ask for no rate.")] = 16.0

@@ -1,4 +1,4 @@
-"""What the lobby knows of one connection."""
+"""What the admission knows of one connection."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class Connection(Protocol):
 
     def send(self, message: Message) -> None:
         """From any thread; never blocks. A peer that is full or gone loses the message (the transport counts it, and
-        calls `Lobby.disconnected` for one that is gone)."""
+        calls `Admission.disconnected` for one that is gone)."""
 
     def close(self) -> None:
-        """Forget the peer; from any thread. The lobby has said what it had to say."""
+        """Forget the peer; from any thread. The admission has said what it had to say."""
 
 
 class Peer:
@@ -74,6 +74,7 @@ class Peer:
                 remedy=cut(error.remedy, MAX_TOLD),
                 field=error.field and cut(error.field, MAX_FIELD),
                 seq=error.seq,
+                t_client_ns=error.t_client_ns,
                 retryable=error.retryable,
                 fatal=error.fatal,
                 dropped=untold,

@@ -21,8 +21,9 @@ import zmq
 
 from rtcontrol.bridges.wire import Code, Limits, Message, WireError, decode_msgpack, encode_msgpack
 from rtcontrol.models.errors import UserError
+from rtcontrol.serve.admission import Admission
+from rtcontrol.serve.descriptors import raise_limit
 from rtcontrol.serve.guard import Guard
-from rtcontrol.serve.lobby import Lobby
 from rtcontrol.serve.wake import Wake
 
 log = logging.getLogger("rtcontrol.serve")
@@ -60,12 +61,14 @@ class RouterConnection:
 
 
 class Router:
-    """Binds `endpoints`; `start` begins to serve. UserError where one cannot be bound."""
+    """Binds `endpoints` (`connect`: dials DEALERs bound there); `start` begins to serve. UserError where it cannot."""
 
-    def __init__(self, lobby: Lobby, endpoints: Sequence[str], keys: Path | None, connect: bool = False) -> None:
-        """`connect`: dial DEALERs that are bound at `endpoints`."""
+    def __init__(
+        self, admission: Admission, endpoints: Sequence[str], keys: Path | None, connect: bool = False
+    ) -> None:
+        raise_limit()
         self.dropped: Counter[str] = Counter()
-        self._lobby, self._limits = lobby, lobby.options.limits
+        self._admission, self._limits = admission, admission.options.limits
         self._context: zmq.Context[Any] = zmq.Context()
         self._guard: Guard | None = None
         self._socket: zmq.Socket[bytes] = self._context.socket(zmq.ROUTER)
@@ -216,10 +219,10 @@ class Router:
                 self._drop("revoked")
                 return
             connection = self._meet(identity, key)
-        if not self._lobby.admit(connection):
+        if not self._admission.admit(connection):
             return
         if count > limits.max_parts or size > limits.max_message_bytes:
-            self._lobby.refuse(
+            self._admission.refuse(
                 connection,
                 WireError(
                     Code.TOO_LARGE,
@@ -231,9 +234,9 @@ class Router:
         try:
             message = decode_msgpack(parts, limits)
         except WireError as error:
-            self._lobby.refuse(connection, error)
+            self._admission.refuse(connection, error)
         else:
-            self._lobby.receive(connection, message)
+            self._admission.receive(connection, message)
 
     def _meet(self, identity: bytes, key: str | None) -> RouterConnection:
         name = self._guard.name(key) if self._guard is not None else None
@@ -279,11 +282,11 @@ class Router:
         """The peer is gone; the lock is not held."""
         if not connection.closed:
             connection.close()
-            self._lobby.disconnected(connection)
+            self._admission.disconnected(connection)
 
     def _drop(self, why: str) -> None:
         self.dropped[why] += 1
-        self._lobby.counts["dropped"] += 1
+        self._admission.counts["dropped"] += 1
 
 
 def _profile(socket: zmq.Socket[bytes], limits: Limits) -> None:

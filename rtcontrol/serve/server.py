@@ -1,4 +1,4 @@
-"""Puts the server together: pool, lobby, ZeroMQ router, HTTP gateway; and takes it apart in order."""
+"""Puts the server together: pool, admission, ZeroMQ router, HTTP gateway; and takes it apart in order."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from rtcontrol.hosts.base import DecoderPool
 from rtcontrol.models.errors import UserError
 from rtcontrol.pause import PauseWatch
 from rtcontrol.realtime import SlackCollector
-from rtcontrol.serve.keeper import Keeper
-from rtcontrol.serve.lobby import Lobby
+from rtcontrol.serve.admission import Admission
+from rtcontrol.serve.housekeeping import Housekeeping
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.pools import Pools
 from rtcontrol.serve.router import Router
@@ -38,7 +38,7 @@ class Server:
         self._pool: DecoderPool = Pools(options)
         # 16 Hz: the scale of what counts as a pause.
         self._watch = PauseWatch(62_500_000)
-        self.lobby = Lobby(options, self._pool, self._watch, say)
+        self.admission = Admission(options, self._pool, self._watch, say)
         self._endpoints, self._keys, self._http = endpoints, keys, http
         self._collector = SlackCollector()
         self._stack = ExitStack()
@@ -50,17 +50,17 @@ class Server:
             stack.callback(self._write)
             self._pool.start(self._stopped)
             stack.callback(self._pool.close)
-            self.router = Router(self.lobby, self._endpoints, self._keys)
+            self.router = Router(self.admission, self._endpoints, self._keys)
             stack.callback(self.router.close)
             if self._http is not None:
                 self.gateway = self._make_gateway()
                 self.gateway.start()
                 stack.callback(self.gateway.close)
-            stack.callback(self.lobby.close)
+            stack.callback(self.admission.close)
             stack.enter_context(self._watch)
             stack.enter_context(self._collector)
             self.router.start()
-            stack.enter_context(Keeper(self.lobby, self.router, self._collector))
+            stack.enter_context(Housekeeping(self.admission, self.router, self._collector))
             self._stack = stack.pop_all()
         return self
 
@@ -78,11 +78,11 @@ class Server:
             raise UserError(
                 f"--http needs FastAPI and uvicorn ({error}).", 'Install them: pip install "rtcontrol[gateway]".'
             ) from error
-        return Gateway(self.lobby, self._pool, self._http)
+        return Gateway(self.admission, self._pool, self._http)
 
     def _write(self) -> None:
         """The server's own figures, beside its sessions' reports."""
-        told = {**self.lobby.health(), "dropped": dict(self.router.dropped) if self.router is not None else {}}
+        told = {**self.admission.health(), "dropped": dict(self.router.dropped) if self.router is not None else {}}
         del told["decoder"]  # it is closed by now
         try:
             self.options.out.mkdir(parents=True, exist_ok=True)

@@ -9,13 +9,13 @@ import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 from rtcontrol.bridges.wire import Code, Message, WireError
 from rtcontrol.bridges.wire.messages import Bye, CallMessage, Hello
 from rtcontrol.clock import ArrivalClock, WallClock
 from rtcontrol.config import plain_text
-from rtcontrol.envs.base import Observation
+from rtcontrol.envs.base import Emission, Observation
 from rtcontrol.envs.remote import Look, RemoteEnvironment
 from rtcontrol.hosts.base import DecoderPool, Host, PlaceTrouble
 from rtcontrol.loop import ControlLoop
@@ -26,8 +26,10 @@ from rtcontrol.serve.bucket import TokenBucket
 from rtcontrol.serve.negotiate import negotiate
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.peer import Peer
-from rtcontrol.serve.tell import Run, figures, write_report
+from rtcontrol.serve.tell import Run, write_report
 from rtcontrol.serve.terms import Terms
+from rtcontrol.serve.trouble import failure, passing, refusal, undecodable
+from rtcontrol.warmup import DecisionFailed
 
 log = logging.getLogger("rtcontrol.serve")
 
@@ -38,7 +40,7 @@ OPENING_AT_ONCE = 2
 
 
 class Owner(Protocol):
-    """What a session needs of the lobby."""
+    """What a session needs of the admission."""
 
     options: ServeOptions
     pool: DecoderPool
@@ -86,9 +88,10 @@ class Session:
         self._proven: str | None = None  # the one that the run before ended with
         self._refusal: str | None = None  # why an instruction was refused, until its client is told
         self._said: str | None = None  # the same, until its tick's trouble is to be told
+        self._troubled: tuple[int | None, str] = (None, "")  # what was told last
         self._lines = TokenBucket(1.0, 5.0)
 
-    # -- from the lobby -----------------------------------------------------------------------------------------------
+    # -- from the admission -------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Open it (again), and run its loop on a thread of its own."""
@@ -136,6 +139,7 @@ class Session:
                 resumed=self.runs > 1 or self.hello.resume is not None,
                 epoch=env.epoch,
                 t_client_ns=self.hello.t_client_ns,
+                release_ns=env.next_release_ns(terms.config.period_ns, time.monotonic_ns()),
                 more=() if slow is None else (slow,),
             )
         )
@@ -150,16 +154,17 @@ class Session:
         if self._refusal is not None and isinstance(message, CallMessage):
             # After its tick's call: a client that waits for one must not take it for the refusal of the observation.
             what, self._refusal = f"The instruction was refused: {self._refusal}", None
-            self._owner.refused(peer, WireError(Code.INSTRUCTION, what, field="instruction", seq=message.seq_obs))
+            remedy = "Say it in fewer words; the instruction before goes on."
+            self._owner.refused(
+                peer, WireError(Code.INSTRUCTION, what, remedy, field="instruction", seq=message.seq_obs)
+            )
 
     def attach(self, loop: ControlLoop) -> None:
         """This loop will run."""
         loop.instructions.refused = self._refuse
+        if self.env is not None:
+            loop.instructions.accepted = self.env.accepted
         self.loop = loop
-
-    def figures(self) -> dict[str, Any]:
-        """What there is to see of it from outside; no secret."""
-        return figures(self)
 
     # -- on the session's own thread ----------------------------------------------------------------------------------
 
@@ -175,8 +180,7 @@ class Session:
             error = refusal
         except Exception as fault:
             log.exception("%s failed", self.id)
-            what = " ".join(f"{type(fault).__name__}: {fault}".split())[:200]
-            error = WireError(Code.INTERNAL, f"The session failed ({what}).", "Say hello again.", fatal=True)
+            error = failure(fault)
         finally:
             self._owner.ended(self, error)
 
@@ -227,7 +231,7 @@ class Session:
         try:
             return self._owner.pool.open(self.id, terms.source)
         except PlaceTrouble as error:
-            raise self._passing(error) from None
+            raise passing(error, self.welcomed) from None
         except UserError as error:
             code = Code.TOOLS if terms.named is None else Code.MODEL
             raise WireError(code, error.what, error.remedy, field=code.value, fatal=True) from None
@@ -236,7 +240,10 @@ class Session:
         try:
             run.loop.run()
         except PlaceTrouble as error:
-            raise self._passing(error) from None
+            raise passing(error, self.welcomed) from None
+        except DecisionFailed as error:
+            assert self.terms is not None, "a loop has terms"
+            raise undecodable(error, self.terms.agent.tools) from None
         except UserError as error:
             # One that was asked for while the client was going: it comes back to the one before.
             again = self.welcomed and self._proven is not None and self._instruction not in (None, self._proven)
@@ -253,11 +260,6 @@ class Session:
             if failed := write_report(self, run):
                 self._owner.say(f"{self.id}: {failed}")
 
-    def _passing(self, error: PlaceTrouble) -> WireError:
-        """A session that was welcomed is kept: its client says hello again."""
-        code = Code.BUSY if error.full else Code.DECODER
-        return WireError(code, error.what, error.remedy, retryable=True, fatal=not self.welcomed)
-
     def _started(self) -> None:
         """The loop is warm: the client may observe."""
         self.state, self.welcomed = "live", True
@@ -272,16 +274,14 @@ class Session:
             again = ", resumed" if self.runs > 1 else ""
             self._owner.say(f"{self.id}: {peer.name}, {what}, model {Path(terms.model).name}, {pace}{again}")
 
-    def _trouble(self, cause: str, error: str, seq: int | None) -> None:
+    def _trouble(self, emission: Emission, seq: int | None) -> None:
         said, self._said = self._said, None
-        if (peer := self.peer) is None or error == said:
+        error = emission.error or ""
+        # One observation may be looked at in many ticks: it is refused once.
+        if (peer := self.peer) is None or error == said or (seq, error) == self._troubled:
             return
-        # The cause may be another: on a busy machine a pause goes first.
-        if error.startswith("observe:"):
-            remedy = "Send the fields of `data` that the agent reads, or `text`."
-            self._owner.refused(peer, WireError(Code.INVALID, f"{error}.", remedy, field="data", seq=seq))
-        else:
-            self._owner.refused(peer, WireError(Code.DECODER, f"{cause}: {error}", seq=seq, retryable=True))
+        self._troubled = (seq, error)
+        self._owner.refused(peer, refusal(emission, seq))
 
     def _refuse(self, text: str, error: str) -> None:
         """The decider cannot take this instruction: the one before is in force again."""

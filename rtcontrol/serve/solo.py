@@ -21,14 +21,14 @@ from rtcontrol.loop import ControlLoop
 from rtcontrol.models.errors import UserError
 from rtcontrol.options import RunOptions
 from rtcontrol.pause import PauseWatch
-from rtcontrol.serve.keeper import Keeper
-from rtcontrol.serve.lobby import Lobby
+from rtcontrol.serve.admission import Admission
+from rtcontrol.serve.housekeeping import Housekeeping
 from rtcontrol.serve.negotiate import negotiate
 from rtcontrol.serve.options import ServeOptions
+from rtcontrol.serve.outbox import Outbox
 from rtcontrol.serve.peer import Peer
 from rtcontrol.serve.router import Router
 from rtcontrol.serve.session import BYE, Owner, Session, arrivals
-from rtcontrol.serve.speaker import Speaker
 from rtcontrol.serve.terms import Terms, ttl_of
 
 # What a client must bring that takes the place of one that is gone.
@@ -96,17 +96,17 @@ def fly_remote(config: RunOptions, ending: Ending, endpoint: str = BOUND, partne
     options.check()
     arrived: SimpleQueue[SoloSession] = SimpleQueue()
 
-    def make(number: int, peer: Peer, hello: Hello, lobby: Lobby) -> Session:
-        return SoloSession(number, peer, hello, lobby, arrived)
+    def make(number: int, peer: Peer, hello: Hello, admission: Admission) -> Session:
+        return SoloSession(number, peer, hello, admission, arrived)
 
     with ExitStack() as stack:
-        say = stack.enter_context(Speaker(2)).say
-        lobby = Lobby(options, InlinePool(), PauseWatch(config.period_ns), say, make)
+        say = stack.enter_context(Outbox(2)).say
+        admission = Admission(options, InlinePool(), PauseWatch(config.period_ns), say, make)
         endpoint = config.connect or config.bind or endpoint
-        router = Router(lobby, [endpoint], config.keys, connect=config.connect is not None)
+        router = Router(admission, [endpoint], config.keys, connect=config.connect is not None)
         stack.callback(router.close)
         router.start()
-        stack.enter_context(Keeper(lobby, router))
+        stack.enter_context(Housekeeping(admission, router))
         if partner is None:
             say(f"waiting for a client {'at' if config.connect else 'on'} {router.endpoints[0]}")
         while not ending.called():
@@ -117,7 +117,7 @@ def fly_remote(config: RunOptions, ending: Ending, endpoint: str = BOUND, partne
                 try:
                     terms = _terms(session.hello, config, options)
                 except WireError as error:
-                    lobby.ended(session, error)
+                    admission.ended(session, error)
                 else:
                     return _fly(session, terms, Onlooker(config.live, config.stdin), ending, partner)
         return ending.status

@@ -10,12 +10,11 @@ from pathlib import Path
 from rtcontrol.agents import Agent
 from rtcontrol.bridges.wire import PROTOCOL, Code, Limits, WireError, encode_json, encode_msgpack
 from rtcontrol.bridges.wire.limits import check_size, check_value
-from rtcontrol.bridges.wire.messages import FunctionCall, Hello, Program, Welcome
+from rtcontrol.bridges.wire.messages import Hello, Program, Welcome
 from rtcontrol.config import RunConfig
-from rtcontrol.envs.remote import RemoteTerms
+from rtcontrol.envs.remote_parts import RemoteTerms, told, told_all
 from rtcontrol.hosts.base import DeciderSource
 from rtcontrol.machine import version
-from rtcontrol.models.call import Call
 from rtcontrol.serve.options import ServeOptions
 
 EXECUTED = "executed"
@@ -33,19 +32,26 @@ class Terms:
     source: DeciderSource
     config: RunConfig
     ttl_ms: float
-    trained_on_tools: bool
+    trained: bool | None
     warnings: tuple[str, ...]
 
     def remote(self, session: str, queue: int) -> RemoteTerms:
         return RemoteTerms(
             session=session,
             tools=tuple(tool.name for tool in self.agent.tools),
+            minor=self.minor,
+            deadline_ns=self.config.deadline_ns,
             paced_by_client=self.hello.pacing == "client",
             ttl_ms=self.ttl_ms,
             acknowledges=EXECUTED in self.hello.capabilities,
             queue=queue,
             reads_arrays=self.named is not None,
         )
+
+    @property
+    def minor(self) -> int:
+        """The minor version that both sides speak."""
+        return min(PROTOCOL[1], self.hello.protocol[1])
 
     @property
     def hold_ms(self) -> float:
@@ -61,6 +67,7 @@ class Terms:
         resumed: bool = False,
         epoch: int = 0,
         t_client_ns: int = 0,
+        release_ns: int | None = None,
         more: Sequence[str] = (),
     ) -> Welcome:
         """`more`: warnings beside these terms' own."""
@@ -78,8 +85,11 @@ class Terms:
             tools=self.agent.tools.openai(),
             instruction=instruction,
             model=Path(self.model).name,
-            model_trained_on_tools=self.trained_on_tools,
+            model_trained_on_tools=bool(self.trained),
+            trained=self.trained,
             safe_call=told(self.agent.fallback.safe_call),
+            safe_calls=told_all(self.agent.fallback.safe_calls),
+            release_ns=release_ns,
             pacing=self.hello.pacing,
             hz=config.hz,
             period_ms=config.period_ns / 1e6,
@@ -122,8 +132,3 @@ def _less_items(limits: Limits) -> Limits:
 def ttl_of(config: RunConfig) -> float:
     """How long a call is good for by default, in milliseconds since its observation's capture."""
     return max(500.0, (2.5 * config.period_ns + config.deadline_ns) / 1e6)
-
-
-def told(call: Call | None) -> FunctionCall | None:
-    """A call as the wire tells it."""
-    return None if call is None else FunctionCall(name=call.name, arguments=dict(call.arguments))

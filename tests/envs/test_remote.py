@@ -20,10 +20,10 @@ GO = Call("go", {"speed": 3})
 class World:
     """An environment, and what it sent."""
 
-    def __init__(self, paced_by_client: bool = False, acknowledges: bool = False, queue: int = 4) -> None:
+    def __init__(self, paced_by_client: bool = False, acknowledges: bool = False, queue: int = 4, **terms: int) -> None:
         self.sent: list[Message] = []
-        terms = RemoteTerms(TOKEN, ("go",), paced_by_client, 500.0, acknowledges, queue)
-        self.env = RemoteEnvironment("remote", terms, self.sent.append)
+        agreed = RemoteTerms(TOKEN, ("go",), paced_by_client, 500.0, acknowledges, queue, **terms)
+        self.env = RemoteEnvironment("remote", agreed, self.sent.append)
         self.env.start("wall")
 
     def observe(self, seq: int, epoch: int = 0, **fields: object) -> None:
@@ -124,14 +124,54 @@ def test_only_executed_calls_of_this_epoch_are_acknowledged() -> None:
     assert World().env.acknowledged() is None
 
 
-def test_acknowledging_twice_is_nothing_and_of_no_call_is_refused() -> None:
+def test_only_the_first_acknowledgement_of_a_call_in_its_own_epoch_is_taken() -> None:
     world = World(acknowledges=True)
     world.emit(0)
-    world.acknowledge(0)
-    world.acknowledge(0)
-    with pytest.raises(WireError, match=r"executed\.tick 1"):
-        world.acknowledge(1)
+    world.emit(1, "held", None)
+    for tick, epoch, code in (
+        (0, 1, "epoch"),
+        (0, 0, None),
+        (0, 0, "sequence"),
+        (1, 0, "sequence"),
+        (2, 0, "sequence"),
+    ):
+        if code is None:
+            world.acknowledge(tick, epoch=epoch)
+            continue
+        with pytest.raises(WireError) as refused:
+            world.acknowledge(tick, epoch=epoch)
+        assert refused.value.code == code, (tick, epoch)
     assert world.env.acknowledged() == [GO]
+    assert world.env.traffic.acknowledged == {"executed": 1}
+    with pytest.raises(WireError, match="announce"):
+        World().acknowledge(0)
+
+
+def test_all_safe_calls_are_told_in_one_message_or_to_a_client_of_1_0_in_one_each() -> None:
+    stop, dim = Call("stop"), Call("dim", {"level": 0})
+    for minor, told in ((1, [["stop", "dim"]]), (0, [["stop"], ["dim"]])):
+        world = World(acknowledges=True, minor=minor)
+        world.emit(0)
+        world.env.emit(Emission(1, 0, -1, 10**9, "safe", stop, safe_calls=(stop, dim)))
+        safe = [m for m in world.sent if isinstance(m, CallMessage) and m.status == "safe"]
+        assert [[c.name for c in m.calls or [m.call] if c] for m in safe] == told
+        assert all(m.call is not None for m in safe) and len({m.tick for m in safe}) == len(told)
+        for message in safe:
+            world.acknowledge(message.tick)
+
+
+def test_each_tick_tells_its_release_and_what_is_between_two_ticks_tells_none() -> None:
+    world = World(minor=1, deadline_ns=40)
+    period = 100
+    assert world.env.next_release_ns(period, 1000) is None
+    for tick in range(3):
+        world.env.emit(Emission(tick, 0, -1, 1040 + tick * period, "fresh", GO))
+        world.env.emit(Emission(tick, 0, -1, 1040 + tick * period, "safe"))  # a hold that ended before the next tick
+    told = [(m.tick, m.release_ns) for m in world.sent if isinstance(m, CallMessage)]
+    assert told == [(0, 1000), (1, None), (2, 1100), (3, None), (4, 1200), (5, None)]
+    assert [world.env.next_release_ns(period, now) for now in (1100, 1200, 1201, 1300)] == [1200, 1200, 1300, 1300]
+    lockstep = World(paced_by_client=True)
+    assert lockstep.emit(0).release_ns is None
 
 
 def test_what_is_remembered_is_bounded() -> None:
@@ -155,19 +195,23 @@ def test_ticks_go_on_over_a_second_loop() -> None:
     assert world.emit(0).tick == 2
 
 
-def test_an_instruction_is_told_when_it_changes() -> None:
+def test_an_instruction_is_told_once_it_was_decided_by() -> None:
     world = World()
     world.env.instruct("land")
-    assert world.sent == []
+    world.env.start("wall")  # the welcome tells this one
+    world.env.accepted("land")
     world.env.instruct("hover")
-    assert isinstance(world.sent[-1], Instruct) and world.sent[-1].instruction == "hover"
+    assert world.sent == []
+    world.env.accepted("hover")
+    world.env.accepted("hover")
+    assert world.sent == [Instruct(session=TOKEN, instruction="hover")]
 
 
 def test_errors_of_a_tick_reach_whoever_listens() -> None:
-    heard: list[tuple[str, str, int | None]] = []
+    heard: list[tuple[str | None, str | None, int | None]] = []
     terms = RemoteTerms(TOKEN, ("go",))
     env = RemoteEnvironment(
-        "remote", terms, lambda message: None, trouble=lambda cause, error, seq: heard.append((cause, error, seq))
+        "remote", terms, lambda message: None, trouble=lambda of, seq: heard.append((of.cause, of.error, seq))
     )
     env.emit(Emission(0, 0, -1, 0, "held", cause="decide", error="out of ideas"))
     assert heard == [("decide", "out of ideas", None)]

@@ -14,24 +14,31 @@ from typing import Any, ClassVar
 
 import psutil
 
+from rtcontrol.models.checkpoint import ZOO
 from tests.bridges.client.worlds import Process
 from tests.bridges.rig.table import Row
 from tests.bridges.rig.tap import Tap
 from tests.helpers.processes import environment, free_port, until
 
 TTL_MS = 500.0
-DECODERS = ("ray::PoolActor", "ray::DecoderActor")
+DECODERS = ("ray::PoolActor",)
 
 Fault = Callable[[Any], Row]
 
 
 class Served(Process):
-    """`rtcontrol serve` as it is without options, but for those given."""
+    """`rtcontrol serve` with the options given; without a model among them, the bundled one for any tools: under a path
+    of its own, where what it was trained on is not known."""
 
     def __init__(self, folder: Path, port: int, *options: str) -> None:
         super().__init__(folder, port)
         at = self._command.index("--bind")
         self._command = [sys.executable, "-m", "rtcontrol", "serve", *self._command[at:], *options]
+        if "--model" not in options:
+            model = folder / "model"
+            if not model.exists():
+                model.symlink_to(ZOO / "lander")
+            self._command += ["--model", str(model)]
 
 
 class Rig(ABC):

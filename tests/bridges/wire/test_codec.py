@@ -122,15 +122,30 @@ def test_a_refusal_names_path_rule_and_sequence_number() -> None:
     entry = {"name": "a", "dtype": "c8", "shape": [], "part": 1}
     error = refusal(pack({**SEEN, "seq": 41, "arrays": [entry]}, b"x"))
     assert (error.code, error.field, error.seq) == (Code.INVALID, "arrays[0].dtype", 41)
-    assert "dtype" in error.message and "'f4'" in error.message and "observe" in error.remedy
+    assert error.message == 'observe.arrays[0].dtype is "c8".' and '"f4"' in error.remedy
     call = {"type": "call", "session": TOKEN, "tick": 0, "epoch": 0, "status": "safe", "ttl_ms": 1, "deadline_ns": 1}
     assert refusal(pack({**call, "t_server_ns": 1, "call": {"arguments": {}}})).field == "call.name"
+
+
+@pytest.mark.parametrize(
+    ("change", "what", "remedy"),
+    [
+        ({"seq": True}, "observe.seq is true.", "Give a whole number from 0 to 9007199254740991."),
+        ({"text": 1}, "observe.text is 1.", "Give a string of 0 to 65536 characters."),
+        ({"session": "x" * 200}, "observe.session is a string of 200 characters.", "Give a string of 16 to 128 char"),
+        ({"data": []}, "observe.data is a list of 0.", "Give a map."),
+        ({"t_ns": None}, "observe.t_ns is missing.", "Give a whole number from 0 to 9223372036854775807."),
+    ],
+)
+def test_a_refusal_says_what_was_given_and_what_to_give(change: dict[str, Any], what: str, remedy: str) -> None:
+    error = refusal(pack({**SEEN, "text": "x", **change}))
+    assert error.message == what and error.remedy.startswith(remedy)
 
 
 def test_another_major_version_is_refused_whatever_else_its_hello_holds() -> None:
     error = refusal(pack({"type": "hello", "protocol": [2, 0], "who": 1}))
     assert (error.code, error.fatal, error.field) == (Code.VERSION, True, "protocol")
-    assert "1.0" in error.message
+    assert "1.1" in error.message
     assert refusal(pack({"type": "hello", "protocol": [1, 5]})).code == Code.INVALID
 
 

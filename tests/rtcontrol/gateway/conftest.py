@@ -1,4 +1,4 @@
-"""A real gateway on a real port, over a real lobby and decoder pool, in this process."""
+"""A real gateway on a real port, over a real admission and decoder pool, in this process."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ import pytest
 
 from rtcontrol.gateway import Gateway, GatewayOptions
 from rtcontrol.hosts.inprocess import InProcessPool
+from rtcontrol.models.checkpoint import ZOO
 from rtcontrol.pause import PauseWatch
-from rtcontrol.serve.lobby import Lobby
+from rtcontrol.serve.admission import Admission
 from rtcontrol.serve.options import ServeOptions
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -32,22 +33,24 @@ def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
             stack.callback(pool.close)
             watch = stack.enter_context(PauseWatch(10_000_000))
             out: Path = tmp_path_factory.mktemp("serve")
-            lobby = Lobby(ServeOptions(out=out, model=sessions, host="inprocess"), pool, watch)
+            # Under a path of its own: what it was trained on is not known, so it decides for any tools.
+            (model := out / "lander").symlink_to(ZOO / "lander")
+            admission = Admission(ServeOptions(out=out, model=sessions, host="inprocess"), pool, watch)
             over = threading.Event()
 
             def keep() -> None:
                 while not over.wait(0.1):
-                    lobby.keep()
+                    admission.keep()
 
             keeper = threading.Thread(target=keep, daemon=True)
             keeper.start()
-            gateway = Gateway(lobby, pool, GatewayOptions(**{"port": 0, **options}))
+            gateway = Gateway(admission, pool, GatewayOptions(**{"port": 0, "model": str(model), **options}))
             gateway.start()
             stack.callback(gateway.close)
-            stack.callback(lobby.close)
+            stack.callback(admission.close)
             stack.callback(keeper.join)
             stack.callback(over.set)
-            return Served(lobby, pool, gateway)
+            return Served(admission, pool, gateway)
 
         yield start
 

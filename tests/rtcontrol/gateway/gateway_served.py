@@ -1,4 +1,4 @@
-"""What the gateway's tests share: a served lobby, a tool, a token."""
+"""What the gateway's tests share: a served admission, a tool, a token."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import httpx
 
 from rtcontrol.gateway import Gateway
 from rtcontrol.hosts.inprocess import InProcessPool
-from rtcontrol.serve.lobby import Lobby
+from rtcontrol.serve.admission import Admission
 
 TOKEN = "a-token-of-the-tests-0123456789"
 TURN: dict[str, Any] = {
@@ -27,10 +27,10 @@ TURN: dict[str, Any] = {
 
 
 class Served:
-    """A lobby with its gateway; `url` ends with a slash."""
+    """A admission with its gateway; `url` ends with a slash."""
 
-    def __init__(self, lobby: Lobby, pool: InProcessPool, gateway: Gateway) -> None:
-        self.lobby, self.pool, self.gateway = lobby, pool, gateway
+    def __init__(self, admission: Admission, pool: InProcessPool, gateway: Gateway) -> None:
+        self.admission, self.pool, self.gateway = admission, pool, gateway
         self.url = gateway.url
 
     @property

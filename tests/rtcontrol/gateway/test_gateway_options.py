@@ -64,4 +64,4 @@ def test_origins_are_as_browsers_send_them() -> None:
 def test_a_port_that_is_taken_is_named(served: Served) -> None:
     taken = GatewayOptions(port=served.gateway.port)
     with pytest.raises(UserError, match="cannot be bound"):
-        Gateway(served.lobby, served.pool, taken).start()
+        Gateway(served.admission, served.pool, taken).start()

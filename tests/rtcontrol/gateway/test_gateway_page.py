@@ -149,7 +149,7 @@ def test_a_server_that_is_gone_leaves_the_paddle_at_rest_and_is_found_again(serv
     page.open(first.url)
     page.until("rtcontrol.counts.ticks > 5")
     first.gateway.close()
-    first.lobby.close()
+    first.admission.close()
     page.until("rtcontrol.session.state !== 'live'")
     page.until("rtcontrol.session.inForce.kind === 'safe' && rtcontrol.world.own_v === 0")
     ticks = page.value("rtcontrol.counts.ticks")

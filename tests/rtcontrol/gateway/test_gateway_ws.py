@@ -224,12 +224,12 @@ def test_a_client_that_vanishes_leaves_a_parked_session(served: Served) -> None:
     first = Hello(protocol=[1, 0], client=Program(name="vanishing"), t_client_ns=1, agent="lander", hz=50.0)
     bare.sendall(frame(1, encode_json(first).encode()))
     bare.recv(65536)
-    before = {s["id"] for s in served.lobby.sessions() if s["state"] == "live"}
+    before = {s["id"] for s in served.admission.sessions() if s["state"] == "live"}
     bare.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     bare.close()
     give_up = time.monotonic() + 10
     while time.monotonic() < give_up:
-        states = {s["id"]: s["state"] for s in served.lobby.sessions() if s["client"] == "vanishing"}
+        states = {s["id"]: s["state"] for s in served.admission.sessions() if s["client"] == "vanishing"}
         if before and set(states.values()) == {"parked"}:
             return
         time.sleep(0.02)

@@ -30,8 +30,8 @@ class Bench:
         self.server, self.said, self._stack = server, said, stack
 
     @property
-    def lobby(self) -> Any:
-        return self.server.lobby
+    def admission(self) -> Any:
+        return self.server.admission
 
     @property
     def out(self) -> Path:
@@ -56,12 +56,12 @@ def bench(tmp_path: Path) -> Iterator[Callable[..., Bench]]:
 
 
 class Process:
-    """`rtcontrol serve` as a process; `lines` are what it said up to `listening`."""
+    """`rtcontrol serve` as a process; `lines` are what it said up to `listening`. `limit`: a `ulimit` for it."""
 
-    def __init__(self, arguments: list[str]) -> None:
+    def __init__(self, arguments: list[str], limit: str = "-c 0") -> None:
         path = os.pathsep.join(p for p in (str(ROOT), os.environ.get("PYTHONPATH")) if p)
         self.popen = subprocess.Popen(
-            [sys.executable, "-m", "rtcontrol", "serve", *arguments],
+            ["sh", "-c", f'ulimit {limit}; exec "$@"', "sh", sys.executable, "-m", "rtcontrol", "serve", *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -72,9 +72,13 @@ class Process:
         self.lines: list[str] = []
         for line in self.popen.stdout:
             self.lines.append(line.strip())
+            if line.startswith("listening on http"):
+                self.url = line.split()[-1]
+                return
             if line.startswith("listening on "):
                 self.endpoint = line.split()[-1]
-                return
+                if "--http" not in arguments:
+                    return
         raise AssertionError(f"the server ended: {self.lines}")
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> tuple[int, list[str]]:
@@ -88,9 +92,9 @@ class Process:
 def process(tmp_path: Path) -> Iterator[Callable[..., Process]]:
     made: list[Process] = []
 
-    def make(*arguments: str) -> Process:
+    def make(*arguments: str, **options: str) -> Process:
         given = ["--bind", "tcp://127.0.0.1:*", "--out", str(tmp_path / "out"), "--model", "random", *arguments]
-        made.append(Process(given))
+        made.append(Process(given, **options))
         return made[-1]
 
     yield make

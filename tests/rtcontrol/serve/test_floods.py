@@ -30,8 +30,8 @@ def test_hello_and_bye_in_turns_start_no_threads_without_bound(bench: Any) -> No
     flood.expect(Pong)
     most = max(most, threading.active_count())
     assert most - before < 40
-    assert made.lobby.health()["refused"]["rate"] >= 400
-    assert made.lobby.health()["sessions_total"] < 60
+    assert made.admission.health()["refused"]["rate"] >= 400
+    assert made.admission.health()["sessions_total"] < 60
     honest.enter()
     refusal = next(m for m in flood.inbox if isinstance(m, ErrorMessage) and m.code == "rate")
     assert refusal.retryable and not refusal.fatal
@@ -41,7 +41,7 @@ def test_many_connections_that_leave_at_once_leave_no_threads(bench: Any) -> Non
     made = bench(max_sessions=8)
     # Nobody is opened meanwhile: those that end wait for their turn to do so.
     for _ in range(2):
-        made.lobby.opening.acquire()
+        made.admission.opening.acquire()
     peers = [made.peer() for _ in range(60)]
     for peer in peers:
         greet(peer)
@@ -52,8 +52,8 @@ def test_many_connections_that_leave_at_once_leave_no_threads(bench: Any) -> Non
     assert len(sessions) <= 8 + 16
     assert any(isinstance(m, ErrorMessage) and m.code == "busy" and m.retryable for m in peers[-1].inbox)
     for _ in range(2):
-        made.lobby.opening.release()
-    until(lambda: sum(made.lobby.health()["sessions"].values()) == 0)
+        made.admission.opening.release()
+    until(lambda: sum(made.admission.health()["sessions"].values()) == 0)
     # Nothing was opened for them.
     assert not list(made.out.glob("session-*"))
     made.peer().enter()
@@ -71,7 +71,7 @@ def test_thread_that_cannot_be_started_costs_only_its_hello(bench: Any, monkeypa
         peer.hello()
         error = peer.refused()
     assert error.code == "busy" and error.retryable and error.fatal
-    assert made.lobby.health()["sessions"] == {"opening": 0, "live": 0, "parked": 0}
+    assert made.admission.health()["sessions"] == {"opening": 0, "live": 0, "parked": 0}
     peer.enter()
 
 
@@ -79,29 +79,29 @@ def test_message_in_hand_does_not_revive_a_dropped_connection(bench: Any) -> Non
     made = bench()
     peer = made.peer()
     peer.enter(pacing="client")
-    (connection,) = made.lobby.connections()
+    (connection,) = made.admission.connections()
     message = Observe(session=peer.token, seq=9, epoch=0, t_ns=1, text="x")
-    made.lobby.drop(connection)
-    assert not made.lobby.admit(connection)
-    made.lobby.receive(connection, message)
-    assert made.lobby.connections() == []
+    made.admission.drop(connection)
+    assert not made.admission.admit(connection)
+    made.admission.receive(connection, message)
+    assert made.admission.connections() == []
 
 
-def test_fault_of_one_look_does_not_end_the_keeper(bench: Any) -> None:
+def test_fault_of_one_look_does_not_end_the_housekeeping(bench: Any) -> None:
     made = bench(heartbeat_s=0.1)
     peer = made.peer()
     peer.enter(pacing="client")
-    keep, failed = made.lobby.keep, threading.Event()
+    keep, failed = made.admission.keep, threading.Event()
 
     def broken() -> None:
         failed.set()
         raise LookupError("a fault")
 
-    made.lobby.keep = broken
+    made.admission.keep = broken
     assert failed.wait(5)
-    made.lobby.keep = keep
-    # Nothing is read, so no ping is answered: only the keeper finds out.
-    until(lambda: made.lobby.health()["sessions"]["parked"] == 1)
+    made.admission.keep = keep
+    # Nothing is read, so no ping is answered: only the housekeeping finds out.
+    until(lambda: made.admission.health()["sessions"]["parked"] == 1)
 
 
 def test_refusal_does_not_repeat_a_long_name(bench: Any) -> None:
@@ -117,7 +117,7 @@ def test_health_tells_of_the_decoder_and_of_clients_errors(bench: Any) -> None:
     made = bench(model=None)
     peer = made.peer()
     peer.send(ErrorMessage(code="internal", message="none"))
-    until(lambda: made.lobby.health()["errors_from_clients"] == 1)
-    assert made.lobby.health()["decoder"] is True
-    made.lobby.pool._models.close()
-    assert made.lobby.health()["decoder"] is False
+    until(lambda: made.admission.health()["errors_from_clients"] == 1)
+    assert made.admission.health()["decoder"] is True
+    made.admission.pool._models.close()
+    assert made.admission.health()["decoder"] is False

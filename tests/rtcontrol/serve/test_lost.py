@@ -26,8 +26,8 @@ def test_lost_client_is_made_safe_parked_and_resumed(bench: Any) -> None:
         first.ask()
     first.close()
     # A client-paced session sends nothing by itself: the heartbeat finds out.
-    until(lambda: made.lobby.health()["sessions"]["parked"] == 1)
-    assert made.lobby.sessions()[0]["refused"] == {}
+    until(lambda: made.admission.health()["sessions"]["parked"] == 1)
+    assert made.admission.sessions()[0]["refused"] == {}
     record = (made.out / "session-0001" / "record.jsonl").read_text().splitlines()
     assert json.loads(record[-2])["why"] == "exit" and json.loads(record[-1])["end"] == "client lost"
 
@@ -57,7 +57,7 @@ def test_resuming_takes_over_a_connection_that_nobody_missed_yet(bench: Any) -> 
     assert second.ask().status == "fresh"
     first.observe(seq=100)
     assert first.refused().code == "state"
-    assert made.lobby.health()["sessions"] == {"opening": 0, "live": 1, "parked": 0}
+    assert made.admission.health()["sessions"] == {"opening": 0, "live": 1, "parked": 0}
 
 
 def test_nobody_comes_back_within_the_grace(bench: Any) -> None:
@@ -67,7 +67,7 @@ def test_nobody_comes_back_within_the_grace(bench: Any) -> None:
     peer.observe()
     peer.close()
     until(lambda: any("nobody came back" in line for line in made.said))
-    assert made.lobby.sessions() == []
+    assert made.admission.sessions() == []
 
 
 def test_a_client_that_says_nothing_is_dropped_after_three_heartbeats(bench: Any) -> None:
@@ -75,7 +75,7 @@ def test_a_client_that_says_nothing_is_dropped_after_three_heartbeats(bench: Any
     peer = made.peer()
     peer.enter(pacing="client")
     # It takes no part in heartbeats: nothing is read, so no ping is answered.
-    until(lambda: made.lobby.health()["sessions"]["parked"] == 1)
+    until(lambda: made.admission.health()["sessions"]["parked"] == 1)
     peer.observe()
     assert peer.refused().code == "state"
 
@@ -98,7 +98,7 @@ def test_a_client_that_never_reads_harms_nobody(bench: Any) -> None:
         slow.observe("x" * 3000)
         if slow.seq % 10 == 0:
             assert other.ask().status == "fresh"
-    assert made.lobby.health()["sessions"]["live"] == 2
+    assert made.admission.health()["sessions"]["live"] == 2
 
 
 def test_server_that_ends_makes_everybody_safe_and_says_bye(process: Any, tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ def test_garbage_before_any_greeting_reaches_nobody(bench: Any) -> None:
     peer = made.peer()
     peer.enter(pacing="client")
     assert peer.ask().status == "fresh"
-    assert made.lobby.health()["refused"] == {}
+    assert made.admission.health()["refused"] == {}
 
 
 def test_identity_of_another_gives_no_session(bench: Any) -> None:
@@ -185,7 +185,7 @@ def test_identity_of_another_gives_no_session(bench: Any) -> None:
     peer = made.peer()
     peer.enter(pacing="client")
     thief = zmq.Context.instance().socket(zmq.DEALER)
-    identity = next(c.identity for c in made.lobby.connections())
+    identity = next(c.identity for c in made.admission.connections())
     thief.linger = 0
     # libzmq keeps names that begin with a zero byte for itself; a thief can at best choose another one.
     thief.setsockopt(zmq.IDENTITY, b"i" + identity[1:])

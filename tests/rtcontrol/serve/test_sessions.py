@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import time
+from pathlib import Path
 from typing import Any
 
 import msgpack
 import pytest
 from wire_peer import until
 
+from rtcontrol import assemble
 from rtcontrol.bridges.wire import encode_msgpack
 from rtcontrol.bridges.wire.messages import (
     Bye,
@@ -25,6 +27,7 @@ from rtcontrol.bridges.wire.messages import (
     Reset,
     Welcome,
 )
+from rtcontrol.models.checkpoint import ZOO
 
 PAD = {
     "type": "function",
@@ -39,6 +42,14 @@ PAD = {
     },
 }
 OWN: dict[str, Any] = {"tools": [PAD], "instruction": "catch the ball"}
+
+
+STOP = FunctionCall(name="move", arguments={"dx": 0})
+
+
+def of(properties: dict[str, Any], required: Any = ()) -> dict[str, Any]:
+    """A tool with these parameters."""
+    return {"name": "f", "parameters": {"type": "object", "properties": properties, "required": required or []}}
 
 
 def report(bench: Any, session: str = "session-0001") -> dict[str, Any]:
@@ -238,23 +249,31 @@ def test_observation_that_the_agent_cannot_read_is_told(bench: Any) -> None:
         ({"tools": [PAD]}, "instruction", "instruction"),
         ({"tools": [{"name": 3}], "instruction": "x"}, "tools", "name"),
         ({"tools": [PAD, PAD], "instruction": "x"}, "tools", "Two tools"),
-        ({"tools": [{"name": "f", "parameters": 7}], "instruction": "x"}, "tools", "function"),
+        ({"tools": [{"name": "f", "parameters": 7}], "instruction": "x"}, "tools", "object"),
         ({"tools": [{"name": "f", "parameters": {"properties": {"a": 1}}}], "instruction": "x"}, "tools", "a"),
+        ({"tools": [{"name": "n" * 257}], "instruction": "x"}, "tools", "256"),
+        ({"tools": [{"name": "f", "parameters": {"type": "array"}}], "instruction": "x"}, "tools", "array"),
+        ({"tools": [of({"a": {"type": "boolean"}}, required="a")], "instruction": "x"}, "tools", "list of parameters"),
+        ({"tools": [of({"a": {"type": "integer", "enum": ["x"]}})], "instruction": "x"}, "tools", "no integer"),
+        ({"tools": [of({"a": {"type": "string"}}, required=["a"])], "instruction": "x"}, "tools", "parameter a"),
+        ({**OWN, "safe_calls": [STOP, FunctionCall(name="move")]}, "tools", "dx"),
+        ({"model": "lander", **OWN}, "model", "trained on other tools"),
         ({**OWN, "safe_call": FunctionCall(name="move", arguments={"dx": 9})}, "tools", "dx"),
         ({"model": "/etc"}, "model", "Use"),
         ({"model": "expert", **OWN}, "model", "expert"),
         ({"deadline_ms": 100.0}, "invalid", "period"),
         ({"max_age_ms": 0.0}, "invalid", "max_age"),
-        ({"protocol": [2, 0]}, "version", "1.0"),
+        ({"protocol": [2, 0]}, "version", "1.1"),
         ({"resume": "x" * 32}, "session", "resume"),
     ],
 )
 def test_hello_is_refused_with_the_reason(bench: Any, fields: dict[str, Any], code: str, says: str) -> None:
     peer = bench().peer()
-    peer.hello(**fields)
+    said = peer.hello(**fields)
     error = peer.refused()
     assert error.code == code, error
     assert says in error.message + error.remedy, error
+    assert error.t_client_ns == said.t_client_ns, "which hello it refuses"
     # The connection is as good as new.
     peer.enter()
 
@@ -273,7 +292,7 @@ def test_a_robot_has_one_session(bench: Any) -> None:
     one.enter(robot="arm-1")
     two.hello(robot="arm-1")
     error = two.refused()
-    assert error.code == "busy" and error.fatal and error.field == "robot"
+    assert (error.code, error.field, error.fatal, error.retryable) == ("busy", "robot", True, True)
     one.send(Bye(session=one.token))
     # Messages of two peers have no order among each other: the answer says that the bye has been read.
     one.send(Ping(id=1, t_ns=0))
@@ -301,8 +320,8 @@ def test_two_clients_with_different_tools_do_not_disturb_each_other(bench: Any) 
         calls = one.expect(CallMessage), two.expect(CallMessage)
         assert tuple(c.seq_obs for c in calls) == seqs
         assert [c.call.name for c in calls if c.call] == ["engines", "move"]
-    assert [s["client"] for s in made.lobby.sessions()] == ["test", "test"]
-    assert made.lobby.health()["sessions"]["live"] == 2
+    assert [s["client"] for s in made.admission.sessions()] == ["test", "test"]
+    assert made.admission.health()["sessions"]["live"] == 2
 
 
 def test_garbage_is_answered_within_the_rate_and_counted(bench: Any) -> None:
@@ -314,7 +333,7 @@ def test_garbage_is_answered_within_the_rate_and_counted(bench: Any) -> None:
     for _ in range(20):
         assert peer.refused().code == "malformed"
     assert peer.ask().status == "fresh"
-    assert made.lobby.health()["refused"]["malformed"] == 100
+    assert made.admission.health()["refused"]["malformed"] == 100
     time.sleep(0.2)
     peer.socket.send(b"\xc1")
     assert peer.refused().dropped >= 70
@@ -338,7 +357,7 @@ def test_more_messages_than_allowed_are_dropped(bench: Any) -> None:
         peer.observe()
     error = peer.refused()
     assert error.code == "rate"
-    until(lambda: made.lobby.health()["refused"]["rate"] > 100)
+    until(lambda: made.admission.health()["refused"]["rate"] > 100)
 
 
 def test_bye_frees_the_connection_for_another_hello(bench: Any) -> None:
@@ -351,6 +370,123 @@ def test_bye_frees_the_connection_for_another_hello(bench: Any) -> None:
     assert second.session != first.session
     assert peer.ask().call.name == "move"
     assert report(made)["ticks"] == 1
+
+
+def test_a_bye_is_answered_to_a_client_of_1_1_and_is_nothing_without_a_session(bench: Any) -> None:
+    peer = bench().peer()
+    peer.send(Bye())
+    for protocol in ([1, 1], [1, 0]):
+        token = peer.enter(protocol=protocol).session
+        peer.send(Bye(session=token))
+        peer.send(Ping(id=1, t_ns=0))
+        peer.expect(Pong)
+        assert (Bye(session=token, reason="client said bye") in peer.inbox) == (protocol == [1, 1])
+    assert not any(isinstance(m, ErrorMessage) for m in peer.inbox)
+
+
+def test_a_bye_ends_its_session_also_when_its_connection_was_found_gone_before(bench: Any) -> None:
+    made = bench()
+    one, other = made.peer(), made.peer()
+    one.enter(hz=50)
+    one.observe()
+    one.expect(CallMessage)
+    (gone,) = made.admission.connections()
+    made.admission.disconnected(gone)  # as a call that could not be sent to it tells
+    other.send(Bye(session=one.token))
+    other.expect(Bye)
+    until(lambda: made.admission.health()["sessions"] == {"opening": 0, "live": 0, "parked": 0})
+    other.hello(resume=one.token)
+    assert other.refused().code == "session"
+    # One that waits for its client already.
+    two = made.peer()
+    two.enter()
+    last = next(reversed(made.admission.connections()))
+    made.admission.disconnected(last)
+    until(lambda: made.admission.health()["sessions"]["parked"] == 1)
+    other.send(Bye(session=two.token))
+    until(lambda: made.admission.health()["sessions"]["parked"] == 0)
+
+
+def test_every_bye_of_clients_that_close_at_once_ends_its_session(bench: Any) -> None:
+    made = bench()
+    peers = [made.peer() for _ in range(12)]
+    for peer in peers:
+        peer.enter(hz=100)
+        peer.observe()
+        peer.expect(CallMessage)
+    for peer in peers:
+        peer.send(Bye(session=peer.token))
+        peer.socket.close(100)
+    until(lambda: sum(line.endswith("over (client said bye)") for line in made.said) == len(peers))
+
+
+def test_a_tick_tells_its_release_and_the_welcome_the_next_one(bench: Any) -> None:
+    peer = bench().peer()
+    welcome = peer.enter(hz=20, deadline_ms=30.0, ttl_ms=10)
+    assert welcome.release_ns is None and any("ttl_ms 10 is below" in w for w in welcome.warnings)
+    peer.observe()
+    first = peer.expect(CallMessage)
+    second = peer.expect(CallMessage)
+    for call in (first, second):
+        assert call.release_ns is not None and call.deadline_ns - call.release_ns == 30_000_000
+    assert (second.release_ns - first.release_ns) % 50_000_000 == 0  # type: ignore[operator]
+    again = peer.enter(hz=20, deadline_ms=30.0, ttl_ms=10)
+    assert again.release_ns is not None and again.release_ns >= again.t_server_ns - 50_000_000
+    assert (again.release_ns - first.release_ns) % 50_000_000 == 0  # type: ignore[operator]
+
+
+def test_all_safe_calls_are_in_force_and_told(bench: Any) -> None:
+    made = bench()
+    calls = [STOP, FunctionCall(name="move", arguments={"dx": 0, "fast": False})]
+    for protocol, told in (([1, 1], [calls]), ([1, 0], [None, None])):
+        peer = made.peer()
+        welcome = peer.enter(**OWN, safe_calls=calls, hz=20, on_miss="safe", protocol=protocol)
+        assert (welcome.safe_call, welcome.safe_calls) == (STOP, calls)
+        assert any("first safe call only" in w for w in welcome.warnings) == (protocol == [1, 0])
+        peer.observe(None, data={"x": 1})
+        peer.expect(CallMessage, status="fresh")
+        safe = [peer.expect(CallMessage, status="safe") for _ in told]
+        assert [m.calls for m in safe] == told
+        assert [m.call for m in safe] == calls[: len(told)]
+
+
+def test_own_tools_are_not_decided_by_a_model_that_was_trained_on_others(bench: Any) -> None:
+    made = bench(model=None)
+    peer = made.peer()
+    peer.hello(**OWN)
+    error = peer.refused()
+    assert (error.code, error.field) == ("model", "model") and "random" in error.remedy and "--model" in error.remedy
+    assert peer.enter(**OWN, model="random").trained is None
+    peer.send(Bye(session=peer.token))
+    lander = assemble.agent("lander").tools.openai()
+    welcome = peer.enter(tools=lander, instruction="land on the pad")
+    assert (welcome.model, welcome.trained, welcome.model_trained_on_tools) == ("lander", True, True)
+
+
+def test_what_the_model_cannot_take_is_told_once_and_never_confirmed(bench: Any, tmp_path: Path) -> None:
+    (model := tmp_path / "some").symlink_to(ZOO / "lander")
+    made = bench(model=str(model))
+    peer = made.peer()
+    long = "word " * 2000
+    for tool, says in (
+        (of({"xs": {"type": "array"}}, ["xs"]), "f: xs"),
+        ({**PAD["function"], "description": long}, ""),
+    ):
+        peer.hello(tools=[tool], instruction="go")
+        error = peer.refused()
+        assert (error.code, error.field, error.fatal) == ("tools", "tools", True) and says in error.message
+    peer.enter(**OWN, pacing="client")
+    peer.send(Instruct(session=peer.token, instruction=long))
+    peer.ask("x 1")
+    error = peer.refused()
+    assert (error.code, error.field) == ("instruction", "instruction") and "fewer words" in error.remedy
+    peer.send(Instruct(session=peer.token, instruction="go left"))
+    assert peer.ask("x 1").status == "fresh"
+    assert [m.instruction for m in peer.inbox if isinstance(m, Instruct)] == ["go left"]
+    seq = peer.observe(long)
+    error = peer.refused()
+    assert (error.code, error.field, error.seq, error.retryable) == ("too_large", "text", seq, False)
+    assert "shorter" in error.remedy
 
 
 def test_invalid_hello_is_fatal_before_a_session_and_harmless_in_one(bench: Any) -> None:

@@ -42,7 +42,7 @@ def picky(bench: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def parked(made: Any) -> None:
-    until(lambda: made.lobby.health()["sessions"]["parked"] == 1)
+    until(lambda: made.admission.health()["sessions"]["parked"] == 1)
 
 
 def accept(peer: WirePeer, text: str) -> None:
@@ -53,12 +53,12 @@ def accept(peer: WirePeer, text: str) -> None:
 
 def test_a_full_decoder_refuses_for_now(bench: Any) -> None:
     made = bench()
-    made.lobby.pool._inline._places.limit = 0
+    made.admission.pool._inline._places.limit = 0
     peer = made.peer()
     peer.hello()
     error = peer.refused()
     assert error.code == "busy" and error.retryable and error.fatal and error.field is None
-    made.lobby.pool._inline._places.limit = 1
+    made.admission.pool._inline._places.limit = 1
     peer.enter()
 
 
@@ -69,13 +69,13 @@ def test_trouble_at_resuming_keeps_the_session(bench: Any) -> None:
     first.ask()
     first.close()
     parked(made)
-    made.lobby.pool._inline._places.limit = 0
+    made.admission.pool._inline._places.limit = 0
     second = made.peer()
     second.hello(resume=token)
     error = second.refused()
     assert error.code == "busy" and error.retryable and not error.fatal
     parked(made)
-    made.lobby.pool._inline._places.limit = 1
+    made.admission.pool._inline._places.limit = 1
     assert second.enter(resume=token).resumed
     second.seq = first.seq
     assert second.ask().status == "fresh"
@@ -87,17 +87,17 @@ def test_a_decoder_that_does_not_answer_is_no_fault_of_the_instruction(
     made = bench(model="lander")
     monkeypatch.setattr(warmup, "TIMEOUT_S", 0.1)
     # Nobody has started it: it builds deciders and answers nothing.
-    made.lobby.pool._models, started = InProcessPool(4), made.lobby.pool._models
+    made.admission.pool._models, started = InProcessPool(4), made.admission.pool._models
     peer = made.peer()
     peer.hello()
     error = peer.refused(60)
     assert error.code == "decoder" and error.retryable and "no answer" in error.message
-    made.lobby.pool._models = started
+    made.admission.pool._models = started
 
 
 def test_a_closed_decoder_is_told_as_such(bench: Any) -> None:
     made = bench(model="lander")
-    made.lobby.pool._models.close()
+    made.admission.pool._models.close()
     peer = made.peer()
     peer.hello()
     error = peer.refused()

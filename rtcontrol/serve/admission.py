@@ -15,14 +15,15 @@ from rtcontrol.envs.remote import RemoteEnvironment
 from rtcontrol.hosts.base import DecoderPool
 from rtcontrol.pause import PauseWatch
 from rtcontrol.serve.bucket import TokenBucket
-from rtcontrol.serve.entrance import Entrance
-from rtcontrol.serve.negotiate import check_version
+from rtcontrol.serve.descriptors import shortage
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.peer import HELLOS_PER_S, Connection, Peer
-from rtcontrol.serve.rooms import Rooms, same
 from rtcontrol.serve.session import BYE, LOST, OPENING_AT_ONCE, STOPPED, Session
+from rtcontrol.serve.sessions import Sessions, own
+from rtcontrol.serve.tell import figures
+from rtcontrol.serve.trouble import AGAIN
 
-__all__ = ["Connection", "Lobby"]
+__all__ = ["Admission", "Connection"]
 
 log = logging.getLogger("rtcontrol.serve")
 # Without a session; those that were silent the longest are forgotten.
@@ -32,7 +33,7 @@ STRANGER_NS = 120_000_000_000
 LINES_PER_S = 2.0
 
 
-class Lobby:
+class Admission:
     """All sessions of a server. Its methods are quick, never block and may be called from any transport's thread.
 
     A transport calls, for each message: `admit` (before it decodes it; False: drop it), then `receive`, or `refuse`
@@ -45,17 +46,19 @@ class Lobby:
         pool: DecoderPool,
         watch: PauseWatch,
         say: Callable[[str], None] = lambda line: None,
-        make: Callable[[int, Peer, Hello, Lobby], Session] = Session,
+        make: Callable[[int, Peer, Hello, Admission], Session] = Session,
     ) -> None:
         self.options, self.pool, self.watch, self.say = options, pool, watch, say
         self.opening = threading.Semaphore(OPENING_AT_ONCE)
         self.counts: Counter[str] = Counter()
         self._lock = threading.RLock()
         self._peers: dict[Connection, Peer] = {}
-        self._rooms = Rooms(options.max_sessions, options.out)
-        self._entrance = Entrance(self._rooms, lambda number, peer, hello: make(number, peer, hello, self))
+        self._sessions = Sessions(
+            options.max_sessions, options.out, lambda number, peer, hello: make(number, peer, hello, self)
+        )
         self._refused: Counter[str] = Counter()
         self._lines, self._unsaid = TokenBucket(LINES_PER_S, 20.0), 0
+        self._short = TokenBucket(1 / 60, 1.0)
         self._began_s = time.monotonic()
         self._closing = False
 
@@ -80,11 +83,13 @@ class Lobby:
         peer.in_ns = time.monotonic_ns()
         try:
             self._handle(peer, message)
-        except WireError as error:
+        except Exception as error:
+            if not isinstance(error, WireError):
+                log.exception("a message of type %s failed", message.type)
+                error = WireError(Code.INTERNAL, f"{type(error).__name__}.", "Tell the server's author.")
+            if isinstance(message, Hello):
+                error.t_client_ns = message.t_client_ns
             self.refused(peer, error)
-        except Exception as fault:
-            log.exception("a message of type %s failed", message.type)
-            self.refused(peer, WireError(Code.INTERNAL, f"{type(fault).__name__}.", "Tell the server's author."))
 
     def refuse(self, connection: Connection, error: WireError) -> None:
         """A message that could not be decoded: counted, and told to its sender as far as the error rate allows."""
@@ -109,7 +114,7 @@ class Lobby:
     def health(self) -> dict[str, Any]:
         """Counts of the whole server, for /health."""
         with self._lock:
-            states = self._rooms.states()
+            states = self._sessions.states()
         return {
             "uptime_s": round(time.monotonic() - self._began_s, 1),
             "sessions": states,
@@ -125,8 +130,8 @@ class Lobby:
     def sessions(self) -> list[dict[str, Any]]:
         """One entry a session, for /metrics: id, state, agent, model, pacing, hz, counts, recent latency."""
         with self._lock:
-            found = self._rooms.all()
-        return [session.figures() for session in found]
+            found = self._sessions.all()
+        return [figures(session) for session in found]
 
     # -- messages -----------------------------------------------------------------------------------------------------
 
@@ -141,46 +146,32 @@ class Lobby:
         elif isinstance(message, Hello):
             self._hello(peer, message)
         elif isinstance(message, Instruct):
-            self._mine(peer, message.session).instruct(message.instruction)
+            own(peer, message.session).instruct(message.instruction)
         elif isinstance(message, Reset):
             self._world(peer, message.session).reset(message)
         elif isinstance(message, Bye):
-            self._bye(peer, self._mine(peer, message.session))
+            self._bye(peer, message.session)
         elif isinstance(message, ErrorMessage):
             self.counts["errors_from_clients"] += 1
         elif not isinstance(message, Pong):
-            raise WireError(Code.STATE, f"{message.type} is for servers to send.", "See docs/protocol.md.")
+            raise WireError(Code.STATE, f"{message.type} is for servers to send.", "Leave it to the server.")
 
-    def _bye(self, peer: Peer, session: Session) -> None:
-        # At once, so that the next hello on this connection finds it free.
+    def _bye(self, peer: Peer, token: str | None) -> None:
         with self._lock:
-            peer.session = session.peer = None
-            session.stop(BYE)
-
-    def _mine(self, peer: Peer, token: str | None) -> Session:
-        session = peer.session
-        if session is None:
-            raise WireError(
-                Code.STATE, "This connection has no session.", "Say hello first (with `resume`).", retryable=True
-            )
-        if token is not None and not same(token, session.token):
-            raise WireError(
-                Code.SESSION,
-                "This session token is not this connection's.",
-                "Use the welcome's.",
-                field="session",
-                retryable=True,
-            )
-        return session
+            session = self._sessions.leave(peer, token)
+        if session is not None:
+            if session.state == "over":
+                self.say(f"{session.id}: over ({BYE})")
+            if session.hello.protocol[1] >= 1:
+                peer.send(Bye(session=session.token, reason=BYE))
 
     def _world(self, peer: Peer, token: str) -> RemoteEnvironment:
-        session = self._mine(peer, token)
+        session = own(peer, token)
         if session.env is None or session.state != "live":
             raise WireError(Code.STATE, "The session is not open.", "Wait for the welcome.", retryable=True)
         return session.env
 
     def _hello(self, peer: Peer, hello: Hello) -> None:
-        check_version(hello)
         if not peer.hellos.take():
             raise WireError(
                 Code.RATE, f"More than {HELLOS_PER_S:g} hellos a second.", "Wait for the answer.", retryable=True
@@ -189,8 +180,8 @@ class Lobby:
             if peer.gone:
                 return
             if self._closing:
-                raise WireError(Code.BUSY, "The server is stopping.", "Try again later.", retryable=True, fatal=True)
-            self.counts["sessions"] += self._entrance.enter(peer, hello)
+                raise WireError(Code.BUSY, "The server is stopping.", AGAIN, retryable=True, fatal=True)
+            self.counts["sessions"] += self._sessions.enter(peer, hello)
 
     # -- from the sessions --------------------------------------------------------------------------------------------
 
@@ -227,13 +218,14 @@ class Lobby:
             if peer is not None:
                 peer.session = None
             if kept:
-                self._rooms.park(session, time.monotonic())
+                self._sessions.park(session, time.monotonic())
             else:
-                self._rooms.forget(session)
+                self._sessions.forget(session)
         if kept:
             why = "client lost" if error is None else error.message[:200]
             self.say(f"{session.id}: {why}; kept for {self.options.session_grace_s:g} s")
         if error is not None:
+            error.t_client_ns = session.hello.t_client_ns
             session.refused[error.code.value] += 1
             if peer is not None:
                 self.refused(peer, error)
@@ -249,9 +241,11 @@ class Lobby:
         """Housekeeping, a few times a second: heartbeats, dead connections, sessions nobody came back to."""
         now = time.monotonic_ns()
         beat_ns = round(self.options.heartbeat_s * 1e9)
+        if (short := shortage()) is not None and self._short.take():
+            self.say(short)
         with self._lock:
             peers = list(self._peers.values())
-            for session in self._rooms.expire(time.monotonic() - self.options.session_grace_s):
+            for session in self._sessions.expire(time.monotonic() - self.options.session_grace_s):
                 self.say(f"{session.id}: over (nobody came back)")
         for peer in peers:
             live = peer.session is not None and peer.session.state == "live"
@@ -275,7 +269,7 @@ class Lobby:
         """End every session with its safe call, its report and a bye."""
         with self._lock:
             self._closing = True
-            sessions = self._rooms.all()
+            sessions = self._sessions.all()
         for session in sessions:
             session.stop(STOPPED)
         give_up = time.monotonic() + timeout_s

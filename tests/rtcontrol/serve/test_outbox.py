@@ -17,7 +17,7 @@ import pytest
 from wire_peer import WirePeer, until
 
 from rtcontrol.bridges.wire.messages import Bye
-from rtcontrol.serve.speaker import MAX_WAITING, Speaker, SpokenLog
+from rtcontrol.serve.outbox import MAX_WAITING, Outbox, OutboxLog
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -46,9 +46,9 @@ def read_lines(reading: int, last: str) -> list[str]:
 
 def test_lines_come_in_order() -> None:
     reading, writing = os.pipe()
-    with Speaker(writing) as speaker, SpokenLog(speaker):
+    with Outbox(writing) as outbox, OutboxLog(outbox):
         for i in range(100):
-            speaker.say(f"line {i}")
+            outbox.say(f"line {i}")
         logging.getLogger("rtcontrol.serve").warning("refused a key")
     assert read_lines(reading, "refused a key\n") == [*(f"line {i}" for i in range(100)), "refused a key"]
     os.close(reading)
@@ -57,15 +57,15 @@ def test_lines_come_in_order() -> None:
 
 def test_reader_that_stops_loses_lines_and_is_told_how_many(full: tuple[int, int]) -> None:
     reading, writing = full
-    with Speaker(writing) as speaker:
+    with Outbox(writing) as outbox:
         for i in range(MAX_WAITING + 500):
-            speaker.say(f"line {i}")
-        assert 498 <= speaker.dropped <= 500
+            outbox.say(f"line {i}")
+        assert 498 <= outbox.dropped <= 500
         reader: list[str] = []
         thread = threading.Thread(target=lambda: reader.extend(read_lines(reading, "again\n")), daemon=True)
         thread.start()
-        until(lambda: not speaker._waiting)
-        speaker.say("again")
+        until(lambda: not outbox._waiting)
+        outbox.say("again")
         thread.join(10)
     assert any("lines were lost" in line for line in reader)
     assert reader[-1] == "again"
@@ -74,10 +74,10 @@ def test_reader_that_stops_loses_lines_and_is_told_how_many(full: tuple[int, int
 def test_reader_that_has_gone_ends_nothing() -> None:
     reading, writing = os.pipe()
     os.close(reading)
-    with Speaker(writing) as speaker:
+    with Outbox(writing) as outbox:
         for _ in range(10):
-            speaker.say("line")
-        until(lambda: speaker.dropped > 0)
+            outbox.say("line")
+        until(lambda: outbox.dropped > 0)
     os.close(writing)
 
 
@@ -119,4 +119,4 @@ def test_refusals_are_said_within_a_rate(bench: Any) -> None:
             assert peer.refused().code == "agent"
     said = [line for line in made.said if "refused" in line]
     assert 20 <= len(said) <= 60
-    assert made.lobby.health()["refused"]["agent"] == 120
+    assert made.admission.health()["refused"]["agent"] == 120

@@ -1,4 +1,4 @@
-"""The thread that looks after a lobby a few times a second."""
+"""The thread that looks after a admission a few times a second."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 from typing import Self
 
 from rtcontrol.realtime import SlackCollector
-from rtcontrol.serve.lobby import Lobby
+from rtcontrol.serve.admission import Admission
 from rtcontrol.serve.router import Router
 
 log = logging.getLogger("rtcontrol.serve")
@@ -17,13 +17,13 @@ KEEP_S = 0.1
 SLACK_NS = 20_000_000
 
 
-class Keeper:
+class Housekeeping:
     """Heartbeats, sessions that nobody came back to, revoked keys, garbage (if it is given a collector)."""
 
-    def __init__(self, lobby: Lobby, router: Router, collector: SlackCollector | None = None) -> None:
-        self._lobby, self._router, self._collector = lobby, router, collector
+    def __init__(self, admission: Admission, router: Router, collector: SlackCollector | None = None) -> None:
+        self._admission, self._router, self._collector = admission, router, collector
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._keep, name="keeper", daemon=True)
+        self._thread = threading.Thread(target=self._keep, name="housekeeping", daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -38,13 +38,13 @@ class Keeper:
             try:
                 self._look_after()
             except Exception:  # one fault must not end heartbeats, expiry and revocation
-                log.exception("the keeper stumbled")
+                log.exception("the housekeeping stumbled")
 
     def _look_after(self) -> None:
-        self._lobby.keep()
-        for connection in self._lobby.connections():
+        self._admission.keep()
+        for connection in self._admission.connections():
             if not self._router.allowed(connection):
-                self._lobby.say(f"{connection.peer}: its key was revoked")
-                self._lobby.drop(connection)
+                self._admission.say(f"{connection.peer}: its key was revoked")
+                self._admission.drop(connection)
         if self._collector is not None:
             self._collector.collect(SLACK_NS)

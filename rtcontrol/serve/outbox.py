@@ -14,7 +14,7 @@ MAX_WAITING, MAX_LINE = 1024, 2000
 CLOSE_S = 1.0
 
 
-class Speaker:
+class Outbox:
     """Writes to a file descriptor on a thread of its own. `say` queues at most `MAX_WAITING` lines; what comes beyond
     is counted in `dropped`, and told with the next line that is written."""
 
@@ -25,7 +25,7 @@ class Speaker:
         self._untold = 0
         self._changed = threading.Condition()
         self._closed = False
-        self._thread = threading.Thread(target=self._write, name=f"speaker-{fd}", daemon=True)
+        self._thread = threading.Thread(target=self._write, name=f"outbox-{fd}", daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -75,17 +75,17 @@ class Speaker:
         return True
 
 
-class SpokenLog(logging.Handler):
-    """The log of this program, by way of a speaker, while it is entered: refused keys and the like are logged by
+class OutboxLog(logging.Handler):
+    """The log of this program, by way of an outbox, while it is entered: refused keys and the like are logged by
     threads that must not wait for a reader of stderr either."""
 
-    def __init__(self, speaker: Speaker) -> None:
+    def __init__(self, outbox: Outbox) -> None:
         super().__init__()
-        self._speaker = speaker
+        self._outbox = outbox
         self._logger = logging.getLogger("rtcontrol")
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._speaker.say(self.format(record))
+        self._outbox.say(self.format(record))
 
     def __enter__(self) -> Self:
         self._logger.addHandler(self)

@@ -1,0 +1,45 @@
+"""Which model may decide for tools that a client brings: never one that was trained on others."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from rtcontrol import assemble
+from rtcontrol.hosts.deciders import PLAIN
+from rtcontrol.models.checkpoint import zoo
+from rtcontrol.models.errors import UserError
+from rtcontrol.models.schema import ToolSchema
+
+
+def trained_on(tools: Sequence[ToolSchema], model: str) -> bool | None:
+    """Whether the model was trained on exactly these tools. None: not known, or nothing that is trained."""
+    if model in PLAIN:
+        return None
+    if any(agent.model == model and _same(agent.tools.schemas, tools) for agent in assemble.agents().values()):
+        return True
+    return False if model in zoo() else None
+
+
+def model_for(tools: Sequence[ToolSchema], asked: str | None) -> str:
+    """The model asked for, or else the bundled one that was trained on exactly these tools.
+
+    UserError where there is none, and for one that was trained on others: its calls would be legal nonsense.
+    """
+    agents = assemble.agents().values()
+    model = asked or next((agent.model for agent in agents if _same(agent.tools.schemas, tools)), None)
+    if model is None or trained_on(tools, model) is False:
+        what = "No model here was trained on these tools, and none was named."
+        if model is not None:
+            what = f"The model {Path(model).name} was trained on other tools: its calls would be legal, and nonsense."
+        raise UserError(
+            what,
+            'Name "random" or "noop" as `model` to try out a client, or start the server with --model and a checkpoint '
+            "that was trained on these tools.",
+        )
+    return model
+
+
+def _same(a: Sequence[ToolSchema], b: Sequence[ToolSchema]) -> bool:
+    return json.dumps([s.canonical_json() for s in a]) == json.dumps([s.canonical_json() for s in b])
