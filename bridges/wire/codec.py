@@ -7,7 +7,6 @@ ZeroMQ: `[header][buffer...]`, the header a msgpack map; `arrays[i].part` is the
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -18,6 +17,9 @@ from pydantic import ValidationError
 from rtcontrol.bridges.wire.errors import Code, WireError
 from rtcontrol.bridges.wire.limits import LIMITS, Limits, check_size, check_value, large
 from rtcontrol.bridges.wire.messages import ANY, PROTOCOL, TYPES, Message, Observe, whole
+from rtcontrol.bridges.wire.wanted import count_of, explain
+
+LENGTHS = {"max_str_len": "max_string_bytes", "max_array_len": "max_items", "max_map_len": "max_items"}
 
 
 def encode_msgpack(message: Message) -> list[bytes]:
@@ -49,17 +51,15 @@ def _unsendable(header: dict[str, Any], error: Exception) -> WireError:
         check_value(header, LIMITS)
     except WireError as named:
         return named
-    return WireError(Code.INVALID, f"This cannot be sent ({_line(error)}).", "Use the types of docs/protocol.md.")
+    remedy = "Give null, booleans, finite numbers, strings, lists and maps with string keys."
+    return WireError(Code.INVALID, f"This cannot be sent ({_line(error)}).", remedy)
 
 
 def _plain(message: Message) -> tuple[dict[str, Any], list[bytes]]:
-    buffers: list[bytes] = []
     if isinstance(message, Observe) and message.arrays:
         header = message.model_dump(exclude_none=True, exclude={"arrays": {"__all__": {"data"}}})
-        buffers = [a.data for a in message.arrays]
-    else:
-        header = message.model_dump(exclude_none=True)
-    return header, buffers
+        return header, [a.data for a in message.arrays]
+    return message.model_dump(exclude_none=True), []
 
 
 def decode_msgpack(parts: Sequence[bytes], limits: Limits = LIMITS) -> Message:
@@ -72,14 +72,19 @@ def decode_msgpack(parts: Sequence[bytes], limits: Limits = LIMITS) -> Message:
             parts[0],
             raw=False,
             strict_map_key=True,
+            object_pairs_hook=_map,
             max_str_len=limits.max_string_bytes,
             max_bin_len=0,
             max_array_len=limits.max_items,
             max_map_len=limits.max_items,
             max_ext_len=0,
         )
+    except WireError:
+        raise
     except Exception as error:  # msgpack raises many kinds: all mean that this is no header
-        if (limit := _length_limit(error)) is not None:
+        limit = "max_depth" if isinstance(error, msgpack.StackError) else None
+        limit = limit or next((name for word, name in LENGTHS.items() if f"exceeds {word}" in str(error)), None)
+        if limit is not None:
             raise large("the header", limit, getattr(limits, limit)) from None
         raise WireError(
             Code.MALFORMED,
@@ -111,38 +116,41 @@ def decode_json(text: str | bytes, limits: Limits = LIMITS) -> Message:
         check_size([len(text.encode("utf-8", "replace"))], limits)
     try:
         # NaN and Infinity, which Python's parser takes, are refused with their path below.
-        header = json.loads(text if isinstance(text, str) else text.decode(), parse_int=_int)
+        header = json.loads(text if isinstance(text, str) else text.decode(), parse_int=_int, object_pairs_hook=_map)
     except RecursionError:
         raise large("the message", "max_depth", limits.max_depth) from None
     except ValueError as error:
         raise WireError(
             Code.MALFORMED, f"This is no JSON ({_line(error)}).", "Send one JSON object a WebSocket message."
         ) from None
-    arrays = header.get("arrays") if isinstance(header, dict) else None
     # The caps on strings are for text; a buffer's size is bounded by the message's.
-    arrays = arrays if isinstance(arrays, list) else []
-    encoded: list[Any] = [e.pop("base64", None) if isinstance(e, dict) else None for e in arrays]
+    arrays = header.get("arrays") if isinstance(header, dict) else None
+    encoded: list[Any] = [
+        e.pop("base64", None) if isinstance(e, dict) else None for e in (arrays if isinstance(arrays, list) else [])
+    ]
     header = _envelope(header, limits)
     for i, entry in enumerate(_arrays(header)):
         try:
             entry["data"] = base64.b64decode(encoded[i], validate=True)
-        except (TypeError, ValueError, binascii.Error):
+        except (TypeError, ValueError):
             field = f"arrays[{i}].base64"
-            raise WireError(Code.INVALID, f"{field} is no base64.", "Use RFC 4648, padded.", field=field) from None
+            remedy = "Give the array's bytes as base64 (RFC 4648, padded, no line breaks)."
+            raise WireError(Code.INVALID, f"{field} is no base64.", remedy, field=field) from None
     return _validate(header)
+
+
+def _map(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in found if keys.count(key) > 1)
+        raise WireError(Code.MALFORMED, f"The key {str(twice)[:64]!r} stands twice in one map.", "Write each key once.")
+    return found
 
 
 def _int(digits: str) -> int:
     # Longer ones do not fit 64 bits: any that does not will do, and is refused with its path.
     return int(digits) if len(digits) <= 20 else 1 << 64
-
-
-def _length_limit(error: Exception) -> str | None:
-    """The limit that made msgpack's decoder give up."""
-    if isinstance(error, msgpack.StackError):
-        return "max_depth"
-    words = {"max_str_len": "max_string_bytes", "max_array_len": "max_items", "max_map_len": "max_items"}
-    return next((limit for word, limit in words.items() if f"exceeds {word}" in str(error)), None)
 
 
 def _line(error: Exception) -> str:
@@ -156,7 +164,7 @@ def _envelope(header: Any, limits: Limits) -> dict[str, Any]:
     if header.get("type") not in TYPES:
         raise WireError(
             Code.INVALID,
-            f"type is {str(header.get('type'))[:40]!r}: no message of protocol 1.0.",
+            f"type is {str(header.get('type'))[:40]!r}: no message of protocol {'.'.join(map(str, PROTOCOL))}.",
             f"Use one of {', '.join(TYPES)}.",
             field="type",
         )
@@ -164,11 +172,12 @@ def _envelope(header: Any, limits: Limits) -> dict[str, Any]:
 
 
 def _arrays(header: dict[str, Any]) -> list[dict[str, Any]]:
-    arrays = header.get("arrays") or []
     if header["type"] != "observe":
         return []
+    arrays = header.get("arrays") or []
     if not isinstance(arrays, list) or not all(isinstance(a, dict) for a in arrays):
-        raise WireError(Code.INVALID, "arrays is no list of maps.", "See `observe`.", field="arrays")
+        remedy = "Give a list of maps, each with name, dtype, shape and its bytes."
+        raise WireError(Code.INVALID, "observe.arrays is no list of maps.", remedy, field="arrays")
     return arrays
 
 
@@ -176,25 +185,14 @@ def _validate(header: dict[str, Any]) -> Message:
     try:
         return ANY.validate_python(header)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
+        failed = error
     kind = header["type"]
     version = header.get("protocol")
-    major = whole(version[0]) if isinstance(version, list) and version else None
+    major = count_of(version[0]) if isinstance(version, list) and version else None
     # Another major version may have another hello: its number alone is read.
-    if kind == "hello" and isinstance(major, int) and not isinstance(major, bool) and major != PROTOCOL[0]:
+    if kind == "hello" and major is not None and major != PROTOCOL[0]:
         raise other_version(major)
-    # The first step of the path is the union's tag.
-    field = str(first.get("ctx", {}).get("field") or _path(first["loc"][1:]))
-    seq = whole(header.get("seq"))
-    known = isinstance(seq, int) and not isinstance(seq, bool) and 0 <= seq < 1 << 53
-    raise WireError(
-        Code.INVALID,
-        f"{kind}.{field}: {first['msg']}."[:500],
-        f"See `{kind}` in docs/protocol.md.",
-        field=field[:200],
-        seq=seq if known else None,
-        fatal=kind == "hello",
-    )
+    raise explain(failed, kind, count_of(header.get("seq")), count_of(header.get("t_client_ns"), 1 << 63))
 
 
 def other_version(major: int) -> WireError:
@@ -207,7 +205,3 @@ def other_version(major: int) -> WireError:
         field="protocol",
         fatal=True,
     )
-
-
-def _path(steps: Sequence[int | str]) -> str:
-    return "".join(f"[{s}]" if isinstance(s, int) else f".{s}" for s in steps).lstrip(".")

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Code(StrEnum):
-    """Error codes of protocol 1.0. A client must treat a code it does not know as `internal`."""
+    """Error codes of protocol 1.1. A client must treat a code it does not know as `internal`."""
 
     MALFORMED = "malformed"  # the bytes are no message
     TOO_LARGE = "too_large"  # a limit of the welcome is exceeded
@@ -40,9 +40,11 @@ class WireError(Exception):
         *,
         field: str | None = None,
         seq: int | None = None,
+        t_client_ns: int | None = None,
         retryable: bool = False,
         fatal: bool = False,
     ) -> None:
         super().__init__(f"{code}: {message} {remedy}".rstrip())
         self.code, self.message, self.remedy = code, message, remedy
-        self.field, self.seq, self.retryable, self.fatal = field, seq, retryable, fatal
+        self.field, self.seq, self.t_client_ns = field, seq, t_client_ns
+        self.retryable, self.fatal = retryable, fatal

@@ -1,7 +1,8 @@
-"""Every message of protocol 1.0 and its fields. docs/protocol.md explains them to authors of clients.
+"""Every message of protocol 1.1 and its fields. docs/protocol.md explains them to authors of clients.
 
 Absent and null are the same. Unknown fields are ignored, so that a minor version may add some. Instants (`t_*_ns`) are
 nanoseconds of the sender's own monotonic clock unless the field says otherwise; durations are milliseconds.
+What came with 1.1 is absent in 1.0: both sides speak the lower of their minor versions.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, model_validator
 from pydantic_core import PydanticCustomError
 
-PROTOCOL = (1, 0)
+PROTOCOL = (1, 1)
 DTYPES = {"b1": 1, "i1": 1, "u1": 1, "i2": 2, "u2": 2, "i4": 4, "u4": 4, "i8": 8, "u8": 8, "f2": 2, "f4": 4, "f8": 8}
 
 
@@ -50,6 +51,9 @@ class FunctionCall(Part):
     arguments: dict[str, Any] = {}
 
 
+SafeCalls = Annotated[list[FunctionCall], Field(min_length=1, max_length=16)]
+
+
 class Array(Part):
     """A raw array, C order, little endian. `data` travels outside the header (msgpack: a part of its own; JSON:
     base64). Relation: len(data) = product(shape) x item size of dtype."""
@@ -63,7 +67,16 @@ class Array(Part):
     def _fits(self) -> Array:
         need = math.prod(self.shape) * DTYPES[self.dtype]
         if need != len(self.data):
-            raise ValueError(f"{len(self.data)} bytes, but shape x dtype needs {need}")
+            raise PydanticCustomError(
+                "size",
+                "observe.arrays has an array {name} of {have} bytes, but its shape and dtype need {need}",  # type: ignore[arg-type]
+                {
+                    "name": repr(self.name),
+                    "have": len(self.data),
+                    "need": need,
+                    "remedy": "Send product(shape) x size bytes.",
+                },
+            )
         return self
 
 
@@ -88,6 +101,7 @@ class Hello(Part):
     instruction: Text | None = None
     model: Annotated[str, Field(max_length=256)] | None = None
     safe_call: FunctionCall | None = None
+    safe_calls: SafeCalls | None = None  # 1.1; wins over `safe_call`
     pacing: Pacing = "server"
     hz: Hertz | None = None
     deadline_ms: Milliseconds | None = None
@@ -116,7 +130,10 @@ class Welcome(Part):
     instruction: str
     model: str
     model_trained_on_tools: bool
-    safe_call: FunctionCall | None = None
+    safe_call: FunctionCall | None = None  # the first of `safe_calls`
+    safe_calls: SafeCalls | None = None  # 1.1
+    trained: bool | None = None  # 1.1: on exactly these tools; None: not known, or nothing that is trained
+    release_ns: Nanoseconds | None = None  # 1.1: of the next tick, once there are ticks
     pacing: Pacing
     hz: Hertz
     period_ms: Milliseconds
@@ -147,7 +164,8 @@ class Observe(Part):
     @model_validator(mode="after")
     def _shows_something(self) -> Observe:
         if self.text is None and self.data is None and not self.arrays:
-            raise PydanticCustomError("empty", "One of text, data and arrays is needed", {"field": "text"})
+            remedy = "Give at least one of text, data and arrays."
+            raise PydanticCustomError("empty", "observe shows nothing", {"field": "text", "remedy": remedy})
         return self
 
 
@@ -163,9 +181,9 @@ class CallMessage(Part):
     """Server -> client: what to do now.
 
     `fresh`: a new decision (`call` absent: the call in force goes on, and its time-to-live is renewed). `held`: the
-    tick missed or was unsure; the call in force may go on until its own time-to-live ends. `safe`: execute `call`, the
-    safe call. `ttl_ms` counts from `t_obs_ns` on the *client's* clock; 0 is no limit. The client never executes a
-    call that is older.
+    tick missed or was unsure; the call in force may go on until its own time-to-live ends. `safe`: execute the safe
+    calls, `calls` in order (1.0: `call`, a message each). `ttl_ms` counts from `t_obs_ns` on the *client's* clock; 0 is
+    no limit. The client never executes a call that is older.
     """
 
     type: Literal["call"] = "call"
@@ -176,7 +194,9 @@ class CallMessage(Part):
     t_obs_ns: Nanoseconds | None = None  # that observation's own stamp, echoed
     status: Literal["fresh", "held", "safe"]
     call: FunctionCall | None = None
+    calls: SafeCalls | None = None  # 1.1, with `safe`: `call` is the first of them
     ttl_ms: Milliseconds
+    release_ns: Nanoseconds | None = None  # 1.1: of this tick, on the server's clock; None off the grid of ticks
     deadline_ns: Nanoseconds  # on the server's clock
     t_server_ns: Nanoseconds  # when it was sent
     confidence: Annotated[float, Field(ge=0, le=1)] | None = None
@@ -254,6 +274,7 @@ class ErrorMessage(Part):
     remedy: str = ""
     field: str | None = None
     seq: Count | None = None  # of the observation that was refused
+    t_client_ns: Nanoseconds | None = None  # 1.1: of the hello that was refused
     retryable: bool = False
     fatal: bool = False
     dropped: Count = 0  # how many further refusals were not told, since errors are rate-limited

@@ -48,6 +48,7 @@ def maybe(strategy: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 
 
 calls = st.builds(FunctionCall, name=names, arguments=maps)
+safe_calls = maybe(st.lists(calls, min_size=1, max_size=3))
 programs = st.builds(Program, name=names, version=texts, language=texts)
 
 
@@ -74,6 +75,7 @@ hello = st.builds(
     instruction=maybe(texts),
     model=maybe(texts),
     safe_call=maybe(calls),
+    safe_calls=safe_calls,
     pacing=pacing,
     hz=maybe(hertz),
     deadline_ms=maybe(milliseconds),
@@ -100,6 +102,9 @@ welcome = st.builds(
     model=texts,
     model_trained_on_tools=st.booleans(),
     safe_call=maybe(calls),
+    safe_calls=safe_calls,
+    trained=maybe(st.booleans()),
+    release_ns=maybe(instants),
     pacing=pacing,
     hz=hertz,
     period_ms=milliseconds,
@@ -125,6 +130,8 @@ call = st.builds(
     t_obs_ns=maybe(instants),
     status=st.sampled_from(["fresh", "held", "safe"]),
     call=maybe(calls),
+    calls=safe_calls,
+    release_ns=maybe(instants),
     ttl_ms=milliseconds,
     deadline_ns=instants,
     t_server_ns=instants,
@@ -155,6 +162,7 @@ error = st.builds(
     remedy=texts,
     field=maybe(texts),
     seq=maybe(counts),
+    t_client_ns=maybe(instants),
     retryable=st.booleans(),
     fatal=st.booleans(),
     dropped=counts,

@@ -40,7 +40,7 @@ events = st.tuples(
 def test_no_call_is_in_force_beyond_the_newest_stamp_plus_its_time_to_live(
     history: list[tuple[int, tuple[str, bool, int] | None]], ttl_ms: float
 ) -> None:
-    force, now, newest = InForce(0, SAFE), 10**10, 0
+    force, now, newest = InForce(0, (SAFE,)), 10**10, 0
     for tick, (pause, event) in enumerate(history):
         now += pause * MS
         if event is None:
@@ -60,8 +60,8 @@ def test_no_call_is_in_force_beyond_the_newest_stamp_plus_its_time_to_live(
 
 
 def flying(ttl_ms: float) -> InForce:
-    force = InForce(0, SAFE)
-    assert force.receive(message(5, "fresh", 0, LEFT, ttl_ms), 10 * MS) == Step("call", LEFT, tick=5)
+    force = InForce(0, (SAFE,))
+    assert force.receive(message(5, "fresh", 0, LEFT, ttl_ms), 10 * MS) == Step("call", (LEFT,), tick=5)
     return force
 
 
@@ -70,13 +70,13 @@ def test_a_lost_server_ends_only_what_would_never_expire() -> None:
     assert force.server_lost() == Step()
     assert force.kind == "call"
     force = flying(0)
-    assert force.server_lost() == Step("safe", SAFE)
+    assert force.server_lost() == Step("safe", (SAFE,))
     assert force.server_lost() == Step()
 
 
 def test_the_end_of_a_session_is_safe_at_once() -> None:
     force = flying(500)
-    assert force.server_left() == Step("safe", SAFE)
+    assert force.server_left() == Step("safe", (SAFE,))
     assert force.server_left() == Step()
 
 
@@ -89,7 +89,7 @@ def test_a_new_session_ends_the_old_call_and_counts_ticks_anew() -> None:
 
 
 def test_acknowledgement_of_a_safe_message_has_its_tick_and_of_an_own_act_none() -> None:
-    assert flying(500).receive(message(6, "safe", None, None, 500), 20 * MS) == Step("safe", SAFE, tick=6)
+    assert flying(500).receive(message(6, "safe", None, None, 500), 20 * MS) == Step("safe", (SAFE,), tick=6)
     assert flying(500).look(501 * MS).tick is None
     both = flying(500).receive(message(6, "fresh", 5 * MS, LEFT, 100), 501 * MS)
-    assert both == Step("safe", SAFE, expired=True, tick=6)
+    assert both == Step("safe", (SAFE,), expired=True, tick=6)

@@ -41,7 +41,30 @@ def _parts(name: str, parts: list[Any], code: str, field: str | None = None) -> 
 
 def invalid() -> list[Vector]:
     """All of them."""
-    return [*_fields(), *_values(), *_arrays(), *_msgpack(), *_json(), *_large()]
+    return [*_fields(), *_values(), *_arrays(), *_msgpack(), *_json(), *_large(), *_of_1_1()]
+
+
+def _of_1_1() -> list[Vector]:
+    """What a receiver that speaks 1.1 refuses; keys that stand twice only a server must see."""
+    stop = {"name": "stop"}
+    cases = [
+        ("hello, no safe calls", {**HELLO, "safe_calls": []}, "safe_calls"),
+        ("hello, 17 safe calls", {**HELLO, "safe_calls": [stop] * 17}, "safe_calls"),
+        ("hello, a nameless safe call", {**HELLO, "safe_calls": [stop, {}]}, "safe_calls[1].name"),
+        ("call, safe calls that are a map", {**SAFE, "calls": stop}, "calls"),
+        ("call, a release before zero", {**SAFE, "release_ns": -1}, "release_ns"),
+        ("welcome, trained in words", {**WELCOMED, "trained": "yes"}, "trained"),
+        ("error, a stamp with a fraction", {**ERROR, "t_client_ns": 0.5}, "t_client_ns"),
+    ]
+    found = [v for name, header, field in cases for v in _both(f"1.1: {name}", header, "invalid", field)]
+    found = [{**v, "minor": 1} for v in found]
+    twice = [
+        _parts("1.1: a key twice (msgpack)", ["83a474797065a3627965a178c0a178c0"], "malformed"),
+        _parts("1.1: a key twice in a nested map (msgpack)", ["82a474797065a3627965a17882a161c0a161c0"], "malformed"),
+        _text("1.1: a key twice (json)", '{"type":"bye","reason":"a","reason":"b"}', "malformed"),
+        _text("1.1: a key twice in a nested map (json)", '{"type":"bye","x":[{"a":1,"a":1}]}', "malformed"),
+    ]
+    return [*found, *({**v, "minor": 1, "by": "server"} for v in twice)]
 
 
 def _wrong(value: Any) -> Any:

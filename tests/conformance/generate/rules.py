@@ -216,6 +216,29 @@ def _sequences() -> list[dict[str, Any]]:
         of("no stamp", _step(31, _fresh(0, None, LEFT), None, "none", expired=True)),
         of("a stamp of the future", _step(31, _fresh(0, 32, LEFT), None, "none", expired=True)),
         of("held with a call in it", first, _step(100, _call(1, "held", 90, RIGHT), None, "call", 500)),
+        *_several(),
+    ]
+
+
+def _several() -> list[dict[str, Any]]:
+    """Of 1.1: `execute` is a list, and so are the safe calls."""
+
+    def of(name: str, *steps: dict[str, Any]) -> dict[str, Any]:
+        both = [STOP, BRAKE]
+        return {"name": f"1.1: {name}", "minor": 1, "epoch": 0, "safe_calls": both, "steps": list(steps)}
+
+    first = _step(31, _fresh(0, 0, LEFT), [LEFT], "call", 500)
+    safe = {**_call(1, "safe", 0, BRAKE), "calls": [BRAKE, STOP]}
+    return [
+        of(
+            "all safe calls when time runs out",
+            first,
+            _step(501, None, [STOP, BRAKE], "safe"),
+            _step(502, None, [], "safe"),
+        ),
+        of("those of the message, in its order", first, _step(100, safe, [BRAKE, STOP], "safe")),
+        of("of a server of 1.0", first, _step(100, _call(1, "safe", 0, BRAKE), [BRAKE], "safe")),
+        of("a safe message without calls", first, _step(100, _call(1, "safe", None), [STOP, BRAKE], "safe")),
     ]
 
 

@@ -137,18 +137,41 @@ NUMBERS = {
 Vector = dict[str, Any]
 
 
-def vector(name: str, side: str, message: dict[str, Any], *buffers: bytes, canonical: bool = True) -> Vector:
-    """One vector; `buffers` belong to the message's arrays in order."""
+def vector(
+    name: str, side: str, message: dict[str, Any], *buffers: bytes, canonical: bool = True, minor: int = 0
+) -> Vector:
+    """One vector; `buffers` belong to the message's arrays in order; `minor` is the version that has all its fields."""
     text, header = copy.deepcopy(message), copy.deepcopy(message)
     for i, buffer in enumerate(buffers):
         text["arrays"][i]["base64"] = base64.b64encode(buffer).decode()
         header["arrays"][i]["part"] = i + 1
     parts = [msgpack.packb(header).hex(), *(b.hex() for b in buffers)]
-    return {"name": name, "from": side, "json": text, "msgpack": parts, "canonical": canonical}
+    found = {"name": name, "from": side, "json": text, "msgpack": parts, "canonical": canonical}
+    return found | ({"minor": minor} if minor else {})
 
 
 def valid() -> list[Vector]:
-    return [*_hellos(), *_observations(), *_calls(), *_rest()]
+    return [*_hellos(), *_observations(), *_calls(), *_rest(), *_of_1_1()]
+
+
+def _of_1_1() -> list[Vector]:
+    stop, dim = {"name": "stop", "arguments": {}}, {"name": "lamp", "arguments": {"level": 0}}
+    hello = {**HELLO_FULL, "protocol": [1, 1], "safe_calls": [stop, dim]}
+    welcome = {**WELCOME, "protocol": [1, 1], "safe_call": stop, "safe_calls": [stop, dim]}
+    safe = {**CALL_BARE, "status": "safe", "call": stop, "cause": "stale_observation"}
+    told = [
+        ("hello, several safe calls", "client", hello),
+        ("welcome, every field of 1.1", "server", {**welcome, "trained": True, "release_ns": 812_000_000_000}),
+        ("welcome, before the first tick, nothing known of training", "server", welcome),
+        ("welcome, not trained on these tools", "server", {**welcome, "trained": False}),
+        ("call, fresh, with its release", "server", {**CALL_FULL, "release_ns": 812_000_000_000}),
+        ("call, safe, several", "server", {**safe, "calls": [stop, dim], "release_ns": 812_000_000_000}),
+        ("call, safe, one", "server", {**safe, "calls": [stop]}),
+        ("error, refusal of a hello", "server", {**ERROR_FULL, "t_client_ns": 5_000_000_000}),
+    ]
+    found = [vector(f"1.1: {name}", side, message, minor=1) for name, side, message in told]
+    bare = {**HELLO, "protocol": [1, 1], "safe_calls": [{"name": "stop"}]}
+    return [*found, vector("1.1: hello, safe calls without arguments", "client", bare, canonical=False, minor=1)]
 
 
 def _hellos() -> list[Vector]:
