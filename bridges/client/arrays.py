@@ -30,4 +30,4 @@ def _array(name: str, value: Any) -> Array:
         what = f"arrays[{name!r}] has items of the format {view.format!r}."
         raise ClientError(what, f"Convert it to one of {', '.join(DTYPES)}.")
     with checked(f"arrays[{name!r}]"):  # tobytes() lays any strides out in C order
-        return Array(name=name, dtype=dtype, shape=list(view.shape), data=view.tobytes())
+        return Array(name=name, dtype=dtype, shape=list(view.shape or ()), data=view.tobytes())

@@ -13,23 +13,10 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from rtcontrol.bridges.client.errors import ClientError, Refused
-from rtcontrol.bridges.client.inforce import InForce, Standing
+from rtcontrol.bridges.client.inforce import InForce, Standing, safe_calls
 from rtcontrol.bridges.client.offset import OffsetFilter
 from rtcontrol.bridges.client.options import Options
-from rtcontrol.bridges.wire import PROTOCOL, Code, Message
-from rtcontrol.bridges.wire.messages import (
-    Bye,
-    CallMessage,
-    ErrorMessage,
-    Executed,
-    Instruct,
-    Observe,
-    Outcome,
-    Ping,
-    Pong,
-    Reset,
-    Welcome,
-)
+from rtcontrol.bridges.wire import PROTOCOL, Code, Message, messages
 
 S = 1_000_000_000
 NOBODY = "nobody answers"
@@ -42,9 +29,9 @@ LEAST_BEAT_MS = 50.0  # a server's heartbeat below this would be found dead at o
 GREETING_SILENCE_NS = 10 * S  # a welcome may take longer, but not an answer to our pings
 CLOCK_PING_NS = 10 * S  # who observes all the time is never silent, and would never compare clocks
 QUEUE = 256
-OF_ITS_TIME = (Observe, Ping, Pong)  # what is worth nothing later
+OF_ITS_TIME = (messages.Observe, messages.Ping, messages.Pong)  # what is worth nothing later
 What = Literal["executed", "expired", "failed", "refused"]
-COUNTS = "observed superseded fresh held safe expired errors sessions resumed reconnects".split()
+COUNTS = ["observed", "superseded", "fresh", "held", "safe", "expired", "errors", "sessions", "resumed", "reconnects"]
 
 
 class Core:
@@ -56,16 +43,17 @@ class Core:
         self.force = InForce(0, options.safe_calls)
         self.up = False  # whether there is a connection
         self.open = False  # welcomed on it
-        self.welcome: Welcome | None = None
+        self.welcome: messages.Welcome | None = None
         self.error: ClientError | None = None  # why it ended: nothing is said any more
         self.trouble = NOBODY  # what keeps the session from being open, for people
         self.version = 0  # grows with each call message, and whatever else changes what is in force
         self.handled: deque[Standing] = deque(maxlen=QUEUE)  # what began to be in force, for `on_call`
         self.handled_safe: deque[Standing] = deque(maxlen=QUEUE)  # safe, where it has a handler of its own
-        self.unanswered: Observe | None = None  # of decide(): said again after a reconnect
+        self.unanswered: messages.Observe | None = None  # of decide(): said again after a reconnect
         self.refused: str | None = None  # why decide()'s observation was refused
         self.instruction: str | None = None  # the one in force, as the server told it last
         self.offset = OffsetFilter()
+        self._release_ns: int | None = None  # of any of the session's ticks, by the server's clock
         self.outbox: deque[Message] = deque()
         self.count: Counter[str] = Counter()
         self.ignored: Counter[str] = Counter()
@@ -90,19 +78,19 @@ class Core:
 
     # What the user says.
 
-    def observe(self, look: Observe) -> Observe:
+    def observe(self, look: messages.Observe) -> messages.Observe:
         """Queue an observation (session, seq and epoch are filled in); in the server's pacing it replaces one that is
         not sent yet."""
         if self.options.pacing == "server" or len(self.outbox) >= QUEUE:
             for i, waiting in enumerate(self.outbox):
-                if isinstance(waiting, Observe):
+                if isinstance(waiting, messages.Observe):
                     del self.outbox[i]
                     self.count["superseded"] += 1
                     break
         self.count["observed"] += 1
         return self._say_look(look)
 
-    def _say_look(self, look: Observe) -> Observe:
+    def _say_look(self, look: messages.Observe) -> messages.Observe:
         self._seq += 1
         look = look.model_copy(update={"session": self._token, "seq": self._seq, "epoch": self.epoch})
         self._stamps[look.seq] = look.t_ns
@@ -110,7 +98,7 @@ class Core:
         self.outbox.append(look)
         return look
 
-    def ask(self, look: Observe) -> None:
+    def ask(self, look: messages.Observe) -> None:
         """As `observe`, and `unanswered` until its call has come. Raises ClientError: there is one already."""
         if self.unanswered is not None:
             raise ClientError("decide() is running already.", "Wait for its return.")
@@ -118,36 +106,33 @@ class Core:
 
     def instruct(self, instruction: str) -> None:
         """Another goal; it survives reconnects."""
-        self._say(Instruct(session=self._token, instruction=instruction))
+        self._say(messages.Instruct(session=self._token, instruction=instruction))
         self._wanted = instruction
 
-    def reset(self, ended: Outcome | None = None) -> int:
+    def reset(self, ended: messages.Outcome | None = None) -> int:
         """A new epoch: nothing of the old one counts any more."""
-        self.outbox = deque(m for m in self.outbox if not isinstance(m, Observe))
+        self.outbox = deque(m for m in self.outbox if not isinstance(m, messages.Observe))
         self.force.reset(self.epoch + 1)
         # Those that there is no room for are made up for when the session is resumed.
-        self._say(Reset(session=self._token, epoch=self.epoch, ended=ended))
+        self._say(messages.Reset(session=self._token, epoch=self.epoch, ended=ended))
         self._unacknowledged.clear()
         self.unanswered = None
         self.version += 1
         return self.epoch
 
     def acknowledge(
-        self, tick: int, outcome: What, now_ns: int, result: str | None = None, error: str | None = None
+        self, tick: int | None, outcome: What, now_ns: int, result: str | None = None, error: str | None = None
     ) -> None:
-        """Say what became of a call of this epoch, once, where the server was told that it would be."""
-        told = Executed(
-            session=self._token,
-            tick=tick,
-            epoch=self.epoch,
-            outcome=outcome,
-            t_ns=now_ns,
-            result=result,
-            error=error,
-        )
+        """Say what became of a call of this epoch, once, where the server was told that it would be. None is no call of
+        the server's."""
+        if tick is None:
+            return
+        said = {"result": result, "error": error, "session": self._token, "tick": tick, "epoch": self.epoch}
+        told = messages.Executed.model_validate({**said, "outcome": outcome, "t_ns": now_ns})
         if tick in self._unacknowledged:
             del self._unacknowledged[tick]
-            self._say(told)
+            if self.options.acknowledges:
+                self._say(told)
 
     def _say(self, message: Message) -> None:
         if len(self.outbox) < 4 * QUEUE:
@@ -231,9 +216,9 @@ class Core:
         self._said_ns = now_ns if said else self._said_ns
         return said
 
-    def _ping(self, now_ns: int) -> Ping:
+    def _ping(self, now_ns: int) -> messages.Ping:
         self._pinged_ns = now_ns
-        return Ping(id=now_ns % (1 << 53), t_ns=now_ns)
+        return messages.Ping(id=now_ns % (1 << 53), t_ns=now_ns)
 
     def unsent(self, rest: Sequence[Message], now_ns: int) -> None:
         """What was due could not be sent, from this message on: there is no connection yet, or it is full."""
@@ -272,19 +257,19 @@ class Core:
         self._heard_ns = now_ns
         if self.error is not None:
             return
-        if isinstance(message, CallMessage):
+        if isinstance(message, messages.CallMessage):
             self._call(message, now_ns)
-        elif isinstance(message, Welcome):
+        elif isinstance(message, messages.Welcome):
             self._welcomed(message, now_ns)
-        elif isinstance(message, Ping):
-            self._say(Pong(id=message.id, t_ping_ns=message.t_ns, t_received_ns=now_ns, t_sent_ns=now_ns))
-        elif isinstance(message, Pong):
+        elif isinstance(message, messages.Ping):
+            self._say(messages.Pong(id=message.id, t_ping_ns=message.t_ns, t_received_ns=now_ns, t_sent_ns=now_ns))
+        elif isinstance(message, messages.Pong):
             self.offset.add(message.t_ping_ns, message.t_received_ns, message.t_sent_ns, now_ns)
-        elif isinstance(message, Instruct) and message.session == self._token:
+        elif isinstance(message, messages.Instruct) and message.session == self._token:
             self._wanted = self.instruction = message.instruction
-        elif isinstance(message, ErrorMessage):
+        elif isinstance(message, messages.ErrorMessage):
             self._error(message, now_ns)
-        elif isinstance(message, Bye) and message.session in (None, self._token):
+        elif isinstance(message, messages.Bye) and message.session in (None, self._token):
             if self.options.persist:
                 self._known = False
                 self._begins(self.force.left(), now_ns)
@@ -298,9 +283,9 @@ class Core:
 
     # Single messages.
 
-    def _welcomed(self, welcome: Welcome, now_ns: int) -> None:
-        if self.open or (welcome.resumed and welcome.session != self._token):
-            self.ignored["welcome"] += 1  # the answer to a hello said twice
+    def _welcomed(self, welcome: messages.Welcome, now_ns: int) -> None:
+        if self.open or not self.up or (welcome.resumed and welcome.session != self._token):
+            self.ignored["welcome"] += 1  # the answer to a hello said twice, or on the connection before
             return
         if not welcome.protocol or welcome.protocol[0] != PROTOCOL[0]:
             what = f"The server speaks protocol {welcome.protocol}, not {list(PROTOCOL)}."
@@ -309,36 +294,36 @@ class Core:
         self.open, self.welcome, self.instruction = True, welcome, welcome.instruction
         self._beat_ns = int(max(welcome.heartbeat_ms, LEAST_BEAT_MS) * 1e6)
         self._attempts = 0  # now, not when connected: else a server that turns us away were asked ten times a second
-        told = () if welcome.safe_call is None else (welcome.safe_call,)
-        safe_calls = self.options.safe_calls or told
+        self._release_ns = welcome.release_ns
+        own_calls = self.options.safe_calls or safe_calls(welcome)
         if welcome.resumed:
             self.count["resumed"] += 1
-            self.force.safe_calls = safe_calls
-            queued = {m.epoch for m in self.outbox if isinstance(m, Reset)}
+            self.force.safe_calls = own_calls
+            queued = {m.epoch for m in self.outbox if isinstance(m, messages.Reset)}
             for epoch in range(min(self.epoch, welcome.epoch + QUEUE), welcome.epoch, -1):
                 if epoch not in queued:
-                    self.outbox.appendleft(Reset(session=self._token, epoch=epoch))
+                    self.outbox.appendleft(messages.Reset(session=self._token, epoch=epoch))
         else:
             self.count["sessions"] += 1
             self._token, self._known = welcome.session, True
             # Another server, maybe of another machine: its clock is another one.
             self.offset, self._pinged_ns = OffsetFilter(), 0
             # What waited was for the session that is gone; only its newest look at the world is as good as ever.
-            looks = [m for m in self.outbox if isinstance(m, Observe)]
+            looks = [m for m in self.outbox if isinstance(m, messages.Observe)]
             self.outbox.clear()
             self._stamps.clear()
             self._unacknowledged.clear()
-            self._begins(self.force.begin(welcome.epoch, safe_calls), now_ns)
+            self._begins(self.force.begin(welcome.epoch, own_calls), now_ns)
             for look in looks:
                 self._say_look(look)
             if self._wanted is not None and self._wanted != self._greeting:
-                self.outbox.append(Instruct(session=self._token, instruction=self._wanted))
+                self.outbox.append(messages.Instruct(session=self._token, instruction=self._wanted))
         if self.unanswered is not None:
-            self.outbox = deque(m for m in self.outbox if not isinstance(m, Observe))
+            self.outbox = deque(m for m in self.outbox if not isinstance(m, messages.Observe))
             self.unanswered = self._say_look(self.unanswered)
         self.version += 1
 
-    def _call(self, message: CallMessage, now_ns: int) -> None:
+    def _call(self, message: messages.CallMessage, now_ns: int) -> None:
         known = self._stamps.get(message.seq_obs) if message.seq_obs is not None else None
         reason = None
         if not self.open or message.session != self._token:
@@ -357,13 +342,12 @@ class Core:
             self.unanswered = None
         if message.status == "fresh" and message.t_obs_ns is not None:
             self._latency_ns.append(now_ns - message.t_obs_ns)
-        self.look(now_ns)
+        if message.release_ns is not None:
+            self._release_ns = message.release_ns
         begins, too_old = self.force.receive(message, now_ns)
-        if self.options.acknowledges and (begins or too_old):
-            self._unacknowledged[message.tick] = None
-            _forget(self._unacknowledged)
         if too_old:
             self.count["expired"] += 1
+            self._unacknowledged[message.tick] = None
             self.acknowledge(message.tick, "expired", now_ns)
         self._begins(begins, now_ns)
         self.version += 1
@@ -372,12 +356,15 @@ class Core:
         if begins:
             self.version += 1
             standing = self.force.at(now_ns)
+            if standing.tick is not None:
+                self._unacknowledged[standing.tick] = None
+                _forget(self._unacknowledged)
             if self.options.on_safe is not None and standing.status == "safe":
                 self.handled_safe.append(standing)
             elif self.options.on_call is not None:
                 self.handled.append(standing)
 
-    def _error(self, message: ErrorMessage, now_ns: int) -> None:
+    def _error(self, message: messages.ErrorMessage, now_ns: int) -> None:
         self.count["errors"] += 1
         self.last_error = f"{message.code}: {message.message} {message.remedy}".rstrip()[:500]
         if message.code == Code.INSTRUCTION and self.instruction is not None and self._wanted != self.instruction:
@@ -415,16 +402,12 @@ class Core:
         *skipped, newest = queue
         queue.clear()
         for old in skipped:
-            self._too_late(old, now_ns, "superseded while the handler was busy")
+            self.acknowledge(old.tick, "expired", now_ns, error="superseded while the handler was busy")
         now = self.force.at(now_ns)
         if now.status == "safe" if newest.status == "safe" else now.call is newest.call:
             return newest
-        self._too_late(newest, now_ns, "no longer in force when the handler could begin")
+        self.acknowledge(newest.tick, "expired", now_ns, error="no longer in force when the handler could begin")
         return None
-
-    def _too_late(self, standing: Standing, now_ns: int, why: str) -> None:
-        if standing.tick is not None:
-            self.acknowledge(standing.tick, "expired", now_ns, error=why)
 
     def decided(self, now_ns: int) -> Standing:
         """decide() waits no longer: its answer. The call of another observation is none."""
@@ -433,8 +416,17 @@ class Core:
         now = self.force.at(now_ns)
         if why is None or self.error is not None:
             return now
-        first, *more = self.force.safe_calls or (None,)
-        return Standing(first, "safe", cause=why, more=tuple(more))
+        calls = self.force.safe_calls
+        return Standing(calls[0] if calls else None, "safe", cause=why, more=calls[1:])
+
+    def next_observation_ns(self, lead_ns: int, now_ns: int) -> int:
+        """The next instant that lies `lead_ns` before a tick; a period from now where ticks or clock are not known."""
+        period_ns = S // 10 if self.welcome is None else max(1, int(self.welcome.period_ms * 1e6))
+        clock = self.offset.now(now_ns)
+        if self._release_ns is None or clock is None or not self.open:
+            return now_ns + period_ns
+        some_ns = self._release_ns - clock.offset_ns - lead_ns
+        return some_ns + ((now_ns - some_ns) // period_ns + 1) * period_ns
 
     def statistics(self, now_ns: int) -> dict[str, Any]:
         """Counts since the client was made; `latency_ms` is from the observation's stamp to the call's arrival, of the

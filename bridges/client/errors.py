@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from rtcontrol.bridges.wire import WireError
 from rtcontrol.bridges.wire.messages import ErrorMessage
+from rtcontrol.bridges.wire.wanted import explain
 
 
 class ClientError(Exception):
@@ -47,6 +48,5 @@ def checked(message: str) -> Iterator[None]:
     except WireError as error:
         raise ClientError(error.message, error.remedy) from None
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        field = ".".join(str(part) for part in first["loc"])
-        raise ClientError(f"{message}.{field}: {first['msg']}.", f"See `{message}` in docs/protocol.md.") from None
+        told = explain(error, message)
+        raise ClientError(told.message, told.remedy) from None

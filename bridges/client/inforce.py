@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from rtcontrol.bridges.wire.messages import CallMessage, FunctionCall
+from rtcontrol.bridges.wire.messages import CallMessage, FunctionCall, Welcome
 
 
 @dataclass(frozen=True)
@@ -15,9 +15,9 @@ class Standing:
     """What to do now. `call` is None where there is no safe call: stop in your own way.
 
     `status`: `fresh` (the last decision's call is in force), `held` (the last tick brought none, the call before is
-    still in force) or `safe`, with the `cause`. `more`: further safe calls, one for each actuator. `age_ms` is since the
-    observation that the call answers was captured, `left_ms` until it expires (None: never). `tick` names it to
-    `executed()`; None: the client began it itself.
+    still in force) or `safe`, with the `cause`. `age_ms` is since the observation that the call answers was captured,
+    `left_ms` until it expires (None: never). `tick` names it to `executed()`; None: the client began it itself. `more`:
+    further safe calls, where there are several actuators.
     """
 
     call: FunctionCall | None
@@ -50,6 +50,13 @@ def expired(t_obs_ns: int | None, ttl_ms: float, now_ns: int) -> bool:
     """Whether a call that answers an observation of `t_obs_ns` (the client's clock) is too old at `now_ns`. One without
     a stamp, or of the future, answers no observation of this client: too old. A `ttl_ms` of 0 is no limit."""
     return t_obs_ns is None or now_ns < t_obs_ns or (ttl_ms != 0 and now_ns > _until_ns(t_obs_ns, ttl_ms))
+
+
+def safe_calls(told: CallMessage | Welcome) -> tuple[FunctionCall, ...]:
+    """Those that a `safe` message, or the welcome, tells: 1.0 has one at most."""
+    several = told.calls if isinstance(told, CallMessage) else told.safe_calls
+    one = told.call if isinstance(told, CallMessage) else told.safe_call
+    return tuple(several or ([] if one is None else [one]))
 
 
 def _until_ns(t_obs_ns: int, ttl_ms: float) -> int:
@@ -85,7 +92,7 @@ class InForce:
             return self.look(now_ns), False
         self.last_tick = message.tick
         if message.status == "safe":
-            return self._safe(message.cause or "safe", message.tick, _safe_calls(message)), False
+            return self._safe(message.cause or "safe", message.tick, safe_calls(message)), False
         fresh = message.status == "fresh"
         too_old = fresh and expired(message.t_obs_ns, message.ttl_ms, now_ns)
         stamp_ns = message.t_obs_ns or 0
@@ -147,7 +154,3 @@ class InForce:
         tick: int | None,
     ) -> None:
         self.kind, self._calls, self.expires_ns, self._cause, self._tick = kind, calls, until_ns, cause, tick
-
-
-def _safe_calls(message: CallMessage) -> tuple[FunctionCall, ...]:
-    return () if message.call is None else (message.call,)

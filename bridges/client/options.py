@@ -69,8 +69,8 @@ class Options:
     def safe_calls(self) -> tuple[FunctionCall, ...]:
         """The client's own. Raises ClientError."""
         given = self.safe_call
-        many = isinstance(given, Sequence) and not isinstance(given, str)
-        return tuple(_call(one) for one in (given if many else [given]) if one is not None)  # type: ignore[union-attr]
+        many = given if isinstance(given, Sequence) and not isinstance(given, str) else [given]
+        return tuple(_call(one) for one in many if one is not None)
 
     def hello(self, t_ns: int, resume: Token | None = None, instruction: str | None = None) -> Hello:
         """The hello of these options. Raises ClientError naming the field."""
@@ -84,7 +84,8 @@ class Options:
             )
         fields = {name: getattr(self, name) for name in PLAIN} | {n: _number(getattr(self, n)) for n in NUMBERS}
         if safe_calls := self.safe_calls:
-            fields["safe_call"] = safe_calls[0]
+            fields["safe_call"] = safe_calls[0]  # all that a server of 1.0 takes
+            fields["safe_calls"] = list(safe_calls) if len(safe_calls) > 1 else None
         with checked("hello"):
             return Hello(
                 protocol=list(PROTOCOL),

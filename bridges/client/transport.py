@@ -49,10 +49,13 @@ class Dealer:
             socket.zap_domain = b"rtcontrol"  # without it bytes that are no ZeroMQ would reach us as messages
         self._monitor: zmq.Socket[bytes] = socket.get_monitor_socket(EVENTS)
         self._poller = zmq.Poller()
-        for what in (socket, self._monitor, self._wake_out.fileno()):
-            self._poller.register(what, zmq.POLLIN)
+        for each in (socket, self._monitor, self._wake_out.fileno()):
+            self._poller.register(each, zmq.POLLIN)
         try:
-            socket.bind(self._endpoint) if self._listens else socket.connect(self._endpoint)
+            if self._listens:
+                socket.bind(self._endpoint)
+            else:
+                socket.connect(self._endpoint)
         except zmq.ZMQError as error:
             self.close()
             what = f"{self._endpoint} cannot be used ({error.strerror})."

@@ -21,8 +21,9 @@ M = TypeVar("M", bound=Message)
 class Stand:
     """One ROUTER socket, one client. It answers pings and sends its own while `alive`; nothing else by itself."""
 
-    def __init__(self, endpoint: str) -> None:
-        self.endpoint = endpoint
+    def __init__(self, endpoint: str, connects: bool = False) -> None:
+        """`connects`: to a client that listens, on a port that was free."""
+        self.endpoint, self._connects = endpoint, connects
         self.heard: list[Message] = []
         self.broken: list[str] = []  # messages that the client should not have sent
         self.peer: bytes | None = None
@@ -41,6 +42,11 @@ class Stand:
         for attempt in range(50):
             try:
                 socket.bind(self.endpoint)
+                if self._connects:
+                    self.endpoint = socket.getsockopt_string(zmq.LAST_ENDPOINT)
+                    socket.unbind(self.endpoint)
+                    socket.connect(self.endpoint)
+                    return socket
                 break
             except zmq.ZMQError:
                 # The port of the socket that was closed just now.
