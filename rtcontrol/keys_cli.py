@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
-from rtcontrol.bridges.wire import curve
 from rtcontrol.models.errors import UserError
+from rtcontrol.serve import keyring
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -35,18 +35,18 @@ def new(name: Annotated[str, typer.Argument(help="The client's name.")], keys: F
 
     Example: rtcontrol keys new left-arm
     """
-    folder = keys or curve.default_folder()
-    if name == curve.SERVER:
+    folder = keys or keyring.default_folder()
+    if name == keyring.SERVER:
         raise UserError(f"{name!r} is the server's own key.", "Choose another name.")
     with _told():
         # Before the server's pair is made, which would stay.
-        curve.check_name(name)
-        if not (folder / f"{curve.SERVER}.key_secret").exists():
-            pair = curve.create(folder, curve.SERVER)
-            print(f"Server key {curve.fingerprint(pair.public)} in {folder}")
-        pair = curve.create(folder, name)
-    print(f"Key {name} {curve.fingerprint(pair.public)} in {folder}")
-    print(f"Move {name}.key_secret to the client's machine, copy {curve.SERVER}.key beside it, and connect with:")
+        keyring.check_name(name)
+        if not (folder / f"{keyring.SERVER}.key_secret").exists():
+            pair = keyring.create(folder, keyring.SERVER)
+            print(f"Server key {keyring.fingerprint(pair.public)} in {folder}")
+        pair = keyring.create(folder, name)
+    print(f"Key {name} {keyring.fingerprint(pair.public)} in {folder}")
+    print(f"Move {name}.key_secret to the client's machine, copy {keyring.SERVER}.key beside it, and connect with:")
     print(f'  Client.connect("tcp://HOST:5555", ..., keys="{name}.key_secret")')
     print(
         f"This server needs only {name}.key. Start it with: rtcontrol serve --bind tcp://0.0.0.0:5555 --keys {folder}"
@@ -59,18 +59,18 @@ def show(keys: Folder = None) -> None:
 
     Example: rtcontrol keys list
     """
-    folder = keys or curve.default_folder()
-    server = folder / f"{curve.SERVER}.key"
+    folder = keys or keyring.default_folder()
+    server = folder / f"{keyring.SERVER}.key"
     if not server.exists():
         raise UserError(f"There are no keys in {folder}.", "Make one: rtcontrol keys new NAME")
     with _told():
-        print(f"{curve.fingerprint(curve.load_public(server))}  {curve.SERVER} (this server)")
-    allowed = curve.clients(folder)
+        print(f"{keyring.fingerprint(keyring.load_public(server))}  {keyring.SERVER} (this server)")
+    allowed = keyring.clients(folder)
     for name, public in allowed.items():
         kept = "  its secret is still here: move it to the client" if (folder / f"{name}.key_secret").exists() else ""
-        print(f"{curve.fingerprint(public)}  {name}{kept}")
+        print(f"{keyring.fingerprint(public)}  {name}{kept}")
     for path in sorted(folder.glob("*.key")):
-        if path.stem != curve.SERVER and path.stem not in allowed:
+        if path.stem != keyring.SERVER and path.stem not in allowed:
             print(f"{'-' * 16}  {path.name} is damaged: it lets nobody in")
 
 
@@ -80,12 +80,12 @@ def revoke(name: Annotated[str, typer.Argument(help="The client's name.")], keys
 
     Example: rtcontrol keys revoke left-arm
     """
-    folder = keys or curve.default_folder()
+    folder = keys or keyring.default_folder()
     public = folder / f"{name}.key"
-    if name == curve.SERVER or not curve.NAME.fullmatch(name):
+    if name == keyring.SERVER or not keyring.NAME.fullmatch(name):
         raise UserError(f"{name!r} is no client's key.", "See `rtcontrol keys list`.")
     if not public.exists():
-        names = ", ".join(curve.clients(folder)) or "none"
+        names = ", ".join(keyring.clients(folder)) or "none"
         raise UserError(f"There is no key {name!r} in {folder}.", f"The keys there: {names}.")
     # The public half first: that is what admits.
     public.unlink()
@@ -97,5 +97,5 @@ def revoke(name: Annotated[str, typer.Argument(help="The client's name.")], keys
 def _told() -> Iterator[None]:
     try:
         yield
-    except curve.KeyFileError as error:
+    except keyring.KeyFileError as error:
         raise UserError(error.what, error.remedy) from None

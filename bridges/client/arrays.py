@@ -6,11 +6,11 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from rtcontrol.bridges.client.errors import ClientError
+from rtcontrol.bridges.client.errors import ClientError, checked
 from rtcontrol.bridges.wire.messages import DTYPES, Array
 
-KINDS = {"?": "b", "b": "i", "h": "i", "i": "i", "l": "i", "q": "i", "B": "u", "c": "u", "H": "u", "I": "u", "L": "u"}
-KINDS |= {"Q": "u", "n": "i", "N": "u", "e": "f", "f": "f", "d": "f"}
+LITTLE = sys.byteorder == "little"
+KINDS = {"?": "b", **dict.fromkeys("bhilqn", "i"), **dict.fromkeys("BcHILQN", "u"), **dict.fromkeys("efd", "f")}
 
 
 def to_arrays(given: Mapping[str, Any]) -> list[Array]:
@@ -22,22 +22,12 @@ def _array(name: str, value: Any) -> Array:
     try:
         view = memoryview(value)
     except TypeError:
-        raise ClientError(
-            f"arrays[{name!r}] is a {type(value).__name__}, which shows no buffer.",
-            "Give a numpy array, an array.array or bytes.",
-        ) from None
-    form = view.format
-    native = form[0] in "@=" or form[0].isalnum() or form[0] == "?" or form[0] == ("<" if _LITTLE else ">")
-    kind = f"{KINDS.get(form[-1], '')}{view.itemsize}"
-    if kind not in DTYPES or not native or not _LITTLE or len(form.lstrip("@=<")) != 1:
-        raise ClientError(
-            f"arrays[{name!r}] has items of the format {form!r}.", f"Convert it to one of {', '.join(DTYPES)}."
-        )
-    # tobytes() lays any strides out in C order.
-    try:
-        return Array(name=name, dtype=kind, shape=list(view.shape), data=view.tobytes())  # type: ignore[arg-type]
-    except ValueError as error:
-        raise ClientError(f"arrays[{name!r}] does not fit the wire ({error}).", "See `observe`.") from None
-
-
-_LITTLE = sys.byteorder == "little"
+        what = f"arrays[{name!r}] is a {type(value).__name__}, which shows no buffer."
+        raise ClientError(what, "Give a numpy array, an array.array or bytes.") from None
+    order, code = view.format[:-1], view.format[-1]
+    dtype: Any = f"{KINDS.get(code, '')}{view.itemsize}"
+    if dtype not in DTYPES or not LITTLE or order not in ("", "@", "=", "<"):
+        what = f"arrays[{name!r}] has items of the format {view.format!r}."
+        raise ClientError(what, f"Convert it to one of {', '.join(DTYPES)}.")
+    with checked(f"arrays[{name!r}]"):  # tobytes() lays any strides out in C order
+        return Array(name=name, dtype=dtype, shape=list(view.shape or ()), data=view.tobytes())

@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
+import time
 from collections.abc import Callable, Mapping
-from types import TracebackType
+from dataclasses import fields
 from typing import Any, Self
 
-from rtcontrol.bridges.client.base import Base
-from rtcontrol.bridges.client.standing import Standing
+from rtcontrol.bridges.client.arrays import to_arrays
+from rtcontrol.bridges.client.core import NOBODY, What
+from rtcontrol.bridges.client.errors import ClientError, Closed, checked
+from rtcontrol.bridges.client.handler import Handler, Loop
+from rtcontrol.bridges.client.inforce import Standing
+from rtcontrol.bridges.client.link import Link
+from rtcontrol.bridges.client.options import Options
+from rtcontrol.bridges.wire import LIMITS
+from rtcontrol.bridges.wire.limits import check_value
+from rtcontrol.bridges.wire.messages import Observe, Outcome, Welcome
+
+Some = Mapping[str, Any] | None
+Look = str | Some  # text, or data
+DECIDE_S = 30.0
 
 
-class Client(Base):
+class Client:
     """A session with an rtcontrol server. All methods may be called from any thread; none but `connect`, `listen`,
     `wait` and `decide` ever blocks, and what they return is never older than its time-to-live.
 
@@ -30,64 +44,230 @@ class Client(Base):
 
         Raises ClientError: a mistake in the options, or no server within `connect_timeout_s`; Refused: by the server.
         """
-        return cls(endpoint, options, listens=False)._ready()
+        return cls(endpoint, options)._ready()
 
     @classmethod
     def listen(cls, endpoint: str, **options: Any) -> Self:
         """Bind, and wait for a server to connect (`rtcontrol run --env remote --connect`): raises as `connect`."""
         return cls(endpoint, options, listens=True)._ready()
 
-    def __init__(self, endpoint: str, options: Mapping[str, Any], listens: bool) -> None:
-        self._condition = threading.Condition()
-        super().__init__(endpoint, options, listens)
-        self._seen = 0
+    def __init__(
+        self, endpoint: str, options: Mapping[str, Any], listens: bool = False, loop: Loop | None = None
+    ) -> None:
+        """Begin to connect, and do not wait. `loop` is where an `on_call` that is a coroutine function runs."""
+        known = [f.name for f in fields(Options)]
+        if unknown := sorted(set(options) - set(known)):
+            raise ClientError(f"{unknown[0]}= is no option.", f"Use some of {', '.join(known)}.")
+        self.endpoint, self.options = endpoint, Options(**options)
+        on_call, on_safe = self.options.on_call, self.options.on_safe
+        awaits = inspect.iscoroutinefunction(on_call)
+        if inspect.iscoroutinefunction(on_safe) or (awaits and loop is None):
+            what = "on_safe= is a coroutine function." if not awaits or loop else "on_call= is a coroutine function."
+            raise ClientError(what, "Give a plain function; only AsyncClient takes a coroutine function, as on_call.")
+        self.notified: Callable[[], None] = lambda: None  # something may have changed: from other threads
+        self._condition, self._seen = threading.Condition(), 0
+        self._handlers: list[Handler] = []
+        self._link = Link(endpoint, self.options, listens, self._changed)
+        self._core = self._link.core
+        if on_call is not None:
+            self._handlers.append(Handler(self._link, self._core.handled, on_call, loop if awaits else None))
+        if on_safe is not None:
+            self._handlers.append(Handler(self._link, self._core.handled_safe, on_safe, None))
+        self._changed()  # something may have come before they were there
 
-    def _notify(self) -> None:
+    def _changed(self) -> None:
+        for handler in self._handlers:
+            handler.wake()
         with self._condition:
             self._condition.notify_all()
+        self.notified()
 
     def _ready(self) -> Self:
-        limit_s = self.options.connect_timeout_s
         try:
-            if not self._until(lambda: self.connected or self.error is not None, limit_s):
-                raise self.unwelcomed(self.options.connect_timeout_s or 0)
-            if self.error is not None:
-                raise self.error
+            self._until(self.settled, self.options.connect_timeout_s)
+            self.check_welcomed()
         except BaseException:
             self.close()
             raise
         return self
 
-    def _until(self, ready: Callable[[], bool], limit_s: float | None) -> bool:
+    def _until(self, ready: Callable[[], bool], limit_s: float | None) -> None:
         with self._condition:
-            return bool(self._condition.wait_for(ready, limit_s))
+            self._condition.wait_for(ready, limit_s)
+
+    def settled(self) -> bool:
+        """Whether the server has answered: welcomed, or refused."""
+        return self._core.welcome is not None or self._core.error is not None
+
+    def check_welcomed(self) -> None:
+        """Raises ClientError: not within `connect_timeout_s`."""
+        if self._core.error is not None:
+            raise self._core.error
+        if self._core.welcome is None:
+            raise self.unwelcomed(self.options.connect_timeout_s or 0)
+
+    def unwelcomed(self, seconds: float) -> ClientError:
+        """What to say where no welcome came within so long."""
+        where, trouble = self.endpoint, self.trouble
+        if trouble == NOBODY:
+            return ClientError(f"No rtcontrol server answers at {where}.", f"Start one: rtcontrol serve --bind {where}")
+        remedy = "Correct that, or give another server's address (with keys where it uses --keys)."
+        return ClientError(f"No welcome from {where} in {seconds:g} s: {trouble}.", remedy)
+
+    # What is.
+
+    @property
+    def connected(self) -> bool:
+        """Whether the session is live now."""
+        return self._core.open
+
+    @property
+    def error(self) -> ClientError | None:
+        """Why the session has ended for good, None while it has not; a lost connection does not end it."""
+        return self._core.error
+
+    @property
+    def trouble(self) -> str:
+        """What keeps the session from being live, as far as is known: the server's words, or the connection's state."""
+        said = self._core.last_error
+        return f"the server answered {said.removesuffix('.')}" if said else self._core.trouble
+
+    @property
+    def welcome(self) -> Welcome:
+        """What the server put in force; the newest, after a restart of the server. Raises Closed before the first."""
+        if self._core.welcome is None:
+            raise Closed("never welcomed")
+        return self._core.welcome
+
+    @property
+    def instruction(self) -> str | None:
+        """The goal in force, as far as it was told; None before the first welcome."""
+        return self._core.instruction
+
+    @property
+    def epoch(self) -> int:
+        """The epoch now."""
+        return self._core.epoch
+
+    @property
+    def statistics(self) -> dict[str, Any]:
+        """Counts and latencies since the client was made; see `Core.statistics`."""
+        with self._link.lock:
+            return self._core.statistics(time.monotonic_ns())
+
+    def call(self) -> Standing:
+        """What is in force at this instant: never older than its time-to-live, else the safe call."""
+        with self._link.lock:
+            return self._core.force.at(time.monotonic_ns())
+
+    def next_observation_ns(self, lead_ms: float = 5.0) -> int:
+        """When to look at the world next, by `time.monotonic_ns()`: `lead_ms` (to look, and to send) before a tick of
+        the server's, so that it decides upon what is fresh. A period from now where its ticks are not known: it speaks
+        protocol 1.0, the client paces, or nothing was decided yet."""
+        with self._link.lock:
+            return self._core.next_observation_ns(int(lead_ms * 1e6), time.monotonic_ns())
+
+    # What is said.
+
+    def observe(
+        self, text: str | None = None, data: Some = None, arrays: Some = None, *, t_ns: int | None = None
+    ) -> int:
+        """Send one look at the world; returns its number. `t_ns` is when it was captured, by `time.monotonic_ns()`
+        (default: now). While there is no connection only the newest is kept.
+
+        Raises ClientError: nothing in it, a field that the protocol forbids, an instant of the future.
+        """
+        look = _look(text, data, arrays, t_ns)
+        with self._link.lock:
+            seq = self._core.observe(look).seq
+        self._link.wake()
+        return seq
+
+    def executed(
+        self, standing: Standing | int, outcome: What = "executed", result: str | None = None, error: str | None = None
+    ) -> None:
+        """Tell what became of a call (its `Standing`, or tick): for clients that said `acknowledge=True` and have no
+        `on_call`. What the client began itself (no tick), and what was told already, is not told."""
+        if not self.options.acknowledges:
+            raise ClientError("This client did not announce acknowledgements.", "Connect with acknowledge=True.")
+        tick, words = standing if isinstance(standing, int) else standing.tick, {"result": result, "error": error}
+        with checked("executed"), self._link.lock:
+            check_value(words, LIMITS)
+            self._core.acknowledge(tick, outcome, time.monotonic_ns(), **words)
+        self._link.wake()
+
+    def instruct(self, instruction: str) -> None:
+        """Change the goal in flight; it survives reconnects."""
+        with checked("instruct"), self._link.lock:
+            check_value(instruction, LIMITS)
+            self._core.instruct(instruction)
+        self._link.wake()
+
+    def reset(
+        self, *, seed: int = 0, ret: float = 0.0, success: bool | None = None, seconds: float | None = None
+    ) -> int:
+        """A new episode begins; returns its epoch. Nothing is in force until its first call. What is given says how
+        the episode before ended, for the report."""
+        with checked("reset"), self._link.lock:
+            given = seconds is not None or success is not None
+            ended = Outcome(seed=seed, ret=ret, success=success, seconds=seconds or 0.0) if given else None
+            epoch = self._core.reset(ended)
+        self._changed()
+        self._link.wake()
+        return epoch
 
     def wait(self, timeout: float | None = None) -> Standing:
         """What is in force as soon as something new has come since the last `wait`: the next tick's call, held or
         safe, or an expiry; at the latest after `timeout` seconds, or when the session has ended."""
-        self._until(lambda: self._version() != self._seen or self.error is not None, timeout)
-        self._seen = self._version()
+        self._until(self.news, timeout)
+        return self.seen()
+
+    def news(self) -> bool:
+        """Whether `wait` has nothing to wait for."""
+        return self._core.version != self._seen or self._core.error is not None
+
+    def seen(self) -> Standing:
+        """What is in force, and no news any more."""
+        self._seen = self._core.version
         return self.call()
 
     def decide(
-        self,
-        observation: str | Mapping[str, Any] | None = None,
-        *,
-        arrays: Mapping[str, Any] | None = None,
-        t_ns: int | None = None,
-        timeout: float | None = None,
+        self, observation: Look = None, *, arrays: Some = None, t_ns: int | None = None, timeout: float | None = None
     ) -> Standing:
         """Send an observation (text, or data) and wait for its call: for `pacing="client"`.
 
         Returns what is in force then; safe if no call came within the time-to-live or `timeout` (default: 30 s), or
         if the observation was refused (`cause`). Raises ClientError for a mistake in the observation.
         """
-        sent = self._decide(observation, arrays, t_ns)
+        limit_s = self.ask(observation, arrays, t_ns, timeout)
         try:
-            self._until(self._answered, self._decide_s(timeout, sent))
+            self._until(self.answered, limit_s)
         finally:
-            standing = self._decided()
+            standing = self.decided()
         return standing
+
+    def ask(self, observation: Look, arrays: Some, t_ns: int | None, timeout: float | None) -> float:
+        """Begin `decide`; how long to wait."""
+        if self.options.pacing != "client":
+            raise ClientError('decide() is for pacing="client".', "Use observe() and wait() here.")
+        text, data = (observation, None) if isinstance(observation, str) else (None, observation)
+        look, ttl_ms = _look(text, data, arrays, t_ns), self.welcome.ttl_ms
+        with self._link.lock:
+            self._core.ask(look)
+        self._link.wake()
+        limit_s = DECIDE_S if timeout is None else timeout
+        # A call that comes later would be too old.
+        left_s = (look.t_ns - time.monotonic_ns()) / 1e9 + ttl_ms / 1e3
+        return max(0.0, min(limit_s, left_s)) if ttl_ms else limit_s
+
+    def answered(self) -> bool:
+        """Whether `decide` has nothing to wait for."""
+        return self._core.unanswered is None or self._core.error is not None
+
+    def decided(self) -> Standing:
+        """End `decide`: its answer."""
+        with self._link.lock:
+            return self._core.decided(time.monotonic_ns())
 
     def close(self) -> None:
         """Say bye and let go; may be called twice. Nothing is in force any more but the safe call."""
@@ -96,7 +276,19 @@ class Client(Base):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
+
+
+def _look(text: str | None, data: Some, arrays: Some, t_ns: int | None) -> Observe:
+    now_ns = time.monotonic_ns()
+    if text is None and data is None and not arrays:
+        raise ClientError("An observation without anything in it.", "Give text=, data= or arrays=.")
+    if t_ns is not None and t_ns > now_ns:
+        raise ClientError(f"t_ns={t_ns} lies in the future.", "Use time.monotonic_ns() at the capture.")
+    plain, stamp_ns = None if data is None else dict(data), now_ns if t_ns is None else t_ns
+    with checked("observe"):
+        check_value({"data": plain, "text": text}, LIMITS)
+        given = to_arrays(arrays or {})
+        # Session, seq and epoch are the core's to fill in.
+        return Observe(session="-" * 16, seq=0, epoch=0, t_ns=stamp_ns, text=text, data=plain, arrays=given)

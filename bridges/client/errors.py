@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pydantic import ValidationError
+
+from rtcontrol.bridges.wire import WireError
 from rtcontrol.bridges.wire.messages import ErrorMessage
+from rtcontrol.bridges.wire.wanted import explain
 
 
 class ClientError(Exception):
@@ -21,13 +28,25 @@ class Refused(ClientError):
         self.code, self.field = error.code, error.field
 
 
-class Declined(Exception):
-    """Raised by an `on_call` that does not carry out a call, since it lies outside of the client's own bounds: told to
-    the server as refused, with these words."""
-
-
 class Closed(ClientError):
     """The client was closed, or its session has ended."""
 
     def __init__(self, why: str = "") -> None:
         super().__init__(f"The client is closed{f' ({why})' if why else ''}.", "Connect anew.")
+
+
+class Declined(Exception):
+    """Raised by an `on_call` that does not carry out a call, since it lies outside of the client's own bounds: told to
+    the server as refused, with these words."""
+
+
+@contextmanager
+def checked(message: str) -> Iterator[None]:
+    """What the protocol forbids in a message is the caller's mistake: ClientError, naming the field."""
+    try:
+        yield
+    except WireError as error:
+        raise ClientError(error.message, error.remedy) from None
+    except ValidationError as error:
+        told = explain(error, message)
+        raise ClientError(told.message, told.remedy) from None

@@ -10,11 +10,13 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from rtcontrol.bridges.client.errors import ClientError
+from rtcontrol.bridges.client.errors import ClientError, checked
 from rtcontrol.bridges.wire import PROTOCOL, curve
 from rtcontrol.bridges.wire.messages import FunctionCall, Hello, Program, Token
 
 CallLike = FunctionCall | Mapping[str, Any] | str
+PLAIN = ("agent", "model", "pacing", "on_miss", "robot")
+NUMBERS = ("hz", "deadline_ms", "ttl_ms", "max_age_ms", "hold_ms")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +24,8 @@ class Options:
     """The hello's fields, and how the client itself behaves. What is None is left to the server.
 
     `agent`: the server's agent of this name; or `tools`: own ones, OpenAI-style definitions; neither: the server's.
-    `safe_call`: executed whenever no call may be: a name, or {"name": ..., "arguments": {...}}.
+    `safe_call`: executed whenever no call may be: a name, {"name": ..., "arguments": {...}}, or a list of these, one
+    for each actuator.
     `on_call`: called with each new call in force, and with safe, in a thread of its own (AsyncClient: a coroutine
     function, in the event loop); what it returns is told as the result, an exception as a failure (`Declined`: as
     refused). One at a time: a slow one delays the next, safe too.
@@ -41,7 +44,7 @@ class Options:
     model: str | None = None
     hz: float | None = None
     pacing: Literal["server", "client"] = "server"
-    safe_call: CallLike | None = None
+    safe_call: CallLike | Sequence[CallLike] | None = None
     deadline_ms: float | None = None
     ttl_ms: float | None = None
     max_age_ms: float | None = None
@@ -62,38 +65,38 @@ class Options:
     def acknowledges(self) -> bool:
         return self.on_call is not None if self.acknowledge is None else self.acknowledge
 
+    @property
+    def safe_calls(self) -> tuple[FunctionCall, ...]:
+        """The client's own. Raises ClientError."""
+        given = self.safe_call
+        many = given if isinstance(given, Sequence) and not isinstance(given, str) else [given]
+        return tuple(_call(one) for one in many if one is not None)
+
     def hello(self, t_ns: int, resume: Token | None = None, instruction: str | None = None) -> Hello:
         """The hello of these options. Raises ClientError naming the field."""
-        if self.agent is not None and self.tools is not None:
+        tools = self.tools
+        if self.agent is not None and tools is not None:
             raise ClientError("An agent has tools of its own.", "Give agent=NAME or tools=[...], not both.")
-        if self.tools is not None and not _is_tools(self.tools):
+        if tools is not None and (isinstance(tools, (str, Mapping)) or not _are_maps(tools)):
             raise ClientError(
-                f"tools= ({type(self.tools).__name__}) is no list of function definitions.",
+                f"tools= ({type(tools).__name__}) is no list of function definitions.",
                 'Give a list of them: tools=[{"name": ..., "description": ..., "parameters": {...}}].',
             )
-        fields: dict[str, Any] = {
-            "protocol": list(PROTOCOL),
-            "client": Program(name=self.name[:64] or Options.name, version="1.0", language="python"),
-            "t_client_ns": t_ns,
-            "capabilities": ["executed"] if self.acknowledges else [],
-            "agent": self.agent,
-            "tools": [dict(tool) for tool in self.tools] if self.tools is not None else None,
-            "instruction": self.instruction if instruction is None else instruction,
-            "safe_call": to_call(self.safe_call),
-            "resume": resume,
-        }
-        for name in ("model", "pacing", "on_miss", "robot"):
-            fields[name] = getattr(self, name)
-        for name in ("hz", "deadline_ms", "ttl_ms", "max_age_ms", "hold_ms"):
-            value = getattr(self, name)
-            # Integers and numpy's are as good; whatever is no number is refused by name.
-            fields[name] = float(value) if isinstance(value, Real) and not isinstance(value, bool) else value
-        try:
-            return Hello(**fields)
-        except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False)[0]
-            field = ".".join(str(part) for part in first["loc"])
-            raise ClientError(f"{field}: {first['msg']}.", "See `hello` in docs/protocol.md.") from None
+        fields = {name: getattr(self, name) for name in PLAIN} | {n: _number(getattr(self, n)) for n in NUMBERS}
+        if safe_calls := self.safe_calls:
+            fields["safe_call"] = safe_calls[0]  # all that a server of 1.0 takes
+            fields["safe_calls"] = list(safe_calls) if len(safe_calls) > 1 else None
+        with checked("hello"):
+            return Hello(
+                protocol=list(PROTOCOL),
+                client=Program(name=self.name[:64] or Options.name, version="1.0", language="python"),
+                t_client_ns=t_ns,
+                capabilities=["executed"] if self.acknowledges else [],
+                tools=None if tools is None else [dict(tool) for tool in tools],
+                instruction=self.instruction if instruction is None else instruction,
+                resume=resume,
+                **fields,
+            )
 
     def key_pairs(self) -> tuple[curve.KeyPair, str] | None:
         """This client's pair and the server's public key, or None. Raises ClientError."""
@@ -107,17 +110,20 @@ class Options:
             raise ClientError(error.what, error.remedy) from None
 
 
-def _is_tools(given: Any) -> bool:
-    return isinstance(given, Sequence) and not isinstance(given, str) and all(isinstance(t, Mapping) for t in given)
+def _are_maps(given: Any) -> bool:
+    return isinstance(given, Sequence) and all(isinstance(tool, Mapping) for tool in given)
 
 
-def to_call(given: CallLike | None) -> FunctionCall | None:
-    """A call from its name, from {"name", "arguments"}, or as it is. Raises ClientError."""
-    if given is None or isinstance(given, FunctionCall):
-        return given
+def _number(value: Any) -> Any:
+    # Integers and numpy's are as good; whatever is no number is refused by name.
+    return float(value) if isinstance(value, Real) and not isinstance(value, bool) else value
+
+
+def _call(given: CallLike) -> FunctionCall:
     try:
+        if isinstance(given, FunctionCall):
+            return given
         return FunctionCall(name=given) if isinstance(given, str) else FunctionCall.model_validate(dict(given))
     except (ValidationError, TypeError, ValueError):
-        raise ClientError(
-            f"safe_call {str(given)[:80]!r} is no call.", 'Give {"name": ..., "arguments": {...}}.'
-        ) from None
+        what = f"safe_call {str(given)[:80]!r} is no call."
+        raise ClientError(what, 'Give {"name": ..., "arguments": {...}}, or a list of these.') from None

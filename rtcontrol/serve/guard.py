@@ -16,8 +16,8 @@ from pathlib import Path
 import zmq
 from zmq.auth.thread import ThreadAuthenticator
 
-from rtcontrol.bridges.wire import curve
 from rtcontrol.models.errors import UserError
+from rtcontrol.serve import keyring
 
 DOMAIN = "rtcontrol"
 REREAD_S = 0.25
@@ -29,13 +29,13 @@ class Guard:
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], folder: Path | None) -> None:
         self._folder = folder
-        self._pair: curve.KeyPair | None = None
+        self._pair: keyring.KeyPair | None = None
         self._auth: ThreadAuthenticator | None = None
         self._list = _AllowList(folder) if folder else None
         if folder is not None and self._list is not None:
             try:
-                self._pair = curve.load_pair(folder / f"{curve.SERVER}.key_secret")
-            except curve.KeyFileError as error:
+                self._pair = keyring.load_pair(folder / f"{keyring.SERVER}.key_secret")
+            except keyring.KeyFileError as error:
                 raise UserError(error.what, error.remedy) from None
             if not self._list.names():
                 log.warning("No client's key is in %s yet: nobody can connect until `rtcontrol keys new NAME`.", folder)
@@ -101,7 +101,7 @@ class _AllowList:
     def _now(self, fresh: bool) -> dict[str, str]:
         with self._lock:
             if fresh or time.monotonic() - self._read_s > REREAD_S:
-                self._by_key = {key: name for name, key in curve.clients(self._folder).items()}
+                self._by_key = {key: name for name, key in keyring.clients(self._folder).items()}
                 self._read_s = time.monotonic()
             return self._by_key
 
@@ -119,9 +119,9 @@ class _AllowList:
         public = key.decode("ascii", "replace")
         name = self._now(False).get(public)
         if name is None:
-            log.warning("Refused a client whose key (fingerprint %s) is not listed.", curve.fingerprint(public))
+            log.warning("Refused a client whose key (fingerprint %s) is not listed.", keyring.fingerprint(public))
         else:
-            log.info("Admitted %s (fingerprint %s).", name, curve.fingerprint(public))
+            log.info("Admitted %s (fingerprint %s).", name, keyring.fingerprint(public))
         return name is not None
 
 
@@ -130,13 +130,13 @@ def _reachable(endpoint: str, connect: bool) -> UserError:
     if connect:
         return UserError(
             f"--connect {endpoint} is on another machine, and there are no keys.",
-            f"Make a key for the client there and add --keys {curve.default_folder()}: rtcontrol keys new NAME. Or "
+            f"Make a key for the client there and add --keys {keyring.default_folder()}: rtcontrol keys new NAME. Or "
             f"tunnel (ssh -L {port}:127.0.0.1:{port} HOST) and give --connect tcp://127.0.0.1:{port}.",
         )
     return UserError(
         f"--bind {endpoint} can be reached from other machines, and there are no keys.",
-        f"Make a key for each client and add --keys {curve.default_folder()}: rtcontrol keys new NAME. Or give --bind "
-        f"tcp://127.0.0.1:{port} and let the other machine tunnel: ssh -L {port}:127.0.0.1:{port} HOST.",
+        f"Make a key for each client and add --keys {keyring.default_folder()}: rtcontrol keys new NAME. Or give "
+        f"--bind tcp://127.0.0.1:{port} and let the other machine tunnel: ssh -L {port}:127.0.0.1:{port} HOST.",
     )
 
 

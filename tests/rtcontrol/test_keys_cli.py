@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from rtcontrol.bridges.wire import curve
+from rtcontrol.serve import keyring
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -23,10 +23,10 @@ def test_new_list_revoke_in_the_default_folder(tmp_path: Path) -> None:
     folder = tmp_path / "rtcontrol" / "keys"
     made = keys("new", "arm", **env)
     assert made.returncode == 0, made.stderr
-    server, client = curve.load_pair(folder / "server.key_secret"), curve.load_pair(folder / "arm.key_secret")
+    server, client = keyring.load_pair(folder / "server.key_secret"), keyring.load_pair(folder / "arm.key_secret")
     listed = keys("list", **env)
-    assert curve.fingerprint(client.public) in listed.stdout
-    assert curve.fingerprint(server.public) in listed.stdout
+    assert keyring.fingerprint(client.public) in listed.stdout
+    assert keyring.fingerprint(server.public) in listed.stdout
     revoked = keys("revoke", "arm", **env)
     assert revoked.returncode == 0
     assert sorted(p.name for p in folder.iterdir()) == ["server.key", "server.key_secret"]
@@ -41,9 +41,9 @@ def test_new_list_revoke_in_the_default_folder(tmp_path: Path) -> None:
 def test_second_client_keeps_the_servers_key(tmp_path: Path) -> None:
     folder = str(tmp_path / "keys")
     assert keys("new", "one", "--keys", folder).returncode == 0
-    server = curve.load_pair(tmp_path / "keys" / "server.key_secret")
+    server = keyring.load_pair(tmp_path / "keys" / "server.key_secret")
     assert keys("new", "two", "--keys", folder).returncode == 0
-    assert curve.load_pair(tmp_path / "keys" / "server.key_secret") == server
+    assert keyring.load_pair(tmp_path / "keys" / "server.key_secret") == server
 
 
 def test_server_and_paths_are_no_names_of_clients(tmp_path: Path) -> None:

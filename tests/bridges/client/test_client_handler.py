@@ -4,24 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
 
 from rtcontrol.bridges.client import AsyncClient, Client, ClientError, Declined, Standing
-from rtcontrol.bridges.client.check.stand import Stand
 from rtcontrol.bridges.wire.messages import Executed, FunctionCall, Hello, Observe
-from tests.bridges.client.worlds import OWN, free_port, until
+from tests.bridges.client.worlds import OWN, until
+from tests.conformance.check.stand import Stand
 
 LONG_MS = 60_000.0
-
-
-@pytest.fixture
-def stand() -> Iterator[Stand]:
-    one = Stand(f"tcp://127.0.0.1:{free_port()}")
-    yield one
-    one.close()
 
 
 class Fleet:

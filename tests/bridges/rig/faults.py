@@ -9,11 +9,11 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from rtcontrol.bridges.client.check.stand import Stand
 from rtcontrol.bridges.wire.messages import FunctionCall, Hello
 from tests.bridges.rig.base import Rig, stall, strangers
 from tests.bridges.rig.table import Row
 from tests.bridges.rig.tap import Tap
+from tests.conformance.check.stand import Stand
 from tests.helpers.processes import free_port
 
 STORM_S = 5.0

@@ -15,8 +15,8 @@ import pytest
 import zmq
 from wire_peer import until
 
-from rtcontrol.bridges.wire import curve
 from rtcontrol.models.errors import UserError
+from rtcontrol.serve import keyring
 from rtcontrol.serve.guard import Guard, is_local
 
 
@@ -61,7 +61,7 @@ def open_door(keys: Path | None) -> Iterator[Door]:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     for name in ("server", "arm", "leg"):
-        curve.create(tmp_path / "keys", name)
+        keyring.create(tmp_path / "keys", name)
     return tmp_path / "keys"
 
 
@@ -75,7 +75,7 @@ def plain() -> Iterator[Door]:
     yield from open_door(None)
 
 
-def knock(door: Door, pair: curve.KeyPair | None, server: str | None, what: bytes) -> zmq.Socket[bytes]:
+def knock(door: Door, pair: keyring.KeyPair | None, server: str | None, what: bytes) -> zmq.Socket[bytes]:
     """A DEALER that connects and says one thing."""
     dealer = door.router.context.socket(zmq.DEALER)
     dealer.linger = 0
@@ -114,8 +114,8 @@ SCANNERS = {
 
 
 def test_listed_key_gets_in_and_is_known_by_it(locked: Door, folder: Path) -> None:
-    pair = curve.load_pair(folder / "arm.key_secret")
-    dealer = knock(locked, pair, curve.load_public(folder / "server.key"), b"hello")
+    pair = keyring.load_pair(folder / "arm.key_secret")
+    dealer = knock(locked, pair, keyring.load_public(folder / "server.key"), b"hello")
     assert locked.router.poll(20_000)
     frames = locked.router.recv_multipart(copy=False)
     key = frames[-1].get("User-Id")
@@ -127,17 +127,17 @@ def test_listed_key_gets_in_and_is_known_by_it(locked: Door, folder: Path) -> No
 
 @pytest.mark.parametrize("who", ["unlisted key", "no key", "another server's key"])
 def test_everybody_else_stays_out(locked: Door, folder: Path, tmp_path: Path, who: str) -> None:
-    server = curve.load_public(folder / "server.key")
-    stranger = curve.create(tmp_path / "elsewhere", "stranger")
+    server = keyring.load_public(folder / "server.key")
+    stranger = keyring.create(tmp_path / "elsewhere", "stranger")
     if who == "unlisted key":
         dealer = knock(locked, stranger, server, b"hello")
     elif who == "no key":
         dealer = knock(locked, None, None, b"hello")
     else:
-        dealer = knock(locked, curve.load_pair(folder / "arm.key_secret"), stranger.public, b"hello")
+        dealer = knock(locked, keyring.load_pair(folder / "arm.key_secret"), stranger.public, b"hello")
     assert locked.messages(500) == []
     # Not because the door is shut for good: a listed client gets in beside it.
-    honest = knock(locked, curve.load_pair(folder / "leg.key_secret"), server, b"honest")
+    honest = knock(locked, keyring.load_pair(folder / "leg.key_secret"), server, b"honest")
     assert locked.first() == [b"honest"]
     dealer.close()
     honest.close()
@@ -150,7 +150,7 @@ def test_bytes_of_scanners_reach_nobody(
 ) -> None:
     door: Door = request.getfixturevalue(fixture)
     send_raw(door.port, SCANNERS[scanner], 3)
-    pair, server = curve.load_pair(folder / "arm.key_secret"), curve.load_public(folder / "server.key")
+    pair, server = keyring.load_pair(folder / "arm.key_secret"), keyring.load_public(folder / "server.key")
     honest = knock(door, pair, server, b"honest") if fixture == "locked" else knock(door, None, None, b"honest")
     assert door.first() == [b"honest"]
     honest.close()
@@ -164,8 +164,8 @@ def test_plain_client_gets_in_on_loopback_without_keys(plain: Door) -> None:
 
 
 def test_key_made_and_revoked_while_open_counts_at_once(locked: Door, folder: Path) -> None:
-    server = curve.load_public(folder / "server.key")
-    late = curve.create(folder, "late")
+    server = keyring.load_public(folder / "server.key")
+    late = keyring.create(folder, "late")
     until(lambda: locked.guard.allowed(late.public))
     dealer = knock(locked, late, server, b"hello")
     assert locked.first() == [b"hello"]
@@ -180,13 +180,13 @@ def test_key_made_and_revoked_while_open_counts_at_once(locked: Door, folder: Pa
 def test_log_tells_names_and_fingerprints_but_no_keys(
     locked: Door, folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    server = curve.load_public(folder / "server.key")
-    arm, stranger = curve.load_pair(folder / "arm.key_secret"), curve.create(tmp_path / "elsewhere", "stranger")
+    server = keyring.load_public(folder / "server.key")
+    arm, stranger = keyring.load_pair(folder / "arm.key_secret"), keyring.create(tmp_path / "elsewhere", "stranger")
     with caplog.at_level(logging.DEBUG):
         dealers = [knock(locked, pair, server, b"hello") for pair in (arm, stranger)]
-        until(lambda: curve.fingerprint(stranger.public) in caplog.text)
+        until(lambda: keyring.fingerprint(stranger.public) in caplog.text)
         until(lambda: "Admitted arm" in caplog.text)
-    for secret in (arm.secret, stranger.secret, curve.load_pair(folder / "server.key_secret").secret):
+    for secret in (arm.secret, stranger.secret, keyring.load_pair(folder / "server.key_secret").secret):
         assert secret not in caplog.text
     for dealer in dealers:
         dealer.close()

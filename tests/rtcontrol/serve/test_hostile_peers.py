@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from rtcontrol.bridges.client import Client, ClientError
-from rtcontrol.bridges.wire import curve
 from rtcontrol.models.checkpoint import ZOO
+from rtcontrol.serve import keyring
 from tests.bridges.client.worlds import OWN, ROOT, STEER, STRAIGHT, Process, free_port, until
 
 
@@ -25,7 +25,7 @@ from tests.bridges.client.worlds import OWN, ROOT, STEER, STRAIGHT, Process, fre
 def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("keys") / "keys"
     for name in ("server", "arm", "leg"):
-        curve.create(folder, name)
+        keyring.create(folder, name)
     return folder
 
 
@@ -48,7 +48,7 @@ def test_listed_key_is_welcomed_and_named_in_the_log(locked: Process, keys: Path
 def test_unlisted_key_and_plain_client_are_told_that_a_key_is_missing(
     locked: Process, keys: Path, tmp_path: Path
 ) -> None:
-    curve.create(tmp_path, "stranger")
+    keyring.create(tmp_path, "stranger")
     given: dict[str, Any] = {**OWN, "connect_timeout_s": 1.5}
     with pytest.raises(ClientError, match="does not accept this key"):
         Client.connect(locked.endpoint, **given, keys=tmp_path / "stranger.key_secret", server_key=keys / "server.key")
@@ -88,14 +88,14 @@ def test_revoked_key_loses_its_live_session_and_the_other_does_not(locked: Proce
 
 
 def test_logs_and_records_hold_no_secret_and_no_token(locked: Process, keys: Path) -> None:
-    secret = curve.load_pair(keys / "arm.key_secret")
+    secret = keyring.load_pair(keys / "arm.key_secret")
     with Client.connect(locked.endpoint, **OWN, pacing="client", ttl_ms=0, keys=keys / "arm.key_secret") as client:
         token = client.welcome.session
         client.decide("left 1")
     until(lambda: bool(list(locked.out.rglob("report.json"))), "the session left no report")
     written = [p for p in locked.out.rglob("*") if p.is_file()]
     assert {p.suffix for p in written} == {".txt", ".json", ".jsonl"}
-    server = curve.load_pair(keys / "server.key_secret")
+    server = keyring.load_pair(keys / "server.key_secret")
     for path in written:
         text = path.read_text(errors="replace")
         for what in (token, secret.secret, server.secret, secret.public):

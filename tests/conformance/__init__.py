@@ -1,0 +1,22 @@
+"""What every client, whatever its language, is held to (docs/protocol.md, section 13): the vectors and their generator
+(`python -m tests.conformance.generate`; a test compares), checks over sockets (`python -m tests.conformance.check`), a
+client in JavaScript written from the document alone, and the lint of the Unity package."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).resolve().parent / "vectors"
+NAMES = ("valid", "invalid", "ttl", "clock")
+
+
+def load(name: str) -> Any:
+    """One of `NAMES`, parsed."""
+    return json.loads((FOLDER / f"{name}.json").read_text("utf-8"))
+
+
+def expand(part: str | list[list[Any]]) -> str:
+    """The text (or hex) of a part that may be written as runs: `[[text, times], ...]`."""
+    return part if isinstance(part, str) else "".join(text * times for text, times in part)

@@ -1,0 +1,190 @@
+"""A server that does what the script says, and remembers what the client did."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import zmq
+
+from rtcontrol.bridges.wire import LIMITS, PROTOCOL, Message, WireError, decode_msgpack, encode_msgpack
+from rtcontrol.bridges.wire.messages import CallMessage, FunctionCall, Hello, Observe, Ping, Pong, Program, Welcome
+from tests.conformance.check.finding import Failure
+
+HEARTBEAT_MS = 300.0
+TTL_MS = 400.0
+M = TypeVar("M", bound=Message)
+
+
+class Stand:
+    """One ROUTER socket, one client. It answers pings and sends its own while `alive`; nothing else by itself."""
+
+    def __init__(self, endpoint: str, connects: bool = False) -> None:
+        """`connects`: to a client that listens, on a port that was free."""
+        self.endpoint, self._connects = endpoint, connects
+        self.heard: list[Message] = []
+        self.broken: list[str] = []  # messages that the client should not have sent
+        self.peer: bytes | None = None
+        self.hello: Hello | None = None
+        self.token = ""
+        self.tick = 0
+        self.alive = True
+        self._pinged_s = 0.0
+        self._socket = self._open()
+
+    def _open(self) -> zmq.Socket[bytes]:
+        socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.ROUTER)
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.setsockopt(zmq.ZAP_DOMAIN, b"rtcontrol")
+        socket.setsockopt(zmq.MAXMSGSIZE, LIMITS.max_message_bytes)
+        for attempt in range(50):
+            try:
+                socket.bind(self.endpoint)
+                if self._connects:
+                    self.endpoint = socket.getsockopt_string(zmq.LAST_ENDPOINT)
+                    socket.unbind(self.endpoint)
+                    socket.connect(self.endpoint)
+                    return socket
+                break
+            except zmq.ZMQError:
+                # The port of the socket that was closed just now.
+                if attempt == 49:
+                    raise
+                time.sleep(0.1)
+        self.endpoint = socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        return socket
+
+    def restart(self) -> None:
+        """As if the process had been killed and started: another socket, and nothing known."""
+        self.close()
+        self.peer, self.token, self.tick = None, "", 0
+        self._socket = self._open()
+
+    def close(self) -> None:
+        self._socket.close(linger=0)
+
+    def send(self, message: Message) -> None:
+        self.send_raw(encode_msgpack(message))
+
+    def send_raw(self, parts: list[bytes]) -> None:
+        if self.peer is not None:
+            self._socket.send_multipart([self.peer, *parts])
+
+    def pump(self, seconds: float, until: Callable[[Message], bool] = lambda message: False) -> Message | None:
+        """Take what comes until a message fits, or the time is over."""
+        end_s = time.monotonic() + seconds
+        while (left_s := end_s - time.monotonic()) > 0:
+            if self.alive and self.token and time.monotonic() - self._pinged_s > HEARTBEAT_MS / 2000:
+                self._pinged_s = time.monotonic()
+                self.send(Ping(id=0, t_ns=time.monotonic_ns()))
+            if not self._socket.poll(int(1e3 * min(left_s, 0.05)) + 1):
+                continue
+            peer, *parts = self._socket.recv_multipart()
+            try:
+                message = decode_msgpack(parts)
+            except WireError as error:
+                self.broken.append(str(error))
+                continue
+            if isinstance(message, Hello):
+                self.peer, self.hello = peer, message
+            elif peer != self.peer:
+                continue  # of the connection before
+            elif self.alive and isinstance(message, Ping):
+                now = time.monotonic_ns()
+                self.send(Pong(id=message.id, t_ping_ns=message.t_ns, t_received_ns=now, t_sent_ns=now))
+            self.heard.append(message)
+            if until(message):
+                return message
+        return None
+
+    def expect(self, kind: type[M], seconds: float, what: str, fits: Callable[[M], bool] = lambda m: True) -> M:
+        """The next message of the kind that fits. Raises Failure."""
+        found = self.pump(seconds, lambda m: isinstance(m, kind) and fits(m))
+        if not isinstance(found, kind):
+            broken = f"; last refused: {self.broken[-1][:160]}" if self.broken else ""
+            raise Failure(f"no {what} in {seconds:g} s{broken}")
+        return found
+
+    def welcome(self, resumed: bool = False, token: str | None = None) -> None:
+        """Answer the hello."""
+        assert self.hello is not None
+        if not resumed:
+            self.token, self.tick = token or secrets.token_urlsafe(24), 0
+        self.send(
+            Welcome(
+                protocol=list(PROTOCOL),
+                server=Program(name="conformance"),
+                session=self.token,
+                resumed=resumed,
+                epoch=0,
+                t_client_ns=self.hello.t_client_ns,
+                t_server_ns=time.monotonic_ns(),
+                agent=self.hello.agent,
+                tools=self.tools,
+                instruction=self.hello.instruction or "",
+                model="none",
+                model_trained_on_tools=False,
+                safe_call=self.hello.safe_call,
+                pacing=self.hello.pacing,
+                hz=10.0,
+                period_ms=100.0,
+                deadline_ms=100.0,
+                ttl_ms=TTL_MS,
+                max_age_ms=1000.0,
+                on_miss="hold",
+                hold_ms=250.0,
+                heartbeat_ms=HEARTBEAT_MS,
+                session_grace_s=30.0,
+                limits=LIMITS.to_dict(),
+            )
+        )
+
+    @property
+    def tools(self) -> list[dict[str, Any]]:
+        """The client's own, or one without parameters for a client that named an agent."""
+        assert self.hello is not None
+        return self.hello.tools or [{"type": "function", "function": {"name": "act"}}]
+
+    def call(self, observed: Observe, **changes: Any) -> CallMessage:
+        """A fresh call that answers the observation, with the next tick, unless it is said otherwise."""
+        if "tick" not in changes:
+            self.tick += 1
+        fields: dict[str, Any] = {
+            "session": self.token,
+            "tick": self.tick,
+            "epoch": 0,
+            "seq_obs": observed.seq,
+            "t_obs_ns": observed.t_ns,
+            "status": "fresh",
+            "call": example(self.tools[0]),
+            "ttl_ms": TTL_MS,
+            "deadline_ns": time.monotonic_ns(),
+            "t_server_ns": time.monotonic_ns(),
+        }
+        message = CallMessage(**{**fields, **changes})
+        self.send(message)
+        return message
+
+    def observation(self) -> Observe:
+        """The next observation of this session. Raises Failure."""
+        return self.expect(Observe, 3.0, "observation", lambda m: m.session == self.token)
+
+
+def example(tool: Mapping[str, Any]) -> FunctionCall:
+    """A legal call of a tool: for each required parameter the first value that its schema lists."""
+    body = tool.get("function", tool)
+    schema = body.get("parameters") or {}
+    properties = schema.get("properties", {})
+    return FunctionCall(name=body["name"], arguments={k: _value(properties[k]) for k in schema.get("required", [])})
+
+
+def _value(schema: Mapping[str, Any]) -> Any:
+    if "const" in schema:
+        return schema["const"]
+    if schema.get("enum"):
+        return schema["enum"][0]
+    kind = schema.get("type", "string")
+    number = schema.get("minimum", 0)
+    return {"integer": number, "number": float(number), "boolean": False, "array": [], "object": {}}.get(kind, "a")

@@ -1,0 +1,215 @@
+"""The client in `node/`, written from docs/protocol.md alone: the vectors, a drive, and kill -9 of either side."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from queue import Empty, Queue
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from tests.rtcontrol.serve.fuzz import environment, free_port
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCE = Path(__file__).with_name("node")
+VECTORS = ROOT / "tests" / "conformance" / "vectors"
+# From the end of a time-to-live to the act: the client looks every 10 ms; the rest is a busy machine's.
+LATE_MS = 150
+
+
+@pytest.fixture(scope="module")
+def node() -> Path:
+    """The folder where the client is installed: kept between runs, made anew when its dependencies change."""
+    for program in ("node", "npm"):
+        if shutil.which(program) is None:
+            pytest.skip(f"there is no {program}")
+    wanted = (SOURCE / "package.json").read_text()
+    folder = Path(tempfile.gettempdir()) / f"rtcontrol-node-client-{os.getuid()}"
+    installed = folder / "installed.json"
+    if not installed.exists() or installed.read_text() != wanted:
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(SOURCE, folder, ignore=shutil.ignore_patterns("node_modules"))
+        try:
+            done = subprocess.run(
+                ["npm", "install", "--no-audit", "--no-fund"], cwd=folder, capture_output=True, text=True, timeout=120
+            )
+        except subprocess.TimeoutExpired:
+            pytest.skip("npm install took longer than 120 s")
+        if done.returncode:
+            pytest.skip(f"npm install failed: {done.stderr.strip()[-500:]}")
+        check = subprocess.run(["node", "-e", "import('zeromq')"], cwd=folder, capture_output=True, text=True)
+        if check.returncode:
+            pytest.skip(f"the zeromq package does not load: {check.stderr.strip()[-500:]}")
+        installed.write_text(wanted)
+    for file in SOURCE.glob("*.mjs"):
+        shutil.copy(file, folder)
+    return folder
+
+
+class Server:
+    """A `rtcontrol serve` on one port, to be killed and started again."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.port = folder, free_port()
+        self.start()
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "rtcontrol", "serve", "--model", "random", "--host", "inprocess"]
+        out = self.folder / f"serve-{time.monotonic_ns()}"
+        with (self.folder / "serve.log").open("a") as log:
+            self.process = subprocess.Popen(
+                [*command, "--bind", f"tcp://127.0.0.1:{self.port}", "--out", str(out)],
+                env=environment(),
+                cwd=self.folder,
+                stdout=log,
+                stderr=log,
+            )
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait(timeout=10)
+
+    def stop(self) -> None:
+        self.process.terminate()
+        self.process.wait(timeout=30)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    served = Server(tmp_path_factory.mktemp("served"))
+    try:
+        yield served
+    finally:
+        served.stop()
+
+
+class Drive:
+    """`node drive.mjs`: its events as they come, its report at the end."""
+
+    def __init__(self, node: Path, port: int, *arguments: str) -> None:
+        self.process = subprocess.Popen(
+            ["node", "drive.mjs", f"tcp://127.0.0.1:{port}", "--events", *arguments],
+            cwd=node,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.events: Queue[dict[str, Any]] = Queue()
+        self.seen: list[dict[str, Any]] = []
+        Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.events.put(json.loads(line) if line.startswith("{") else {"event": "said", "text": line.rstrip()})
+
+    def wait_for(self, event: str, seconds: float) -> dict[str, Any]:
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            try:
+                self.seen.append(self.events.get(timeout=left))
+            except Empty:
+                break
+            if self.seen[-1]["event"] == event:
+                return self.seen[-1]
+        raise AssertionError(f"no {event!r} within {seconds} s; there were {self.seen}")
+
+    def report(self, seconds: float = 20) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        end = time.monotonic() + seconds
+        while self.process.poll() is None:
+            assert time.monotonic() < end, "the client did not end"
+            time.sleep(0.02)
+        said: dict[str, Any] = json.loads(self.process.stdout.read())
+        return said
+
+    def kill(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(timeout=10)
+
+
+@contextmanager
+def driving(node: Path, port: int, *arguments: str) -> Iterator[Drive]:
+    drive = Drive(node, port, *arguments)
+    try:
+        yield drive
+    finally:
+        drive.kill()
+
+
+def test_vectors(node: Path) -> None:
+    done = subprocess.run(
+        ["node", "conformance.mjs", str(VECTORS)], cwd=node, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    counts = json.loads(done.stdout)
+    assert counts.pop("failed") == 0
+    for name, count in counts.items():
+        passed, total = count.split(" of ")
+        assert passed == total != "0", name
+
+
+def test_drive_and_kill_the_client(node: Path, server: Server) -> None:
+    flags = ("--agent", "lander", "--seconds", "3", "--instruct", "Fly to the right.")
+    with driving(node, server.port) as killed, driving(node, server.port) as drive:
+        killed.wait_for("first", 30)
+        drive.wait_for("first", 30)
+        killed.process.send_signal(signal.SIGKILL)
+        with driving(node, server.port, *flags) as lander:
+            flown = lander.report()
+        drive.process.send_signal(signal.SIGTERM)
+        said = drive.report()
+    assert server.process.poll() is None
+    assert said["reason"] == "SIGTERM" and said["sessions"] == 1 and said["resumes"] == 0
+    assert said["calls"]["fresh"] > 20 and said["executed_too_old"] == 0
+    assert said["offset"]["rtt_ms"] >= 0
+    assert flown["reason"] == "done" and flown["agent"] == "lander" and flown["instructs"] == 1
+    assert flown["calls"]["fresh"] > 10 and not flown["notices"]
+
+
+def test_a_stalled_server_is_resumed(node: Path, server: Server) -> None:
+    with driving(node, server.port) as drive:
+        drive.wait_for("first", 30)
+        server.process.send_signal(signal.SIGSTOP)
+        try:
+            drive.wait_for("safe", 5)
+            assert drive.wait_for("notice", 6)["text"] == "connection lost"
+        finally:
+            server.process.send_signal(signal.SIGCONT)
+        assert drive.wait_for("welcome", 15)["resumed"]
+        time.sleep(0.5)
+        drive.process.send_signal(signal.SIGTERM)
+        said = drive.report()
+    assert said["sessions"] == 1 and said["resumes"] == 1 and said["executed_too_old"] == 0
+
+
+def test_kill_the_server(node: Path, server: Server) -> None:
+    with driving(node, server.port) as drive:
+        drive.wait_for("first", 30)
+        time.sleep(1)
+        server.kill()
+        try:
+            safe = drive.wait_for("safe", 5)
+        finally:
+            server.start()
+        assert safe["after_ms"] is not None and safe["after_ms"] <= safe["ttl_ms"] + LATE_MS
+        welcome = drive.wait_for("welcome", 60)
+        assert not welcome["resumed"], "another server cannot know the session"
+        time.sleep(1)
+        drive.process.send_signal(signal.SIGTERM)
+        said = drive.report()
+    assert server.process.poll() is None
+    assert said["sessions"] == 2 and said["executed_too_old"] == 0 and said["safe_actions"] >= 1
+    assert said["calls"]["fresh"] > 10

@@ -1,0 +1,153 @@
+"""The conformance vectors: up to date, complete, and kept by this codec and these rules."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import pytest
+
+from rtcontrol.bridges.client.inforce import InForce, expired
+from rtcontrol.bridges.client.offset import OffsetFilter
+from rtcontrol.bridges.wire import LIMITS, Code, WireError, decode_json, decode_msgpack, encode_json, encode_msgpack
+from rtcontrol.bridges.wire.messages import ANY, CallMessage, FunctionCall, Message
+from tests.conformance import FOLDER, NAMES, expand, load
+from tests.conformance.generate.__main__ import files
+
+FROM_CLIENT = {"hello", "observe", "executed", "instruct", "reset", "ping", "pong", "error", "bye"}
+FROM_SERVER = {"welcome", "call", "instruct", "ping", "pong", "error", "bye"}
+LOOK = {"now_ns", "execute", "in_force", "expires_ns", "expired"}  # what every step of a sequence has
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "protocol.md"
+
+
+def named(vectors: list[dict[str, Any]]) -> Any:
+    assert len({v["name"] for v in vectors}) == len(vectors), "two vectors of one name"
+    return pytest.mark.parametrize("vector", vectors, ids=[v["name"] for v in vectors])
+
+
+def parts_of(vector: dict[str, Any]) -> list[bytes]:
+    return [bytes.fromhex(expand(p)) for p in vector["msgpack"]]
+
+
+def test_files_are_what_the_generator_writes() -> None:
+    written = dict(files())
+    assert sorted(written) == sorted(f"{n}.json" for n in NAMES)
+    for name, text in written.items():
+        assert (FOLDER / name).read_text("utf-8") == text, f"{name}: run `python -m tests.conformance.generate`"
+
+
+@named(load("valid"))
+def test_valid_messages_are_the_same_in_both_encodings(vector: dict[str, Any]) -> None:
+    message = decode_json(json.dumps(vector["json"]))
+    assert decode_msgpack(parts_of(vector)) == message
+    assert decode_json(encode_json(message)) == message
+    assert decode_msgpack(encode_msgpack(message)) == message
+    assert (json.loads(encode_json(message)) == vector["json"]) == vector["canonical"]
+    assert message.type in (FROM_CLIENT if vector["from"] == "client" else FROM_SERVER)
+
+
+def test_every_message_has_vectors_with_all_its_fields_and_with_the_required_only() -> None:
+    seen: dict[str, list[set[str]]] = {}
+    for vector in load("valid"):
+        seen.setdefault(vector["json"]["type"], []).append(set(vector["json"]))
+    for model in Message.__args__:
+        kind = model.model_fields["type"].default
+        known = set(model.model_fields)
+        assert known <= set().union(*seen[kind]), kind
+        required = {n for n, f in model.model_fields.items() if f.is_required()} | {"type"}
+        # An observation needs one of its optional fields.
+        assert any(fields == required for fields in seen[kind]) or kind == "observe", kind
+    directions = {(v["from"], v["json"]["type"]) for v in load("valid")}
+    assert directions == {("client", t) for t in FROM_CLIENT} | {("server", t) for t in FROM_SERVER}
+
+
+@named(load("invalid"))
+def test_invalid_messages_are_refused_by_code_and_field(vector: dict[str, Any]) -> None:
+    with pytest.raises(WireError) as caught:
+        if "json" in vector:
+            decode_json(expand(vector["json"]))
+        else:
+            decode_msgpack(parts_of(vector))
+    assert (caught.value.code, caught.value.field) == (Code(vector["code"]), vector["field"])
+    assert caught.value.message and caught.value.remedy
+    said = f"{caught.value.message} {caught.value.remedy}"
+    assert not any(word in said for word in ("Input", "should be", "docs/", "pydantic")), "say what to write"
+
+
+@named(load("ttl")["age"])
+def test_a_call_older_than_its_time_to_live_is_expired(vector: dict[str, Any]) -> None:
+    verdict = "expire" if expired(vector["t_obs_ns"], vector["ttl_ms"], vector["now_ns"]) else "execute"
+    assert verdict == vector["verdict"]
+
+
+@named(load("ttl")["sequences"])
+def test_what_is_in_force_after_each_step(vector: dict[str, Any]) -> None:
+    several = vector.get("safe_calls", [vector.get("safe_call")])
+    force = InForce(vector["epoch"], tuple(FunctionCall(**call) for call in several if call is not None))
+    for i, step in enumerate(vector["steps"]):
+        now_ns, begins, too_old = step["now_ns"], False, False
+        if "message" in step:
+            message = ANY.validate_python(step["message"])
+            assert isinstance(message, CallMessage)
+            begins, too_old = force.receive(message, now_ns)
+        elif "reset" in step:
+            force.reset(step["reset"])
+        elif "welcome" in step:
+            begins = force.begin(step["welcome"], force.safe_calls)
+        else:
+            assert set(step) == LOOK
+            begins = force.look(now_ns)
+        calls = [call.model_dump() for call in force.at(now_ns).calls] if begins else []
+        got = {
+            "execute": calls if "minor" in vector else next(iter(calls), None),
+            "in_force": force.kind,
+            "expires_ns": force.expires_ns,
+            "expired": too_old,
+        }
+        assert got == {k: step[k] for k in got}, f"step {i}"
+
+
+@named(load("clock"))
+def test_clock_offset_after_the_exchanges(vector: dict[str, Any]) -> None:
+    believed = OffsetFilter()
+    for sample in vector["samples"]:
+        believed.add(*sample)
+    found = believed.now(vector["samples"][-1][3] if vector["samples"] else 0)
+    wanted = (vector["offset_ns"], vector["rtt_ns"])
+    assert ((found.offset_ns, found.rtt_ns) if found else (None, None)) == wanted
+
+
+def test_literal_messages_of_the_document_are_valid_and_the_same_in_both_encodings() -> None:
+    found = re.findall(r"```json\n(.*)\n```\n```hex\n((?:.*\n)+?)```", DOCUMENT.read_text("utf-8"))
+    kinds = {decode_json(text).type for text, _ in found}
+    assert kinds >= {"hello", "welcome", "observe", "call", "executed", "ping", "pong", "bye"}
+    for text, lines in found:
+        parts = [bytes.fromhex(line) for line in lines.split()]
+        assert decode_msgpack(parts) == decode_json(text)
+
+
+def test_the_document_names_every_field_code_dtype_and_limit() -> None:
+    text = DOCUMENT.read_text("utf-8")
+    for model in Message.__args__:
+        kind = model.model_fields["type"].default
+        section = re.search(rf"^### (?:\w+, )?{kind}\b.*?(?=^##)", text, re.M | re.S)
+        assert section is not None, kind
+        for name in model.model_fields:
+            assert f"`{name}`" in section[0], f"{kind}.{name}"
+    for code in Code:
+        assert f"| `{code}` |" in text
+    for name, value in LIMITS.to_dict().items():
+        assert f"| `{name}` | {value} |" in text
+
+
+def test_vectors_differ_between_the_encodings_in_array_entries_only() -> None:
+    for vector in load("valid"):
+        header = msgpack.unpackb(bytes.fromhex(vector["msgpack"][0]))
+        text = vector["json"]
+        for entry, plain in zip(header.get("arrays") or [], text.get("arrays") or [], strict=True):
+            assert base64.b64decode(plain.pop("base64")) == bytes.fromhex(vector["msgpack"][entry.pop("part")])
+        assert header == text
