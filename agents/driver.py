@@ -60,8 +60,7 @@ def observe(data: Mapping[str, Any]) -> str:
     lane change to the left or right is under way. `ahead` and `behind` are the gap and how much faster the other
     is than we are; `l` and `r` are the same for the lanes to the left and right, first ahead, then behind. Nobody near:
     gap 150, 0. No such lane: -1 0 -1 0. `junction` is the distance to the next one's entry or its stop line, 0 inside,
-    150: none near;
-    `way` what is chosen there.
+    150: none near; `way` what is chosen there.
     """
     own = _integer(data["speed_kmh"])
     lane, lanes = int(data["lane"]), int(data["lanes"])
