@@ -59,8 +59,8 @@ def observe(data: Mapping[str, Any]) -> str:
     km/h and metres, rounded. `lane` is counted from the left, then how many there are; `shift` is -1 or 1 while a
     lane change to the left or right is under way. `ahead` and `behind` are the gap and how much faster the other
     is than we are; `l` and `r` are the same for the lanes to the left and right, first ahead, then behind. Nobody near:
-    gap 150, 0. No such lane: -1 0 -1 0. `junction` is the distance to the next one's entry, 0 inside, 150: none near;
-    `way` what is chosen there.
+    gap 150, 0. No such lane: -1 0 -1 0. `junction` is the distance to the next one's entry or its stop line, 0 inside,
+    150: none near; `way` what is chosen there.
     """
     own = _integer(data["speed_kmh"])
     lane, lanes = int(data["lane"]), int(data["lanes"])
