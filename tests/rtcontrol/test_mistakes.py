@@ -191,7 +191,8 @@ def test_a_third_signal_leaves_a_world_that_hangs(tmp_path: Path) -> None:
         process.send_signal(number)
         time.sleep(0.3)
     _, err = process.communicate(timeout=30)
-    assert process.returncode == 143, err
+    # Its world never took the safe call, which is the gravest thing to say.
+    assert process.returncode == 4, err
     assert json.loads((out / "report.json").read_text())["ended_by"] == "SIGTERM"
 
 
