@@ -44,7 +44,7 @@ def test_wheel_holds_every_module_and_data_file_of_the_tree(wheel: Path) -> None
     names = set(zipfile.ZipFile(wheel).namelist())
     for folder in ("rtcontrol", *FLOORS):
         for path in (ROOT / folder).rglob("*"):
-            shipped = path.suffix in {".py", ".typed"} or bool({"zoo", "schemas", "page", "vectors"} & {*path.parts})
+            shipped = path.suffix in {".py", ".typed"} or bool({"zoo", "schemas", "page"} & {*path.parts})
             if path.is_file() and shipped and "__pycache__" not in path.parts:
                 inside = path.relative_to(ROOT).as_posix()
                 assert (inside if folder == "rtcontrol" else f"rtcontrol/{inside}") in names

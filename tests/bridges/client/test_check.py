@@ -13,8 +13,8 @@ import msgpack
 import zmq
 
 from rtcontrol.bridges.client import Client
-from rtcontrol.bridges.client.check import Finding, check_any_client, check_client, table
 from tests.bridges.client.worlds import OWN, ROOT, Process, free_port
+from tests.conformance.check import Finding, check_any_client, check_client, table
 
 
 def names(findings: list[Finding], status: str) -> list[str]:
@@ -41,7 +41,7 @@ def test_our_client_conforms() -> None:
 
 
 def test_our_server_conforms_and_the_command_says_so(server: Process) -> None:
-    command = [sys.executable, "-m", "rtcontrol.bridges.client.check", "--connect", server.endpoint]
+    command = [sys.executable, "-m", "tests.conformance.check", "--connect", server.endpoint]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from rtcontrol.bridges.client import AsyncClient, Client, ClientError, Declined, Standing
-from rtcontrol.bridges.client.check.stand import Stand
 from rtcontrol.bridges.wire.messages import Executed, FunctionCall, Hello, Observe
 from tests.bridges.client.worlds import OWN, free_port, until
+from tests.conformance.check.stand import Stand
 
 LONG_MS = 60_000.0
 

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rtcontrol.bridges.client import Client, ClientError, Standing
-from rtcontrol.bridges.client.check.stand import Stand
 from rtcontrol.bridges.wire.messages import CallMessage, ErrorMessage, Executed, Hello, Instruct, Observe
 from tests.bridges.client.worlds import OWN, STRAIGHT, Process, Proxy, free_port, until
+from tests.conformance.check.stand import Stand
 
 TTL_MS = 500.0
 

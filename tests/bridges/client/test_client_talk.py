@@ -12,7 +12,6 @@ import pytest
 import zmq
 
 from rtcontrol.bridges.client import AsyncClient, Client, ClientError
-from rtcontrol.bridges.client.check.stand import Stand
 from rtcontrol.bridges.client.options import Options
 from rtcontrol.bridges.client.talk import QUEUE, Talk
 from rtcontrol.bridges.wire import LIMITS, PROTOCOL, decode_msgpack, encode_msgpack
@@ -30,6 +29,7 @@ from rtcontrol.bridges.wire.messages import (
     Welcome,
 )
 from tests.bridges.client.worlds import OWN, free_port, until
+from tests.conformance.check.stand import Stand
 
 TOKEN = "0123456789abcdef"
 

@@ -15,12 +15,12 @@ from typing import Protocol, TypeVar
 
 import psutil
 
-from rtcontrol.bridges.client.check.stand import Stand
 from rtcontrol.bridges.wire.messages import FunctionCall, Hello
 from tests.bridges.client.worlds import Process, free_port
 from tests.bridges.faults import served
 from tests.bridges.faults.table import Row, finish
 from tests.bridges.faults.tap import Tap
+from tests.conformance.check.stand import Stand
 
 STORM_S = 5.0
 

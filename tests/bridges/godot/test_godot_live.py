@@ -15,12 +15,12 @@ from typing import Any
 import psutil
 import pytest
 
-from rtcontrol.bridges.client.check import check_any_client
-from rtcontrol.bridges.client.check.stand import Stand
 from rtcontrol.bridges.wire.messages import Executed, FunctionCall, Hello
 from tests.bridges.client.worlds import free_port, until
 from tests.bridges.godot.engine import MISSING, REASON, Engine, Served, quantiles
 from tests.bridges.godot.relay import Relay
+from tests.conformance.check import check_any_client
+from tests.conformance.check.stand import Stand
 
 Start = Callable[..., Engine]
 pytestmark = pytest.mark.slow

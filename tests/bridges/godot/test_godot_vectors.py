@@ -10,7 +10,7 @@ import pytest
 
 from tests.bridges.godot.engine import MISSING, REASON, ROOT, Engine
 
-VECTORS = ROOT / "bridges" / "wire" / "vectors"
+VECTORS = ROOT / "tests" / "conformance" / "vectors"
 # What the client is told; it is not asked to read its own. Nor vectors whose names begin with "big": the engine reads
 # numbers as doubles, in which instants beyond 2^53 ns are inexact.
 HEARD = {"welcome", "call", "instruct", "error", "ping", "pong", "bye"}

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from rtcontrol.bridges.client.check.stand import Stand
 from rtcontrol.bridges.wire.messages import Bye, Hello, Observe
 from tests.bridges.client.worlds import Process, free_port
 from tests.bridges.unity.mono import HERE, MISSING, PACKAGE, REASON, Driver, compile_cs, core_sources
+from tests.conformance.check.stand import Stand
 
 
 @pytest.fixture(scope="module")

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from rtcontrol.bridges.client.check import check_any_client
-from rtcontrol.bridges.client.check.stand import Stand
 from rtcontrol.bridges.wire.messages import ErrorMessage, Hello, Instruct
 from tests.bridges.client.worlds import Process, Proxy, free_port, until
 from tests.bridges.unity.mono import Driver
+from tests.conformance.check import check_any_client
+from tests.conformance.check.stand import Stand
 
 TTL_MS = 500
 Start = Callable[..., Driver]

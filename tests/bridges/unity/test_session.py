@@ -10,10 +10,10 @@ from typing import Any
 import msgpack
 import pytest
 
-from rtcontrol.bridges.client.check.stand import Stand
 from rtcontrol.bridges.wire.messages import ErrorMessage, Executed, FunctionCall, Hello, Observe
 from tests.bridges.client.worlds import free_port
 from tests.bridges.unity.mono import HERE, Driver, compile_cs, core_sources
+from tests.conformance.check.stand import Stand
 
 Start = Callable[..., Driver]
 MS = 1_000_000

@@ -13,7 +13,7 @@ import pytest
 from rtcontrol.bridges.wire import decode_json, decode_msgpack
 from tests.bridges.unity.mono import ROOT, Driver
 
-VECTORS = ROOT / "bridges" / "wire" / "vectors"
+VECTORS = ROOT / "tests" / "conformance" / "vectors"
 
 
 def load(name: str) -> Any:

@@ -16,9 +16,10 @@ import pytest
 from chromium import Chromium
 from gateway_served import TOKEN, Serve, Served
 
-from rtcontrol.bridges.wire import decode_json, vectors
+from rtcontrol.bridges.wire import decode_json
 from rtcontrol.envs.paddle import World
 from rtcontrol.gateway.app import PAGE
+from tests import conformance
 
 NODE = shutil.which("node")
 HERE = Path(__file__).parent
@@ -38,9 +39,9 @@ def node(tmp_path: Path, script: str, *arguments: str) -> Any:
 
 @under_node
 def test_the_pages_protocol_passes_the_conformance_vectors(tmp_path: Path) -> None:
-    told = node(tmp_path, "vectors.mjs", str(vectors.FOLDER))
+    told = node(tmp_path, "vectors.mjs", str(conformance.FOLDER))
     assert told["wrong"] == []
-    valid = {v["name"]: v for v in vectors.load("valid")}
+    valid = {v["name"]: v for v in conformance.load("valid")}
     assert {name for name, _ in told["again"]} == set(valid)
     for name, text in told["again"]:
         assert decode_json(text) == decode_json(json.dumps(valid[name]["json"])), name

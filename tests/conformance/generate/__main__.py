@@ -1,4 +1,4 @@
-"""Writes the conformance vectors: `python -m rtcontrol.bridges.wire.vectors`."""
+"""Writes the conformance vectors: `python -m tests.conformance.generate`."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from rtcontrol.bridges.wire.vectors import FOLDER
-from rtcontrol.bridges.wire.vectors.invalid import invalid
-from rtcontrol.bridges.wire.vectors.rules import clock, ttl
-from rtcontrol.bridges.wire.vectors.valid import valid
+from tests.conformance import FOLDER
+from tests.conformance.generate.invalid import invalid
+from tests.conformance.generate.rules import clock, ttl
+from tests.conformance.generate.valid import valid
 
 SOURCES: dict[str, Callable[[], Any]] = {"valid": valid, "invalid": invalid, "ttl": ttl, "clock": clock}
 

@@ -9,8 +9,6 @@ from typing import Any
 
 import msgpack
 
-from rtcontrol.bridges.client.check.asker import Asker
-from rtcontrol.bridges.client.check.finding import Failure, Finding, Skip
 from rtcontrol.bridges.client.options import Options
 from rtcontrol.bridges.wire.messages import (
     Bye,
@@ -21,6 +19,8 @@ from rtcontrol.bridges.wire.messages import (
     Pong,
     Reset,
 )
+from tests.conformance.check.asker import Asker
+from tests.conformance.check.finding import Failure, Finding, Skip
 
 TOOLS: list[dict[str, Any]] = [
     {

@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 
 import zmq
 
-from rtcontrol.bridges.client.check.finding import Failure
 from rtcontrol.bridges.wire import LIMITS, PROTOCOL, Message, WireError, decode_msgpack, encode_msgpack
 from rtcontrol.bridges.wire.messages import CallMessage, FunctionCall, Hello, Observe, Ping, Pong, Program, Welcome
+from tests.conformance.check.finding import Failure
 
 HEARTBEAT_MS = 300.0
 TTL_MS = 400.0

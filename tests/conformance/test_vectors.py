@@ -15,13 +15,13 @@ from rtcontrol.bridges.wire import LIMITS, Code, WireError, decode_json, decode_
 from rtcontrol.bridges.wire.inforce import InForce, Step, expired
 from rtcontrol.bridges.wire.messages import ANY, CallMessage, FunctionCall, Message
 from rtcontrol.bridges.wire.offset import OffsetFilter
-from rtcontrol.bridges.wire.vectors import FOLDER, NAMES, expand, load
-from rtcontrol.bridges.wire.vectors.__main__ import files
+from tests.conformance import FOLDER, NAMES, expand, load
+from tests.conformance.generate.__main__ import files
 
 FROM_CLIENT = {"hello", "observe", "executed", "instruct", "reset", "ping", "pong", "error", "bye"}
 FROM_SERVER = {"welcome", "call", "instruct", "ping", "pong", "error", "bye"}
 LOOK = {"now_ns", "execute", "in_force", "expires_ns", "expired"}  # what every step of a sequence has
-DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "protocol.md"
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "protocol.md"
 
 
 def named(vectors: list[dict[str, Any]]) -> Any:
@@ -37,7 +37,7 @@ def test_files_are_what_the_generator_writes() -> None:
     written = dict(files())
     assert sorted(written) == sorted(f"{n}.json" for n in NAMES)
     for name, text in written.items():
-        assert (FOLDER / name).read_text("utf-8") == text, f"{name}: run `python -m rtcontrol.bridges.wire.vectors`"
+        assert (FOLDER / name).read_text("utf-8") == text, f"{name}: run `python -m tests.conformance.generate`"
 
 
 @named(load("valid"))

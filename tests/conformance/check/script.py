@@ -9,9 +9,9 @@ from collections.abc import Callable
 import msgpack
 import zmq
 
-from rtcontrol.bridges.client.check.finding import Failure, Finding, Skip
-from rtcontrol.bridges.client.check.stand import HEARTBEAT_MS, Stand
 from rtcontrol.bridges.wire.messages import Bye, ErrorMessage, Executed, Hello, Observe, Ping, Pong
+from tests.conformance.check.finding import Failure, Finding, Skip
+from tests.conformance.check.stand import HEARTBEAT_MS, Stand
 
 FOREIGN = "f" * 32
 

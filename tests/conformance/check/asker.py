@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 
 import zmq
 
-from rtcontrol.bridges.client.check.finding import Failure
 from rtcontrol.bridges.client.options import Options
 from rtcontrol.bridges.wire import Message, WireError, decode_msgpack, encode_msgpack
 from rtcontrol.bridges.wire.messages import Bye, ErrorMessage, Hello, Observe, Welcome
+from tests.conformance.check.finding import Failure
 
 M = TypeVar("M", bound=Message)
 ANSWER_S = 5.0

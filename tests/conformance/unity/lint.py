@@ -1,4 +1,4 @@
-"""`python -m rtcontrol.bridges.unity.lint`: what would break the Unity package at import, found without Unity.
+"""`python -m tests.conformance.unity.lint`: what would break the Unity package at import, found without Unity.
 
 Checked: `.meta` files (missing, dangling, duplicate guids, not as `meta.py` writes them), package.json (and the version
 that the code tells), assembly definitions and their references, and C# that is above Unity 2021.3's or mcs' level, or
@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rtcontrol.bridges.unity import meta
+from tests.conformance.unity import meta
 
 UNITY_ASSEMBLIES = {"UnityEngine.TestRunner", "UnityEditor.TestRunner"}
 NEEDED = ("package.json", "README.md", "CHANGELOG.md", "LICENSE")
@@ -63,7 +63,7 @@ def _metas(root: Path) -> Iterator[str]:
         if guids[found[1]] > 1:
             yield f"{path}.meta: guid {found[1]} is used twice"
         if text != meta.meta(root, path):
-            yield f"{path}.meta: not as `python -m rtcontrol.bridges.unity.meta` writes it"
+            yield f"{path}.meta: not as `python -m tests.conformance.unity.meta` writes it"
     for file in sorted(root.rglob("*.meta")):
         inside = file.relative_to(root).as_posix()
         if inside not in wanted:

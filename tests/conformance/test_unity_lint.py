@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from rtcontrol.bridges.unity import lint, meta
+from tests.conformance.unity import lint, meta
 
 
 @pytest.fixture
@@ -121,7 +121,7 @@ def test_words_in_strings_and_comments_are_no_code(package: Path) -> None:
 
 
 def test_command_lists_faults_and_tells_by_its_exit_status(package: Path) -> None:
-    command = [sys.executable, "-m", "rtcontrol.bridges.unity.lint"]
+    command = [sys.executable, "-m", "tests.conformance.unity.lint"]
     assert subprocess.run([*command, str(package)], check=False).returncode == 0
     (package / "LICENSE.meta").unlink()
     done = subprocess.run([*command, str(package)], capture_output=True, text=True, check=False)

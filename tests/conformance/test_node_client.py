@@ -23,7 +23,7 @@ from tests.rtcontrol.serve.fuzz import environment, free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = Path(__file__).with_name("node")
-VECTORS = ROOT / "bridges" / "wire" / "vectors"
+VECTORS = ROOT / "tests" / "conformance" / "vectors"
 # From the end of a time-to-live to the act: the client looks every 10 ms; the rest is a busy machine's.
 LATE_MS = 150
 

@@ -1,7 +1,6 @@
-"""The conformance vectors of protocol 1.0: data for every client, whatever its language (docs/protocol.md, section 13).
-
-`python -m rtcontrol.bridges.wire.vectors` writes them anew; a test compares.
-"""
+"""What every client, whatever its language, is held to (docs/protocol.md, section 13): the vectors and their generator
+(`python -m tests.conformance.generate`; a test compares), checks over sockets (`python -m tests.conformance.check`), a
+client in JavaScript written from the document alone, and the lint of the Unity package."""
 
 from __future__ import annotations
 
@@ -9,7 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-FOLDER = Path(__file__).resolve().parent
+FOLDER = Path(__file__).resolve().parent / "vectors"
 NAMES = ("valid", "invalid", "ttl", "clock")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rtcontrol.bridges.wire.vectors.valid import TOKEN
+from tests.conformance.generate.valid import TOKEN
 
 MS = 1_000_000
 LEFT = {"name": "steer", "arguments": {"angle": -10}}

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgpack
 
-from rtcontrol.bridges.wire.vectors.valid import CALL_BARE, ERROR, EXECUTED, HELLO, OBSERVE, PONG, RESET, TOKEN, WELCOME
+from tests.conformance.generate.valid import CALL_BARE, ERROR, EXECUTED, HELLO, OBSERVE, PONG, RESET, TOKEN, WELCOME
 
 Vector = dict[str, Any]
 SAFE: Vector = {**CALL_BARE, "status": "safe"}

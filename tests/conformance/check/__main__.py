@@ -1,20 +1,20 @@
-"""`python -m rtcontrol.bridges.client.check`: conformance of a client (--bind) or of a server (--connect)."""
+"""`python -m tests.conformance.check`: conformance of a client (--bind) or of a server (--connect)."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 
-from rtcontrol.bridges.client.check import check_any_client, check_client, table
 from rtcontrol.bridges.client.errors import ClientError
+from tests.conformance.check import check_any_client, check_client, table
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m rtcontrol.bridges.client.check",
+        prog="python -m tests.conformance.check",
         description="Check a client (--bind: connect it to this address; it must stream observations until told bye) "
         "or a live server (--connect) against protocol 1.0. Exit status: 0 all passed, 1 not, 2 could not be tried.",
-        epilog="Example: python -m rtcontrol.bridges.client.check --bind tcp://127.0.0.1:5599",
+        epilog="Example: python -m tests.conformance.check --bind tcp://127.0.0.1:5599",
     )
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--bind", metavar="ENDPOINT", help="be a server, and check the client that connects")

@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { InForce, Offset } from './client.mjs';
 import { decode, decodeJson, encode, encodeJson, WireError } from './wire.mjs';
 
-const folder = process.argv[2] ?? new URL('../../../bridges/wire/vectors', import.meta.url).pathname;
+const folder = process.argv[2] ?? new URL('../vectors', import.meta.url).pathname;
 const passed = {};
 const failures = [];
 const run = (group, vectors, test) => {
