@@ -83,9 +83,12 @@ def test_killed_server_means_safe_within_its_time_to_live_and_a_new_session(driv
     flying = fly(driver, own_server.endpoint)
     flying.event("call")
     flying.say("instruct Go home.")
+    flying.say("stuck 3")
     own_server.kill()
     flying.event("lost")
     safe = flying.event("safe")
+    # Its first tries failed.
+    assert [e["attempt"] for e in flying.events if e["event"] == "stuck"] == [1, 2, 3]
     calls = [e for e in flying.events if e["event"] == "call"]
     assert safe["cause"] == "expired"
     assert safe["name"] == "stop"

@@ -30,7 +30,7 @@ namespace RtControl.Driver
             long answered = -1;
             var client = new RtClient(new RtOptions
             {
-                Endpoint = given["endpoint"], Tools = tools.Definitions, SafeCall = tools.SafeCall, Pacing = "client", TtlMs = 0,
+                Endpoint = given["endpoint"], Tools = tools.Definitions, SafeCalls = tools.SafeCalls, Pacing = "client", TtlMs = 0,
                 Instruction = "Follow the road.",
             }, act =>
             {
