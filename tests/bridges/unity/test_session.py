@@ -177,6 +177,17 @@ def test_next_observation_is_timed_before_a_release_of_the_server(driver: Start)
         assert talk.on("next", str(5 * MS)) == begun_ns + 165 * MS
 
 
+@pytest.mark.parametrize(("ttl_ms", "then"), [(0, ["hold", "stop"]), (500, ["steer"])])
+def test_call_without_a_time_to_live_ends_with_the_server(driver: Start, ttl_ms: int, then: list[str]) -> None:
+    talk = Conversation(driver)
+    talk.begin()
+    talk.on("observe")
+    call = {"type": "call", "session": TOKEN, "tick": 0, "epoch": 0, "seq_obs": 1, "t_obs_ns": talk.now_ns}
+    talk.hear(**call, status="fresh", call={"name": "steer"}, ttl_ms=ttl_ms, deadline_ns=0, t_server_ns=0)
+    talk.on("lost")
+    assert [c["name"] for c in talk.on("pending")] == then
+
+
 @pytest.mark.parametrize("minor", [0, 1])
 def test_server_of_1_0_has_all_own_safe_calls_carried_out(driver: Start, minor: int) -> None:
     talk = Conversation(driver)

@@ -221,10 +221,11 @@ def test_safe_calls_are_all_executed_and_one_that_throws_until_it_no_longer_does
     assert page.do("[session.inForce.kind, session.inForce.owed]") == ["safe", None]
 
 
-def test_safe_call_that_throws_when_the_server_is_gone_is_tried_again(peer: Peer, page: Page) -> None:
+@pytest.mark.parametrize("ttl_ms", [0.0, 400.0])
+def test_safe_call_that_throws_when_the_server_is_gone_is_tried_again(peer: Peer, page: Page, ttl_ms: float) -> None:
     token = live(peer, page, safe_calls=[REST, LAMP])
     page.do("session.stuck.lamp = 2")
-    moving(peer, page, token, ttl_ms=400.0)
+    moving(peer, page, token, ttl_ms=ttl_ms)
     peer.server.shutdown()
     page.until(*did(REST)[0])
     assert page.until(*did(LAMP)[0])[-3:] == [["stuck", "safe", "lamp"]] * 2 + did(LAMP)

@@ -20,6 +20,7 @@ namespace RtControl.Driver
             if (what == "hear") _talk.Hear(Codec.Decode(new[] { Hex.Bytes(more) }), nowNs);
             if (what == "observe") _talk.Observe(new RtMap { { "text", "left 40" } }, nowNs);
             if (what == "reset") _talk.Reset(null);
+            if (what == "lost") _talk.Lost();
             if (what == "unsaid") _talk.Unsaid(_due, nowNs);
             if (what == "clock") _talk.Offset.Look(nowNs);
             if (what == "return") _talk.Acknowledge(_talk.TakeAct(), "executed", more == "lone" ? "\ud800" : more, null);
