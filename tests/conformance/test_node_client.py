@@ -176,6 +176,7 @@ def test_drive_and_kill_the_client(node: Path, server: Server) -> None:
     assert said["reason"] == "SIGTERM" and said["sessions"] == 1 and said["resumes"] == 0
     assert said["calls"]["fresh"] > 20 and said["executed_too_old"] == 0
     assert said["offset"]["rtt_ms"] >= 0
+    assert said["timed"] > 20, "the server tells when it ticks"
     assert flown["reason"] == "done" and flown["agent"] == "lander" and flown["instructs"] == 1
     assert flown["calls"]["fresh"] > 10 and not flown["notices"]
 

@@ -147,6 +147,8 @@ def test_killed_server_means_safe_within_its_time_to_live_and_a_new_session(
     engine.event("acted", cause="call")
     engine.say("instruct Go home.")
     engine.event("instructed")
+    engine.say("next 0")
+    assert 0 < engine.event("next")["in_ns"] <= 1e9 / 16  # the real server tells its ticks' phase
     engine.event("acted", cause="call")
     own_served.kill()
     safe = engine.event("acted", cause="expired")

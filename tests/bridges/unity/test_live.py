@@ -43,6 +43,8 @@ def test_flies_at_16_hz_and_never_executes_what_is_too_old(driver: Start, server
     assert (stats["too_old"], stats["errors"], stats["failed"], stats["refused"]) == (0, 0, 0, 0)
     assert closed["in_force"] == "safe"
     assert stats["clock_known"]
+    # The real server tells when it ticks.
+    assert -1 < stats["next_ms"] <= 1e3 / 16
     # The last act is safe, carried out after the client was closed.
     assert [e["name"] for e in flying.events if e["event"] in ("call", "safe")][-1] == "stop"
 

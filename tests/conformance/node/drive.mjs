@@ -45,7 +45,7 @@ const world = () => (given.agent
 
 const report = {
   calls: { fresh: 0, held: 0, safe: 0 }, causes: {}, executed: {}, outcomes: {}, executed_too_old: 0, oldest_executed_ms: 0,
-  ticks_missing: 0, ticks_repeated: 0, worst_gap_ms: 0, safe_actions: 0, safe_after_ms: [], observations: 0, not_sent: 0, episodes: 0, instructs: 0, notices: {},
+  ticks_missing: 0, ticks_repeated: 0, worst_gap_ms: 0, safe_actions: 0, safe_after_ms: [], observations: 0, timed: 0, not_sent: 0, episodes: 0, instructs: 0, notices: {},
 };
 const add = (counts, key) => { counts[key] = (counts[key] ?? 0) + 1; };
 const round = (v) => Math.round(v * 1000) / 1000;
@@ -128,7 +128,9 @@ const loop = setInterval(() => {
   }
   if (client.state !== 'live' || client.now() < next) return;
   const period = BigInt(Math.round(client.welcome.period_ms * 1e6));
-  next = client.nextObservation(20_000_000n) ?? (next + period > client.now() ? next + period : client.now() + period);
+  const timed = client.nextObservation(20_000_000n);
+  report.timed += timed !== null;
+  next = timed ?? (next + period > client.now() ? next + period : client.now() + period);
   client.observe(world()).then((sent) => { report[sent ? 'observations' : 'not_sent'] += 1; });
 }, 10);
 

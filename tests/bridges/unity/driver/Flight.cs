@@ -168,6 +168,7 @@ namespace RtControl.Driver
                 { "main_thread_ms", Quantiles(_mainMs) },
                 { "last_error", client.LastError }, { "last_failure", client.LastFailure }, { "epoch", client.Epoch },
                 { "trouble", client.Trouble }, { "ended", client.Ended }, { "clock_known", clock }, { "memory_kb", GC.GetTotalMemory(true) / 1024 },
+                { "next_ms", client.NextObservationNs(0) == null ? null : (object)((client.NextObservationNs(0) - MonotonicClock.NowNs) / 1e6) },
                 { "in_force", client.InForce.ToString().ToLowerInvariant() },
                 { "instruction", client.Welcome == null ? null : client.Welcome.Instruction },
             };
