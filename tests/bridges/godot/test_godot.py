@@ -101,6 +101,17 @@ def test_call_without_a_time_to_live_ends_with_the_server(stubborn: Engine, stan
     assert stubborn.event("acted", cause="lost")["call"]["name"] == "hold"
 
 
+def test_safe_tool_that_would_not_is_tried_again_after_the_end(stubborn: Engine, stand: Stand) -> None:
+    stand.welcome()
+    stand.call(stand.observation(), call=GO)
+    stubborn.event("acted", cause="call")
+    stubborn.say("stuck 3")
+    stubborn.say("stop")
+    stubborn.event("ended")
+    stubborn.until(lambda e: e["event"] == "acted" and e["call"]["name"] == "hold", "hold is tried again")
+    assert acts(stubborn, "acted", "go")[3:] == [("acted", "stop"), ("acted", "hold")]
+
+
 def test_server_of_1_0_has_all_own_safe_tools_carried_out(stubborn: Engine, stand: Stand) -> None:
     stand.minor = 0
     stand.welcome()

@@ -216,6 +216,11 @@ def test_any_name_of_a_product_will_do(driver: Start, name: str, said: str) -> N
     assert talk.on("due")[0]["client"]["name"] == said
 
 
+def test_what_ran_out_before_the_main_thread_came_is_not_carried_out(driver: Start) -> None:
+    told = driver("frozen", msgpack.packb(WELCOME).hex()).answer()
+    assert told == {"acts": ["Safe stop"], "fresh": 1}
+
+
 # Against a server of the test's own.
 
 

@@ -18,6 +18,7 @@ namespace RtControl.Driver
                 return 0;
             }
             if (args[0] == "lockstep") return Lockstep(given);
+            if (args[0] == "frozen") return Frozen.Run(args[1]);
             if (args[0] == "flood") return Flood(given);
             if (args[0] == "addresses") return Addresses(args);
             return args[0] == "echo" ? Echo(given) : new Flight(given).Run();
