@@ -5,10 +5,9 @@ from __future__ import annotations
 
 import signal
 import socket as sockets
-import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ import pytest
 
 from rtcontrol.bridges.wire.messages import Executed, FunctionCall, Hello
 from tests.bridges.client.worlds import free_port, until
+from tests.bridges.garbage import garbage
 from tests.bridges.godot.engine import MISSING, REASON, Engine, Served, quantiles
 from tests.bridges.godot.relay import Relay
 from tests.conformance.check import check_any_client
@@ -220,37 +220,6 @@ GARBAGE: dict[str, list[bytes | None]] = {
 }
 
 
-@contextmanager
-def garbage(parts: list[bytes | None]) -> Iterator[tuple[str, list[int]]]:
-    listener = sockets.create_server(("127.0.0.1", 0))
-    met: list[int] = []
-
-    def serve() -> None:
-        while True:
-            try:
-                peer, _ = listener.accept()
-            except OSError:
-                return
-            met.append(1)
-            threading.Thread(target=talk, args=(peer,), daemon=True).start()
-
-    def talk(peer: sockets.socket) -> None:
-        try:
-            for part in parts:
-                if part is None:
-                    peer.close()
-                    return
-                peer.sendall(part)
-            while peer.recv(65536):
-                pass
-        except OSError:
-            pass
-
-    threading.Thread(target=serve, daemon=True).start()
-    yield f"ws://127.0.0.1:{listener.getsockname()[1]}/ws", met
-    listener.close()
-
-
 @pytest.fixture(scope="module")
 def met_garbage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, tuple[Engine, list[int]]]]:
     """An engine for each kind, all at the same time."""
@@ -259,8 +228,8 @@ def met_garbage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, 
     with ExitStack() as stack:
         flying: dict[str, tuple[Engine, list[int]]] = {}
         for kind, parts in GARBAGE.items():
-            url, met = stack.enter_context(garbage(parts))
-            engine = Engine(tmp_path_factory.mktemp("godot"), "driver.gd", f"--url={url}")
+            port, met = stack.enter_context(garbage(parts))
+            engine = Engine(tmp_path_factory.mktemp("godot"), "driver.gd", f"--url=ws://127.0.0.1:{port}/ws")
             stack.callback(engine.end)
             flying[kind] = engine, met
         yield flying

@@ -255,8 +255,8 @@ def test_new_call_ends_the_tries_of_a_safe_one(peer: Peer, page: Page) -> None:
 
 def test_server_of_1_0_has_all_own_safe_calls_executed(peer: Peer, page: Page) -> None:
     live(peer, page)
-    hello = '{agent: "paddle", safe_calls: [{name: "move", arguments: {velocity: 0}}, {name: "lamp", arguments: {level: 0}}]}'
-    page.do(f"session.hello = {hello}")
+    own = json.dumps({"agent": "paddle", "safe_calls": [REST.model_dump(), LAMP.model_dump()]})
+    page.do(f"session.hello = {own}")
     peer.cut()
     peer.expect(Hello)
     token = peer.welcome(protocol=[1, 0])
