@@ -13,7 +13,7 @@ signal welcomed(message) # a session began, or (`resumed`) goes on
 signal lost(why) # the connection; it is made anew
 signal heard_call(message, latency_ms) # as it came; latency from the observation's stamp, -1 where it names none
 signal acted(call, cause) # what is in force now (each of several safe calls); why: call, told, expired, lost, left, refused
-signal told(outcome, message) # what the server was told of a call: executed, expired, refused
+signal told(outcome, message) # what the server was told of a call: executed, expired, refused, failed
 signal instructed(text) # this instruction is in force now
 signal trouble(text) # for people
 signal ended(why) # refused for good: nothing is tried any more
@@ -40,7 +40,7 @@ var settings = {} # further fields of the hello: deadline_ms, on_miss, hold_ms, 
 var world = null # whose methods the tools are; the parent, unless set
 var state = IDLE
 var counts = {"sessions": 0, "resumed": 0, "observed": 0, "fresh": 0, "held": 0, "safe": 0, "executed": 0,
-	"expired": 0, "refused": 0, "ignored": 0, "errors": 0}
+	"expired": 0, "refused": 0, "failed": 0, "ignored": 0, "errors": 0}
 var rule = InForce.new()
 var welcome = {}
 
@@ -373,6 +373,7 @@ func _carry_out(step, cause):
 	var safe = step["act"] == "safe"
 	var epoch = rule.epoch
 	var owed = []
+	var errors = PoolStringArray()
 	var unfit = false
 	var calls = step["calls"].duplicate()
 	_cause = _cause if again else cause
@@ -390,13 +391,15 @@ func _carry_out(step, cause):
 			unfit = true
 		elif safe and done["outcome"] != "executed":
 			owed.append(calls[i])
-		if told.empty() or told["outcome"] == "executed":
-			told = done
+		if done.has("error"):
+			errors.append(done["error"])
+		told = done if told.empty() else told
+	if not errors.empty():
+		told = {"outcome": "failed" if step["calls"].size() > 1 else "refused", "error": errors.join("; ")}
 	if safe and rule.epoch == epoch:
 		rule.owed = owed
 	if not safe and unfit:
 		_carry_out(rule.left(), "refused") # else what was in force before would live as long as this call
-	told.erase("unfit")
 	return told
 
 

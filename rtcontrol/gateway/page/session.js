@@ -198,13 +198,13 @@ export class Session {
   #carryOut({ act, calls, expired, tick }) {
     const again = calls === this.inForce.owed;
     const failed = [];
-    let error;
+    const errors = [];
     for (const call of act === null || calls.length ? calls : [null]) {
       try {
         this.on.act?.(call, act);
       } catch (fault) {
         failed.push(call);
-        error ??= String(fault);
+        errors.push(calls.length > 1 ? `${call.name}: ${fault}` : `${fault}`);
         if (!again) console.error(fault);
       }
     }
@@ -213,7 +213,8 @@ export class Session {
     if (tick !== null && this.state === "live") {
       const [session, epoch] = [this.welcome.session, this.inForce.epoch];
       const outcome = expired ? "expired" : failed.length ? "failed" : "executed";
-      this.#send({ type: "executed", session, tick, epoch, outcome, t_ns: nowNs(), error: expired ? null : error });
+      const error = outcome === "failed" ? errors.join("; ") : null;
+      this.#send({ type: "executed", session, tick, epoch, outcome, t_ns: nowNs(), error });
     }
     // What was done before would else go on for as long as this call.
     if (act === "call" && failed.length) this.#carryOut(this.inForce.serverLeft());

@@ -78,7 +78,7 @@ def test_safe_tools_that_would_not_are_tried_each_frame_until_the_server_is_dead
     stubborn.stats()
     sent = stand.call(observed, status="safe", call=stop, calls=[stop, hold], cause="decide")
     told = stand.expect(Executed, 5.0, "executed", lambda m: m.tick == sent.tick)
-    assert (told.outcome, told.error) == ("refused", "stop would not")
+    assert (told.outcome, told.error) == ("failed", "stop would not; hold would not")
     stubborn.until(lambda e: e["event"] == "acted" and e["call"]["name"] == "stop", "stop is tried again")
     three = [("stuck", "stop"), ("stuck", "hold"), ("stuck", "stop")]
     assert acts(stubborn, "acted", "go") == [*three, ("acted", "hold"), ("acted", "stop")]

@@ -287,7 +287,8 @@ def test_safe_calls_are_all_carried_out_and_one_that_fails_until_it_does_not(dri
     stop, hold = FunctionCall(name="stop"), FunctionCall(name="hold")
     sent = stand.call(observed, status="safe", call=stop, calls=[stop, hold], cause="decide")
     told = stand.expect(Executed, 5.0, "executed", lambda m: m.tick == sent.tick)
-    assert (told.outcome, told.error) == ("failed", "InvalidOperationException: It is stuck.")
+    stuck = "InvalidOperationException: It is stuck."
+    assert (told.outcome, told.error) == ("failed", f"stop: {stuck}; hold: {stuck}")
     flying.event("safe", name="stop")
     acts = [(e["event"], e["name"]) for e in flying.events if e["event"] in ("stuck", "safe")]
     assert acts == [("stuck", "stop"), ("stuck", "hold"), ("stuck", "stop"), ("safe", "hold"), ("safe", "stop")]

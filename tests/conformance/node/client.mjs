@@ -260,7 +260,9 @@ export class Client {
         if (result !== undefined) this.outcome.result = String(result);
       } catch (fault) {
         failed.push(call);
-        this.outcome = { outcome: fault instanceof Refused ? 'refused' : 'failed', error: String(fault.message) };
+        const several = calls.length > 1;
+        const error = [this.outcome.error ?? [], several ? `${call.name}: ${fault.message}` : `${fault.message}`].flat().join('; ');
+        this.outcome = { outcome: fault instanceof Refused && !several ? 'refused' : 'failed', error };
       }
     }
     return failed.length ? failed.filter(Boolean) : null;

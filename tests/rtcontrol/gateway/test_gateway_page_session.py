@@ -215,7 +215,7 @@ def test_safe_calls_are_all_executed_and_one_that_throws_until_it_no_longer_does
     page.do("session.stuck.move = 3")
     peer.send(call(token, 1, 0, status="safe", call=REST, calls=[REST, LAMP]))
     told = peer.expect(Executed)
-    assert (told.tick, told.outcome, told.error) == (1, "failed", "Error: It is stuck.")
+    assert (told.tick, told.outcome, told.error) == (1, "failed", "move: Error: It is stuck.")
     stuck = ["stuck", "safe", "move"]
     assert page.until("act", "safe", REST.model_dump()) == [stuck, *did(LAMP), stuck, stuck, *did(REST)]
     assert page.do("[session.inForce.kind, session.inForce.owed]") == ["safe", None]

@@ -188,9 +188,10 @@ namespace RtControl
                     // What fits no tool will not fit it next time.
                     if (refused == null || !refused.Unfit) failed.Add(call);
                     unfit = unfit || refused == null || refused.Unfit;
-                    if (error != null) continue;
-                    outcome = refused == null ? "failed" : "refused";
-                    error = refused == null ? fault.GetType().Name + ": " + fault.Message : fault.Message;
+                    bool several = act.Calls.Count > 1;
+                    outcome = several || refused == null ? "failed" : "refused";
+                    string why = refused == null ? fault.GetType().Name + ": " + fault.Message : fault.Message;
+                    error = (error == null ? "" : error + "; ") + (several ? call.Name + ": " : "") + why;
                 }
             }
             lock (_link.Lock)
