@@ -1,25 +1,28 @@
-# A client of rtcontrol (protocol 1.0, JSON over WebSocket) for Godot 3.2 and later 3.x. Copy this file into a project,
+# A client of rtcontrol (protocol 1.1, JSON over WebSocket) for Godot 3.2 and later 3.x. Copy this file into a project,
 # put it on a Node that is the child of what is to be driven, add the tools in the parent's `_ready`, then `start`:
 #
 #     $RtControl.add_tool("turn", "Turn.", {"side": {"type": "string", "enum": ["left", "right"]}})
 #     $RtControl.start()
 #
 # The parent has a method for each tool, taking its parameters in order, and `observe`, whose String (or Dictionary) the
-# model reads. A tool's method may return a String, told to the server, or false: it would not. Everything happens in
-# `_process`, so in the main thread; nothing blocks.
+# model reads. A tool's method may return a String, told to the server, or false: it would not; a safe tool that would not
+# is tried again each frame. Everything happens in `_process`, so in the main thread; nothing blocks.
 extends Node
 
 signal welcomed(message) # a session began, or (`resumed`) goes on
 signal lost(why) # the connection; it is made anew
 signal heard_call(message, latency_ms) # as it came; latency from the observation's stamp, -1 where it names none
-signal acted(call, cause) # what is in force now; why: call, told, expired, lost, left, refused
-signal told(outcome, message) # what the server was told of a call: executed, expired, refused
+signal acted(call, cause) # what is in force now (each of several safe calls); why: call, told, expired, lost, left, refused
+signal told(outcome, message) # what the server was told of a call: executed, expired, refused, failed
 signal instructed(text) # this instruction is in force now
 signal trouble(text) # for people
 signal ended(why) # refused for good: nothing is tried any more
 
 enum { IDLE, CONNECTING, GREETING, LIVE, WAITING, ENDED }
 const BEAT_NS = 1000000000
+const CLOCK_NS = 10000000000 # between pings for the clocks
+const WAY_NS = 4000000 # of an observation to the server
+const LAST_TRIES = 10
 const Wire = preload("rtcontrol_wire.gd")
 const InForce = preload("rtcontrol_in_force.gd")
 
@@ -27,16 +30,17 @@ export(String) var url = "ws://127.0.0.1:8080/ws"
 export(String) var token = "" # the server's access token; a program on the server's machine needs none
 export(String, MULTILINE) var instruction = ""
 export(String) var safe_tool = "" # the tool, without arguments, that makes it safe
+export(Array, String) var safe_tools = [] # or several, one for each actuator; tried each frame until they are carried out
 export(float) var hz = 16.0
 export(float) var ttl_ms = 500.0 # how old (from its observation's stamp) a call may be
-export(float) var observe_hz = 60.0 # more often than the server ticks, so that it decides upon a fresh one; 0: as often
+export(float) var observe_hz = 60.0 # more often than the server ticks, so that it decides upon a fresh one; 0: just before each
 export(bool) var persist = true # a new session after the server's bye
 
 var settings = {} # further fields of the hello: deadline_ms, on_miss, hold_ms, robot, model, ...
 var world = null # whose methods the tools are; the parent, unless set
 var state = IDLE
 var counts = {"sessions": 0, "resumed": 0, "observed": 0, "fresh": 0, "held": 0, "safe": 0, "executed": 0,
-	"expired": 0, "refused": 0, "ignored": 0, "errors": 0}
+	"expired": 0, "refused": 0, "failed": 0, "ignored": 0, "errors": 0}
 var rule = InForce.new()
 var welcome = {}
 
@@ -48,6 +52,11 @@ var _stamps = {} # of the last observations, by seq
 var _taken = null # the last instruction that the server has confirmed
 var _untold = null # one that it has not
 var _pings = 0
+var _pinged_ns = 0
+var _hello_from_ns = 0 # this connection's first hello; what refuses an earlier one says nothing of it
+var _release_ns = -1 # of any of the session's ticks, on the server's clock
+var _clock = [] # [round trip, the server's clock minus ours, when], ns
+var _cause = "" # of the safe calls that are owed
 var _pause_ms = 100.0
 var _heard_ns = 0
 var _said_ns = 0
@@ -81,14 +90,15 @@ func start():
 			push_error("rtcontrol: the tool %s has %d parameters, its method takes %d." % [method["name"], wanted,
 				method["args"].size()])
 			return false
-	if not _tools.has(safe_tool):
-		push_error("rtcontrol: safe_tool must name one of the tools %s." % [_tools.keys()])
-		return false
-	if not _tools[safe_tool]["parameters"]["required"].empty():
-		push_error("rtcontrol: the safe tool %s must do without arguments: make them optional." % safe_tool)
-		return false
+	for name in [safe_tool] if safe_tools.empty() else safe_tools:
+		if not _tools.has(name):
+			push_error("rtcontrol: safe_tool must name one of the tools %s." % [_tools.keys()])
+			return false
+		if not _tools[name]["parameters"]["required"].empty():
+			push_error("rtcontrol: the safe tool %s must do without arguments: make them optional." % name)
+			return false
 	pause_mode = PAUSE_MODE_PROCESS # a paused game must become safe too
-	rule.safe_call = _safe_call()
+	rule.safe_calls = _safe_calls()
 	_connect()
 	return true
 
@@ -121,10 +131,12 @@ static func now_ns():
 
 
 func _process(_delta):
-	if state == IDLE or state == ENDED:
+	if state == IDLE:
 		return
 	if not is_instance_valid(world):
-		return stop("what is driven is gone")
+		return stop("what is driven is gone") if state != ENDED else null
+	if state == ENDED:
+		return _carry_out(rule.look(now_ns()), "left") # a safe call that would not
 	if state == WAITING:
 		if now_ns() >= _again_ns:
 			_connect()
@@ -143,6 +155,8 @@ func _process(_delta):
 func _exit_tree():
 	if state != IDLE and state != ENDED:
 		stop("the scene ends")
+	for _try in LAST_TRIES:
+		_carry_out(rule.look(now_ns()), "left") # nobody would later
 
 
 func _connect():
@@ -178,27 +192,32 @@ func _keep_up(now):
 	elif now - _heard_ns > 3 * (beat_ns if state == LIVE else BEAT_NS):
 		_lost("%s is silent" % url)
 	elif state == GREETING and now >= _hello_ns:
-		_greet()
+		_greet(true)
 		_ping(now) # a server that takes its time with the welcome answers this
-	elif state == LIVE and now - _said_ns >= beat_ns:
+	elif state == LIVE and (now - _said_ns >= beat_ns or now - _pinged_ns >= CLOCK_NS):
 		_ping(now)
 
 
 func _ping(now):
 	_pings += 1
+	_pinged_ns = now
 	_send({"type": "ping", "id": _pings, "t_ns": now})
 
 
-func _greet():
+func _greet(again = false):
 	state = GREETING
-	_hello_ns = now_ns() + BEAT_NS
+	var now = now_ns()
+	_hello_ns = now + BEAT_NS
+	if not again:
+		_hello_from_ns = now
+	var safe = _safe_calls()
 	var tools = []
 	for schema in _tools.values():
 		tools.append({"type": "function", "function": schema})
-	var hello = {"type": "hello", "protocol": [1, 0], "t_client_ns": now_ns(), "capabilities": ["executed"],
+	var hello = {"type": "hello", "protocol": [1, 1], "t_client_ns": now, "capabilities": ["executed"],
 		"client": {"name": "godot", "version": Engine.get_version_info()["string"].left(64), "language": "gdscript"},
-		"tools": tools, "instruction": instruction if _taken == null else _taken, "safe_call": _safe_call(),
-		"hz": hz, "ttl_ms": ttl_ms}
+		"tools": tools, "instruction": instruction if _taken == null else _taken, "safe_call": safe[0],
+		"safe_calls": safe, "hz": hz, "ttl_ms": ttl_ms}
 	for key in settings:
 		hello[key] = settings[key]
 	if _session != "":
@@ -208,7 +227,12 @@ func _greet():
 
 func _observe(now):
 	var period_ns = int(1e9 / max(0.001, observe_hz if observe_hz > 0 else welcome["hz"]))
-	_look_ns = _look_ns + period_ns if now - _look_ns < period_ns else now + period_ns
+	var lead_ns = int(get_process_delta_time() * 1e9) + WAY_NS # a frame that is due comes up to a frame late
+	var timed_ns = next_observation_ns(lead_ns, now) if observe_hz <= 0 else -1
+	if timed_ns >= 0:
+		_look_ns = timed_ns
+	else:
+		_look_ns = _look_ns + period_ns if now - _look_ns < period_ns else now + period_ns
 	var seen = world.observe()
 	_seq += 1
 	_stamps[_seq] = now
@@ -217,6 +241,27 @@ func _observe(now):
 	message["data" if seen is Dictionary else "text"] = seen if seen is Dictionary else str(seen)
 	counts["observed"] += 1
 	_send(message)
+
+
+# The next instant that lies `lead_ns` before a tick's release; -1 where ticks or clock are not known.
+func next_observation_ns(lead_ns, now):
+	var best = null
+	for sample in _clock:
+		if now - sample[2] <= 6 * CLOCK_NS and (best == null or sample[0] <= best[0]):
+			best = sample
+	if state != LIVE or best == null or _release_ns < 0:
+		return -1
+	var period_ns = int(max(1, welcome["period_ms"] * 1e6))
+	return now + period_ns - posmod(now - (_release_ns - best[1] - lead_ns), period_ns)
+
+
+func _clocked(message, now):
+	var took = int(message["t_sent_ns"]) - int(message["t_received_ns"])
+	var rtt = now - int(message["t_ping_ns"]) - took
+	if rtt >= 0 and took >= 0:
+		_clock.append([rtt, (int(message["t_received_ns"]) - int(message["t_ping_ns"]) + int(message["t_sent_ns"]) - now) / 2, now])
+	if _clock.size() > 16:
+		_clock.pop_front()
 
 
 func _send(message):
@@ -243,6 +288,8 @@ func hear(packet):
 		"ping":
 			_send({"type": "pong", "id": int(message["id"]), "t_ping_ns": int(message["t_ns"]), "t_received_ns": now,
 				"t_sent_ns": now_ns()})
+		"pong":
+			_clocked(message, now)
 		"instruct":
 			if message["session"] == _session:
 				_confirmed(message["instruction"])
@@ -258,11 +305,13 @@ func _welcomed(message):
 		counts["ignored"] += 1 # the answer to a hello said twice
 		return
 	if message["protocol"].empty() or str(message["protocol"][0]) != "1":
-		return _end("The server speaks protocol %s, this client 1.0." % [message["protocol"]])
+		return _end("The server speaks protocol %s, this client 1.1." % [message["protocol"]])
 	state = LIVE
 	welcome = message
 	_pause_ms = 100.0
 	_look_ns = now_ns()
+	_release_ns = int(message.get("release_ns", -1))
+	_ping(now_ns())
 	if message["resumed"]:
 		counts["resumed"] += 1
 		for epoch in range(int(message["epoch"]) + 1, rule.epoch + 1):
@@ -271,6 +320,7 @@ func _welcomed(message):
 		counts["sessions"] += 1
 		_session = message["session"]
 		_stamps.clear()
+		_clock.clear() # maybe another machine's
 		_carry_out(rule.new_session(int(message["epoch"])), "left")
 	if message["instruction"] == _untold:
 		_confirmed(_untold)
@@ -296,6 +346,10 @@ func _called(message, now):
 		counts["ignored"] += 1
 		return
 	counts[message["status"]] += 1
+	_release_ns = int(message.get("release_ns", _release_ns))
+	# A server of 1.0 knows the first of our safe calls alone.
+	if message["status"] == "safe" and (welcome["protocol"].size() < 2 or welcome["protocol"][1] < 1):
+		message["calls"] = rule.safe_calls
 	emit_signal("heard_call", message, -1.0 if stamp == null else (now - int(stamp)) / 1e6)
 	var step = rule.receive(message, now)
 	var done = _carry_out(step, "expired" if step["tick"] < 0 else "call" if step["act"] == "call" else "told")
@@ -312,22 +366,41 @@ func _called(message, now):
 	emit_signal("told", done["outcome"], message)
 
 
-# Carries out what begins to be in force now; what became of it, as `executed` tells.
+# Carries out what begins to be in force now; what became of it, as `executed` tells. Safe calls that would not are owed.
 func _carry_out(step, cause):
-	if step["act"] == "":
-		return {}
-	var done = _invoke(step["call"])
-	if done["outcome"] == "executed":
-		emit_signal("acted", step["call"], cause)
-	elif step["act"] == "safe":
-		_invoke(_safe_call())
-		emit_signal("acted", _safe_call(), cause)
-	else:
-		emit_signal("trouble", done["error"])
+	var told = {}
+	var again = not rule.owed.empty()
+	var safe = step["act"] == "safe"
+	var epoch = rule.epoch
+	var owed = []
+	var errors = PoolStringArray()
+	var unfit = false
+	var calls = step["calls"].duplicate()
+	_cause = _cause if again else cause
+	for i in 2 * 16: # the calls, and own ones where one fits no tool
+		if i >= calls.size():
+			break
+		var done = _invoke(calls[i])
+		if done["outcome"] == "executed":
+			emit_signal("acted", calls[i], _cause)
+		elif not again:
+			emit_signal("trouble", done["error"])
 		if done.has("unfit"):
-			_carry_out(rule.left(), "refused") # else what was in force before would live as long as this call
-	done.erase("unfit")
-	return done
+			if safe and not unfit:
+				calls += rule.safe_calls
+			unfit = true
+		elif safe and done["outcome"] != "executed":
+			owed.append(calls[i])
+		if done.has("error"):
+			errors.append(done["error"])
+		told = done if told.empty() else told
+	if not errors.empty():
+		told = {"outcome": "failed" if step["calls"].size() > 1 else "refused", "error": errors.join("; ")}
+	if safe and rule.epoch == epoch:
+		rule.owed = owed
+	if not safe and unfit:
+		_carry_out(rule.left(), "refused") # else what was in force before would live as long as this call
+	return told
 
 
 func _invoke(call):
@@ -355,8 +428,11 @@ func _invoke(call):
 	return {"outcome": "executed", "result": result} if result is String else {"outcome": "executed"}
 
 
-func _safe_call():
-	return {"name": safe_tool, "arguments": {}}
+func _safe_calls():
+	var calls = []
+	for name in [safe_tool] if safe_tools.empty() else safe_tools:
+		calls.append({"name": name, "arguments": {}})
+	return calls
 
 
 func _refused(message, now):
@@ -365,6 +441,8 @@ func _refused(message, now):
 	var live = state == LIVE
 	counts["errors"] += 1
 	emit_signal("trouble", "%s: %s %s" % [code, message["message"], message.get("remedy", "")])
+	if message.has("t_client_ns") and (live or message["t_client_ns"] < _hello_from_ns):
+		return # the answer to a hello before
 	if code == "instruction":
 		_untold = null
 	if message.get("fatal") == true:

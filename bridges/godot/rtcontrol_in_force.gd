@@ -1,12 +1,14 @@
 # What is in force: docs/protocol.md, section 7. The caller brings the time, and carries out what is returned:
-# {act: "", "call" or "safe", call, expired, tick}; a tick of -1 needs no acknowledgement.
+# {act: "", "call" or "safe", calls, expired, tick}: all of `calls` in order (`safe` without any: stop in your own way); a
+# tick of -1 needs no acknowledgement. Safe calls that would not are put into `owed`; the next look returns them again.
 extends Reference
 
 var kind = "none"
 var epoch = 0
 var last_tick = -1
 var expires_ns = -1 # never
-var safe_call = null
+var safe_calls = []
+var owed = [] # safe calls that are still to be carried out
 
 
 static func too_old(t_obs_ns, ttl_ms, now):
@@ -17,8 +19,10 @@ static func too_old(t_obs_ns, ttl_ms, now):
 
 # The welcome of a new session: a call of the one before ends, since nobody would end it later.
 func new_session(new_epoch):
-	var step = _safe(null, -1) if kind == "call" else _nothing()
+	var step = _safe() if kind == "call" else _nothing()
+	var still = owed
 	reset(new_epoch)
+	owed = still
 	last_tick = -1
 	return step
 
@@ -33,7 +37,7 @@ func receive(message, now):
 		return look(now)
 	last_tick = int(message["tick"])
 	if message["status"] == "safe":
-		return _nothing() if kind == "safe" else _safe(message.get("call"), last_tick)
+		return look(now) if kind == "safe" else _safe(listed(message), last_tick)
 	if message["status"] == "held":
 		return look(now)
 	var call = message.get("call")
@@ -46,7 +50,7 @@ func receive(message, now):
 	var until = int(message["t_obs_ns"]) + int(message["ttl_ms"] * 1e6) if message["ttl_ms"] != 0 else -1
 	if call != null:
 		_set("call", until)
-		return {"act": "call", "call": call, "expired": false, "tick": last_tick}
+		return {"act": "call", "calls": [call], "expired": false, "tick": last_tick}
 	# A decision to go on does not revive what has run out.
 	var step = look(now)
 	if kind == "call":
@@ -55,28 +59,36 @@ func receive(message, now):
 
 
 func look(now):
-	return _safe(null, -1) if kind == "call" and expires_ns >= 0 and now > expires_ns else _nothing()
+	if not owed.empty():
+		return {"act": "safe", "calls": owed, "expired": false, "tick": -1}
+	return _safe() if kind == "call" and expires_ns >= 0 and now > expires_ns else _nothing()
 
 
 # The server is dead: a call with a time-to-live lives on for it, one without ends now.
 func lost():
-	return _safe(null, -1) if kind == "call" and expires_ns < 0 else _nothing()
+	return _safe() if kind == "call" and expires_ns < 0 else _nothing()
 
 
 # The session has ended.
 func left():
-	return _nothing() if kind == "safe" else _safe(null, -1)
+	return _nothing() if kind == "safe" else _safe()
 
 
-func _safe(call, tick):
+# The safe calls that a message tells; 1.0 has one at most.
+static func listed(message):
+	return message.get("calls", [message["call"]] if message.get("call") else [])
+
+
+func _safe(calls = [], tick = -1):
 	_set("safe", -1)
-	return {"act": "safe", "call": safe_call if call == null else call, "expired": false, "tick": tick}
+	return {"act": "safe", "calls": safe_calls if calls.empty() else calls, "expired": false, "tick": tick}
 
 
 func _set(new_kind, until):
 	kind = new_kind
 	expires_ns = until
+	owed = []
 
 
 func _nothing():
-	return {"act": "", "call": null, "expired": false, "tick": -1}
+	return {"act": "", "calls": [], "expired": false, "tick": -1}

@@ -1,4 +1,4 @@
-# Messages of protocol 1.0 as JSON, and what must be true of them.
+# Messages of protocol 1.1 as JSON, and what must be true of them.
 extends Reference
 
 const MAX_BYTES = 1048576
@@ -6,14 +6,16 @@ const MAX_DEPTH = 16
 # What a message must have to be believed (null is absent; `?`: may be absent).
 const NEEDED = {
 	"welcome": {"session": "text", "resumed": "flag", "epoch": "count", "heartbeat_ms": "number", "hz": "number",
-		"instruction": "text", "safe_call": "call?", "warnings": "list?", "protocol": "list"},
+		"instruction": "text", "safe_call": "call?", "safe_calls": "calls?", "trained": "flag?", "release_ns": "instant?",
+		"period_ms": "number", "warnings": "list?", "protocol": "list"},
 	"call": {"session": "text", "tick": "count", "epoch": "count", "status": "text", "ttl_ms": "number",
-		"seq_obs": "count?", "t_obs_ns": "instant?", "call": "call?", "confidence": "share?", "cause": "text?",
+		"seq_obs": "count?", "t_obs_ns": "instant?", "call": "call?", "calls": "calls?", "release_ns": "instant?", "confidence": "share?", "cause": "text?",
 		"timing": "times?", "deadline_ns": "instant", "t_server_ns": "instant"},
 	"instruct": {"session": "text", "instruction": "text"},
 	"ping": {"id": "count", "t_ns": "instant"},
-	"pong": {"id": "count"},
-	"error": {"code": "text", "message": "text", "remedy": "text?", "retryable": "flag?", "fatal": "flag?"},
+	"pong": {"id": "count", "t_ping_ns": "instant", "t_received_ns": "instant", "t_sent_ns": "instant"},
+	"error": {"code": "text", "message": "text", "remedy": "text?", "t_client_ns": "instant?", "retryable": "flag?",
+		"fatal": "flag?"},
 	"bye": {"session": "text?", "reason": "text?"},
 }
 
@@ -128,6 +130,11 @@ static func is_of(value, wanted):
 		"call":
 			return value is Dictionary and value.get("name") is String \
 				and (value.get("arguments") == null or value["arguments"] is Dictionary)
+		"calls":
+			for call in value if value is Array else []:
+				if not is_of(call, "call"):
+					return false
+			return value is Array and value.size() in range(1, 17)
 		"number":
 			return typeof(value) == TYPE_REAL and value >= 0 and value <= 1e9
 		"share":

@@ -162,7 +162,8 @@ def test_vectors(node: Path) -> None:
 
 
 def test_drive_and_kill_the_client(node: Path, server: Server) -> None:
-    flags = ("--agent", "lander", "--seconds", "3", "--instruct", "Fly to the right.")
+    # Of 1.0, as clients that were written before are.
+    flags = ("--agent", "lander", "--seconds", "3", "--instruct", "Fly to the right.", "--minor", "0")
     with driving(node, server.port) as killed, driving(node, server.port) as drive:
         killed.wait_for("first", 30)
         drive.wait_for("first", 30)
@@ -175,6 +176,7 @@ def test_drive_and_kill_the_client(node: Path, server: Server) -> None:
     assert said["reason"] == "SIGTERM" and said["sessions"] == 1 and said["resumes"] == 0
     assert said["calls"]["fresh"] > 20 and said["executed_too_old"] == 0
     assert said["offset"]["rtt_ms"] >= 0
+    assert said["timed"] > 20, "the server tells when it ticks"
     assert flown["reason"] == "done" and flown["agent"] == "lander" and flown["instructs"] == 1
     assert flown["calls"]["fresh"] > 10 and not flown["notices"]
 
@@ -196,14 +198,17 @@ def test_a_stalled_server_is_resumed(node: Path, server: Server) -> None:
 
 
 def test_kill_the_server(node: Path, server: Server) -> None:
-    with driving(node, server.port) as drive:
+    with driving(node, server.port, "--stuck", "3") as drive:
         drive.wait_for("first", 30)
         time.sleep(1)
         server.kill()
         try:
-            safe = drive.wait_for("safe", 5)
+            safe, last = drive.wait_for("safe", 5), drive.wait_for("safe", 5)
         finally:
             server.start()
+        # Of two safe calls each is tried until it is carried out.
+        assert [e["name"] for e in drive.seen if e["event"] == "stuck"] == ["thrust", "tilt", "thrust"]
+        assert (safe["name"], last["name"]) == ("tilt", "thrust")
         assert safe["after_ms"] is not None and safe["after_ms"] <= safe["ttl_ms"] + LATE_MS
         welcome = drive.wait_for("welcome", 60)
         assert not welcome["resumed"], "another server cannot know the session"

@@ -1,12 +1,14 @@
 // The page: a match between the visitor (left) and the model (right), which is an ordinary client of /ws.
 
 import { StripChart } from "./chart.js";
+import { nowNs } from "./clock.js";
 import { CourtView } from "./court.js";
 import { LEVEL_SPEED, STEPS_A_SECOND, World } from "./game.js";
 import { Pilot } from "./pilot.js";
-import { nowNs, Session } from "./session.js";
+import { Session } from "./session.js";
 
 const HZ = 30;
+const LEAD_NS = 22e6; // a frame, and the way to the server
 const SCRIPTS = ["expert", "noop", "random"];
 const SUGGESTIONS = [
   "return every ball",
@@ -83,8 +85,9 @@ $("gate-form").addEventListener("submit", () => {
 
 function onWelcome(welcome) {
   chart.deadline = welcome.deadline_ms;
-  const trained = welcome.model_trained_on_tools ? "" : " (not trained for this)";
-  const skill = SCRIPTS.includes(welcome.model) ? " (a script)" : trained;
+  const trained = welcome.protocol[1] >= 1 ? welcome.trained : welcome.model_trained_on_tools;
+  const untrained = trained === false ? " (not trained for this)" : "";
+  const skill = SCRIPTS.includes(welcome.model) ? " (a script)" : untrained;
   $("model-name").textContent = `${welcome.model}${skill} at ${Number(welcome.hz.toPrecision(3))} Hz`;
   if (!$("instruction").value) $("instruction").value = welcome.instruction;
   if (session.untold === null) onInstruct(welcome.instruction, true);
@@ -128,7 +131,7 @@ function put(id, text) {
 }
 
 function showCall() {
-  const { call, kind } = session.inForce;
+  const { calls: [call], kind } = session.inForce;
   const values = Object.entries(call?.arguments ?? {}).map(([k, v]) => `${k}=${JSON.stringify(v)}`);
   const text = call ? `${call.name}(${values.join(", ")})` : "";
   if (text !== shown) {
@@ -258,6 +261,7 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", readColour
 let before = performance.now();
 let owed = 0; // time, in steps, that the world is behind
 let observedAt = 0;
+let observeNs = null; // when the server's next tick wants to be shown the world
 let chartAt = 0;
 let figuresAt = 0;
 
@@ -270,8 +274,12 @@ function frame(now) {
     world.setOther(pilot.velocity(world));
     world.step();
   }
-  // Once a frame, but not more often on screens of 120 Hz.
-  if (now - observedAt > 14 && session.observe(world.observe(), nowNs())) observedAt = now;
+  // Just before each tick; while its phase is not known once a frame, but not more often on screens of 120 Hz.
+  const due = observeNs === null ? now - observedAt > 14 : nowNs() >= observeNs;
+  if (due && session.observe(world.observe(), nowNs())) {
+    observedAt = now;
+    observeNs = session.nextObservationNs(LEAD_NS);
+  }
   const dpr = Math.min(devicePixelRatio || 1, 3);
   const level = Math.round(world.own_v / LEVEL_SPEED);
   view.draw(world, owed, { colours, dpr, paused, level });

@@ -1,8 +1,9 @@
 // What is in force at the client now: the time-to-live rule (docs/protocol.md, section 7). The caller brings the time,
 // in nanoseconds of its own clock, and carries out what is returned:
-// { act: null | "call" | "safe", execute, expired, tick } (`safe` without `execute`: stop in your own way).
+// { act: null | "call" | "safe", calls, expired, tick }: all of `calls` in order (`safe` without any: stop in your own
+// way). Safe calls that could not be carried out are put into `owed`; the next look returns them again.
 
-const nothing = () => ({ act: null, execute: null, expired: false, tick: null });
+const nothing = () => ({ act: null, calls: [], expired: false, tick: null });
 
 /** Whether a call that answers an observation of `tObsNs` is too old at `nowNs`. A `ttlMs` of 0 is no limit. */
 export function expired(tObsNs, ttlMs, nowNs) {
@@ -13,24 +14,28 @@ export function expired(tObsNs, ttlMs, nowNs) {
 /** The last instant at which such a call is in force. */
 export const expiresNs = (tObsNs, ttlMs) => tObsNs + Math.trunc(ttlMs * 1e6);
 
+/** The safe calls that a `safe` message or a welcome tells: 1.0 has one at most. */
+export const safeCalls = ({ calls, safe_calls, call, safe_call }) =>
+  calls ?? safe_calls ?? [call ?? safe_call ?? []].flat();
+
 export class InForce {
-  constructor(epoch = 0, safeCall = null) {
-    Object.assign(this, { epoch, safeCall, kind: "none", call: null, expiresNs: null, lastTick: -1 });
+  constructor(epoch = 0, safe = []) {
+    Object.assign(this, { epoch, safeCalls: safe, kind: "none", calls: [], expiresNs: null, lastTick: -1, owed: null });
   }
 
   /** The welcome of a new session: ticks begin anew, and a call of the session before ends: nobody would end it later. */
-  newSession(epoch, safeCall = null) {
-    this.safeCall = safeCall;
-    const step = this.kind === "call" ? this.#safe(null, null) : nothing();
+  newSession(epoch, safe = []) {
+    this.safeCalls = safe;
+    const step = this.kind === "call" ? this.#safe() : nothing();
+    const { owed } = this;
     this.reset(epoch);
-    this.lastTick = -1;
-    return step;
+    return Object.assign(this, { owed, lastTick: -1 }) && step;
   }
 
-  /** A new episode: nothing is in force in it yet. */
+  /** A new episode, whose world is at rest: nothing is in force in it yet. */
   reset(epoch) {
     this.epoch = epoch;
-    this.#set("none", null, null);
+    this.#set("none", [], null);
   }
 
   /** A call message arrived. */
@@ -38,7 +43,7 @@ export class InForce {
     if (message.epoch !== this.epoch || message.tick <= this.lastTick) return this.look(nowNs);
     this.lastTick = message.tick;
     if (message.status === "safe") {
-      return this.kind === "safe" ? nothing() : this.#safe(message.call, message.tick);
+      return this.kind === "safe" ? this.look(nowNs) : this.#safe(safeCalls(message), message.tick);
     }
     if (message.status === "held") return this.look(nowNs);
     const call = message.call ?? null;
@@ -48,8 +53,8 @@ export class InForce {
     }
     const until = message.ttl_ms ? expiresNs(message.t_obs_ns, message.ttl_ms) : null;
     if (call !== null) {
-      this.#set("call", call, until);
-      return { act: "call", execute: call, expired: false, tick: message.tick };
+      this.#set("call", [call], until);
+      return { act: "call", calls: this.calls, expired: false, tick: message.tick };
     }
     // A decision to go on does not revive what has run out.
     const step = this.look(nowNs);
@@ -57,28 +62,28 @@ export class InForce {
     return step;
   }
 
-  /** Nothing arrived: has what is in force run out? */
+  /** Nothing arrived: has what is in force run out, or is a safe call to be tried again? */
   look(nowNs) {
-    return this.expiresNs !== null && nowNs > this.expiresNs ? this.#safe(null, null) : nothing();
+    if (this.owed) return { ...nothing(), act: "safe", calls: this.owed };
+    return this.expiresNs !== null && nowNs > this.expiresNs ? this.#safe() : nothing();
   }
 
   /** The server is dead: a call with a time-to-live lives on for it, one without ends now. */
   serverLost() {
-    return this.kind === "call" && this.expiresNs === null ? this.#safe(null, null) : nothing();
+    return this.kind === "call" && this.expiresNs === null ? this.#safe() : nothing();
   }
 
-  /** The session has ended: act safe. */
+  /** The session has ended, or the call in force could not be carried out: act safe. */
   serverLeft() {
-    return this.kind === "safe" ? nothing() : this.#safe(null, null);
+    return this.kind === "safe" ? nothing() : this.#safe();
   }
 
-  #safe(call, tick) {
-    const execute = call ?? this.safeCall;
-    this.#set("safe", execute, null);
-    return { act: "safe", execute, expired: false, tick };
+  #safe(told = [], tick = null) {
+    this.#set("safe", told.length ? told : this.safeCalls, null);
+    return { act: "safe", calls: this.calls, expired: false, tick };
   }
 
-  #set(kind, call, until) {
-    Object.assign(this, { kind, call, expiresNs: until });
+  #set(kind, calls, until) {
+    Object.assign(this, { kind, calls, expiresNs: until, owed: null });
   }
 }

@@ -1,6 +1,6 @@
-// The messages of protocol 1.0: fields, their types and bounds (docs/protocol.md, section 4). No DOM, no dependencies.
+// The messages of protocol 1.1: fields, their types and bounds (docs/protocol.md, section 4). No DOM, no dependencies.
 
-export const PROTOCOL = [1, 0];
+export const PROTOCOL = [1, 1];
 
 const ITEM_BYTES = { b1: 1, i1: 1, u1: 1, i2: 2, u2: 2, i4: 4, u4: 4, i8: 8, u8: 8, f2: 2, f4: 4, f8: 8 };
 
@@ -60,6 +60,7 @@ const TOKEN = string(16, 128);
 const HERTZ = number(0.001, 10000);
 const PACING = oneOf("server", "client");
 const CALL = part({ name: string(1, 256), arguments: optional(map) });
+const SAFE_CALLS = optional(list(1, 16, CALL));
 const PROGRAM = part({ name: NAME, version: optional(string(0, 64)), language: optional(string(0, 64)) });
 const ARRAY = (v, path) => {
   if (!isMap(v)) fail(path.replace(/\[\d+\]$/, ""), "not a list of maps");
@@ -80,6 +81,7 @@ const FIELDS = {
     instruction: optional(TEXT),
     model: optional(string(0, 256)),
     safe_call: optional(CALL),
+    safe_calls: SAFE_CALLS,
     pacing: optional(PACING),
     hz: optional(HERTZ),
     deadline_ms: optional(MS),
@@ -104,7 +106,10 @@ const FIELDS = {
     instruction: string(0, Infinity),
     model: string(0, Infinity),
     model_trained_on_tools: boolean,
+    trained: optional(boolean),
+    release_ns: optional(NS),
     safe_call: optional(CALL),
+    safe_calls: SAFE_CALLS,
     pacing: PACING,
     hz: HERTZ,
     period_ms: MS,
@@ -138,7 +143,9 @@ const FIELDS = {
     t_obs_ns: optional(NS),
     status: oneOf("fresh", "held", "safe"),
     call: optional(CALL),
+    calls: SAFE_CALLS,
     ttl_ms: MS,
+    release_ns: optional(NS),
     deadline_ns: NS,
     t_server_ns: NS,
     confidence: optional(number(0, 1)),
@@ -175,6 +182,7 @@ const FIELDS = {
     remedy: optional(string(0, Infinity)),
     field: optional(string(0, Infinity)),
     seq: optional(COUNT),
+    t_client_ns: optional(NS),
     retryable: optional(boolean),
     fatal: optional(boolean),
     dropped: optional(COUNT),

@@ -1,19 +1,19 @@
-// A client of protocol 1.0 over a WebSocket: says hello, reconnects and resumes, keeps the heartbeat, and enforces the
+// A client of protocol 1.1 over a WebSocket: says hello, reconnects and resumes, keeps the heartbeat, and enforces the
 // time-to-live of calls on its own clock. No DOM, so that it runs (and is tested) outside a browser too.
 
-import { InForce } from "./inforce.js";
+import { ClockOffset, nowNs } from "./clock.js";
+import { InForce, safeCalls } from "./inforce.js";
 import { decode, encode, PROTOCOL, WireError } from "./wire.js";
 
 const BACK_OFF_MS = [250, 500, 1000, 2000, 4000];
 const SUBPROTOCOL = "rtcontrol.v1";
 
-export const nowNs = () => Math.round(performance.now() * 1e6);
-
 export class Session {
   /**
    * `hello`: the fields beside protocol, client and stamps. `on`: { state(name, detail), welcome(message),
-   * call(message, latencyMs), act(call), instruct(text), error(message) }, each optional. `act` is told what to execute
-   * from now on; null: nothing is known to be safe, stop in your own way.
+   * call(message, latencyMs), act(call, kind), instruct(text), error(message) }, each optional. `act` is told what to
+   * execute from now on, of several safe calls each by itself; null: nothing is known to be safe, stop in your own way.
+   * Where it throws, safe follows; a safe call is tried again with each look until it no longer throws.
    * States: connecting, opening (until the welcome), live, waiting (for the next attempt), refused, closed.
    */
   constructor(url, hello, on = {}, { token = null, WebSocketClass = globalThis.WebSocket } = {}) {
@@ -28,6 +28,8 @@ export class Session {
     this.missedPings = 0;
     this.lastHeard = 0;
     this.pingId = 0;
+    this.clock = new ClockOffset();
+    this.releaseNs = null; // of any of the session's ticks, on the server's clock
   }
 
   open() {
@@ -71,6 +73,18 @@ export class Session {
     if (instruction === this.untold) this.untold = null;
   }
 
+  /**
+   * The next instant that lies `leadNs` before a tick's release: what is seen then is fresh when it is decided upon. The
+   * lead is for the way, and for how late one looks. Null while the phase of the ticks is not known (a server of 1.0).
+   */
+  nextObservationNs(leadNs, tNs = nowNs()) {
+    const clock = this.clock.at(tNs);
+    if (this.state !== "live" || clock === null || this.releaseNs === null) return null;
+    const periodNs = Math.max(1, this.welcome.period_ms * 1e6);
+    const someNs = this.releaseNs - clock.offsetNs - leadNs;
+    return someNs + (Math.floor((tNs - someNs) / periodNs) + 1) * periodNs;
+  }
+
   /** To be called at least every 50 ms: whatever has outlived its time-to-live ends. */
   look(tNs = nowNs()) {
     this.#carryOut(this.inForce.look(tNs));
@@ -100,7 +114,9 @@ export class Session {
     this.lastHeard = performance.now();
     clearInterval(this.heart);
     this.heart = setInterval(() => this.#beat(), this.welcome?.heartbeat_ms || 1000);
-    this.#send({ type: "hello", protocol: PROTOCOL, client, t_client_ns: nowNs(), ...this.hello, instruction, resume });
+    this.helloNs = nowNs();
+    const stamp = { t_client_ns: this.helloNs };
+    this.#send({ type: "hello", protocol: PROTOCOL, client, ...stamp, ...this.hello, instruction, resume });
   }
 
   #beat() {
@@ -109,8 +125,12 @@ export class Session {
     if (silent > 3 * heartbeat + 500) {
       this.#lost();
     } else {
-      this.#send({ type: "ping", id: (this.pingId += 1), t_ns: nowNs() });
+      this.#ping();
     }
+  }
+
+  #ping() {
+    this.#send({ type: "ping", id: (this.pingId += 1), t_ns: nowNs() });
   }
 
   #receive(text) {
@@ -131,6 +151,8 @@ export class Session {
         return this.#called(message, tNs);
       case "ping":
         return this.#pong(message, tNs);
+      case "pong":
+        return this.clock.add(...["t_ping_ns", "t_received_ns", "t_sent_ns"].map((key) => Number(message[key])), tNs);
       case "instruct":
         this.#instructed(message.instruction);
         return this.on.instruct?.(message.instruction);
@@ -149,33 +171,58 @@ export class Session {
 
   #welcomed(message) {
     if (!message.resumed) {
-      this.#carryOut(this.inForce.newSession(message.epoch, message.safe_call ?? null));
+      this.#carryOut(this.inForce.newSession(message.epoch, this.hello.safe_calls ?? safeCalls(message)));
       this.seq = 0;
+      this.clock = new ClockOffset(); // maybe another machine's
     }
     this.welcome = message;
+    this.releaseNs = message.release_ns === undefined ? null : Number(message.release_ns);
     this.attempts = 0;
     this.#become("live");
     if (message.instruction === this.untold) this.#instructed(message.instruction);
     this.on.welcome?.(message);
     if (this.untold !== null) this.#instruct();
+    this.#ping(); // for the clocks
   }
 
   #called(message, tNs) {
     if (message.session !== this.welcome?.session) return;
+    if (message.release_ns !== undefined) this.releaseNs = Number(message.release_ns);
+    // A server of 1.0 knows the first of our safe calls alone.
+    const own = !(this.welcome.protocol[1] >= 1) && message.status === "safe" && this.hello.safe_calls;
+    if (own) message.calls = own;
     this.on.call?.(message, message.t_obs_ns === undefined ? null : (tNs - message.t_obs_ns) / 1e6);
     this.#carryOut(this.inForce.receive(message, tNs));
   }
 
-  #carryOut(step) {
-    if (step.act !== null) this.on.act?.(step.execute, step.act);
-    if (step.tick === null || this.state !== "live") return;
-    const [session, epoch] = [this.welcome.session, this.inForce.epoch];
-    const outcome = step.expired ? "expired" : "executed";
-    this.#send({ type: "executed", session, tick: step.tick, epoch, outcome, t_ns: nowNs() });
+  #carryOut({ act, calls, expired, tick }) {
+    const again = calls === this.inForce.owed;
+    const failed = [];
+    const errors = [];
+    for (const call of act === null || calls.length ? calls : [null]) {
+      try {
+        this.on.act?.(call, act);
+      } catch (fault) {
+        failed.push(call);
+        errors.push(calls.length > 1 ? `${call.name}: ${fault}` : `${fault}`);
+        if (!again) console.error(fault);
+      }
+    }
+    // What could not be made safe is tried again; nothing of it counts as in force before.
+    if (act === "safe") this.inForce.owed = failed.length ? failed.filter(Boolean) : null;
+    if (tick !== null && this.state === "live") {
+      const [session, epoch] = [this.welcome.session, this.inForce.epoch];
+      const outcome = expired ? "expired" : failed.length ? "failed" : "executed";
+      const error = outcome === "failed" ? errors.join("; ") : null;
+      this.#send({ type: "executed", session, tick, epoch, outcome, t_ns: nowNs(), error });
+    }
+    // What was done before would else go on for as long as this call.
+    if (act === "call" && failed.length) this.#carryOut(this.inForce.serverLeft());
   }
 
   #told(message) {
     this.on.error?.(message);
+    if (message.t_client_ns !== undefined && message.t_client_ns !== this.helloNs) return; // of another hello
     if (message.code === "instruction") this.untold = null; // refused: not said again
     // Live, this connection has no session any more, as after a takeover: resume it. Resuming, nobody knows it: anew.
     const live = this.state === "live";

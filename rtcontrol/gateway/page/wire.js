@@ -1,4 +1,4 @@
-// Protocol 1.0 as JSON texts: encode, decode and check every message (docs/protocol.md). No DOM, no dependencies.
+// Protocol 1.1 as JSON texts: encode, decode and check every message (docs/protocol.md). No DOM, no dependencies.
 
 import { fail, isMap, PROTOCOL, validate, WireError } from "./messages.js";
 

@@ -13,6 +13,30 @@ var _stamp_ns = 0
 var _too_old = 0
 
 
+# Is driven instead, with `--stubborn`: its safe tools would not, `stuck` times.
+class Stubborn:
+	extends Node
+	var stuck = 0
+
+	func go(_direction, _speed = 2):
+		pass
+
+	func hold():
+		return _would("hold")
+
+	func stop():
+		return _would("stop")
+
+	func observe():
+		return "here"
+
+	func _would(name):
+		stuck -= 1
+		if stuck >= 0:
+			print(to_json({"event": "stuck", "name": name}))
+		return stuck < 0
+
+
 func _initialize():
 	var scene = load("res://main.tscn").instance()
 	client = scene.get_node("RtControl")
@@ -22,6 +46,8 @@ func _initialize():
 		if argument.begins_with("--set="):
 			var pair = argument.substr(6).split(":", true, 1)
 			client.set(pair[0], str2var(pair[1]))
+		if argument == "--stubborn":
+			client.world = Stubborn.new()
 		if argument.begins_with("--tool="):
 			var tool = argument.substr(7).split(":", true, 1)
 			client.add_tool(tool[0], "", str2var(tool[1]))
@@ -43,7 +69,7 @@ func _obey(command):
 	var words = command.split(" ", true, 1)
 	match words[0]:
 		"stats":
-			tell({"event": "stats", "counts": client.counts, "state": client.state, "in_force": client.rule.kind,
+			tell({"event": "stats", "counts": client.counts, "state": client.state, "in_force": client.rule.kind, "owed": client.rule.owed,
 				"epoch": client.rule.epoch, "too_old": _too_old, "latency_ms": latencies, "age_ms": ages,
 				"memory_kb": OS.get_static_memory_usage() / 1024, "frames": _frames,
 				"parcels": root.get_child(0).parcels})
@@ -54,6 +80,11 @@ func _obey(command):
 				client.counts[key] = 0
 		"stall":
 			OS.delay_msec(int(words[1]))
+		"stuck":
+			client.world.stuck = int(words[1])
+		"next":
+			tell({"event": "next", "in_ns": client.next_observation_ns(int(words[1]), client.now_ns()) - client.now_ns(),
+				"release_ns": client.get("_release_ns"), "now_ns": client.now_ns(), "clock": client.get("_clock")})
 		"instruct":
 			client.instruct(words[1])
 		"reset":

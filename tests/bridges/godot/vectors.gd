@@ -55,10 +55,10 @@ func _invalid(case):
 	client.safe_tool = "stop"
 	client.add_tool("go", "Go.", {"way": {"type": "string"}}, ["way"])
 	client.add_tool("stop", "Stop.")
-	client.rule.safe_call = {"name": "stop", "arguments": {}}
+	client.rule.safe_calls = [{"name": "stop", "arguments": {}}]
 	client.rule.epoch = 2
 	client.state = client.LIVE
-	client.welcome = {"hz": 16.0}
+	client.welcome = {"hz": 16.0, "protocol": [1.0, 1.0]}
 	client.set("_session", "q7Jr0c2yT5mX9vKd_f3A")
 	client.hear(case["text"].to_utf8())
 	tell({"of": "invalid", "name": case["name"], "done": world.done, "errors": client.counts["errors"],
@@ -70,14 +70,14 @@ func _invalid(case):
 func _sequence(sequence):
 	var rule = InForce.new()
 	rule.epoch = int(sequence["epoch"])
-	rule.safe_call = sequence["safe_call"]
+	rule.safe_calls = InForce.listed({"calls": sequence["safe_calls"]} if sequence.has("safe_calls") else {"call": sequence["safe_call"]})
 	for i in range(sequence["steps"].size()):
 		var step = sequence["steps"][i]
 		var now = int(step["now_ns"])
 		var found
 		if step.has("message"):
 			var message = Wire.read(step["message"].to_utf8())
-			found = rule.receive(message, now) if message is Dictionary else {"act": message, "call": null, "expired": false}
+			found = rule.receive(message, now) if message is Dictionary else {"act": message, "calls": [], "expired": false}
 		elif step.has("reset"):
 			rule.reset(int(step["reset"]))
 			found = rule.look(now)
@@ -85,6 +85,6 @@ func _sequence(sequence):
 			found = rule.new_session(int(step["welcome"]))
 		else:
 			found = rule.look(now)
-		tell({"of": "sequence", "name": sequence["name"], "step": i, "execute": found["call"], "in_force": rule.kind,
+		tell({"of": "sequence", "name": sequence["name"], "step": i, "execute": found["calls"], "in_force": rule.kind,
 			"expires_ns": rule.expires_ns, "expired": found["expired"]})
 

@@ -88,6 +88,9 @@ def test_observers_of_one_object_are_one_observation_of_when_they_looked(stub: P
         assert all(o.t_ns <= told["slow_ns"] for o in stand.heard if isinstance(o, Observe))
         # Paused: closed, safe in the same frame, and connected anew when it goes on, but not where it was disabled.
         assert (told["closed"], told["acts"][0], told["anew"], told["stays"]) == (True, "Safe", True, True)
+        # Its safe call failed three times, which the console has once.
+        assert told["stopped"]
+        assert len([s for s in told["said"] if "stuck" in s]) == 1
         assert told["refused"]
         assert any("Tools Of" in s for s in told["said"]), told
     finally:

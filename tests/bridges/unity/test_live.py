@@ -44,6 +44,8 @@ def test_flies_at_16_hz_and_never_executes_what_is_too_old(driver: Start, server
     assert (stats["too_old"], stats["errors"], stats["failed"], stats["refused"]) == (0, 0, 0, 0)
     assert closed["in_force"] == "safe"
     assert stats["clock_known"]
+    # The real server tells when it ticks.
+    assert -1 < stats["next_ms"] <= 1e3 / 16
     # The last act is safe, carried out after the client was closed.
     assert [e["name"] for e in flying.events if e["event"] in ("call", "safe")][-1] == "stop"
 
@@ -84,9 +86,12 @@ def test_killed_server_means_safe_within_its_time_to_live_and_a_new_session(driv
     flying = fly(driver, own_server.endpoint)
     flying.event("call")
     flying.say("instruct Go home.")
+    flying.say("stuck 3")
     own_server.kill()
     flying.event("lost")
     safe = flying.event("safe")
+    # Its first tries failed.
+    assert [e["attempt"] for e in flying.events if e["event"] == "stuck"] == [1, 2, 3]
     calls = [e for e in flying.events if e["event"] == "call"]
     assert safe["cause"] == "expired"
     assert safe["name"] == "stop"
@@ -206,7 +211,7 @@ def test_peer_that_is_no_server_is_survived(met_garbage: dict[str, tuple[Driver,
     assert (stats["executed"], stats["sessions"], stats["ended"]) == (0, 0, None)
     # Where the machine is so busy that the time for a handshake is over within this second, that is told instead.
     assert GARBAGE[kind][1] in stats["trouble"] or stats["trouble"] == "the peer says nothing"
-    assert stats["frames"] > 10
+    assert stats["frames"] > 5
     assert stats["memory_kb"] < 20_000
 
 

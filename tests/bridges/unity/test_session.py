@@ -126,6 +126,77 @@ def test_clock_of_the_server_before_or_of_long_ago_is_not_believed(driver: Start
     assert "ping" in talk.said()
 
 
+def test_refusal_of_a_hello_before_is_none_of_this_one(driver: Start) -> None:
+    talk = Conversation(driver)
+    talk.on("connected")
+    talk.now_ns += 1 * MS
+    first_ns = talk.now_ns
+    assert talk.said() == ["hello"]
+    talk.now_ns += 1000 * MS
+    assert talk.said() == ["hello", "ping"]
+    refused = {"type": "error", "code": "tools", "message": "", "fatal": True}
+    talk.hear(**refused, t_client_ns=first_ns - 1)
+    talk.now_ns += 1000 * MS
+    assert talk.said() == ["hello", "ping"]
+    assert talk.hear(**WELCOME)["open"]
+    assert talk.hear(**refused, t_client_ns=first_ns)["open"]
+    # The same hello, said again meanwhile: its first refusal counts.
+    other = Conversation(driver)
+    other.on("connected")
+    other.said()
+    other.now_ns += 1000 * MS
+    other.said()
+    other.hear(**refused, t_client_ns=other.now_ns - 1000 * MS)
+    other.now_ns += 5000 * MS
+    assert other.said() == []
+
+
+def test_next_observation_is_timed_before_a_release_of_the_server(driver: Start) -> None:
+    talk = Conversation(driver)
+    talk.begin()
+    assert talk.on("next", "5000000") is None  # a server of 1.0
+    call = {
+        "type": "call",
+        "session": TOKEN,
+        "epoch": 0,
+        "status": "held",
+        "ttl_ms": 0,
+        "deadline_ns": 0,
+        "t_server_ns": 0,
+    }
+    server_ns = 7_000_000 * MS
+    pong = {"type": "pong", "id": 1, "t_received_ns": server_ns, "t_sent_ns": server_ns, "t_ping_ns": talk.now_ns}
+    talk.hear(**pong)
+    assert talk.on("next", "5000000") is None
+    begun_ns = talk.now_ns
+    for release_ns in (server_ns - 30 * MS, server_ns + 70 * MS, server_ns + 570 * MS):
+        talk.hear(**call, tick=release_ns // MS, release_ns=release_ns)
+        talk.now_ns = begun_ns
+        assert talk.on("next", str(5 * MS)) == begun_ns + 65 * MS
+        talk.now_ns = begun_ns + 65 * MS
+        assert talk.on("next", str(5 * MS)) == begun_ns + 165 * MS
+
+
+@pytest.mark.parametrize(("ttl_ms", "then"), [(0, ["hold", "stop"]), (500, ["steer"])])
+def test_call_without_a_time_to_live_ends_with_the_server(driver: Start, ttl_ms: int, then: list[str]) -> None:
+    talk = Conversation(driver)
+    talk.begin()
+    talk.on("observe")
+    call = {"type": "call", "session": TOKEN, "tick": 0, "epoch": 0, "seq_obs": 1, "t_obs_ns": talk.now_ns}
+    talk.hear(**call, status="fresh", call={"name": "steer"}, ttl_ms=ttl_ms, deadline_ns=0, t_server_ns=0)
+    talk.on("lost")
+    assert [c["name"] for c in talk.on("pending")] == then
+
+
+@pytest.mark.parametrize("minor", [0, 1])
+def test_server_of_1_0_has_all_own_safe_calls_carried_out(driver: Start, minor: int) -> None:
+    talk = Conversation(driver)
+    talk.begin(protocol=[1, minor])
+    call = {"type": "call", "session": TOKEN, "tick": 0, "epoch": 0, "status": "safe", "call": {"name": "hold"}}
+    talk.hear(**call, ttl_ms=0, deadline_ns=0, t_server_ns=0)
+    assert [c["name"] for c in talk.on("pending")] == (["hold"] if minor else ["hold", "stop"])
+
+
 def test_result_that_is_no_unicode_is_told_all_the_same(driver: Start) -> None:
     talk = Conversation(driver)
     talk.begin()
@@ -143,6 +214,11 @@ def test_any_name_of_a_product_will_do(driver: Start, name: str, said: str) -> N
     talk = Conversation(driver, name)
     talk.on("connected")
     assert talk.on("due")[0]["client"]["name"] == said
+
+
+def test_what_ran_out_before_the_main_thread_came_is_not_carried_out(driver: Start) -> None:
+    told = driver("frozen", msgpack.packb(WELCOME).hex()).answer()
+    assert told == {"acts": ["Safe stop"], "fresh": 1}
 
 
 # Against a server of the test's own.
@@ -197,6 +273,40 @@ def test_call_that_cannot_be_carried_out_is_followed_by_safe(
     told = stand.expect(Executed, 5.0, "executed", lambda m: m.tick == sent.tick)
     assert told.outcome == outcome
     assert flying.event("safe")["cause"] == outcome
+
+
+def test_safe_calls_are_all_carried_out_and_one_that_fails_until_it_does_not(driver: Start, stand: Stand) -> None:
+    flying = begin(driver, stand, "--crane", "1")
+    assert stand.hello is not None and stand.hello.safe_calls is not None
+    assert [call.name for call in stand.hello.safe_calls] == ["hold", "stop"]
+    observed = stand.observation()
+    stand.call(observed, call=FunctionCall(name="steer", arguments={"angle": 10}))
+    flying.event("call")
+    flying.say("stuck 3")
+    flying.stats()
+    stop, hold = FunctionCall(name="stop"), FunctionCall(name="hold")
+    sent = stand.call(observed, status="safe", call=stop, calls=[stop, hold], cause="decide")
+    told = stand.expect(Executed, 5.0, "executed", lambda m: m.tick == sent.tick)
+    stuck = "InvalidOperationException: It is stuck."
+    assert (told.outcome, told.error) == ("failed", f"stop: {stuck}; hold: {stuck}")
+    flying.event("safe", name="stop")
+    acts = [(e["event"], e["name"]) for e in flying.events if e["event"] in ("stuck", "safe")]
+    assert acts == [("stuck", "stop"), ("stuck", "hold"), ("stuck", "stop"), ("safe", "hold"), ("safe", "stop")]
+    assert flying.stats()["in_force"] == "safe"
+    # A tick is told of once.
+    assert stand.pump(0.2, lambda m: isinstance(m, Executed)) is None
+
+
+def test_safe_call_that_never_succeeds_is_not_in_force_and_gives_way_to_a_call(driver: Start, stand: Stand) -> None:
+    flying = begin(driver, stand, "--crane", "1")
+    flying.say("stuck 1000000")
+    flying.stats()
+    stand.call(stand.observation(), status="safe", call=None)
+    flying.event("stuck", attempt=3)
+    assert flying.stats()["in_force"] == "failing"
+    stand.call(stand.observation(), call=FunctionCall(name="steer", arguments={"angle": 10}))
+    flying.event("call")
+    assert flying.stats()["in_force"] == "call"
 
 
 @pytest.mark.parametrize("command", ["long 40000", "reset nan"])

@@ -31,6 +31,7 @@ class Stand:
         self.token = ""
         self.tick = 0
         self.alive = True
+        self.minor = PROTOCOL[1]  # 0: a server of before
         self._pinged_s = 0.0
         self._socket = self._open()
 
@@ -114,7 +115,7 @@ class Stand:
             self.token, self.tick = token or secrets.token_urlsafe(24), 0
         self.send(
             Welcome(
-                protocol=list(PROTOCOL),
+                protocol=[PROTOCOL[0], self.minor],
                 server=Program(name="conformance"),
                 session=self.token,
                 resumed=resumed,

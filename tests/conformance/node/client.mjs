@@ -5,10 +5,14 @@ import { decode, encode, WireError } from './wire.mjs';
 const big = (v) => (v === undefined || v === null ? null : BigInt(v));
 const ttlNs = (ms) => BigInt(Math.floor(ms * 1e6));
 
-// 7: what is in force, and until when. `act` is called with a call map (or null: stop in your own way) and why.
+// Of a safe message, or of a welcome: 1.0 has one at most.
+export const safeCalls = ({ calls, call, safe_calls, safe_call }) => calls ?? safe_calls ?? [call ?? safe_call ?? []].flat();
+
+// 7: what is in force, and until when. `act` is called with a list of call maps (none: stop in your own way) and why; it
+// returns those that could not be carried out, or null. Safe ones of them are tried again with each look.
 export class InForce {
-  constructor(act, { epoch = 0, safeCall = null } = {}) {
-    Object.assign(this, { act, epoch, safeCall, state: 'none', expires: null, lastTick: -1 });
+  constructor(act, { epoch = 0, safeCalls: own = [] } = {}) {
+    Object.assign(this, { act, epoch, safeCalls: own, state: 'none', expires: null, owed: null, lastTick: -1 });
   }
 
   welcome(epoch) { // of a new session, not of a resumed one
@@ -17,7 +21,7 @@ export class InForce {
   }
 
   reset(epoch) {
-    Object.assign(this, { state: 'none', expires: null, epoch });
+    Object.assign(this, { state: 'none', expires: null, owed: null, epoch });
   }
 
   // A call message: 'executed' or 'expired' where that is to be acknowledged, else null.
@@ -25,8 +29,8 @@ export class InForce {
     if (message.epoch !== this.epoch || message.tick <= this.lastTick) return this.look(now);
     this.lastTick = message.tick;
     if (message.status === 'safe') {
-      if (this.state === 'safe') return null;
-      this.actSafe(message.call);
+      if (this.state === 'safe') return this.look(now);
+      this.actSafe(safeCalls(message));
       return 'executed';
     }
     let told = null;
@@ -36,8 +40,8 @@ export class InForce {
       if (stamp === null || stamp > now || (until !== null && now > until)) {
         told = message.call ? 'expired' : null;
       } else if (message.call) {
-        Object.assign(this, { state: 'call', expires: until });
-        this.act(message.call, 'call');
+        Object.assign(this, { state: 'call', expires: until, owed: null });
+        this.act([message.call], 'call');
         return 'executed';
       } else if (this.state === 'call' && !this.expired(now)) {
         this.expires = until;
@@ -52,13 +56,14 @@ export class InForce {
   }
 
   look(now) {
-    if (this.state === 'call' && this.expired(now)) this.actSafe();
+    if (this.owed) this.owed = this.act(this.owed, 'safe');
+    else if (this.state === 'call' && this.expired(now)) this.actSafe();
     return null;
   }
 
-  actSafe(call) {
+  actSafe(calls = []) {
     Object.assign(this, { state: 'safe', expires: null });
-    this.act(call ?? this.safeCall ?? null, 'safe');
+    this.owed = this.act(calls.length ? calls : this.safeCalls, 'safe');
   }
 }
 
@@ -86,9 +91,9 @@ export class Offset {
 export class Refused extends Error {} // thrown by `execute`: against the client's own bounds
 
 /* settings: the fields of hello (4) but type, protocol and t_client_ns; `tools` and `instruction`, or `agent`.
-   on: execute(call) does it and may return a result; safe(call or null) makes it safe; and, all optional, welcome(message),
-   call(message), instruct(text), notice(text), ended(reason).
-   options: curve {server, publicKey, secretKey}; again: begin a new session after the server's bye. */
+   on: execute(call) does it and may return a result; safe(call or null) makes it safe, of several safe calls each; and, all
+   optional, welcome(message), call(message), instruct(text), notice(text), ended(reason).
+   options: curve {server, publicKey, secretKey}; again: begin a new session after the server's bye; minor: the version. */
 export class Client {
   offset = new Offset();
   seq = 0;
@@ -99,9 +104,10 @@ export class Client {
 
   constructor(endpoint, settings, on, options = {}) {
     const { client = { name: 'node' }, ...rest } = settings;
+    if (options.minor === 0) delete rest.safe_calls;
     Object.assign(this, { endpoint, on, options, pauseMs: 100, pings: 0, lastSent: 0n });
-    this.hello = { type: 'hello', protocol: [1, 0], client, capabilities: ['executed'], ...rest };
-    this.inForce = new InForce((call, why) => this.act(call, why), { safeCall: settings.safe_call });
+    this.hello = { type: 'hello', protocol: [1, options.minor ?? 1], client, capabilities: ['executed'], ...rest };
+    this.inForce = new InForce((calls, why) => this.act(calls, why), { safeCalls: safeCalls(rest) });
     this.origin = process.hrtime.bigint();
   }
 
@@ -146,10 +152,11 @@ export class Client {
     }
   }
 
-  greet() {
+  greet(again = false) {
     this.state = 'greeting';
     this.greeted = this.now();
-    this.send({ ...this.hello, t_client_ns: this.now(), ...(this.session && { resume: this.session }) })
+    if (!again) this.firstHello = this.greeted;
+    this.send({ ...this.hello, t_client_ns: this.greeted, ...(this.session && { resume: this.session }) })
       .then((sent) => { if (!sent) this.greeted = this.now() - 900_000_000n; }); // not connected: soon again
   }
 
@@ -174,7 +181,7 @@ export class Client {
     const beat = this.welcome?.heartbeat_ms ?? 1000;
     if (this.state !== 'live' && this.state !== 'greeting') return;
     if (this.sinceMs(this.lastHeard) > 3 * beat && (this.state === 'live' || this.session)) this.lost();
-    else if (this.state === 'greeting' && this.sinceMs(this.greeted) > 1000) this.greet();
+    else if (this.state === 'greeting' && this.sinceMs(this.greeted) > 1000) this.greet(true);
     else if (this.state === 'live' && this.sinceMs(this.lastPing) > beat) this.ping(); // also for the offset, so not only when idle
   }
 
@@ -213,12 +220,15 @@ export class Client {
     if (this.state === 'live') return; // the answer to a hello that was repeated
     const old = this.session;
     Object.assign(this, { welcome: message, session: message.session, state: 'live', pauseMs: 100 });
-    this.inForce.safeCall = this.hello.safe_call ?? message.safe_call ?? null;
+    const own = safeCalls(this.hello);
+    this.inForce.safeCalls = own.length ? own : safeCalls(message);
+    this.release = big(message.release_ns);
     if (message.resumed || message.session === old) {
       this.resumes += 1;
       for (let epoch = message.epoch + 1; epoch <= this.inForce.epoch; epoch += 1) this.send({ type: 'reset', session: this.session, epoch });
     } else {
       this.sessions += 1;
+      this.offset = new Offset(); // maybe another machine's
       this.inForce.welcome(message.epoch);
     }
     message.warnings?.forEach((warning) => this.on.notice?.(warning));
@@ -229,6 +239,8 @@ export class Client {
   refused(error) {
     const { code, retryable, fatal, message, remedy = '' } = error;
     this.on.notice?.(`${code}: ${message} ${remedy}`.trim());
+    const stamp = error.t_client_ns;
+    if (stamp !== undefined && (this.state !== 'greeting' || stamp < this.firstHello)) return; // of a hello before
     if (fatal) this.end(`${code}: ${message}`, retryable);
     else if (!retryable && (code === 'session' || (code === 'state' && this.state === 'greeting'))) {
       this.later(() => this.open()); // this connection has another session
@@ -239,21 +251,33 @@ export class Client {
     }
   }
 
-  act(call, why) {
+  act(calls, why) {
+    const failed = [];
     this.outcome = { outcome: 'executed' };
-    try {
-      const result = why === 'safe' ? this.on.safe(call) : this.on.execute(call);
-      if (result !== undefined) this.outcome.result = String(result);
-    } catch (fault) {
-      this.outcome = { outcome: fault instanceof Refused ? 'refused' : 'failed', error: String(fault.message) };
+    for (const call of calls.length ? calls : [null]) {
+      try {
+        const result = why === 'safe' ? this.on.safe(call) : this.on.execute(call);
+        if (result !== undefined) this.outcome.result = String(result);
+      } catch (fault) {
+        failed.push(call);
+        const several = calls.length > 1;
+        const error = [this.outcome.error ?? [], several ? `${call.name}: ${fault.message}` : `${fault.message}`].flat().join('; ');
+        this.outcome = { outcome: fault instanceof Refused && !several ? 'refused' : 'failed', error };
+      }
     }
+    return failed.length ? failed.filter(Boolean) : null;
   }
 
   called(message, now) {
+    this.release = big(message.release_ns) ?? this.release;
+    // A server of 1.0 knows the first of our safe calls alone.
+    const calls = message.status === 'safe' && !(this.welcome.protocol[1] >= 1) ? this.hello.safe_calls : undefined;
     this.on.call?.(message, now);
-    const told = this.inForce.call(message, now);
+    const told = this.inForce.call(calls ? { ...message, calls } : message, now);
     if (!told) return;
     const outcome = told === 'expired' ? { outcome: 'expired' } : this.outcome;
+    // What was done before would else go on for as long as this call.
+    if (this.inForce.state === 'call' && outcome.outcome === 'failed') this.inForce.actSafe();
     this.on.outcome?.(outcome, message);
     this.send({ type: 'executed', session: this.session, tick: message.tick, epoch: message.epoch, t_ns: this.now(), ...outcome });
   }
@@ -263,6 +287,15 @@ export class Client {
     if (this.state !== 'live') return false;
     this.seq += 1;
     return this.send({ type: 'observe', session: this.session, seq: this.seq, epoch: this.inForce.epoch, t_ns: stamp, ...world });
+  }
+
+  // 6: the next instant that lies `lead` before a tick's release; null where the ticks or their clock are not known.
+  nextObservation(lead, now = this.now()) {
+    const clock = this.offset.best();
+    if (this.state !== 'live' || this.release === null || !clock) return null;
+    const period = BigInt(Math.round(this.welcome.period_ms * 1e6)) || 1n;
+    const since = (now - (this.release - clock.offset_ns - lead)) % period;
+    return now + period - (since < 0n ? since + period : since);
   }
 
   async instruct(instruction) {

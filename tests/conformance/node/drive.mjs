@@ -1,14 +1,16 @@
 // A falling craft on a server: node drive.mjs ENDPOINT [--seconds 60] [--hz 16] [--agent NAME] [--instruct TEXT] [--model NAME] [--events]
+// [--minor 1] [--stuck 0]
 // --instruct changes the goal at half time. A JSON report goes to stdout at the end, also on SIGTERM and SIGINT; --events tells
-// on stderr, a JSON object a line, what happens. Exit status 1 where a call was executed that was too old.
+// on stderr, a JSON object a line, what happens; --stuck: how often safe calls throw at first. Exit status 1 where a call was executed that was too old.
 import { parseArgs } from 'node:util';
-import { Client, Refused } from './client.mjs';
+import { Client, Refused, safeCalls } from './client.mjs';
 
 const { values: given, positionals } = parseArgs({
   allowPositionals: true,
   options: {
     seconds: { type: 'string', default: '60' }, hz: { type: 'string', default: '16' }, agent: { type: 'string' },
     instruct: { type: 'string' }, model: { type: 'string' }, events: { type: 'boolean', default: false },
+    minor: { type: 'string', default: '1' }, stuck: { type: 'string', default: '0' },
   },
 });
 const endpoint = positionals[0] ?? 'tcp://127.0.0.1:5555';
@@ -25,6 +27,7 @@ const own = {
   ],
   instruction: 'Land softly on the pad at 0.',
   safe_call: { name: 'thrust', arguments: { power: 50 } },
+  safe_calls: [{ name: 'thrust', arguments: { power: 50 } }, { name: 'tilt', arguments: { side: 'upright' } }],
 };
 
 // The world: height, speed and place of a craft; every landing ends an episode.
@@ -42,7 +45,7 @@ const world = () => (given.agent
 
 const report = {
   calls: { fresh: 0, held: 0, safe: 0 }, causes: {}, executed: {}, outcomes: {}, executed_too_old: 0, oldest_executed_ms: 0,
-  ticks_missing: 0, ticks_repeated: 0, worst_gap_ms: 0, safe_actions: 0, safe_after_ms: [], observations: 0, not_sent: 0, episodes: 0, instructs: 0, notices: {},
+  ticks_missing: 0, ticks_repeated: 0, worst_gap_ms: 0, safe_actions: 0, safe_after_ms: [], observations: 0, timed: 0, not_sent: 0, episodes: 0, instructs: 0, notices: {},
 };
 const add = (counts, key) => { counts[key] = (counts[key] ?? 0) + 1; };
 const round = (v) => Math.round(v * 1000) / 1000;
@@ -52,13 +55,14 @@ let came = null; // when
 let message = null; // the call message that is being handled
 let valid = null; // {stamp, ttl}: of what is in force, kept apart from the client's own reckoning, to judge it
 let next = 0n;
+let stuck = Number(given.stuck);
 
 const client = new Client(endpoint, {
   client: { name: 'craft', version: '1.0.0', language: 'javascript' }, hz: Number(given.hz),
   ...(given.agent ? { agent: given.agent } : own), ...(given.model && { model: given.model }),
 }, {
   welcome(welcome) {
-    tell('welcome', { resumed: welcome.resumed, ttl_ms: welcome.ttl_ms, epoch: welcome.epoch });
+    tell('welcome', { resumed: welcome.resumed, protocol: welcome.protocol, safe_calls: safeCalls(welcome).length, ttl_ms: welcome.ttl_ms, epoch: welcome.epoch });
     Object.assign(report, { model: welcome.model, agent: welcome.agent, hz: welcome.hz, ttl_ms: welcome.ttl_ms, on_miss: welcome.on_miss });
     if (!welcome.resumed) tick = null;
     came = null;
@@ -83,18 +87,22 @@ const client = new Client(endpoint, {
     return actuate(call);
   },
   safe(call) {
+    if (stuck-- > 0) {
+      tell('stuck', { name: call?.name });
+      throw new Error('stuck');
+    }
     report.safe_actions += 1;
     const after = valid && Number(client.now() - valid.stamp) / 1e6;
     if (after !== null) report.safe_after_ms.push(round(after));
     valid = null;
-    tell('safe', { after_ms: after, ttl_ms: client.welcome?.ttl_ms });
+    tell('safe', { name: call?.name, after_ms: after, ttl_ms: client.welcome?.ttl_ms });
     if (call) actuate(call);
   },
   outcome: (outcome) => add(report.outcomes, outcome.outcome),
   instruct(text) { report.instructs += 1; tell('instruct', { text }); },
   notice(text) { add(report.notices, text.slice(0, 160)); tell('notice', { text }); },
   ended(reason) { tell('ended', { reason }); finish(reason); },
-}, { again: true });
+}, { again: true, minor: Number(given.minor) });
 
 function actuate({ name, arguments: a }) {
   add(report.executed, `${name}(${Object.values(a).join(', ')})`);
@@ -120,7 +128,9 @@ const loop = setInterval(() => {
   }
   if (client.state !== 'live' || client.now() < next) return;
   const period = BigInt(Math.round(client.welcome.period_ms * 1e6));
-  next = next + period > client.now() ? next + period : client.now() + period;
+  const timed = client.nextObservation(20_000_000n);
+  report.timed += timed !== null;
+  next = timed ?? (next + period > client.now() ? next + period : client.now() + period);
   client.observe(world()).then((sent) => { report[sent ? 'observations' : 'not_sent'] += 1; });
 }, 10);
 

@@ -65,6 +65,7 @@ const token = string(16, 128);
 const any = string(0, Infinity);
 const long = string(0, Infinity, 65536);
 const callMap = record({ name: string(1, 256), arguments: may(anyMap, {}) });
+const safeCalls = may(list(callMap, 1, 16));
 const peer = record({ name: string(1, 64), version: may(string(0, 64)), language: may(string(0, 64)) });
 const pacing = oneOf('server', 'client');
 const onMiss = oneOf('hold', 'safe');
@@ -83,7 +84,7 @@ const MESSAGES = {
   hello: {
     type: free, protocol: list(count, 2, 2), client: peer, t_client_ns: instant,
     capabilities: may(list(string(1, 64), 0, 32)), agent: may(string(0, 256)), tools: may(list(anyMap, 1, 64)),
-    instruction: may(long), model: may(string(0, 256)), safe_call: may(callMap), pacing: may(pacing),
+    instruction: may(long), model: may(string(0, 256)), safe_call: may(callMap), safe_calls: safeCalls, pacing: may(pacing),
     hz: may(number(0.001, 10000)), deadline_ms: may(number(0, 1e9, true)), ttl_ms: may(duration),
     max_age_ms: may(number(0, 1e9, true)), on_miss: may(onMiss), hold_ms: may(duration),
     robot: may(string(1, 64)), resume: may(token),
@@ -91,7 +92,7 @@ const MESSAGES = {
   welcome: {
     type: free, protocol: list(count, 2), server: peer, session: token, resumed: bool, epoch: count,
     t_client_ns: instant, t_server_ns: instant, capabilities: may(list(any)), agent: may(any), tools: list(anyMap),
-    instruction: any, model: any, model_trained_on_tools: bool, safe_call: may(callMap), pacing,
+    instruction: any, model: any, model_trained_on_tools: bool, trained: may(bool), release_ns: may(instant), safe_call: may(callMap), safe_calls: safeCalls, pacing,
     hz: number(0, Infinity), period_ms: duration, deadline_ms: duration, ttl_ms: duration, max_age_ms: duration,
     hold_ms: duration, on_miss: onMiss, heartbeat_ms: duration, session_grace_s: number(0, Infinity),
     limits: mapOf(integer(-(2n ** 63n), 2n ** 64n - 1n)), warnings: may(list(any)),
@@ -102,7 +103,7 @@ const MESSAGES = {
   },
   call: {
     ...session, tick: count, epoch: count, seq_obs: may(count), t_obs_ns: may(instant),
-    status: oneOf('fresh', 'held', 'safe'), call: may(callMap), ttl_ms: duration, deadline_ns: instant,
+    status: oneOf('fresh', 'held', 'safe'), call: may(callMap), calls: safeCalls, ttl_ms: duration, release_ns: may(instant), deadline_ns: instant,
     t_server_ns: instant, confidence: may(number(0, 1)), cause: may(any),
     timing: may(record({ age_ms: may(duration), decide_ms: may(duration), late_ms: may(duration) })),
   },
@@ -121,7 +122,7 @@ const MESSAGES = {
   ping: { type: free, id: count, t_ns: instant },
   pong: { type: free, id: count, t_ping_ns: instant, t_received_ns: instant, t_sent_ns: instant },
   error: {
-    type: free, code: any, message: any, remedy: may(any), field: may(any), seq: may(count),
+    type: free, code: any, message: any, remedy: may(any), field: may(any), seq: may(count), t_client_ns: may(instant),
     retryable: may(bool), fatal: may(bool), dropped: may(count),
   },
   bye: { type: free, session: may(token), reason: may(string(0, 1024)) },

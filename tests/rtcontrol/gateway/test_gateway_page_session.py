@@ -24,15 +24,19 @@ from rtcontrol.bridges.wire.messages import (
     Bye,
     CallMessage,
     ErrorMessage,
+    Executed,
     FunctionCall,
     Hello,
     Instruct,
     Message,
     Observe,
+    Ping,
+    Pong,
     Program,
     Welcome,
 )
 from rtcontrol.gateway.app import PAGE
+from tests.bridges.client.worlds import until
 
 NODE = shutil.which("node")
 SCRIPT = Path(__file__).parent / "page" / "session.mjs"
@@ -50,6 +54,7 @@ pytestmark = pytest.mark.skipif(not _has_websocket(), reason="there is no `node`
 M = TypeVar("M", bound=Message)
 MOVE = FunctionCall(name="move", arguments={"velocity": 2})
 REST = FunctionCall(name="move", arguments={"velocity": 0})
+LAMP = FunctionCall(name="lamp", arguments={"level": 0})
 
 
 class Peer:
@@ -67,7 +72,13 @@ class Peer:
     def _serve(self, line: ServerConnection) -> None:
         with contextlib.suppress(ConnectionClosedError):
             for text in line:
-                self.heard.put((line, decode_json(text)))
+                message = decode_json(text)
+                if isinstance(message, Ping):
+                    now = time.monotonic_ns()
+                    pong = Pong(id=message.id, t_ping_ns=message.t_ns, t_received_ns=now, t_sent_ns=now)
+                    line.send(encode_json(pong))
+                else:
+                    self.heard.put((line, message))
 
     def expect(self, kind: type[M], seconds: float = 10.0) -> M:
         """The next message of the kind; its connection is the one that is answered from now on."""
@@ -89,35 +100,28 @@ class Peer:
         assert self.line is not None
         self.line.close()
 
-    def welcome(self, resume: str | None = None, instruction: str = "play") -> str:
+    def welcome(self, resume: str | None = None, **changes: Any) -> str:
         token = resume or secrets.token_urlsafe(24)
-        self.send(
-            Welcome(
-                protocol=list(PROTOCOL),
-                server=Program(name="test"),
-                session=token,
-                resumed=resume is not None,
-                epoch=0,
-                t_client_ns=1,
-                t_server_ns=1,
-                tools=[{"type": "function", "function": {"name": "move"}}],
-                instruction=instruction,
-                model="none",
-                model_trained_on_tools=False,
-                safe_call=REST,
-                pacing="server",
-                hz=10.0,
-                period_ms=100.0,
-                deadline_ms=100.0,
-                ttl_ms=60_000.0,
-                max_age_ms=1000.0,
-                on_miss="hold",
-                hold_ms=250.0,
-                heartbeat_ms=60_000.0,
-                session_grace_s=30.0,
-                limits={},
-            )
-        )
+        told: dict[str, Any] = {
+            "protocol": list(PROTOCOL),
+            "server": Program(name="test"),
+            "session": token,
+            "resumed": resume is not None,
+            **dict.fromkeys(("epoch", "t_client_ns", "t_server_ns"), 0),
+            "tools": [{"type": "function", "function": {"name": "move"}}],
+            "instruction": "play",
+            "model": "none",
+            "model_trained_on_tools": False,
+            "safe_call": REST,
+            "pacing": "server",
+            "hz": 10.0,
+            **dict.fromkeys(("period_ms", "deadline_ms", "hold_ms"), 100.0),
+            **dict.fromkeys(("ttl_ms", "heartbeat_ms", "max_age_ms"), 60_000.0),
+            "on_miss": "hold",
+            "session_grace_s": 30.0,
+            "limits": {},
+        }
+        self.send(Welcome(**{**told, **changes}))
         return token
 
 
@@ -137,13 +141,15 @@ class Page:
         for line in self._process.stdout:
             self._events.put(json.loads(line))
 
-    def until(self, *event: Any) -> None:
+    def until(self, *event: Any) -> list[list[Any]]:
+        """Waits for an event; all since the last one that was waited for."""
         seen: list[list[Any]] = []
         while not seen or seen[-1] != [*event]:
             try:
                 seen.append(self._events.get(timeout=10))
             except queue.Empty:
                 raise AssertionError(f"no {event}, but {seen}") from None
+        return seen
 
     def do(self, script: str) -> Any:
         assert self._process.stdin is not None
@@ -172,32 +178,116 @@ def page(tmp_path: Path, peer: Peer) -> Iterator[Page]:
     one.end()
 
 
-def live(peer: Peer, page: Page) -> str:
+def live(peer: Peer, page: Page, **changes: Any) -> str:
     assert peer.expect(Hello).resume is None
-    token = peer.welcome()
+    token = peer.welcome(**changes)
     page.until("state", "live")
     return token
 
 
-def call(token: str, tick: int, t_obs_ns: int) -> CallMessage:
-    return CallMessage(
-        session=token,
-        tick=tick,
-        epoch=0,
-        seq_obs=1,
-        t_obs_ns=t_obs_ns,
-        status="fresh",
-        call=MOVE,
-        ttl_ms=60_000.0,
-        deadline_ns=1,
-        t_server_ns=1,
-    )
+def call(token: str, tick: int, t_obs_ns: int, **changes: Any) -> CallMessage:
+    told: dict[str, Any] = {
+        "session": token,
+        "tick": tick,
+        **dict.fromkeys(("epoch", "deadline_ns", "t_server_ns"), 0),
+        "t_obs_ns": t_obs_ns,
+        "status": "fresh",
+        "call": MOVE,
+        "ttl_ms": 60_000.0,
+    }
+    return CallMessage(**{**told, **changes})
 
 
-def moving(peer: Peer, page: Page, token: str) -> None:
+def moving(peer: Peer, page: Page, token: str, **changes: Any) -> None:
     assert page.do("session.observe({x: 1})") is True
-    peer.send(call(token, 0, peer.expect(Observe).t_ns))
+    peer.send(call(token, 0, peer.expect(Observe).t_ns, **changes))
     page.until("act", "call", MOVE.model_dump())
+
+
+def did(*calls: FunctionCall) -> list[list[Any]]:
+    return [["act", "safe", one.model_dump()] for one in calls]
+
+
+def test_safe_calls_are_all_executed_and_one_that_throws_until_it_no_longer_does(peer: Peer, page: Page) -> None:
+    token = live(peer, page)
+    moving(peer, page, token)
+    peer.expect(Executed)
+    page.do("session.stuck.move = 3")
+    peer.send(call(token, 1, 0, status="safe", call=REST, calls=[REST, LAMP]))
+    told = peer.expect(Executed)
+    assert (told.tick, told.outcome, told.error) == (1, "failed", "move: Error: It is stuck.")
+    stuck = ["stuck", "safe", "move"]
+    assert page.until("act", "safe", REST.model_dump()) == [stuck, *did(LAMP), stuck, stuck, *did(REST)]
+    assert page.do("[session.inForce.kind, session.inForce.owed]") == ["safe", None]
+
+
+@pytest.mark.parametrize("ttl_ms", [0.0, 400.0])
+def test_safe_call_that_throws_when_the_server_is_gone_is_tried_again(peer: Peer, page: Page, ttl_ms: float) -> None:
+    token = live(peer, page, safe_calls=[REST, LAMP])
+    page.do("session.stuck.lamp = 2")
+    moving(peer, page, token, ttl_ms=ttl_ms)
+    peer.server.shutdown()
+    page.until(*did(REST)[0])
+    acts = [event for event in page.until(*did(LAMP)[0]) if event[0] != "state"]
+    assert acts == [["stuck", "safe", "lamp"]] * 2 + did(LAMP)
+
+
+def test_call_that_throws_is_told_as_failed_and_safe_follows(peer: Peer, page: Page) -> None:
+    token = live(peer, page)
+    page.do("session.stuck.move = 1")
+    page.do("session.observe({x: 1})")
+    peer.send(call(token, 0, peer.expect(Observe).t_ns))
+    assert peer.expect(Executed).outcome == "failed"
+    assert page.until(*did(REST)[0])[-2:] == [["stuck", "call", "move"], *did(REST)]
+    assert page.do("session.inForce.kind") == "safe"
+
+
+def test_new_call_ends_the_tries_of_a_safe_one(peer: Peer, page: Page) -> None:
+    token = live(peer, page)
+    page.do("session.stuck.lamp = 1e9")
+    peer.send(call(token, 0, 0, status="safe", calls=[LAMP], call=LAMP))
+    page.until("stuck", "safe", "lamp")
+    page.do("session.observe({x: 1})")
+    peer.send(call(token, 1, peer.expect(Observe).t_ns))
+    page.until("act", "call", MOVE.model_dump())
+    assert page.do("session.inForce.owed") is None
+
+
+def test_server_of_1_0_has_all_own_safe_calls_executed(peer: Peer, page: Page) -> None:
+    live(peer, page)
+    own = json.dumps({"agent": "paddle", "safe_calls": [REST.model_dump(), LAMP.model_dump()]})
+    page.do(f"session.hello = {own}")
+    peer.cut()
+    peer.expect(Hello)
+    token = peer.welcome(protocol=[1, 0])
+    moving(peer, page, token)
+    peer.send(call(token, 1, 0, status="safe", call=REST))
+    page.until(*did(REST)[0])
+    page.until(*did(LAMP)[0])
+
+
+def test_observation_is_timed_before_the_next_release_of_the_server(peer: Peer, page: Page) -> None:
+    live(peer, page)
+    assert page.do("session.nextObservationNs(2e7)") is None  # a server of 1.0, or one without ticks yet
+    peer.cut()
+    peer.expect(Hello)
+    release_ns = time.monotonic_ns()
+    peer.welcome(release_ns=release_ns)
+    page.until("state", "live")
+    until(lambda: page.do("session.clock.at(session.helloNs)") is not None, "no pong was heard")
+    now_ns, next_ns = page.do("[performance.now() * 1e6, session.nextObservationNs(2e7)]")
+    offset_ns = time.monotonic_ns() - now_ns
+    assert -1e6 < next_ns - now_ns <= 101e6
+    beside_ns = (next_ns + 20e6 + offset_ns - release_ns + 50e6) % 100e6 - 50e6
+    assert abs(beside_ns) < 30e6  # how long it takes to ask, on a busy machine; the period is 100 ms
+
+
+def test_refusal_of_another_hello_ends_nothing(peer: Peer, page: Page) -> None:
+    token = live(peer, page)
+    error = ErrorMessage(code="busy", message="Another has it.", t_client_ns=1, fatal=True)
+    peer.send(error)
+    moving(peer, page, token)
+    assert page.do("session.state") == "live"
 
 
 def test_an_instruction_typed_while_disconnected_is_said_after_resuming(peer: Peer, page: Page) -> None:

@@ -7,7 +7,7 @@ namespace RtControl.Driver
     /// <summary>The pure parts of the package, one request a line, one JSON answer a line. The tests compare.</summary>
     internal sealed class Filter
     {
-        private InForce _rule = new InForce(0, null);
+        private InForce _rule = new InForce(0, new RtCall[0]);
         private ClockOffset _offset = new ClockOffset();
         private readonly ToolBox _box = new ToolBox();
         private RtToolSet _tools;
@@ -52,7 +52,7 @@ namespace RtControl.Driver
                 case "age":
                     return InForce.IsExpired(Long(words[1]), Number(words[2]), Long(words[3])) ? "expire" : "execute";
                 case "rule":
-                    _rule = new InForce(Long(words[1]), Call(words[2]));
+                    _rule = new InForce(Long(words[1]), RtCall.Safe((RtMap)MsgPackReader.Unpack(Hex.Bytes(words[2])), "safe_calls", "safe_call"));
                     return null;
                 case "receive":
                     return Step(_rule.Receive(Codec.Decode(new[] { Hex.Bytes(words[2]) }), Long(words[1])));
@@ -62,7 +62,7 @@ namespace RtControl.Driver
                     _rule.Reset(Long(words[2]));
                     return Step(_rule.Look(Long(words[1])));
                 case "welcome":
-                    return Step(_rule.NewSession(Long(words[1]), _rule.SafeCall));
+                    return Step(_rule.NewSession(Long(words[1]), _rule.SafeCalls));
                 case "clock":
                     _offset = new ClockOffset();
                     return null;
@@ -93,7 +93,7 @@ namespace RtControl.Driver
                     return null;
                 case "tools":
                     _tools = new RtToolSet(_box);
-                    return new RtMap { { "tools", _tools.Definitions }, { "safe", _tools.SafeCall.Name } };
+                    return new RtMap { { "tools", _tools.Definitions }, { "safe", _tools.SafeCalls[0].Name } };
                 case "invoke":
                     string result = _tools.Invoke(Call(words[1]));
                     return new RtMap { { "result", result }, { "log", _box.Log } };
@@ -107,16 +107,11 @@ namespace RtControl.Driver
             return new RtMap
             {
                 { "act", step.Act != RtForce.None },
-                { "execute", step.Act == RtForce.None || step.Call == null ? null : Map(step.Call) },
+                { "execute", step.Act == RtForce.None ? new List<object>() : RtCall.Maps(step.Calls) },
                 { "in_force", _rule.Kind.ToString().ToLowerInvariant() },
                 { "expires_ns", _rule.ExpiresNs == InForce.Never ? null : (object)_rule.ExpiresNs },
                 { "expired", step.Expired },
             };
-        }
-
-        private static RtMap Map(RtCall call)
-        {
-            return new RtMap { { "name", call.Name }, { "arguments", call.Arguments } };
         }
 
         private static List<byte[]> Parts(string[] words)

@@ -9,7 +9,7 @@ namespace RtControl.Driver
     /// <summary>
     /// A game without an engine: a frame loop that observes and pumps. Tells what it carries out as JSON lines, takes
     /// commands as lines: reset, reset nan, instruct WORDS, long CHARACTERS (an instruction), array, stall MS, stats, close;
-    /// rate HZ (of observations, 0: none), nan, text (what they are).
+    /// rate HZ (of observations, 0: none), nan, text (what they are), stuck TIMES (safe calls throw so often).
     /// </summary>
     internal sealed class Flight
     {
@@ -19,7 +19,7 @@ namespace RtControl.Driver
         private readonly RtToolSet _tools;
         private readonly double _ttlMs;
         private double _oldestMs;
-        private long _tooOld, _frames;
+        private long _tooOld, _frames, _stuck;
         private double _rate;
         private bool _nan;
 
@@ -28,14 +28,14 @@ namespace RtControl.Driver
             _given = given;
             _ttlMs = Number("ttl-ms", 500);
             _rate = Number("hz", 16);
-            _tools = new RtToolSet(given.ContainsKey("wheels") ? (object)new Wheels() : new Rover());
+            _tools = new RtToolSet(given.ContainsKey("wheels") ? (object)new Wheels() : given.ContainsKey("crane") ? (object)new Crane() : new Rover());
         }
 
         public int Run()
         {
             var options = new RtOptions
             {
-                Endpoint = _given["endpoint"], Tools = _tools.Definitions, SafeCall = _tools.SafeCall,
+                Endpoint = _given["endpoint"], Tools = _tools.Definitions, SafeCalls = _tools.SafeCalls,
                 Instruction = _given.ContainsKey("wheels") ? "Drive forward." : "Follow the road.", Hz = Number("hz", 16),
                 TtlMs = _ttlMs, Persist = _given.ContainsKey("persist"),
             };
@@ -97,6 +97,11 @@ namespace RtControl.Driver
 
         private string Execute(RtAct act)
         {
+            if (act.Kind == RtForce.Safe && _stuck-- > 0)
+            {
+                Tell("event", "stuck", "name", act.Call == null ? null : act.Call.Name, "attempt", act.Attempt);
+                throw new InvalidOperationException("It is stuck.");
+            }
             double ageMs = act.StampNs < 0 ? -1 : (MonotonicClock.NowNs - act.StampNs) / 1e6;
             if (act.Kind == RtForce.Call)
             {
@@ -141,6 +146,7 @@ namespace RtControl.Driver
             if (command == "text") _nan = false;
             if (command.StartsWith("rate ")) _rate = double.Parse(command.Substring(5), CultureInfo.InvariantCulture);
             if (command == "stats") Tell("event", "stats", "stats", Stats(client));
+            if (command.StartsWith("stuck ")) _stuck = long.Parse(command.Substring(6), CultureInfo.InvariantCulture);
             if (command.StartsWith("instruct ")) client.Instruct(command.Substring(9));
             if (command.StartsWith("long ")) client.Instruct(new string('\u20ac', int.Parse(command.Substring(5), CultureInfo.InvariantCulture)));
             if (command.StartsWith("stall ")) Thread.Sleep(int.Parse(command.Substring(6), CultureInfo.InvariantCulture));
@@ -162,6 +168,8 @@ namespace RtControl.Driver
                 { "main_thread_ms", Quantiles(_mainMs) },
                 { "last_error", client.LastError }, { "last_failure", client.LastFailure }, { "epoch", client.Epoch },
                 { "trouble", client.Trouble }, { "ended", client.Ended }, { "clock_known", clock }, { "memory_kb", GC.GetTotalMemory(true) / 1024 },
+                { "next_ms", client.NextObservationNs(0) == null ? null : (object)((client.NextObservationNs(0) - MonotonicClock.NowNs) / 1e6) },
+                { "in_force", client.InForce.ToString().ToLowerInvariant() },
                 { "instruction", client.Welcome == null ? null : client.Welcome.Instruction },
             };
         }

@@ -18,6 +18,7 @@ namespace RtControl.Driver
                 return 0;
             }
             if (args[0] == "lockstep") return Lockstep(given);
+            if (args[0] == "frozen") return Frozen.Run(args[1]);
             if (args[0] == "flood") return Flood(given);
             if (args[0] == "addresses") return Addresses(args);
             return args[0] == "echo" ? Echo(given) : new Flight(given).Run();
@@ -30,7 +31,7 @@ namespace RtControl.Driver
             long answered = -1;
             var client = new RtClient(new RtOptions
             {
-                Endpoint = given["endpoint"], Tools = tools.Definitions, SafeCall = tools.SafeCall, Pacing = "client", TtlMs = 0,
+                Endpoint = given["endpoint"], Tools = tools.Definitions, SafeCalls = tools.SafeCalls, Pacing = "client", TtlMs = 0,
                 Instruction = "Follow the road.",
             }, act =>
             {

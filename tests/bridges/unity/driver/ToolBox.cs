@@ -65,6 +65,25 @@ namespace RtControl.Driver
         }
     }
 
+    /// <summary>Two actuators, with a safe call each.</summary>
+    internal sealed class Crane
+    {
+        [RtTool("Turn the wheel.")]
+        private void Steer([RtRange(-30, 30, 10)] int angle)
+        {
+        }
+
+        [RtTool("Hold the load."), RtSafe]
+        private void Hold()
+        {
+        }
+
+        [RtTool("Stand still."), RtSafe]
+        private void Stop()
+        {
+        }
+    }
+
     internal enum Turn
     {
         Left,

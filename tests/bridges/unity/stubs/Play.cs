@@ -94,23 +94,28 @@ namespace RtControl.Driver
             // Unity says `false` when the game begins, too.
             pause.Invoke(client, new object[] { false });
             client.Acted += act => Acts.Add(act.Kind.ToString());
+            Ears.Stuck = 3;
             pause.Invoke(client, new object[] { true });
             bool closed = client.Client == null;
             pause.Invoke(client, new object[] { false });
             bool anew = client.Client != null;
             pause.Invoke(client, new object[] { true });
+            bool stopped = Ears.Stuck < 0;
             client.enabled = false;
             pause.Invoke(client, new object[] { false });
             bool stays = client.Client == null;
-            Flight.Tell("closed", closed, "acts", Acts, "anew", anew, "stays", stays, "refused", refused, "slow_ns", Eyes.LookedNs, "said", UnityEngine.Debug.Said);
+            Flight.Tell("closed", closed, "stopped", stopped, "acts", Acts, "anew", anew, "stays", stays, "refused", refused, "slow_ns", Eyes.LookedNs, "said", UnityEngine.Debug.Said);
             return 0;
         }
 
         private sealed class Ears : MonoBehaviour, IRtObserver
         {
+            public static int Stuck;
+
             [RtTool("Stand still."), RtSafe]
             private void Stop()
             {
+                if (--Stuck >= 0) throw new InvalidOperationException("It is stuck.");
             }
 
             public string Observe()

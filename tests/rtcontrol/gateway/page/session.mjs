@@ -1,5 +1,6 @@
 // A session of the page, driven from outside: `node --experimental-websocket session.mjs PAGE URL`. Each line of the
-// input is run with `session` in reach; each line of the output is an event as JSON.
+// input is run with `session` in reach; each line of the output is an event as JSON. `session.stuck` counts, by the names
+// of calls, how often each is still to throw.
 
 import { createInterface } from "node:readline";
 import { pathToFileURL } from "node:url";
@@ -10,8 +11,17 @@ const tell = (...event) => console.log(JSON.stringify(event));
 const session = new Session(
   url,
   { agent: "paddle", capabilities: ["executed"] },
-  { state: (name) => tell("state", name), act: (call, kind) => tell("act", kind, call), instruct: (text) => tell("instruct", text) },
+  { state: (name) => tell("state", name), act, instruct: (text) => tell("instruct", text) },
 );
+session.stuck = {};
+
+function act(call, kind) {
+  if (session.stuck[call?.name]-- > 0) {
+    tell("stuck", kind, call.name);
+    throw new Error("It is stuck.");
+  }
+  tell("act", kind, call);
+}
 session.open();
 setInterval(() => session.look(), 20);
 for await (const line of createInterface({ input: process.stdin })) {

@@ -6,7 +6,8 @@ import { pathToFileURL } from "node:url";
 
 const [page, folder] = process.argv.slice(2);
 const { decode, encode, WireError } = await import(pathToFileURL(`${page}/wire.js`));
-const { InForce, expired } = await import(pathToFileURL(`${page}/inforce.js`));
+const { ClockOffset } = await import(pathToFileURL(`${page}/clock.js`));
+const { InForce, expired, safeCalls } = await import(pathToFileURL(`${page}/inforce.js`));
 const load = (name) => readFileSync(`${folder}/${name}.json`, "utf8");
 const wrong = [];
 const again = [];
@@ -23,8 +24,8 @@ for (const line of load("valid").split("\n").filter((l) => l.startsWith("{"))) {
 }
 
 const expand = (text) => (typeof text === "string" ? text : text.map(([t, n]) => t.repeat(n)).join(""));
-for (const { name, json, code, field } of JSON.parse(load("invalid"))) {
-  if (json === undefined) continue;
+for (const { name, json, code, field, by } of JSON.parse(load("invalid"))) {
+  if (json === undefined || by === "server") continue;
   try {
     decode(expand(json));
     wrong.push(`${name}: taken`);
@@ -41,18 +42,27 @@ for (const { name, t_obs_ns, ttl_ms, now_ns, verdict } of ttl.age) {
   const got = expired(t_obs_ns, ttl_ms, now_ns) ? "expire" : "execute";
   if (got !== verdict) wrong.push(`${name}: ${got}`);
 }
-for (const { name, epoch, safe_call, steps } of ttl.sequences) {
-  const rule = new InForce(epoch, safe_call);
+for (const { name, minor, steps, ...begin } of ttl.sequences) {
+  const rule = new InForce(begin.epoch, safeCalls(begin));
   steps.forEach((step, i) => {
-    let did = { act: null, execute: null, expired: false };
+    let did = { act: null, calls: [], expired: false };
     if (step.reset !== undefined) rule.reset(step.reset);
     else if (step.message) did = rule.receive(decode(JSON.stringify(step.message)), step.now_ns);
-    else if (step.welcome !== undefined) did = rule.newSession(step.welcome, safe_call);
+    else if (step.welcome !== undefined) did = rule.newSession(step.welcome, rule.safeCalls);
     else if (Object.keys(step).length === 5) did = rule.look(step.now_ns);
     else wrong.push(`${name}, step ${i}: unknown (${Object.keys(step)})`);
-    const got = JSON.stringify([did.execute, rule.kind, rule.expiresNs, did.expired]);
+    const execute = minor ? did.calls : (did.calls[0] ?? null);
+    const got = JSON.stringify([execute, rule.kind, rule.expiresNs, did.expired]);
     const want = JSON.stringify([step.execute, step.in_force, step.expires_ns, step.expired]);
     if (got !== want) wrong.push(`${name}, step ${i}: ${got} instead of ${want}`);
   });
+}
+for (const { name, samples, offset_ns, rtt_ns } of JSON.parse(load("clock"))) {
+  if (name.startsWith("big")) continue;
+  const clock = new ClockOffset();
+  for (const sample of samples) clock.add(...sample);
+  const at = clock.at(samples.at(-1)?.[3] ?? 0);
+  const off = offset_ns === null ? at : Math.abs(at.offsetNs - offset_ns) > 1 || Math.abs(at.rttNs - rtt_ns) > 1;
+  if (off) wrong.push(`${name}: ${JSON.stringify(at)}`);
 }
 console.log(JSON.stringify({ wrong, again }));

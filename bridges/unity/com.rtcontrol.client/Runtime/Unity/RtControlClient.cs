@@ -46,11 +46,13 @@ namespace RtControl.Unity
         [SerializeField] private MonoBehaviour[] toolsOf = new MonoBehaviour[0];
 
         private const double TroubleSeconds = 2.0;
+        private const long WayNs = 4000000L; // of an observation to the server
+        private const int LastTries = 10;
         private static readonly List<RtControlClient> Live = new List<RtControlClient>();
 
         private readonly List<IRtObserver> _observers = new List<IRtObserver>();
         private RtToolSet _tools;
-        private double _nextObservation;
+        private long _nextNs, _updateNs, _frameNs;
         private string _trouble, _told;
         private double _troubleSince;
         private RtWelcome _welcome;
@@ -135,14 +137,14 @@ namespace RtControl.Unity
             var options = new RtOptions
             {
                 Endpoint = endpoint, Name = Application.productName, Instruction = instruction, Hz = hz, Agent = agent,
-                Model = model, Robot = robot, Persist = persist, SafeCall = _tools.SafeCall,
+                Model = model, Robot = robot, Persist = persist, SafeCalls = _tools.SafeCalls,
                 TtlMs = ttlMs > 0 ? ttlMs : (double?)null,
                 Tools = agent.Length > 0 || _tools.Definitions.Count == 0 ? null : _tools.Definitions,
             };
             if (keys.Length > 0) options.Transport = CurveKeys.Use(keys);
             Client = new RtClient(options, Execute);
             Live.Add(this);
-            _nextObservation = 0;
+            _nextNs = _updateNs = 0;
             _trouble = _told = "";
             _welcome = null;
         }
@@ -153,12 +155,15 @@ namespace RtControl.Unity
             if (client == null) return;
             client.Pump();
             Tell(client);
-            // Time.timeScale does not slow the server's clock.
-            double now = Time.unscaledTimeAsDouble;
-            if (!client.Connected || now < _nextObservation) return;
-            _nextObservation = Math.Max(_nextObservation + 1.0 / Math.Max(hz, 0.001f), now);
-            // When the world was looked at, not when the words for it were found.
+            // When the world was looked at, not when the words for it were found. Time.timeScale does not slow this clock.
             long stampNs = MonotonicClock.NowNs;
+            // The longest of late: a frame that is due to look comes up to this much later.
+            _frameNs = _updateNs == 0 ? 0 : Math.Max(stampNs - _updateNs, _frameNs - _frameNs / 16);
+            _updateNs = stampNs;
+            if (!client.Connected || stampNs < _nextNs) return;
+            long periodNs = (long)(1e9 / Math.Max(hz, 0.001f));
+            // Just before each tick of the server; where those are not known, as often.
+            _nextNs = client.NextObservationNs(Math.Min(_frameNs + WayNs, periodNs)) ?? Math.Max(_nextNs + periodNs, stampNs);
             string text = Look();
             if (text != null) client.Observe(text, stampNs);
         }
@@ -209,8 +214,8 @@ namespace RtControl.Unity
             Client = null;
             Live.Remove(this);
             client.Dispose();
-            // The last act is safe: nobody would carry it out later.
-            client.Pump();
+            // The last act is safe: nobody would carry it out later, nor try it again.
+            for (var i = 0; i < LastTries && client.Pump(); i++) { }
         }
 
         private string Execute(RtAct act)
@@ -221,7 +226,8 @@ namespace RtControl.Unity
             }
             catch (Exception error) when (!(error is RtRefusedException))
             {
-                Debug.LogException(error, this);
+                // Once, not with each frame in which it is tried again.
+                if (act.Attempt == 1) Debug.LogException(error, this);
                 throw;
             }
             finally

@@ -1,3 +1,5 @@
+using System.Collections.Generic;
+
 namespace RtControl
 {
     public enum RtForce
@@ -6,14 +8,17 @@ namespace RtControl
         None,
         Call,
         Safe,
+
+        /// <summary>Safe is to be in force, but a safe call failed: it is tried again with each Pump.</summary>
+        Failing,
     }
 
     /// <summary>What to do after an event. Nothing where <see cref="Act"/> is None.</summary>
     public struct RtStep
     {
-        /// <summary>Something begins now: <see cref="Call"/>; where that is null, stop in your own way.</summary>
+        /// <summary>Something begins now: all of <see cref="Calls"/> in order; where there are none, stop in your own way.</summary>
         public RtForce Act;
-        public RtCall Call;
+        public IList<RtCall> Calls;
 
         /// <summary>The message's call was too old: it is to be acknowledged as expired, never executed.</summary>
         public bool Expired;
@@ -31,16 +36,18 @@ namespace RtControl
         /// <summary>Of <see cref="ExpiresNs"/>: no end.</summary>
         public const long Never = long.MaxValue;
 
-        public InForce(long epoch, RtCall safeCall)
+        public InForce(long epoch, IList<RtCall> safeCalls)
         {
-            SafeCall = safeCall;
+            SafeCalls = safeCalls;
             LastTick = -1;
             Reset(epoch);
         }
 
         public long Epoch { get; private set; }
-        public RtCall SafeCall { get; set; }
+        public IList<RtCall> SafeCalls { get; set; }
         public RtForce Kind { get; private set; }
+
+        /// <summary>What is in force; null where that is nothing, or several safe calls.</summary>
         public RtCall Call { get; private set; }
 
         /// <summary>The last instant at which the call is in force.</summary>
@@ -63,9 +70,9 @@ namespace RtControl
         }
 
         /// <summary>The welcome of a new session. A call of the one before ends: nobody would end it later.</summary>
-        public RtStep NewSession(long epoch, RtCall safeCall)
+        public RtStep NewSession(long epoch, IList<RtCall> safeCalls)
         {
-            SafeCall = safeCall;
+            SafeCalls = safeCalls;
             RtStep step = Kind == RtForce.Call ? ActSafe(null) : new RtStep();
             Reset(epoch);
             LastTick = -1;
@@ -83,7 +90,7 @@ namespace RtControl
             if (status == "safe")
             {
                 if (Kind == RtForce.Safe) return new RtStep();
-                RtStep safe = ActSafe(call);
+                RtStep safe = ActSafe(RtCall.Safe(message, "calls", "call"));
                 safe.Acknowledge = true;
                 return safe;
             }
@@ -99,7 +106,7 @@ namespace RtControl
             if (call != null)
             {
                 Set(RtForce.Call, call, EndNs(tObsNs, ttlMs));
-                return new RtStep { Act = RtForce.Call, Call = call, Acknowledge = true };
+                return new RtStep { Act = RtForce.Call, Calls = new[] { call }, Acknowledge = true };
             }
             // A decision to go on does not revive what has run out.
             RtStep step = Look(nowNs);
@@ -132,11 +139,11 @@ namespace RtControl
             return tObsNs > Never - ttlNs ? Never : tObsNs + ttlNs;
         }
 
-        private RtStep ActSafe(RtCall call)
+        private RtStep ActSafe(IList<RtCall> calls)
         {
-            call = call ?? SafeCall;
-            Set(RtForce.Safe, call, Never);
-            return new RtStep { Act = RtForce.Safe, Call = call };
+            if (calls == null || calls.Count == 0) calls = SafeCalls;
+            Set(RtForce.Safe, calls.Count == 1 ? calls[0] : null, Never);
+            return new RtStep { Act = RtForce.Safe, Calls = calls };
         }
 
         private void Set(RtForce kind, RtCall call, long untilNs)

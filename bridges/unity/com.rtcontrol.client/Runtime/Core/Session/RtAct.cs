@@ -1,6 +1,8 @@
+using System.Collections.Generic;
+
 namespace RtControl
 {
-    /// <summary>Something that begins now, for the main thread to carry out.</summary>
+    /// <summary>Something that begins now, for the main thread to carry out; of several safe calls there is one for each.</summary>
     public sealed class RtAct
     {
         /// <summary>Call or Safe.</summary>
@@ -25,8 +27,22 @@ namespace RtControl
         /// new_session.</summary>
         public string Cause { get; internal set; }
 
+        /// <summary>1, and greater where a safe call failed and is tried again.</summary>
+        public int Attempt { get; internal set; }
+
+        /// <summary>All of them; none: stop in your own way.</summary>
+        internal IList<RtCall> Calls;
+
         internal string Token;
         internal long Epoch;
         internal bool Acknowledge;
+        internal long World; // how many resets there were before
+
+        internal RtAct Of(RtCall call)
+        {
+            var one = (RtAct)MemberwiseClone();
+            one.Call = call;
+            return one;
+        }
     }
 }

@@ -1,3 +1,5 @@
+using System.Collections.Generic;
+
 namespace RtControl
 {
     /// <summary>A function call. Arguments by the names of the tool's schema; optional ones may be left out.</summary>
@@ -15,6 +17,22 @@ namespace RtControl
         internal static RtCall From(RtMap map)
         {
             return map == null ? null : new RtCall(map.Text("name"), map.Map("arguments"));
+        }
+
+        /// <summary>The safe calls that a message tells, under <paramref name="several"/>; 1.0 has one at most.</summary>
+        internal static List<RtCall> Safe(RtMap message, string several, string one)
+        {
+            var calls = new List<RtCall>();
+            foreach (object call in message.List(several) ?? new List<object> { message.Map(one) })
+                if (call != null) calls.Add(From((RtMap)call));
+            return calls;
+        }
+
+        internal static List<object> Maps(IEnumerable<RtCall> calls)
+        {
+            var maps = new List<object>();
+            foreach (RtCall call in calls) maps.Add(call.ToMap());
+            return maps;
         }
 
         internal RtMap ToMap()

@@ -67,7 +67,9 @@ namespace RtControl
             get { lock (_link.Lock) return _link.Talk.Epoch; }
         }
 
-        /// <summary>What is in force at this instant; nothing runs beyond its time-to-live here either.</summary>
+        /// <summary>
+        /// What is in force at this instant; nothing runs beyond its time-to-live here either. Failing: it should be safe.
+        /// </summary>
         public RtForce InForce
         {
             get
@@ -75,7 +77,7 @@ namespace RtControl
                 lock (_link.Lock)
                 {
                     _link.Talk.Look(MonotonicClock.NowNs);
-                    return _link.Talk.Rule.Kind;
+                    return _link.Talk.Force;
                 }
             }
         }
@@ -90,6 +92,16 @@ namespace RtControl
                 errorNs = _link.Talk.Offset.RttNs / 2;
                 return _link.Talk.Offset.Known;
             }
+        }
+
+        /// <summary>
+        /// When to look next, so that the server's next tick decides upon what is fresh: <paramref name="leadNs"/> before it
+        /// is released, by MonotonicClock. The lead is for the way, and for how late you look. Null: the ticks' phase is not
+        /// known (yet, or of a server of protocol 1.0).
+        /// </summary>
+        public long? NextObservationNs(long leadNs)
+        {
+            lock (_link.Lock) return _link.Talk.NextObservationNs(leadNs, MonotonicClock.NowNs);
         }
 
         /// <summary>
@@ -145,7 +157,9 @@ namespace RtControl
         }
 
         /// <summary>
-        /// Carries out what began to be in force since the last time: at most one act, the newest. True: there was one.
+        /// Carries out what began to be in force since the last time: one call, the newest, or all safe ones, in order. True:
+        /// there was something. A safe call that fails is tried again with each Pump, until it does not, or something else is
+        /// in force.
         /// After a call that was given to it and could not be carried out, the next one is safe: what was done before
         /// would else go on for as long as this call. Goes on working after Dispose, for the last act, which is safe.
         /// </summary>
@@ -161,21 +175,24 @@ namespace RtControl
             if (act == null) return false;
             string outcome = "executed", result = null, error = null;
             bool unfit = false;
-            try
+            var failed = new List<RtCall>();
+            foreach (RtCall call in act.Calls.Count > 0 ? act.Calls : new RtCall[1])
             {
-                result = _execute(act);
-            }
-            catch (RtRefusedException refused)
-            {
-                outcome = "refused";
-                error = refused.Message;
-                unfit = refused.Unfit;
-            }
-            catch (Exception failure)
-            {
-                outcome = "failed";
-                error = failure.GetType().Name + ": " + failure.Message;
-                unfit = true;
+                try
+                {
+                    result = _execute(act.Of(call)) ?? result;
+                }
+                catch (Exception fault)
+                {
+                    var refused = fault as RtRefusedException;
+                    // What fits no tool will not fit it next time.
+                    if (refused == null || !refused.Unfit) failed.Add(call);
+                    unfit = unfit || refused == null || refused.Unfit;
+                    bool several = act.Calls.Count > 1;
+                    outcome = several || refused == null ? "failed" : "refused";
+                    string why = refused == null ? fault.GetType().Name + ": " + fault.Message : fault.Message;
+                    error = (error == null ? "" : error + "; ") + (several ? call.Name + ": " : "") + why;
+                }
             }
             lock (_link.Lock)
             {
@@ -185,6 +202,7 @@ namespace RtControl
                 LastFailure = error ?? LastFailure;
                 _link.Talk.Acknowledge(act, outcome, result, error);
                 if (unfit) _link.Talk.GiveUp(act, outcome);
+                if (act.Kind == RtForce.Safe && failed.Count > 0) _link.Talk.Again(act, act.Calls.Count > 0 ? failed : act.Calls);
             }
             _link.Wake();
             return true;

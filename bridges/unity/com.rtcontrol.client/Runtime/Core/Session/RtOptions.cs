@@ -21,8 +21,10 @@ namespace RtControl
         public string Instruction;
         public string Model;
 
-        /// <summary>What to do whenever no call may be in force. Null: the server's, else stop in your own way.</summary>
-        public RtCall SafeCall;
+        /// <summary>
+        /// What to do whenever no call may be in force, one for each actuator. None: the server's, else stop in your own way.
+        /// </summary>
+        public IList<RtCall> SafeCalls = new RtCall[0];
 
         /// <summary>Ticks a second.</summary>
         public double? Hz;
@@ -65,7 +67,8 @@ namespace RtControl
             };
             if (Acknowledge) hello["capabilities"] = new List<object> { "executed" };
             return hello.With("agent", Blank(Agent)).With("tools", Tools).With("instruction", instruction)
-                .With("model", Blank(Model)).With("safe_call", SafeCall == null ? null : SafeCall.ToMap())
+                .With("model", Blank(Model)).With("safe_call", SafeCalls.Count == 0 ? null : SafeCalls[0].ToMap())
+                .With("safe_calls", SafeCalls.Count == 0 ? null : RtCall.Maps(SafeCalls))
                 .With("pacing", Pacing).With("hz", Hz).With("deadline_ms", DeadlineMs).With("ttl_ms", TtlMs)
                 .With("max_age_ms", MaxAgeMs).With("on_miss", Blank(OnMiss)).With("hold_ms", HoldMs)
                 .With("robot", Blank(Robot)).With("resume", resume);

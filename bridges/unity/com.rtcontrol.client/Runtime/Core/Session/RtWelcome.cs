@@ -21,7 +21,20 @@ namespace RtControl
         public string Instruction { get { return Message.Text("instruction"); } }
         public string Model { get { return Message.Text("model"); } }
 
-        /// <summary>False: expect legal calls, not skilled ones.</summary>
+        /// <summary>
+        /// Whether the model was trained on exactly these tools; false: expect legal calls, not skilled ones. Null: not
+        /// known, or nothing that is trained.
+        /// </summary>
+        public bool? Trained { get { return Message.Get("trained") as bool?; } }
+
+        /// <summary>Whether the server speaks this minor version of the protocol.</summary>
+        internal bool Speaks(long minor)
+        {
+            List<object> protocol = Message.List("protocol");
+            return protocol.Count > 1 && (long)protocol[1] >= minor;
+        }
+
+        /// <summary>What a server of protocol 1.0 says of that; it cannot say that it does not know.</summary>
         public bool ModelTrainedOnTools { get { return Message.Bool("model_trained_on_tools"); } }
 
         public List<object> Tools { get { return Message.List("tools"); } }

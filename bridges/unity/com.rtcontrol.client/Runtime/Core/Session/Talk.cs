@@ -34,6 +34,9 @@ namespace RtControl
         private string _greeting;
         private long _helloNs, _saidHelloNs; // when the next hello is due, and the last one was
         private bool _greeted; // whether this connection's first hello was said
+        private long _firstHelloNs; // when; what refuses an earlier one says nothing of this one
+        private long _releaseNs = -1; // of any of the session's ticks, on the server's clock
+        private long _worlds; // resets so far
         private long _roomNs; // before this nothing more is said: there was no room
         private long _saidNs, _heardNs;
         private long _ping, _pingedNs = -ClockPingNs;
@@ -43,7 +46,7 @@ namespace RtControl
         {
             options.Check();
             Options = options;
-            Rule = new InForce(0, options.SafeCall);
+            Rule = new InForce(0, options.SafeCalls);
             Offset = new ClockOffset();
             _instruction = _greeting = RtOptions.Blank(options.Instruction);
             _saidNs = _heardNs = MonotonicClock.NowNs;
@@ -105,6 +108,7 @@ namespace RtControl
         public long Reset(RtMap ended)
         {
             Epoch++;
+            _worlds++;
             _outbox.RemoveAll(IsObserve);
             // Those that there is no room for are made up for when the session is resumed.
             if (_known) Say(ResetTo(Epoch).With("ended", ended));
@@ -130,7 +134,35 @@ namespace RtControl
         /// </summary>
         public void GiveUp(RtAct act, string cause)
         {
-            if (act.Kind == RtForce.Call && act.Call == Rule.Call) Begin(Rule.ServerLeft(), null, cause);
+            if (act.Kind == RtForce.Call && act.Calls[0] == Rule.Call) Begin(Rule.ServerLeft(), null, cause);
+        }
+
+        /// <summary>
+        /// Safe calls failed: they are tried again, unless something else began meanwhile, or the world was set back.
+        /// </summary>
+        public void Again(RtAct act, IList<RtCall> failed)
+        {
+            if (Pending != null || act.World != _worlds) return;
+            act.Calls = failed;
+            act.Acknowledge = false;
+            act.Attempt++;
+            Pending = act;
+        }
+
+        /// <summary>What is in force, as the main thread has carried it out.</summary>
+        public RtForce Force
+        {
+            get { return Pending != null && Pending.Attempt > 1 ? RtForce.Failing : Rule.Kind; }
+        }
+
+        /// <summary>The next instant that lies so long before a tick's release; null where ticks or clock are not known.</summary>
+        public long? NextObservationNs(long leadNs, long nowNs)
+        {
+            Offset.Look(nowNs);
+            if (!Open || !Offset.Known || _releaseNs < 0) return null;
+            long periodNs = Math.Max(1, (long)(Welcome.PeriodMs * 1e6));
+            long sinceNs = (nowNs - (_releaseNs - Offset.OffsetNs - leadNs)) % periodNs;
+            return nowNs + periodNs - (sinceNs < 0 ? sinceNs + periodNs : sinceNs);
         }
 
         // What the connection says.
@@ -168,7 +200,11 @@ namespace RtControl
                 if (nowNs < _helloNs) return due;
                 _helloNs = nowNs + HelloAgainNs;
                 _saidHelloNs = nowNs;
-                if (!_greeted) _greeting = _instruction;
+                if (!_greeted)
+                {
+                    _greeting = _instruction;
+                    _firstHelloNs = nowNs;
+                }
                 due.Add(Options.Hello(nowNs, _known ? _token : null, _greeting));
                 // A welcome may take a while; whether anybody is there at all, a ping tells.
                 if (_greeted) due.Add(NextPing(nowNs));

@@ -69,12 +69,14 @@ namespace RtControl
             Open = true;
             Welcome = welcome;
             _told = welcome.Message.Text("instruction");
-            RtCall safeCall = Options.SafeCall ?? RtCall.From(welcome.Message.Map("safe_call"));
+            _releaseNs = welcome.Message.Long("release_ns", -1);
+            IList<RtCall> safeCalls = Options.SafeCalls;
+            if (safeCalls.Count == 0) safeCalls = RtCall.Safe(welcome.Message, "safe_calls", "safe_call");
             long epoch = welcome.Message.Long("epoch");
             if (welcome.Resumed)
             {
                 Counts.Resumed++;
-                Rule.SafeCall = safeCall;
+                Rule.SafeCalls = safeCalls;
                 ResendResets(epoch);
             }
             else
@@ -95,7 +97,7 @@ namespace RtControl
                     observation["epoch"] = Epoch;
                     _outbox.Add(observation);
                 }
-                Begin(Rule.NewSession(epoch, safeCall), null, "new_session");
+                Begin(Rule.NewSession(epoch, safeCalls), null, "new_session");
             }
             if (_instruction != null && _instruction != _greeting) Instruct(_instruction);
         }
@@ -133,6 +135,10 @@ namespace RtControl
             }
             else if (message.Text("status") == "held") Counts.Held++;
             else Counts.Safe++;
+            _releaseNs = message.Long("release_ns", _releaseNs);
+            // A server of 1.0 knows the first of our safe calls alone.
+            if (message.Text("status") == "safe" && Options.SafeCalls.Count > 1 && !Welcome.Speaks(1))
+                message["calls"] = RtCall.Maps(Options.SafeCalls);
             RtStep step = Rule.Receive(message, nowNs);
             RtAct origin = ActOf(message);
             if (step.Expired)
@@ -159,7 +165,11 @@ namespace RtControl
         {
             Counts.Errors++;
             string code = message.Text("code");
-            LastError = Refusal = (code + ": " + message.Text("message") + " " + message.Text("remedy", "")).Trim();
+            LastError = (code + ": " + message.Text("message") + " " + message.Text("remedy", "")).Trim();
+            // The answer to a hello before: this one has its own.
+            long helloNs = message.Long("t_client_ns", -1);
+            if (helloNs >= 0 && (Open || helloNs < _firstHelloNs)) return;
+            Refusal = LastError;
             bool retryable = message.Bool("retryable"), fatal = message.Bool("fatal");
             if (code == "instruction" && _told != null && _instruction != null && _instruction != _told)
             {
@@ -222,7 +232,9 @@ namespace RtControl
             }
             RtAct act = origin ?? new RtAct { Tick = -1, SeqObs = -1, StampNs = -1, Confidence = double.NaN };
             act.Kind = step.Act;
-            act.Call = step.Call;
+            act.Calls = step.Calls;
+            act.Attempt = 1;
+            act.World = _worlds;
             act.Cause = step.Act == RtForce.Safe ? cause : null;
             Pending = act;
         }

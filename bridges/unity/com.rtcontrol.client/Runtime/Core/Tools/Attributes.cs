@@ -24,8 +24,8 @@ namespace RtControl
     }
 
     /// <summary>
-    /// What to do when no call may be in force. On a tool without required parameters: it becomes the safe call that
-    /// the server knows. On any other method without parameters: executed where there is no safe call.
+    /// What to do when no call may be in force. On tools without required parameters, one for each actuator: they become
+    /// the safe calls that the server knows. On any other method without parameters: executed where there is no safe call.
     /// </summary>
     [AttributeUsage(AttributeTargets.Method)]
     public sealed class RtSafeAttribute : Attribute

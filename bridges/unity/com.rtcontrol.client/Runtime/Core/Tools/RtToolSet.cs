@@ -27,6 +27,7 @@ namespace RtControl
         public RtToolSet(params object[] targets)
         {
             Definitions = new List<object>();
+            SafeCalls = new List<RtCall>();
             foreach (object target in targets)
             {
                 if (target == null) throw new RtToolException("One of the objects whose methods are to be tools is null.");
@@ -41,8 +42,8 @@ namespace RtControl
         /// <summary>For <see cref="RtOptions.Tools"/>; empty where no method is marked.</summary>
         public List<object> Definitions { get; private set; }
 
-        /// <summary>For <see cref="RtOptions.SafeCall"/>: the tool that is marked [RtSafe] too, or null.</summary>
-        public RtCall SafeCall { get; private set; }
+        /// <summary>For <see cref="RtOptions.SafeCalls"/>: the tools that are marked [RtSafe] too.</summary>
+        public List<RtCall> SafeCalls { get; private set; }
 
         /// <summary>
         /// Carries out an act; to be given to RtClient. Returns what the tool returned, in words. Throws
@@ -57,7 +58,8 @@ namespace RtControl
             }
             catch (Exception) when (act.Kind == RtForce.Safe)
             {
-                if (SafeCall != null && SafeCall.Name != act.Call.Name) Invoke(SafeCall);
+                if (!SafeCalls.Exists(own => own.Name == act.Call.Name))
+                    foreach (RtCall own in SafeCalls) Invoke(own);
                 RunSafe();
                 throw;
             }
@@ -128,9 +130,8 @@ namespace RtControl
                 },
             });
             if (!safe) return;
-            if (required.Count > 0 || SafeCall != null)
-                throw new RtToolException(where + ": [RtSafe] needs one tool without required parameters.");
-            SafeCall = new RtCall(name);
+            if (required.Count > 0) throw new RtToolException(where + ": [RtSafe] needs a tool without required parameters.");
+            SafeCalls.Add(new RtCall(name));
         }
 
         private static object Run(object target, MethodInfo method, object[] arguments)

@@ -2,11 +2,11 @@ using System.Collections.Generic;
 
 namespace RtControl
 {
-    /// <summary>Every message of protocol 1.0 and its fields (docs/protocol.md, section 4).</summary>
+    /// <summary>Every message of protocol 1.1 and its fields (docs/protocol.md, section 4).</summary>
     internal static class Messages
     {
         public const int Major = 1;
-        public const int Minor = 0;
+        public const int Minor = 1;
 
         private static readonly Dictionary<string, int> Sizes = new Dictionary<string, int>
         {
@@ -16,6 +16,8 @@ namespace RtControl
 
         private static readonly Kind Call = Schema.RecordOf(new Record()
             .Need("name", Schema.Text(1, 256)).May("arguments", Schema.AnyMap, new RtMap()));
+
+        private static readonly Kind SafeCalls = Schema.ListOf(Call, 1, 16);
 
         private static readonly Kind Program = Schema.RecordOf(new Record()
             .Need("name", Schema.Text(1, 64)).May("version", Schema.Text(0, 64)).May("language", Schema.Text(0, 64)));
@@ -39,7 +41,7 @@ namespace RtControl
                     .Need("client", Program).Need("t_client_ns", Schema.Instant).May("capabilities", Names)
                     .May("agent", Schema.Text(0, 256)).May("tools", Schema.ListOf(Schema.AnyMap, 1, 64))
                     .May("instruction", Long).May("model", Schema.Text(0, 256)).May("safe_call", Call)
-                    .May("pacing", Pacing).May("hz", Schema.Number(0.001, 10000)).May("deadline_ms", Schema.Duration)
+                    .May("safe_calls", SafeCalls).May("pacing", Pacing).May("hz", Schema.Number(0.001, 10000)).May("deadline_ms", Schema.Duration)
                     .May("ttl_ms", Schema.Duration).May("max_age_ms", Schema.Duration).May("on_miss", OnMiss)
                     .May("hold_ms", Schema.Duration).May("robot", Schema.Text(1, 64)).May("resume", Schema.Token)
             },
@@ -52,6 +54,7 @@ namespace RtControl
                     .May("capabilities", Schema.ListOf(Schema.Text(1, 64), 0, 4096)).May("agent", Schema.Any)
                     .Need("tools", Schema.ListOf(Schema.AnyMap, 0, 4096)).Need("instruction", Schema.Any)
                     .Need("model", Schema.Any).Need("model_trained_on_tools", Schema.Bool).May("safe_call", Call)
+                    .May("safe_calls", SafeCalls).May("trained", Schema.Bool).May("release_ns", Schema.Instant)
                     .Need("pacing", Pacing).Need("hz", Schema.Number(0.001, 10000))
                     .Need("period_ms", Schema.Duration).Need("deadline_ms", Schema.Duration)
                     .Need("ttl_ms", Schema.Duration).Need("max_age_ms", Schema.Duration).Need("on_miss", OnMiss)
@@ -69,7 +72,7 @@ namespace RtControl
                 "call", Session().Need("tick", Schema.Count).Need("epoch", Schema.Count)
                     .May("seq_obs", Schema.Count).May("t_obs_ns", Schema.Instant)
                     .Need("status", Schema.OneOf("fresh", "held", "safe")).May("call", Call)
-                    .Need("ttl_ms", Schema.Duration).Need("deadline_ns", Schema.Instant)
+                    .May("calls", SafeCalls).May("release_ns", Schema.Instant).Need("ttl_ms", Schema.Duration).Need("deadline_ns", Schema.Instant)
                     .Need("t_server_ns", Schema.Instant).May("confidence", Schema.Number(0, 1))
                     .May("cause", Schema.Any)
                     .May("timing", Schema.RecordOf(new Record().May("age_ms", Schema.Duration)
@@ -93,7 +96,7 @@ namespace RtControl
             },
             {
                 "error", Plain().Need("code", Schema.Any).Need("message", Schema.Any).May("remedy", Schema.Any)
-                    .May("field", Schema.Any).May("seq", Schema.Count).May("retryable", Schema.Bool)
+                    .May("field", Schema.Any).May("seq", Schema.Count).May("t_client_ns", Schema.Instant).May("retryable", Schema.Bool)
                     .May("fatal", Schema.Bool).May("dropped", Schema.Count)
             },
             { "bye", Plain().May("session", Schema.Token).May("reason", Schema.Text(0, 1024)) },
@@ -104,7 +107,7 @@ namespace RtControl
         {
             Record fields;
             string type = message.Text("type", "");
-            if (!All.TryGetValue(type, out fields)) throw Schema.Wrong("type", "is no message of protocol 1.0");
+            if (!All.TryGetValue(type, out fields)) throw Schema.Wrong("type", "is no message of protocol 1.1");
             if (type == "hello") RefuseOtherVersion(message.List("protocol"));
             RtMap kept = fields.Check(message, "");
             bool shows = kept.ContainsKey("text") || kept.ContainsKey("data")
