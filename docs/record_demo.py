@@ -10,8 +10,8 @@ from pathlib import Path
 
 from PIL import Image, ImageDraw, ImageFont
 
-from rtcontrol.agents.lander import agent
-from rtcontrol.envs.lander import Lander
+from rtcontrol.agents.lander.tools import agent
+from rtcontrol.envs.lander.world import Lander
 from rtcontrol.envs.stepping import StepCarry
 from rtcontrol.models.decider import DeciderSpec
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rtcontrol.envs.base import Episode
-from rtcontrol.envs.learning import Policy
+from rtcontrol.envs.demonstrations import Policy
 from rtcontrol.envs.skill import Skill, Task
 from rtcontrol.envs.stepping import StepCarry
 from rtcontrol.models.call import Call

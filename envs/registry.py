@@ -26,7 +26,7 @@ class Entry:
 
 def _lander(goal: str | None = None) -> Environment:
     try:
-        from rtcontrol.envs.lander import Lander
+        from rtcontrol.envs.lander.world import Lander
     except ImportError as error:
         raise UserError(
             f"The lander needs Gymnasium with Box2D, which cannot be imported ({error}).",
@@ -36,31 +36,31 @@ def _lander(goal: str | None = None) -> Environment:
 
 
 def _lander_skill() -> Skill:
-    from rtcontrol.envs.lander_skill import SKILL
+    from rtcontrol.envs.lander.skill import SKILL
 
     return SKILL
 
 
 def _paddle(goal: str | None = None) -> Environment:
-    from rtcontrol.envs.paddle_game import PaddleGame
+    from rtcontrol.envs.paddle.game import PaddleGame
 
     return PacedEnvironment("paddle", PaddleGame(goal))
 
 
 def _paddle_skill() -> Skill:
-    from rtcontrol.envs.paddle_skill import SKILL
+    from rtcontrol.envs.paddle.skill import SKILL
 
     return SKILL
 
 
 def _road(goal: str | None = None) -> Environment:
-    from rtcontrol.envs.road_game import RoadGame
+    from rtcontrol.envs.road.game import RoadGame
 
     return PacedEnvironment("road", RoadGame(goal))
 
 
 def _road_skill() -> Skill:
-    from rtcontrol.envs.road_skill import SKILL
+    from rtcontrol.envs.road.skill import SKILL
 
     return SKILL
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from rtcontrol.envs.base import Simulation
-from rtcontrol.envs.learning import Policy
+from rtcontrol.envs.demonstrations import Policy
 from rtcontrol.models.call import Call
 
 

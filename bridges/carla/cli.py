@@ -16,11 +16,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from rtcontrol.bridges.carla import estate
+from rtcontrol.bridges.carla import journal as estate
 from rtcontrol.bridges.carla.errors import BridgeError, Lost
 from rtcontrol.bridges.carla.options import STANDIN, BridgeOptions, WorldOptions, check_hz
 from rtcontrol.bridges.client import ClientError
-from rtcontrol.bridges.ending import Ending, Interrupted
+from rtcontrol.bridges.shutdown import Ending, Interrupted
 
 EXAMPLES = """Drive a car in the CARLA simulator by an rtcontrol server.
 
@@ -109,7 +109,7 @@ def run(options: argparse.Namespace) -> int:
     logging.basicConfig(level=logging.INFO, format=form, stream=sys.stderr)
     if options.clean is not None:
         _check_wheel()
-        from rtcontrol.bridges.carla import undo
+        from rtcontrol.bridges.carla import rollback as undo
 
         print("; ".join(undo.clean(options.clean)), file=sys.stderr)
         return 0

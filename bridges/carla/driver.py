@@ -11,18 +11,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rtcontrol.bridges.carla import heed, observing, pace
-from rtcontrol.bridges.carla.chain import Chain
+from rtcontrol.bridges.carla import hazards as heed
+from rtcontrol.bridges.carla import observing, pace
 from rtcontrol.bridges.carla.counts import Counts
-from rtcontrol.bridges.carla.crowd import Body, Crowd
 from rtcontrol.bridges.carla.intent import LEFT, TURNS, Intent, Place, Turn
+from rtcontrol.bridges.carla.lane_change import Shift
 from rtcontrol.bridges.carla.lanes import Road
+from rtcontrol.bridges.carla.localise import Track
+from rtcontrol.bridges.carla.neighbours import Body, Crowd
 from rtcontrol.bridges.carla.observing import Near, Scene, Side, View
 from rtcontrol.bridges.carla.pace import KMH
-from rtcontrol.bridges.carla.shift import Shift
+from rtcontrol.bridges.carla.route import Chain
 from rtcontrol.bridges.carla.steer import CURVE, Steer, look_ahead_m
 from rtcontrol.bridges.carla.throttle import Throttle
-from rtcontrol.bridges.carla.track import Track
 
 WHEELBASE_M, MAX_STEER_DEG = 2.85, 70.0
 # Vehicles nearer to our way than this, side to side, are in it.

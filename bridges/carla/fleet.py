@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import carla
 
-from rtcontrol.bridges.carla import undo
+from rtcontrol.bridges.carla import rollback as undo
 from rtcontrol.bridges.carla.lanes import Road
 from rtcontrol.bridges.carla.observing import Scene
 from rtcontrol.bridges.carla.traffic import Flock
 
 if TYPE_CHECKING:
-    from rtcontrol.bridges.carla.estate import Estate
+    from rtcontrol.bridges.carla.journal import Estate
 
 ROLE = "rtcontrol"
 WHEELS = "4"

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rtcontrol.bridges.carla.chain import NONE_LIT, Chain
 from rtcontrol.bridges.carla.intent import Turn
-from rtcontrol.bridges.carla.strand import Key, Strand, between, way_of
+from rtcontrol.bridges.carla.lane_line import Key, Strand, between, way_of
+from rtcontrol.bridges.carla.route import NONE_LIT, Chain
 
 if TYPE_CHECKING:
     import carla

@@ -20,8 +20,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from rtcontrol.bridges.carla.lane_line import Key, Strand
 from rtcontrol.bridges.carla.lanes import Road
-from rtcontrol.bridges.carla.strand import Key, Strand
 
 if TYPE_CHECKING:
     import carla

@@ -6,18 +6,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from rtcontrol.bridges.carla.chain import Chain
-from rtcontrol.bridges.carla.crowd import SIGHT_M, Body, Crowd, Seen, in_lane
 from rtcontrol.bridges.carla.intent import Place
+from rtcontrol.bridges.carla.lane_line import Strand
 from rtcontrol.bridges.carla.lanes import Road
+from rtcontrol.bridges.carla.neighbours import SIGHT_M, Body, Crowd, Seen, in_lane
 from rtcontrol.bridges.carla.pace import KMH
-from rtcontrol.bridges.carla.strand import Strand
+from rtcontrol.bridges.carla.route import Chain
 
 if TYPE_CHECKING:
     from rtcontrol.bridges.carla.driver import Driver
 
 Light = Literal["none", "green", "yellow", "red"]
-# A light is told from so far before its stop line on: what the driver model has learnt (`envs/road.py`).
+# A light is told from so far before its stop line on: what the driver model has learnt (`envs/road/world.py`).
 LIGHT_SIGHT_M = 45.0
 # Whoever waits is not in the junction yet, though its bumper may be over the line: it is told so much, and not 0.
 WAITS_M = 1.0

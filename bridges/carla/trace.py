@@ -13,7 +13,7 @@ from rtcontrol.bridges.carla.driver import Control
 from rtcontrol.bridges.client import Standing
 
 if TYPE_CHECKING:
-    from rtcontrol.bridges.carla.crowd import Body
+    from rtcontrol.bridges.carla.neighbours import Body
 
 log = logging.getLogger("rtcontrol.carla")
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
-from rtcontrol.bridges.carla.crowd import Body, Crowd
 from rtcontrol.bridges.carla.driver import Control, Driver
 from rtcontrol.bridges.carla.intent import Intent
 from rtcontrol.bridges.carla.lanes import Road
+from rtcontrol.bridges.carla.neighbours import Body, Crowd
 from rtcontrol.bridges.carla.observing import Light, Scene
 from rtcontrol.bridges.carla.steer import CURVE
 

@@ -10,14 +10,15 @@ from typing import Any
 
 import carla
 
-from rtcontrol.bridges.carla import estate, undo
+from rtcontrol.bridges.carla import journal as estate
+from rtcontrol.bridges.carla import rollback as undo
 from rtcontrol.bridges.carla.connect import ANSWER_S, SLOW_S, connect, probe
-from rtcontrol.bridges.carla.crowd import Body
 from rtcontrol.bridges.carla.driver import Control
 from rtcontrol.bridges.carla.errors import BridgeError, Lost
-from rtcontrol.bridges.carla.estate import Estate
 from rtcontrol.bridges.carla.fleet import Fleet
+from rtcontrol.bridges.carla.journal import Estate
 from rtcontrol.bridges.carla.lights import Lamp, lamp_of
+from rtcontrol.bridges.carla.neighbours import Body
 from rtcontrol.bridges.carla.observing import Light, Scene
 from rtcontrol.bridges.carla.options import STANDIN, STANDIN_TOWN, WorldOptions
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from rtcontrol.bridges.client import ClientError, Options
-from rtcontrol.bridges.ending import STATUS, Ending, Interrupted
 from rtcontrol.bridges.ros2.errors import BridgeError
+from rtcontrol.bridges.shutdown import STATUS, Ending, Interrupted
 from rtcontrol.bridges.wire import LIMITS, WireError
 from rtcontrol.bridges.wire.limits import check_value
 

@@ -6,10 +6,10 @@ import json
 from importlib import resources
 from typing import Any
 
-from rtcontrol.agents.lander import agent, observe
-from rtcontrol.agents.lander_goal import Goal
-from rtcontrol.envs.lander import Lander
-from rtcontrol.envs.lander_expert import expert
+from rtcontrol.agents.lander.goals import Goal
+from rtcontrol.agents.lander.tools import agent, observe
+from rtcontrol.envs.lander.expert import expert
+from rtcontrol.envs.lander.world import Lander
 from rtcontrol.envs.stepping import StepCarry
 
 HZ = 16

@@ -44,7 +44,7 @@ def wait_for(port: int, servers: Servers) -> None:
 
 def bench(trips: int, model: str, progress: Callable[[int], None]) -> dict[str, Any]:
     """Raw round trips in milliseconds by way, blocks of all ways taken in turn."""
-    from rtcontrol.assemble import agent
+    from rtcontrol.run.assemble import agent
 
     lander = agent("lander")
     tools, told = list(lander.tools.openai()), lander.instruction

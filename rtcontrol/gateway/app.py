@@ -15,8 +15,8 @@ from starlette.websockets import WebSocket
 
 from rtcontrol.bridges.wire import PROTOCOL
 from rtcontrol.gateway import body, openai_api, simpletool
+from rtcontrol.gateway.access import Refusal
 from rtcontrol.gateway.decide import Timed, ToolSets, Unavailable
-from rtcontrol.gateway.gate import Refusal
 from rtcontrol.gateway.metrics import Metrics
 from rtcontrol.gateway.options import GatewayOptions
 from rtcontrol.gateway.source import public_name

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from rtcontrol.bridges.wire.errors import WireError
 from rtcontrol.bridges.wire.limits import LIMITS, check_value
-from rtcontrol.gateway.gate import Refusal, too_large
+from rtcontrol.gateway.access import Refusal, too_large
 from rtcontrol.gateway.options import GatewayOptions
 
 Model = TypeVar("Model", bound=BaseModel)

@@ -14,8 +14,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
+from rtcontrol.gateway.access import Refusal
 from rtcontrol.gateway.decide import Timed
-from rtcontrol.gateway.gate import Refusal
 from rtcontrol.models.call import Call
 
 

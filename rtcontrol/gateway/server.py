@@ -9,9 +9,9 @@ import time
 
 import uvicorn
 
+from rtcontrol.gateway.access import Gate
 from rtcontrol.gateway.app import build
 from rtcontrol.gateway.decide import ToolSets
-from rtcontrol.gateway.gate import Gate
 from rtcontrol.gateway.metrics import Metrics
 from rtcontrol.gateway.options import GatewayOptions
 from rtcontrol.gateway.source import source

@@ -13,7 +13,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from rtcontrol.bridges.wire import Code, Message, WireError, decode_json, encode_json
 from rtcontrol.bridges.wire.messages import CallMessage
-from rtcontrol.gateway.gate import SUBPROTOCOL
+from rtcontrol.gateway.access import SUBPROTOCOL
 from rtcontrol.gateway.metrics import Metrics
 from rtcontrol.serve.admission import Admission
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from rtcontrol.agents.driver import LIGHTS, WORDS, agent
-from rtcontrol.agents.driver_phrasings import vocabulary
-from rtcontrol.envs.road_rollout import RoadOptions, demonstrations
+from rtcontrol.agents.road.phrasings import vocabulary
+from rtcontrol.agents.road.tools import LIGHTS, WORDS, agent
+from rtcontrol.envs.road.curriculum import RoadOptions, demonstrations
 from rtcontrol.models.train.scratch import ModelShape
 from rtcontrol.models.train.trainer import TrainConfig
 from rtcontrol.recipes.imitation import Recipe

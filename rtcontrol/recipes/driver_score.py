@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from rtcontrol.agents.driver_goal import KINDS, Goal
-from rtcontrol.agents.driver_phrasings import seen_words, unseen_words
-from rtcontrol.envs.road_skill import SKILL
+from rtcontrol.agents.road.goals import KINDS, Goal
+from rtcontrol.agents.road.phrasings import seen_words, unseen_words
+from rtcontrol.envs.road.skill import SKILL
 from rtcontrol.recipes.score import Trial
 
 _LEFT, _RIGHT = Goal("lane", "left"), Goal("lane", "right")

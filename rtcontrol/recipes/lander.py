@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from rtcontrol.agents.lander import agent
-from rtcontrol.agents.lander_phrasings import vocabulary
-from rtcontrol.envs.rollout import demonstrations
+from rtcontrol.agents.lander.phrasings import vocabulary
+from rtcontrol.agents.lander.tools import agent
+from rtcontrol.envs.lander.curriculum import demonstrations
 from rtcontrol.models.train.trainer import TrainConfig
 from rtcontrol.recipes.imitation import Recipe
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from rtcontrol.agents.lander_goal import Goal
-from rtcontrol.agents.lander_phrasings import HOVER_PLACES, KINDS, seen_words, unseen_words
-from rtcontrol.envs.lander_skill import SKILL
+from rtcontrol.agents.lander.goals import Goal
+from rtcontrol.agents.lander.phrasings import HOVER_PLACES, KINDS, seen_words, unseen_words
+from rtcontrol.envs.lander.skill import SKILL
 from rtcontrol.recipes.score import Trial
 
 LEFT, RIGHT, HOVER = Goal("left"), Goal("right"), Goal("hover", 0.0, 0.7)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from rtcontrol.agents.paddle import WORDS, agent
-from rtcontrol.agents.paddle_phrasings import vocabulary
-from rtcontrol.envs.paddle_rollout import PaddleOptions, demonstrations
+from rtcontrol.agents.paddle.phrasings import vocabulary
+from rtcontrol.agents.paddle.tools import WORDS, agent
+from rtcontrol.envs.paddle.curriculum import PaddleOptions, demonstrations
 from rtcontrol.models.train.scratch import ModelShape
 from rtcontrol.models.train.trainer import TrainConfig
 from rtcontrol.recipes.imitation import Recipe

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from rtcontrol.agents.paddle_goal import KINDS, Goal
-from rtcontrol.agents.paddle_phrasings import seen_words, unseen_words
-from rtcontrol.envs.paddle_skill import SKILL
+from rtcontrol.agents.paddle.goals import KINDS, Goal
+from rtcontrol.agents.paddle.phrasings import seen_words, unseen_words
+from rtcontrol.envs.paddle.skill import SKILL
 from rtcontrol.recipes.score import Trial
 
 _PAIRS = (("return", "miss"), ("up", "down"), ("top", "bottom"))

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from rtcontrol.envs.base import Episode
+from rtcontrol.envs.demonstrations import Policy
 from rtcontrol.envs.evaluate import Case, cases, evaluate, summary, wilson
-from rtcontrol.envs.learning import Policy
 from rtcontrol.envs.skill import Skill, Task
 from rtcontrol.models.call import Call
 from rtcontrol.models.decider import STDecider

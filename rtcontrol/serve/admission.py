@@ -13,14 +13,14 @@ from rtcontrol.bridges.wire import Code, Message, WireError
 from rtcontrol.bridges.wire.messages import Bye, ErrorMessage, Executed, Hello, Instruct, Observe, Ping, Pong, Reset
 from rtcontrol.envs.remote import RemoteEnvironment
 from rtcontrol.hosts.base import DecoderPool
-from rtcontrol.pause import PauseWatch
+from rtcontrol.loop.pause import PauseWatch
 from rtcontrol.serve.bucket import TokenBucket
 from rtcontrol.serve.descriptors import shortage
+from rtcontrol.serve.figures import figures
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.peer import HELLOS_PER_S, Connection, Peer
 from rtcontrol.serve.session import BYE, LOST, OPENING_AT_ONCE, STOPPED, Session
 from rtcontrol.serve.sessions import Sessions, own
-from rtcontrol.serve.tell import figures
 from rtcontrol.serve.trouble import AGAIN
 
 __all__ = ["Admission", "Connection"]

@@ -6,7 +6,7 @@ import logging
 import threading
 from typing import Self
 
-from rtcontrol.realtime import SlackCollector
+from rtcontrol.loop.realtime import SlackCollector
 from rtcontrol.serve.admission import Admission
 from rtcontrol.serve.router import Router
 

@@ -9,18 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from rtcontrol import assemble
 from rtcontrol.agents import Agent, InvalidCall, Tools, remote_tool
 from rtcontrol.agents.agent import Fallback
 from rtcontrol.bridges.wire import Code, WireError
 from rtcontrol.bridges.wire.messages import Hello
-from rtcontrol.config import RunConfig
 from rtcontrol.hosts.base import DeciderSource
 from rtcontrol.hosts.deciders import PLAIN, ExpertSource
+from rtcontrol.loop.config import RunConfig
 from rtcontrol.models.call import Call
 from rtcontrol.models.checkpoint import zoo
 from rtcontrol.models.domain import Free
 from rtcontrol.models.errors import UserError
+from rtcontrol.run import assemble
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.terms import Terms, ttl_of
 from rtcontrol.serve.trained import model_for, trained_on

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Annotated
 
 from rtcontrol.bridges.wire import LIMITS, Limits
-from rtcontrol.config import CHOICES, MAX_HZ, MIN_HZ
-from rtcontrol.flags import Flag
+from rtcontrol.loop.config import CHOICES, MAX_HZ, MIN_HZ
 from rtcontrol.models.decider import ENGINES
 from rtcontrol.models.errors import UserError
+from rtcontrol.run.flags import Flag
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,9 +45,9 @@ class ServeOptions:
 
     def check(self) -> None:
         """UserError for what cannot be served."""
-        from rtcontrol import assemble
         from rtcontrol.hosts.deciders import PLAIN
         from rtcontrol.models.checkpoint import resolve
+        from rtcontrol.run import assemble
 
         for option, value in (("--hz", self.hz), ("--hz-max", self.hz_max)):
             if not MIN_HZ <= value <= MAX_HZ:

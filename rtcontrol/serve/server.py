@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from rtcontrol.hosts.base import DecoderPool
+from rtcontrol.loop.pause import PauseWatch
+from rtcontrol.loop.realtime import SlackCollector
 from rtcontrol.models.errors import UserError
-from rtcontrol.pause import PauseWatch
-from rtcontrol.realtime import SlackCollector
 from rtcontrol.serve.admission import Admission
 from rtcontrol.serve.housekeeping import Housekeeping
 from rtcontrol.serve.options import ServeOptions

@@ -13,23 +13,23 @@ from typing import Literal, Protocol
 
 from rtcontrol.bridges.wire import Code, Message, WireError
 from rtcontrol.bridges.wire.messages import Bye, CallMessage, Hello
-from rtcontrol.clock import ArrivalClock, WallClock
-from rtcontrol.config import plain_text
 from rtcontrol.envs.base import Emission, Observation
 from rtcontrol.envs.remote import Look, RemoteEnvironment
 from rtcontrol.hosts.base import DecoderPool, Host, PlaceTrouble
-from rtcontrol.loop import ControlLoop
+from rtcontrol.loop.clock import ArrivalClock, WallClock
+from rtcontrol.loop.config import plain_text
+from rtcontrol.loop.loop import ControlLoop
+from rtcontrol.loop.pause import PauseWatch
+from rtcontrol.loop.warmup import DecisionFailed
 from rtcontrol.models.errors import UserError
-from rtcontrol.pause import PauseWatch
-from rtcontrol.record import Recorder, run_header
+from rtcontrol.record.record import Recorder, run_header
 from rtcontrol.serve.bucket import TokenBucket
+from rtcontrol.serve.figures import Run, write_report
 from rtcontrol.serve.negotiate import negotiate
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.peer import Peer
-from rtcontrol.serve.tell import Run, write_report
 from rtcontrol.serve.terms import Terms
 from rtcontrol.serve.trouble import failure, passing, refusal, undecodable
-from rtcontrol.warmup import DecisionFailed
 
 log = logging.getLogger("rtcontrol.serve")
 

@@ -7,20 +7,20 @@ from dataclasses import replace
 from queue import Empty, SimpleQueue
 from typing import Protocol
 
-from rtcontrol import assemble
-from rtcontrol.bridges.ending import Ending
+from rtcontrol.bridges.shutdown import Ending
 from rtcontrol.bridges.wire import Code, WireError
 from rtcontrol.bridges.wire.messages import ErrorMessage, Hello
-from rtcontrol.config import MAX_HZ
 from rtcontrol.envs.base import Observation
 from rtcontrol.envs.remote import Look
-from rtcontrol.fly import fly_in
 from rtcontrol.hosts.inprocess import InlinePool
-from rtcontrol.live import Onlooker
-from rtcontrol.loop import ControlLoop
+from rtcontrol.loop.config import MAX_HZ
+from rtcontrol.loop.loop import ControlLoop
+from rtcontrol.loop.pause import PauseWatch
 from rtcontrol.models.errors import UserError
-from rtcontrol.options import RunOptions
-from rtcontrol.pause import PauseWatch
+from rtcontrol.run import assemble
+from rtcontrol.run.live import Onlooker
+from rtcontrol.run.options import RunOptions
+from rtcontrol.run.run import fly_in
 from rtcontrol.serve.admission import Admission
 from rtcontrol.serve.housekeeping import Housekeeping
 from rtcontrol.serve.negotiate import negotiate

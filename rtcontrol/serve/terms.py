@@ -11,10 +11,10 @@ from rtcontrol.agents import Agent
 from rtcontrol.bridges.wire import PROTOCOL, Code, Limits, WireError, encode_json, encode_msgpack
 from rtcontrol.bridges.wire.limits import check_size, check_value
 from rtcontrol.bridges.wire.messages import Hello, Program, Welcome
-from rtcontrol.config import RunConfig
 from rtcontrol.envs.remote_parts import RemoteTerms, told, told_all
 from rtcontrol.hosts.base import DeciderSource
-from rtcontrol.machine import version
+from rtcontrol.loop.config import RunConfig
+from rtcontrol.record.machine import version
 from rtcontrol.serve.options import ServeOptions
 
 EXECUTED = "executed"

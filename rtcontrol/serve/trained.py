@@ -6,11 +6,11 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from rtcontrol import assemble
 from rtcontrol.hosts.deciders import PLAIN
 from rtcontrol.models.checkpoint import zoo
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema import ToolSchema
+from rtcontrol.run import assemble
 
 
 def trained_on(tools: Sequence[ToolSchema], model: str) -> bool | None:

@@ -10,20 +10,18 @@ from typing import Any
 
 import pytest
 
-from rtcontrol.agents import (
-    driver_goal,
-    driver_held_out,
-    driver_phrasings,
-    driver_templates,
-    lander_goal,
-    lander_phrasings,
-    lander_templates,
-    paddle_goal,
-    paddle_phrasings,
-)
-from rtcontrol.agents.driver_goal import DEFAULT_GAP, GAPS, SPEEDS, VALUES, Goal
-from rtcontrol.agents.driver_phrasings import goals_of, training_sentences, written
+from rtcontrol.agents.lander import goals as lander_goal
+from rtcontrol.agents.lander import phrasings as lander_phrasings
+from rtcontrol.agents.lander import templates as lander_templates
+from rtcontrol.agents.paddle import goals as paddle_goal
+from rtcontrol.agents.paddle import phrasings as paddle_phrasings
 from rtcontrol.agents.phrasing import split_words
+from rtcontrol.agents.road import goals as driver_goal
+from rtcontrol.agents.road import held_out as driver_held_out
+from rtcontrol.agents.road import phrasings as driver_phrasings
+from rtcontrol.agents.road import templates as driver_templates
+from rtcontrol.agents.road.goals import DEFAULT_GAP, GAPS, SPEEDS, VALUES, Goal
+from rtcontrol.agents.road.phrasings import goals_of, training_sentences, written
 
 MARK = re.compile(r"\{\w+\}")
 GOALS: dict[str, Any] = {"lander": lander_goal, "paddle": paddle_goal, "driver": driver_goal}

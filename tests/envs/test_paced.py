@@ -11,7 +11,7 @@ import pytest
 
 from rtcontrol.envs import registry
 from rtcontrol.envs.base import Episode
-from rtcontrol.envs.lander import Lander
+from rtcontrol.envs.lander.world import Lander
 from rtcontrol.envs.paced import PacedEnvironment
 from rtcontrol.models.call import Call
 from rtcontrol.models.errors import UserError

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from rtcontrol.agents import Agent, Fallback, OneOf, Tools, tool
-from rtcontrol.config import RunConfig
 from rtcontrol.envs.base import Effect, Episode, Observation
 from rtcontrol.hosts.base import DecisionRequest
 from rtcontrol.hosts.inprocess import InProcessHost
-from rtcontrol.loop import ControlLoop
+from rtcontrol.loop.config import RunConfig
+from rtcontrol.loop.loop import ControlLoop
 from rtcontrol.models.call import Call, Decision
-from rtcontrol.record import Recorder, read_record
+from rtcontrol.record.record import Recorder, read_record
 
 STEP_NS = 10_000_000
 

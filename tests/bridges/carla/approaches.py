@@ -21,16 +21,16 @@ from typing import Any
 
 import carla
 
-from rtcontrol.agents.driver import agent, read_back
-from rtcontrol.agents.driver_goal import Goal
+from rtcontrol.agents.road.goals import Goal
+from rtcontrol.agents.road.tools import agent, read_back
 from rtcontrol.bridges.carla.driver import Control, Driver
-from rtcontrol.bridges.carla.estate import Estate
+from rtcontrol.bridges.carla.journal import Estate
 from rtcontrol.bridges.carla.lanes import Road
 from rtcontrol.bridges.carla.lights import govern
 from rtcontrol.bridges.carla.observing import observe
 from rtcontrol.bridges.carla.options import WorldOptions
 from rtcontrol.bridges.carla.world import World
-from rtcontrol.envs.road_expert import expert
+from rtcontrol.envs.road.expert import expert
 from rtcontrol.models.call import Call
 from tests.bridges.carla.standin import lights
 from tests.bridges.carla.standin.process import StandIn

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from rtcontrol.agents.agent import Agent, Fallback
 from rtcontrol.agents.domains import OneOf
-from rtcontrol.agents.driver import observe
+from rtcontrol.agents.road.tools import observe
 from rtcontrol.agents.tool import Tools, tool
 
 

@@ -18,10 +18,10 @@ from typing import NamedTuple
 
 import carla
 
-from rtcontrol.bridges.carla.heed import BEND_DOWN
+from rtcontrol.bridges.carla.hazards import BEND_DOWN
 from rtcontrol.bridges.carla.intent import Turn
+from rtcontrol.bridges.carla.lane_line import Strand
 from rtcontrol.bridges.carla.lanes import Road
-from rtcontrol.bridges.carla.strand import Strand
 from tests.bridges.carla.drives import DT, KMH, Drive, body, road
 
 TURNS: tuple[Turn, ...] = ("left", "right")

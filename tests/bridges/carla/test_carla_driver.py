@@ -10,8 +10,8 @@ import pytest
 
 pytest.importorskip("carla", reason="the carla extra (client 0.9.16) is not installed")
 
-from rtcontrol.bridges.carla.crowd import Body
 from rtcontrol.bridges.carla.driver import STANDSTILL, Driver
+from rtcontrol.bridges.carla.neighbours import Body
 from rtcontrol.bridges.carla.observing import Scene, observe
 from tests.bridges.carla import late_turns
 from tests.bridges.carla.drives import DT, HALF_LENGTH, KMH, Drive, body, road, strand

@@ -8,13 +8,13 @@ import pytest
 
 carla = pytest.importorskip("carla", reason="the carla extra (client 0.9.16) is not installed")
 
-from rtcontrol.bridges.carla.chain import Chain  # noqa: E402
 from rtcontrol.bridges.carla.driver import Driver  # noqa: E402
 from rtcontrol.bridges.carla.intent import Turn  # noqa: E402
+from rtcontrol.bridges.carla.lane_line import Strand  # noqa: E402
 from rtcontrol.bridges.carla.lanes import Road  # noqa: E402
 from rtcontrol.bridges.carla.lights import Lamp, govern  # noqa: E402
 from rtcontrol.bridges.carla.observing import LIGHT_SIGHT_M, Light, Scene, observe  # noqa: E402
-from rtcontrol.bridges.carla.strand import Strand  # noqa: E402
+from rtcontrol.bridges.carla.route import Chain  # noqa: E402
 from tests.bridges.carla.approaches import by_rule, crossing, table  # noqa: E402
 from tests.bridges.carla.drives import DT, HALF_LENGTH, KMH, Drive, all_lights, body, road, strand  # noqa: E402
 from tests.bridges.carla.standin.roads import ARMS, LANES, incoming, signal_number  # noqa: E402

@@ -10,9 +10,9 @@ import pytest
 
 carla = pytest.importorskip("carla", reason="the carla extra (client 0.9.16) is not installed")
 
-from rtcontrol.agents import driver as agent  # noqa: E402
-from rtcontrol.bridges.carla.crowd import Body, Crowd  # noqa: E402
+from rtcontrol.agents.road import tools as agent  # noqa: E402
 from rtcontrol.bridges.carla.driver import Driver  # noqa: E402
+from rtcontrol.bridges.carla.neighbours import Body, Crowd  # noqa: E402
 from rtcontrol.bridges.carla.observing import Scene, observe  # noqa: E402
 from tests.bridges.carla.drives import DT, HALF_LENGTH, KMH, all_lights, body, road, strand  # noqa: E402
 

@@ -13,8 +13,8 @@ pytest.importorskip("carla", reason="the carla extra (client 0.9.16) is not inst
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rtcontrol.bridges.carla.crowd import Body
 from rtcontrol.bridges.carla.driver import Driver
+from rtcontrol.bridges.carla.neighbours import Body
 from rtcontrol.bridges.carla.observing import Light, Scene, observe
 from rtcontrol.bridges.carla.traffic import Flock
 from tests.bridges.carla.drives import DT, HALF_LENGTH, KMH, Car, all_lights, body, road, strand

@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from rtcontrol.bridges.carla import estate
+from rtcontrol.bridges.carla import journal as estate
 from rtcontrol.bridges.carla.errors import BridgeError, Lost
-from rtcontrol.bridges.carla.estate import Estate, Left
+from rtcontrol.bridges.carla.journal import Estate, Left
 from rtcontrol.bridges.carla.options import STANDIN, WorldOptions
 from tests.bridges.carla.standin.process import StandIn
 
 carla = pytest.importorskip("carla", reason="the carla extra (client 0.9.16) is not installed")
 
-from rtcontrol.bridges.carla import undo  # noqa: E402
+from rtcontrol.bridges.carla import rollback as undo  # noqa: E402
 from rtcontrol.bridges.carla.world import World  # noqa: E402
 
 

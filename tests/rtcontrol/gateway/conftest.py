@@ -13,8 +13,8 @@ import pytest
 
 from rtcontrol.gateway import Gateway, GatewayOptions
 from rtcontrol.hosts.inprocess import InProcessPool
+from rtcontrol.loop.pause import PauseWatch
 from rtcontrol.models.checkpoint import ZOO
-from rtcontrol.pause import PauseWatch
 from rtcontrol.serve.admission import Admission
 from rtcontrol.serve.options import ServeOptions
 

@@ -17,7 +17,7 @@ from chromium import Chromium
 from gateway_served import TOKEN, Serve, Served
 
 from rtcontrol.bridges.wire import decode_json
-from rtcontrol.envs.paddle import World
+from rtcontrol.envs.paddle.world import World
 from rtcontrol.gateway.app import PAGE
 from tests import conformance
 

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from rtcontrol.agents.driver import agent, observe
-from rtcontrol.envs.road import Road
+from rtcontrol.agents.road.tools import agent, observe
+from rtcontrol.envs.road.world import Road
 from rtcontrol.models.prompt import tools_text
 from rtcontrol.models.tokenizer import STTokenizer
 from rtcontrol.models.train.scratch import parameter_count

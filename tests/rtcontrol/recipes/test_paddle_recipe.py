@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from rtcontrol.agents.paddle import agent, observe
-from rtcontrol.cli import main
+from rtcontrol.agents.paddle.tools import agent, observe
+from rtcontrol.cli.app import main
 from rtcontrol.models.decider import DeciderSpec
 from rtcontrol.models.tokenizer import STTokenizer
 from rtcontrol.models.train.scratch import parameter_count

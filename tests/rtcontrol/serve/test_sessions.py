@@ -11,7 +11,6 @@ import msgpack
 import pytest
 from wire_peer import until
 
-from rtcontrol import assemble
 from rtcontrol.bridges.wire import encode_msgpack
 from rtcontrol.bridges.wire.messages import (
     Bye,
@@ -28,6 +27,7 @@ from rtcontrol.bridges.wire.messages import (
     Welcome,
 )
 from rtcontrol.models.checkpoint import ZOO
+from rtcontrol.run import assemble
 
 PAD = {
     "type": "function",

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from wire_peer import WirePeer, until
 
-from rtcontrol import warmup
 from rtcontrol.bridges.wire.messages import CallMessage, Instruct
 from rtcontrol.hosts.base import DecisionRequest
 from rtcontrol.hosts.inprocess import InProcessPool
+from rtcontrol.loop import warmup
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.errors import UserError
 from rtcontrol.serve import negotiate

@@ -1,0 +1,134 @@
+"""Many ways to tell the lander what to do: drawn for training, listed for evaluation.
+
+Training draws sentences from the training templates. Evaluation list 1 (`seen_words`) holds sentences that training
+never produces, made of its words; list 2 (`unseen_words`) uses words that training never shows.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator, Mapping
+from functools import cache
+
+from rtcontrol.agents.lander import templates as t
+from rtcontrol.agents.lander.goals import Goal, Kind
+from rtcontrol.agents.phrasing import Grammar
+
+KINDS: tuple[Kind, ...] = ("land", "left", "right", "hover")
+DEFAULT_WEIGHTS: Mapping[Kind, float] = {"land": 0.25, "left": 0.15, "right": 0.15, "hover": 0.45}
+X_HUNDREDTHS = range(-50, 51)
+Y_HUNDREDTHS = range(40, 111)
+PER_GOAL = 120
+CANONICAL_SHARE = 0.15
+HOVER_PLACES = ((0, 70), (-20, 70), (30, 80), (0, 90), (-35, 60), (15, 100), (0, 55), (40, 75))
+_GRAMMAR = Grammar(t.SLOTS)
+
+
+def sample_goal(rng: random.Random, weights: Mapping[Kind, float] = DEFAULT_WEIGHTS) -> Goal:
+    """A random goal; a hover's place lies in x -0.5..0.5 and y 0.4..1.1, in hundredths, x often 0, tenths often."""
+    kind = rng.choices(tuple(weights), tuple(weights.values()))[0]
+    if kind != "hover":
+        return Goal(kind)
+    x = 0 if rng.random() < 0.4 else _place(rng, X_HUNDREDTHS)
+    return Goal("hover", x / 100, _place(rng, Y_HUNDREDTHS) / 100)
+
+
+def training_instruction(rng: random.Random, goal: Goal) -> str:
+    """A random training sentence that asks for `goal`, at times capitalised or with a full stop."""
+    if rng.random() < CANONICAL_SHARE:
+        return goal.text()
+    if goal.kind == "hover":
+        with_x = round(goal.x * 100) != 0 or rng.random() < 0.2
+        template = rng.choice(t.TRAIN_PLACE if with_x else t.TRAIN_HEIGHT)
+        pattern = _GRAMMAR.fill(rng, template).format(X=_write(rng, goal.x), Y=_write(rng, goal.y))
+    else:
+        pattern = _GRAMMAR.fill(rng, rng.choice(_templates("train", goal.kind)))
+    if rng.random() < 0.1:
+        pattern = pattern[0].upper() + pattern[1:]
+    return pattern + "." if rng.random() < 0.1 else pattern
+
+
+def sample_training_instruction(rng: random.Random) -> tuple[str, Goal]:
+    """A random goal and a random training sentence for it."""
+    goal = sample_goal(rng)
+    return training_instruction(rng, goal), goal
+
+
+def training_patterns(kind: Kind) -> Iterator[str]:
+    """Every sentence that training can draw for a goal, a hover's numbers left as `{X}` and `{Y}`; with repeats."""
+    for template in _templates("train", kind):
+        yield from _GRAMMAR.expand(template)
+
+
+def evaluation_patterns(kind: Kind) -> Iterator[str]:
+    """Every sentence that the templates of evaluation list 1 can make, likewise."""
+    for template in _templates("eval", kind):
+        yield from _GRAMMAR.expand(template)
+
+
+@cache
+def seen_words(kind: Kind) -> tuple[tuple[str, Goal], ...]:
+    """Evaluation list 1: PER_GOAL sentences with their goals, spread evenly over the templates, always the same."""
+    rng = random.Random(f"lander {kind}")
+    trained = frozenset(training_patterns(kind))
+    patterns = _GRAMMAR.held_out(rng, _templates("eval", kind), trained, PER_GOAL)
+    return tuple(_with_goal(rng, pattern, kind, i) for i, pattern in enumerate(patterns))
+
+
+@cache
+def unseen_words(kind: Kind) -> tuple[tuple[str, Goal], ...]:
+    """Evaluation list 2: sentences with words that training never shows."""
+    rng = random.Random(0)
+    if kind == "hover":
+        return tuple(_with_goal(rng, pattern, kind, i) for i in range(2) for pattern in t.UNSEEN_HOVER)
+    return tuple((text, Goal(kind)) for text in (t.UNSEEN_LAND if kind == "land" else t.UNSEEN_SIDE[kind]))
+
+
+@cache
+def vocabulary() -> frozenset[str]:
+    """Every word, number and mark of the training sentences and of evaluation list 1."""
+    words = {"."}
+    for kind in KINDS:
+        words |= _GRAMMAR.words(_templates("train", kind) + _templates("eval", kind))
+    words |= {word.capitalize() for word in words}
+    for value in itertools.chain(X_HUNDREDTHS, Y_HUNDREDTHS):
+        words.update(_written(value))
+    return frozenset(words)
+
+
+@cache
+def _templates(split: str, kind: Kind) -> tuple[str, ...]:
+    if kind == "hover":
+        return t.TRAIN_HEIGHT + t.TRAIN_PLACE if split == "train" else t.EVAL_HEIGHT + t.EVAL_PLACE
+    if kind == "land":
+        return t.TRAIN_LAND if split == "train" else t.EVAL_LAND
+    other = "right" if kind == "left" else "left"
+    templates = t.TRAIN_SIDE if split == "train" else t.EVAL_SIDE
+    return tuple(template.replace("{D}", kind).replace("{O}", other) for template in templates)
+
+
+def _with_goal(rng: random.Random, pattern: str, kind: Kind, index: int) -> tuple[str, Goal]:
+    if kind != "hover":
+        return pattern, Goal(kind)
+    places = HOVER_PLACES if "{X}" in pattern else [place for place in HOVER_PLACES if place[0] == 0]
+    x, y = (hundredths / 100 for hundredths in places[index % len(places)])
+    return pattern.format(X=_write(rng, x), Y=_write(rng, y)), Goal("hover", x, y)
+
+
+def _place(rng: random.Random, hundredths: range) -> int:
+    value = rng.choice(hundredths)
+    return value // 10 * 10 if rng.random() < 0.4 else value
+
+
+def _written(hundredths: int) -> tuple[str, ...]:
+    """The ways to write a number with at most two decimals: 0.7 and 0.70; 1, 1.0 and 1.00."""
+    two = f"{hundredths / 100:.2f}" if hundredths else "0.00"
+    if hundredths % 10:
+        return (two,)
+    return (two[:-1], two) if hundredths % 100 else (two[:-1], two[:-3], two)
+
+
+def _write(rng: random.Random, value: float) -> str:
+    ways = _written(round(value * 100))
+    return ways[0] if rng.random() < 0.7 else rng.choice(ways)

@@ -1,0 +1,111 @@
+"""Many ways to tell the paddle what to do: drawn for training, listed for evaluation.
+
+Training draws sentences from the training templates. Evaluation list 1 (`seen_words`) holds sentences that training
+never produces, made of its words; list 2 (`unseen_words`) uses words that training never shows.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterator
+from functools import cache
+
+from rtcontrol.agents.paddle import templates as t
+from rtcontrol.agents.paddle.goals import KINDS, Goal, Kind
+from rtcontrol.agents.phrasing import Grammar, as_typed
+
+PER_GOAL = 60
+CANONICAL_SHARE = 0.2
+WEIGHTS: dict[Kind, float] = {
+    "return": 0.15,
+    "miss": 0.3,
+    "up": 0.17,
+    "down": 0.17,
+    "top": 0.05,
+    "bottom": 0.05,
+    "mirror": 0.11,
+}
+_DIRECTION = re.compile(r"<\w+>")
+_TEMPLATES: dict[str, dict[str, tuple[str, ...]]] = {
+    "train": {
+        "return": t.TRAIN_RETURN,
+        "miss": t.TRAIN_MISS,
+        "aim": t.TRAIN_AIM,
+        "place": t.TRAIN_PLACE,
+        "mirror": t.TRAIN_MIRROR,
+    },
+    "eval": {
+        "return": t.EVAL_RETURN,
+        "miss": t.EVAL_MISS,
+        "aim": t.EVAL_AIM,
+        "place": t.EVAL_PLACE,
+        "mirror": t.EVAL_MIRROR,
+    },
+}
+_FAMILY: dict[Kind, str] = {"up": "aim", "down": "aim", "top": "place", "bottom": "place"}
+_GRAMMAR = Grammar({name.strip("<>"): values for name, values in t.SLOTS.items()})
+
+
+def sample_goal(rng: random.Random) -> Goal:
+    """A random goal; those that hang on the ball, which are harder, come up more often."""
+    return Goal(rng.choices(tuple(WEIGHTS), tuple(WEIGHTS.values()))[0])
+
+
+def training_instruction(rng: random.Random, goal: Goal) -> str:
+    """A random training sentence that asks for `goal`, at times capitalised, with `I`, a full stop or a `!`."""
+    if rng.random() < CANONICAL_SHARE:
+        return goal.text()
+    return as_typed(rng, _GRAMMAR.fill(rng, rng.choice(_templates("train", goal.kind))))
+
+
+def training_patterns(kind: Kind) -> Iterator[str]:
+    """Every sentence that training can draw for a goal, in small letters and without a mark; with repeats."""
+    for template in _templates("train", kind):
+        yield from _GRAMMAR.expand(template)
+
+
+def evaluation_patterns(kind: Kind) -> Iterator[str]:
+    """Every sentence that the templates of evaluation list 1 can make, likewise."""
+    for template in _templates("eval", kind):
+        yield from _GRAMMAR.expand(template)
+
+
+@cache
+def seen_words(kind: Kind) -> tuple[tuple[str, Goal], ...]:
+    """Evaluation list 1: PER_GOAL sentences with their goal, spread evenly over the templates, always the same."""
+    trained = frozenset(training_patterns(kind))
+    rng = random.Random(f"paddle {kind}")
+    sentences = _GRAMMAR.held_out(rng, _templates("eval", kind), trained, PER_GOAL)
+    return tuple((text, Goal(kind)) for text in sentences)
+
+
+def unseen_words(kind: Kind) -> tuple[tuple[str, Goal], ...]:
+    """Evaluation list 2: sentences with words that training never shows."""
+    return tuple((text, Goal(kind)) for text in t.UNSEEN[kind])
+
+
+@cache
+def vocabulary() -> frozenset[str]:
+    """Every word and mark of the training sentences and of evaluation list 1."""
+    words = {".", "!", "I"}
+    for kind in KINDS:
+        words |= _GRAMMAR.words(_templates("train", kind) + _templates("eval", kind))
+    return frozenset(words | {word.capitalize() for word in words})
+
+
+@cache
+def _templates(split: str, kind: Kind) -> tuple[str, ...]:
+    templates = _TEMPLATES[split][_FAMILY.get(kind, kind)]
+    return tuple(_directed(template, mirrored=kind in ("down", "bottom")) for template in templates)
+
+
+def _directed(template: str, mirrored: bool) -> str:
+    """`<up>` becomes the slot `{up}`, `<top>` the word top; the other way round for the other direction."""
+    swap = {a: b for pair in t.PAIRS for a, b in (pair, pair[::-1])} if mirrored else {}
+
+    def word(match: re.Match[str]) -> str:
+        name = swap.get(match[0], match[0])
+        return t.WORDS.get(name, "{" + name.strip("<>") + "}")
+
+    return _DIRECTION.sub(word, template)

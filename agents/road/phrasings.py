@@ -1,0 +1,133 @@
+"""Many ways to tell the driver what to do: drawn for training, listed for evaluation.
+
+Training draws sentences from the training templates. Evaluation list 1 (`seen_words`) holds sentences that training
+never produces, made of its words; list 2 (`unseen_words`) uses words that training never shows. A pattern is a
+sentence with the marks of its goal's value left in; `written` fills them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Container, Iterator, Mapping, Sequence
+from functools import cache
+
+from rtcontrol.agents.phrasing import Grammar, as_typed, split_words
+from rtcontrol.agents.road import held_out
+from rtcontrol.agents.road import templates as t
+from rtcontrol.agents.road.goals import DEFAULT_GAP, KINDS, VALUES, Goal, Kind
+
+PER_GOAL = 60
+CANONICAL_SHARE = 0.2
+WEIGHTS: dict[Kind, float] = {
+    "drive": 0.14,
+    "speed": 0.16,
+    "lane": 0.2,
+    "follow": 0.14,
+    "turn": 0.16,
+    "overtake": 0.1,
+    "stop": 0.1,
+}
+USUAL_GAP = Goal("follow", DEFAULT_GAP)
+_GOALS = {kind: tuple(Goal(kind, value) for value in VALUES.get(kind, (None,))) for kind in KINDS}
+_GRAMMAR = Grammar(t.SLOTS)
+_UNSEEN_GRAMMAR = Grammar(held_out.UNSEEN_SLOTS)
+
+
+def sample_goal(rng: random.Random) -> Goal:
+    """A random goal, its value uniform over those of its kind."""
+    kind = rng.choices(tuple(WEIGHTS), tuple(WEIGHTS.values()))[0]
+    return rng.choice(_GOALS[kind])
+
+
+def training_instruction(rng: random.Random, goal: Goal) -> str:
+    """A random training sentence that asks for `goal`, at times capitalised, with `I`, a full stop or a `!`."""
+    if rng.random() < CANONICAL_SHARE:
+        return goal.text()
+    usual = t.TRAIN_USUAL_GAP if goal == USUAL_GAP else ()
+    return as_typed(rng, _value_words(goal).fill(rng, _GRAMMAR.fill(rng, rng.choice(t.TRAIN[goal.kind] + usual))))
+
+
+def training_patterns(kind: Kind) -> Iterator[str]:
+    """Every pattern that training can draw for a kind, in small letters and without a mark; with repeats.
+
+    A `follow` pattern without a mark for its value is drawn for USUAL_GAP only.
+    """
+    for template in t.TRAIN[kind] + (t.TRAIN_USUAL_GAP if kind == "follow" else ()):
+        yield from _GRAMMAR.expand(template)
+
+
+def evaluation_patterns(kind: Kind) -> Iterator[str]:
+    """Every pattern that the templates of evaluation list 1 can make, likewise."""
+    for template in held_out.EVAL[kind]:
+        yield from _GRAMMAR.expand(template)
+
+
+def goals_of(pattern: str, kind: Kind) -> tuple[Goal, ...]:
+    """The goals that a pattern of a kind can ask for: all values of it, or the one that it means unsaid."""
+    if kind == "follow" and "{" not in pattern:
+        return (USUAL_GAP,)
+    return _GOALS[kind]
+
+
+def written(pattern: str, goal: Goal) -> Iterator[str]:
+    """Every sentence that a pattern becomes for a goal; with repeats."""
+    yield from _value_words(goal).expand(pattern)
+
+
+@cache
+def training_sentences(kind: Kind) -> Mapping[str, Goal]:
+    """Every sentence that training can draw for a kind, with its goal; as training_patterns writes them."""
+    patterns = set(training_patterns(kind))
+    return {text: goal for pattern in patterns for goal in goals_of(pattern, kind) for text in written(pattern, goal)}
+
+
+@cache
+def seen_words(kind: Kind) -> tuple[tuple[str, Goal], ...]:
+    """Evaluation list 1: PER_GOAL sentences with their goal, spread evenly over templates and values, always the
+    same."""
+    return _draw(f"driver {kind}", _GRAMMAR, held_out.EVAL[kind], kind, training_sentences(kind))
+
+
+@cache
+def unseen_words(kind: Kind) -> tuple[tuple[str, Goal], ...]:
+    """Evaluation list 2: as many sentences with words that training never shows, likewise."""
+    return _draw(f"driver unseen {kind}", _UNSEEN_GRAMMAR, held_out.UNSEEN[kind], kind, ())
+
+
+@cache
+def vocabulary() -> frozenset[str]:
+    """Every word, number and mark of the training sentences and of evaluation list 1."""
+    words = {".", "!", "I"}
+    for kind in KINDS:
+        words |= _GRAMMAR.words((*t.TRAIN[kind], *held_out.EVAL[kind]))
+        for goal in _GOALS[kind]:
+            ways = _value_words(goal).slots.values()
+            words.update(word for way in itertools.chain(*ways) for word in split_words(way))
+    words |= _GRAMMAR.words(t.TRAIN_USUAL_GAP)
+    return frozenset(words | {word.capitalize() for word in words})
+
+
+@cache
+def _value_words(goal: Goal) -> Grammar:
+    if goal.value is None:
+        return Grammar({})
+    listed = {"lane": t.LANE_WORDS, "turn": t.TURN_WORDS}.get(goal.kind)
+    return Grammar({"V": (str(goal.value),)} if listed is None else listed[str(goal.value)])
+
+
+def _draw(
+    seed: str, grammar: Grammar, templates: Sequence[str], kind: Kind, known: Container[str]
+) -> tuple[tuple[str, Goal], ...]:
+    rng = random.Random(seed)
+    found: dict[str, Goal] = {}
+    for index, template in enumerate(itertools.cycle(templates)):
+        pattern = grammar.fill(rng, template)
+        goals = goals_of(pattern, kind)
+        goal = goals[(index + index // len(templates)) % len(goals)]  # each template meets each value
+        text = _value_words(goal).fill(rng, pattern)
+        if text not in known:
+            found.setdefault(text, goal)
+        if len(found) == PER_GOAL:
+            break
+    return tuple(found.items())

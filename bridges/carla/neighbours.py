@@ -1,0 +1,152 @@
+"""Who is where: the vehicles of one moment, sorted into strands, and those that are on a way."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from rtcontrol.bridges.carla.lane_line import Key, Strand
+from rtcontrol.bridges.carla.lanes import Road
+from rtcontrol.bridges.carla.route import Chain
+
+SIGHT_M = 150.0
+# Half of the longest vehicle: its centre may be so much farther than its bumper.
+LONGEST_M = 10.0
+# How far off the lane's border a vehicle's centre still counts as in the lane.
+BORDER_M = 0.3
+LARGEST = 1e5
+# Whoever moves at more than an angle of 45 degrees to a way drives across it.
+ALONG, MOVING = 0.7, 2.0
+
+
+class Body(NamedTuple):
+    """A vehicle: its number, place of its centre (m), yaw (degrees), velocity (m/s), half its length and width (m).
+
+    CARLA's axes: y to the right, yaw clockwise."""
+
+    number: int
+    x: float
+    y: float
+    z: float
+    yaw_deg: float
+    vx: float
+    vy: float
+    half_length_m: float
+    half_width_m: float
+
+    @property
+    def speed(self) -> float:
+        """m/s over the ground."""
+        return math.hypot(self.vx, self.vy)
+
+    @property
+    def sane(self) -> bool:
+        """Whether all figures are numbers that a vehicle on a road may have."""
+        # A comparison with NaN is false.
+        return all(-LARGEST < value < LARGEST for value in self[1:])
+
+
+class Seen(NamedTuple):
+    """A vehicle on a way, m and m/s: how far its centre is ahead (negative: behind) and how far right of the way's
+    centre line; its speed along the way; half of what it takes up along the way and across it. `crossing`: it drives
+    across the way, not along it."""
+
+    distance: float
+    lateral: float
+    along: float
+    half_m: float
+    across_m: float
+    crossing: bool
+    body: Body
+
+
+class Crowd:
+    """Where each of many vehicles is; kept from moment to moment, so that only newcomers are looked up in the map."""
+
+    def __init__(self, road: Road) -> None:
+        self.road = road
+        self._known: dict[int, tuple[Strand, float]] = {}
+        self._on: dict[Key, list[tuple[float, float, float, Body]]] = {}
+        self._inside: list[Body] = []
+
+    def update(self, bodies: Iterable[Body]) -> None:
+        """The next moment: these vehicles and no others. One whose figures make no sense is nowhere."""
+        known: dict[int, tuple[Strand, float]] = {}
+        self._on, self._inside = {}, []
+        for body in bodies:
+            if not body.sane:
+                continue
+            placed = self._place(body)
+            if placed is None:
+                continue
+            strand, s, lateral = placed
+            known[body.number] = strand, s
+            if strand.junction:
+                self._inside.append(body)
+                continue
+            tx, ty = strand.at(s)[2:]
+            self._on.setdefault(strand.key, []).append((s, lateral, body.vx * tx + body.vy * ty, body))
+        self._known = known
+
+    def ahead(self, chain: Chain, s: float, number: int) -> Iterator[Seen]:
+        """Vehicles on the way ahead or beside, as seen from s metres after the chain's start; not the one `number`."""
+        for offset, strand in zip(chain.offsets, chain.strands, strict=True):
+            if offset - s > SIGHT_M + LONGEST_M:
+                break
+            if strand.junction:
+                yield from self._across(strand, offset - s, number)
+                continue
+            for at, lateral, along, body in self._on.get(strand.key, ()):
+                if body.number != number:
+                    yield _seen(offset - s + at, lateral, along, body)
+
+    def behind(self, strand: Strand, s: float, number: int) -> Iterator[Seen]:
+        """Vehicles on any of the ways that lead here, without those on the strand itself."""
+        for start, before in self.road.behind(strand)[1:]:
+            if s - start - before.length > SIGHT_M + LONGEST_M:
+                continue
+            if before.junction:
+                yield from self._across(before, start - s, number)
+                continue
+            for at, lateral, along, body in self._on.get(before.key, ()):
+                if body.number != number:
+                    yield _seen(start - s + at, lateral, along, body)
+
+    def _across(self, strand: Strand, start: float, number: int) -> Iterator[Seen]:
+        """In a junction lanes cross: whoever is on the strand's surface counts, wherever it is bound for."""
+        for body in self._inside:
+            if body.number == number or not strand.near(body.x, body.y):
+                continue
+            at, lateral = strand.search(body.x, body.y)
+            if 0.0 <= at <= strand.length:
+                tx, ty = strand.at(at)[2:]
+                yaw = math.radians(body.yaw_deg)
+                along, across = (
+                    abs(tx * math.cos(yaw) + ty * math.sin(yaw)),
+                    abs(tx * math.sin(yaw) - ty * math.cos(yaw)),
+                )
+                crossing = along < ALONG and body.speed > MOVING
+                half = along * body.half_length_m + across * body.half_width_m
+                wide = across * body.half_length_m + along * body.half_width_m
+                yield Seen(start + at, lateral, body.vx * tx + body.vy * ty, half, wide, crossing, body)
+
+    def _place(self, body: Body) -> tuple[Strand, float, float] | None:
+        before = self._known.get(body.number)
+        if before is not None:
+            strand, hint = before
+            s, lateral = strand.project(body.x, body.y, hint)
+            # Not far from where it was, on the same lane: no other is nearer.
+            if 0.0 <= s <= strand.length and abs(lateral) <= 0.5 * strand.width and abs(s - hint) < 20.0:
+                return strand, s, lateral
+        position = self.road.place(body.x, body.y, body.z, body.yaw_deg)
+        return None if position is None else (position.strand, position.s, position.lateral_m)
+
+
+def _seen(distance: float, lateral: float, along: float, body: Body) -> Seen:
+    return Seen(distance, lateral, along, body.half_length_m, body.half_width_m, False, body)
+
+
+def in_lane(seen: Seen, width: float) -> bool:
+    """Whether a vehicle is in a lane of this width, and not just crossing it."""
+    return not seen.crossing and abs(seen.lateral) <= 0.5 * width + BORDER_M

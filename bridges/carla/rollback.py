@@ -1,0 +1,125 @@
+"""Undoing what a bridge did to a server, in its own process or, when it died, in another."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import carla
+
+from rtcontrol.bridges.carla import journal as estate
+from rtcontrol.bridges.carla.connect import ANSWER_S, connect
+from rtcontrol.bridges.carla.errors import BridgeError
+from rtcontrol.bridges.carla.journal import Left
+from rtcontrol.bridges.carla.options import WorldOptions
+
+# How long a synchronous server that somebody else may tick is watched.
+WATCH_S = 1.0
+FIELDS = (
+    "synchronous_mode",
+    "no_rendering_mode",
+    "fixed_delta_seconds",
+    "substepping",
+    "max_substep_delta_time",
+    "max_substeps",
+    "max_culling_distance",
+    "deterministic_ragdolls",
+    "tile_stream_distance",
+    "actor_active_distance",
+    "spectator_as_ego",
+)
+
+
+def settings_of(world: Any) -> dict[str, Any]:
+    """The server's settings as plain values."""
+    found = world.get_settings()
+    return {name: getattr(found, name) for name in FIELDS}
+
+
+def apply_settings(world: Any, values: Mapping[str, Any]) -> None:
+    """Raises RuntimeError where the server does not answer."""
+    settings = world.get_settings()
+    for name, value in values.items():
+        # Of an unset step carla gives None, and takes it.
+        setattr(settings, name, value)
+    world.apply_settings(settings)
+
+
+def vehicles(world: Any) -> dict[int, str]:
+    """The role names of the vehicles there, by id. It is by the last snapshot: where the world stands still, a client
+    that has just connected may have none, and sees nobody."""
+    return {actor.id: actor.attributes.get("role_name", "") for actor in world.get_actors().filter("vehicle.*")}
+
+
+def ticked(world: Any) -> bool:
+    """Whether somebody lets a synchronous server go on: it is watched for WATCH_S."""
+    frame, end = 0, time.monotonic() + WATCH_S
+    while time.monotonic() < end:
+        before, frame = frame, world.get_snapshot().frame
+        # 0: no snapshot so far. The first one tells nothing.
+        if before not in (0, frame):
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def undo(client: Any, world: Any, left: Left) -> list[str]:
+    """Destroy what is ours, and put the settings back; gives what was done. Raises RuntimeError where the server does
+    not answer: then the rest was tried all the same."""
+    done: list[str] = []
+    if left.episode is not None and left.episode != world.id:
+        done.append("the server has another world by now: no vehicle of ours is in it")
+        if left.settings is not None and world.get_settings().synchronous_mode:
+            if ticked(world):
+                return [*done, "another client ticks it: its settings are left alone"]
+            apply_settings(world, left.settings)
+            done.append(f"settings restored ({_mode(left.settings)})")
+        return done
+    try:
+        # By their numbers: whether they are there, only the server knows for sure.
+        if count := destroy(client, left.actors):
+            done.append(_destroyed(count))
+    finally:
+        if left.settings is not None:
+            apply_settings(world, left.settings)
+            done.append(f"settings restored ({_mode(left.settings)})")
+    if left.spawning:
+        # The numbers were not told any more; the world goes on by now, so that there will be a snapshot.
+        world.wait_for_tick(ANSWER_S)
+        there = vehicles(world).items()
+        ours = [i for role, before in left.spawning.items() for i, name in there if name == role and i not in before]
+        if count := destroy(client, ours):
+            done.append(_destroyed(count))
+    return done
+
+
+def destroy(client: Any, actors: Iterable[int]) -> int:
+    """Destroy actors by id, and count them; those that are gone already are none the less."""
+    answers = client.apply_batch_sync([carla.command.DestroyActor(i) for i in actors], False)
+    return sum(not answer.error for answer in answers)
+
+
+def _destroyed(count: int) -> str:
+    return f"{count} vehicle{'s' if count > 1 else ''} destroyed"
+
+
+def _mode(settings: Mapping[str, Any]) -> str:
+    return "synchronous" if settings["synchronous_mode"] else "asynchronous"
+
+
+def clean(path: Path) -> list[str]:
+    """Undo what the bridge of this file left, and remove the file; gives what was done. Raises BridgeError where the
+    file is none or the server cannot be reached (the file is kept then)."""
+    left = estate.read(path)
+    client = connect(WorldOptions(host=left.host, port=left.port))
+    try:
+        done = [] if left.nothing else undo(client, client.get_world(), left)
+    except RuntimeError as error:
+        raise BridgeError(
+            f"Not undone: the CARLA server at {left.host}:{left.port} broke off ({error}).",
+            f"Restart it, or try again: python -m rtcontrol.bridges.carla --clean {path}",
+        ) from None
+    path.unlink(missing_ok=True)
+    return done or ["nothing was left to undo"]

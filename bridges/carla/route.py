@@ -1,0 +1,107 @@
+"""The way ahead: strands one after the other."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+
+from rtcontrol.bridges.carla.intent import Turn
+from rtcontrol.bridges.carla.lane_line import BEND_STEP_M, Key, Strand, Way
+
+# Speeds of bends that differ by less than this share are one bend.
+ALIKE = 0.05
+# Lights whose lines are nearer to each other hold for one line.
+SAME_LINE_M = 10.0
+NONE_LIT: Mapping[Key, Mapping[int, float]] = MappingProxyType({})
+
+
+class Chain:
+    """Strands one after the other: the way ahead from the start of the first, about 160 m beyond its end.
+
+    `turn` was asked for at the first junction entered, `taken` is what the lane allows there (None: no junction comes),
+    `junction_at` is the distance of its entry from the start. `lights` are the numbers of those that hold for the first
+    stop line, which is at `line_at` (None: there is none). `ends` says that the road ends where the chain does.
+    """
+
+    __slots__ = (
+        "_bend_at",
+        "_bend_speed",
+        "ends",
+        "junction_at",
+        "length",
+        "lights",
+        "line_at",
+        "offsets",
+        "strands",
+        "taken",
+        "turn",
+    )
+
+    def __init__(
+        self,
+        strands: list[Strand],
+        turn: Turn,
+        taken: Way | None,
+        junction_at: float | None,
+        lines: Mapping[Key, Mapping[int, float]] = NONE_LIT,
+    ) -> None:
+        """`lines`: of each lane, the place of the stop line of each light that holds for it."""
+        self.strands, self.turn, self.taken, self.junction_at = strands, turn, taken, junction_at
+        self.offsets = [0.0]
+        for strand in strands:
+            self.offsets.append(self.offsets[-1] + strand.length)
+        self.length = self.offsets.pop()
+        self.ends = not strands[-1].after
+        self.lights: tuple[int, ...] = ()
+        self.line_at: float | None = None
+        self._find_line(lines)
+        self._find_bends()
+
+    @property
+    def fell_back(self) -> bool:
+        """Whether the lane does not allow the turn that was asked for."""
+        return self.taken is not None and self.taken != self.turn
+
+    def at(self, s: float) -> tuple[float, float, float, float]:
+        """Point and unit tangent at a distance from the start: x, y, tx, ty."""
+        i = max(bisect_right(self.offsets, s) - 1, 0)
+        return self.strands[i].at(s - self.offsets[i])
+
+    def bends(self, s: float, reach: float) -> Iterator[tuple[float, float]]:
+        """(metres ahead of s, the speed in m/s that the way allows from there on) within reach."""
+        i = max(bisect_right(self._bend_at, s) - 1, 0)
+        yield 0.0, self._bend_speed[i]
+        for n in range(i + 1, len(self._bend_at)):
+            ahead = self._bend_at[n] - s
+            if ahead > reach:
+                return
+            yield ahead, self._bend_speed[n]
+
+    def _find_line(self, lines: Mapping[Key, Mapping[int, float]]) -> None:
+        """The first stop line, up to the first junction. Where lanes over it have lights of their own, each way has its
+        own: an arrow's light holds for its turn alone."""
+        found: dict[int, float] = {}
+        for offset, strand in zip(self.offsets, self.strands, strict=True):
+            here = lines.get(strand.key, {})
+            if strand.junction:
+                if here and offset:
+                    found = {number: min(offset, found.get(number, offset)) for number in here}
+                break
+            for number, s in here.items():
+                found.setdefault(number, offset + s)
+        if found:
+            self.line_at = min(found.values())
+            self.lights = tuple(number for number, at in found.items() if at < self.line_at + SAME_LINE_M)
+
+    def _find_bends(self) -> None:
+        """Stretches of about the same bend."""
+        self._bend_at, self._bend_speed = [0.0], [self.strands[0].bends[0]]
+        for offset, strand in zip(self.offsets, self.strands, strict=True):
+            for n, speed in enumerate(strand.bends):
+                last = self._bend_speed[-1]
+                if abs(speed - last) < ALIKE * last:
+                    self._bend_speed[-1] = min(speed, last)
+                else:
+                    self._bend_at.append(offset + n * BEND_STEP_M)
+                    self._bend_speed.append(speed)

@@ -1,0 +1,1 @@
+"""Gymnasium's continuous LunarLander, told where to land or hover."""

@@ -1,0 +1,167 @@
+"""Gymnasium's continuous LunarLander as a world for `engines(main, side)`, at its own 50 physics steps a second."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.envs.box2d.lunar_lander import FPS, SCALE, VIEWPORT_H, VIEWPORT_W
+
+from rtcontrol.agents.lander.goals import Goal, recognise
+from rtcontrol.envs.base import Episode
+from rtcontrol.envs.lander.judge import LanderJudge
+from rtcontrol.models.errors import UserError
+
+# The engines are off AT the lower end of their range and fire only above it, so 50 % needs a nudge.
+_NUDGE = 1e-6
+
+
+def engine_action(main: float, side: float) -> tuple[float, float]:
+    """Percent to LunarLander's continuous action.
+
+    `main` 50..100 % of thrust is action[0] in (0, 1], 0 is off. `side` -100..-50 and 50..100 % is action[1] of that
+    share; a positive one pushes the lander to the right and tips it to the right (clockwise: `angle` falls).
+    ValueError for a percentage that the engines do not have.
+    """
+    if not (main == 0 or 50 <= main <= 100):
+        raise ValueError(f"main={main}: the main engine runs at 0 or 50..100 %")
+    if not (side == 0 or 50 <= abs(side) <= 100):
+        raise ValueError(f"side={side}: a side engine runs at 0 or 50..100 %, the sign is the direction")
+    throttle = -1.0 if main == 0 else max(main / 50.0 - 1.0, _NUDGE)
+    lateral = 0.0 if side == 0 else max(abs(side) / 100.0, 0.5 + _NUDGE)
+    return throttle, -lateral if side < 0 else lateral
+
+
+class Lander:
+    """The `Simulation` of one lander.
+
+    Observation: `x`, `y` (the pad's centre is 0, 0; the field ends at |x| = 1, the start is at about 0, 1.4), `vx`,
+    `vy` (dx/dt = 0.5 vx, dy/dt = 1.125 vy, a second), `angle` (radians, counterclockwise), `spin` (0.4 rad/s),
+    `left_leg`, `right_leg` (0.0 or 1.0). The goal that an episode is judged by is read off the instruction, unless
+    `goal` sets it for good (told right, judged left).
+    """
+
+    step_s = 1 / 50
+
+    def __init__(self, goal: Goal | str | None = None, instruction: str | None = None, pictures: bool = False) -> None:
+        if isinstance(goal, str):
+            named = recognise(goal)
+            if named is None:
+                raise UserError(
+                    f"The lander's option goal={goal!r} names no goal.",
+                    "Write land, left, right or a hover with its height, such as 'hover at 0.7 and x -0.2'.",
+                )
+            goal = named
+        self._fixed = goal
+        self._goal = goal if goal is not None or instruction is None else recognise(instruction)
+        # The bare environment: its TimeLimit wrapper would cut at 1000 steps, and the judge keeps its own time.
+        # Without pictures no render mode: with one, Gymnasium adds exhaust particles, and a step grows to milliseconds.
+        mode = "rgb_array" if pictures else None
+        self._env: Any = gymnasium.make("LunarLander-v3", continuous=True, render_mode=mode).unwrapped
+        self._judge = LanderJudge(self._goal, self.step_s)
+        self._action = np.zeros(2, dtype=np.float32)
+        self._state: list[float] = [0.0] * 8
+        self._seed = 0
+        self._return = 0.0
+        self._steps = 0
+        self.bindings: Mapping[str, Callable[..., Any]] = {"engines": self.engines}
+
+    @property
+    def goal(self) -> Goal | None:
+        """What the present episode is judged by."""
+        return self._goal
+
+    def engines(self, main: float, side: float) -> None:
+        """Set both engines, in percent; they stay so until the next call. ValueError outside the engines' ranges."""
+        self._action[:] = engine_action(main, side)
+
+    def reset(self, seed: int) -> None:
+        """A new episode: terrain, first push and engine noise follow from the seed; the engines are off."""
+        state, _ = self._env.reset(seed=seed)
+        self._state = state.tolist()
+        self._seed = seed
+        self._return = 0.0
+        self._steps = 0
+        self._action[:] = engine_action(0, 0)
+        self._judge.reset(self._goal)
+
+    def place(self, x: float, y: float, vx: float, vy: float, angle: float, spin: float) -> None:
+        """Move the lander, legs and all, to a state in observation units: a start for training, well above ground."""
+        lander, legs = self._env.lander, self._env.legs
+        centre = lander.position.copy()
+        rise = (y - self._state[1]) * (VIEWPORT_H / SCALE / 2)
+        shift = ((x - self._state[0]) * (VIEWPORT_W / SCALE / 2), rise)
+        turn = angle - lander.angle
+        cos, sin = math.cos(turn), math.sin(turn)
+        velocity = (vx * FPS / (VIEWPORT_W / SCALE / 2), vy * FPS / (VIEWPORT_H / SCALE / 2))
+        omega = spin * FPS / 20.0
+        for body in (lander, *legs):
+            arm = body.position - centre
+            arm = (cos * arm.x - sin * arm.y, sin * arm.x + cos * arm.y)
+            body.transform = ((centre.x + shift[0] + arm[0], centre.y + shift[1] + arm[1]), body.angle + turn)
+            body.linearVelocity = (velocity[0] - omega * arm[1], velocity[1] + omega * arm[0])
+            body.angularVelocity = omega
+        self.step()
+
+    def step(self) -> None:
+        """One physics step of 20 ms under the engines last set; nothing once the episode is over."""
+        if self._judge.end is not None:
+            return
+        state, reward, _, _, _ = self._env.step(self._action)
+        self._state = s = state.tolist()
+        self._return += float(reward)
+        self._steps += 1
+        self._judge.step(
+            s[0],
+            s[1],
+            contact=bool(s[6] or s[7]),
+            crashed=self._env.game_over,
+            outside=abs(s[0]) >= 1.0,
+            asleep=not self._env.lander.awake,
+        )
+
+    def observe(self) -> dict[str, float]:
+        # Gymnasium's first leg hangs on the lander's right, whatever its name in other places.
+        x, y, vx, vy, angle, spin, right_leg, left_leg = self._state
+        return {
+            "x": x,
+            "y": y,
+            "vx": vx,
+            "vy": vy,
+            "angle": angle,
+            "spin": spin,
+            "left_leg": left_leg,
+            "right_leg": right_leg,
+        }
+
+    def picture(self) -> np.ndarray:
+        """The scene, uint8 [height, width, 3], of a lander made with `pictures`; about 2 ms."""
+        frame: np.ndarray = self._env.render()
+        return frame
+
+    def outcome(self) -> Episode | None:
+        """The finished episode, None while it runs. `seconds` is simulated time."""
+        if self._judge.end is None:
+            return None
+        x, y = self._state[:2]
+        return Episode(
+            self._seed,
+            self._return,
+            self._judge.success(x),
+            self._steps * self.step_s,
+            self._judge.detail(x, y),
+        )
+
+    def judge_by(self, goal: Goal | None) -> None:
+        """Judge by `goal` from now on, whatever the instruction says; None: by the instructions still to come."""
+        self._fixed = self._goal = goal
+        self._judge.change(goal)
+
+    def instruct(self, text: str) -> None:
+        """Judge by what `text` asks for, from now on; an instruction that names no goal is not judged."""
+        if self._fixed is None:
+            self._goal = recognise(text)
+            self._judge.change(self._goal)

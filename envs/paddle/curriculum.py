@@ -1,0 +1,86 @@
+"""The paddle's games to learn from: disturbed games of the expert, and of a model under the expert's eye."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from rtcontrol.agents.paddle.goals import Goal
+from rtcontrol.agents.paddle.phrasings import sample_goal, training_instruction
+from rtcontrol.envs.curriculum import LessonOptions, ToldLesson
+from rtcontrol.envs.demonstrations import Policy, Row, interleave
+from rtcontrol.envs.paddle.game import PaddleGame
+from rtcontrol.envs.paddle.person import Person
+from rtcontrol.envs.paddle.skill import SKILL
+from rtcontrol.envs.paddle.world import BALL_HALF, BOTTOM, BOUNCE_SLOPE, HEIGHT, MAX_SPEED, SERVE_SPEED, TOP, WIDTH
+from rtcontrol.models.call import Call
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaddleOptions(LessonOptions):
+    """As those of any lesson; `restless` is the share of persons who pay no attention to the ball."""
+
+    noise: tuple[float, ...] = (0.0, 0.02, 0.05, 0.1)
+    burst: int = 4
+    switch: float = 0.03
+    lasts_s: tuple[float, float] = (8.0, 25.0)
+    late_steps: int = 3
+    restless: float = 0.3
+
+
+def demonstrations(
+    seed: int,
+    parallel: int = 64,
+    options: PaddleOptions = PaddleOptions(),
+    policy: Policy | None = None,
+    beta: float = 0.0,
+) -> Iterator[Row]:
+    """Endless rows, the games interleaved, the same for the same arguments; `policy` and `beta` as in `interleave`.
+
+    Seeds from `options.seeds` upwards are never touched.
+    """
+    games = [_Lesson(random.Random(f"paddle {seed} {index}"), options) for index in range(parallel)]
+    yield from interleave(games, policy, beta)
+
+
+class _Lesson(ToldLesson[Goal]):
+    def __init__(self, rng: random.Random, options: PaddleOptions) -> None:
+        self._sim, self._restless = PaddleGame(), options.restless
+        super().__init__(rng, options, SKILL, self._sim.step_s)
+
+    def _restart(self, seed: int) -> None:
+        self._sim.reset(seed)
+        self._sim.person = Person(self.rng, restless=self.rng.random() < self._restless)
+
+    def _observe(self) -> dict[str, object]:
+        return dict(self._sim.observe())
+
+    def _obey(self, call: Call) -> None:
+        self._sim.move(**call.arguments)
+
+    def _step(self) -> None:
+        self._sim.step()
+
+    def _over(self) -> bool:
+        return self._sim.outcome() is not None
+
+    def _scatter(self) -> None:
+        _scatter(self.rng, self._sim)
+
+    def _sample_goal(self) -> Goal:
+        return sample_goal(self.rng)
+
+    def _sentence(self, goal: Goal) -> str:
+        return training_instruction(self.rng, goal)
+
+
+def _scatter(rng: random.Random, sim: PaddleGame) -> None:
+    """Ball and paddles anywhere, at any speed that the game knows, more often towards the model than away."""
+    world = sim.world
+    world.pause = 0
+    world.own_y, world.other_y = rng.uniform(TOP, BOTTOM), rng.uniform(TOP, BOTTOM)
+    world.ball_x, world.ball_y = rng.uniform(8.0, WIDTH - 8.0), rng.uniform(BALL_HALF, HEIGHT - BALL_HALF)
+    speed = rng.uniform(SERVE_SPEED, MAX_SPEED)
+    world.ball_vx = speed if rng.random() < 0.75 else -speed
+    world.ball_vy = rng.uniform(-BOUNCE_SLOPE, BOUNCE_SLOPE) * speed

@@ -1,0 +1,157 @@
+"""A paddle game: a person's paddle on the left, the model's on the right, one ball. The physics, fully specified.
+
+Whoever ports it (the web page does) needs nothing but this text; `tests/envs/paddle/paddle_trace.json` is there to compare
+with, step by step. Only + - * / and comparisons of IEEE doubles, in the order written here, so a port's numbers are
+the same to the last bit.
+
+Field and units: x from 0 (the person's side) to 100 (the model's side), y from 0 (top) to 60 (bottom), seconds. "own"
+is the model's paddle, "other" the person's.
+
+    step                1/60 s, fixed; every `v / 60` below is a division by 60
+    ball                centre x, y; a square of half side 1
+    paddle              centre y, height 10 (half 5); centre kept in 5..55; speed at most 60 either way
+    own face            x = 96: the ball's centre meets it at 95       other face   x = 4: the centre meets it at 5
+    serve speed         |vx| = 45; after each paddle hit |vx| grows by 2.5, up to 70
+    bounce              offset = (ball y - paddle y) / 6, in -1..1; vy = 0.75 * offset * |vx| with the new |vx|
+    pause before serve  30 steps, the ball at rest in the centre (50, 30)
+
+Random numbers come from one 32-bit generator: state = (1664525 * state + 1013904223) mod 2^32, first set to
+(2654435761 * seed + 1) mod 2^32 (JavaScript: `Math.imul` and `>>> 0`). They decide the serve's slope and nothing else.
+
+Start: score 0:0, both paddles at y = 30 and at rest, the ball in the centre, pause = 30, the first serve goes to the
+model (toward = +1).
+
+One step, in this order:
+
+1. Paddles: y = y + v / 60, then y = min(max(y, 5), 55); own first. v is in units a second, clamped to -60..60 when set.
+2. If pause > 0: pause = pause - 1; if it is 0 now, serve: draw a new state, u = state >> 16 (0..65535),
+   vx = toward * 45, vy = (u / 32768 - 1) * 0.6 * 45. Either way the step ends here.
+3. Ball: before = x; x = x + vx / 60; y = y + vy / 60.
+4. Walls: if y < 1: y = 2 - y, vy = -vy. If y > 59: y = 118 - y, vy = -vy.
+5. Own paddle, if vx > 0 and before < 95 and x >= 95 and |y - own y| <= 6: x = 190 - x, s = min(vx + 2.5, 70),
+   vx = -s, vy = 0.75 * ((y - own y) / 6) * s. Other paddle, if vx < 0 and before > 5 and x <= 5 and
+   |y - other y| <= 6: x = 10 - x, s = min(-vx + 2.5, 70), vx = s, vy = 0.75 * ((y - other y) / 6) * s.
+6. Points: if x >= 100 the other (the person) scores and toward = +1; if x <= 0 own (the model) scores and toward = -1
+   (the next serve goes to whoever missed). After a point x = 50, y = 30, vx = vy = 0, pause = 30.
+
+Observation, the flat object that the agent `paddle` reads: `ball_x` 0..100, `ball_y` 1..59, `ball_vx` -70..70 and
+`ball_vy` -52.5..52.5 (units a second, both 0 before a serve), `own_y`, `other_y` 5..55. The model's call
+`move(velocity=n)`, n in -3..3, sets own v = 20 * n (positive is down) until the next call. A game has no end of its
+own: the page may play to any score.
+"""
+
+from __future__ import annotations
+
+from rtcontrol.models.errors import UserError
+
+STEPS_A_SECOND = 60
+WIDTH, HEIGHT = 100.0, 60.0
+BALL_HALF = 1.0
+PADDLE_HALF = 5.0
+REACH = PADDLE_HALF + BALL_HALF
+TOP, BOTTOM = PADDLE_HALF, HEIGHT - PADDLE_HALF
+PADDLE_SPEED = 60.0
+OWN_PLANE, OTHER_PLANE = 95.0, 5.0
+SERVE_SPEED, SPEED_UP, MAX_SPEED = 45.0, 2.5, 70.0
+SERVE_SLOPE, BOUNCE_SLOPE = 0.6, 0.75
+PAUSE_STEPS = 30
+LEVEL_SPEED = 20.0
+_MASK = 0xFFFFFFFF
+
+
+class World:
+    """The physics of the module's text and nothing else: no judge, no player.
+
+    `own_hits`, `other_hits`, `own_score`, `other_score` only count up.
+    """
+
+    ball_x: float
+    ball_y: float
+    ball_vx: float
+    ball_vy: float
+    pause: int
+    toward: int
+
+    def __init__(self, seed: int = 0) -> None:
+        self.reset(seed)
+
+    def reset(self, seed: int) -> None:
+        """The start of a game; the serves follow from `seed` (any integer of at least 0). UserError otherwise."""
+        if seed < 0:
+            raise UserError(f"The paddle game has no seed {seed}.", "Give 0 or more.")
+        self._state = (2654435761 * seed + 1) & _MASK
+        self.own_y = self.other_y = HEIGHT / 2
+        self.own_v = self.other_v = 0.0
+        self.own_hits = self.other_hits = self.own_score = self.other_score = 0
+        self._centre(toward=1)
+
+    def set_own(self, velocity: float) -> None:
+        """The model's paddle, units a second, clamped; positive is down."""
+        self.own_v = min(max(velocity, -PADDLE_SPEED), PADDLE_SPEED)
+
+    def set_other(self, velocity: float) -> None:
+        """The person's paddle, likewise."""
+        self.other_v = min(max(velocity, -PADDLE_SPEED), PADDLE_SPEED)
+
+    def step(self) -> None:
+        """1/60 s later."""
+        self.own_y = min(max(self.own_y + self.own_v / STEPS_A_SECOND, TOP), BOTTOM)
+        self.other_y = min(max(self.other_y + self.other_v / STEPS_A_SECOND, TOP), BOTTOM)
+        if self.pause > 0:
+            self.pause -= 1
+            if self.pause == 0:
+                self._serve()
+            return
+        before = self.ball_x
+        self.ball_x += self.ball_vx / STEPS_A_SECOND
+        self.ball_y += self.ball_vy / STEPS_A_SECOND
+        if self.ball_y < BALL_HALF:
+            self.ball_y = 2 * BALL_HALF - self.ball_y
+            self.ball_vy = -self.ball_vy
+        if self.ball_y > HEIGHT - BALL_HALF:
+            self.ball_y = 2 * (HEIGHT - BALL_HALF) - self.ball_y
+            self.ball_vy = -self.ball_vy
+        self._paddles(before)
+        if self.ball_x >= WIDTH:
+            self.other_score += 1
+            self._centre(toward=1)
+        elif self.ball_x <= 0:
+            self.own_score += 1
+            self._centre(toward=-1)
+
+    def observe(self) -> dict[str, float]:
+        """The six numbers of an observation."""
+        return {
+            "ball_x": self.ball_x,
+            "ball_y": self.ball_y,
+            "ball_vx": self.ball_vx,
+            "ball_vy": self.ball_vy,
+            "own_y": self.own_y,
+            "other_y": self.other_y,
+        }
+
+    def _paddles(self, before: float) -> None:
+        if self.ball_vx > 0 and before < OWN_PLANE <= self.ball_x and abs(self.ball_y - self.own_y) <= REACH:
+            self.ball_x = 2 * OWN_PLANE - self.ball_x
+            speed = min(self.ball_vx + SPEED_UP, MAX_SPEED)
+            self.ball_vx = -speed
+            self.ball_vy = BOUNCE_SLOPE * ((self.ball_y - self.own_y) / REACH) * speed
+            self.own_hits += 1
+        elif self.ball_vx < 0 and before > OTHER_PLANE >= self.ball_x and abs(self.ball_y - self.other_y) <= REACH:
+            self.ball_x = 2 * OTHER_PLANE - self.ball_x
+            speed = min(-self.ball_vx + SPEED_UP, MAX_SPEED)
+            self.ball_vx = speed
+            self.ball_vy = BOUNCE_SLOPE * ((self.ball_y - self.other_y) / REACH) * speed
+            self.other_hits += 1
+
+    def _centre(self, toward: int) -> None:
+        self.ball_x, self.ball_y = WIDTH / 2, HEIGHT / 2
+        self.ball_vx = self.ball_vy = 0.0
+        self.pause = PAUSE_STEPS
+        self.toward = toward
+
+    def _serve(self) -> None:
+        self._state = (1664525 * self._state + 1013904223) & _MASK
+        slope = ((self._state >> 16) / 32768 - 1) * SERVE_SLOPE
+        self.ball_vx = self.toward * SERVE_SPEED
+        self.ball_vy = slope * SERVE_SPEED

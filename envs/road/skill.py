@@ -1,0 +1,28 @@
+"""The driver as a skill to train and to evaluate."""
+
+from __future__ import annotations
+
+import random
+
+from rtcontrol.agents.road.goals import recognise
+from rtcontrol.agents.road.tools import agent, observe, read_back
+from rtcontrol.envs.road.expert import expert
+from rtcontrol.envs.road.game import RoadGame
+from rtcontrol.envs.skill import Skill
+from rtcontrol.models.call import Call
+from rtcontrol.models.domain import Closed
+
+
+def random_call(rng: random.Random) -> Call:
+    """Any call; each tool as often as the others."""
+    tool = rng.choice(agent.tools.schemas)
+    arguments = {}
+    for parameter in tool.parameters:
+        assert isinstance(parameter.domain, Closed)
+        arguments[parameter.name] = rng.choice(parameter.domain.values)
+    return Call(tool.name, arguments)
+
+
+# What changes nothing: the way through the next junction that is chosen anyway.
+STILL = Call("turn", {"at_next_junction": "straight"})
+SKILL = Skill("road", RoadGame, observe, read_back, recognise, expert, STILL, random_call)

@@ -1,0 +1,232 @@
+"""A road with lanes, traffic and junctions with lights, along one coordinate: what the driver model learns on.
+
+Cars have a place along the road and a lane; a lane change takes `SHIFT_S` and counts as the new lane from its middle
+on. Calls mean what they mean in the CARLA bridge, by the same code (`bridges/carla/intent.py`, `pace.py`), and the
+observation has the same fields. There is no steering: whether a car keeps its lane is the bridge's business.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from rtcontrol.bridges.carla.intent import Intent, Place, Turn
+from rtcontrol.bridges.carla.observing import LIGHT_SIGHT_M
+from rtcontrol.bridges.carla.pace import FULL_BRAKE, KMH, emergency, room, slowing_m, wanted
+from rtcontrol.envs.road.traffic import LENGTH, Car, Traffic
+
+STEPS_A_SECOND = 32
+DT = 1 / STEPS_A_SECOND
+SHIFT_S = 3.0
+LAG_S = 0.3  # of the acceleration behind what is wanted
+SIGHT_M = 150.0
+GREEN_S, YELLOW_S, RED_S = 20.0, 3.0, 25.0
+STRAIGHT_M, TURN_M = 26.0, 18.0  # the way through a junction
+TURN_KMH = 28.0  # faster round a corner is too fast
+LIMITS = (30, 40, 50, 60, 70, 80, 90)
+SEGMENT_M = (220.0, 600.0)
+Light = Literal["none", "green", "yellow", "red"]
+
+
+class Road:
+    """The physics and nothing else. Counts only grow: `crashes`, `red_runs`, `fast_turns`, `emergencies`, `ways`."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self.reset(seed)
+
+    def reset(self, seed: int) -> None:
+        """The start of a drive: lanes, limit, traffic and lights follow from the seed."""
+        rng = self.rng = random.Random(f"road {seed}")
+        self.lanes = rng.choice((2, 3, 3, 3, 4))
+        self.limit = rng.choice(LIMITS) / KMH
+        self.traffic = Traffic(rng, self.lanes, rng.choice((50.0, 90.0, 160.0)), self.limit)
+        self.car = Car(0.0, rng.randint(1, self.lanes), self.limit * rng.uniform(0.3, 1.0), 0.0)
+        self.intent = Intent()
+        self.acceleration = 0.0
+        self.shift, self._progress = 0, 0.0
+        self.time = 0.0
+        self.crashes = self.red_runs = self.fast_turns = self.emergencies = 0
+        self.refused = 0
+        self.ways: list[Turn] = []
+        self._way: Turn | None = None  # taken inside a junction
+        self._touching = self._braking = self._fast = False
+        self._next_junction(rng.uniform(180.0, SEGMENT_M[1]))
+        self.traffic.populate(0.0)
+        self.traffic.lead(self.car, rng.uniform(25.0, 90.0), self.limit * rng.uniform(0.5, 0.85))
+
+    # -- what is told and seen ----------------------------------------------------------------------------------------
+
+    def obey(self, name: str, arguments: Mapping[str, Any]) -> None:
+        """A call of the agent `driver`."""
+        if self._late(arguments.get("at_next_junction")) or self.intent.obey(name, arguments, self.place()) is not None:
+            self.refused += 1
+            return
+        if wish := self.intent.take_wish():
+            ahead, behind = self.neighbours(self.car.lane + wish)
+            if room(
+                self.car.speed,
+                None if ahead is None else self._gap_ahead(ahead),
+                None if ahead is None else ahead.speed,
+                None if behind is None else self._gap_behind(behind),
+                None if behind is None else behind.speed,
+            ):
+                self.shift, self._progress = wish, 0.0
+            else:
+                self.refused += 1
+
+    def place(self) -> Place:
+        lane, lanes = self._shown_lane()
+        return Place(self.car.speed * KMH, lane, lanes, self.shift, self.junction_m())
+
+    def junction_m(self) -> float | None:
+        """To the next junction's entry; 0 inside; None where none is near."""
+        if self._way is not None:
+            return 0.0
+        left = self.junction - self.car.s
+        return left if left < SIGHT_M else None
+
+    def light(self) -> Light:
+        """What a driver sees: the light of a junction that is near, as the CARLA bridge tells it (`LIGHT_SIGHT_M`)."""
+        if self._way is not None or self.junction - self.car.s > LIGHT_SIGHT_M:
+            return "none"
+        return self._light()
+
+    def observe(self) -> dict[str, Any]:
+        """The agent's observation, as in the CARLA bridge."""
+        lane, lanes = self._shown_lane()
+        seen: dict[str, Any] = {
+            "speed_kmh": self.car.speed * KMH,
+            "limit_kmh": self.limit * KMH,
+            "lane": lane,
+            "lanes": lanes,
+            "shift": self.shift,
+            "light": self.light(),
+            "junction_m": self.junction_m(),
+            "turn": self.intent.turn,
+        }
+        turning = self._turning()
+        for name, side in (("", 0), ("left_", -1), ("right_", 1)):
+            if not turning and 1 <= lane + side <= lanes:
+                ahead, behind = self.neighbours(self.car.lane + side)
+                seen |= _told(f"{name}ahead", ahead, None if ahead is None else self._gap_ahead(ahead))
+                seen |= _told(f"{name}behind", behind, None if behind is None else self._gap_behind(behind))
+        return seen
+
+    def neighbours(self, lane: int) -> tuple[Car | None, Car | None]:
+        """The nearest cars in a lane, ahead and behind; one beside us is ahead if its bumper is."""
+        ahead = behind = None
+        for car in self.traffic.cars:
+            if car.lane != lane:
+                continue
+            if car.s >= self.car.s:
+                if ahead is None or car.s < ahead.s:
+                    ahead = car
+            elif behind is None or car.s > behind.s:
+                behind = car
+        return ahead, behind
+
+    def _late(self, turn: Any) -> bool:
+        """Whether a turn is told too late to slow down for it, as in the CARLA bridge."""
+        if turn not in ("left", "right") or turn == self.intent.turn or self._way is not None:
+            return False
+        return self.junction - self.car.s < slowing_m(self.car.speed, TURN_KMH / KMH)
+
+    # -- time ---------------------------------------------------------------------------------------------------------
+
+    def step(self) -> None:
+        """1/32 s later."""
+        car = self.car
+        self.time += DT
+        ahead = None if self._turning() else self.neighbours(car.lane)[0]
+        gap, speed = (None, None) if ahead is None else (self._gap_ahead(ahead), ahead.speed)
+        want = wanted(self.intent, car.speed, self.limit, gap, speed)
+        if braking := emergency(car.speed, gap, speed):
+            want = -FULL_BRAKE
+        self.emergencies += braking and not self._braking
+        self._braking = braking
+        self.acceleration += (want - self.acceleration) * min(1.0, DT / LAG_S)
+        car.speed = max(0.0, car.speed + self.acceleration * DT)
+        car.s += car.speed * DT
+        self._shift()
+        self._pass()
+        red = self._way is None and self._light() in ("red", "yellow")
+        self.traffic.step(DT, self._own(), self.junction if red else None)
+        self.traffic.recycle(car.s)
+        self._crash()
+
+    def _own(self) -> list[Car]:
+        """Our car as others see it: in two lanes while it changes."""
+        if self._turning():
+            return []
+        other = self.car.lane + (self.shift if self._progress < 0.5 else -self.shift)
+        cars = [self.car]
+        if self.shift:
+            cars.append(Car(self.car.s, other, self.car.speed, 0.0))
+        return cars
+
+    def _shift(self) -> None:
+        if not self.shift:
+            return
+        before, self._progress = self._progress, self._progress + DT / SHIFT_S
+        if before < 0.5 <= self._progress:
+            self.car.lane += self.shift
+        if self._progress >= 1.0:
+            self.shift, self._progress = 0, 0.0
+
+    def _pass(self) -> None:
+        if self._way is None and self.car.s >= self.junction:
+            self.red_runs += self._light() == "red"
+            leftmost, rightmost = self.car.lane == 1, self.car.lane == self.lanes
+            may = {"straight": True, "left": leftmost and not self.shift, "right": rightmost and not self.shift}
+            self._way = self.intent.turn if may[self.intent.turn] else "straight"
+            self._fast = False
+        if self._way is None:
+            return
+        if self._way != "straight" and self.car.speed * KMH > TURN_KMH and not self._fast:
+            self.fast_turns, self._fast = self.fast_turns + 1, True
+        if self.car.s >= self.junction + (STRAIGHT_M if self._way == "straight" else TURN_M):
+            way, self._way = self._way, None
+            self.ways.append(way)
+            self.intent.passed_junction()
+            self._next_junction(self.rng.uniform(*SEGMENT_M))
+            self.limit = self.rng.choice(LIMITS) / KMH
+            self.traffic.pace = self.limit
+            if way != "straight":
+                self.car.lane = 1 if way == "left" else self.lanes
+                self.traffic.populate(self.car.s)
+
+    def _next_junction(self, distance: float) -> None:
+        self.junction = self.car.s + distance
+        self._lit = self.rng.random() < 0.75
+        self._phase = self.rng.uniform(0.0, GREEN_S + YELLOW_S + RED_S)
+
+    def _light(self) -> Light:
+        if not self._lit:
+            return "none"
+        phase = (self.time + self._phase) % (GREEN_S + YELLOW_S + RED_S)
+        return "green" if phase < GREEN_S else "yellow" if phase < GREEN_S + YELLOW_S else "red"
+
+    def _turning(self) -> bool:
+        return self._way is not None and self._way != "straight"
+
+    def _shown_lane(self) -> tuple[int, int]:
+        return (1, 1) if self._turning() else (self.car.lane, self.lanes)
+
+    def _crash(self) -> None:
+        lanes = {car.lane for car in self._own()}
+        touching = any(car.lane in lanes and abs(car.s - self.car.s) < LENGTH for car in self.traffic.cars)
+        self.crashes += touching and not self._touching
+        self._touching = touching
+
+    def _gap_ahead(self, other: Car) -> float:
+        return max(0.0, other.s - LENGTH - self.car.s)
+
+    def _gap_behind(self, other: Car) -> float:
+        return max(0.0, self.car.s - LENGTH - other.s)
+
+
+def _told(name: str, car: Car | None, gap: float | None) -> dict[str, float]:
+    if car is None or gap is None or gap >= SIGHT_M:
+        return {}
+    return {f"{name}_m": gap, f"{name}_kmh": car.speed * KMH}

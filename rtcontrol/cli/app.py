@@ -1,0 +1,221 @@
+"""The command line: `rtcontrol run`, `envs`, `agents`, `report`, `doctor`, and the groups `models` and `bench`."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+import traceback
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from rtcontrol.bridges.shutdown import Ending, Interrupted, outlive_terminal
+from rtcontrol.models.errors import UserError
+from rtcontrol.record.record import Folder
+from rtcontrol.run.flags import command
+from rtcontrol.run.options import CARLA, REMOTE, RunOptions, named_by_time
+from rtcontrol.run.status import HELP
+
+# Groups of commands that live in modules of their own, imported when first looked at.
+LAZY = {
+    "serve": "rtcontrol.cli.serve",
+    "models": "rtcontrol.cli.models",
+    "bench": "rtcontrol.cli.bench",
+    "keys": "rtcontrol.cli.keys",
+    "bridge": "rtcontrol.cli.bridge",
+}
+
+RUN_EXAMPLES = """Fly an agent in an environment at a fixed rate, and report every tick.
+
+Examples:
+
+  rtcontrol run --env lander --hz 16
+
+  rtcontrol run --env lander --goal "hover at 0.7" --episodes 20 --seed 1000 --no-live --out runs/hover
+
+  rtcontrol run --env lander --model expert --host inprocess --clock lockstep
+
+  rtcontrol run --env remote --bind tcp://127.0.0.1:5555      (a client of the wire is the world: docs/protocol.md)
+
+  rtcontrol run --env carla-bridge --hz 16 --instruct "follow the car ahead at 20 metres"     (docs/bridges.md)
+
+  rtcontrol run --config run.toml --duration 60      (lines such as: env = "lander")
+
+While it runs, a line typed on the terminal is the new instruction (--stdin: one from a pipe, too); Ctrl-C ends it with
+the safe call and the report.
+
+"""
+RUN_EXAMPLES += HELP
+
+
+class LazyGroup(TyperGroup):
+    """Typer's group, plus groups that are imported on demand and left out where their module is missing."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [*super().list_commands(ctx), *(name for name, module in LAZY.items() if _exists(module))]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        module = LAZY.get(cmd_name)
+        if module is None or not _exists(module):
+            return super().get_command(ctx, cmd_name)
+        command = typer.main.get_command(importlib.import_module(module).app)
+        command.name = cmd_name
+        return command
+
+
+def _exists(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+app = typer.Typer(cls=LazyGroup, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+
+
+@app.callback()
+def _root(
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks (may stand anywhere in the line).")] = False,
+) -> None:
+    """Real-time LLM function calling for robots and games.
+
+    Examples:
+
+      rtcontrol run --env lander --hz 16
+
+      rtcontrol doctor
+    """
+
+
+def _run(options: RunOptions) -> int:
+    # First of all the folder, and for a drive whether there is a CARLA: what decides is imported when there is.
+    base = named_by_time(Path(options.env).stem)
+    with Ending() as ending, Folder(options.out, base, options.overwrite) as folder:
+        try:
+            return _start(options.at(folder.path), ending)
+        except Interrupted as interrupted:
+            # Told here: Typer takes every KeyboardInterrupt for Ctrl-C.
+            return interrupted.status
+
+
+def _start(options: RunOptions, ending: Ending) -> int:
+    if options.env == CARLA:
+        from rtcontrol.carla.run import drive
+
+        return drive(options, ending)
+    if options.env == REMOTE:
+        from rtcontrol.serve.solo import fly_remote
+
+        return fly_remote(options, ending)
+    from rtcontrol.run.run import fly
+
+    return fly(options, ending)
+
+
+app.command("run", help=RUN_EXAMPLES)(command(RunOptions, "run", _run))
+
+
+@app.command()
+def envs() -> None:
+    """The environments by name, and the agent that each is made for; then what runs in a process of its own.
+
+    Example: rtcontrol envs
+    """
+    from rtcontrol.envs import registry
+    from rtcontrol.run import worlds
+
+    for name, entry in registry.known().items():
+        print(f"{name}  (agent {entry.agent})\n    {entry.description}")
+    for name, description in sorted(worlds.JOINED.items()):
+        print(f"{name}\n    {description}")
+
+
+@app.command()
+def agents() -> None:
+    """The agents by name: what they are told by default, their tools, their model.
+
+    Example: rtcontrol agents
+    """
+    from rtcontrol.run import assemble
+
+    for name, one in assemble.agents().items():
+        print(f'{name}  (model {one.model}, told "{one.instruction}")\n    {one.description}')
+        for t in one.tools:
+            parameters = ", ".join(p.name for p in t.schema.parameters)
+            print(f"    {t.name}({parameters}): {t.schema.description}")
+        safe = one.fallback.safe_call
+        print(f"    safe call {safe.text() if safe else 'none'} after {one.fallback.hold_ms:g} ms of hold")
+
+
+@app.command()
+def report(folder: Annotated[Path, typer.Argument(help="A run's folder.")]) -> None:
+    """Make report.json anew from a run's record, and print it; also after the run was killed. One that says more of
+    the run, since the disk was full, say, is kept.
+
+    Example: rtcontrol report runs/lander-20260801T120000
+    """
+    from rich.console import Console
+
+    from rtcontrol.report import report as reports
+    from rtcontrol.report import table
+
+    try:
+        result = reports.build(folder / "record.jsonl")
+        kept = reports.richer(folder / "report.json", result)
+        table.show(result if kept is None else kept[0], Console())
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise UserError(
+            f"{folder / 'record.jsonl'} is no record of a run ({type(error).__name__}: {error}).",
+            "Give the folder of a run.",
+        ) from error
+    if kept is not None:
+        print(f"{folder / 'report.json'} is kept, and shown here: {kept[1]}.", file=sys.stderr)
+    elif refused := reports.write(result, folder / "report.json"):
+        raise UserError(f"The report could not be written to {folder} ({refused}).", "Free some space.")
+
+
+@app.command()
+def doctor() -> None:
+    """What this machine can do: engines, GPU, Ray, real-time scheduling, versions; and what would mend the rest.
+
+    Example: rtcontrol doctor
+    """
+    from rtcontrol.cli.doctor import examine
+
+    for finding in examine():
+        print(f"{'ok  ' if finding.ok else '--  ' if finding.optional else 'no  '} {finding.what}")
+        if finding.remedy:
+            print(f"       {finding.remedy}")
+
+
+def main() -> None:
+    """The console script. Mistakes become one paragraph on stderr and exit status 2; --debug shows the traceback."""
+    outlive_terminal()
+    arguments = [a for a in sys.argv[1:] if a != "--debug"]
+    debug = len(arguments) < len(sys.argv) - 1
+    try:
+        code = app(arguments, standalone_mode=False, prog_name="rtcontrol")
+        status = code if isinstance(code, int) else 0
+    except UserError as error:
+        status = _complain(str(error), 2, debug)
+    except KeyboardInterrupt:
+        status = 130
+    except Exception as error:
+        if hasattr(error, "format_message"):
+            # The command line itself was wrong: Typer's own words.
+            hint = getattr(getattr(error, "ctx", None), "command_path", "rtcontrol")
+            status = _complain(f"{error.format_message().rstrip('.')}. See `{hint} --help`.", 2, debug)
+        else:
+            text = f"Internal error: {type(error).__name__}: {error}. Run again with --debug for the traceback."
+            status = _complain(text, 1, debug)
+    sys.exit(status)
+
+
+def _complain(text: str, status: int, debug: bool) -> int:
+    if debug:
+        traceback.print_exc()
+    print(text, file=sys.stderr)
+    return status

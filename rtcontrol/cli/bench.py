@@ -1,0 +1,234 @@
+"""`rtcontrol bench`: the command line of the benchmarks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from rtcontrol.models.errors import UserError
+
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, help="Measure on this machine, side by side with the baselines."
+)
+
+NAMES = {
+    "bare_forward": "bare forward (floor)",
+    "one_pass": "one packed pass",
+    "token_by_token": "token by token",
+    "token_by_token_skip_forced": "token by token, forced tokens skipped",
+    "hf_json": "Hugging Face generate, JSON call (tokens forced)",
+}
+
+
+@app.callback()
+def bench() -> None:
+    """Measure on this machine, side by side with the baselines."""
+
+
+@app.command()
+def decide(
+    model: Annotated[str, typer.Option(help="Bundled name or checkpoint folder.")] = "lander",
+    decisions: Annotated[int, typer.Option(min=20, help="Decisions to measure for each schema.")] = 300,
+    dtype: Annotated[str, typer.Option(help="auto, fp32 or bf16.")] = "auto",
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads of torch (default: torch's own).")] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write raw milliseconds and ratios here.")] = None,
+) -> None:
+    """One-pass decisions against their floor, token-by-token decoding and a generated JSON call.
+
+    Schemas: bundled (the lander's), long (20 functions, three enums), and long_arguments: the same, every way held to
+    a function with three arguments.
+
+    Examples:
+
+      rtcontrol bench decide
+
+      rtcontrol bench decide --decisions 1000 --json decide.json
+    """
+    from rtcontrol.bench.decide import WARM_UP, bench_schema
+    from rtcontrol.bench.situations import observations, schemas
+    from rtcontrol.record.machine import describe
+
+    check_writable(json_file)
+    texts = observations(decisions + WARM_UP)
+    results: dict[str, dict[str, Any]] = {}
+    console = Console()
+    with Progress(console=console, transient=True) as bar:
+        tools = schemas()
+        # This model, not trained for `long`, mostly calls functions without arguments there: one that has some, too.
+        for name, function in (("bundled", None), ("long", None), ("long_arguments", "land_now")):
+            task = bar.add_task(f"schema {name}", total=len(texts))
+            step = lambda n, task=task: bar.advance(task, n)  # noqa: E731
+            which = tools[name.removesuffix("_arguments")]
+            results[name] = bench_schema(model, which, texts, 5, step, function, dtype=dtype, threads=threads)
+    for name, result in results.items():
+        console.print(_table(name, result))
+    if json_file:
+        more = ("long", "long_arguments")
+        document = {**results["bundled"], **{name: results[name] for name in more}, "machine": describe()}
+        document["ratios"] = {**results["bundled"]["ratios"], **{name: results[name]["ratios"] for name in more}}
+        json_file.write_text(json.dumps(document, indent=1) + "\n")
+        console.print(f"Raw milliseconds: {json_file}")
+
+
+@app.command()
+def train(
+    rows: Annotated[int, typer.Option(min=32, help="Training samples to run each way.")] = 64,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures here.")] = None,
+) -> None:
+    """Packed-tree training against one sequence a head (length-sorted, at its best batch size): samples a second.
+
+    Prompts of 300 tokens, eight heads, values of 1 to 8 tokens, random ids, the bundled model's shape.
+
+    Example: rtcontrol bench train --rows 64
+    """
+    from rtcontrol.bench.train import compare
+    from rtcontrol.models.train.scratch import ModelShape
+    from rtcontrol.record.machine import describe
+
+    check_writable(json_file)
+    console = Console()
+    with console.status("training") as status:
+        found = compare(rows, ModelShape(), lambda what: status.update(what))
+    table = Table("way", "samples/s", title=f"{rows} samples each way, forward and backward")
+    for way, speed in found["samples_per_s"].items():
+        table.add_row(way, f"{speed:.2f}")
+    console.print(table)
+    for name, ratio in found["ratios"].items():
+        console.print(f"{name}: {ratio:.2f}")
+    if json_file:
+        json_file.write_text(json.dumps({**found, "machine": describe()}, indent=1) + "\n")
+
+
+WAYS = {
+    "echo": "bare pyzmq echo of the same bytes (floor)",
+    "null_zmq": "msgpack over ZeroMQ, null decoder",
+    "null_ws": "JSON over WebSocket, null decoder",
+    "model_zmq": "msgpack over ZeroMQ, {model}",
+    "model_ws": "JSON over WebSocket, {model}",
+    "model_http": "POST /v1/function_call, {model}",
+    "openpi_echo": "openpi's client, echo server",
+}
+
+
+@app.command()
+def wire(
+    trips: Annotated[int, typer.Option(min=100, help="Round trips to measure each way.")] = 5000,
+    model: Annotated[str, typer.Option(help="Bundled name or checkpoint folder.")] = "lander",
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write raw milliseconds and figures here.")] = None,
+) -> None:
+    """Observation out to call in, over each transport, beside a bare echo of the same bytes and openpi's client.
+
+    Client-paced, one client at a time, loopback, a 300-byte observation; servers in processes of their own. The ways
+    take turns in blocks of 50. openpi's client is measured where it is installed (`pip install --no-deps
+    openpi-client`).
+
+    Examples:
+
+      rtcontrol bench wire
+
+      rtcontrol bench wire --trips 20000 --json wire.json
+    """
+    from rtcontrol.bench.wire import bench as bench_wire
+    from rtcontrol.record.machine import describe
+    from rtcontrol.report.report import percentiles
+
+    check_writable(json_file)
+    console = Console()
+    with Progress(console=console, transient=True) as bar:
+        task = bar.add_task("round trips", total=trips)
+        found = bench_wire(trips, model, lambda n: bar.advance(task, n))
+    figures = {name: percentiles(raw) for name, raw in found["ms"].items()}
+    floor = figures["echo"]["p50"] or 0.0
+    table = Table("way", title=f"{trips} round trips each, {found['bytes']} bytes out")
+    for column in ("p50 ms", "p99 ms", "p99.9 ms", "max ms", "p50 above echo"):
+        table.add_column(column, justify="right")
+    for name in (way for way in WAYS if way in figures):
+        ms = figures[name]
+        times = [f"{ms[p] or 0:.3f}" for p in ("p50", "p99", "p99_9", "max")]
+        table.add_row(WAYS[name].format(model=model), *times, f"{(ms['p50'] or 0) - floor:+.3f}")
+    console.print(table)
+    if "openpi_echo" not in figures:
+        console.print("openpi's client: not measured (it is not installed)")
+    if json_file:
+        overhead = {name: round((ms["p50"] or 0) - floor, 4) for name, ms in figures.items()}
+        document = {**found, "figures": figures, "p50_above_echo_ms": overhead, "machine": describe()}
+        json_file.write_text(json.dumps(document) + "\n")
+        console.print(f"Raw milliseconds: {json_file}")
+
+
+@app.command()
+def load(
+    clients: Annotated[int, typer.Option(min=1, max=500, help="Server-paced clients at once.")] = 8,
+    hz: Annotated[float, typer.Option(min=0.1, max=1000, help="Rate of each client's loop.")] = 16.0,
+    seconds: Annotated[float, typer.Option(min=1, help="How long to count, after 2 s of warm-up.")] = 30.0,
+    model: Annotated[str, typer.Option(help="noop (the null decoder), random, or a checkpoint.")] = "noop",
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures here.")] = None,
+) -> None:
+    """Many clients of one server: every tick's call is counted, those that never came, and the misses by cause.
+
+    Examples:
+
+      rtcontrol bench load --clients 50 --hz 2
+
+      rtcontrol bench load --clients 8 --hz 16 --model lander
+    """
+    from rtcontrol.bench.load import load as bench_load
+    from rtcontrol.record.machine import describe
+    from rtcontrol.report.report import percentiles
+
+    check_writable(json_file)
+    console = Console()
+    with Progress(console=console, transient=True) as bar:
+        task = bar.add_task(f"{clients} clients at {hz:g} Hz", total=seconds)
+        found = bench_load(clients, hz, seconds, model, lambda s: bar.advance(task, s))
+    way = percentiles(found["way_ms"])
+    console.print(
+        f"{clients} clients at {hz:g} Hz for {seconds:g} s, {model}: {found['calls']} calls "
+        f"(about {found['expected']} due), {found['missing']} never came (lost, or the release skipped)"
+    )
+    console.print(f"status {found['status']}, misses by cause {found['misses_by_cause'] or 'none'}")
+    console.print(f"call sent to call received: p50 {way['p50']} ms, p99 {way['p99']}, max {way['max']}")
+    if json_file:
+        json_file.write_text(json.dumps({**found, "figures": way, "machine": describe()}) + "\n")
+
+
+def check_writable(path: Path | None) -> None:
+    """Refuse, before anything is measured, a file that could not be written after."""
+    if path is None:
+        return
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a"):
+            pass
+    except OSError as error:
+        raise UserError(f"{path} cannot be written ({error.strerror}).", "Give another path.") from None
+
+
+def _table(name: str, result: dict[str, Any]) -> Table:
+    tokens = result["tokens"]
+    table = Table(
+        title=f"schema {name}: {result['decisions']} decisions, {result['info']['dtype']}, "
+        f"{tokens['uncached_prompt_tokens']:.0f} uncached prompt tokens, {tokens['packed_tokens']:.0f} packed in all",
+        caption=f"all ST ways gave the same call in {result['agreement']:.1%} of decisions; budget at load: "
+        + ", ".join(f"{k} {v}" for k, v in result["info"]["budget"].items()),
+    )
+    for column in ("way", "passes", "p50 ms", "p90 ms", "p99 ms", "times one pass"):
+        table.add_column(column, justify="left" if column == "way" else "right")
+    passes = {
+        "bare_forward": 1.0,
+        "one_pass": tokens["forward_passes"],
+        "token_by_token": tokens["token_by_token_passes"],
+        "token_by_token_skip_forced": tokens["token_by_token_skip_forced_passes"],
+        "hf_json": tokens["json_tokens"],
+    }
+    one = result["ms"]["one_pass"]["p50"]
+    for way, ms in result["ms"].items():
+        figures = [f"{ms[p]:.2f}" for p in ("p50", "p90", "p99")]
+        table.add_row(NAMES[way], f"{passes[way]:.0f}", *figures, f"{ms['p50'] / one:.2f}")
+    return table

@@ -1,0 +1,162 @@
+"""What this machine can do, and the command that mends what it cannot."""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+import rtcontrol.models
+from rtcontrol.record.machine import cpu_model, version
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What was found. One that is not `ok` but `optional` keeps nothing from working."""
+
+    ok: bool
+    what: str
+    remedy: str = ""
+    optional: bool = False
+
+
+def examine() -> Iterator[Finding]:
+    """The findings, one after the other; takes about three seconds."""
+    yield Finding(True, f"{platform.system()} {platform.release()}, {cpu_model()}, {os.cpu_count()} cores")
+    yield _python()
+    for package, remedy, optional in (
+        ("torch", 'pip install "torch>=2.11,<2.14" --index-url https://download.pytorch.org/whl/cpu', False),
+        ("transformers", 'pip install "transformers>=5.0"', False),
+        ("llguidance", 'pip install "llguidance>=1.0"', False),
+        ("ray", "pip install ray  (until then: --host inprocess)", False),
+        ("pyzmq", "pip install pyzmq", False),
+        ("gymnasium", 'pip install "gymnasium[box2d]"', False),
+        ("vllm", "pip install vllm  (only for models beyond the torch engine)", True),
+        ("carla", "pip install 'rtcontrol[carla]'  (only for --env carla-bridge)", True),
+    ):
+        found = version(package)
+        yield Finding(found is not None, f"{package} {found or 'is not installed'}", "" if found else remedy, optional)
+    yield _checkpoint()
+    yield _cache()
+    yield _gpu()
+    yield _priority()
+    yield _memory_lock()
+    yield _shared_memory()
+    yield _governor()
+    yield _wake_up()
+
+
+def _python() -> Finding:
+    version = platform.python_version()
+    fine = (3, 11) <= tuple(map(int, platform.python_version_tuple()[:2])) <= (3, 13)
+    return Finding(fine, f"Python {version}", "" if fine else "use Python 3.11 to 3.13, such as `uv venv -p 3.12`")
+
+
+def _checkpoint() -> Finding:
+    """Whether the bundled model is there whole (git without LFS leaves a pointer of a hundred bytes)."""
+    folder = Path(rtcontrol.models.__path__[0]) / "zoo" / "lander"
+    needed = ("config.json", "model.safetensors", "st_template.json", "tokenizer.json")
+    if missing := [name for name in needed if not (folder / name).is_file()]:
+        return Finding(
+            False, f"the bundled model lacks {', '.join(missing)}", "pip install --force-reinstall rtcontrol"
+        )
+    size = (folder / "model.safetensors").stat().st_size
+    if size < 100_000:
+        return Finding(False, f"the bundled model's weights are {size} bytes", "git lfs pull")
+    return Finding(True, f"bundled model lander, {size / 1e6:.1f} MB")
+
+
+def _cache() -> Finding:
+    try:
+        from rtcontrol.models.engines.prefix_store import cache_folder
+    except ImportError as error:
+        return Finding(False, f"the cache folder cannot be told ({error})", "mend what is marked `no` first")
+    folder = cache_folder()
+    there = next(p for p in (folder, *folder.parents) if p.exists())
+    if there.is_dir() and os.access(there, os.W_OK | os.X_OK):
+        return Finding(True, f"cache folder {folder}")
+    remedy = "set RTCONTROL_CACHE to a folder that you may write (until then prefixes are computed at every start)"
+    return Finding(False, f"the cache folder {folder} cannot be written", remedy, optional=True)
+
+
+def _gpu() -> Finding:
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return Finding(False, "no NVIDIA GPU found (small models do not need one)", "", optional=True)
+    query = [tool, "--query-gpu=name,memory.total", "--format=csv,noheader"]
+    try:
+        answer = subprocess.run(query, capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return Finding(False, f"nvidia-smi does not answer ({error})", "reload the NVIDIA driver")
+    names = "; ".join(answer.stdout.strip().splitlines())
+    if answer.returncode != 0 or not names:
+        return Finding(False, "nvidia-smi finds no GPU", "reload the NVIDIA driver")
+    built = version("torch") or ""
+    if built.endswith("+cpu"):
+        return Finding(False, f"GPU {names}, but torch {built} cannot use it", "pip install --force-reinstall torch")
+    return Finding(True, f"GPU {names}")
+
+
+def _priority() -> Finding:
+    # Asked in a thread's own scheduling, and put back at once.
+    try:
+        before = os.sched_getscheduler(0), os.sched_getparam(0)
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+        os.sched_setscheduler(0, *before)
+    except (OSError, AttributeError) as error:
+        return Finding(
+            False,
+            f"real-time priority is refused ({error})",
+            'echo "$USER - rtprio 99" | sudo tee -a /etc/security/limits.conf  (then log in again)',
+            optional=True,
+        )
+    return Finding(True, "real-time priority is granted (--rt-priority 50)")
+
+
+def _memory_lock() -> Finding:
+    soft = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+    if soft == resource.RLIM_INFINITY or os.geteuid() == 0:
+        return Finding(True, "memory may be locked (--mlock)")
+    remedy = 'echo "$USER - memlock unlimited" | sudo tee -a /etc/security/limits.conf  (then log in again)'
+    return Finding(False, f"only {soft // 1024} KiB of memory may be locked", remedy, optional=True)
+
+
+def _shared_memory() -> Finding:
+    try:
+        free = shutil.disk_usage("/dev/shm").free
+    except OSError:
+        return Finding(True, "no /dev/shm; Ray uses files instead")
+    fine = free > 200_000_000
+    remedy = "" if fine else "start the container with --shm-size=1g"
+    return Finding(fine, f"/dev/shm has {free // 2**20} MiB free (Ray wants 200)", remedy)
+
+
+def _governor() -> Finding:
+    try:
+        governor = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor").read_text().strip()
+    except OSError:
+        return Finding(True, "CPU frequency is not ours to set (a virtual machine, mostly)")
+    fine = governor == "performance"
+    return Finding(fine, f"CPU governor {governor}", "" if fine else "sudo cpupower frequency-set -g performance", True)
+
+
+def _wake_up() -> Finding:
+    """Sleeps to an absolute grid at 100 Hz for two seconds, as cyclictest does."""
+    late = []
+    due = time.monotonic_ns()
+    for _ in range(200):
+        due += 10_000_000
+        time.sleep(max(0, due - time.monotonic_ns()) / 1e9)
+        late.append((time.monotonic_ns() - due) / 1e6)
+    p50, p99 = np.percentile(late, [50, 99])
+    text = f"wake-up lateness p50 {p50:.3f} ms, p99 {p99:.3f} ms, max {max(late):.3f} ms"
+    fine = bool(p99 < 1.0)
+    return Finding(fine, text, "" if fine else "close what else runs here, or use --rt-priority 50 --affinity 1", True)

@@ -1,0 +1,182 @@
+"""`rtcontrol models`: train, inspect and adopt checkpoints."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from rtcontrol.cli.bench import check_writable
+from rtcontrol.models.errors import UserError
+
+if TYPE_CHECKING:
+    from rtcontrol.recipes.imitation import Recipe
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="Train, inspect and adopt controller models.")
+# Each recipe and the environment that its model is for.
+RECIPES = {"driver": "road", "lander": "lander", "paddle": "paddle"}
+
+
+@app.command()
+def train(
+    recipe: Annotated[str, typer.Option(help=f"What to train: {', '.join(RECIPES)}.")] = "lander",
+    out: Annotated[
+        Path | None, typer.Option(help="Run folder (default: runs/train-RECIPE); holds log and state.")
+    ] = None,
+    samples: Annotated[int | None, typer.Option(min=1, help="Training samples (default: the recipe's own).")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of weights and data.")] = 0,
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads (default: torch's own).")] = None,
+) -> None:
+    """Rebuild a bundled model from its recipe. A run that was stopped goes on where it last saved.
+
+    Examples:
+
+      rtcontrol models train --recipe lander
+
+      rtcontrol models train --recipe lander --samples 100000 --out runs/quick
+    """
+    import torch
+
+    chosen = _recipe(recipe)
+    if threads:
+        torch.set_num_threads(threads)
+    config = replace(chosen.config, seed=seed, samples=samples or chosen.config.samples)
+    folder = out or Path("runs") / f"train-{recipe}"
+    check_writable(folder / "log.jsonl")
+    columns = (
+        TextColumn("{task.completed:,.0f}/{task.total:,.0f} samples"),
+        BarColumn(),
+        TextColumn("loss {task.fields[loss]}  labels right {task.fields[accuracy]}  {task.fields[speed]} samples/s"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns) as bar:
+        task = bar.add_task("train", total=config.samples, loss="-", accuracy="-", speed="-")
+
+        def progress(line: dict[str, Any]) -> None:
+            fields = {"loss": line["loss"], "accuracy": line["accuracy"], "speed": line["samples_per_s"]}
+            bar.update(task, completed=line["samples"], **fields)
+
+        checkpoint = chosen.train(folder, config, progress)
+    print(f"Checkpoint: {checkpoint}\nFly it: rtcontrol run --env {RECIPES[recipe]} --model {checkpoint}")
+
+
+@app.command()
+def score(
+    model: Annotated[str, typer.Argument(help="Bundled name or checkpoint folder.")] = "lander",
+    seeds: Annotated[int, typer.Option(min=1, help="Episodes a goal.")] = 100,
+    recipe: Annotated[
+        str | None,
+        typer.Option(help=f"What it was trained on: {', '.join(RECIPES)}. (default: MODEL, or lander)"),
+    ] = None,
+    sentences: Annotated[
+        int | None, typer.Option(min=1, help="Phrasings of each list and kind of goal. (default: all)")
+    ] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write every figure here.")] = None,
+) -> None:
+    """Fly a model in lockstep on seeds it was not trained on: by goal and by phrasing, beside its recipe's expert.
+
+    Examples:
+
+      rtcontrol models score lander --seeds 20 --json scores.json
+
+      rtcontrol models score runs/train-paddle/checkpoint --recipe paddle
+    """
+    import json
+
+    from rtcontrol.models.decider import DeciderSpec
+    from rtcontrol.recipes.score import Trial, model_policy
+
+    check_writable(json_file)
+    title = recipe or (model if model in RECIPES else "lander")
+    agent = _recipe(title).agent
+    trial: Trial = importlib.import_module(f"rtcontrol.recipes.{title}_score").TRIAL
+    decider = DeciderSpec(model, tuple(agent.tools.openai()), history=agent.history).build()
+    console = Console()
+    with console.status("flying") as status:
+        found = trial.score(model_policy(decider), seeds, lambda what: status.update(f"flying: {what}"), sentences)
+    goals = Table("told", "flown by", "successes", "Wilson 95 %", "ends")
+    for told, entry in found["goals"].items():
+        for flyer, s in entry.items():
+            goals.add_row(told, flyer, f"{s['successes']}/{s['episodes']}", str(s["wilson_95"]), str(s["ends"]))
+    console.print(goals)
+    phrasings = Table("list", "goal", "same outcome as canonical", "Wilson 95 %", "succeed", "canonical succeed")
+    for name, kinds in found["phrasings"].items():
+        for kind, s in kinds.items():
+            same = f"{s['same outcome']}/{s['phrasings']}"
+            phrasings.add_row(name, kind, same, str(s["wilson_95"]), str(s["succeed"]), str(s["canonical succeed"]))
+    console.print(phrasings)
+    if json_file:
+        json_file.write_text(json.dumps(found, indent=1) + "\n")
+
+
+@app.command()
+def info(
+    model: Annotated[str | None, typer.Argument(help="Bundled name or checkpoint folder (default: list them).")] = None,
+) -> None:
+    """What a checkpoint is: shape, tokenizer, prompt profile, size. Without a name, the bundled ones.
+
+    Examples:
+
+      rtcontrol models info
+
+      rtcontrol models info lander
+    """
+    from rtcontrol.models.checkpoint import Checkpoint, resolve, zoo
+
+    names = [model] if model else zoo()
+    if not names:
+        print("No bundled models in this installation.")
+    for name in names:
+        checkpoint = Checkpoint.open(name)
+        config = checkpoint.config
+        size = sum(f.stat().st_size for f in resolve(name).glob("*.safetensors"))
+        shape = f"{config.get('num_hidden_layers')} layers of {config.get('hidden_size')}"
+        print(f"{name}  {config.get('model_type')}, {shape}, {_parameters(checkpoint.folder):,} parameters")
+        vocabulary, profile = checkpoint.tokenizer.size, checkpoint.template.profile
+        print(f"    {size / 2**20:.1f} MiB, {vocabulary} tokens, prompt profile {profile}")
+        print(f"    {checkpoint.folder}")
+        if model and (card := checkpoint.folder / "README.md").is_file():
+            print(f"    model card: {card}")
+
+
+@app.command()
+def adopt(
+    checkpoint: Annotated[Path, typer.Argument(help="Folder of a published SimpleTool checkpoint.")],
+    template_from: Annotated[Path, typer.Option(help="The authors' rt_server.py, or a text file with {tools_json}.")],
+    out: Annotated[Path | None, typer.Option(help="Folder or file to write to (default: beside the weights).")] = None,
+) -> None:
+    """Write the prompt template of a published SimpleTool checkpoint beside its weights.
+
+    Example: rtcontrol models adopt RT-Qwen2.5-0.5B --template-from rt_server.py
+    """
+    from rtcontrol.models.adopt import adopt as write
+
+    print(f"Template: {write(checkpoint, template_from, out)}")
+
+
+def _recipe(name: str) -> Recipe:
+    if name not in RECIPES:
+        raise UserError(f"Unknown recipe {name!r}.", f"Choose one of: {', '.join(RECIPES)}.")
+    found: Recipe = importlib.import_module(f"rtcontrol.recipes.{name}").RECIPE
+    return found
+
+
+def _parameters(folder: Path) -> int:
+    from safetensors import safe_open
+
+    count = 0
+    for path in folder.glob("*.safetensors"):
+        with safe_open(str(path), framework="pt") as file:
+            for name in file.keys():  # noqa: SIM118  (not a dict)
+                size = 1
+                for dimension in file.get_slice(name).get_shape():
+                    size *= dimension
+                count += size
+    return count

@@ -1,0 +1,84 @@
+"""`rtcontrol serve`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import replace
+from typing import Any
+
+import typer
+
+from rtcontrol.bridges.shutdown import Ending, Interrupted
+from rtcontrol.record.record import Folder
+from rtcontrol.run.flags import command
+from rtcontrol.run.options import named_by_time
+from rtcontrol.serve.options import ServerOptions
+
+EXAMPLES = """Serve programs on the other side of a socket: each brings its own tools, or names an agent.
+
+Examples:
+
+  rtcontrol serve
+
+  rtcontrol serve --agent lander --bind tcp://127.0.0.1:5555 --http 127.0.0.1:8080
+
+  rtcontrol serve --bind tcp://0.0.0.0:5555 --keys keys      (rtcontrol keys new NAME makes the keys)
+
+  rtcontrol serve --supervise --memory-limit-mb 4000
+
+  rtcontrol serve --model noop --bind ipc:///tmp/rtcontrol.sock      (tries out a client without a model)
+
+docs/protocol.md is what a client must know, docs/security.md who can reach what. Each session leaves its record and
+report in --out. Exit status: 0; 1 internal error; 2 mistake in what was given; 129 SIGHUP, 130 Ctrl-C, 143 SIGTERM (the
+first one ends all sessions with their safe calls, a second one changes nothing, a third one leaves).
+"""
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+def _serve(options: ServerOptions) -> int:
+    base = named_by_time("serve")
+    if options.supervised:
+        from rtcontrol.serve.supervise import command_line
+
+        # This process becomes the small parent: what is imported here would stay in its memory. The folder is chosen
+        # once, for all restarts.
+        with Folder(options.out, base, overwrite=True) as folder:
+            more = ["--out", str(folder.path)]
+            command = command_line(sys.argv[1:], options.memory_limit_mb, more)
+            os.execv(command[0], command)
+    with Ending() as ending, Folder(options.out, base, overwrite=True) as folder:
+        try:
+            return _run(replace(options, out=folder.path), ending)
+        except Interrupted as interrupted:
+            return interrupted.status
+
+
+def _run(options: ServerOptions, ending: Ending) -> int:
+    from rtcontrol.serve.outbox import Outbox, OutboxLog
+    from rtcontrol.serve.server import Server
+
+    gateway = None if options.http is None else _gateway(options, options.http)
+    ending.of(lambda name: None)
+    with Outbox(1) as out_loud, Outbox(2) as errors, OutboxLog(errors):
+        say = out_loud.say
+        with Server(options, options.bind, keys=options.keys, http=gateway, say=say, stopped=ending.called) as server:
+            for endpoint in server.endpoints:
+                say(f"listening on {endpoint}")
+            if server.gateway is not None:
+                say(f"listening on {server.gateway.url}")
+            ending.wait()
+            say(f"{ending.name}: ending {len(server.admission.sessions())} sessions")
+        say(f"records and reports: {options.out}")
+    return ending.status
+
+
+def _gateway(options: ServerOptions, http: str) -> Any:
+    from rtcontrol.gateway.options import GatewayOptions
+
+    return GatewayOptions.parse(
+        http, options.allow_origin, options.token_file, options.static, options.model, options.engine
+    )
+
+
+app.command(help=EXAMPLES)(command(ServerOptions, "serve", _serve))

@@ -1,0 +1,1 @@
+"""The control loop: clock, deadlines and their misses' causes, actuator, fallback."""

@@ -1,0 +1,343 @@
+"""The run's account: counts every release, names the cause of a miss, lets the fallback act, and writes the record."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from rtcontrol.agents import Fallback
+from rtcontrol.envs.base import Emission, Emitting, Environment, Episode, WorldError
+from rtcontrol.hosts.base import DecisionReply, Host, HostEvent
+from rtcontrol.loop.actuator import Actuator, Completion, Fault, Order, SafeAttempt
+from rtcontrol.loop.clock import LoopClock
+from rtcontrol.loop.config import RunConfig
+from rtcontrol.loop.deadline import Cause, Tick, attribute
+from rtcontrol.loop.errors import Errors
+from rtcontrol.loop.fallback import Action, FallbackPolicy
+from rtcontrol.loop.pause import PauseWatch
+from rtcontrol.models.call import Call
+from rtcontrol.record.record import Recorder
+
+Status = Literal["fresh", "held", "safe"]
+
+
+@dataclass
+class Ledger:
+    """Counts of a run. `check` holds after every tick:
+    releases == ticks + skipped_releases and ticks == on_time + misses."""
+
+    ticks: int = 0
+    on_time: int = 0
+    misses: int = 0
+    skipped_releases: int = 0
+    null: int = 0
+    held: int = 0
+    overtaken: int = 0
+    epoch_over: int = 0
+    late_used: int = 0
+    late_dropped: int = 0
+    safe_calls: int = 0
+    fallback_errors: int = 0
+    superseded: int = 0
+    longest_miss_run: int = 0
+    misses_by_cause: Counter[str] = field(default_factory=Counter)
+    skipped_by_cause: Counter[str] = field(default_factory=Counter)
+    _run: int = 0
+
+    @property
+    def releases(self) -> int:
+        return self.ticks + self.skipped_releases
+
+    @property
+    def miss_rate(self) -> float:
+        return (self.misses + self.skipped_releases) / self.releases if self.releases else 0.0
+
+    def skip(self, count: int, cause: Cause) -> None:
+        self.skipped_releases += count
+        self.skipped_by_cause[cause.value] += count
+        self._bad(count)
+
+    def hit(self) -> None:
+        self.ticks += 1
+        self.on_time += 1
+        self._run = 0
+
+    def miss(self, cause: Cause) -> None:
+        self.ticks += 1
+        self.misses += 1
+        self.misses_by_cause[cause.value] += 1
+        self._bad(1)
+
+    def check(self) -> None:
+        """Raises AssertionError with the relation that does not hold."""
+        assert self.ticks == self.on_time + self.misses, "ticks == on_time + misses"
+        assert self.misses == sum(self.misses_by_cause.values()), "misses == sum(misses_by_cause)"
+        assert self.skipped_releases == sum(self.skipped_by_cause.values()), "skipped == sum(skipped_by_cause)"
+        assert self.null + self.held + self.overtaken + self.epoch_over <= self.on_time, "null, held are on time"
+
+    def _bad(self, count: int) -> None:
+        self._run += count
+        self.longest_miss_run = max(self.longest_miss_run, self._run)
+
+
+def _ms(ns: int) -> float:
+    return round(ns / 1e6, 4)
+
+
+class Account:
+    """What is known of the ticks that are over. `recent_*` are short and for people who look on.
+
+    `epoch` is the world's, as of the last observation; `acted_k`, `acted_ns` are the last fresh call's tick and the
+    instant of its effect. `cleared` is told of a call that gave way to the safe call before it was begun.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        fallback: Fallback,
+        env: Environment,
+        host: Host,
+        recorder: Recorder,
+        watch: PauseWatch,
+        clock: LoopClock,
+        actuator: Actuator,
+        notify: Callable[[str], None],
+        stop: Callable[[str], None],
+        cleared: Callable[[Order], None],
+    ) -> None:
+        self._config, self._env, self._host = config, env, host
+        self._recorder, self._watch, self._clock, self._actuator = recorder, watch, clock, actuator
+        self._stop, self._cleared = stop, cleared
+        self._safe_calls = fallback.safe_calls
+        hold_ms = config.hold_ms if config.hold_ms is not None else fallback.hold_ms
+        self.policy = FallbackPolicy(config.on_miss, round(hold_ms * 1e6))
+        self.emits = isinstance(env, Emitting)
+        self._last: Tick | None = None
+        self._errors = Errors(notify)
+        self._period_ns = config.period_ns
+        self.ledger = Ledger()
+        self.t0_ns = 0
+        self.epoch = -1
+        self.acted_k = -1
+        self.acted_ns = 0
+        self.newest_k = -1  # of the last release
+        self.safe_k = -1  # for whose sake the safe call took over last
+        self.noted_episodes = 0
+        self.noted_events = 0
+        self.recent_calls: deque[str] = deque(maxlen=6)
+        self.recent_ms: deque[float] = deque(maxlen=256)
+
+    def t_s(self, t_ns: int) -> float:
+        """Seconds since the first release."""
+        return round((t_ns - self.t0_ns) / 1e9, 6)
+
+    def note(self, episodes: Sequence[Episode], events: Sequence[HostEvent]) -> None:
+        """Record the episodes that ended and what befell the host since the last time."""
+        for episode in episodes[self.noted_episodes :]:
+            line = {"seed": episode.seed, "return": round(episode.ret, 4), "success": episode.success}
+            self._recorder.write({"episode": {**line, "seconds": round(episode.seconds, 3), "detail": episode.detail}})
+            self.noted_episodes += 1
+        for event in events[self.noted_events :]:
+            what = {"t_s": self.t_s(event.t_ns), "event": event.event, "seconds": round(event.seconds, 3)}
+            self._recorder.write({"host_event": what})
+            self.noted_events += 1
+
+    # -- ticks --------------------------------------------------------------------------------------------------------
+
+    def settle(
+        self, tick: Tick, reply: DecisionReply, kind: str, call: str | None = None, done: Completion | None = None
+    ) -> None:
+        """The tick has its decision, and `done` its call. It is on time unless its effect came after the deadline."""
+        now = done.ended_ns if done is not None else time.monotonic_ns()
+        line = self._line(tick, kind, call)
+        line["latency_ms"] = _ms(now - tick.release_ns)
+        line["decide_ms"] = _ms(reply.decide_ns)
+        line["age_ms"] = _ms(now - tick.capture_ns)
+        if done is not None:
+            line["execute_ms"] = _ms(now - done.began_ns)
+            if kind == "call" and self.acted_k == tick.k - 1 and self.acted_ns and self._clock.enforced:
+                line["jitter_ms"] = _ms(abs(now - self.acted_ns - self._period_ns))
+            self.acted_k, self.acted_ns = tick.k, now
+        if (decision := reply.decision) is not None:
+            line["passes"], line["tokens"] = decision.forward_passes, decision.tokens
+            line["reused"] = decision.reused_tokens
+            line["confidence"] = round(min(decision.confidence.values(), default=1.0), 4)
+            if decision.outside_mass is not None:
+                line["outside_mass"] = round(decision.outside_mass, 6)
+        self.recent_ms.append(line["latency_ms"])
+        if now <= tick.deadline_ns:
+            self.ledger.hit()
+            if kind != "call":
+                setattr(self.ledger, kind, getattr(self.ledger, kind) + 1)
+        else:
+            fault = Cause.EXECUTE if done is not None and done.began_ns <= tick.deadline_ns else None
+            cause = attribute(tick, now, self._watch, self._host, fault, reply)
+            self.ledger.miss(cause)
+            line["cause"] = cause.value
+            if self._config.on_miss == "stop":
+                self._stop("miss")
+        self._recorder.write(line)
+
+    def miss(
+        self,
+        tick: Tick,
+        fault: Cause | None,
+        reply: DecisionReply | None = None,
+        error: str | BaseException | None = None,
+        call: str | None = None,
+        doing: str = "",
+    ) -> None:
+        """The tick has no call: count it, name the cause, fall back. `doing` says what raised the `error`."""
+        cause = attribute(tick, time.monotonic_ns(), self._watch, self._host, fault, reply)
+        self.ledger.miss(cause)
+        action = self.policy.miss(self._clock.effective_ns())
+        line = self._line(tick, "miss", call)
+        line["cause"] = cause.value
+        self._errors.put(line, error, f"tick {tick.k}: {cause.value}: ", doing)
+        line["action"] = self.fall_back(action, tick, cause, reply, line.get("error"))
+        if reply is not None and fault is not None:
+            line["decide_ms"] = _ms(reply.decide_ns)
+        self._recorder.write(line)
+
+    def _line(self, tick: Tick, kind: str, call: str | None) -> dict[str, Any]:
+        line: dict[str, Any] = {"k": tick.k, "t_s": round((tick.release_ns - self.t0_ns) / 1e9, 6), "kind": kind}
+        line["wake_ms"] = _ms(tick.woke_ns - tick.release_ns)
+        if call is not None:
+            line["call"] = call
+        line["epoch"], line["seq"], line["superseded"] = tick.epoch, tick.seq, tick.superseded
+        if tick.skip_cause is not None:
+            line["skipped"], line["skip_cause"] = tick.skipped, tick.skip_cause.value
+        return line
+
+    def late(self, tick: Tick | None, reply: DecisionReply, done: Completion | None, now_ns: int) -> None:
+        """A decision that came after its tick was over, and what became of its call if it was used."""
+        used = done is not None and done.effect == "acted"
+        self.ledger.late_used += used
+        self.ledger.late_dropped += not used
+        line: dict[str, Any] = {"late": reply.tick, "used": used, "decide_ms": _ms(reply.decide_ns)}
+        if tick is not None:
+            line["latency_ms"] = _ms(now_ns - tick.release_ns)
+            self.recent_ms.append(line["latency_ms"])
+        if done is not None:
+            if used:
+                self.acted_k, self.acted_ns = reply.tick, done.ended_ns
+            line["t_s"] = self.t_s(done.ended_ns)
+            self._errors.put(line, done.error, "late call: ")
+        self._recorder.write(line)
+
+    def overran(self, tick: Tick, call: str, done: Completion) -> None:
+        """The end of a call that was under way at its deadline: its tick was settled then."""
+        line = {"overran": tick.k, "call": call, "effect": done.effect, "t_s": self.t_s(done.ended_ns)}
+        if done.effect == "acted":
+            line["latency_ms"] = _ms(done.ended_ns - tick.release_ns)
+            line["execute_ms"] = _ms(done.ended_ns - done.began_ns)
+            self.acted_k, self.acted_ns = tick.k, done.ended_ns
+        self._errors.put(line, done.error, "execute: ")
+        self._recorder.write(line)
+
+    # -- what the world is told, and the fallback ---------------------------------------------------------------------
+
+    def fall_back(
+        self,
+        action: Action,
+        tick: Tick,
+        cause: Cause | None = None,
+        reply: DecisionReply | None = None,
+        error: str | None = None,
+    ) -> str:
+        """Do what the fallback policy says of this tick, and tell it. Gives what the record says of it: `none` where
+        the safe call is in force since an earlier tick, `pending` where it was demanded and is not in force yet."""
+        if action == "stop":
+            self._stop("miss")
+        status: Status = "held" if action == "hold" else "safe"
+        emission = self.emission(tick, status, None, reply, cause, error)
+        if action == "safe":
+            self._demand("miss", emission, tick.k)
+        elif emission is not None:
+            self._actuator.tell(emission)
+        return "pending" if action == "none" and self._actuator.pending else action
+
+    def expire(self) -> None:
+        """The end of a hold between two ticks, if it is reached: the safe call acts, and is told."""
+        if self.policy.expire(self._clock.effective_ns()) == "safe":
+            self._demand("miss", self._parting(), self.newest_k)
+
+    def leave(self) -> None:
+        """The run is over: the safe call acts, and is told."""
+        self._demand("exit", self._parting(), self.newest_k)
+
+    def _parting(self) -> Emission | None:
+        return None if self._last is None else self.emission(self._last, "safe")
+
+    def _demand(self, why: str, emission: Emission | None, k: int) -> None:
+        self.safe_k = k
+        # What waits when the run ends is no release.
+        if (cleared := self._actuator.safe(why, emission)) is not None and why != "exit":
+            self._cleared(cleared)
+
+    def tell(self, tick: Tick, status: Status, reply: DecisionReply) -> None:
+        """Tell the world, if it wants to know, of a tick that brought no call."""
+        if (emission := self.emission(tick, status, reply=reply)) is not None:
+            self._actuator.tell(emission)
+
+    def emission(
+        self,
+        tick: Tick,
+        status: Status,
+        call: Call | None = None,
+        reply: DecisionReply | None = None,
+        cause: Cause | None = None,
+        error: str | None = None,
+    ) -> Emission | None:
+        """What the world is told became of the tick; None where it does not want to know."""
+        self._last = tick
+        if not self.emits:
+            return None
+        decision = None if reply is None else reply.decision
+        safe_calls = self._safe_calls if status == "safe" else ()
+        return Emission(
+            tick.k,
+            tick.epoch,
+            tick.seq,
+            tick.deadline_ns,
+            status,
+            next(iter(safe_calls), call),
+            min(decision.confidence.values(), default=None) if decision is not None else None,
+            None if reply is None else reply.decide_ns,
+            None if cause is None else cause.value,
+            error,
+            safe_calls,
+            None if reply is None else reply.mistake,
+        )
+
+    # -- what came of it ----------------------------------------------------------------------------------------------
+
+    def attempted(self, attempt: SafeAttempt) -> None:
+        """One try of the safe call: counted as safe only when all of them are in force."""
+        text = None if attempt.call is None else attempt.call.text()
+        line: dict[str, Any] = {"safe": text, "why": attempt.why, "t_s": self.t_s(attempt.ended_ns)}
+        line["attempt"], line["in_force"] = attempt.attempt, attempt.in_force
+        if not attempt.acted:
+            line["world"] = "over"
+        if attempt.error is not None:
+            self.ledger.fallback_errors += 1
+            self._errors.put(line, attempt.error, f"safe call {text}, tried again until it is in force: ")
+        self.ledger.safe_calls += attempt.in_force and attempt.why == "miss"
+        self._recorder.write(line)
+
+    def fault(self, fault: Fault) -> None:
+        """The world raised over what it was told."""
+        line: dict[str, Any] = {"fault": fault.doing, "t_s": self.t_s(time.monotonic_ns())}
+        self._errors.put(line, fault.error, f"{fault.doing}: ")
+        self._recorder.write(line)
+
+    def broke_down(self, error: WorldError) -> str:
+        """The world's own code raised: gives what people are told, in one sentence."""
+        cause = error.__cause__ or error
+        line: dict[str, Any] = {"fault": "world", "t_s": self.t_s(time.monotonic_ns()) if self.t0_ns else 0.0}
+        what = self._errors.put(line, cause)
+        self._recorder.write(line)
+        return f"The environment {self._env.name} broke down: {what}. The run ends with the safe call; mend it there."

@@ -1,0 +1,144 @@
+"""What a run is: one frozen, validated value."""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Annotated, Any
+
+from rtcontrol.models.decider import ENGINES
+from rtcontrol.models.errors import UserError
+from rtcontrol.run.flags import Flag
+
+CHOICES = {
+    "host": ("ray", "inprocess"),
+    "clock": ("wall", "lockstep"),
+    "on_miss": ("hold", "safe", "stop"),
+    "late": ("drop", "use"),
+}
+
+
+MIN_HZ, MAX_HZ = 0.001, 10_000.0
+MAX_PIPELINE = 64
+LONGEST = 1e12  # in whatever unit: a bound that keeps nanoseconds whole numbers
+
+
+def plain_text(text: str) -> str:
+    """`text` without the lone surrogates that undecodable bytes on a command line or stdin leave: they cannot be
+    sent or written. Each becomes a question mark."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def cpus(text: str) -> tuple[int, ...]:
+    """CPUs from a list such as 0,1. UserError for anything else."""
+    try:
+        return tuple(int(part) for part in text.split(",") if part.strip())
+    except ValueError:
+        raise UserError(f"--affinity {text} is no list of CPUs.", "Give numbers, such as --affinity 0,1.") from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunConfig:
+    """A run's settings. None takes the default that the property of the same meaning computes.
+
+    `warmup` decisions come before the first release, and more as long as `warmup_s` are not over. Relations, checked
+    here: 0.001 <= hz <= 10000; 0 < deadline <= pipeline * period; max age > 0; hold >= 0.
+    """
+
+    env: Annotated[str, Flag("Environment: a name (`rtcontrol envs`) or a .py file.")]
+    out: Annotated[Path, Flag("Folder of record.jsonl and report.json. (default: runs/ENV-TIME)")] = Path()
+    hz: Annotated[float, Flag("Ticks a second.")] = 16.0
+    deadline_ms: Annotated[float | None, Flag("From release to deadline. (default: the period)")] = None
+    max_age_ms: Annotated[float | None, Flag("Older observations are stale. (default: 4 periods, at least 250)")] = None
+    pipeline: Annotated[int, Flag("Decisions in flight; deadline <= pipeline x period.")] = 1
+    episodes: Annotated[int | None, Flag("End after so many. (default: 5, or no end with --duration)")] = None
+    duration_s: Annotated[float | None, Flag("End after so many seconds.", "duration")] = None
+    seed: Annotated[int, Flag("Seed of the first episode; the next have the next.")] = 0
+    instruction: Annotated[str | None, Flag("The instruction. (default: the agent's)", "instruct")] = None
+    agent: Annotated[
+        str | None, Flag("Agent: a name (`rtcontrol agents`) or a .py file. (default: the environment's)")
+    ] = None
+    model: Annotated[str | None, Flag("Checkpoint, or expert, noop, random. (default: the agent's)")] = None
+    engine: Annotated[str, Flag(f"What runs the model: {', '.join(ENGINES)}.")] = "torch"
+    host: Annotated[str, Flag("Where it decides: ray or inprocess.")] = "ray"
+    clock: Annotated[str, Flag("wall: the world runs on; lockstep: it waits.")] = "wall"
+    on_miss: Annotated[str, Flag("hold the last call, safe call, or stop the run.")] = "hold"
+    hold_ms: Annotated[float | None, Flag("Hold at most so long, then the safe call. (default: the agent's)")] = None
+    late: Annotated[str, Flag("A decision after its deadline: drop or use.")] = "drop"
+    max_miss_rate: Annotated[float | None, Flag("Exit status 3 above it.")] = None
+    min_confidence: Annotated[float, Flag("Less sure calls are held back.")] = 0.0
+    rt_priority: Annotated[int, Flag("SCHED_FIFO priority of the loop's thread, 1 to 99.")] = 0
+    affinity: Annotated[tuple[int, ...], Flag("CPUs of the loop's thread, such as 0,1.", given=str, parse=cpus)] = ()
+    mlock: Annotated[bool, Flag("Lock the memory.")] = False
+    warmup: int = 5
+    warmup_s: float = 0.0
+    first_observation_s: float = 10.0
+
+    def __post_init__(self) -> None:
+        if self.instruction is not None:
+            object.__setattr__(self, "instruction", plain_text(self.instruction))
+        if not MIN_HZ <= self.hz <= MAX_HZ:
+            raise UserError(f"--hz {self.hz:g} is no rate.", f"Give {MIN_HZ:g} to {MAX_HZ:g}, such as --hz 16.")
+        if self.seed < 0:
+            raise UserError(f"--seed {self.seed} is negative.", "Give 0 or more.")
+        cpus = os.cpu_count() or 1
+        if any(not 0 <= c < cpus for c in self.affinity):
+            named = ",".join(map(str, self.affinity))
+            raise UserError(f"--affinity {named}: this machine has CPUs 0 to {cpus - 1}.", "Give such as --affinity 0.")
+        for name, allowed in CHOICES.items():
+            if getattr(self, name) not in allowed:
+                option = "--" + name.replace("_", "-")
+                raise UserError(f"{option} {getattr(self, name)} is unknown.", f"Choose one of {', '.join(allowed)}.")
+        if not 1 <= self.pipeline <= MAX_PIPELINE:
+            raise UserError(f"--pipeline {self.pipeline} is out of range.", f"Give 1 to {MAX_PIPELINE} decisions.")
+        self._positive("deadline_ms", self.deadline_ms)
+        self._positive("max_age_ms", self.max_age_ms)
+        self._positive("duration", self.duration_s)
+        self._positive("episodes", self.episodes)
+        if self.deadline_ns > self.pipeline * self.period_ns:
+            need = math.ceil(self.deadline_ns / self.period_ns)
+            raise UserError(
+                f"--deadline-ms {self.deadline_ms:g} is beyond {self.pipeline} x {self.period_ns / 1e6:g} ms: "
+                "deadline <= pipeline x period must hold, or more decisions would be in flight than --pipeline allows.",
+                f"Use --pipeline {need}, or a deadline of at most {self.pipeline * self.period_ns / 1e6:g} ms.",
+            )
+        if self.hold_ms is not None and not 0 <= self.hold_ms <= LONGEST:
+            raise UserError(
+                f"--hold-ms {self.hold_ms:g} is no time.", f"Give 0 (the safe call at once) to {LONGEST:g}."
+            )
+        if self.max_miss_rate is not None and not 0 <= self.max_miss_rate <= 1:
+            raise UserError(f"--max-miss-rate {self.max_miss_rate:g} is no share.", "Give 0 to 1, such as 0.005.")
+        if not 0 <= self.min_confidence <= 1:
+            raise UserError(f"--min-confidence {self.min_confidence:g} is no probability.", "Give 0 to 1.")
+        if not 0 <= self.rt_priority <= 99:
+            raise UserError(f"--rt-priority {self.rt_priority} is out of range.", "Give 1 to 99, or 0 for none.")
+
+    def _positive(self, name: str, value: float | None) -> None:
+        if value is not None and not 0 < value <= LONGEST:
+            raise UserError(
+                f"--{name.replace('_', '-')} {value:g} must be above 0 and at most {LONGEST:g}.",
+                "Leave it out for the default.",
+            )
+
+    @property
+    def period_ns(self) -> int:
+        return round(1e9 / self.hz)
+
+    @property
+    def deadline_ns(self) -> int:
+        """From release to deadline; the period by default."""
+        return self.period_ns if self.deadline_ms is None else round(self.deadline_ms * 1e6)
+
+    @property
+    def max_age_ns(self) -> int:
+        """An older observation is stale; by default four periods, at least 250 ms."""
+        if self.max_age_ms is not None:
+            return round(self.max_age_ms * 1e6)
+        return max(4 * self.period_ns, 250_000_000)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As the record's header shows it."""
+        told = {field.name: getattr(self, field.name) for field in fields(RunConfig)}
+        return {k: str(v) if isinstance(v, Path) else v for k, v in told.items()}

@@ -1,0 +1,70 @@
+"""The instruction in force: it changes between two ticks, and goes back when the decider cannot take it."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+
+from rtcontrol.hosts.base import DecisionReply
+from rtcontrol.loop.config import plain_text
+from rtcontrol.loop.deadline import Tick
+from rtcontrol.record.record import Recorder
+
+# An instruction may be a megabyte; people are shown this much of it.
+ECHO = 120
+# One is taken a tick; of more than this between two ticks, the oldest give way.
+MAX_WAITING = 16
+
+
+class Instructions:
+    """`now` is in force, `proven` the last one that something was decided by; `put` may be called from any thread, the
+    rest from the loop's. `tell` the world of it; `t_s` gives the run's time. The owner may set `accepted` (text), which
+    is told of a new one that something was decided by, and `refused` (text, error), of what gives way."""
+
+    def __init__(
+        self,
+        first: str,
+        tell: Callable[[str], None],
+        recorder: Recorder,
+        notify: Callable[[str], None],
+        t_s: Callable[[int], float],
+    ) -> None:
+        self.now = plain_text(first)
+        self._tell, self._recorder, self._notify, self._t_s = tell, recorder, notify, t_s
+        self.accepted: Callable[[str], None] = lambda text: None
+        self.refused: Callable[[str, str], None] = lambda text, error: None
+        self.proven = self.now
+        self.waiting: deque[str] = deque(maxlen=MAX_WAITING)
+
+    def put(self, text: str) -> None:
+        self.waiting.append(plain_text(text))
+
+    def change(self) -> None:
+        """Take the next one that waits, if any: from now on it is decided and judged by."""
+        if not self.waiting:
+            return
+        self.now = self.waiting.popleft()
+        self._tell(self.now)
+        self._recorder.write({"instruction": self.now, "t_s": self._t_s(time.monotonic_ns())})
+        self._notify(f"instruction: {_echo(self.now)}")
+
+    def judge(self, tick: Tick, reply: DecisionReply) -> None:
+        """A new instruction that the decider cannot take (it does not fit, say) gives way to the last good one."""
+        if tick.instruction != self.now:
+            return
+        if reply.decision is not None:
+            if self.proven != self.now:
+                self.accepted(self.now)
+            self.proven = self.now
+        elif reply.mistake is not None and self.now != self.proven:
+            refused, self.now = self.now, self.proven
+            self._tell(self.now)
+            t_s = self._t_s(time.monotonic_ns())
+            self._recorder.write({"instruction": self.now, "t_s": t_s, "refused": _echo(refused)})
+            self._notify(f"instruction refused: {_echo(refused)} ({reply.mistake[0]}) It goes on by the one before.")
+            self.refused(refused, reply.error or reply.mistake[0])
+
+
+def _echo(text: str) -> str:
+    return text if len(text) <= ECHO else text[: ECHO - 3] + "..."

@@ -1,0 +1,171 @@
+"""The control loop: one run of an agent in an environment, from its start to the safe call at its end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+from rtcontrol.agents import Agent
+from rtcontrol.envs.base import Environment, Observation, WorldError
+from rtcontrol.hosts.base import Host
+from rtcontrol.loop.clock import LockstepClock, LoopClock, WallClock
+from rtcontrol.loop.config import RunConfig
+from rtcontrol.loop.pause import PauseWatch
+from rtcontrol.loop.realtime import Collector, SlackCollector, favours, lock_memory
+from rtcontrol.loop.ticks import Ticks
+from rtcontrol.loop.warmup import Warmup, first_look, warm_up
+from rtcontrol.record.record import Recorder
+
+# How long the way out waits for the safe call to be in force.
+LEAVE_S = 10.0
+
+
+class ControlLoop:
+    """Runs one agent in one environment. `host` and `env` are started and closed by `run`.
+
+    Its ticks happen on the thread that calls `run` (`Ticks`), what reaches the environment on the actuator's;
+    `instruct` and `stop` any thread (or signal handler) may call.
+    `sample` is an observation to warm up with before the environment starts; `notify` takes plain lines for people.
+    `watch` and `collector` are for the whole process: whoever runs many loops in one gives them, already entered.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        agent: Agent,
+        env: Environment,
+        host: Host,
+        recorder: Recorder,
+        *,
+        sample: Observation | None = None,
+        notify: Callable[[str], None] = lambda line: None,
+        clock: LoopClock | None = None,
+        watch: PauseWatch | None = None,
+        collector: Collector | None = None,
+    ) -> None:
+        self.config, self.agent, self.env, self.host = config, agent, env, host
+        self._recorder, self._sample, self._notify = recorder, sample, notify
+        self.warmup = Warmup(config.pipeline)
+        self.host_info: dict[str, Any] = {}
+        self.ended_by: str | None = None
+        self.failure: str | None = None  # in one sentence, where the world broke down
+        self.safe_in_force = True  # False where the run was over and its safe call was not in force
+        self.phase = "not started"
+        self.t_end_ns = 0
+        self._clock: LoopClock = clock or (
+            WallClock(config.period_ns) if config.clock == "wall" else LockstepClock(config.period_ns, env.advance)
+        )
+        self._watch = watch or PauseWatch(config.period_ns)
+        self._watching = self._watch if watch is None else nullcontext()
+        self._collecting = SlackCollector() if collector is None else nullcontext(collector)
+        self._ticks = Ticks(config, agent, env, host, recorder, self._clock, self._watch, notify, self.stop)
+        self.account, self.instructions = self._ticks.account, self._ticks.instructions
+        self.ledger = self.account.ledger
+        self._world_started = False
+
+    def instruct(self, text: str) -> None:
+        """From the next release on, decide (and judge) by `text`."""
+        self.instructions.put(text)
+
+    @property
+    def instruction(self) -> str:
+        """What is decided by now."""
+        return self.instructions.now
+
+    def stop(self, why: str) -> None:
+        """End the run soon, with the safe call and the report; the first reason stays."""
+        self.ended_by = self.ended_by or why
+        self._ticks.over = True
+
+    @property
+    def launched(self) -> bool:
+        """Whether the world was started."""
+        return self._world_started
+
+    def run(self) -> None:
+        """The whole run. On every way out the safe call is executed, whatever it was: `failure` says why the world
+        broke down, other exceptions pass through. A KeyboardInterrupt while the run is ending leaves at once."""
+        patience_s = LEAVE_S
+        try:
+            self._prepare()
+            if self.ended_by is None:
+                # Their threads come before `favours`, which is for this thread and the actuator's alone.
+                with self._watching, self._collecting as collector:
+                    self._launch()
+                    self.phase = "running"
+                    self._ticks.run(collector)
+        except WorldError as error:
+            self.ended_by, self.failure = "error", self.account.broke_down(error)
+            self._notify(self.failure)
+        except KeyboardInterrupt:
+            patience_s = 0.0 if self.ended_by is not None else LEAVE_S
+            self.stop("SIGINT")
+            raise
+        except BaseException:
+            self.ended_by = "error"
+            raise
+        finally:
+            self.phase = "ending"
+            self.t_end_ns = time.monotonic_ns()
+            self._finish(patience_s)
+
+    # -- before and after ---------------------------------------------------------------------------------------------
+
+    def _prepare(self) -> None:
+        self.phase = f"starting the decoder (host {self.host.name})"
+        self.host_info = self.host.start(self._stopped)
+        if note := self.host_info.get("prefix_note"):
+            self._notify(f"{str(note).rstrip('.')}; it was computed anew")
+        if not self._stopped():
+            self.phase = "warming up"
+            self.warmup = warm_up(self.config, self.host, self._sample, self._ticks.request, self._notify)
+
+    def _launch(self) -> None:
+        """Start the world. It runs on from here, so all that takes time and can be done before is done."""
+        config = self.config
+        if config.mlock and (refused := lock_memory()):
+            self._notify(f"--mlock refused ({refused}). Raise `ulimit -l`, or grant CAP_IPC_LOCK.")
+        self._recorder.keep()
+        self.env.instruct(self.instruction)
+        self.env.start(config.clock, config.seed, config.episodes)  # type: ignore[arg-type]
+        self._world_started = True
+        # Its thread's own favours are refused, if at all, for the reasons that the loop's are, which are told.
+        self._ticks.actuator.start(lambda: favours(config.rt_priority, config.affinity))
+        first = first_look(config, self.env, self._stopped, self._notify)
+        if self._sample is None:
+            self.warmup = warm_up(config, self.host, first, self._ticks.request, self._notify)
+        for warning in favours(config.rt_priority, config.affinity):
+            self._notify(warning)
+        self._recorder.write({"start": {"host_info": self.host_info, "warmup": self.warmup.to_dict()}})
+
+    def _stopped(self) -> bool:
+        return self.ended_by is not None
+
+    def _finish(self, patience_s: float) -> None:
+        account, actuator = self.account, self._ticks.actuator
+        try:
+            if self._world_started:
+                self.safe_in_force = False
+                account.leave()
+                self.safe_in_force = actuator.wait_safe(patience_s)
+                if not self.safe_in_force:
+                    self._notify(
+                        f"THE SAFE CALL IS NOT IN FORCE: the world did not take it within {patience_s:g} s. "
+                        "Whatever acted last may act still: stop it by other means."
+                    )
+        finally:
+            try:
+                actuator.close()
+                self._ticks.collect_effects()
+                account.note(self.env.episodes if self._world_started else (), self.host.events)
+                # What is still in flight is no release: nobody waited for it until its deadline.
+                t_s = account.t_s(self.t_end_ns) if account.t0_ns else 0.0
+                end = {"end": self.ended_by, "t_s": t_s, "open": self._ticks.open}
+                self._recorder.write({**end, "safe_in_force": self.safe_in_force})
+            finally:
+                try:
+                    self.host.close()
+                finally:
+                    self.env.close()

@@ -1,0 +1,378 @@
+"""The ticks of a run, one event at a time: at a fixed rate it is observed, decided, ordered and recorded."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+from rtcontrol.agents import Agent, InvalidCall
+from rtcontrol.envs.base import Acknowledging, Environment, Observation
+from rtcontrol.hosts.base import DecisionReply, DecisionRequest, Host
+from rtcontrol.loop.account import Account
+from rtcontrol.loop.actuator import Actuator, Completion, Fault, Order
+from rtcontrol.loop.clock import LoopClock
+from rtcontrol.loop.config import RunConfig, plain_text
+from rtcontrol.loop.deadline import Cause, Tick, pause_share_ns
+from rtcontrol.loop.instructions import Instructions
+from rtcontrol.loop.pause import PauseWatch
+from rtcontrol.loop.realtime import Collector, SlackCollector
+from rtcontrol.models.call import Call
+from rtcontrol.record.record import Recorder
+
+# A safe call that is not in force is tried again every period, but at slow rates too as often as this.
+RETRY_NS = 1_000_000_000
+# So many different calls are known to be legal; a schema of free values has no end of them.
+MAX_KNOWN = 1024
+PLAIN = (int, float, str, Enum, type(None))
+
+
+@dataclass(slots=True, eq=False)
+class Ordered:
+    """A tick whose call was given to the actuator. `late`: its deadline was over before the decision came; `settled`:
+    it was over before the call ended."""
+
+    tick: Tick
+    reply: DecisionReply
+    call: Call
+    text: str
+    late: bool
+    settled: bool = False
+
+
+class Ticks:
+    """The next event is the earliest of: the next release, a deadline in flight, the end of a hold, a reply, the end of
+    a call. Everything happens on the thread that calls `run`; it calls nothing of the environment that can block,
+    except that it moves a lockstep world on: the rest is the actuator's."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        agent: Agent,
+        env: Environment,
+        host: Host,
+        recorder: Recorder,
+        clock: LoopClock,
+        watch: PauseWatch,
+        notify: Callable[[str], None],
+        stop: Callable[[str], None],
+    ) -> None:
+        self.config, self.agent, self.env, self.host = config, agent, env, host
+        self._clock, self._watch, self._notify, self._stop = clock, watch, notify, stop
+        self.actuator = Actuator(agent, env, min(config.period_ns, RETRY_NS) if clock.enforced else None, host.wake)
+        self.account = Account(
+            config, agent.fallback, env, host, recorder, watch, clock, self.actuator, notify, stop, self._on_cleared
+        )
+        self.ledger, self._policy = self.account.ledger, self.account.policy
+        told = config.instruction if config.instruction is not None else agent.instruction
+        self.instructions = Instructions(told, self.actuator.instruct, recorder, notify, self.account.t_s)
+        self._period_ns, self._deadline_ns, self._max_age_ns = config.period_ns, config.deadline_ns, config.max_age_ns
+        self._history: deque[str] = deque(maxlen=agent.history)
+        self._acknowledged = env.acknowledged if isinstance(env, Acknowledging) else None
+        self._acknowledges = False
+        self._known: dict[str, tuple[Call, str]] = {}
+        self._seq: int | None = None
+        self.over = False
+        self._pending: dict[int, Tick] = {}
+        self._late: dict[int, Tick] = {}
+        self._ordered: dict[int, Ordered] = {}
+        self._ordered_k = -1
+        self._busy = (0, 0)
+
+    @property
+    def open(self) -> int:
+        """Ticks that are not over."""
+        return len(self._pending) + sum(not o.settled and not o.late for o in self._ordered.values())
+
+    def run(self, collector: Collector) -> None:
+        """Until they are `over`."""
+        clock, host, config, actuator = self._clock, self.host, self.config, self.actuator
+        enforced, effects = clock.enforced, actuator.effects
+        self.account.t0_ns, began_ns = clock.start()
+        self._policy.epoch(began_ns)
+        end_ns = None if config.duration_s is None else round(config.duration_s * 1e9)
+        while not self.over:
+            in_flight = bool(self._pending or self._ordered or (actuator.attempting and not enforced))
+            reply = clock.wait(self._next_event_ns() if enforced else None, host, in_flight) or host.wait(0)
+            if effects:
+                self.collect_effects()
+            if reply is not None:
+                self._on_reply(reply)
+                continue
+            if host.gave_up is not None:
+                self._notify(f"no more decisions: {host.gave_up}")
+                self._stop("host")
+            self._expire()
+            waiting = self._pending or self._ordered or actuator.attempting
+            now = time.monotonic_ns()
+            if clock.due(now) and (enforced or not waiting):
+                if self.env.finished:
+                    self._stop("episodes")
+                elif end_ns is not None and (now if enforced else clock.effective_ns()) - began_ns >= end_ns:
+                    self._stop("duration")
+                else:
+                    self._release()
+            # With a decision always in flight there is never slack, but garbage must not grow without bounds.
+            if gc.get_count()[0] >= SlackCollector.THRESHOLD:
+                collector.collect(0 if self._pending or self._ordered else clock.slack_ns())
+
+    def _next_event_ns(self) -> int | None:
+        """The earliest deadline or end of a hold."""
+        first = self._policy.expires_ns
+        for tick in self._pending.values():
+            if first is None or tick.deadline_ns < first:
+                first = tick.deadline_ns
+        for ordered in self._ordered.values():
+            if not (ordered.settled or ordered.late) and (first is None or ordered.tick.deadline_ns < first):
+                first = ordered.tick.deadline_ns
+        return first
+
+    def _release(self) -> None:
+        now = time.monotonic_ns()
+        account, enforced = self.account, self._clock.enforced
+        k, release_ns, skipped = self._clock.take(now)
+        tick = Tick(k, release_ns, release_ns + self._deadline_ns, now)
+        account.newest_k = k
+        if skipped or self._busy[1] >= release_ns:
+            self._was_late(tick, skipped)
+        tick.incarnation = self.host.incarnation
+        if len(self.host.events) != account.noted_events:
+            account.note((), self.host.events)
+        if self.instructions.waiting:
+            self.instructions.change()
+        if not enforced:
+            self.actuator.retry()
+        seen = self.env.latest()
+        if seen is None:
+            account.miss(tick, Cause.NO_OBSERVATION)
+            return
+        # Where the world stands still, what was seen before the first release is as fresh as at that release.
+        captured_ns = seen.t_capture_ns if enforced else max(seen.t_capture_ns, account.t0_ns)
+        tick.seq, tick.epoch, tick.capture_ns = seen.seq, seen.epoch, captured_ns
+        if self._seq is not None and seen.seq > self._seq:
+            tick.superseded = seen.seq - self._seq - 1
+            self.ledger.superseded += tick.superseded
+        self._seq = seen.seq
+        if seen.epoch != account.epoch:
+            account.epoch = seen.epoch
+            self._history.clear()
+            account.note(self.env.episodes, ())
+            self._policy.epoch(self._clock.effective_ns())
+        if enforced and now - seen.t_capture_ns > self._max_age_ns:
+            account.miss(tick, Cause.STALE_OBSERVATION)
+        elif not self.host.alive() or (enforced and time.monotonic_ns() > tick.deadline_ns):
+            account.miss(tick, None)
+        else:
+            self._submit(tick, seen, now)
+
+    def _was_late(self, tick: Tick, skipped: int) -> None:
+        """Releases before this tick's were skipped, or the thread was at work when one was due: name why."""
+        first_ns = tick.release_ns - skipped * self._period_ns
+        begin, end = self._busy
+        tick.late_start = Cause.DECIDE if begin <= first_ns <= end else Cause.WAKE
+        if skipped:
+            paused = self._watch.paused_ns(first_ns, tick.woke_ns) >= pause_share_ns(tick)
+            tick.skipped, tick.skip_cause = skipped, Cause.PAUSE if paused else tick.late_start
+            self.ledger.skip(skipped, tick.skip_cause)
+
+    def request(self, k: int, seen: Observation) -> DecisionRequest:
+        """What the decider is asked. Raises whatever the agent's `observe` raises."""
+        if self._acknowledged is not None and (done := self._acknowledged()) is not None:
+            # Such a world says itself what was executed.
+            self._acknowledges = True
+            self._history.extend([call.text() for call in done])
+        text = self.agent.observe(seen.data)
+        text = text if isinstance(text, str) and text.isascii() else plain_text(text)
+        return DecisionRequest(k, seen.epoch, text, self.instructions.now, tuple(self._history), seen.data)
+
+    def _submit(self, tick: Tick, seen: Observation, began_ns: int) -> None:
+        try:
+            request = self.request(tick.k, seen)
+        except Exception as error:  # the agent's own code: an observation that cannot be read is none
+            self.account.miss(tick, Cause.NO_OBSERVATION, error=error, doing="observe: ")
+            return
+        tick.instruction = request.instruction
+        tick.submitted_ns = time.monotonic_ns()
+        if tick.submitted_ns - began_ns > self._period_ns // 8:
+            self._busy = (began_ns, tick.submitted_ns)
+        tick.queued = len(self._pending) + len(self._late) >= self.config.pipeline
+        try:
+            self.host.submit(request)
+        except Exception as error:  # a request that cannot be sent costs its tick, not the run
+            self.account.miss(tick, Cause.DECIDE, error=error, doing="submit: ")
+            return
+        self._pending[tick.k] = tick
+
+    def _expire(self) -> None:
+        """What is over by now: deadlines, holds; in lockstep only decisions of a decoder that died."""
+        now = time.monotonic_ns()
+        enforced = self._clock.enforced
+        if self._pending:
+            for tick in tuple(self._pending.values()):
+                if now >= tick.deadline_ns if enforced else self._host_lost(tick):
+                    del self._pending[tick.k]
+                    self._wait_late(tick)
+                    self.account.miss(tick, None)
+        if self._ordered and enforced:
+            for ordered in tuple(self._ordered.values()):
+                if now >= ordered.tick.deadline_ns and not (ordered.settled or ordered.late):
+                    self._overrun(ordered)
+        expires_ns = self._policy.expires_ns
+        if expires_ns is not None and (now >= expires_ns if enforced else not self._pending and not self._ordered):
+            self.account.expire()
+
+    def _host_lost(self, tick: Tick) -> bool:
+        return not self.host.alive() or self.host.incarnation != tick.incarnation
+
+    def _overrun(self, ordered: Ordered) -> None:
+        """The deadline is here, and the call has not ended: it is dropped if it has not begun."""
+        if self.actuator.withdraw(ordered.tick.k):
+            del self._ordered[ordered.tick.k]
+            what = "the call could not begin: the world, or a tool, is busy"
+        elif self.account.emits:
+            return  # such a world does not block: its word is on the way
+        else:
+            ordered.settled = True
+            what = "the call has not ended: the world, or the tool, is busy"
+        self.account.miss(ordered.tick, Cause.EXECUTE, ordered.reply, error=what, call=ordered.text)
+
+    def _wait_late(self, tick: Tick) -> None:
+        if self.config.late == "drop":
+            self.host.cancel(tick.k)
+        self._late[tick.k] = tick
+        while len(self._late) > 2 * self.config.pipeline:
+            del self._late[min(self._late)]
+
+    def _on_reply(self, reply: DecisionReply) -> None:
+        now = time.monotonic_ns()
+        if self._late:
+            for k in [k for k in self._late if k <= reply.tick - self.config.pipeline]:
+                del self._late[k]  # cancelled before it was begun, or lost with its decoder
+        tick = self._pending.pop(reply.tick, None)
+        told = self.instructions
+        if (asked := tick or self._late.get(reply.tick)) is not None and (reply.mistake or told.proven != told.now):
+            told.judge(asked, reply)
+        if tick is None:
+            self._on_late(self._late.pop(reply.tick, None), reply, now)
+        elif now > tick.deadline_ns and self._clock.enforced:
+            self.account.miss(tick, None, reply)
+            self._on_late(tick, reply, now)
+        else:
+            self._on_decision(tick, reply)
+
+    def _on_decision(self, tick: Tick, reply: DecisionReply) -> None:
+        decision, account = reply.decision, self.account
+        if decision is None:
+            account.miss(tick, Cause.DECIDE, reply, error=reply.error)
+        elif decision.call is None:
+            self._policy.renew(self._clock.effective_ns())
+            account.tell(tick, "fresh", reply)
+            account.settle(tick, reply, "null")
+        elif min(decision.confidence.values(), default=1.0) < self.config.min_confidence:
+            action = self._policy.unsure(self._clock.effective_ns())
+            account.settle(tick, reply, "held", decision.call.text())
+            account.fall_back(action, tick, reply=reply)
+        elif tick.k < self._ordered_k:
+            account.tell(tick, "held", reply)
+            account.settle(tick, reply, "overtaken", decision.call.text())
+        else:
+            self._order(tick, reply, decision.call, tick.deadline_ns if self._clock.enforced else None)
+
+    def _order(
+        self, tick: Tick, reply: DecisionReply, call: Call, not_after_ns: int | None, late: bool = False
+    ) -> None:
+        """Validate the call and give it to the actuator, whose word settles the tick."""
+        account, key = self.account, f"{call.name}{call.arguments}"
+        try:
+            ready, text = self._known.get(key) or self._check(key, call)
+        except InvalidCall as error:
+            if late:
+                account.late(tick, reply, None, time.monotonic_ns())
+            else:
+                account.miss(tick, Cause.INVALID, reply, error=str(error), call=call.text())
+            return
+        order = Order(tick.k, ready, tick.epoch, not_after_ns)
+        if account.emits:
+            order.fresh = account.emission(tick, "fresh", call, reply)
+            order.void = None if late else account.emission(tick, "held", None, reply)
+        self._ordered[tick.k] = Ordered(tick, reply, call, text, late)
+        self._ordered_k = tick.k
+        if (replaced := self.actuator.execute(order)) is not None:
+            self._on_replaced(replaced)
+
+    def _check(self, key: str, call: Call) -> tuple[Call, str]:
+        """A legal call with its arguments as the annotated types, and its text. Raises InvalidCall. What was legal once
+        is known from then on, if its arguments are values that nobody can change."""
+        tools = self.agent.tools
+        ready = Call(call.name, tools.convert(tools.validate(call)))
+        checked = ready, call.text()
+        if len(self._known) < MAX_KNOWN and all(isinstance(v, PLAIN) for v in ready.arguments.values()):
+            self._known[key] = checked
+        return checked
+
+    def _on_late(self, tick: Tick | None, reply: DecisionReply, now: int) -> None:
+        """A decision that came after its deadline: dropped, or used if it may be held still, nothing newer acts in
+        this epoch, and the safe call did not take over for a newer tick's sake."""
+        call = None if reply.decision is None else reply.decision.call
+        if tick is not None and call is not None and self.config.late == "use" and tick.k > self._ordered_k:
+            not_after_ns = min(self._policy.limit_ns, tick.capture_ns + self._max_age_ns)
+            taken_over = self._policy.safe and self.account.safe_k > tick.k
+            if tick.epoch == self.account.epoch and now <= not_after_ns and not taken_over:
+                self._order(tick, reply, call, not_after_ns, late=True)
+                return
+        self.account.late(tick, reply, None, now)
+
+    def _on_replaced(self, order: Order) -> None:
+        """A call that waited for the world gave way to a newer one."""
+        ordered = self._ordered.pop(order.tick)
+        if ordered.late:
+            self.account.late(ordered.tick, ordered.reply, None, time.monotonic_ns())
+        else:
+            self.account.tell(ordered.tick, "held", ordered.reply)
+            self.account.settle(ordered.tick, ordered.reply, "overtaken", ordered.text)
+
+    def _on_cleared(self, order: Order) -> None:
+        """A call that waited for the world gave way to the safe call."""
+        ordered = self._ordered.pop(order.tick)
+        if ordered.late:
+            self.account.late(ordered.tick, ordered.reply, None, time.monotonic_ns())
+        else:
+            what = "the call could not begin, and gave way to the safe call"
+            self.account.miss(ordered.tick, Cause.EXECUTE, ordered.reply, error=what, call=ordered.text)
+
+    def collect_effects(self) -> None:
+        """What came of calls, safe calls, and what the world was told."""
+        effects = self.actuator.effects
+        while effects:
+            effect = effects.popleft()
+            if isinstance(effect, Completion):
+                self._on_completion(self._ordered.pop(effect.tick), effect)
+            elif isinstance(effect, Fault):
+                self.account.fault(effect)
+            else:
+                self.account.attempted(effect)
+
+    def _on_completion(self, ordered: Ordered, done: Completion) -> None:
+        tick, reply, account, policy = ordered.tick, ordered.reply, self.account, self._policy
+        acted = done.effect == "acted"
+        if acted:
+            if done.stands:  # `policy.fresh_call`, without the call
+                policy.safe, policy.expires_ns = False, None
+                policy.limit_ns = policy.hold_ns + (
+                    done.ended_ns if self._clock.enforced else self._clock.effective_ns()
+                )
+            account.recent_calls.append(ordered.text)
+            if not self._acknowledges:
+                self._history.append(ordered.text)
+        if ordered.late:
+            account.late(tick, reply, done, time.monotonic_ns())
+        elif ordered.settled:
+            account.overran(tick, ordered.text, done)
+        elif acted or done.effect == "epoch_over":
+            account.settle(tick, reply, "call" if acted else "epoch_over", ordered.text, done)
+        else:
+            what = done.error or "the call was too late when the world was free for it"
+            account.miss(tick, Cause.EXECUTE, reply, error=what, call=ordered.text)

@@ -1,0 +1,133 @@
+"""Decisions before the clock starts: they make everything warm, show what rate the machine reaches, and stay out of
+the figures."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from rtcontrol.envs.base import Environment, Observation
+from rtcontrol.hosts.base import DecisionRequest, Host, PlaceTrouble
+from rtcontrol.loop.config import RunConfig
+from rtcontrol.models.errors import UserError
+
+TIMEOUT_S = 120.0
+# So many decisions tell their p90; a rate above this share of what they allow is warned of.
+MOST, MARGIN = 40, 0.8
+
+
+class DecisionFailed(UserError):
+    """The decider took what it was given, and made no call of it."""
+
+
+@dataclass
+class Warmup:
+    """Round trips of the decisions before the first release, in milliseconds, in order."""
+
+    lanes: int = 1
+    round_trip_ms: list[float] = field(default_factory=list)
+
+    @property
+    def p90_ms(self) -> float:
+        """What nine of ten decisions stayed under, once warm (the first one is left out); 0 before it was measured."""
+        warm = self.round_trip_ms[1:]
+        return float(np.percentile(warm, 90)) if warm else 0.0
+
+    @property
+    def max_hz(self) -> float:
+        """The rate at which nine of ten decisions are over when the next one is due; 0 before it was measured."""
+        return 1e3 * self.lanes / self.p90_ms if self.p90_ms else 0.0
+
+    def warning(self, config: RunConfig) -> str | None:
+        """What to tell people where the rate, or the deadline, asked for leaves less than a margin to the p90."""
+        if config.clock != "wall" or not self.p90_ms:
+            return None
+        if config.hz > MARGIN * self.max_hz:
+            what, remedy = f"--hz {config.hz:g} is above", f"lower --hz to {MARGIN * self.max_hz:.3g}"
+        elif self.p90_ms > MARGIN * config.deadline_ns / 1e6:
+            what, remedy = f"--deadline-ms {config.deadline_ns / 1e6:g} is below", f"give {self.p90_ms / MARGIN:.3g} ms"
+        else:
+            return None
+        return (
+            f"{what} what this machine reaches with this model: in warm-up one of ten decisions took "
+            f"{self.p90_ms:.3g} ms or longer ({self.max_hz:.3g} a second). Expect misses; {remedy}, or use a smaller "
+            "model."
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        times = self.round_trip_ms
+        return {
+            "decisions": len(times),
+            "first_ms": round(times[0], 3) if times else None,
+            "median_ms": round(statistics.median(times), 3) if times else None,
+            "p90_ms": round(self.p90_ms, 3) if times else None,
+            "max_ms": round(max(times), 3) if times else None,
+            "max_hz": round(self.max_hz, 1),
+        }
+
+    def decide(self, host: Host, ask: Callable[[int], DecisionRequest], rounds: int, seconds: float = 0.0) -> None:
+        """`rounds` decisions on every lane at once, and up to `MOST` while the `seconds` are not over; `ask` makes the
+        request of a (negative) tick.
+
+        Raises UserError when the decider fails, PlaceTrouble when it does not answer.
+        """
+        until = time.monotonic() + seconds
+        while len(self.round_trip_ms) < rounds or (len(self.round_trip_ms) < MOST and time.monotonic() < until):
+            first = -1 - len(self.round_trip_ms) * self.lanes
+            waiting = set(range(first, first - self.lanes, -1))
+            began = time.monotonic_ns()
+            for tick in sorted(waiting, reverse=True):
+                host.submit(ask(tick))
+            while waiting:
+                reply = host.wait(50_000_000)
+                if reply is not None and reply.tick in waiting:
+                    waiting.remove(reply.tick)
+                    if reply.mistake is not None:
+                        raise UserError(*reply.mistake)
+                    if reply.error is not None:
+                        raise DecisionFailed(
+                            f"The decider failed on the first observation: {reply.error.rstrip('.')}.",
+                            "Check the model, the agent's tools and the instruction (`rtcontrol models info MODEL`).",
+                        )
+                elif time.monotonic_ns() - began > TIMEOUT_S * 1e9:
+                    raise PlaceTrouble(
+                        f"The decider gave no answer in {TIMEOUT_S:g} s of warm-up.",
+                        "Try `--host inprocess`, or a smaller model.",
+                    )
+            self.round_trip_ms.append((time.monotonic_ns() - began) / 1e6)
+
+
+def warm_up(
+    config: RunConfig,
+    host: Host,
+    seen: Observation | None,
+    ask: Callable[[int, Observation], DecisionRequest],
+    notify: Callable[[str], None],
+) -> Warmup:
+    """Decide `seen` a few times on the started host; nothing where there is none."""
+    warmup = Warmup(config.pipeline)
+    if seen is not None and config.warmup:
+        warmup.decide(host, lambda tick: ask(tick, seen), config.warmup, config.warmup_s)
+    if warning := warmup.warning(config):
+        notify(warning)
+    return warmup
+
+
+def first_look(
+    config: RunConfig, env: Environment, stopped: Callable[[], bool], notify: Callable[[str], None]
+) -> Observation | None:
+    """The started world's first observation, None when it does not come in time."""
+    give_up = time.monotonic() + config.first_observation_s
+    # An environment that waits for somebody wakes up when the observation comes.
+    pause = getattr(env, "await_first", lambda: time.sleep(0.002))
+    while (first := env.latest()) is None and time.monotonic() < give_up and not stopped():
+        pause()
+    if first is None and math.isfinite(config.first_observation_s):
+        notify(f"no observation within {config.first_observation_s:g} s: starting without one")
+    return first

@@ -1,0 +1,1 @@
+"""What a run comes to: the deadline-miss report, as JSON and as a table."""

@@ -1,0 +1,227 @@
+"""Puts a run's parts together by their names: agent, environment, decider, host."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import pkgutil
+import sys
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import rtcontrol.agents
+from rtcontrol.agents import Agent
+from rtcontrol.envs.base import Environment, Observation
+from rtcontrol.hosts.base import DeciderSource, DecisionRequest, Host
+from rtcontrol.hosts.deciders import PLAIN, ExpertSource, NoopSource, RandomSource, STSource
+from rtcontrol.loop.config import RunConfig
+from rtcontrol.models.call import Call
+from rtcontrol.models.errors import UserError
+from rtcontrol.run import worlds
+
+METHODS = ("reset", "step", "observe", "outcome", "instruct")
+VALUES = ("step_s", "bindings")
+_loaded: dict[Path, ModuleType] = {}
+
+
+def agents() -> dict[str, Agent]:
+    """The bundled agents by name: every module of `rtcontrol.agents` that has an `agent`."""
+    found = {}
+    for module in pkgutil.iter_modules(rtcontrol.agents.__path__):
+        agent = getattr(importlib.import_module(f"rtcontrol.agents.{module.name}"), "agent", None)
+        if isinstance(agent, Agent):
+            found[agent.name] = agent
+    return dict(sorted(found.items()))
+
+
+def agent(name: str) -> Agent:
+    """A bundled agent, or the `agent` in a Python file of the user's. UserError where there is none."""
+    if name.endswith(".py"):
+        found = vars(_load(name, "--agent")).get("agent")
+        if not isinstance(found, Agent):
+            raise UserError(f"{name} has no Agent called `agent`.", "Write `agent = Agent(...)` at its top level.")
+        return found
+    known = agents()
+    if name not in known:
+        raise UserError(f"There is no agent called {name!r}.", f"Known ones: {', '.join(known)}; or a .py file.")
+    return known[name]
+
+
+def environment(name: str, goal: str | None) -> Environment:
+    """A bundled environment, or the one `Simulation` class in a Python file. UserError where there is none."""
+    if name.endswith(".py"):
+        from rtcontrol.envs.paced import PacedEnvironment
+
+        if goal is not None:
+            raise UserError(
+                "--goal is for bundled environments.", "Tell your own environment what to do with --instruct."
+            )
+        return PacedEnvironment(Path(name).stem, _simulation(name))
+    from rtcontrol.envs import registry
+
+    if name not in registry.known():
+        raise worlds.unknown(name)
+    return registry.make(name, **({} if goal is None else {"goal": goal}))
+
+
+def _simulation(name: str) -> Any:
+    """The one simulation of a Python file, made and looked over."""
+    module = _load(name, "--env")
+    classes: list[Any] = [
+        c
+        for c in vars(module).values()
+        if inspect.isclass(c) and c.__module__ == module.__name__ and hasattr(c, "step_s") and hasattr(c, "outcome")
+    ]
+    remedy = f"Write one class with {', '.join((*VALUES, *METHODS))}."
+    if len(classes) != 1:
+        raise UserError(f"{name} has {len(classes)} simulation classes (with step_s and outcome).", remedy)
+    title = f"{name}: the simulation {classes[0].__name__}"
+    try:
+        made = classes[0]()
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(
+            f"{title} cannot be made ({_reason(error)}).", "It is called without arguments; correct its __init__."
+        ) from error
+    missing = [m for m in METHODS if not callable(getattr(made, m, None))] + [m for m in VALUES if not hasattr(made, m)]
+    if missing:
+        raise UserError(f"{title} has no {', '.join(missing)}.", remedy)
+    step_s = made.step_s
+    if isinstance(step_s, bool) or not isinstance(step_s, int | float) or not 1e-6 <= step_s <= 1e3:
+        raise UserError(f"{title} has step_s = {step_s!r}.", "Give the seconds of one physics step, such as 0.02.")
+    if not isinstance(made.bindings, Mapping) or not all(callable(f) for f in made.bindings.values()):
+        raise UserError(f"{title}: its bindings are no functions by name.", 'Write {"tool": self.method, ...}.')
+    return made
+
+
+def _load(name: str, option: str) -> ModuleType:
+    """The module of a Python file: run once, however often it is named. UserError when it does not run."""
+    path = Path(name).resolve()
+    if not path.is_file():
+        raise UserError(f"{option} {name}: there is no such file.", "Give the path of a Python file.")
+    if path in _loaded:
+        return _loaded[path]
+    # A name of its own: a file called json.py must not stand in for the module of that name.
+    title = f"rtcontrol_user_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+    spec = importlib.util.spec_from_file_location(title, path)
+    assert spec is not None and spec.loader is not None, "a .py file has a loader"
+    module = importlib.util.module_from_spec(spec)
+    if str(path.parent) not in sys.path:
+        # Its neighbours can be imported, as when Python runs it.
+        sys.path.insert(0, str(path.parent))
+    sys.modules[title] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException as error:
+        del sys.modules[title]
+        if isinstance(error, UserError) or not isinstance(error, Exception):
+            raise
+        raise UserError(
+            f"{option} {name} cannot be loaded ({_reason(error)}).", f"Run `python {name}` to see where."
+        ) from error
+    _loaded[path] = module
+    return module
+
+
+def _reason(error: BaseException) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())
+
+
+def default_agent(env: str) -> str:
+    """The agent that an environment is made for."""
+    from rtcontrol.envs import registry
+
+    if env.endswith(".py"):
+        _load(env, "--env")
+        raise UserError(f"The environment {env} names no agent.", "Give one with --agent NAME or --agent FILE.py.")
+    entry = registry.known().get(env)
+    if entry is None:
+        raise worlds.unknown(env)
+    return entry.agent
+
+
+def goal_text(goal: str, env: str = "lander") -> str:
+    """The canonical instruction of one of the environment's goals; `goal` itself where it names none."""
+    from rtcontrol.envs import registry
+
+    skill = registry.skill(env)
+    named = None if skill is None else skill.recognise(goal)
+    return goal if named is None else str(named.text())
+
+
+def _expert(name: str, request: DecisionRequest) -> Call:
+    from rtcontrol.envs import registry
+
+    skill = registry.skill(name)
+    assert skill is not None, "only environments with a skill are listed"
+    return skill.expert_policy([(request.instruction, request.observation)])[0]
+
+
+# By the agent whose tools the expert of an environment calls.
+EXPERTS: dict[str, Callable[[DecisionRequest], Call]] = {
+    agent: partial(_expert, env) for agent, env in (("driver", "road"), ("lander", "lander"), ("paddle", "paddle"))
+}
+
+
+def decider(config: RunConfig, chosen: Agent, model: str) -> DeciderSource:
+    """The recipe of what decides. UserError for a model or an engine that is none."""
+    from rtcontrol.models.decider import ENGINES, DeciderSpec
+
+    if config.engine not in ENGINES:
+        raise UserError(f"--engine {config.engine} is unknown.", f"Choose one of {', '.join(ENGINES)}.")
+    if model == "noop":
+        return NoopSource()
+    if model == "random":
+        return RandomSource(tuple(chosen.tools.openai()), config.seed)
+    if model == "expert":
+        if chosen.name not in EXPERTS and config.env not in EXPERTS:
+            raise UserError(f"The environment {config.env} has no scripted expert.", "Give another --model.")
+        return ExpertSource(EXPERTS.get(chosen.name) or EXPERTS[config.env])
+    from rtcontrol.models.checkpoint import resolve
+
+    resolve(model)
+    spec = DeciderSpec(
+        model=model,
+        engine=config.engine,
+        tools=tuple(chosen.tools.openai()),
+        allow_null=chosen.allow_null,
+        history=chosen.history,
+    )
+    return STSource(spec)
+
+
+def host(config: RunConfig, source: DeciderSource, model: str) -> Host:
+    """Where it decides."""
+    if config.host == "inprocess":
+        from rtcontrol.hosts.inprocess import InProcessHost
+
+        return InProcessHost(source, config.pipeline)
+    from rtcontrol.hosts.ray_host import RayHost
+
+    return RayHost(source, config.pipeline, gpus=0 if model in PLAIN else None)
+
+
+def sample(config: RunConfig, env: Environment) -> Observation | None:
+    """One observation to check and to warm up with, before `env` starts; None if it has none to show.
+
+    UserError for a simulation that fails at once.
+    """
+    preview = getattr(env, "preview", None)
+    if preview is None:
+        return None
+    try:
+        seen: Observation = preview(config.seed)
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(
+            f"The environment {env.name} fails at the start of its first episode ({_reason(error)}).",
+            "Correct its reset and observe.",
+        ) from error
+    return seen

@@ -1,0 +1,160 @@
+"""What people see while a run is on: a live view or log lines; and what they type changes the instruction."""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import sys
+import threading
+import time
+from collections import deque
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
+
+from rtcontrol.loop.loop import ControlLoop
+from rtcontrol.record.record import Recorder
+
+REFRESH_S = 0.25
+LOG_EVERY_S = 5.0
+QUIET_S = 5.0
+BAR = 40
+
+
+class Onlooker(logging.Handler):
+    """Looks on from a thread of its own: the loop's thread only ever appends a line to a queue.
+
+    `say` may be called from any thread. The same message is shown once in a while, not once a tick.
+    """
+
+    def __init__(self, live: bool, stdin: bool = False) -> None:
+        super().__init__(logging.WARNING)
+        self._console = Console(stderr=True)
+        self._live, self._stdin = live and self._console.is_terminal, stdin
+        self._lines: deque[str] = deque(maxlen=200)
+        self._shown: dict[str, float] = {}
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._loop: ControlLoop | None = None
+        self._recorder: Recorder | None = None
+        self._rates: deque[tuple[float, int]] = deque(maxlen=9)
+
+    def say(self, line: str) -> None:
+        self._lines.append(line)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.say(record.getMessage())
+
+    def watch(self, loop: ControlLoop, recorder: Recorder) -> None:
+        """Begin to look on; stdin is read where somebody can type, or where it was asked for."""
+        self._loop, self._recorder = loop, recorder
+        logging.getLogger("rtcontrol").addHandler(self)
+        self._thread = threading.Thread(target=self._run, name="onlooker", daemon=True)
+        self._thread.start()
+        if _can_read_stdin(self._stdin):
+            threading.Thread(target=_read_stdin, args=(loop,), name="stdin", daemon=True).start()
+
+    def close(self) -> None:
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(timeout=5.0)
+        logging.getLogger("rtcontrol").removeHandler(self)
+
+    def _run(self) -> None:
+        assert self._loop is not None, "watch() sets the loop before the thread starts"
+        if self._live:
+            with Live(console=self._console, auto_refresh=False, transient=True) as view:
+                while not self._stop.wait(REFRESH_S):
+                    self._flush()
+                    view.update(self._view(self._loop), refresh=True)
+        else:
+            phase, last = "", time.monotonic()
+            while not self._stop.wait(REFRESH_S):
+                self._flush()
+                now = time.monotonic()
+                if self._loop.phase != phase or now - last >= LOG_EVERY_S:
+                    phase, last = self._loop.phase, now
+                    line = _log_line(self._loop) + self._lost()
+                    self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+        self._flush()
+
+    def _flush(self) -> None:
+        now = time.monotonic()
+        while self._lines:
+            line = self._lines.popleft()
+            # Two ticks' lines differ in their number only.
+            kind = line.split(": ", 1)[1] if line.startswith("tick ") else line
+            if now - self._shown.get(kind, -QUIET_S) >= QUIET_S:
+                if len(self._shown) > 100:
+                    self._shown.clear()
+                self._shown[kind] = now
+                self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    def _lost(self) -> str:
+        lost = 0 if self._recorder is None else self._recorder.lost
+        return f", {lost} lines of the record lost" if lost else ""
+
+    def _view(self, loop: ControlLoop) -> Group:
+        config, ledger = loop.config, loop.ledger
+        if loop.phase != "running":
+            return Group(Text(f"{loop.phase} ..."))
+        self._rates.append((time.monotonic(), ledger.ticks))
+        (t0, n0), (t1, n1) = self._rates[0], self._rates[-1]
+        rate = (n1 - n0) / (t1 - t0) if t1 > t0 else 0.0
+        share = 100 * ledger.on_time / ledger.releases if ledger.releases else 100.0
+        deadline_ms = config.deadline_ns / 1e6
+        last = loop.account.recent_ms[-1] if loop.account.recent_ms else 0.0
+        filled = min(BAR, round(BAR * last / deadline_ms))
+        style = "red" if last > deadline_ms else "yellow" if last > 0.7 * deadline_ms else "green"
+        misses = ", ".join(f"{c} {n}" for c, n in (ledger.misses_by_cause + ledger.skipped_by_cause).items())
+        return Group(
+            Text(f"{config.env}: {loop.instruction}", style="bold"),
+            Text(f"rate {rate:5.1f} of {config.hz:g} Hz   on time {share:6.2f} %   tick {ledger.ticks}"),
+            Text.assemble(
+                "latency [", ("#" * filled, style), "." * (BAR - filled), f"] {last:6.2f} of {deadline_ms:g} ms"
+            ),
+            Text("calls   " + "  ".join(list(loop.account.recent_calls)[-3:])),
+            Text(f"misses  {misses or 'none'}{self._lost()}"),
+            Text(f"episodes {len(loop.env.episodes)}   type an instruction, Ctrl-C ends the run", style="dim"),
+        )
+
+
+def _log_line(loop: ControlLoop) -> str:
+    if loop.phase != "running":
+        return f"{loop.phase} ..."
+    ledger = loop.ledger
+    recent = sorted(loop.account.recent_ms)
+    p50 = recent[len(recent) // 2] if recent else 0.0
+    causes: Any = dict(ledger.misses_by_cause + ledger.skipped_by_cause) or "none"
+    last = loop.account.recent_calls[-1] if loop.account.recent_calls else "-"
+    return (
+        f"tick {ledger.ticks}, on time {ledger.on_time}, misses {causes}, latency p50 {p50:.2f} ms, "
+        f"episodes {len(loop.env.episodes)}, last call {last}"
+    )
+
+
+def _can_read_stdin(piped: bool) -> bool:
+    try:
+        descriptor = sys.stdin.fileno()
+        if not os.isatty(descriptor):
+            # What a script or a service leaves there is not meant for us, unless `piped` says so.
+            return piped
+        # A background job that reads its terminal would be stopped by it.
+        return os.tcgetpgrp(descriptor) == os.getpgrp()
+    except (AttributeError, OSError, ValueError):
+        return False
+
+
+def _read_stdin(loop: ControlLoop) -> None:
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        # A bad byte is shown as such, and ends neither the reading nor the run.
+        sys.stdin.reconfigure(errors="replace")
+    try:
+        for line in sys.stdin:
+            if text := line.strip():
+                loop.instruct(text)
+    except (OSError, ValueError):
+        return

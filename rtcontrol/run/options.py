@@ -1,0 +1,82 @@
+"""What `rtcontrol run` is told, by flags or a file, and what of it excludes each other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Self
+
+from rtcontrol.loop.config import RunConfig
+from rtcontrol.models.errors import UserError
+from rtcontrol.run.flags import Flag
+
+REMOTE, CARLA, STANDIN = "remote", "carla-bridge", "carla-standin"
+CARLA_AT = ("127.0.0.1", 2000)
+# The rate that the machine reaches is told from the decisions of so many seconds.
+WARMUP_S = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions(RunConfig):
+    """A run's settings with what the command line adds to them. Raises UserError for what does not go together.
+
+    `goal` is judged, and told unless `instruction` says else; `bind`, `connect` and `keys` are of `--env remote`; those
+    from `carla_host` on of `--env carla-bridge`, whose run has the environment `carla-standin` in the stand-in.
+    """
+
+    goal: Annotated[
+        str | None,
+        Flag("What is judged, and told unless --instruct says else: left, 'hover at 0.7', 'aim high'."),
+    ] = None
+    live: Annotated[bool, Flag("Live view, or log lines.")] = True
+    stdin: Annotated[bool, Flag("Read instructions from stdin though it is no terminal, a line each.")] = False
+    overwrite: Annotated[bool, Flag("--out may hold a run: replace it.")] = False
+    bind: Annotated[str | None, Flag("--env remote: where a client connects. (default: tcp://127.0.0.1:5555)")] = None
+    connect: Annotated[str | None, Flag("--env remote: where a client listens.")] = None
+    keys: Annotated[Path | None, Flag("--env remote: folder of CURVE keys (`rtcontrol keys`).")] = None
+    carla_host: Annotated[str, Flag("--env carla-bridge: the CARLA server's machine.")] = CARLA_AT[0]
+    carla_port: Annotated[int, Flag("--env carla-bridge: its port.")] = CARLA_AT[1]
+    town: Annotated[str | None, Flag("--env carla-bridge: load this town. (default: the one loaded)")] = None
+    traffic: Annotated[int | None, Flag("--env carla-bridge: other vehicles. (default: 20; stand-in: 12)")] = None
+    carla_standin: Annotated[bool, Flag("--env carla-bridge: drive in the stand-in, which is not CARLA.")] = False
+    reconnect_s: Annotated[float, Flag("--env carla-bridge: how long a CARLA server that is lost is waited for.")] = (
+        30.0
+    )
+    trace: Annotated[bool, Flag("--env carla-bridge: a line a step, in trace.jsonl.")] = False
+
+    def __post_init__(self) -> None:
+        RunConfig.__post_init__(self)
+        remote, carla = self.env == REMOTE, self.env in (CARLA, STANDIN)
+        elsewhere = (self.carla_host, self.carla_port) != CARLA_AT
+        given = next((v for v in (self.bind, self.connect, self.keys) if v is not None), None)
+        if not remote and given is not None:
+            _refuse(f"--bind, --connect and --keys are for --env remote (given: {given}).")
+        if self.instruction is not None and not self.instruction.strip():
+            _refuse("--instruct is empty.", "Say what to do, or leave it out for the agent's own instruction.")
+        if self.bind is not None and self.connect is not None:
+            _refuse("--bind and --connect exclude each other.", "Give one of them.")
+        if (remote or carla) and self.goal is not None:
+            _refuse("--goal is for bundled environments.", "Tell a client's agent what to do with --instruct.")
+        if not carla and (self.town is not None or self.traffic is not None or self.carla_standin or self.trace):
+            _refuse("--town, --traffic, --carla-standin and --trace are for --env carla-bridge.")
+        if elsewhere and (not carla or self.carla_standin):
+            why = "--carla-standin starts a server of its own" if carla else "they are for --env carla-bridge"
+            _refuse(f"--carla-host and --carla-port have no effect here: {why}.")
+        if carla and self.episodes is not None:
+            _refuse("--episodes is not for --env carla-bridge: CARLA has none.", "Give --duration.")
+
+    def at(self, out: Path) -> Self:
+        """In this folder, with what depends on the other options filled in."""
+        endless = self.duration_s is not None or self.env in (CARLA, STANDIN)
+        episodes = 5 if self.episodes is None and not endless else self.episodes
+        return replace(self, out=out, episodes=episodes, warmup_s=WARMUP_S)
+
+
+def _refuse(what: str, remedy: str = "Leave them out.") -> None:
+    raise UserError(what, remedy)
+
+
+def named_by_time(name: str) -> Path:
+    """The default folder of what begins now."""
+    return Path("runs") / f"{name}-{datetime.now(UTC):%Y%m%dT%H%M%S}"

@@ -1,0 +1,133 @@
+"""One run from its settings to its exit status."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+
+from rich.console import Console
+
+from rtcontrol.agents import Agent
+from rtcontrol.bridges.shutdown import Ending, Interrupted
+from rtcontrol.envs.base import Environment, Observation
+from rtcontrol.hosts.base import Host
+from rtcontrol.loop.clock import LoopClock
+from rtcontrol.loop.config import RunConfig
+from rtcontrol.loop.loop import ControlLoop
+from rtcontrol.models.errors import UserError
+from rtcontrol.record.record import Recorder, run_header
+from rtcontrol.report import report, table
+from rtcontrol.run import assemble
+from rtcontrol.run.fit import fit
+from rtcontrol.run.live import Onlooker
+from rtcontrol.run.options import RunOptions
+from rtcontrol.run.status import UNSAFE, status
+
+
+def fly(options: RunOptions, ending: Ending) -> int:
+    """Run in the folder `options.out`, write record and report, print the table. Gives the exit status (`status.py`).
+
+    Errors pass through, after the safe call and the report.
+    """
+    chosen = assemble.agent(options.agent or assemble.default_agent(options.env))
+    instruction, goal = options.instruction, options.goal
+    if instruction is None:
+        instruction = assemble.goal_text(goal, options.env) if goal is not None else chosen.instruction
+    model = options.model or chosen.model
+    options = replace(options, agent=chosen.name, model=model, instruction=instruction)
+    source = assemble.decider(options, chosen, model)
+    env = assemble.environment(options.env, goal)
+    sample = assemble.sample(options, env)
+    fit(chosen, env, sample)
+    host = assemble.host(options, source, model)
+    return fly_in(options, chosen, env, host, sample, Onlooker(options.live, options.stdin), ending)
+
+
+def fly_in(
+    config: RunConfig,
+    chosen: Agent,
+    env: Environment,
+    host: Host,
+    sample: Observation | None,
+    onlooker: Onlooker,
+    ending: Ending,
+    clock: LoopClock | None = None,
+    made: Callable[[ControlLoop], None] = lambda loop: None,
+) -> int:
+    """`fly` with everything chosen. `made` is told the loop before it runs."""
+    header = run_header(config, chosen.fallback.hold_ms)
+    recorder = Recorder(config.out / "record.jsonl", header, provisional=True, tell=onlooker.say)
+    for warning in chosen.tools.warnings():
+        onlooker.say(warning)
+    loop = ControlLoop(config, chosen, env, host, recorder, sample=sample, notify=onlooker.say, clock=clock)
+    made(loop)
+    began, sound, written = True, True, True
+    left: Interrupted | None = None
+    try:
+        ending.of(loop.stop)
+        onlooker.watch(loop, recorder)
+        loop.run()
+    except Interrupted as interrupted:
+        left = interrupted
+    except UserError:
+        began = loop.launched
+        raise
+    finally:
+        onlooker.close()
+        if not began:
+            recorder.discard()
+        recorder.keep()
+        recorder.close()
+        if began:
+            sound, written = _report(config, loop, recorder)
+    return _status(config, loop, recorder, left, sound and loop.failure is None, written)
+
+
+def _status(
+    config: RunConfig, loop: ControlLoop, recorder: Recorder, left: Interrupted | None, sound: bool, written: bool
+) -> int:
+    """The exit status, and what it means in words."""
+    complete = written and not recorder.lost
+    ended, limit = loop.ended_by or "", config.max_miss_rate
+    above = limit is not None and loop.ledger.miss_rate > limit
+    code = status(ended, loop.safe_in_force, complete, ended == "miss" or above, sound)
+    if code == UNSAFE:
+        print(
+            "The safe call could not be brought into force: what was called last may still act. Stop the machine by "
+            f"other means; each attempt stands in {config.out / 'record.jsonl'}.",
+            file=sys.stderr,
+        )
+    if recorder.lost:
+        print(f"The record lacks {recorder.lost} lines: the disk takes no more ({recorder.error}).", file=sys.stderr)
+    if ended == "host":
+        print("The decoder was lost for good: start the run again, or use `--host inprocess`.", file=sys.stderr)
+    elif ended == "miss":
+        print("Ended by a miss, as --on-miss stop asks.", file=sys.stderr)
+    elif above:
+        print(f"Miss rate {loop.ledger.miss_rate:.4f} is above {limit:g}.", file=sys.stderr)
+    return left.status if left is not None and code != UNSAFE else code
+
+
+def _report(config: RunConfig, loop: ControlLoop, recorder: Recorder) -> tuple[bool, bool]:
+    """Write and show the report. Never raises, so as not to hide why the run ended; gives whether the counts agree,
+    and whether it was written."""
+    path = config.out / "report.json"
+    sound = True
+    try:
+        loop.ledger.check()
+    except AssertionError as error:
+        print(f"Internal error: the counts contradict each other ({error}).", file=sys.stderr)
+        sound = False
+    try:
+        result = report.build(config.out / "record.jsonl", loop.ledger, recorder, loop.ended_by)
+        refused = report.write(result, path)
+        table.show(result, Console())
+    except Exception as error:
+        print(f"The report could not be made ({type(error).__name__}: {error}).", file=sys.stderr)
+        return False, False
+    if refused is None:
+        print(f"report: {path}")
+    else:
+        print(f"The report could not be written to {config.out} ({refused}): it stands above only.", file=sys.stderr)
+    return sound, refused is None

@@ -1,0 +1,146 @@
+"""`rtcontrol run --env carla-bridge`: one command that starts the bridge, keeps it alive and cleans up after it. What
+is driven in here is the stand-in, not CARLA."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from rtcontrol.carla import standin as standins
+from rtcontrol.cli import app as cli
+from rtcontrol.models.errors import UserError
+from tests.bridges.carla import rig
+from tests.bridges.carla.rig import Program
+from tests.bridges.carla.standin.process import StandIn
+from tests.bridges.client.worlds import free_port, until
+
+pytest.importorskip("carla")
+RANDOM = ["--model", "random", "--host", "inprocess"]
+
+
+@pytest.fixture
+def programs() -> Iterator[list[Program]]:
+    made: list[Program] = []
+    yield made
+    for one in made:
+        one.kill()
+
+
+def report(program: Program) -> dict[str, Any]:
+    told: dict[str, Any] = json.loads((program.folder / "out" / "report.json").read_text())
+    return told
+
+
+def test_no_server_is_told_before_anything_is_flown(tmp_path: Path, programs: list[Program]) -> None:
+    program = rig.run(tmp_path, free_port(), *RANDOM)
+    programs.append(program)
+    assert program.popen.wait(60) == 2
+    assert program.log().startswith("No CARLA server at 127.0.0.1:")
+    assert "./CarlaUE4.sh" in program.log() and "--carla-standin" in program.log()
+    assert len(program.log().splitlines()) == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_lockstep_drives_of_one_seed_are_the_same(tmp_path: Path, programs: list[Program]) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        programs.append(rig.run(tmp_path / name, None, *RANDOM, "--clock", "lockstep", "--duration", "6"))
+    drives = []
+    for program in programs:
+        assert program.popen.wait(90) == 0, program.log()
+        kept = ("x", "y", "yaw", "kmh", "call", "throttle", "brake", "steer")
+        drives.append([[line[name] for name in kept] for line in program.trace()])
+        # Only what answers an observation is driven by: not the safe call that the session ended with, whether it came
+        # before or after the next one was asked for. The car is then braked to a halt in the bridge's own way.
+        rows = [(line["status"], line["cause"]) for line in program.trace()]
+        assert rows[:96] == [("fresh", None)] * 96 and set(rows[96:]) <= {("safe", "ended")}
+        told = report(program)
+        assert told["env"] == "carla-standin"
+        assert told["ended_by"] == "duration"
+        assert "CARLA stand-in, not CARLA" in program.log()
+        figures = program.report()
+        assert figures["world"] == "CARLA stand-in, not CARLA"
+        assert (figures["clock"], figures["restarts"]) == ("lockstep", 0)
+        assert figures["simulated_s"] == pytest.approx(6, abs=0.1)
+        state = json.loads((program.folder / "out" / "standin.json").read_text())
+        assert state["alive"] == [] and state["settings"]["synchronous"] is False
+    assert len(drives[0]) > 90
+    assert drives[0] == drives[1]
+
+
+def test_bridge_that_carlas_library_aborts_is_started_again_and_sigint_ends_all(
+    tmp_path: Path, programs: list[Program]
+) -> None:
+    with StandIn(state=tmp_path / "standin.json") as standin:
+        program = rig.run(tmp_path, standin.port, *RANDOM)
+        programs.append(program)
+        program.says("in session")
+        until(lambda: (tmp_path / "out" / "bridge.json").exists(), "it does not say how it goes")
+        standin.command("garbage")
+        program.says("started again")
+        steps = len(program.trace())
+        until(lambda: len(program.trace()) > steps + 10, "it does not drive on")
+        program.says("cleaned up after the CARLA bridge: 1 vehicle destroyed; settings restored")
+        children = psutil.Process(program.popen.pid).children(recursive=True)
+        assert program.end(signal.SIGINT) == 130
+        state = standin.state()
+        assert state["alive"] == [] and state["settings"]["synchronous"] is False
+        assert len(state["destroyed"]) == 2
+    assert program.left() == []
+    assert not any(child.is_running() for child in children)
+    told = program.report()
+    assert told["restarts"] == 1 and told["gave_up"] is None
+    assert [death["how"].split(",")[0] for death in told["deaths"]] in (["SIGSEGV"], ["SIGABRT"])
+    assert (tmp_path / "out" / "bridge-1.json").exists()
+    assert report(program)["env"] == "carla-bridge"
+
+
+def test_server_that_stays_away_ends_the_run_with_its_report(tmp_path: Path, programs: list[Program]) -> None:
+    with StandIn(state=tmp_path / "standin.json") as standin:
+        program = rig.run(tmp_path, standin.port, *RANDOM, "--reconnect-s", "0.5")
+        programs.append(program)
+        program.says("in session")
+        standin.kill()
+        assert program.popen.wait(60) == 1
+    assert program.left() == []
+    assert "was lost and did not come back in 0.5 s" in program.log().splitlines()[-1]
+    assert "was lost" in program.report()["gave_up"]
+    assert report(program)["misses"] > 0
+
+
+def test_run_that_is_killed_takes_the_bridge_with_it(tmp_path: Path, programs: list[Program]) -> None:
+    with StandIn(state=tmp_path / "standin.json") as standin:
+        program = rig.run(tmp_path, standin.port, *RANDOM)
+        programs.append(program)
+        program.says("ego vehicle")
+        program.popen.send_signal(signal.SIGKILL)
+        until(lambda: standin.state()["alive"] == [] and not standin.state()["settings"]["synchronous"], "left behind")
+    until(lambda: program.left() == [], "the list of what is to undo is kept")
+
+
+def test_standin_needs_a_source_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(standins, "MODULE", "tests.bridges.carla.no_such")
+    with pytest.raises(UserError, match="not part of the installed package"):
+        standins.StandIn(0, 0, tmp_path / "state.json")
+
+
+@pytest.mark.parametrize(
+    "given, words",
+    [
+        (["--env", "lander", "--town", "Town03"], "are for --env carla-bridge"),
+        (["--env", "lander", "--carla-host", "there"], "they are for --env carla-bridge"),
+        (["--env", "carla-bridge", "--carla-standin", "--carla-port", "2002"], "starts a server of its own"),
+        (["--env", "carla-bridge", "--episodes", "3"], "CARLA has none"),
+        (["--env", "carla-bridge", "--goal", "left"], "--goal is for bundled environments"),
+        (["--env", "carla-bridge", "--bind", "tcp://127.0.0.1:5555"], "are for --env remote"),
+    ],
+)
+def test_options_of_another_environment_are_refused(given: list[str], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        cli.app(["run", *given], standalone_mode=False)

@@ -1,0 +1,258 @@
+"""The command line: real runs, exit statuses, one-paragraph errors."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from rtcontrol.cli import app as cli
+from rtcontrol.run import worlds
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def call(*arguments: str) -> int:
+    before = sys.argv
+    sys.argv = ["rtcontrol", *arguments]
+    try:
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+    finally:
+        sys.argv = before
+    assert isinstance(ended.value.code, int)
+    return ended.value.code
+
+
+def spawn(*arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "rtcontrol", *arguments],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def wait_for_ticks(out: Path, ticks: int) -> None:
+    give_up = time.monotonic() + 60
+    record = out / "record.jsonl"
+    while not (record.exists() and record.read_bytes().count(b'"kind"') >= ticks):
+        assert time.monotonic() < give_up, "the run does not get under way"
+        time.sleep(0.05)
+
+
+EXPERT = ("run", "--env", "lander", "--model", "expert", "--host", "inprocess", "--no-live")
+
+
+def test_expert_lands_in_lockstep(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(*EXPERT, "--clock", "lockstep", "--episodes", "3", "--seed", "1000", "--out", str(tmp_path)) == 0
+    made = json.loads((tmp_path / "report.json").read_text())
+    assert [e["seed"] for e in made["outcome"]["episodes"]] == [1000, 1001, 1002]
+    assert made["outcome"]["successes"] >= 2
+    assert (made["env"], made["agent"], made["model"], made["engine"]) == ("lander", "lander", "expert", "script")
+    assert "3 episodes" in capsys.readouterr().out
+
+
+def test_goal_tells_and_judges_and_instruct_tells_only(tmp_path: Path) -> None:
+    common = (*EXPERT, "--clock", "lockstep", "--episodes", "2", "--seed", "1000")
+    assert call(*common, "--goal", "left", "--out", str(tmp_path / "left")) == 0
+    made = json.loads((tmp_path / "left" / "report.json").read_text())
+    assert made["instruction"] == "land on the left side of the pad"
+    assert made["outcome"]["successes"] >= 1
+    assert (
+        call(*common, "--goal", "left", "--instruct", "land on the right side of the pad", "--out", str(tmp_path)) == 0
+    )
+    assert json.loads((tmp_path / "report.json").read_text())["outcome"]["successes"] == 0
+
+
+@pytest.mark.parametrize("model", ["noop", "random"])
+def test_plain_deciders(tmp_path: Path, model: str) -> None:
+    arguments = ("run", "--env", "lander", "--model", model, "--host", "inprocess", "--no-live", "--clock", "lockstep")
+    assert call(*arguments, "--episodes", "1", "--out", str(tmp_path)) == 0
+    made = json.loads((tmp_path / "report.json").read_text())
+    assert made["null"] == (made["on_time"] if model == "noop" else 0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--hz", "0"), "--hz 0"),
+        (("--hz", "-3"), "--hz -3"),
+        (("--hz", "nan"), "--hz nan"),
+        (("--deadline-ms", "100"), "deadline <= pipeline x period"),
+        (("--deadline-ms", "100"), "--pipeline 2"),
+        (("--deadline-ms", "0"), "--deadline-ms 0"),
+        (("--max-age-ms", "-1"), "--max-age-ms -1"),
+        (("--pipeline", "0"), "--pipeline 0"),
+        (("--hold-ms", "-1"), "--hold-ms -1"),
+        (("--clock", "sun"), "wall, lockstep"),
+        (("--host", "moon"), "ray, inprocess"),
+        (("--on-miss", "pray"), "hold, safe, stop"),
+        (("--late", "never"), "drop, use"),
+        (("--max-miss-rate", "2"), "--max-miss-rate"),
+        (("--min-confidence", "7"), "--min-confidence"),
+        (("--affinity", "a"), "--affinity a"),
+        (("--rt-priority", "100"), "--rt-priority 100"),
+        (("--agent", "nobody"), "lander, paddle; or a .py file"),
+        (("--agent", "nofile.py"), "no such file"),
+        (("--goal", "sing"), "names no goal"),
+        (("--model", "/nowhere/at/all"), "/nowhere/at/all"),
+        (("--frobnicate",), "No such option"),
+        (("--hz", "fast"), "'--hz'"),
+    ],
+)
+def test_mistakes_are_one_paragraph_and_status_2(
+    arguments: tuple[str, ...], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(*EXPERT, "--out", str(tmp_path / "out"), *arguments) == 2
+    said = capsys.readouterr().err
+    assert says in said
+    assert "Traceback" not in said
+    assert len(said.strip().splitlines()) == 1
+
+
+def test_unknown_environment_and_debug(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("run", "--env", "mars") == 2
+    said = capsys.readouterr().err
+    assert "lander" in said and "Traceback" not in said
+    # Whether the environment or its agent is looked up first.
+    assert call("run", "--env", "mars", "--agent", "lander", "--host", "inprocess", "--model", "noop") == 2
+    assert capsys.readouterr().err == said
+    assert call("run", "--env", "mars", "--debug") == 2
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_an_internal_error_is_status_1(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    from rtcontrol.envs import registry
+
+    monkeypatch.setattr(registry, "known", lambda: 1 / 0)
+    assert call("envs") == 1
+    said = capsys.readouterr().err
+    assert "ZeroDivisionError" in said and "Traceback" not in said
+
+
+def test_too_many_misses_is_status_3(tmp_path: Path) -> None:
+    # A deadline of a microsecond is always missed.
+    arguments = (*EXPERT, "--duration", "0.5", "--deadline-ms", "0.001", "--max-miss-rate", "0.5")
+    assert call(*arguments, "--out", str(tmp_path)) == 3
+    made = json.loads((tmp_path / "report.json").read_text())
+    assert made["misses"] == made["ticks"] == 8
+    assert call(*arguments, "--on-miss", "stop", "--out", str(tmp_path / "stop")) == 3
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_in_flight_ends_with_safe_call_and_report(tmp_path: Path, number: int, status: int) -> None:
+    process = spawn(*EXPERT, "--duration", "60", "--out", str(tmp_path))
+    wait_for_ticks(tmp_path, 10)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == status, err
+    assert "Traceback" not in err
+    made = json.loads((tmp_path / "report.json").read_text())
+    assert made["ended_by"] == signal.Signals(number).name
+    assert made["ticks"] >= 10
+    lines = (tmp_path / "record.jsonl").read_text().splitlines()
+    assert json.loads(lines[-1])["end"] == made["ended_by"]
+    assert any(json.loads(line).get("why") == "exit" for line in lines[-3:])
+
+
+def test_a_typed_line_is_the_new_instruction(tmp_path: Path) -> None:
+    process = spawn(*EXPERT, "--stdin", "--duration", "2", "--out", str(tmp_path))
+    wait_for_ticks(tmp_path, 3)
+    assert process.stdin is not None
+    process.stdin.write("hover at 0.7\n")
+    process.stdin.flush()
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 0, err
+    made = json.loads((tmp_path / "report.json").read_text())
+    assert [c["instruction"] for c in made["instruction_changes"]] == ["hover at 0.7"]
+    assert "instruction: hover at 0.7" in err
+
+
+def test_a_users_own_files(tmp_path: Path) -> None:
+    (tmp_path / "pole.py").write_text(
+        """
+from rtcontrol.agents import Agent, Fallback, OneOf, Tools, tool
+from rtcontrol.models.call import Call
+from typing import Annotated
+
+@tool
+def tip(way: Annotated[int, OneOf(-1, 0, 1)]) -> None:
+    "Tip the pole."
+
+agent = Agent("pole", "Tips a pole.", Tools([tip]), lambda data: f"angle {data['angle']}", "keep it up",
+              Fallback(Call("tip", {"way": 0})), model="none")
+
+class Pole:
+    step_s = 0.02
+    def __init__(self):
+        self.bindings = {"tip": self.tip}
+    def tip(self, way):
+        self.way = way
+    def reset(self, seed):
+        self.angle, self.way = seed, 0
+    def step(self):
+        self.angle += self.way
+    def observe(self):
+        return {"angle": self.angle}
+    def outcome(self):
+        return None
+    def instruct(self, text):
+        pass
+"""
+    )
+    file = str(tmp_path / "pole.py")
+    arguments = ("run", "--env", file, "--agent", file, "--model", "random", "--host", "inprocess", "--no-live")
+    assert call(*arguments, "--duration", "0.5", "--out", str(tmp_path / "out")) == 0
+    made = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert made["releases"] == 8 and made["agent"] == "pole"
+
+
+@pytest.mark.parametrize("command", [[], ["run"], ["envs"], ["agents"], ["report"], ["doctor"]])
+def test_every_command_explains_itself_with_an_example(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(*command, "--help") == 0
+    assert "rtcontrol " + (command[0] if command else "run") in capsys.readouterr().out
+
+
+def test_lists(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("envs") == 0
+    assert call("agents") == 0
+    said = capsys.readouterr().out
+    assert "lander" in said and "engines(main, side)" in said
+
+
+def test_worlds_in_processes_of_their_own_are_listed_and_named_in_the_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("envs") == 0
+    listed = capsys.readouterr().out
+    assert call("run", "--env", "mars") == 2
+    told = capsys.readouterr().err
+    assert "remote" in worlds.JOINED
+    for name, description in worlds.JOINED.items():
+        assert f"{name}\n    {description}" in listed and name in told.partition("Known ones:")[2]
+
+
+def test_doctor_looks_at_everything(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("doctor") == 0
+    said = capsys.readouterr().out
+    for what in ("Python", "torch", "ray", "real-time priority", "memory", "wake-up"):
+        assert what in said
+
+
+def test_report_from_a_record_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(*EXPERT, "--clock", "lockstep", "--episodes", "1", "--out", str(tmp_path)) == 0
+    first = json.loads((tmp_path / "report.json").read_text())
+    (tmp_path / "report.json").unlink()
+    assert call("report", str(tmp_path)) == 0
+    again = json.loads((tmp_path / "report.json").read_text())
+    assert first == again
+    assert call("report", str(tmp_path / "nothing")) == 2
+    assert "No record" in capsys.readouterr().err

@@ -1,0 +1,409 @@
+"""What users get wrong is said before the run, or costs a tick; it never costs the run or an earlier record."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import gc
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+from cart import CartWorld, Flight, cart_agent, good
+from test_cli import EXPERT, ROOT, call, spawn, wait_for_ticks
+
+from rtcontrol.agents import OneOf, Tools, tool
+from rtcontrol.envs.base import Observation
+from rtcontrol.hosts.base import DecisionRequest
+from rtcontrol.hosts.deciders import ExpertSource
+from rtcontrol.hosts.inprocess import InProcessHost
+from rtcontrol.loop.realtime import SlackCollector
+from rtcontrol.models.call import Call, Decision
+from rtcontrol.models.errors import UserError
+from rtcontrol.run.fit import fit
+
+SAMPLE = Observation(0, 0, 0, {"x": 0.5, "v": 0.0})
+
+AGENT = """
+from rtcontrol.agents import Agent, Fallback, OneOf, Tools, tool
+from rtcontrol.models.call import Call
+from typing import Annotated
+
+@tool
+def NAME(way: Annotated[int, OneOf(-1, 0, 1)]) -> None:
+    "Go somewhere."
+
+agent = Agent("mover", "Moves.", Tools([NAME]), lambda data: OBSERVE, "go", Fallback(Call("NAME", {"way": 0})), "none")
+"""
+
+WORLD = """
+import helper
+from pathlib import Path
+
+with open(Path(__file__).with_name("log"), "a") as log:
+    log.write("loaded\\n")
+
+class World:
+    step_s = 0.02
+    def __init__(self):
+        with open(Path(__file__).with_name("log"), "a") as log:
+            log.write("made\\n")
+        self.bindings = {"go": self.go}
+    def go(self, way): self.way = way
+    def reset(self, seed): self.x = helper.START
+    def step(self): self.x += 1
+    def observe(self): return {"x": self.x}
+    def outcome(self): return None
+    def instruct(self, text): pass
+"""
+
+
+def agent_file(folder: Path, name: str, observe: str = "'here'") -> str:
+    path = folder / f"{name}_agent.py"
+    path.write_text(AGENT.replace("NAME", name).replace("OBSERVE", observe))
+    return str(path)
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert call(*arguments) == 2
+    said = capsys.readouterr().err
+    assert "Traceback" not in said and len(said.strip().splitlines()) == 1
+    return said
+
+
+def test_tools_that_do_not_fit_the_environment(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    lander = ("run", "--env", "lander", "--model", "random", "--host", "inprocess", "--no-live", "--out", str(out))
+    assert "(move) acts in the environment lander" in refused(capsys, *lander, "--agent", agent_file(tmp_path, "move"))
+    said = refused(capsys, *lander, "--agent", agent_file(tmp_path, "engines"))
+    assert "tool engines, environment lander" in said and "(way)" in said
+    poor = agent_file(tmp_path, "go", "data['z']")
+    (tmp_path / "helper.py").write_text("START = 5\n")
+    (tmp_path / "w.py").write_text(WORLD)
+    own = ("run", "--env", str(tmp_path / "w.py"), "--model", "random", "--out", str(out), "--agent", poor)
+    assert "cannot read the observation" in refused(capsys, *own)
+    assert not out.exists()
+
+
+def test_fit_looks_at_bodies_signatures_and_the_observation() -> None:
+    world = CartWorld()
+    fit(cart_agent(), world, SAMPLE)
+
+    @tool
+    def push(force: Annotated[int, OneOf(0, 1)], gently: bool = False) -> None:
+        """Push."""
+
+    @tool
+    def shout(loud: bool) -> None:
+        """Shout."""
+
+    agent = cart_agent()
+    with pytest.raises(UserError, match="gently"):
+        fit(dataclasses.replace(agent, tools=Tools([push])), world, SAMPLE)
+    with pytest.raises(UserError, match="own function does nothing"):
+        fit(dataclasses.replace(agent, tools=Tools([*agent.tools, shout])), world, SAMPLE)
+    with pytest.raises(UserError, match="cannot read the observation of the environment cart .KeyError: 'v'"):
+        fit(agent, world, Observation(0, 0, 0, {"x": 0.5}))
+
+
+class Side(enum.Enum):
+    LEFT = "left"
+    RIGHT = "right"
+
+
+@dataclasses.dataclass
+class Place:
+    x: int
+
+
+def test_executors_get_the_annotated_types_and_own_functions_run(tmp_path: Path) -> None:
+    heard: list[Any] = []
+
+    @tool
+    def push(force: Annotated[int, OneOf(0)], side: Side = Side.LEFT) -> None:
+        """Push."""
+
+    @tool
+    def mark(place: Place) -> None:
+        """Mark a place."""
+        heard.append(place)
+
+    world = CartWorld()
+    world.bindings = {"push": lambda force, side=Side.LEFT: heard.append(side)}
+    agent = dataclasses.replace(cart_agent(), tools=Tools([push, mark]))
+
+    def decide(request: DecisionRequest) -> Decision:
+        if request.tick % 2:
+            return Decision(Call("push", {"force": 0, "side": "right"}))
+        return Decision(Call("mark", {"place": {"x": 3}}))
+
+    flight = Flight(tmp_path, decide, world=world, agent=agent, clock="lockstep", duration_s=0.1).run()
+    assert flight.loop.ledger.on_time == 5, flight.dump()
+    assert heard == [Place(3), Side.RIGHT, Place(3), Side.RIGHT, Place(3), Side.LEFT]
+    assert flight.ticks[1]["call"] == 'push(force=0, side="right")'
+    assert flight.ticks[0]["outside_mass"] == 0.0
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_while_ray_starts(tmp_path: Path, number: int, status: int) -> None:
+    process = spawn("run", "--env", "lander", "--model", "expert", "--no-live", "--out", str(tmp_path / "out"))
+    give_up = time.monotonic() + 60
+    while not (tmp_path / "out" / "record.jsonl.part").exists():
+        assert time.monotonic() < give_up and process.poll() is None
+        time.sleep(0.02)
+    time.sleep(0.6)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == status, err
+    assert "Traceback" not in err
+    made = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert (made["ended_by"], made["releases"]) == (signal.Signals(number).name, 0)
+
+
+def test_a_third_signal_leaves_a_world_that_hangs(tmp_path: Path) -> None:
+    (tmp_path / "helper.py").write_text("START = 5\n")
+    world = tmp_path / "hung.py"
+    hangs = "if self.x > 100: __import__('time').sleep(1000)"
+    world.write_text(WORLD.replace("self.x += 1", f"\n        self.x += 1\n        {hangs}"))
+    out = tmp_path / "out"
+    run = (
+        "run",
+        "--env",
+        str(world),
+        "--agent",
+        agent_file(tmp_path, "go"),
+        "--model",
+        "random",
+        "--host",
+        "inprocess",
+    )
+    process = spawn(*run, "--no-live", "--duration", "60", "--out", str(out))
+    wait_for_ticks(out, 25)
+    time.sleep(2.0)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGTERM):
+        assert process.poll() is None
+        process.send_signal(number)
+        time.sleep(0.3)
+    _, err = process.communicate(timeout=30)
+    # Its world never took the safe call, which is the gravest thing to say.
+    assert process.returncode == 4, err
+    assert json.loads((out / "report.json").read_text())["ended_by"] == "SIGTERM"
+
+
+def test_bad_bytes_on_stdin_and_in_texts(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "rtcontrol", *EXPERT, "--stdin", "--duration", "2", "--out", str(tmp_path / "a")],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "LC_ALL": "C.UTF-8"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
+    wait_for_ticks(tmp_path / "a", 3)
+    _, err = process.communicate(b"hover at 0.7 \xff\n", timeout=30)
+    assert process.returncode == 0, err
+    flight = Flight(tmp_path / "b", clock="lockstep", duration_s=0.1, instruction="\udcff go to 0")
+    asked: list[str] = []
+    flight.host = flight.loop.host = InProcessHost(
+        ExpertSource(lambda request: (asked.append(request.instruction), Call("push", {"force": 0}))[1])
+    )
+    flight.run()
+    assert set(asked) == {"? go to 0"}
+
+
+@pytest.mark.realtime
+def test_a_request_that_cannot_be_sent_is_a_miss(tmp_path: Path) -> None:
+    flight = Flight(tmp_path, duration_s=0.2)
+    plain = flight.host.submit
+
+    def submit(request: DecisionRequest) -> None:
+        if request.tick == 3:
+            raise UnicodeEncodeError("utf-8", "x", 0, 1, "surrogates not allowed")
+        plain(request)
+
+    flight.host.submit = submit
+    flight.run()
+    flight.blames("decide", 1)
+    assert "submit: UnicodeEncodeError" in flight.ticks[3]["error"]
+
+
+def test_an_instruction_that_does_not_fit_gives_way_to_the_last_good_one(tmp_path: Path) -> None:
+    def decide(request: DecisionRequest) -> Decision:
+        if len(request.instruction) > 100:
+            raise UserError("The prompt is too long.", "Shorten it.")
+        return good(request)
+
+    flight = Flight(tmp_path, decide, clock="lockstep", duration_s=1.0)
+    flight.loop.instruct("go to 1")
+    flight.loop.instruct("x" * 1000)
+    flight.run()
+    assert flight.loop.instruction == "go to 1"
+    assert flight.world.instructions == ["go to 0", "go to 1", "x" * 1000, "go to 1"]
+    assert flight.causes == {"decide": 1}
+    line = next(line for line in flight.lines if "refused" in line)
+    assert line["instruction"] == "go to 1" and len(line["refused"]) == 120
+    assert any(s.startswith("instruction refused: xxx") and len(s) < 250 for s in flight.said)
+
+
+def test_an_instruction_that_does_not_fit_at_the_start_is_said_plainly(tmp_path: Path) -> None:
+    def decide(request: DecisionRequest) -> Decision:
+        raise UserError("The prompt is too long.", "Shorten it.")
+
+    with pytest.raises(UserError) as raised:
+        Flight(tmp_path, decide).run()
+    assert str(raised.value) == "The prompt is too long. Shorten it."
+
+
+def test_an_earlier_record_is_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = (*EXPERT, "--clock", "lockstep", "--duration", "1", "--out", str(tmp_path / "out"))
+    assert call(*run) == 0
+    before = (tmp_path / "out" / "record.jsonl").read_bytes()
+    capsys.readouterr()  # a slow machine says what it is at
+    assert "--overwrite" in refused(capsys, *run)
+    # A run that fails while it starts leaves the earlier one, and no folder of its own.
+    long = ("run", "--env", "lander", "--host", "inprocess", "--no-live", "--instruct", "q7 " * 100_000)
+    assert call(*long, "--out", str(tmp_path / "out"), "--overwrite") == 2
+    assert call(*long, "--out", str(tmp_path / "new" / "deep")) == 2
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["out"]
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["record.jsonl", "report.json"]
+    assert (tmp_path / "out" / "record.jsonl").read_bytes() == before
+    assert call(*run, "--overwrite") == 0
+    assert (tmp_path / "out" / "record.jsonl").read_bytes() != before
+
+
+def test_garbage_is_collected_though_there_is_never_slack() -> None:
+    collected: list[int] = []
+    with SlackCollector() as collector:
+        gc.callbacks.append(lambda phase, info: collected.append(info["generation"]) if phase == "start" else None)
+        try:
+            kept: list[Any] = [[i] for i in range(collector.THRESHOLD * 2)]
+            collector.collect(0)
+            assert not collected
+            kept += [[i] for i in range(collector.FORCED)]
+            collector.collect(0)
+            assert collected
+        finally:
+            gc.callbacks.pop()
+
+
+def test_a_pipeline_that_is_always_busy_collects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slacks: list[int] = []
+    monkeypatch.setattr(SlackCollector, "collect", lambda self, slack_ns: slacks.append(slack_ns))
+    Flight(tmp_path, duration_s=0.2).run()
+    assert 0 in slacks and max(slacks) > 0
+
+
+@pytest.mark.realtime
+def test_on_miss_stop_also_stops_on_a_call_that_acted_too_late(tmp_path: Path) -> None:
+    world = CartWorld()
+    world.on_execute = lambda call: time.sleep(0.03) if len(world.executed) == 5 else None
+    flight = Flight(tmp_path, world=world, on_miss="stop").run()
+    assert flight.loop.ended_by == "miss"
+    assert flight.ticks[-1]["kind"] == "call" and flight.ticks[-1]["cause"] == "execute"
+
+
+@pytest.mark.realtime
+def test_lockstep_does_not_depend_on_the_machine(tmp_path: Path) -> None:
+    def decide(request: DecisionRequest) -> Decision:
+        time.sleep(0.05 if request.tick < 0 else 0.0)
+        return good(request)
+
+    # Observations older than a microsecond are stale, and the deadline is over before the request is sent.
+    flight = Flight(tmp_path, decide, clock="lockstep", duration_s=0.2, max_age_ms=0.001, deadline_ms=0.0001).run()
+    assert len(flight.world.executed) == 10 + 1
+    assert all(t["kind"] == "call" and t["wake_ms"] >= 0 for t in flight.ticks), flight.dump()
+    assert flight.ticks[0]["age_ms"] < 50
+
+
+def test_a_users_file_is_run_once_and_its_world_made_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "helper.py").write_text("START = 5\n")
+    world = tmp_path / "json.py"
+    world.write_text(WORLD)
+    arguments = ("run", "--env", str(world), "--agent", agent_file(tmp_path, "go"), "--model", "random")
+    assert call(*arguments, "--host", "inprocess", "--no-live", "--duration", "0.3", "--out", str(tmp_path / "o")) == 0
+    assert (tmp_path / "log").read_text().split() == ["loaded", "made"]
+    assert sys.modules["json"] is json
+    capsys.readouterr()
+    for text, says in (
+        ("def", "SyntaxError"),
+        ("import nothing_of_this_name", "nothing_of_this_name"),
+        (WORLD.replace("step_s = 0.02", "step_s = 0"), "step_s = 0"),
+        (WORLD.replace("def instruct", "def tell"), "has no instruct"),
+        (WORLD.replace("self.x = helper.START", "1 / 0"), "ZeroDivisionError"),
+    ):
+        file = tmp_path / f"broken{abs(hash(text))}.py"
+        file.write_text(text)
+        assert says in refused(capsys, *arguments[:1], "--env", str(file), *arguments[3:], "--out", str(tmp_path / "n"))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--seed", "-1"),
+        ("--hz", "1e10"),
+        ("--hz", "1e-320"),
+        ("--affinity=-1",),
+        ("--affinity", "0,999999999999"),
+        ("--max-age-ms", "1e308"),
+        ("--hold-ms", "inf"),
+        ("--pipeline", "1000000"),
+        ("--engine", "foo"),
+        ("--instruct", ""),
+        ("--instruct", " "),
+    ],
+)
+def test_numbers_out_of_range(arguments: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = refused(capsys, *EXPERT, "--out", str(tmp_path / "out"), *arguments)
+    assert arguments[0].split("=")[0] in said
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_environment_file_that_is_none_is_told_before_its_missing_agent(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "--env nothing.py: there is no such file" in refused(capsys, "run", "--env", "nothing.py")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[1]\n", '{"header": {"hz": "fast"}}\n', '{"header": 3}\n', '{"header": {"hz": 16}}\n{"kind": "call"}\n'],
+)
+def test_odd_records(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "record.jsonl").write_text(text)
+    refused(capsys, "report", str(tmp_path))
+    assert not (tmp_path / "report.json").exists()
+
+
+def test_help_shows_defaults_and_engines(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("run", "--help") == 0
+    said = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    for part in (
+        "(default: the period)",
+        "(default: 4 periods",
+        "What runs the model: torch",
+        "--stdin",
+        "--overwrite",
+    ):
+        assert part in said, part
+
+
+def test_a_refused_disk_prefix_is_said(tmp_path: Path) -> None:
+    flight = Flight(tmp_path, duration_s=0.1)
+    flight.host._source = _Noted()
+    flight.run()
+    assert "the copy is damaged; it was computed anew" in flight.said
+
+
+class _Noted:
+    def build(self) -> _Noted:
+        return self
+
+    def decide(self, request: DecisionRequest) -> Decision:
+        return good(request)
+
+    def info(self) -> dict[str, Any]:
+        return {"prefix_note": "the copy is damaged"}

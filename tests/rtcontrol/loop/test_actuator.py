@@ -1,0 +1,498 @@
+"""What reaches the environment, where something breaks: real threads, a real paced world, real time."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+from arm import MOVE, OPEN, STOP, Arm, arm_agent, failing, on
+from cart import CartWorld, Flight
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rtcontrol.agents import Agent, Fallback, OneOf, Tools, tool
+from rtcontrol.hosts.base import DecisionRequest
+from rtcontrol.loop import loop as loops
+from rtcontrol.loop.actuator import Actuator, Completion, Order, SafeAttempt
+from rtcontrol.models.call import Call, Decision
+from rtcontrol.models.errors import UserError
+from rtcontrol.report import report
+
+pytestmark = pytest.mark.realtime
+HZ, PERIOD_S = 20, 0.05
+BROKEN = """
+from rtcontrol.agents import Agent, Fallback, Tools, tool
+from rtcontrol.models.call import Call
+
+class World:
+    step_s = 0.01
+    def __init__(self): self.bindings, self.steps = {"go": self.go}, 0
+    def go(self): print("went")
+    def reset(self, seed): pass
+    def step(self):
+        self.steps += 1
+        if self.steps == 30:
+            raise LookupError("lost my way")
+    def observe(self): return {}
+    def outcome(self): return None
+    def instruct(self, text): pass
+
+@tool
+def go() -> None:
+    "Go."
+
+agent = Agent("goer", "Goes.", Tools([go]), lambda data: "-", "go", Fallback(Call("go", {})), "noop")
+"""
+
+
+def flight(out: Path, arm: Arm, decide: Any = on, *calls: Call, hold_ms: float = 100.0, **config: Any) -> Flight:
+    settings = {"hz": HZ, "duration_s": None, **config}
+    return Flight(out, decide, world=arm.world(), agent=arm_agent(*calls, hold_ms=hold_ms), **settings)  # type: ignore[arg-type]
+
+
+def silent_from(tick: int) -> Any:
+    """Decides until this tick, then takes too long."""
+
+    def decide(request: DecisionRequest) -> Decision:
+        if request.tick >= tick:
+            time.sleep(10)
+        return Decision(MOVE)
+
+    return decide
+
+
+def until(condition: Any, seconds: float = 10.0) -> None:
+    give_up = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < give_up
+        time.sleep(0.002)
+
+
+def safes(flown: Flight, why: str = "miss") -> list[dict[str, Any]]:
+    return [line for line in flown.lines if line.get("why") == why]
+
+
+def test_a_safe_call_that_raises_is_tried_again_each_period_until_in_force(tmp_path: Path) -> None:
+    arm = Arm()
+    arm.refuse = failing(3)
+    flown = flight(tmp_path, arm, silent_from(4), duration_s=1.0).run()
+    attempts = safes(flown)
+    assert [(a["attempt"], "error" in a, a["in_force"]) for a in attempts] == [
+        (1, True, False),
+        (2, True, False),
+        (3, True, False),
+        (4, False, True),
+    ]
+    gaps = [b["t_s"] - a["t_s"] for a, b in pairwise(attempts)]
+    assert min(gaps) >= 0.9 * PERIOD_S, gaps
+    assert flown.loop.ledger.safe_calls == 1 and flown.loop.ledger.fallback_errors == 3
+    # While it is not in force, no tick says that it is.
+    bringing = [t for t in flown.ticks if t["kind"] == "miss" and t["action"] == "none"]
+    assert all(t["t_s"] + PERIOD_S >= attempts[-1]["t_s"] for t in bringing)
+    assert "pending" in {t.get("action") for t in flown.ticks}
+    # Said once, with the place; the report made from the record counts the same.
+    assert sum("does not answer" in line for line in flown.said) == 1
+    made = report.build(flown.path)
+    assert (made["safe_calls"], made["fallback_errors"]) == (1, 3)
+    assert any(e["count"] == 3 and "arm.py:" in e["where"] for e in made["errors"])
+
+
+def test_a_world_that_hangs_stops_neither_clock_nor_record_and_nothing_old_acts(tmp_path: Path) -> None:
+    arm = Arm()
+    flown = flight(tmp_path, arm, hold_ms=4e3 * PERIOD_S)
+    found: dict[str, Any] = {}
+
+    def trouble() -> None:
+        until(lambda: flown.loop.ledger.ticks >= 5)
+        arm.hang()
+        time.sleep(2.5 * PERIOD_S)  # from here on a call waits for the world
+        found["lines"], found["acts"] = len(flown.ticks), len(arm.acts)
+        time.sleep(1.0)
+        found["later"] = len(flown.ticks)
+        found["free"] = arm.let_go()
+        until(lambda: len(arm.acts) > found["acts"] + 1)
+        flown.loop.stop("enough")
+
+    thread = threading.Thread(target=trouble)
+    thread.start()
+    flown.run()
+    thread.join()
+    # Releases, misses and their lines went on, at the rate.
+    assert found["later"] - found["lines"] >= 0.8 * HZ
+    assert flown.loop.ledger.skipped_releases <= 2
+    assert {"hold", "pending"} <= {t["action"] for t in flown.ticks if t["kind"] == "miss"}
+    # The safe call is the first thing that acts, within a period of the world's yielding.
+    when, call = arm.acts[found["acts"]]
+    assert call == STOP and 0 < when - found["free"] <= PERIOD_S * 1e9
+    taken = next(s for s in safes(flown) if s["in_force"])
+    assert taken["attempt"] == 1 and flown.loop.ledger.safe_calls == 1
+    # None acted after its deadline, and the fresh calls came back.
+    assert not [line for line in flown.lines if line.get("effect") == "acted"]
+    assert arm.acts[found["acts"] + 1][1] == MOVE
+
+
+def test_a_world_that_hangs_while_the_safe_call_fails(tmp_path: Path) -> None:
+    arm = Arm()
+    flown = flight(tmp_path, arm, on_miss="safe")
+
+    def trouble() -> None:
+        until(lambda: flown.loop.ledger.ticks >= 4)
+        arm.hang()
+        time.sleep(0.4)
+        arm.refuse = failing(2)
+        free, before = arm.let_go(), len(arm.tries)
+        until(lambda: len(arm.tries) > before)
+        first.append((arm.tries[before], free))
+        until(lambda: len(arm.tries) > before + 3)
+        flown.loop.stop("enough")
+
+    first: list[Any] = []
+    thread = threading.Thread(target=trouble)
+    thread.start()
+    flown.run()
+    thread.join()
+    (when, call), free = first[0]
+    assert call == STOP and when - free <= PERIOD_S * 1e9
+    # It failed; then a fresh call came that acted in time, which is newer, or the safe call was brought in force.
+    assert "error" in safes(flown)[0] and not safes(flown)[0]["in_force"]
+    assert safes(flown, "exit")[-1]["in_force"] and arm.acts[-1][1] == STOP
+
+
+@pytest.mark.parametrize(("hold_ms", "max_age_ms"), [(100.0, 10_000), (10_000.0, 400)])
+def test_a_late_decision_acts_neither_beyond_the_hold_nor_beyond_the_age(
+    tmp_path: Path, hold_ms: float, max_age_ms: float
+) -> None:
+    arm = Arm()
+
+    def decide(request: DecisionRequest) -> Decision:
+        time.sleep(0.6 if request.tick == 2 else 0)
+        return Decision(MOVE if request.tick <= 2 else None)
+
+    flown = flight(tmp_path, arm, decide, hz=4, hold_ms=hold_ms, max_age_ms=max_age_ms, late="use", duration_s=1.5)
+    flown.run()
+    late = next(line for line in flown.lines if line.get("late") == 2)
+    assert not late["used"] and late.get("latency_ms", 0) >= 600
+    assert sum(call == MOVE for _, call in arm.acts) == 2
+    assert any(call == STOP for _, call in arm.acts[:-1]) == (hold_ms < 1000)
+
+
+def test_a_late_decision_does_not_undo_a_newer_ticks_safe_call(tmp_path: Path) -> None:
+    arm = Arm()
+
+    def decide(request: DecisionRequest) -> Decision:
+        time.sleep(0.85 if request.tick == 2 else 0)
+        return Decision(MOVE if request.tick <= 2 else None)
+
+    def observe(data: Any) -> str:
+        if flown.loop.account.newest_k == 3:  # which misses before tick 2 does
+            raise KeyError("eyes")
+        return "-"
+
+    late = {"late": "use", "max_age_ms": 10_000, "hold_ms": 10_000.0, "on_miss": "safe"}
+    flown = flight(tmp_path, arm, decide, hz=2, pipeline=2, deadline_ms=750, duration_s=2.4, **late)
+    object.__setattr__(flown.agent, "observe", observe)
+    flown.run()
+    assert [t["k"] for t in flown.ticks if t["kind"] == "miss"] == [3, 2], flown.dump()
+    line = next(line for line in flown.lines if line.get("late") == 2)
+    assert not line["used"] and line.get("latency_ms", 0) >= 850
+    assert arm.acts[-1][1] == STOP and sum(call == MOVE for _, call in arm.acts) == 2
+
+
+def test_several_safe_calls_each_until_in_force_and_none_twice(tmp_path: Path) -> None:
+    arm = Arm()
+    arm.refuse = failing(2, OPEN)
+    flown = flight(tmp_path, arm, silent_from(4), STOP, OPEN, duration_s=0.8).run()
+    attempts = [(a["safe"], a["attempt"], "error" in a) for a in safes(flown)]
+    assert attempts == [
+        (STOP.text(), 1, False),
+        (OPEN.text(), 1, True),
+        (OPEN.text(), 2, True),
+        (OPEN.text(), 3, False),
+    ]
+    assert flown.loop.ledger.safe_calls == 1
+    assert [call for _, call in arm.acts if call != MOVE] == [STOP, OPEN, STOP, OPEN]
+
+
+def test_fallback_takes_one_call_or_several() -> None:
+    one, several = arm_agent(STOP).fallback, arm_agent(STOP, OPEN).fallback
+    assert one.safe_call == STOP and one.safe_calls == (STOP,)
+    assert several.safe_call == STOP and several.safe_calls == (STOP, OPEN)
+    assert type(one)(STOP, 7.0) == type(one)(calls=[STOP], hold_ms=7.0) and type(one)(None).safe_calls == ()
+    with pytest.raises(UserError, match="differ"):
+        type(one)(STOP, calls=[OPEN])
+    with pytest.raises(UserError, match="safe call is illegal"):
+        arm_agent(STOP, Call("grip", {"closed": 7}))
+
+
+@pytest.mark.parametrize("calls", [(STOP,), (STOP, OPEN)])
+def test_the_way_out_waits_until_the_safe_call_is_in_force(tmp_path: Path, calls: tuple[Call, ...]) -> None:
+    arm = Arm()
+    arm.refuse = failing(3, calls[-1])
+    flown = flight(tmp_path, arm, on, *calls, duration_s=0.3).run()
+    assert flown.loop.safe_in_force and arm.acts[-1][1] == calls[-1]
+    assert [a["attempt"] for a in safes(flown, "exit") if a["safe"] == calls[-1].text()] == [1, 2, 3, 4]
+    assert flown.lines[-1]["safe_in_force"]
+
+
+def test_a_safe_call_that_never_succeeds_is_told_loudly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loops, "LEAVE_S", 0.3)
+    arm = Arm()
+    arm.refuse = failing(1000, error=SystemExit)
+    flown = flight(tmp_path, arm, duration_s=0.3).run()
+    assert not flown.loop.safe_in_force and not flown.lines[-1]["safe_in_force"]
+    assert any("NOT IN FORCE" in line for line in flown.said)
+    assert len(safes(flown, "exit")) >= 3 and not any(a["in_force"] for a in safes(flown, "exit"))
+
+
+@pytest.mark.parametrize("interrupts", [False, True])
+def test_only_an_interrupt_on_the_way_out_leaves_a_slow_safe_call(tmp_path: Path, interrupts: bool) -> None:
+    arm = Arm()
+    arm.refuse = lambda call: time.sleep(0.7) if call == STOP else None
+    flown = flight(tmp_path, arm)
+    came: list[int] = []
+
+    def handle(number: int, frame: object) -> None:
+        came.append(number)
+        if len(came) == 1:
+            flown.loop.stop("SIGINT")
+        elif len(came) == 3:
+            raise KeyboardInterrupt
+
+    def send() -> None:
+        until(lambda: flown.loop.ledger.ticks >= 3)
+        os.kill(os.getpid(), signal.SIGINT)
+        until(lambda: arm.tries[-1][1] == STOP)
+        for _ in range(2 if interrupts else 1):
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.05)
+
+    before = signal.signal(signal.SIGINT, handle)
+    thread = threading.Thread(target=send)
+    thread.start()
+    try:
+        if interrupts:
+            with pytest.raises(KeyboardInterrupt):
+                flown.run()
+        else:
+            flown.run()
+    finally:
+        thread.join()
+        signal.signal(signal.SIGINT, before)
+    assert flown.loop.safe_in_force is not interrupts
+    assert flown.lines[-1]["end"] == "SIGINT" and flown.lines[-1]["safe_in_force"] is not interrupts
+    if not interrupts:
+        assert arm.acts[-1][1] == STOP
+
+
+def test_an_interrupt_of_a_run_that_is_ending_waits_for_nothing(tmp_path: Path) -> None:
+    world = CartWorld()
+    world.on_execute = lambda call: time.sleep(2.0) if call.arguments["force"] == 0 else None
+    flown = Flight(tmp_path, lambda request: Decision(Call("push", {"force": 1})), world=world, duration_s=None)
+
+    def third() -> None:
+        flown.loop.stop("SIGTERM")
+        raise KeyboardInterrupt
+
+    flown.after(5, lambda: setattr(world, "latest", third))
+    began = []
+    with pytest.raises(KeyboardInterrupt):
+        try:
+            flown.run()
+        finally:
+            began.append(flown.loop.t_end_ns)
+    assert time.monotonic_ns() - began[0] < 1.5e9
+    assert not flown.loop.safe_in_force and flown.lines[-1]["end"] == "SIGTERM"
+
+
+def owner(log: list[str]) -> Agent:
+    """An agent whose tool is its own function, and takes 20 ms."""
+
+    @tool
+    def nudge(by: Annotated[int, OneOf(0, 1)]) -> None:
+        """Nudge."""
+        log.append("begin")
+        time.sleep(0.02)
+        log.append("end")
+
+    return replace(arm_agent(), tools=Tools([nudge]), fallback=Fallback())
+
+
+NUDGE = Call("nudge", {"by": 1})
+
+
+def test_a_tools_own_function_is_not_called_after_the_deadline() -> None:
+    log: list[str] = []
+    world, done = Arm().world(), threading.Event()
+    world.start("lockstep")
+    actuator = Actuator(owner(log), world, None, done.set)
+    actuator.start()
+    actuator.execute(Order(0, NUDGE, 1, time.monotonic_ns() - 1))
+    assert done.wait(5)
+    actuator.execute(Order(1, NUDGE, 2, None))
+    actuator.safe("exit")
+    assert actuator.wait_safe(5)
+    actuator.close()
+    effects = [e.effect for e in actuator.effects if isinstance(e, Completion)]
+    assert effects[:1] == ["too_late"] and set(effects[1:]) <= {"epoch_over"} and log == []
+
+
+def test_a_lockstep_world_waits_for_what_acts(tmp_path: Path) -> None:
+    arm, log = Arm(), []  # type: ignore[var-annotated]
+    arm.on_step = lambda: log.append("step")
+    given = {"hz": 50, "clock": "lockstep", "duration_s": 0.2}
+    flown = Flight(tmp_path, lambda request: Decision(NUDGE), world=arm.world(), agent=owner(log), **given)  # type: ignore[arg-type]
+    flown.run()
+    assert log[: 4 * 9] == ["begin", "end", "step", "step"] * 9
+
+
+def test_the_safe_call_goes_first_when_the_world_yields() -> None:
+    arm = Arm()
+    world = arm.world()
+    before: list[list[str]] = []
+    arm.refuse = lambda call: before.append(list(arm.instructions))
+    actuator = Actuator(arm_agent(STOP), world, 1_000_000, lambda: None)
+    world.start("lockstep")
+    actuator.start()
+    later = time.monotonic_ns() + 10**10
+    with world._lock:  # a step hangs, and a call waits for it
+        actuator.execute(Order(0, MOVE, 1, time.monotonic_ns() + 1_000_000))
+        until(lambda: actuator._order is None)
+        assert actuator.execute(Order(1, MOVE, 1, later)) is None
+        replaced = actuator.execute(Order(2, MOVE, 1, later))
+        assert replaced is not None and replaced.tick == 1
+        actuator.instruct("go on")
+        cleared = actuator.safe("miss")
+        assert cleared is not None and cleared.tick == 2
+        time.sleep(0.002)
+    assert actuator.wait_safe(5)
+    actuator.execute(Order(3, MOVE, 1, later))
+    until(lambda: len(arm.acts) == 2)
+    actuator.close()
+    assert [call for _, call in arm.acts] == [STOP, MOVE]
+    assert before == [[], ["go on"]]
+
+
+@pytest.mark.parametrize("error", [OSError, SystemExit, KeyboardInterrupt])
+def test_a_tool_that_raises_is_told_once_with_its_line(tmp_path: Path, error: type[BaseException]) -> None:
+    arm = Arm()
+    arm.refuse = failing(5, MOVE, error)
+    flown = flight(tmp_path, arm, duration_s=0.6).run()
+    flown.blames("execute", 5, 5)
+    told = [line for line in flown.said if "does not answer" in line]
+    assert len(told) == 1 and "tests/rtcontrol/arm.py:" in told[0]
+    entry = report.build(flown.path)["errors"][0]
+    assert entry["error"] == f"{error.__name__}: the drive does not answer" and entry["count"] == 5
+    assert entry["cause"] == "execute" and "tests/rtcontrol/arm.py:" in entry["where"] and entry["first_t_s"] < 0.2
+
+
+@pytest.mark.parametrize("clock", ["wall", "lockstep"])
+def test_a_step_that_raises_ends_the_run_with_the_safe_call(tmp_path: Path, clock: str) -> None:
+    arm = Arm()
+
+    def broken() -> None:
+        raise ZeroDivisionError("no wheel left")
+
+    flown = flight(tmp_path, arm, clock=clock)
+    flown.after(4, lambda: setattr(arm, "on_step", broken))
+    flown.run()
+    assert flown.loop.ended_by == "error" and flown.loop.failure is not None and flown.loop.safe_in_force
+    assert "ZeroDivisionError: no wheel left (tests/rtcontrol/loop/test_actuator.py:" in flown.loop.failure
+    assert arm.acts[-1][1] == STOP and flown.lines[-1]["end"] == "error"
+    assert report.build(flown.path)["errors"][0]["cause"] == "world"
+
+
+def test_a_broken_world_is_one_sentence_on_the_console_and_exit_status_1(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(BROKEN)
+    given = ["--env", "mine.py", "--agent", "mine.py", "--host", "inprocess", "--out", "run"]
+    command = [sys.executable, "-m", "rtcontrol", "run", *given]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 1
+    assert ended.stderr.count("LookupError: lost my way (mine.py:13)") == 1, ended.stderr
+    assert "Internal error" not in ended.stderr and "Traceback" not in ended.stderr
+    assert ended.stdout.startswith("went\n")
+    made = json.loads((tmp_path / "run" / "report.json").read_text())
+    assert made["ended_by"] == "error"
+    assert [(e["where"], e["cause"], e["count"]) for e in made["errors"]] == [("mine.py:13", "world", 1)]
+
+
+def test_a_world_that_needs_all_its_time_for_its_steps_takes_calls_nevertheless(tmp_path: Path) -> None:
+    arm = Arm()
+    arm.on_step = lambda: time.sleep(0.015)  # of 10 ms
+    flight(tmp_path, arm, duration_s=1.0).run()
+    assert sum(call == MOVE for _, call in arm.acts) >= 0.7 * HZ
+
+
+# -- laws of the actuator alone ----------------------------------------------------------------------------------------
+
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("call"), st.sampled_from([MOVE, OPEN]), st.integers(-5, 30)),
+        st.tuples(st.just("safe"), st.none(), st.just(0)),
+        st.tuples(st.just("fail"), st.sampled_from([MOVE, STOP, OPEN]), st.integers(1, 2)),
+        st.tuples(st.just("hang"), st.none(), st.just(0)),
+        st.tuples(st.just("wait"), st.none(), st.integers(0, 8)),
+    ),
+    max_size=12,
+)
+
+
+@settings(max_examples=40)
+@given(steps)
+def test_nothing_late_acts_and_the_safe_calls_come_in_force(story: list[tuple[str, Any, int]]) -> None:
+    arm, refusals = Arm(), dict.fromkeys(map(Call.text, (MOVE, STOP, OPEN)), 0)
+
+    def refuse(call: Call) -> None:
+        if refusals[call.text()] > 0:
+            refusals[call.text()] -= 1
+            raise OSError("not now")
+
+    arm.refuse = refuse
+    world, woken = arm.world(), threading.Event()
+    actuator = Actuator(arm_agent(STOP, OPEN), world, 5_000_000, woken.set)
+    world.start("lockstep")
+    actuator.start()
+    held, given, dropped = False, {}, set()
+    for number, (what, call, ms) in enumerate(story):
+        if what == "call":
+            given[number] = (call, time.monotonic_ns() + ms * 1_000_000)
+            replaced = actuator.execute(Order(number, call, 1, given[number][1]))
+            dropped |= set() if replaced is None else {replaced.tick}
+        elif what == "safe":
+            cleared = actuator.safe("miss")
+            dropped |= set() if cleared is None else {cleared.tick}
+        elif what == "fail":
+            refusals[call.text()] = ms
+        elif what == "hang" and not held:
+            held = world._lock.acquire()
+        else:
+            time.sleep(ms / 1e3)
+    cleared = actuator.safe("exit")
+    dropped |= set() if cleared is None else {cleared.tick}
+    if held:
+        world._lock.release()
+    assert actuator.wait_safe(5.0)
+    actuator.close()
+    done = {e.tick: e for e in actuator.effects if isinstance(e, Completion)}
+    # Each call has one end: dropped before it began, or told of; and none acted late.
+    assert set(done) == set(given) - dropped and not set(done) & dropped
+    acted = sorted(done[k].ended_ns for k in done if done[k].effect == "acted")
+    assert all(done[k].began_ns <= given[k][1] for k in done if done[k].effect == "acted")
+    assert all(done[k].effect == "failed" for k in done if done[k].error is not None)
+    # What was last is safe, both of them, each once.
+    attempts = [e for e in actuator.effects if isinstance(e, SafeAttempt) and e.why == "exit"]
+    good = [a.call for a in attempts if a.error is None]
+    assert sorted(map(Call.text, filter(None, good))) == sorted([STOP.text(), OPEN.text()])
+    assert [a.in_force for a in attempts] == [False] * (len(attempts) - 1) + [True]
+    assert not acted or acted[-1] <= attempts[-1].ended_ns
+    last = {call.name: call for _, call in arm.acts}
+    assert last == {"move": STOP, "grip": OPEN}

@@ -1,0 +1,169 @@
+"""Counting relations, precedence of causes, and pauses that really happen."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cart import Flight
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rtcontrol.hosts.base import DecisionReply
+from rtcontrol.loop.account import Ledger
+from rtcontrol.loop.deadline import Cause, Tick, attribute
+from rtcontrol.loop.pause import PauseWatch
+from rtcontrol.models.call import Decision
+from rtcontrol.report.report import runs_and_window
+
+events = st.lists(
+    st.one_of(
+        st.just(("hit", 0, None)),
+        st.tuples(st.just("miss"), st.just(0), st.sampled_from(list(Cause))),
+        st.tuples(st.just("skip"), st.integers(1, 5), st.sampled_from(list(Cause))),
+    )
+)
+
+
+@given(events)
+def test_counts_add_up(story: list[tuple[str, int, Cause]]) -> None:
+    ledger = Ledger()
+    k, bad = 0, []
+    for what, n, cause in story:
+        if what == "hit":
+            ledger.hit()
+            k += 1
+        elif what == "miss":
+            ledger.miss(cause)
+            bad.append(k)
+            k += 1
+        else:
+            ledger.skip(n, cause)
+            bad += range(k, k + n)
+            k += n
+        ledger.check()
+    assert ledger.releases == ledger.ticks + ledger.skipped_releases == k
+    assert ledger.miss_rate == (len(bad) / k if k else 0.0)
+    longest, worst = runs_and_window(bad, k, 4)
+    assert longest == ledger.longest_miss_run
+    assert worst == max((sum(b in bad for b in range(i, i + 4)) for i in range(max(1, k - 3))), default=0)
+
+
+class Host:
+    """Only what attribution asks of a host."""
+
+    def __init__(self, up: bool = True) -> None:
+        self.up = up
+        self.incarnation = 0
+
+    def alive(self) -> bool:
+        return self.up
+
+
+D = 60_000_000
+
+
+def tick_at(wake_ns: int = 0) -> Tick:
+    now = time.monotonic_ns()
+    tick = Tick(0, now - D - 5_000_000, now - 5_000_000, now - D - 5_000_000 + wake_ns)
+    tick.submitted_ns = tick.woke_ns
+    return tick
+
+
+def cause_of(tick: Tick, host: Host, fault: Cause | None = None, reply: DecisionReply | None = None) -> Cause:
+    watch = PauseWatch(62_500_000)
+    return attribute(tick, time.monotonic_ns(), watch, host, fault, reply)  # type: ignore[arg-type]
+
+
+def test_precedence_without_a_pause() -> None:
+    assert cause_of(tick_at(D // 2), Host(up=False), Cause.STALE_OBSERVATION) is Cause.HOST
+    assert cause_of(tick_at(D // 2), Host(), Cause.STALE_OBSERVATION) is Cause.WAKE
+    assert cause_of(tick_at(), Host(), Cause.STALE_OBSERVATION) is Cause.STALE_OBSERVATION
+    assert cause_of(tick_at(), Host()) is Cause.DECIDE
+    quick = DecisionReply(0, Decision(None), None, 1_000_000)
+    assert cause_of(tick_at(), Host(), None, quick) is Cause.WAKE
+    assert cause_of(tick_at(), Host(), None, DecisionReply(0, Decision(None), None, 2 * D)) is Cause.DECIDE
+    restarted = Host()
+    restarted.incarnation = 1
+    assert cause_of(tick_at(), restarted) is Cause.HOST
+
+
+def test_a_fault_in_time_is_not_blamed_on_the_machine() -> None:
+    now = time.monotonic_ns()
+    tick = Tick(0, now, now + D, now + D // 2)
+    assert cause_of(tick, Host(up=False), Cause.INVALID) is Cause.INVALID
+    assert cause_of(tick, Host(up=False), Cause.EXECUTE) is Cause.EXECUTE
+
+
+def test_garbage_collection_that_stops_everything_is_pause(tmp_path: Path) -> None:
+    flight = Flight(tmp_path, hz=50, duration_s=1.5)
+    junk: list[Any] = []
+
+    def litter() -> None:
+        for _ in range(2_000_000):
+            junk.append([])
+        gc.collect()
+
+    flight.after(5, litter)
+    flight.run()
+    assert flight.loop.ledger.misses_by_cause["pause"] + flight.loop.ledger.skipped_by_cause["pause"] >= 1, (
+        flight.dump()
+    )
+
+
+def test_a_machine_that_stood_still_is_pause(tmp_path: Path) -> None:
+    flight = Flight(tmp_path, hz=50, duration_s=2.0)
+    ledger = flight.loop.ledger
+
+    def stop() -> None:
+        # In flight, however long its start took: a full collection of a long test run's heap comes before release 0.
+        give_up = time.monotonic() + 30.0
+        while ledger.ticks < 10 and time.monotonic() < give_up:
+            time.sleep(0.005)
+        us = os.getpid()
+        # A shell, not Python: an interpreter may take longer to start than the flight lasts.
+        subprocess.run(["sh", "-c", f"kill -STOP {us}; sleep 0.15; kill -CONT {us}"], check=True)
+
+    stopper = threading.Thread(target=stop)
+    stopper.start()
+    flight.run()
+    stopper.join()
+    assert ledger.skipped_by_cause["pause"] >= 5, flight.dump()
+    assert set(ledger.skipped_by_cause) == {"pause"}
+
+
+def test_paused_time_is_a_union_of_what_overlaps() -> None:
+    watch = PauseWatch(62_500_000)
+    base = time.monotonic_ns()
+    watch._pauses.extend([(base, base + 20, "gc"), (base + 10, base + 40, "stall"), (base + 100, base + 110, "gc")])
+    assert watch.paused_ns(base - 5, base + 105) == 45
+
+
+def test_no_collection_runs_inside_a_tick(tmp_path: Path) -> None:
+    collected: list[int] = []
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        collected.append(threading.get_ident())
+
+    flight = Flight(tmp_path, duration_s=1.0)
+    gc.callbacks.append(note)
+    try:
+        flight.run()
+    finally:
+        gc.callbacks.remove(note)
+    assert gc.isenabled()
+    assert set(collected) <= {threading.get_ident()}
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signal_names_are_exit_statuses(number: signal.Signals) -> None:
+    from rtcontrol.bridges.shutdown import STATUS
+
+    assert STATUS[number.name] == 128 + number

@@ -1,0 +1,279 @@
+"""The life of a run as a process: signals, a terminal that goes away, folders, disks, exit statuses."""
+
+from __future__ import annotations
+
+import fcntl
+import itertools
+import json
+import os
+import pty
+import resource
+import signal
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_cli import EXPERT, ROOT, call, wait_for_ticks
+
+from rtcontrol.bridges.shutdown import Ending, Interrupted
+from rtcontrol.envs.lander.world import Lander
+from rtcontrol.loop import loop
+from rtcontrol.models.errors import UserError
+from rtcontrol.record.record import Folder
+from rtcontrol.run import assemble, status
+from rtcontrol.run.fit import fit
+from rtcontrol.run.live import Onlooker
+from rtcontrol.run.options import RunOptions
+from rtcontrol.run.run import fly_in
+
+# Its one call is the safe one, which takes its time and says when it begins and ends.
+WORLD = """
+import time
+from pathlib import Path
+from typing import Annotated
+from rtcontrol.agents import Agent, Fallback, OneOf, Tools, tool
+from rtcontrol.models.call import Call
+
+@tool
+def go(way: Annotated[int, OneOf(0, 1)]) -> None:
+    "Go somewhere."
+
+agent = Agent("mover", "Moves.", Tools([go]), lambda data: "here", "go", Fallback(Call("go", {"way": 0})), "noop")
+
+class World:
+    step_s = 0.02
+    def __init__(self):
+        self.bindings = {"go": self.go}
+    def go(self, way):
+        said = Path(__file__).with_name("said")
+        said.write_text("begun")
+        time.sleep(SLOW)
+        said.write_text("done")
+    def reset(self, seed): pass
+    def step(self): pass
+    def observe(self): return {}
+    def outcome(self): return None
+    def instruct(self, text): pass
+"""
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Starts runs of a world whose safe call takes `slow` seconds; none outlives the test."""
+    running: list[subprocess.Popen[str]] = []
+
+    def begin(*options: str, slow: float = 0.0, **how: Any) -> subprocess.Popen[str]:
+        file = tmp_path / "world.py"
+        file.write_text(WORLD.replace("SLOW", str(slow)))
+        command = [sys.executable, "-m", "rtcontrol", "run", "--env", str(file), "--agent", str(file)]
+        pipe = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        running.append(
+            subprocess.Popen(
+                [*command, "--model", "noop", "--host", "inprocess", *options],
+                cwd=tmp_path,
+                env={**os.environ, "PYTHONPATH": str(ROOT)},
+                text=True,
+                **{**pipe, **how},
+            )
+        )
+        return running[-1]
+
+    yield begin
+    for process in running:
+        process.kill()
+        process.communicate()
+
+
+def until(what: Callable[[], object], why: str, seconds: float = 30.0) -> None:
+    give_up = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < give_up, why
+        time.sleep(0.02)
+
+
+def said(folder: Path) -> str:
+    path = folder / "said"
+    return path.read_text() if path.exists() else ""
+
+
+def report(out: Path) -> dict[str, Any]:
+    made: dict[str, Any] = json.loads((out / "report.json").read_text())
+    return made
+
+
+def test_a_second_signal_does_not_abort_a_slow_safe_call(start: Start, tmp_path: Path) -> None:
+    process = start("--out", "out", slow=1.5)
+    wait_for_ticks(tmp_path / "out", 2)
+    process.send_signal(signal.SIGINT)
+    until(lambda: said(tmp_path) == "begun", "no safe call")
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert (process.returncode, said(tmp_path)) == (130, "done"), err
+    assert "the safe call is being executed; a third signal leaves at once" in err
+    assert report(tmp_path / "out")["ended_by"] == "SIGINT"
+
+
+def test_a_third_signal_leaves_a_safe_call_that_hangs(start: Start, tmp_path: Path) -> None:
+    process = start("--out", "out", slow=1000)
+    wait_for_ticks(tmp_path / "out", 2)
+    process.send_signal(signal.SIGTERM)
+    until(lambda: said(tmp_path) == "begun", "no safe call")
+    process.send_signal(signal.SIGHUP)
+    assert process.stderr is not None
+    while "third signal" not in (line := process.stderr.readline()):
+        assert line, "not shielded"
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode in (143, status.UNSAFE), err
+    assert report(tmp_path / "out")["ended_by"] == "SIGTERM"
+    assert said(tmp_path) == "begun"
+
+
+def test_a_terminal_that_goes_away_ends_the_run_with_safe_call_and_report(start: Start, tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    ends = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
+    control = lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # noqa: E731
+    process = start("--out", "out", start_new_session=True, preexec_fn=control, **ends)
+    os.close(theirs)
+    wait_for_ticks(tmp_path / "out", 2)
+    os.close(ours)
+    assert process.wait(30) == 129
+    assert said(tmp_path) == "done"
+    assert report(tmp_path / "out")["ended_by"] == "SIGHUP"
+
+
+def test_hangup_stays_ignored_where_it_was(start: Start, tmp_path: Path) -> None:
+    ignore = lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)  # noqa: E731
+    process = start("--out", "out", "--duration", "1.5", preexec_fn=ignore)
+    wait_for_ticks(tmp_path / "out", 2)
+    process.send_signal(signal.SIGHUP)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 0, err
+    assert report(tmp_path / "out")["ended_by"] == "duration"
+
+
+def test_signals_are_counted_not_lost() -> None:
+    told: list[str] = []
+    with Ending() as ending:
+        with pytest.raises(Interrupted) as early:
+            signal.raise_signal(signal.SIGHUP)
+        assert early.value.status == 129
+        ending.of(told.append)
+        assert told == ["SIGHUP"]
+        signal.raise_signal(signal.SIGINT)
+        for _ in range(2):
+            with pytest.raises(Interrupted):
+                signal.raise_signal(signal.SIGTERM)
+        assert (ending.status, told) == (129, ["SIGHUP"])
+
+
+def test_runs_started_at_once_have_folders_of_their_own(start: Start, tmp_path: Path) -> None:
+    both = [start("--duration", "0.5") for _ in range(2)]
+    assert [p.wait(60) for p in both] == [0, 0]
+    folders = sorted((tmp_path / "runs").iterdir())
+    assert len(folders) == 2
+    for folder in folders:
+        lines = [json.loads(line) for line in (folder / "record.jsonl").read_text().splitlines()]
+        assert sum("header" in line for line in lines) == sum("end" in line for line in lines) == 1
+        assert report(folder)["record"]["lost_lines"] == 0
+    # Even within one second.
+    with Folder(Path(), tmp_path / "now") as one, Folder(Path(), tmp_path / "now") as other:
+        assert (one.path.name, other.path.name) == ("now", "now-2")
+    assert not one.path.exists() and not other.path.exists()
+
+
+def test_a_folder_that_a_live_run_uses_is_refused_and_a_killed_ones_is_not(start: Start, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    first = start("--out", "out")
+    wait_for_ticks(out, 2)
+    with pytest.raises(UserError, match="in use by another run"), Folder(out, out, overwrite=True):
+        pass
+    second = start("--out", "out", "--overwrite")
+    _, err = second.communicate(timeout=60)
+    assert second.returncode == 2 and "out is in use by another run. Give another --out." in err
+    first.kill()
+    first.wait()
+    with Folder(out, out, overwrite=True):
+        assert report_after_kill(out)["ticks"] >= 2
+
+
+def report_after_kill(out: Path) -> dict[str, Any]:
+    assert call("report", str(out)) == 0
+    return report(out)
+
+
+def test_a_full_disk_is_told_at_once_counted_and_in_the_exit_status(
+    start: Start, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    full = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))  # noqa: E731
+    process = start("--out", "out", "--duration", "6", "--hz", "20", "--no-live", preexec_fn=full)
+    assert process.stderr is not None
+    for line in process.stderr:
+        if "The disk takes no more of" in line:
+            assert process.poll() is None and "free some space" in line
+            break
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == status.INCOMPLETE, err
+    assert "lines of the record lost" in err and "lines of the record were lost" in out
+    live = report(tmp_path / "out")
+    assert (live["ended_by"], live["duration_s"] >= 5.9) == ("duration", True)
+    # All of them, but what a busy machine woke too late for.
+    assert 100 < live["releases"] == live["ticks"] + live["skipped_releases"] <= 120
+    assert live["record"]["lost_lines"] > 10
+    # The record alone says less: it replaces nothing.
+    assert call("report", str(tmp_path / "out")) == 0
+    assert "report.json is kept, and shown here: it counts " in capsys.readouterr().err
+    assert report(tmp_path / "out") == live
+
+
+def test_the_exit_status_is_the_gravest_that_applies() -> None:
+    for ended, safe, complete, missed, sound in itertools.product(
+        ("duration", "host", "SIGTERM", "miss"), *[(True, False)] * 4
+    ):
+        code = status.status(ended, safe, complete, missed, sound)
+        expected = 4 if not safe else 5 if ended == "host" else 6 if not complete else 143 if ended == "SIGTERM" else 3
+        if expected == 3 and not missed:
+            expected = 0 if sound else 1
+        assert code == expected, (ended, safe, complete, missed, sound)
+
+
+def test_a_safe_call_that_is_not_in_force_has_its_own_status(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stuck(self: Lander, main: float, side: float) -> None:
+        raise OSError("the valve is stuck")
+
+    monkeypatch.setattr(Lander, "engines", stuck)
+    monkeypatch.setattr(loop, "LEAVE_S", 0.3)
+    options = RunOptions(env="lander", model="noop", host="inprocess", duration_s=0.2, out=tmp_path)
+    agent, env = assemble.agent("lander"), assemble.environment("lander", None)
+    sample = assemble.sample(options, env)
+    fit(agent, env, sample)
+    host = assemble.host(options, assemble.decider(options, agent, "noop"), "noop")
+    with Ending() as ending:
+        code = fly_in(options, agent, env, host, sample, Onlooker(False), ending)
+    assert code == status.UNSAFE
+    said = capsys.readouterr().err
+    assert "could not be brought into force" in said and "the valve is stuck" in said
+
+
+def test_a_home_that_cannot_be_written_is_named_before_ray_starts(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "rtcontrol", *EXPERT[:5], "--host", "ray", "--no-live"]
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
+    done = subprocess.run(
+        [*command, "--out", str(tmp_path / "out")],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**environment, "PYTHONPATH": str(ROOT), "HOME": "/dev/null/x"},
+    )
+    assert done.returncode == 2, done.stderr
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("HOME (/dev/null/x) cannot be written (Not a directory)") and "RAY_AUTH_TOKEN" in last
+    assert not (tmp_path / "out").exists()
