@@ -5,10 +5,25 @@ from __future__ import annotations
 import itertools
 import random
 import re
+import tomllib
 from collections.abc import Iterable, Iterator, Mapping
+from importlib import resources
+from typing import Any
 
 _SLOT = re.compile(r"\{(\w+)\}")
 _WORD = re.compile(r"[A-Za-z]+|[-+]?\d+(?:\.\d+)?|[^\s\w]")
+
+
+def sentences(agent: str) -> dict[str, Any]:
+    """The tables of `agents/AGENT/sentences.toml`: slots, and templates by split and kind; lists as tuples."""
+    file = resources.files(f"rtcontrol.agents.{agent}").joinpath("sentences.toml")
+    return {name: _tuples(table) for name, table in tomllib.loads(file.read_text("utf-8")).items()}
+
+
+def _tuples(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _tuples(inner) for key, inner in value.items()}
+    return tuple(_tuples(inner) for inner in value) if isinstance(value, list) else value
 
 
 def split_words(text: str) -> list[str]:

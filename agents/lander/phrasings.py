@@ -11,9 +11,8 @@ import random
 from collections.abc import Iterator, Mapping
 from functools import cache
 
-from rtcontrol.agents.lander import templates as t
 from rtcontrol.agents.lander.goals import Goal, Kind
-from rtcontrol.agents.phrasing import Grammar
+from rtcontrol.agents.phrasing import Grammar, sentences
 
 KINDS: tuple[Kind, ...] = ("land", "left", "right", "hover")
 DEFAULT_WEIGHTS: Mapping[Kind, float] = {"land": 0.25, "left": 0.15, "right": 0.15, "hover": 0.45}
@@ -22,7 +21,8 @@ Y_HUNDREDTHS = range(40, 111)
 PER_GOAL = 120
 CANONICAL_SHARE = 0.15
 HOVER_PLACES = ((0, 70), (-20, 70), (30, 80), (0, 90), (-35, 60), (15, 100), (0, 55), (40, 75))
-_GRAMMAR = Grammar(t.SLOTS)
+_SENTENCES = sentences("lander")
+_GRAMMAR = Grammar(_SENTENCES["slots"])
 
 
 def sample_goal(rng: random.Random, weights: Mapping[Kind, float] = DEFAULT_WEIGHTS) -> Goal:
@@ -40,7 +40,7 @@ def training_instruction(rng: random.Random, goal: Goal) -> str:
         return goal.text()
     if goal.kind == "hover":
         with_x = round(goal.x * 100) != 0 or rng.random() < 0.2
-        template = rng.choice(t.TRAIN_PLACE if with_x else t.TRAIN_HEIGHT)
+        template = rng.choice(_SENTENCES["train"]["place" if with_x else "height"])
         pattern = _GRAMMAR.fill(rng, template).format(X=_write(rng, goal.x), Y=_write(rng, goal.y))
     else:
         pattern = _GRAMMAR.fill(rng, rng.choice(_templates("train", goal.kind)))
@@ -80,9 +80,8 @@ def seen_words(kind: Kind) -> tuple[tuple[str, Goal], ...]:
 def unseen_words(kind: Kind) -> tuple[tuple[str, Goal], ...]:
     """Evaluation list 2: sentences with words that training never shows."""
     rng = random.Random(0)
-    if kind == "hover":
-        return tuple(_with_goal(rng, pattern, kind, i) for i in range(2) for pattern in t.UNSEEN_HOVER)
-    return tuple((text, Goal(kind)) for text in (t.UNSEEN_LAND if kind == "land" else t.UNSEEN_SIDE[kind]))
+    patterns = _SENTENCES["unseen"][kind]
+    return tuple(_with_goal(rng, pattern, kind, i) for i in range(2 if kind == "hover" else 1) for pattern in patterns)
 
 
 @cache
@@ -99,13 +98,13 @@ def vocabulary() -> frozenset[str]:
 
 @cache
 def _templates(split: str, kind: Kind) -> tuple[str, ...]:
+    templates: dict[str, tuple[str, ...]] = _SENTENCES[split]
     if kind == "hover":
-        return t.TRAIN_HEIGHT + t.TRAIN_PLACE if split == "train" else t.EVAL_HEIGHT + t.EVAL_PLACE
+        return templates["height"] + templates["place"]
     if kind == "land":
-        return t.TRAIN_LAND if split == "train" else t.EVAL_LAND
+        return templates["land"]
     other = "right" if kind == "left" else "left"
-    templates = t.TRAIN_SIDE if split == "train" else t.EVAL_SIDE
-    return tuple(template.replace("{D}", kind).replace("{O}", other) for template in templates)
+    return tuple(template.replace("{D}", kind).replace("{O}", other) for template in templates["side"])
 
 
 def _with_goal(rng: random.Random, pattern: str, kind: Kind, index: int) -> tuple[str, Goal]:

@@ -11,9 +11,8 @@ import re
 from collections.abc import Iterator
 from functools import cache
 
-from rtcontrol.agents.paddle import templates as t
 from rtcontrol.agents.paddle.goals import KINDS, Goal, Kind
-from rtcontrol.agents.phrasing import Grammar, as_typed
+from rtcontrol.agents.phrasing import Grammar, as_typed, sentences
 
 PER_GOAL = 60
 CANONICAL_SHARE = 0.2
@@ -27,24 +26,9 @@ WEIGHTS: dict[Kind, float] = {
     "mirror": 0.11,
 }
 _DIRECTION = re.compile(r"<\w+>")
-_TEMPLATES: dict[str, dict[str, tuple[str, ...]]] = {
-    "train": {
-        "return": t.TRAIN_RETURN,
-        "miss": t.TRAIN_MISS,
-        "aim": t.TRAIN_AIM,
-        "place": t.TRAIN_PLACE,
-        "mirror": t.TRAIN_MIRROR,
-    },
-    "eval": {
-        "return": t.EVAL_RETURN,
-        "miss": t.EVAL_MISS,
-        "aim": t.EVAL_AIM,
-        "place": t.EVAL_PLACE,
-        "mirror": t.EVAL_MIRROR,
-    },
-}
 _FAMILY: dict[Kind, str] = {"up": "aim", "down": "aim", "top": "place", "bottom": "place"}
-_GRAMMAR = Grammar({name.strip("<>"): values for name, values in t.SLOTS.items()})
+_SENTENCES = sentences("paddle")
+_GRAMMAR = Grammar({name.strip("<>"): values for name, values in _SENTENCES["slots"].items()})
 
 
 def sample_goal(rng: random.Random) -> Goal:
@@ -82,7 +66,7 @@ def seen_words(kind: Kind) -> tuple[tuple[str, Goal], ...]:
 
 def unseen_words(kind: Kind) -> tuple[tuple[str, Goal], ...]:
     """Evaluation list 2: sentences with words that training never shows."""
-    return tuple((text, Goal(kind)) for text in t.UNSEEN[kind])
+    return tuple((text, Goal(kind)) for text in _SENTENCES["unseen"][kind])
 
 
 @cache
@@ -96,16 +80,16 @@ def vocabulary() -> frozenset[str]:
 
 @cache
 def _templates(split: str, kind: Kind) -> tuple[str, ...]:
-    templates = _TEMPLATES[split][_FAMILY.get(kind, kind)]
+    templates = _SENTENCES[split][_FAMILY.get(kind, kind)]
     return tuple(_directed(template, mirrored=kind in ("down", "bottom")) for template in templates)
 
 
 def _directed(template: str, mirrored: bool) -> str:
     """`<up>` becomes the slot `{up}`, `<top>` the word top; the other way round for the other direction."""
-    swap = {a: b for pair in t.PAIRS for a, b in (pair, pair[::-1])} if mirrored else {}
+    swap = {a: b for pair in _SENTENCES["pairs"] for a, b in (pair, pair[::-1])} if mirrored else {}
 
     def word(match: re.Match[str]) -> str:
         name = swap.get(match[0], match[0])
-        return t.WORDS.get(name, "{" + name.strip("<>") + "}")
+        return str(_SENTENCES["words"].get(name, "{" + name.strip("<>") + "}"))
 
     return _DIRECTION.sub(word, template)

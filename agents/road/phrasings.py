@@ -12,9 +12,7 @@ import random
 from collections.abc import Container, Iterator, Mapping, Sequence
 from functools import cache
 
-from rtcontrol.agents.phrasing import Grammar, as_typed, split_words
-from rtcontrol.agents.road import held_out
-from rtcontrol.agents.road import templates as t
+from rtcontrol.agents.phrasing import Grammar, as_typed, sentences, split_words
 from rtcontrol.agents.road.goals import DEFAULT_GAP, KINDS, VALUES, Goal, Kind
 
 PER_GOAL = 60
@@ -30,8 +28,9 @@ WEIGHTS: dict[Kind, float] = {
 }
 USUAL_GAP = Goal("follow", DEFAULT_GAP)
 _GOALS = {kind: tuple(Goal(kind, value) for value in VALUES.get(kind, (None,))) for kind in KINDS}
-_GRAMMAR = Grammar(t.SLOTS)
-_UNSEEN_GRAMMAR = Grammar(held_out.UNSEEN_SLOTS)
+_SENTENCES = sentences("road")
+_GRAMMAR = Grammar(_SENTENCES["slots"])
+_UNSEEN_GRAMMAR = Grammar(_SENTENCES["unseen_slots"])
 
 
 def sample_goal(rng: random.Random) -> Goal:
@@ -44,8 +43,9 @@ def training_instruction(rng: random.Random, goal: Goal) -> str:
     """A random training sentence that asks for `goal`, at times capitalised, with `I`, a full stop or a `!`."""
     if rng.random() < CANONICAL_SHARE:
         return goal.text()
-    usual = t.TRAIN_USUAL_GAP if goal == USUAL_GAP else ()
-    return as_typed(rng, _value_words(goal).fill(rng, _GRAMMAR.fill(rng, rng.choice(t.TRAIN[goal.kind] + usual))))
+    usual = _SENTENCES["train_usual_gap"] if goal == USUAL_GAP else ()
+    template = rng.choice(_SENTENCES["train"][goal.kind] + usual)
+    return as_typed(rng, _value_words(goal).fill(rng, _GRAMMAR.fill(rng, template)))
 
 
 def training_patterns(kind: Kind) -> Iterator[str]:
@@ -53,13 +53,13 @@ def training_patterns(kind: Kind) -> Iterator[str]:
 
     A `follow` pattern without a mark for its value is drawn for USUAL_GAP only.
     """
-    for template in t.TRAIN[kind] + (t.TRAIN_USUAL_GAP if kind == "follow" else ()):
+    for template in _SENTENCES["train"][kind] + (_SENTENCES["train_usual_gap"] if kind == "follow" else ()):
         yield from _GRAMMAR.expand(template)
 
 
 def evaluation_patterns(kind: Kind) -> Iterator[str]:
     """Every pattern that the templates of evaluation list 1 can make, likewise."""
-    for template in held_out.EVAL[kind]:
+    for template in _SENTENCES["eval"][kind]:
         yield from _GRAMMAR.expand(template)
 
 
@@ -86,13 +86,13 @@ def training_sentences(kind: Kind) -> Mapping[str, Goal]:
 def seen_words(kind: Kind) -> tuple[tuple[str, Goal], ...]:
     """Evaluation list 1: PER_GOAL sentences with their goal, spread evenly over templates and values, always the
     same."""
-    return _draw(f"driver {kind}", _GRAMMAR, held_out.EVAL[kind], kind, training_sentences(kind))
+    return _draw(f"driver {kind}", _GRAMMAR, _SENTENCES["eval"][kind], kind, training_sentences(kind))
 
 
 @cache
 def unseen_words(kind: Kind) -> tuple[tuple[str, Goal], ...]:
     """Evaluation list 2: as many sentences with words that training never shows, likewise."""
-    return _draw(f"driver unseen {kind}", _UNSEEN_GRAMMAR, held_out.UNSEEN[kind], kind, ())
+    return _draw(f"driver unseen {kind}", _UNSEEN_GRAMMAR, _SENTENCES["unseen"][kind], kind, ())
 
 
 @cache
@@ -100,11 +100,11 @@ def vocabulary() -> frozenset[str]:
     """Every word, number and mark of the training sentences and of evaluation list 1."""
     words = {".", "!", "I"}
     for kind in KINDS:
-        words |= _GRAMMAR.words((*t.TRAIN[kind], *held_out.EVAL[kind]))
+        words |= _GRAMMAR.words((*_SENTENCES["train"][kind], *_SENTENCES["eval"][kind]))
         for goal in _GOALS[kind]:
             ways = _value_words(goal).slots.values()
             words.update(word for way in itertools.chain(*ways) for word in split_words(way))
-    words |= _GRAMMAR.words(t.TRAIN_USUAL_GAP)
+    words |= _GRAMMAR.words(_SENTENCES["train_usual_gap"])
     return frozenset(words | {word.capitalize() for word in words})
 
 
@@ -112,7 +112,7 @@ def vocabulary() -> frozenset[str]:
 def _value_words(goal: Goal) -> Grammar:
     if goal.value is None:
         return Grammar({})
-    listed = {"lane": t.LANE_WORDS, "turn": t.TURN_WORDS}.get(goal.kind)
+    listed = _SENTENCES["values"].get(goal.kind)
     return Grammar({"V": (str(goal.value),)} if listed is None else listed[str(goal.value)])
 
 

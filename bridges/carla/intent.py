@@ -1,7 +1,7 @@
 """What a driver has been told to do: the calls of the agent `driver`, as a state that calls change.
 
-Pure: the bridge and the simulation that the model is trained on (`envs/road/world.py`) share it, so that a call means the
-same in both. Every call may be repeated at each tick.
+Pure: the bridge and the simulation that the model is trained on (`envs/road/world.py`) share it, so that a call means
+the same in both. Every call may be repeated at each tick.
 """
 
 from __future__ import annotations

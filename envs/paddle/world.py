@@ -1,8 +1,8 @@
 """A paddle game: a person's paddle on the left, the model's on the right, one ball. The physics, fully specified.
 
-Whoever ports it (the web page does) needs nothing but this text; `tests/envs/paddle/paddle_trace.json` is there to compare
-with, step by step. Only + - * / and comparisons of IEEE doubles, in the order written here, so a port's numbers are
-the same to the last bit.
+Whoever ports it (the web page does) needs nothing but this text; `tests/envs/paddle/paddle_trace.json` is there to
+compare with, step by step. Only + - * / and comparisons of IEEE doubles, in the order written here, so a port's numbers
+are the same to the last bit.
 
 Field and units: x from 0 (the person's side) to 100 (the model's side), y from 0 (top) to 60 (bottom), seconds. "own"
 is the model's paddle, "other" the person's.

@@ -6,20 +6,18 @@ import random
 import re
 from collections import Counter
 from functools import cache
+from itertools import chain
 from typing import Any
 
 import pytest
 
 from rtcontrol.agents.lander import goals as lander_goal
 from rtcontrol.agents.lander import phrasings as lander_phrasings
-from rtcontrol.agents.lander import templates as lander_templates
 from rtcontrol.agents.paddle import goals as paddle_goal
 from rtcontrol.agents.paddle import phrasings as paddle_phrasings
-from rtcontrol.agents.phrasing import split_words
+from rtcontrol.agents.phrasing import sentences, split_words
 from rtcontrol.agents.road import goals as driver_goal
-from rtcontrol.agents.road import held_out as driver_held_out
 from rtcontrol.agents.road import phrasings as driver_phrasings
-from rtcontrol.agents.road import templates as driver_templates
 from rtcontrol.agents.road.goals import DEFAULT_GAP, GAPS, SPEEDS, VALUES, Goal
 from rtcontrol.agents.road.phrasings import goals_of, training_sentences, written
 
@@ -185,13 +183,9 @@ def test_plain_instructions_are_recognised(text: str, kind: Any) -> None:
 
 
 def test_templates_name_known_slots_only() -> None:
-    lander = {n: t for n, t in vars(lander_templates).items() if n.startswith(("TRAIN_", "EVAL_"))}
-    found = [(templates, {*lander_templates.SLOTS, "D", "O", "X", "Y"}) for templates in lander.values()]
-    mine = {"V", "O", "way", "next"}
-    found.append((driver_templates.TRAIN_USUAL_GAP, {*driver_templates.SLOTS, *mine}))
-    for kind in KINDS["driver"]:
-        found += [(x[kind], {*driver_templates.SLOTS, *mine}) for x in (driver_templates.TRAIN, driver_held_out.EVAL)]
-        found.append((driver_held_out.UNSEEN[kind], {*driver_held_out.UNSEEN_SLOTS, *mine}))
-    for templates, slots in found:
-        for template in templates:
-            assert {part.split("}")[0] for part in template.split("{")[1:]} <= slots, template
+    for agent, marks in (("lander", {"D", "O", "X", "Y"}), ("road", {"V", "O", "way", "next"})):
+        tables = sentences(agent)
+        tables["train"] |= {"usual_gap": tables.get("train_usual_gap", ())}
+        for split, slots in (("train", "slots"), ("eval", "slots"), ("unseen", "unseen_slots")):
+            for template in chain(*tables[split].values()) if slots in tables else ():
+                assert {part.split("}")[0] for part in template.split("{")[1:]} <= {*tables[slots], *marks}, template
