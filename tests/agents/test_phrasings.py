@@ -129,9 +129,9 @@ def test_training_draws_agree_with_the_rule_and_stay_in_the_vocabulary(name: str
 
 @pytest.mark.parametrize("kind", VALUES)
 def test_both_lists_of_the_driver_ask_for_all_values_about_as_often(kind: Any) -> None:
-    for sentences in (driver_phrasings.seen_words(kind), driver_phrasings.unseen_words(kind)):
-        counts = Counter(goal.value for _, goal in sentences)
-        assert len({text for text, _ in sentences}) == 60
+    for asked in (driver_phrasings.seen_words(kind), driver_phrasings.unseen_words(kind)):
+        counts = Counter(goal.value for _, goal in asked)
+        assert len({text for text, _ in asked}) == 60
         assert set(counts) == set(VALUES[kind])
         assert min(counts.values()) >= 60 // len(counts) - 3
 
