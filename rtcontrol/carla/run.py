@@ -7,6 +7,7 @@ import importlib.util
 import shutil
 import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,8 +23,9 @@ AGENT = "driver"
 TRAFFIC = (20, 12)
 
 
-def drive(options: RunOptions, ending: Ending) -> int:
-    """Check CARLA, then run as `fly_remote` does; gives the exit status: as a run's, 1 where the bridge gave up.
+def drive(options: RunOptions, ending: Ending, run: Callable[[RunOptions, Ending, str, Bridged], int]) -> int:
+    """Check CARLA, then `run` with the bridge as the client at an endpoint. Gives the exit status: as a run's, 1 where
+    the bridge gave up.
 
     UserError before anything is flown where there is no CARLA server, or not one that the bridge can drive in.
     """
@@ -46,11 +48,8 @@ def drive(options: RunOptions, ending: Ending) -> int:
         endpoint = f"ipc://{folder}/wire"
         bridged = stack.enter_context(Bridged(_command(options, host, port, traffic, endpoint), options.out))
         bridged.await_ready()
-        # What decides takes longer to import than to find out that there is no CARLA.
-        from rtcontrol.serve.solo import fly_remote
-
         try:
-            status = fly_remote(options, ending, endpoint, bridged)
+            status = run(options, ending, endpoint, bridged)
         except Interrupted as interrupted:
             status = interrupted.status
         bridged.close()

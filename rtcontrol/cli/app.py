@@ -105,14 +105,18 @@ def _start(options: RunOptions, ending: Ending) -> int:
     if options.env == CARLA:
         from rtcontrol.carla.run import drive
 
-        return drive(options, ending)
+        return drive(options, ending, _remote)
     if options.env == REMOTE:
-        from rtcontrol.serve.solo import fly_remote
-
-        return fly_remote(options, ending)
+        return _remote(options, ending)
     from rtcontrol.run.run import fly
 
     return fly(options, ending)
+
+
+def _remote(*given: Any) -> int:
+    from rtcontrol.serve.solo import fly_remote
+
+    return fly_remote(*given)
 
 
 app.command("run", help=RUN_EXAMPLES)(command(RunOptions, "run", _run))

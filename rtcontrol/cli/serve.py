@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -73,12 +74,13 @@ def _run(options: ServerOptions, ending: Ending) -> int:
     return ending.status
 
 
-def _gateway(options: ServerOptions, http: str) -> Any:
-    from rtcontrol.gateway.options import GatewayOptions
+def _gateway(options: ServerOptions, http: str) -> Callable[[Any, Any], Any]:
+    from rtcontrol.gateway import Gateway, GatewayOptions
 
-    return GatewayOptions.parse(
+    told = GatewayOptions.parse(
         http, options.allow_origin, options.token_file, options.static, options.model, options.engine
     )
+    return lambda admission, pool: Gateway(admission, pool, told)
 
 
 app.command(help=EXAMPLES)(command(ServerOptions, "serve", _serve))

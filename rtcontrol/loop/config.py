@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, fields
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
 from rtcontrol.models.decider import ENGINES
 from rtcontrol.models.errors import UserError
-from rtcontrol.run.flags import Flag
+from rtcontrol.record.machine import describe
 
 CHOICES = {
     "host": ("ray", "inprocess"),
@@ -37,6 +39,17 @@ def cpus(text: str) -> tuple[int, ...]:
         return tuple(int(part) for part in text.split(",") if part.strip())
     except ValueError:
         raise UserError(f"--affinity {text} is no list of CPUs.", "Give numbers, such as --affinity 0,1.") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """Stands in a field's Annotated: it is a flag. `name` where that is not the field's own; `given` is the type that
+    the command line takes and `parse` what makes the field's value of it, where they differ."""
+
+    help: str
+    name: str = ""
+    given: Any = None
+    parse: Callable[[Any], Any] = lambda value: value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +151,15 @@ class RunConfig:
             return round(self.max_age_ms * 1e6)
         return max(4 * self.period_ns, 250_000_000)
 
-    def to_dict(self) -> dict[str, Any]:
-        """As the record's header shows it."""
+    def header(self, hold_ms: float) -> dict[str, Any]:
+        """What a record begins with: these settings, `hold_ms` being the agent's, and the machine."""
         told = {field.name: getattr(self, field.name) for field in fields(RunConfig)}
-        return {k: str(v) if isinstance(v, Path) else v for k, v in told.items()}
+        return {
+            **{k: str(v) if isinstance(v, Path) else v for k, v in told.items()},
+            "period_ms": self.period_ns / 1e6,
+            "deadline_ms": self.deadline_ns / 1e6,
+            "max_age_ms": self.max_age_ns / 1e6,
+            "hold_ms": hold_ms if self.hold_ms is None else self.hold_ms,
+            "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
+            "machine": describe(),
+        }

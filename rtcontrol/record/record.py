@@ -8,13 +8,10 @@ import json
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
-from rtcontrol.loop.config import RunConfig
 from rtcontrol.models.errors import UserError
-from rtcontrol.record.machine import describe
 
 SCHEMA_VERSION = 1
 # Lines that wait for room on the disk: about 40 MB, an hour at 30 Hz. Of these, so many are written with one tick's.
@@ -174,19 +171,6 @@ class Recorder:
 
     def close(self) -> None:
         os.close(self._fd)
-
-
-def run_header(config: RunConfig, hold_ms: float) -> dict[str, Any]:
-    """What a record begins with: the run's settings, `hold_ms` being the agent's, and the machine."""
-    return {
-        **config.to_dict(),
-        "period_ms": config.period_ns / 1e6,
-        "deadline_ms": config.deadline_ns / 1e6,
-        "max_age_ms": config.max_age_ns / 1e6,
-        "hold_ms": hold_ms if config.hold_ms is None else config.hold_ms,
-        "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": describe(),
-    }
 
 
 def read_record(path: Path) -> Iterator[dict[str, Any]]:

@@ -7,14 +7,13 @@ import json
 import os
 from array import array
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from rtcontrol.loop.account import Ledger
 from rtcontrol.models.errors import UserError
 from rtcontrol.record.record import SCHEMA_VERSION, Recorder, read_record
 
@@ -143,7 +142,7 @@ class Tally:
 
 
 def build(
-    record: Path, ledger: Ledger | None = None, recorder: Recorder | None = None, ended_by: str | None = None
+    record: Path, ledger: Mapping[str, Any] | None = None, recorder: Recorder | None = None, ended_by: str | None = None
 ) -> dict[str, Any]:
     """The report of a record, complete or cut short: `ended_by` is then why, by SIGKILL where nobody knows.
 
@@ -162,10 +161,10 @@ def build(
     others = {name: tally.counts[name] for name in OTHERS}
     misses, skipped = tally.misses_by_cause, tally.skipped_by_cause
     if ledger is not None:
-        others |= {name: getattr(ledger, name) for name in others}
+        others |= {name: ledger[name] for name in others}
         if lost_lines:
-            counts = {name: getattr(ledger, name) for name in counts}
-            misses, skipped = ledger.misses_by_cause, ledger.skipped_by_cause
+            counts = {name: ledger[name] for name in counts}
+            misses, skipped = ledger["misses_by_cause"], ledger["skipped_by_cause"]
     releases = counts["ticks"] + counts["skipped_releases"]
     config, info = tally.header, tally.start.get("host_info", {})
     k = max(2, round(config.get("hz", 16)))
@@ -188,7 +187,7 @@ def build(
         "skipped_by_cause": dict(skipped),
         **others,
         "errors": list(tally.errors.values()),
-        "longest_miss_run": max(longest, ledger.longest_miss_run) if ledger is not None and lost_lines else longest,
+        "longest_miss_run": max(longest, ledger["longest_miss_run"]) if ledger is not None and lost_lines else longest,
         "worst_window": {"m": worst, "k": k},
         "superseded_observations": superseded,
         **{name: percentiles(values) for name, values in tally.times.items()},

@@ -6,12 +6,13 @@ import difflib
 import inspect
 import tomllib
 from collections.abc import Callable, Collection
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from rtcontrol.loop.config import Flag
 from rtcontrol.models.errors import UserError
 
 TABLES = ("run", "serve", "bridge")
@@ -25,17 +26,6 @@ IN_FILES: dict[Any, tuple[tuple[type, ...], str]] = {
     list[str]: ((list,), "a list of texts in quotes"),
 }
 CONFIG = "TOML file of these options; flags win. What one command alone takes stands under [run], [serve], [bridge]."
-
-
-@dataclass(frozen=True, slots=True)
-class Flag:
-    """Stands in a field's Annotated: it is a flag. `name` where that is not the field's own; `given` is the type that
-    the command line takes and `parse` what makes the field's value of it, where they differ."""
-
-    help: str
-    name: str = ""
-    given: Any = None
-    parse: Callable[[Any], Any] = lambda value: value
 
 
 def command(kind: type[Any], table: str, run: Callable[[Any], int]) -> Callable[..., None]:

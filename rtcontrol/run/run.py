@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 from rich.console import Console
 
@@ -16,7 +16,7 @@ from rtcontrol.loop.clock import LoopClock
 from rtcontrol.loop.config import RunConfig
 from rtcontrol.loop.loop import ControlLoop
 from rtcontrol.models.errors import UserError
-from rtcontrol.record.record import Recorder, run_header
+from rtcontrol.record.record import Recorder
 from rtcontrol.report import report, table
 from rtcontrol.run import assemble
 from rtcontrol.run.fit import fit
@@ -56,7 +56,7 @@ def fly_in(
     made: Callable[[ControlLoop], None] = lambda loop: None,
 ) -> int:
     """`fly` with everything chosen. `made` is told the loop before it runs."""
-    header = run_header(config, chosen.fallback.hold_ms)
+    header = config.header(chosen.fallback.hold_ms)
     recorder = Recorder(config.out / "record.jsonl", header, provisional=True, tell=onlooker.say)
     for warning in chosen.tools.warnings():
         onlooker.say(warning)
@@ -120,7 +120,7 @@ def _report(config: RunConfig, loop: ControlLoop, recorder: Recorder) -> tuple[b
         print(f"Internal error: the counts contradict each other ({error}).", file=sys.stderr)
         sound = False
     try:
-        result = report.build(config.out / "record.jsonl", loop.ledger, recorder, loop.ended_by)
+        result = report.build(config.out / "record.jsonl", asdict(loop.ledger), recorder, loop.ended_by)
         refused = report.write(result, path)
         table.show(result, Console())
     except Exception as error:

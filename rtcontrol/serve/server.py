@@ -11,7 +11,6 @@ from typing import Any, Self
 from rtcontrol.hosts.base import DecoderPool
 from rtcontrol.loop.pause import PauseWatch
 from rtcontrol.loop.realtime import SlackCollector
-from rtcontrol.models.errors import UserError
 from rtcontrol.serve.admission import Admission
 from rtcontrol.serve.housekeeping import Housekeeping
 from rtcontrol.serve.options import ServeOptions
@@ -20,7 +19,7 @@ from rtcontrol.serve.router import Router
 
 
 class Server:
-    """`endpoints` are bound for ZeroMQ; `http` starts the gateway. `with` starts and ends it all. Raises UserError."""
+    """`endpoints` are bound for ZeroMQ; `http` makes the gateway. `with` starts and ends it all. Raises UserError."""
 
     def __init__(
         self,
@@ -28,7 +27,7 @@ class Server:
         endpoints: Sequence[str],
         *,
         keys: Path | None = None,
-        http: Any = None,
+        http: Callable[[Admission, DecoderPool], Any] | None = None,
         say: Callable[[str], None] = lambda line: None,
         stopped: Callable[[], bool] = lambda: False,
     ) -> None:
@@ -53,7 +52,7 @@ class Server:
             self.router = Router(self.admission, self._endpoints, self._keys)
             stack.callback(self.router.close)
             if self._http is not None:
-                self.gateway = self._make_gateway()
+                self.gateway = self._http(self.admission, self._pool)
                 self.gateway.start()
                 stack.callback(self.gateway.close)
             stack.callback(self.admission.close)
@@ -70,15 +69,6 @@ class Server:
     @property
     def endpoints(self) -> list[str]:
         return [] if self.router is None else self.router.endpoints
-
-    def _make_gateway(self) -> Any:
-        try:
-            from rtcontrol.gateway import Gateway
-        except ImportError as error:
-            raise UserError(
-                f"--http needs FastAPI and uvicorn ({error}).", 'Install them: pip install "rtcontrol[gateway]".'
-            ) from error
-        return Gateway(self.admission, self._pool, self._http)
 
     def _write(self) -> None:
         """The server's own figures, beside its sessions' reports."""

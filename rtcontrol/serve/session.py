@@ -22,7 +22,7 @@ from rtcontrol.loop.loop import ControlLoop
 from rtcontrol.loop.pause import PauseWatch
 from rtcontrol.loop.warmup import DecisionFailed
 from rtcontrol.models.errors import UserError
-from rtcontrol.record.record import Recorder, run_header
+from rtcontrol.record.record import Recorder
 from rtcontrol.serve.bucket import TokenBucket
 from rtcontrol.serve.figures import Run, write_report
 from rtcontrol.serve.negotiate import negotiate
@@ -196,7 +196,7 @@ class Session:
         host = self._host(terms)
         record = out / ("record.jsonl" if self.runs == 1 else f"record-{self.runs}.jsonl")
         try:
-            header = run_header(config, terms.hold_ms)
+            header = config.header(terms.hold_ms)
             recorder = Recorder(record, header, provisional=True, tell=self._note)
         except UserError as error:
             host.close()
