@@ -18,7 +18,7 @@ from pydantic_core import PydanticSerializationError
 
 from rtcontrol.agents.domains import CONSTRAINTS
 from rtcontrol.models.call import Call
-from rtcontrol.models.domain import MAX_CLOSED, Closed, Free
+from rtcontrol.models.domain import MAX_CLOSED, ClosedDomain, Free
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema import MAX_HEADS, Parameter, ToolSchema, tool_schemas
 
@@ -106,7 +106,7 @@ def remote_tool(definition: Mapping[str, Any]) -> Tool:
         except jsonschema.SchemaError as error:
             raise UserError(f"{where}: no JSON schema ({error.message}).", "Correct its definition.") from None
         kind = p.schema.get("type")
-        listed = list(p.domain.values) if kind is not None and isinstance(p.domain, Closed) else []
+        listed = list(p.domain.values) if kind is not None and isinstance(p.domain, ClosedDomain) else []
         typed = jsonschema.Draft202012Validator({"type": kind})
         if other := [v for v in listed if not typed.is_valid(v)]:
             raise UserError(f"{where}: the value {other[0]!r} is no {kind}.", f"List values of type {kind} only.")
@@ -137,7 +137,7 @@ def _plain(value: Any, where: str) -> Any:
 
 def _check_values(parameter: Parameter, adapter: pydantic.TypeAdapter[Any], where: str) -> None:
     """Refuse listed values and defaults that the annotated type does not take."""
-    values = list(parameter.domain.values) if isinstance(parameter.domain, Closed) else []
+    values = list(parameter.domain.values) if isinstance(parameter.domain, ClosedDomain) else []
     if default := [parameter.schema["default"]] if "default" in parameter.schema else []:
         validator = jsonschema.Draft202012Validator(dict(parameter.schema))
         if (error := next(validator.iter_errors(default[0]), None)) is not None:
@@ -240,7 +240,7 @@ class Tools:
                     raise InvalidCall(f"{call.name}: {p.name} is missing")
                 continue
             value = call.arguments[p.name]
-            if isinstance(p.domain, Closed):
+            if isinstance(p.domain, ClosedDomain):
                 if not p.domain.holds(value):
                     raise InvalidCall(f"{call.name}: {p.name}={value!r} is not one of its values")
             elif (error := next(self._validators[call.name, p.name].iter_errors(value), None)) is not None:
@@ -272,7 +272,7 @@ class Tools:
                         "forward pass. Remedy: bounds and a step (Range), or an enum (OneOf)."
                     )
             for slot in s.slots():
-                if isinstance(slot.domain, Free) and all(isinstance(p.domain, Closed) for p in slot.parameters):
+                if isinstance(slot.domain, Free) and all(isinstance(p.domain, ClosedDomain) for p in slot.parameters):
                     found.append(
                         f"Tool {s.name}, parameters {', '.join(p.name for p in slot.parameters)}: together in one head "
                         f"they have more than {MAX_CLOSED} values, so each token of it costs a forward pass. Remedy: "
@@ -280,7 +280,7 @@ class Tools:
                     )
             units = {p.group or p.name for p in s.parameters}
             if len(units) > MAX_HEADS:
-                listed = isinstance(s.slots()[-1].domain, Closed)
+                listed = isinstance(s.slots()[-1].domain, ClosedDomain)
                 cost = "which makes a large trie" if listed else "which costs a forward pass for each of its tokens"
                 found.append(
                     f"Tool {s.name} has {len(units)} parameters for {MAX_HEADS} heads: those from the sixth on share "

@@ -26,7 +26,7 @@ class Interrupted(KeyboardInterrupt):
         self.status = 128 + number
 
 
-class Ending:
+class Shutdown:
     """While it is entered (on the main thread), the first signal tells `stop` its name; the second one changes nothing
     and says so on stderr; each further one raises Interrupted. A first one before there is anything to stop raises it
     at once.

@@ -17,7 +17,7 @@ from typing import Any
 import carla
 from PIL import Image, ImageDraw, ImageFont
 
-from rtcontrol.bridges.carla.lanes import Road
+from rtcontrol.bridges.carla.lanes import TownRoad
 from tests.bridges.carla.standin.town import opendrive
 
 OUT = Path(__file__).with_name("standin_drive.png")
@@ -49,7 +49,7 @@ def main() -> None:
 
 
 def _map(draw: ImageDraw.ImageDraw, steps: list[dict[str, Any]]) -> None:
-    strands = Road(carla.Map("Standin", opendrive()))._strands.values()
+    strands = TownRoad(carla.Map("Standin", opendrive()))._strands.values()
     xs = [x for strand in strands for x in strand.xs]
     ys = [y for strand in strands for y in strand.ys]
     scale = min((WIDTH - 2 * MARGIN) / (max(xs) - min(xs)), (MAP_HEIGHT - 2 * MARGIN) / (max(ys) - min(ys)))

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from rtcontrol.envs.demonstrations import Row
+from rtcontrol.envs.demonstrations import Demonstration
 from rtcontrol.envs.skill import Skill
 from rtcontrol.envs.stepping import StepCarry
 from rtcontrol.models.call import Call
@@ -24,7 +24,7 @@ GoalT = TypeVar("GoalT", bound=Told)
 
 
 @dataclass(frozen=True, kw_only=True)
-class LessonOptions:
+class CurriculumOptions:
     """How a world is disturbed.
 
     `noise` are per-tick probabilities, one drawn an episode, that a burst of 1 to `burst` random calls begins.
@@ -46,7 +46,7 @@ class LessonOptions:
     seeds: int = 1000
 
 
-class ToldLesson(ABC, Generic[GoalT]):
+class DisturbedCurriculum(ABC, Generic[GoalT]):
     """A `learning.Lesson`; times are in ticks. `step_s` is the world's physics step. The subclass has made its world
     before this begins."""
 
@@ -57,7 +57,7 @@ class ToldLesson(ABC, Generic[GoalT]):
     _burst: int
     _left: float
 
-    def __init__(self, rng: random.Random, options: LessonOptions, skill: Skill, step_s: float) -> None:
+    def __init__(self, rng: random.Random, options: CurriculumOptions, skill: Skill, step_s: float) -> None:
         self.rng = rng
         self._options, self._skill = options, skill
         self._carry = StepCarry(step_s)
@@ -66,11 +66,11 @@ class ToldLesson(ABC, Generic[GoalT]):
         # Staggered ends, so that the worlds of one batch are at different places from the start.
         self._left *= rng.random()
 
-    def look(self) -> Row:
+    def look(self) -> Demonstration:
         skill = self._skill
         text = skill.observe(self._observe())
         # The label follows from the text alone: nothing is asked of the learner that it cannot see.
-        return Row(self._instruction, text, skill.expert(skill.read_back(text), self._goal))
+        return Demonstration(self._instruction, text, skill.expert(skill.read_back(text), self._goal))
 
     def act(self, call: Call) -> None:
         """One tick: the call or a random one, at once or some physics steps late."""

@@ -18,7 +18,7 @@ Policy = Callable[[Sequence[tuple[str, str]]], Sequence[Call]]
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class Demonstration:
     """One demonstration: what the model would see, and what the expert would call."""
 
     instruction: str
@@ -26,18 +26,20 @@ class Row:
     call: Call
 
 
-class Lesson(Protocol):
+class Curriculum(Protocol):
     """One world that is told, disturbed and restarted for ever."""
 
     rng: random.Random
 
-    def look(self) -> Row: ...
+    def look(self) -> Demonstration: ...
 
     def act(self, call: Call) -> None:
         """One tick under the call, or under whatever disturbs it."""
 
 
-def interleave(lessons: Sequence[Lesson], policy: Policy | None = None, beta: float = 0.0) -> Iterator[Row]:
+def interleave(
+    lessons: Sequence[Curriculum], policy: Policy | None = None, beta: float = 0.0
+) -> Iterator[Demonstration]:
     """Endless rows of all lessons, tick by tick.
 
     Without `policy` the expert acts. With one the model acts and each lesson's tick is the expert's with probability

@@ -45,14 +45,14 @@ def evaluate(
     waiting = iter(enumerate(episodes))
     done: dict[int, Episode] = {}
     period_ns = round(1e9 / hz)
-    active: list[_Seat] = []
-    for seat in (_Seat(skill) for _ in range(min(parallel, len(episodes)))):
+    active: list[_EvaluationWorld] = []
+    for seat in (_EvaluationWorld(skill) for _ in range(min(parallel, len(episodes)))):
         index, case = next(waiting)
         seat.take(index, case)
         active.append(seat)
     while active:
         calls = policy([(seat.case.instruction, skill.observe(seat.sim.observe())) for seat in active])
-        still: list[_Seat] = []
+        still: list[_EvaluationWorld] = []
         for seat, call in zip(active, calls, strict=True):
             episode = seat.play(call, period_ns, delay_steps)
             if episode is not None:
@@ -66,7 +66,7 @@ def evaluate(
     return [done[index] for index in range(len(episodes))]
 
 
-class _Seat:
+class _EvaluationWorld:
     """One world that plays case after case."""
 
     def __init__(self, skill: Skill) -> None:

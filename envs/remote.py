@@ -12,10 +12,19 @@ from typing import Any
 from rtcontrol.bridges.wire import Code, Message, WireError
 from rtcontrol.bridges.wire.messages import CallMessage, Executed, Instruct, Observe, Reset, Timing
 from rtcontrol.envs.base import ClockKind, Effect, Emission, Episode, Observation
-from rtcontrol.envs.remote_parts import Look, RemoteTerms, Seen, Sent, Traffic, look_of, told, told_all
+from rtcontrol.envs.remote_parts import (
+    MessageCounts,
+    RemoteData,
+    RemoteObservation,
+    RemoteTerms,
+    Sent,
+    look_of,
+    told,
+    told_all,
+)
 from rtcontrol.models.call import Call
 
-__all__ = ["REMEMBERED", "Look", "RemoteEnvironment", "RemoteTerms", "Traffic"]
+__all__ = ["REMEMBERED", "MessageCounts", "RemoteData", "RemoteEnvironment", "RemoteTerms"]
 
 # Calls that may still be acknowledged, and observations that may still be answered.
 REMEMBERED = 256
@@ -42,17 +51,17 @@ class RemoteEnvironment:
         started: Callable[[], None] = lambda: None,
         trouble: Callable[[Emission, int | None], None] = lambda emission, seq: None,
     ) -> None:
-        self.name, self.terms, self.traffic = name, terms, Traffic()
+        self.name, self.terms, self.traffic = name, terms, MessageCounts()
         self.bindings: Mapping[str, Callable[..., Any]] = dict.fromkeys(terms.tools, _elsewhere)
         self.episodes: list[Episode] = []
         self.epoch = 0
         self._send, self._started, self._trouble = send, started, trouble
         self._seq = -1  # of the client's last observation
         self._count = 0  # of observations: what the loop sees as their seq
-        self._latest: Seen | None = None
-        self._answering: Seen | None = None
-        self._seen: dict[int, Seen] = {}
-        self._queue: SimpleQueue[Seen] = SimpleQueue()
+        self._latest: RemoteObservation | None = None
+        self._answering: RemoteObservation | None = None
+        self._seen: dict[int, RemoteObservation] = {}
+        self._queue: SimpleQueue[RemoteObservation] = SimpleQueue()
         self._waiting = False  # whether `_answering` was only looked at so far
         self._arrived = threading.Event()
         self._lock = threading.Lock()
@@ -104,7 +113,7 @@ class RemoteEnvironment:
         self._seq = message.seq
         self._count += 1
         self.traffic.observations += 1
-        seen = Seen(Observation(self._count, message.epoch, now, data), message.seq, message.t_ns)
+        seen = RemoteObservation(Observation(self._count, message.epoch, now, data), message.seq, message.t_ns)
         if self.terms.paced_by_client:
             self._queue.put(seen)
         else:

@@ -14,14 +14,14 @@ from rtcontrol.envs.base import Observation
 from rtcontrol.models.call import Call
 
 
-class Look(dict[str, Any]):
+class RemoteData(dict[str, Any]):
     """An observation's `data`, and its arrays under their names (NumPy, read-only); `text` where the client wrote
     itself what the model reads."""
 
     text: str | None = None
 
     @classmethod
-    def of(cls, data: Mapping[str, Any] | None, text: str | None) -> Look:
+    def of(cls, data: Mapping[str, Any] | None, text: str | None) -> RemoteData:
         look = cls(data or {})
         look.text = text
         return look
@@ -45,7 +45,7 @@ class RemoteTerms:
 
 
 @dataclass(slots=True)
-class Traffic:
+class MessageCounts:
     """What came and went, for the report."""
 
     observations: int = 0
@@ -63,7 +63,7 @@ class Traffic:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class RemoteObservation:
     """An observation with the client's own numbers."""
 
     observation: Observation
@@ -90,10 +90,10 @@ def told_all(calls: Iterable[Call]) -> list[FunctionCall] | None:
     return [FunctionCall(name=c.name, arguments=dict(c.arguments)) for c in calls] or None
 
 
-def look_of(message: Observe, terms: RemoteTerms) -> Look:
+def look_of(message: Observe, terms: RemoteTerms) -> RemoteData:
     """What the agent gets to see. Raises WireError (invalid) for arrays that nobody can make a text of, or whose names
     are taken."""
-    look = Look.of(message.data, message.text)
+    look = RemoteData.of(message.data, message.text)
     if not message.arrays:
         return look
     if message.text is None and not message.data and not terms.reads_arrays:

@@ -19,7 +19,7 @@ EXACT = 10**20  # steps up to which decimal division is exact; bounds beyond are
 
 
 @dataclass(frozen=True)
-class Closed:
+class ClosedDomain:
     """Finitely many typed values; `texts[i]` is how the model writes `values[i]`."""
 
     values: tuple[Any, ...]
@@ -43,7 +43,7 @@ class Free:
         return self.schema.get("type") == "string"
 
 
-Domain = Closed | Free
+Domain = ClosedDomain | Free
 
 
 def number_text(value: Decimal, digits: int) -> str:
@@ -80,7 +80,7 @@ def same(a: Any, b: Any) -> bool:
     return not isinstance(a, list | dict) or json.dumps(a, sort_keys=True) == json.dumps(b, sort_keys=True)
 
 
-def _grid(schema: Mapping[str, Any], where: str) -> Closed | None:
+def _grid(schema: Mapping[str, Any], where: str) -> ClosedDomain | None:
     """The listed values of a bounded integer, or of a bounded number with a step; None when there is no such list."""
     integer = schema["type"] == "integer"
     low, high, step = schema.get("minimum"), schema.get("maximum"), schema.get("multipleOf", 1 if integer else None)
@@ -108,8 +108,8 @@ def _grid(schema: Mapping[str, Any], where: str) -> Closed | None:
     numbers = [lo + i * by for i in range(count)]
     digits = max(decimals(by), decimals(lo))
     if integer:
-        return Closed(tuple(int(n) for n in numbers), tuple(number_text(n, 0) for n in numbers))
-    return Closed(tuple(float(n) + 0.0 for n in numbers), tuple(number_text(n, max(1, digits)) for n in numbers))
+        return ClosedDomain(tuple(int(n) for n in numbers), tuple(number_text(n, 0) for n in numbers))
+    return ClosedDomain(tuple(float(n) + 0.0 for n in numbers), tuple(number_text(n, max(1, digits)) for n in numbers))
 
 
 def domain_of(schema: Mapping[str, Any], where: str) -> Domain:
@@ -126,7 +126,7 @@ def domain_of(schema: Mapping[str, Any], where: str) -> Domain:
         return closed(values, where, schema.get("type") == "number")
     kind = schema.get("type")
     if kind == "boolean":
-        return Closed((False, True), ("false", "true"))
+        return ClosedDomain((False, True), ("false", "true"))
     if kind in ("integer", "number"):
         return _grid(schema, where) or Free(schema)
     if kind in ("string", "array", "object"):
@@ -139,7 +139,7 @@ def domain_of(schema: Mapping[str, Any], where: str) -> Domain:
     )
 
 
-def closed(values: tuple[Any, ...], where: str, numbers: bool = False) -> Closed:
+def closed(values: tuple[Any, ...], where: str, numbers: bool = False) -> ClosedDomain:
     """A closed domain of exactly these values; two that are written alike are refused. With `numbers` an integer among
     them is a float, written as it was given."""
     if large := [v for v in values if isinstance(v, int) and not -(2**63) <= v < 2**63]:
@@ -161,4 +161,4 @@ def closed(values: tuple[Any, ...], where: str, numbers: bool = False) -> Closed
                 "Remove one of them, or give them different names.",
             )
         seen[text] = value
-    return Closed(values, texts)
+    return ClosedDomain(values, texts)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rtcontrol.models.call import Call
-from rtcontrol.models.domain import Closed, Domain, value_text
+from rtcontrol.models.domain import ClosedDomain, Domain, value_text
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema import ABSENT, Overflow, Slot, ToolSchema
 from rtcontrol.models.special import ARGUMENTS, FUNCTION, NULL, closing, opening
@@ -70,7 +70,7 @@ class SchemaPlan:
 
     def _text(self, tool: int, k: int, value: Any) -> str:
         domain = self.slots[tool][k].domain
-        if isinstance(domain, Closed):
+        if isinstance(domain, ClosedDomain):
             for known, text in zip(domain.values, domain.texts, strict=True):
                 if known == value and isinstance(known, bool) == isinstance(value, bool):
                     return text
@@ -107,7 +107,7 @@ def compile_plan(
             if k >= len(own):
                 continue
             slot = own[k]
-            if isinstance(slot.domain, Closed):
+            if isinstance(slot.domain, ClosedDomain):
                 for value, ids in zip(slot.domain.values, tokenizer.encode_many(slot.domain.texts), strict=True):
                     if not trie.insert([*ids, end], index, value):
                         raise UserError(

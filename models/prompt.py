@@ -35,7 +35,7 @@ SIMPLETOOL_V1_TURNS = (
 
 
 @dataclass(frozen=True)
-class Part:
+class PromptPart:
     """One piece of a template: a special token's id, or a run of text pieces (literals and variable names)."""
 
     special: int | None
@@ -67,7 +67,7 @@ class PromptTemplate:
             )
         self.parts = _parse(template, tokenizer)
         self._cut = self._find_cut()
-        self._last: dict[Part, tuple[str, list[int]]] = {}
+        self._last: dict[PromptPart, tuple[str, list[int]]] = {}
 
     @classmethod
     def load(cls, folder: Path, tokenizer: STTokenizer) -> PromptTemplate:
@@ -120,7 +120,7 @@ class PromptTemplate:
         specials = [i for i in range(constant) if self.parts[i].special is not None]
         return specials[-1] + 1 if specials else 0
 
-    def _encode_text(self, part: Part, text: str) -> list[int]:
+    def _encode_text(self, part: PromptPart, text: str) -> list[int]:
         if not part.constant(("instruction", "history")):
             return self._tokenizer.encode(text)
         known = self._last.get(part)  # from tick to tick these mostly stay as they are
@@ -128,7 +128,7 @@ class PromptTemplate:
             known = self._last[part] = (text, self._tokenizer.encode(text))
         return known[1]
 
-    def _encode(self, parts: Sequence[Part], values: Mapping[str, str]) -> list[int]:
+    def _encode(self, parts: Sequence[PromptPart], values: Mapping[str, str]) -> list[int]:
         ids: list[int] = []
         for part in parts:
             if part.special is not None:
@@ -144,10 +144,10 @@ def tools_text(tools: Sequence[ToolSchema]) -> str:
     return "\n".join(t.canonical_json() for t in tools)
 
 
-def _parse(template: str, tokenizer: STTokenizer) -> tuple[Part, ...]:
+def _parse(template: str, tokenizer: STTokenizer) -> tuple[PromptPart, ...]:
     markers = sorted(tokenizer.specials, key=len, reverse=True)
     pattern = "|".join([*(re.escape(m) for m in markers), *(re.escape(f"{{{v}}}") for v in VARIABLES)])
-    parts: list[Part] = []
+    parts: list[PromptPart] = []
     run: list[tuple[bool, str]] = []
     position = 0
     for match in re.finditer(pattern, template):
@@ -156,15 +156,15 @@ def _parse(template: str, tokenizer: STTokenizer) -> tuple[Part, ...]:
         position = match.end()
         if match.group() in markers:
             if run:
-                parts.append(Part(None, tuple(run)))
+                parts.append(PromptPart(None, tuple(run)))
                 run = []
-            parts.append(Part(tokenizer.special_id(match.group())))
+            parts.append(PromptPart(tokenizer.special_id(match.group())))
         else:
             run.append((True, match.group()[1:-1]))
     if position < len(template):
         run.append((False, template[position:]))
     if run:
-        parts.append(Part(None, tuple(run)))
+        parts.append(PromptPart(None, tuple(run)))
     return tuple(parts)
 
 

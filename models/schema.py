@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from rtcontrol.models.domain import MAX_CLOSED, Closed, Domain, Free, closed, domain_of
+from rtcontrol.models.domain import MAX_CLOSED, ClosedDomain, Domain, Free, closed, domain_of
 from rtcontrol.models.errors import UserError
 
 MAX_HEADS = 6
@@ -130,7 +130,7 @@ def _parameter(tool: str, name: str, schema: Any, required: bool, defs: Any) -> 
     schema = {**schema, **({"$defs": defs} if defs and "$ref" in json.dumps(schema) else {})}
     domain = domain_of(schema, where)
     default = schema.get("default")
-    if default is not None and isinstance(domain, Closed) and not domain.holds(default):
+    if default is not None and isinstance(domain, ClosedDomain) and not domain.holds(default):
         shown = ", ".join(domain.texts[:12]) + (", ..." if len(domain.texts) > 12 else "")
         raise UserError(f"{where}: the default {default!r} is outside its domain ({shown}).", "Choose one of these.")
     return Parameter(name, schema, required, domain, schema.get("x-group"))

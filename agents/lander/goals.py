@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal["land", "left", "right", "hover"]
+LanderKind = Literal["land", "left", "right", "hover"]
 
 LEFT_WORDS = frozenset({"left", "leftmost", "leftward", "leftwards", "west", "western", "port"})
 RIGHT_WORDS = frozenset({"right", "rightmost", "rightward", "rightwards", "east", "eastern", "starboard"})
@@ -25,10 +25,10 @@ _TOKEN = re.compile(r"[a-z]+|[-+]?\d+(?:\.\d+)?")
 
 
 @dataclass(frozen=True, slots=True)
-class Goal:
+class LanderGoal:
     """One task for the lander; `x` and `y` (observation units, the pad's centre is 0, 0) are read for `hover` only."""
 
-    kind: Kind
+    kind: LanderKind
     x: float = 0.0
     y: float = 0.0
 
@@ -46,7 +46,7 @@ def _number(value: float) -> str:
     return f"{value:.2f}".removesuffix("0")
 
 
-def recognise(text: str) -> Goal | None:
+def recognise(text: str) -> LanderGoal | None:
     """The goal that an instruction plainly names, or None: a rule for the judge, never a way to control.
 
     A hover word, `x` or `y` with a number asks for a hover: the number after the word `x` is the place, the
@@ -60,19 +60,19 @@ def recognise(text: str) -> Goal | None:
         return _hover(words, numbers)
     left, right = bool(seen & LEFT_WORDS), bool(seen & RIGHT_WORDS)
     if left != right:
-        return Goal("left") if left else Goal("right")
+        return LanderGoal("left") if left else LanderGoal("right")
     if not left and seen & LAND_WORDS and not numbers:
-        return Goal("land")
+        return LanderGoal("land")
     return None
 
 
-def _hover(words: list[str], numbers: list[int]) -> Goal | None:
+def _hover(words: list[str], numbers: list[int]) -> LanderGoal | None:
     if len(numbers) > 2:
         return None
     named_x = [i for i in numbers if i > 0 and words[i - 1] == "x"]
     named_y = [i for i in numbers if i > 0 and words[i - 1] == "y"]
     if len(numbers) == 1:
-        return None if named_x else Goal("hover", 0.0, float(words[numbers[0]]))
+        return None if named_x else LanderGoal("hover", 0.0, float(words[numbers[0]]))
     if named_x:
         at_x = named_x[0]
         at_y = next(i for i in numbers if i != at_x)
@@ -81,4 +81,4 @@ def _hover(words: list[str], numbers: list[int]) -> Goal | None:
         at_x = next(i for i in numbers if i != at_y)
     else:
         at_x, at_y = numbers
-    return Goal("hover", float(words[at_x]), float(words[at_y]))
+    return LanderGoal("hover", float(words[at_x]), float(words[at_y]))

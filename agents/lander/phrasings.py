@@ -11,11 +11,11 @@ import random
 from collections.abc import Iterator, Mapping
 from functools import cache
 
-from rtcontrol.agents.lander.goals import Goal, Kind
+from rtcontrol.agents.lander.goals import LanderGoal, LanderKind
 from rtcontrol.agents.phrasing import Grammar, sentences
 
-KINDS: tuple[Kind, ...] = ("land", "left", "right", "hover")
-DEFAULT_WEIGHTS: Mapping[Kind, float] = {"land": 0.25, "left": 0.15, "right": 0.15, "hover": 0.45}
+KINDS: tuple[LanderKind, ...] = ("land", "left", "right", "hover")
+DEFAULT_WEIGHTS: Mapping[LanderKind, float] = {"land": 0.25, "left": 0.15, "right": 0.15, "hover": 0.45}
 X_HUNDREDTHS = range(-50, 51)
 Y_HUNDREDTHS = range(40, 111)
 PER_GOAL = 120
@@ -25,16 +25,16 @@ _SENTENCES = sentences("lander")
 _GRAMMAR = Grammar(_SENTENCES["slots"])
 
 
-def sample_goal(rng: random.Random, weights: Mapping[Kind, float] = DEFAULT_WEIGHTS) -> Goal:
+def sample_goal(rng: random.Random, weights: Mapping[LanderKind, float] = DEFAULT_WEIGHTS) -> LanderGoal:
     """A random goal; a hover's place lies in x -0.5..0.5 and y 0.4..1.1, in hundredths, x often 0, tenths often."""
     kind = rng.choices(tuple(weights), tuple(weights.values()))[0]
     if kind != "hover":
-        return Goal(kind)
+        return LanderGoal(kind)
     x = 0 if rng.random() < 0.4 else _place(rng, X_HUNDREDTHS)
-    return Goal("hover", x / 100, _place(rng, Y_HUNDREDTHS) / 100)
+    return LanderGoal("hover", x / 100, _place(rng, Y_HUNDREDTHS) / 100)
 
 
-def training_instruction(rng: random.Random, goal: Goal) -> str:
+def training_instruction(rng: random.Random, goal: LanderGoal) -> str:
     """A random training sentence that asks for `goal`, at times capitalised or with a full stop."""
     if rng.random() < CANONICAL_SHARE:
         return goal.text()
@@ -49,26 +49,26 @@ def training_instruction(rng: random.Random, goal: Goal) -> str:
     return pattern + "." if rng.random() < 0.1 else pattern
 
 
-def sample_training_instruction(rng: random.Random) -> tuple[str, Goal]:
+def sample_training_instruction(rng: random.Random) -> tuple[str, LanderGoal]:
     """A random goal and a random training sentence for it."""
     goal = sample_goal(rng)
     return training_instruction(rng, goal), goal
 
 
-def training_patterns(kind: Kind) -> Iterator[str]:
+def training_patterns(kind: LanderKind) -> Iterator[str]:
     """Every sentence that training can draw for a goal, a hover's numbers left as `{X}` and `{Y}`; with repeats."""
     for template in _templates("train", kind):
         yield from _GRAMMAR.expand(template)
 
 
-def evaluation_patterns(kind: Kind) -> Iterator[str]:
+def evaluation_patterns(kind: LanderKind) -> Iterator[str]:
     """Every sentence that the templates of evaluation list 1 can make, likewise."""
     for template in _templates("eval", kind):
         yield from _GRAMMAR.expand(template)
 
 
 @cache
-def seen_words(kind: Kind) -> tuple[tuple[str, Goal], ...]:
+def seen_words(kind: LanderKind) -> tuple[tuple[str, LanderGoal], ...]:
     """Evaluation list 1: PER_GOAL sentences with their goals, spread evenly over the templates, always the same."""
     rng = random.Random(f"lander {kind}")
     trained = frozenset(training_patterns(kind))
@@ -77,7 +77,7 @@ def seen_words(kind: Kind) -> tuple[tuple[str, Goal], ...]:
 
 
 @cache
-def unseen_words(kind: Kind) -> tuple[tuple[str, Goal], ...]:
+def unseen_words(kind: LanderKind) -> tuple[tuple[str, LanderGoal], ...]:
     """Evaluation list 2: sentences with words that training never shows."""
     rng = random.Random(0)
     patterns = _SENTENCES["unseen"][kind]
@@ -97,7 +97,7 @@ def vocabulary() -> frozenset[str]:
 
 
 @cache
-def _templates(split: str, kind: Kind) -> tuple[str, ...]:
+def _templates(split: str, kind: LanderKind) -> tuple[str, ...]:
     templates: dict[str, tuple[str, ...]] = _SENTENCES[split]
     if kind == "hover":
         return templates["height"] + templates["place"]
@@ -107,12 +107,12 @@ def _templates(split: str, kind: Kind) -> tuple[str, ...]:
     return tuple(template.replace("{D}", kind).replace("{O}", other) for template in templates["side"])
 
 
-def _with_goal(rng: random.Random, pattern: str, kind: Kind, index: int) -> tuple[str, Goal]:
+def _with_goal(rng: random.Random, pattern: str, kind: LanderKind, index: int) -> tuple[str, LanderGoal]:
     if kind != "hover":
-        return pattern, Goal(kind)
+        return pattern, LanderGoal(kind)
     places = HOVER_PLACES if "{X}" in pattern else [place for place in HOVER_PLACES if place[0] == 0]
     x, y = (hundredths / 100 for hundredths in places[index % len(places)])
-    return pattern.format(X=_write(rng, x), Y=_write(rng, y)), Goal("hover", x, y)
+    return pattern.format(X=_write(rng, x), Y=_write(rng, y)), LanderGoal("hover", x, y)
 
 
 def _place(rng: random.Random, hundredths: range) -> int:

@@ -6,10 +6,10 @@ import re
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-Kind = Literal["return", "miss", "up", "down", "top", "bottom", "mirror"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
+PaddleKind = Literal["return", "miss", "up", "down", "top", "bottom", "mirror"]
+KINDS: tuple[PaddleKind, ...] = get_args(PaddleKind)
 
-CANONICAL: dict[Kind, str] = {
+CANONICAL: dict[PaddleKind, str] = {
     "return": "return every ball",
     "miss": "miss every ball on purpose",
     "up": "aim high",
@@ -50,21 +50,21 @@ _WORD = re.compile(r"[a-z']+")
 
 
 @dataclass(frozen=True, slots=True)
-class Goal:
+class PaddleGoal:
     """One task for the paddle.
 
     return: let no ball pass. miss: touch none. up, down: send the balls up or down the screen. top, bottom: stay at
     that end of the field whatever the ball does. mirror: be as high as the other paddle is.
     """
 
-    kind: Kind
+    kind: PaddleKind
 
     def text(self) -> str:
         """The canonical instruction, the one `recognise` and the training data share."""
         return CANONICAL[self.kind]
 
 
-def recognise(text: str) -> Goal | None:
+def recognise(text: str) -> PaddleGoal | None:
     """The goal that an instruction plainly names, or None: a rule for the judge, never a way to control.
 
     Words of copying ask to mirror. Else one of high and low (not both; "not low" does not count): a shot, when the
@@ -72,17 +72,17 @@ def recognise(text: str) -> Goal | None:
     """
     plain = " ".join(_WORD.findall(text.lower()))
     if _MIRROR.search(plain):
-        return Goal("mirror")
+        return PaddleGoal("mirror")
     seen = frozenset(_EXCLUDED.sub(" ", plain).split())
     high, low = bool(seen & HIGH_WORDS), bool(seen & LOW_WORDS)
     if high and low:
         return None
     if high or low:
         if seen & SHOT_WORDS:
-            return Goal("up" if high else "down")
-        return Goal("top" if high else "bottom")
+            return PaddleGoal("up" if high else "down")
+        return PaddleGoal("top" if high else "bottom")
     if _NOT_MISS.search(plain):
-        return Goal("return")
+        return PaddleGoal("return")
     if _NOT_RETURN.search(plain) or seen & MISS_WORDS:
-        return Goal("miss")
-    return Goal("return") if seen & RETURN_WORDS else None
+        return PaddleGoal("miss")
+    return PaddleGoal("return") if seen & RETURN_WORDS else None

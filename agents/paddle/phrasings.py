@@ -11,12 +11,12 @@ import re
 from collections.abc import Iterator
 from functools import cache
 
-from rtcontrol.agents.paddle.goals import KINDS, Goal, Kind
+from rtcontrol.agents.paddle.goals import KINDS, PaddleGoal, PaddleKind
 from rtcontrol.agents.phrasing import Grammar, as_typed, sentences
 
 PER_GOAL = 60
 CANONICAL_SHARE = 0.2
-WEIGHTS: dict[Kind, float] = {
+WEIGHTS: dict[PaddleKind, float] = {
     "return": 0.15,
     "miss": 0.3,
     "up": 0.17,
@@ -26,47 +26,47 @@ WEIGHTS: dict[Kind, float] = {
     "mirror": 0.11,
 }
 _DIRECTION = re.compile(r"<\w+>")
-_FAMILY: dict[Kind, str] = {"up": "aim", "down": "aim", "top": "place", "bottom": "place"}
+_FAMILY: dict[PaddleKind, str] = {"up": "aim", "down": "aim", "top": "place", "bottom": "place"}
 _SENTENCES = sentences("paddle")
 _GRAMMAR = Grammar({name.strip("<>"): values for name, values in _SENTENCES["slots"].items()})
 
 
-def sample_goal(rng: random.Random) -> Goal:
+def sample_goal(rng: random.Random) -> PaddleGoal:
     """A random goal; those that hang on the ball, which are harder, come up more often."""
-    return Goal(rng.choices(tuple(WEIGHTS), tuple(WEIGHTS.values()))[0])
+    return PaddleGoal(rng.choices(tuple(WEIGHTS), tuple(WEIGHTS.values()))[0])
 
 
-def training_instruction(rng: random.Random, goal: Goal) -> str:
+def training_instruction(rng: random.Random, goal: PaddleGoal) -> str:
     """A random training sentence that asks for `goal`, at times capitalised, with `I`, a full stop or a `!`."""
     if rng.random() < CANONICAL_SHARE:
         return goal.text()
     return as_typed(rng, _GRAMMAR.fill(rng, rng.choice(_templates("train", goal.kind))))
 
 
-def training_patterns(kind: Kind) -> Iterator[str]:
+def training_patterns(kind: PaddleKind) -> Iterator[str]:
     """Every sentence that training can draw for a goal, in small letters and without a mark; with repeats."""
     for template in _templates("train", kind):
         yield from _GRAMMAR.expand(template)
 
 
-def evaluation_patterns(kind: Kind) -> Iterator[str]:
+def evaluation_patterns(kind: PaddleKind) -> Iterator[str]:
     """Every sentence that the templates of evaluation list 1 can make, likewise."""
     for template in _templates("eval", kind):
         yield from _GRAMMAR.expand(template)
 
 
 @cache
-def seen_words(kind: Kind) -> tuple[tuple[str, Goal], ...]:
+def seen_words(kind: PaddleKind) -> tuple[tuple[str, PaddleGoal], ...]:
     """Evaluation list 1: PER_GOAL sentences with their goal, spread evenly over the templates, always the same."""
     trained = frozenset(training_patterns(kind))
     rng = random.Random(f"paddle {kind}")
     sentences = _GRAMMAR.held_out(rng, _templates("eval", kind), trained, PER_GOAL)
-    return tuple((text, Goal(kind)) for text in sentences)
+    return tuple((text, PaddleGoal(kind)) for text in sentences)
 
 
-def unseen_words(kind: Kind) -> tuple[tuple[str, Goal], ...]:
+def unseen_words(kind: PaddleKind) -> tuple[tuple[str, PaddleGoal], ...]:
     """Evaluation list 2: sentences with words that training never shows."""
-    return tuple((text, Goal(kind)) for text in _SENTENCES["unseen"][kind])
+    return tuple((text, PaddleGoal(kind)) for text in _SENTENCES["unseen"][kind])
 
 
 @cache
@@ -79,7 +79,7 @@ def vocabulary() -> frozenset[str]:
 
 
 @cache
-def _templates(split: str, kind: Kind) -> tuple[str, ...]:
+def _templates(split: str, kind: PaddleKind) -> tuple[str, ...]:
     templates = _SENTENCES[split][_FAMILY.get(kind, kind)]
     return tuple(_directed(template, mirrored=kind in ("down", "bottom")) for template in templates)
 

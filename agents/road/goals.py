@@ -6,15 +6,15 @@ import re
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-Kind = Literal["drive", "speed", "lane", "follow", "turn", "overtake", "stop"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
+RoadKind = Literal["drive", "speed", "lane", "follow", "turn", "overtake", "stop"]
+KINDS: tuple[RoadKind, ...] = get_args(RoadKind)
 
 SPEEDS = (20, 30, 40, 50, 60, 70, 80, 90)
 GAPS = (5, 10, 15, 20, 30, 40, 50)
 DEFAULT_GAP = 20
 LANES = ("left", "middle", "right")
 TURNS = ("left", "right", "straight")
-VALUES: dict[Kind, tuple[int | str, ...]] = {"speed": SPEEDS, "lane": LANES, "follow": GAPS, "turn": TURNS}
+VALUES: dict[RoadKind, tuple[int | str, ...]] = {"speed": SPEEDS, "lane": LANES, "follow": GAPS, "turn": TURNS}
 # fmt: off
 # `turn left right now`; but `turn right now` is a turn to the right.
 _RIGHT_NOW = re.compile(
@@ -67,7 +67,7 @@ _WORD = re.compile(r"[a-z0-9']+")
 
 
 @dataclass(frozen=True, slots=True)
-class Goal:
+class RoadGoal:
     """One task for the driver.
 
     drive: at the limit, with the traffic. speed: at `value` km/h, with the traffic. lane: in the `value` lane (left,
@@ -75,12 +75,12 @@ class Goal:
     the left. stop: halt. Lights hold for all of them.
     """
 
-    kind: Kind
+    kind: RoadKind
     value: int | str | None = None
 
     def __post_init__(self) -> None:
         allowed = VALUES.get(self.kind, (None,))
-        assert self.value in allowed, f"Goal({self.kind!r}, {self.value!r}): one of {allowed}"
+        assert self.value in allowed, f"RoadGoal({self.kind!r}, {self.value!r}): one of {allowed}"
 
     def text(self) -> str:
         """The canonical instruction, the one `recognise` and the training data share."""
@@ -102,7 +102,7 @@ class Goal:
                 return "stop the car"
 
 
-def recognise(text: str) -> Goal | None:
+def recognise(text: str) -> RoadGoal | None:
     """The goal that an instruction plainly names, or None: a rule for the judge, never a way to control.
 
     In this order: overtaking, following, a lane, a way at a junction, a side, a halt, a number as a speed, the limit.
@@ -114,18 +114,18 @@ def recognise(text: str) -> Goal | None:
     if _AHEAD.search(plain):
         sides.add("straight")
     if _OVERTAKE.search(plain):
-        return Goal("overtake")
+        return RoadGoal("overtake")
     if _FOLLOW.search(plain):
-        return Goal("follow", DEFAULT_GAP if number is None else min(GAPS, key=lambda gap: abs(gap - number)))
+        return RoadGoal("follow", DEFAULT_GAP if number is None else min(GAPS, key=lambda gap: abs(gap - number)))
     lanes, ways = sides - {"straight"}, sides - {"middle"}
     if _LANE.search(plain) and lanes:
-        return Goal("lane", lanes.pop()) if len(lanes) == 1 else None
+        return RoadGoal("lane", lanes.pop()) if len(lanes) == 1 else None
     if _JUNCTION.search(plain) and ways:
-        return Goal("turn", ways.pop()) if len(ways) == 1 else None
+        return RoadGoal("turn", ways.pop()) if len(ways) == 1 else None
     if _SIDEWAYS.search(plain) and len(lanes) == 1:
-        return Goal("lane", lanes.pop())
+        return RoadGoal("lane", lanes.pop())
     if _STOP.search(plain):
-        return Goal("stop")
+        return RoadGoal("stop")
     if number is not None and _SPEED.search(plain):
-        return Goal("speed", min(SPEEDS, key=lambda speed: abs(speed - number)))
-    return Goal("drive") if _DRIVE.search(plain) else None
+        return RoadGoal("speed", min(SPEEDS, key=lambda speed: abs(speed - number)))
+    return RoadGoal("drive") if _DRIVE.search(plain) else None

@@ -13,11 +13,11 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from functools import cache
 
 from rtcontrol.agents.phrasing import Grammar, as_typed, sentences, split_words
-from rtcontrol.agents.road.goals import DEFAULT_GAP, KINDS, VALUES, Goal, Kind
+from rtcontrol.agents.road.goals import DEFAULT_GAP, KINDS, VALUES, RoadGoal, RoadKind
 
 PER_GOAL = 60
 CANONICAL_SHARE = 0.2
-WEIGHTS: dict[Kind, float] = {
+WEIGHTS: dict[RoadKind, float] = {
     "drive": 0.14,
     "speed": 0.16,
     "lane": 0.2,
@@ -26,20 +26,20 @@ WEIGHTS: dict[Kind, float] = {
     "overtake": 0.1,
     "stop": 0.1,
 }
-USUAL_GAP = Goal("follow", DEFAULT_GAP)
-_GOALS = {kind: tuple(Goal(kind, value) for value in VALUES.get(kind, (None,))) for kind in KINDS}
+USUAL_GAP = RoadGoal("follow", DEFAULT_GAP)
+_GOALS = {kind: tuple(RoadGoal(kind, value) for value in VALUES.get(kind, (None,))) for kind in KINDS}
 _SENTENCES = sentences("road")
 _GRAMMAR = Grammar(_SENTENCES["slots"])
 _UNSEEN_GRAMMAR = Grammar(_SENTENCES["unseen_slots"])
 
 
-def sample_goal(rng: random.Random) -> Goal:
+def sample_goal(rng: random.Random) -> RoadGoal:
     """A random goal, its value uniform over those of its kind."""
     kind = rng.choices(tuple(WEIGHTS), tuple(WEIGHTS.values()))[0]
     return rng.choice(_GOALS[kind])
 
 
-def training_instruction(rng: random.Random, goal: Goal) -> str:
+def training_instruction(rng: random.Random, goal: RoadGoal) -> str:
     """A random training sentence that asks for `goal`, at times capitalised, with `I`, a full stop or a `!`."""
     if rng.random() < CANONICAL_SHARE:
         return goal.text()
@@ -48,7 +48,7 @@ def training_instruction(rng: random.Random, goal: Goal) -> str:
     return as_typed(rng, _value_words(goal).fill(rng, _GRAMMAR.fill(rng, template)))
 
 
-def training_patterns(kind: Kind) -> Iterator[str]:
+def training_patterns(kind: RoadKind) -> Iterator[str]:
     """Every pattern that training can draw for a kind, in small letters and without a mark; with repeats.
 
     A `follow` pattern without a mark for its value is drawn for USUAL_GAP only.
@@ -57,40 +57,40 @@ def training_patterns(kind: Kind) -> Iterator[str]:
         yield from _GRAMMAR.expand(template)
 
 
-def evaluation_patterns(kind: Kind) -> Iterator[str]:
+def evaluation_patterns(kind: RoadKind) -> Iterator[str]:
     """Every pattern that the templates of evaluation list 1 can make, likewise."""
     for template in _SENTENCES["eval"][kind]:
         yield from _GRAMMAR.expand(template)
 
 
-def goals_of(pattern: str, kind: Kind) -> tuple[Goal, ...]:
+def goals_of(pattern: str, kind: RoadKind) -> tuple[RoadGoal, ...]:
     """The goals that a pattern of a kind can ask for: all values of it, or the one that it means unsaid."""
     if kind == "follow" and "{" not in pattern:
         return (USUAL_GAP,)
     return _GOALS[kind]
 
 
-def written(pattern: str, goal: Goal) -> Iterator[str]:
+def written(pattern: str, goal: RoadGoal) -> Iterator[str]:
     """Every sentence that a pattern becomes for a goal; with repeats."""
     yield from _value_words(goal).expand(pattern)
 
 
 @cache
-def training_sentences(kind: Kind) -> Mapping[str, Goal]:
+def training_sentences(kind: RoadKind) -> Mapping[str, RoadGoal]:
     """Every sentence that training can draw for a kind, with its goal; as training_patterns writes them."""
     patterns = set(training_patterns(kind))
     return {text: goal for pattern in patterns for goal in goals_of(pattern, kind) for text in written(pattern, goal)}
 
 
 @cache
-def seen_words(kind: Kind) -> tuple[tuple[str, Goal], ...]:
+def seen_words(kind: RoadKind) -> tuple[tuple[str, RoadGoal], ...]:
     """Evaluation list 1: PER_GOAL sentences with their goal, spread evenly over templates and values, always the
     same."""
     return _draw(f"driver {kind}", _GRAMMAR, _SENTENCES["eval"][kind], kind, training_sentences(kind))
 
 
 @cache
-def unseen_words(kind: Kind) -> tuple[tuple[str, Goal], ...]:
+def unseen_words(kind: RoadKind) -> tuple[tuple[str, RoadGoal], ...]:
     """Evaluation list 2: as many sentences with words that training never shows, likewise."""
     return _draw(f"driver unseen {kind}", _UNSEEN_GRAMMAR, _SENTENCES["unseen"][kind], kind, ())
 
@@ -109,7 +109,7 @@ def vocabulary() -> frozenset[str]:
 
 
 @cache
-def _value_words(goal: Goal) -> Grammar:
+def _value_words(goal: RoadGoal) -> Grammar:
     if goal.value is None:
         return Grammar({})
     listed = _SENTENCES["values"].get(goal.kind)
@@ -117,10 +117,10 @@ def _value_words(goal: Goal) -> Grammar:
 
 
 def _draw(
-    seed: str, grammar: Grammar, templates: Sequence[str], kind: Kind, known: Container[str]
-) -> tuple[tuple[str, Goal], ...]:
+    seed: str, grammar: Grammar, templates: Sequence[str], kind: RoadKind, known: Container[str]
+) -> tuple[tuple[str, RoadGoal], ...]:
     rng = random.Random(seed)
-    found: dict[str, Goal] = {}
+    found: dict[str, RoadGoal] = {}
     for index, template in enumerate(itertools.cycle(templates)):
         pattern = grammar.fill(rng, template)
         goals = goals_of(pattern, kind)

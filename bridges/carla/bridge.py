@@ -11,16 +11,16 @@ from typing import Any
 
 from rtcontrol.bridges.carla.counts import Counts
 from rtcontrol.bridges.carla.driver import Control, Driver
-from rtcontrol.bridges.carla.errors import BridgeError, Lost
+from rtcontrol.bridges.carla.errors import CarlaBridgeError, ServerLost
 from rtcontrol.bridges.carla.figures import KEPT, Figures
 from rtcontrol.bridges.carla.grid import Grid
-from rtcontrol.bridges.carla.lanes import Road
+from rtcontrol.bridges.carla.lanes import TownRoad
 from rtcontrol.bridges.carla.lights import govern
 from rtcontrol.bridges.carla.observing import Scene, observe
-from rtcontrol.bridges.carla.options import BridgeOptions
-from rtcontrol.bridges.carla.session import Session
+from rtcontrol.bridges.carla.options import CarlaBridgeOptions
+from rtcontrol.bridges.carla.session import CarlaSession
 from rtcontrol.bridges.carla.trace import Trace
-from rtcontrol.bridges.carla.world import World
+from rtcontrol.bridges.carla.world import CarlaWorld
 from rtcontrol.bridges.client import Standing
 
 # At the end the vehicle is braked to a halt, for at most so much of the simulation's time.
@@ -32,14 +32,14 @@ FULL_STOP = Control(brake=1.0)
 log = logging.getLogger("rtcontrol.carla")
 
 
-class Bridge:
+class CarlaBridge:
     """Drives the ego vehicle of an open world. `run` blocks; `stop` may be called from anywhere, signals too."""
 
-    def __init__(self, world: World, options: BridgeOptions) -> None:
+    def __init__(self, world: CarlaWorld, options: CarlaBridgeOptions) -> None:
         self._world, self._options = world, options
         self._meet()
         where = world.options
-        self._session = Session(options, world.town, f"carla-{where.host}-{where.port}-{where.role}"[:64])
+        self._session = CarlaSession(options, world.town, f"carla-{where.host}-{where.port}-{where.role}"[:64])
         self._figures = Figures()
         self._obeyed: tuple[int, int | None] | None = None
         self._own_s = 0.0  # of this step, what is not the server's
@@ -50,7 +50,7 @@ class Bridge:
     def _meet(self) -> None:
         """A vehicle that was just spawned, maybe in another town."""
         world, step_s = self._world, self._options.step_s
-        self._road = Road(world.map)
+        self._road = TownRoad(world.map)
         govern(self._road, world.lamps())
         self._driver = Driver(self._road, step_s, **world.figures())
         self._flock = None if world.fleet is None else world.fleet.flock(self._road, step_s)
@@ -67,7 +67,7 @@ class Bridge:
 
     def run(self) -> None:
         """Until `stop`, the session's end, or for the duration. Raises ClientError where the server refuses,
-        BridgeError where CARLA is gone for too long."""
+        CarlaBridgeError where CARLA is gone for too long."""
         watchers = [threading.Thread(target=self._interrupt, daemon=True)]
         if self._options.report is not None:
             watchers.append(threading.Thread(target=self._write_now_and_then, daemon=True))
@@ -81,7 +81,7 @@ class Bridge:
             while not self._over():
                 try:
                     drive()
-                except Lost as lost:
+                except ServerLost as lost:
                     self._recover(lost)
             self._halt()
         except Exception:
@@ -165,7 +165,7 @@ class Bridge:
                 try:
                     self._trace = Trace(self._options.trace)
                 except OSError as error:
-                    raise BridgeError(f"The trace cannot be written ({error}).", "Give another --trace.") from None
+                    raise CarlaBridgeError(f"The trace cannot be written ({error}).", "Give another --trace.") from None
 
     # -- one step -----------------------------------------------------------------------------------------------------
 
@@ -228,8 +228,8 @@ class Bridge:
 
     # -- when things go wrong, and the end ----------------------------------------------------------------------------
 
-    def _recover(self, lost: Lost) -> None:
-        """The CARLA server is gone: wait for it. Raises BridgeError where it stays away."""
+    def _recover(self, lost: ServerLost) -> None:
+        """The CARLA server is gone: wait for it. Raises CarlaBridgeError where it stays away."""
         began_s = time.monotonic()
         found: dict[str, Any] = {
             "t_s": round(self._figures.seconds, 3),
@@ -251,7 +251,7 @@ class Bridge:
                 log.warning("the CARLA server is back after %.1f s, %s", found["back_after_s"], what)
                 return
             time.sleep(BETWEEN_TRIES_S)
-        raise BridgeError(
+        raise CarlaBridgeError(
             f"The CARLA server at {self._world.options.server} was lost and did not come back in "
             f"{self._options.reconnect_s:g} s.",
             "Look at its own output; give --reconnect-s to wait for longer.",
@@ -266,7 +266,7 @@ class Bridge:
             if self._world.fresh:
                 self._meet()
             self._scene = self._world.scene()
-        except Lost:
+        except ServerLost:
             return False
         self._driver.counts = counts
         return True

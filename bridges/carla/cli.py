@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from rtcontrol.bridges.carla import journal as estate
-from rtcontrol.bridges.carla.errors import BridgeError, Lost
-from rtcontrol.bridges.carla.options import STANDIN, BridgeOptions, WorldOptions, check_hz
+from rtcontrol.bridges.carla.errors import CarlaBridgeError, ServerLost
+from rtcontrol.bridges.carla.options import STANDIN, CarlaBridgeOptions, WorldOptions, check_hz
 from rtcontrol.bridges.client import ClientError
-from rtcontrol.bridges.shutdown import Ending, Interrupted
+from rtcontrol.bridges.shutdown import Interrupted, Shutdown
 
 EXAMPLES = """Drive a car in the CARLA simulator by an rtcontrol server.
 
@@ -44,11 +44,11 @@ class Parser(argparse.ArgumentParser):
     """argparse, with mistakes told as all others are."""
 
     def error(self, message: str) -> NoReturn:
-        raise BridgeError(f"{message[0].upper()}{message[1:]}.", f"See `{self.prog} --help`.")
+        raise CarlaBridgeError(f"{message[0].upper()}{message[1:]}.", f"See `{self.prog} --help`.")
 
 
 def arguments(given: Sequence[str], prog: str) -> argparse.Namespace:
-    """The command line. Raises BridgeError."""
+    """The command line. Raises CarlaBridgeError."""
     parser = Parser(prog=prog, description=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--connect", default="tcp://127.0.0.1:5555", help="the rtcontrol server (default: %(default)s)")
@@ -87,7 +87,7 @@ def main(given: Sequence[str] | None = None, prog: str = "python -m rtcontrol.br
         options = arguments(sys.argv[1:] if given is None else given, prog)
         supervised = options.supervised
         return run(options)
-    except (BridgeError, ClientError) as error:
+    except (CarlaBridgeError, ClientError) as error:
         if supervised:
             tell("mistake", what=error.what, remedy=error.remedy)
         else:
@@ -104,7 +104,7 @@ def tell(event: str, **what: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """What the options ask for; the exit status. Raises BridgeError, ClientError."""
+    """What the options ask for; the exit status. Raises CarlaBridgeError, ClientError."""
     form = "%(message)s" if options.supervised else "%(asctime)s %(levelname)s %(message)s"
     logging.basicConfig(level=logging.INFO, format=form, stream=sys.stderr)
     if options.clean is not None:
@@ -115,9 +115,11 @@ def run(options: argparse.Namespace) -> int:
         return 0
     check_hz(options.hz)
     if "://" not in options.connect:
-        raise BridgeError(f"--connect {options.connect} is no endpoint.", "Give one such as tcp://127.0.0.1:5555.")
+        raise CarlaBridgeError(f"--connect {options.connect} is no endpoint.", "Give one such as tcp://127.0.0.1:5555.")
     if options.instruct is not None and not options.instruct.strip():
-        raise BridgeError("--instruct is empty.", "Say what to do, or leave it out for the agent's own instruction.")
+        raise CarlaBridgeError(
+            "--instruct is empty.", "Say what to do, or leave it out for the agent's own instruction."
+        )
     for name, value, least, most, remedy in (
         ("carla-port", options.carla_port, 1, 65535, "Give 1 to 65535; CARLA's own is 2000."),
         ("traffic", options.traffic, 0, 500, "Give 0 to 500."),
@@ -129,18 +131,18 @@ def run(options: argparse.Namespace) -> int:
     ):
         # Written so that nan is out of range, too.
         if value is not None and not least <= value <= most:
-            raise BridgeError(f"--{name} {value:g} is out of range.", remedy)
+            raise CarlaBridgeError(f"--{name} {value:g} is out of range.", remedy)
     return _bridge(options)
 
 
 def _check_wheel() -> None:
     if importlib.util.find_spec("carla") is None:
-        raise BridgeError("The CARLA bridge needs CARLA's client.", "Install it: pip install 'rtcontrol[carla]'.")
+        raise CarlaBridgeError("The CARLA bridge needs CARLA's client.", "Install it: pip install 'rtcontrol[carla]'.")
 
 
 def _bridge(options: argparse.Namespace) -> int:
     keys = {"keys": options.keys, "server_key": options.server_key} if options.keys else {}
-    bridge_options = BridgeOptions(
+    bridge_options = CarlaBridgeOptions(
         endpoint=options.connect,
         agent=options.agent or None,
         hz=options.hz,
@@ -168,40 +170,40 @@ def _bridge(options: argparse.Namespace) -> int:
         standin=options.standin,
     )
     _check_wheel()
-    with Ending(lambda name: None) as ending:
+    with Shutdown(lambda name: None) as ending:
         path = estate.place(options.carla_host, options.carla_port)
         if options.supervised:
             tell("begun", estate=str(path))
-        from rtcontrol.bridges.carla.world import World  # without the client there is no such module
+        from rtcontrol.bridges.carla.world import CarlaWorld  # without the client there is no such module
 
-        world = World(world_options, estate.Estate(path, options.carla_host, options.carla_port))
+        world = CarlaWorld(world_options, estate.Estate(path, options.carla_host, options.carla_port))
         try:
             _open(world, options.reconnect_s if options.wait_carla else 0.0, ending)
             return _drive(world, bridge_options, options.supervised, ending, options.rt_priority)
-        except Lost as lost:
-            raise BridgeError(
+        except ServerLost as lost:
+            raise CarlaBridgeError(
                 f"The CARLA server at {world_options.server} was lost ({lost}).", "Start it again."
             ) from None
         finally:
             world.close()
 
 
-def _open(world: Any, wait_s: float, ending: Ending) -> None:
+def _open(world: Any, wait_s: float, ending: Shutdown) -> None:
     """Open the world, at once or within some seconds."""
     end_s = time.monotonic() + wait_s
     while True:
         try:
             return world.open()
-        except BridgeError:
+        except CarlaBridgeError:
             if ending.status or time.monotonic() >= end_s:
                 raise
         time.sleep(0.5)
 
 
-def _drive(world: Any, options: BridgeOptions, supervised: bool, ending: Ending, rt_priority: int) -> int:
-    from rtcontrol.bridges.carla.bridge import Bridge
+def _drive(world: Any, options: CarlaBridgeOptions, supervised: bool, ending: Shutdown, rt_priority: int) -> int:
+    from rtcontrol.bridges.carla.bridge import CarlaBridge
 
-    bridge = Bridge(world, options)
+    bridge = CarlaBridge(world, options)
     ending.of(lambda name: bridge.stop())
     if supervised:
         tell("ready", town=world.town)

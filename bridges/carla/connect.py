@@ -9,7 +9,7 @@ from typing import Any
 import carla
 import msgpack
 
-from rtcontrol.bridges.carla.errors import BridgeError
+from rtcontrol.bridges.carla.errors import CarlaBridgeError
 from rtcontrol.bridges.carla.options import WorldOptions
 
 # A server that is there answers in milliseconds, so one that is not is told within this, twice.
@@ -26,20 +26,20 @@ START = (
 
 
 def connect(options: WorldOptions) -> Any:
-    """A `carla.Client` whose server answers and is of its version. BridgeError within 5 s where there is none."""
+    """A `carla.Client` whose server answers and is of its version. CarlaBridgeError within 5 s where there is none."""
     probe(options)
     client = carla.Client(options.host, options.port)
     client.set_timeout(ANSWER_S)
     try:
         server = client.get_server_version()
     except RuntimeError as error:
-        raise BridgeError(
+        raise CarlaBridgeError(
             f"What listens at {options.host}:{options.port} does not answer as a CARLA server ({_short(error)}).",
             "Is it still loading, or frozen, or is the port another program's? Give --carla-port, or restart it.",
         ) from None
     mine = client.get_client_version()
     if _release(server) != _release(mine):
-        raise BridgeError(
+        raise CarlaBridgeError(
             f"The CARLA server at {options.host}:{options.port} is {server}, the client here {mine}: they must be of "
             "the same release.",
             f"Start CARLA {_release(mine)}, or install the other client: pip install carla=={_release(server)} (this "
@@ -50,17 +50,19 @@ def connect(options: WorldOptions) -> Any:
 
 
 def probe(options: WorldOptions) -> None:
-    """BridgeError where nobody listens, or a program of another kind: its bytes would make CARLA's library abort."""
+    """CarlaBridgeError where nobody listens, or another program: its bytes would make CARLA's library abort."""
     try:
         with socket.create_connection((options.host, options.port), PROBE_S) as peer:
             said = _ask(peer)
     except UnicodeError:
-        raise BridgeError(f"{options.host!r} is no host's name.", "Give --carla-host a name or an address.") from None
+        raise CarlaBridgeError(
+            f"{options.host!r} is no host's name.", "Give --carla-host a name or an address."
+        ) from None
     except OSError as error:
         reason = "no answer" if isinstance(error, TimeoutError) else (error.strerror or str(error)).lower()
-        raise BridgeError(f"No CARLA server at {options.host}:{options.port} ({reason}).", START) from None
+        raise CarlaBridgeError(f"No CARLA server at {options.host}:{options.port} ({reason}).", START) from None
     if said not in (b"", ANSWER):
-        raise BridgeError(
+        raise CarlaBridgeError(
             f"What listens at {options.host}:{options.port} is no CARLA server.",
             "Give --carla-port the port of one; CARLA's own is 2000.",
         )

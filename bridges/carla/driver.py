@@ -16,7 +16,7 @@ from rtcontrol.bridges.carla import observing, pace
 from rtcontrol.bridges.carla.counts import Counts
 from rtcontrol.bridges.carla.intent import LEFT, TURNS, Intent, Place, Turn
 from rtcontrol.bridges.carla.lane_change import Shift
-from rtcontrol.bridges.carla.lanes import Road
+from rtcontrol.bridges.carla.lanes import TownRoad
 from rtcontrol.bridges.carla.localise import Track
 from rtcontrol.bridges.carla.neighbours import Body, Crowd
 from rtcontrol.bridges.carla.observing import Near, Scene, Side, View
@@ -58,7 +58,7 @@ class Driver:
 
     def __init__(
         self,
-        road: Road,
+        road: TownRoad,
         dt_s: float,
         wheelbase_m: float = WHEELBASE_M,
         max_steer_deg: float = MAX_STEER_DEG,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class BridgeError(Exception):
+class CarlaBridgeError(Exception):
     """What whoever started the bridge must mend: `what` and `remedy`, in sentences."""
 
     def __init__(self, what: str, remedy: str) -> None:
@@ -11,5 +11,5 @@ class BridgeError(Exception):
         self.what, self.remedy = what, remedy
 
 
-class Lost(Exception):
+class ServerLost(Exception):
     """The CARLA server is gone, or does not go on."""

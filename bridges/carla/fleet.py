@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import carla
 
 from rtcontrol.bridges.carla import rollback as undo
-from rtcontrol.bridges.carla.lanes import Road
+from rtcontrol.bridges.carla.lanes import TownRoad
 from rtcontrol.bridges.carla.observing import Scene
 from rtcontrol.bridges.carla.traffic import Flock
 
@@ -53,7 +53,7 @@ class Fleet:
         self._client = client
         self._vehicles = {actor.id: actor for actor in world.get_actors(list(self._vehicles))}
 
-    def flock(self, road: Road, step_s: float) -> Flock:
+    def flock(self, road: TownRoad, step_s: float) -> Flock:
         """Their drivers."""
         flock = Flock(road, step_s)
         for number, share in zip(sorted(self._vehicles), self._shares, strict=False):

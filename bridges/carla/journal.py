@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
-from rtcontrol.bridges.carla.errors import BridgeError
+from rtcontrol.bridges.carla.errors import CarlaBridgeError
 
 
 @dataclass
@@ -35,7 +35,7 @@ class Left:
 
 class Estate:
     """The file of a running bridge. Every method returns after the file is written, whole or not at all;
-    BridgeError where it cannot be."""
+    CarlaBridgeError where it cannot be."""
 
     def __init__(self, path: Path, host: str, port: int) -> None:
         self.path = path
@@ -82,11 +82,11 @@ class Estate:
 
 
 def read(path: Path) -> Left:
-    """Raises BridgeError where it is no such file."""
+    """Raises CarlaBridgeError where it is no such file."""
     try:
         return Left(**json.loads(path.read_text("utf-8")))
     except (OSError, TypeError, ValueError) as error:
-        raise BridgeError(
+        raise CarlaBridgeError(
             f"{path} tells nothing of a drive ({error}).", "Give the file that the bridge left."
         ) from None
 
@@ -105,7 +105,7 @@ def place(host: str, port: int) -> Path:
 
 @contextlib.contextmanager
 def alone(host: str, port: int) -> Iterator[None]:
-    """Of several bridges of this user that begin at one server at the same time, one after the other. BridgeError
+    """Of several bridges of this user that begin at one server at the same time, one after the other. CarlaBridgeError
     where the folder cannot be written to."""
     try:
         folder().mkdir(parents=True, exist_ok=True)
@@ -136,7 +136,7 @@ def others(host: str, port: int) -> Iterator[tuple[Path, Left, bool]]:
     if not folder().is_dir():
         return
     for path in sorted(folder().glob("*.json")):
-        with contextlib.suppress(BridgeError):
+        with contextlib.suppress(CarlaBridgeError):
             left = read(path)
             if (left.host, left.port) == (host, port) and left.pid != os.getpid():
                 yield path, left, left.born == _born(left.pid) != 0
@@ -146,8 +146,8 @@ def _name(host: str, port: int) -> str:
     return f"{host}-{port}".replace(":", "_").replace("/", "_")
 
 
-def _unwritable(error: OSError) -> BridgeError:
-    return BridgeError(
+def _unwritable(error: OSError) -> CarlaBridgeError:
+    return CarlaBridgeError(
         f"What is to undo on the server cannot be written down ({error}).",
         "Set RTCONTROL_CACHE to a folder that can be written to.",
     )

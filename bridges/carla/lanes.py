@@ -1,7 +1,7 @@
 """The lanes of a town as strands: where a place is in them, and the way ahead under a choice of turn.
 
-Everything is read from `carla.Map` once, when `Road` is made; afterwards only places that nothing is known about ask
-the map again.
+Everything is read from `carla.Map` once, when `TownRoad` is made; afterwards only places that nothing is known about
+ask the map again.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class LanePosition:
         return self.strand.junction
 
 
-class Road:
+class TownRoad:
     """The lanes of a `carla.Map`."""
 
     def __init__(self, map: carla.Map) -> None:

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rtcontrol.bridges.carla.lane_line import Key, Strand
-from rtcontrol.bridges.carla.lanes import Road
+from rtcontrol.bridges.carla.lanes import TownRoad
 
 if TYPE_CHECKING:
     import carla
@@ -51,7 +51,7 @@ def lamp_of(light: carla.TrafficLight) -> Lamp:
     return Lamp(light.id, light.get_opendrive_id(), (middle.x, middle.y), light.get_stop_waypoints())
 
 
-def govern(road: Road, lamps: Iterable[Lamp]) -> None:
+def govern(road: TownRoad, lamps: Iterable[Lamp]) -> None:
     """From now on the road's ways ahead know their lights."""
     lines: dict[Key, dict[int, float]] = {}
     for lamp in lamps:
@@ -61,7 +61,7 @@ def govern(road: Road, lamps: Iterable[Lamp]) -> None:
     road.lit(lines)
 
 
-def _lines(road: Road, lamp: Lamp) -> Iterator[tuple[Strand, float]]:
+def _lines(road: TownRoad, lamp: Lamp) -> Iterator[tuple[Strand, float]]:
     """Lanes that a light holds for, each with the place of its line; within a junction that is its beginning."""
     marked = dict(_marked(road, lamp.sign))
     yield from marked.items()
@@ -80,7 +80,7 @@ def _lines(road: Road, lamp: Lamp) -> Iterator[tuple[Strand, float]]:
             yield strand, 0.0 if strand.junction else s
 
 
-def _marked(road: Road, sign: str) -> Iterator[tuple[Strand, float]]:
+def _marked(road: TownRoad, sign: str) -> Iterator[tuple[Strand, float]]:
     for mark in road.map.get_all_landmarks_from_id(sign) if sign else ():
         for ends in mark.get_lane_validities():
             for lane in range(min(ends), max(ends) + 1):

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from rtcontrol.bridges.carla.intent import Intent, Turn
 from rtcontrol.bridges.carla.lane_line import Strand, Way
-from rtcontrol.bridges.carla.lanes import Road
+from rtcontrol.bridges.carla.lanes import TownRoad
 from rtcontrol.bridges.carla.neighbours import Body
 from rtcontrol.bridges.carla.route import Chain
 
@@ -31,7 +31,7 @@ class Passed:
 class Track:
     """The strand that a vehicle is on, how far along and how far right of its centre line."""
 
-    def __init__(self, road: Road) -> None:
+    def __init__(self, road: TownRoad) -> None:
         self.road = road
         self.s = 0.0
         self.lateral_m = 0.0

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from rtcontrol.bridges.carla.lane_line import Key, Strand
-from rtcontrol.bridges.carla.lanes import Road
+from rtcontrol.bridges.carla.lanes import TownRoad
 from rtcontrol.bridges.carla.route import Chain
 
 SIGHT_M = 150.0
@@ -47,7 +47,7 @@ class Body(NamedTuple):
         return all(-LARGEST < value < LARGEST for value in self[1:])
 
 
-class Seen(NamedTuple):
+class Neighbour(NamedTuple):
     """A vehicle on a way, m and m/s: how far its centre is ahead (negative: behind) and how far right of the way's
     centre line; its speed along the way; half of what it takes up along the way and across it. `crossing`: it drives
     across the way, not along it."""
@@ -64,7 +64,7 @@ class Seen(NamedTuple):
 class Crowd:
     """Where each of many vehicles is; kept from moment to moment, so that only newcomers are looked up in the map."""
 
-    def __init__(self, road: Road) -> None:
+    def __init__(self, road: TownRoad) -> None:
         self.road = road
         self._known: dict[int, tuple[Strand, float]] = {}
         self._on: dict[Key, list[tuple[float, float, float, Body]]] = {}
@@ -89,7 +89,7 @@ class Crowd:
             self._on.setdefault(strand.key, []).append((s, lateral, body.vx * tx + body.vy * ty, body))
         self._known = known
 
-    def ahead(self, chain: Chain, s: float, number: int) -> Iterator[Seen]:
+    def ahead(self, chain: Chain, s: float, number: int) -> Iterator[Neighbour]:
         """Vehicles on the way ahead or beside, as seen from s metres after the chain's start; not the one `number`."""
         for offset, strand in zip(chain.offsets, chain.strands, strict=True):
             if offset - s > SIGHT_M + LONGEST_M:
@@ -101,7 +101,7 @@ class Crowd:
                 if body.number != number:
                     yield _seen(offset - s + at, lateral, along, body)
 
-    def behind(self, strand: Strand, s: float, number: int) -> Iterator[Seen]:
+    def behind(self, strand: Strand, s: float, number: int) -> Iterator[Neighbour]:
         """Vehicles on any of the ways that lead here, without those on the strand itself."""
         for start, before in self.road.behind(strand)[1:]:
             if s - start - before.length > SIGHT_M + LONGEST_M:
@@ -113,7 +113,7 @@ class Crowd:
                 if body.number != number:
                     yield _seen(start - s + at, lateral, along, body)
 
-    def _across(self, strand: Strand, start: float, number: int) -> Iterator[Seen]:
+    def _across(self, strand: Strand, start: float, number: int) -> Iterator[Neighbour]:
         """In a junction lanes cross: whoever is on the strand's surface counts, wherever it is bound for."""
         for body in self._inside:
             if body.number == number or not strand.near(body.x, body.y):
@@ -129,7 +129,7 @@ class Crowd:
                 crossing = along < ALONG and body.speed > MOVING
                 half = along * body.half_length_m + across * body.half_width_m
                 wide = across * body.half_length_m + along * body.half_width_m
-                yield Seen(start + at, lateral, body.vx * tx + body.vy * ty, half, wide, crossing, body)
+                yield Neighbour(start + at, lateral, body.vx * tx + body.vy * ty, half, wide, crossing, body)
 
     def _place(self, body: Body) -> tuple[Strand, float, float] | None:
         before = self._known.get(body.number)
@@ -143,10 +143,10 @@ class Crowd:
         return None if position is None else (position.strand, position.s, position.lateral_m)
 
 
-def _seen(distance: float, lateral: float, along: float, body: Body) -> Seen:
-    return Seen(distance, lateral, along, body.half_length_m, body.half_width_m, False, body)
+def _seen(distance: float, lateral: float, along: float, body: Body) -> Neighbour:
+    return Neighbour(distance, lateral, along, body.half_length_m, body.half_width_m, False, body)
 
 
-def in_lane(seen: Seen, width: float) -> bool:
+def in_lane(seen: Neighbour, width: float) -> bool:
     """Whether a vehicle is in a lane of this width, and not just crossing it."""
     return not seen.crossing and abs(seen.lateral) <= 0.5 * width + BORDER_M

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from rtcontrol.bridges.carla.intent import Place
 from rtcontrol.bridges.carla.lane_line import Strand
-from rtcontrol.bridges.carla.lanes import Road
-from rtcontrol.bridges.carla.neighbours import SIGHT_M, Body, Crowd, Seen, in_lane
+from rtcontrol.bridges.carla.lanes import TownRoad
+from rtcontrol.bridges.carla.neighbours import SIGHT_M, Body, Crowd, Neighbour, in_lane
 from rtcontrol.bridges.carla.pace import KMH
 from rtcontrol.bridges.carla.route import Chain
 
@@ -52,7 +52,7 @@ class Side:
 
     ahead: Near | None = None
     behind: Near | None = None
-    seen: list[Seen] = field(default_factory=list)
+    seen: list[Neighbour] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -105,7 +105,7 @@ def place(view: View, shift: int) -> Place:
     return Place(view.own.speed * KMH, view.strand.index, view.strand.count, shift, view.junction_m)
 
 
-def observe(road: Road, scene: Scene, driver: Driver) -> dict[str, Any]:
+def observe(road: TownRoad, scene: Scene, driver: Driver) -> dict[str, Any]:
     """The observation's data of the agent `driver`: km/h and metres; what is not there is left out."""
     view = driver.look(scene)
     data: dict[str, Any] = {
@@ -145,7 +145,7 @@ def _light(scene: Scene, chain: Chain, s: float) -> Light:
     return next((light for light in WORST if light in shown), "none")
 
 
-def _beside(road: Road, own: Body, chain: Chain, strand: Strand, s: float) -> tuple[Chain, float]:
+def _beside(road: TownRoad, own: Body, chain: Chain, strand: Strand, s: float) -> tuple[Chain, float]:
     """The way ahead in a lane beside ours, and the place beside us in it."""
     at, _ = strand.project(own.x, own.y, s * strand.length / chain.strands[0].length)
     return road.chain(strand, "straight"), at
@@ -159,7 +159,7 @@ def _side(crowd: Crowd, own: Body, chain: Chain, s: float) -> Side:
     return side
 
 
-def _nearest(side: Side, own: Body, seen: Iterable[Seen], width: float) -> None:
+def _nearest(side: Side, own: Body, seen: Iterable[Neighbour], width: float) -> None:
     """Keeps the nearest of each direction; one beside us is ahead if its front bumper is ahead of ours."""
     for other in seen:
         if not in_lane(other, width):

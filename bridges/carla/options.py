@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from rtcontrol.bridges.carla.errors import BridgeError
+from rtcontrol.bridges.carla.errors import CarlaBridgeError
 
 # CARLA's physics is only right up to its substeps: 10 of 0.01 s. One step of the simulation is at most this long.
 LONGEST_STEP_S = 0.0625
@@ -41,7 +41,7 @@ class WorldOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BridgeOptions:
+class CarlaBridgeOptions:
     """`endpoint` of the rtcontrol server; `agent` (None: the server's only one); `clock`: `wall` keeps to the wall's
     grid whatever happens, `lockstep` waits for each call; `duration_s`: end after so long; `connect_timeout_s`: for the
     first welcome (None: for ever); `reconnect_s`: how long a lost CARLA server is waited for; `once`: one session, and
@@ -73,6 +73,6 @@ class BridgeOptions:
 
 
 def check_hz(hz: float) -> None:
-    """BridgeError for a rate that no drive can have."""
+    """CarlaBridgeError for a rate that no drive can have."""
     if not 0.5 <= hz <= 100:
-        raise BridgeError(f"--hz {hz:g} is out of range.", "Give 0.5 to 100, such as --hz 16.")
+        raise CarlaBridgeError(f"--hz {hz:g} is out of range.", "Give 0.5 to 100, such as --hz 16.")

@@ -11,7 +11,7 @@ import carla
 
 from rtcontrol.bridges.carla import journal as estate
 from rtcontrol.bridges.carla.connect import ANSWER_S, connect
-from rtcontrol.bridges.carla.errors import BridgeError
+from rtcontrol.bridges.carla.errors import CarlaBridgeError
 from rtcontrol.bridges.carla.journal import Left
 from rtcontrol.bridges.carla.options import WorldOptions
 
@@ -110,14 +110,14 @@ def _mode(settings: Mapping[str, Any]) -> str:
 
 
 def clean(path: Path) -> list[str]:
-    """Undo what the bridge of this file left, and remove the file; gives what was done. Raises BridgeError where the
-    file is none or the server cannot be reached (the file is kept then)."""
+    """Undo what the bridge of this file left, and remove the file; gives what was done. Raises CarlaBridgeError where
+    the file is none or the server cannot be reached (the file is kept then)."""
     left = estate.read(path)
     client = connect(WorldOptions(host=left.host, port=left.port))
     try:
         done = [] if left.nothing else undo(client, client.get_world(), left)
     except RuntimeError as error:
-        raise BridgeError(
+        raise CarlaBridgeError(
             f"Not undone: the CARLA server at {left.host}:{left.port} broke off ({error}).",
             f"Restart it, or try again: python -m rtcontrol.bridges.carla --clean {path}",
         ) from None

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from rtcontrol.bridges.carla.options import BridgeOptions
+from rtcontrol.bridges.carla.options import CarlaBridgeOptions
 from rtcontrol.bridges.client import Client, ClientError, Refused, Standing
 
 RETRY_S = 1.0
@@ -17,10 +17,10 @@ NOBODY = Standing(None, "safe", cause="no_session")
 log = logging.getLogger("rtcontrol.carla")
 
 
-class Session:
+class CarlaSession:
     """`number` counts the sessions; 0: none was welcomed so far. `over`: nothing more will come of it."""
 
-    def __init__(self, options: BridgeOptions, town: str, robot: str) -> None:
+    def __init__(self, options: CarlaBridgeOptions, town: str, robot: str) -> None:
         """`robot` names the car: a server has one session with it at a time."""
         self.number = 0
         self.over = False

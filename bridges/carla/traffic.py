@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from rtcontrol.bridges.carla.driver import Control, Driver
 from rtcontrol.bridges.carla.intent import Intent
-from rtcontrol.bridges.carla.lanes import Road
+from rtcontrol.bridges.carla.lanes import TownRoad
 from rtcontrol.bridges.carla.neighbours import Body, Crowd
 from rtcontrol.bridges.carla.observing import Light, Scene
 from rtcontrol.bridges.carla.steer import CURVE
@@ -23,7 +23,7 @@ NO_LIGHTS: Mapping[int, Light] = MappingProxyType({})
 class Flock:
     """The drivers of many vehicles, stepped together: what is where is found out once for all of them."""
 
-    def __init__(self, road: Road, dt_s: float) -> None:
+    def __init__(self, road: TownRoad, dt_s: float) -> None:
         self.road, self.dt_s = road, dt_s
         self._crowd = Crowd(road)
         self._drivers: dict[int, Driver] = {}

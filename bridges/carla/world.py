@@ -14,7 +14,7 @@ from rtcontrol.bridges.carla import journal as estate
 from rtcontrol.bridges.carla import rollback as undo
 from rtcontrol.bridges.carla.connect import ANSWER_S, SLOW_S, connect, probe
 from rtcontrol.bridges.carla.driver import Control
-from rtcontrol.bridges.carla.errors import BridgeError, Lost
+from rtcontrol.bridges.carla.errors import CarlaBridgeError, ServerLost
 from rtcontrol.bridges.carla.fleet import Fleet
 from rtcontrol.bridges.carla.journal import Estate
 from rtcontrol.bridges.carla.lights import Lamp, lamp_of
@@ -30,12 +30,12 @@ STATES: dict[str, Light] = {"Red": "red", "Yellow": "yellow", "Green": "green"}
 log = logging.getLogger("rtcontrol.carla")
 
 
-class World:
+class CarlaWorld:
     """One server, made synchronous, ticked by us alone. `ego` is our vehicle, `fleet` the others that we added, `map`
     CARLA's map of the town, `frame` the simulation's last step; `fresh`: the last connection found no vehicle of ours,
     and made one.
 
-    Methods raise BridgeError for what the user must mend, and Lost where the server is gone.
+    Methods raise CarlaBridgeError for what the user must mend, and ServerLost where the server is gone.
     """
 
     def __init__(self, options: WorldOptions, own: Estate) -> None:
@@ -67,7 +67,7 @@ class World:
         with estate.alone(self.options.host, self.options.port):
             for path, left, alive in estate.others(self.options.host, self.options.port):
                 if alive:
-                    raise BridgeError(
+                    raise CarlaBridgeError(
                         f"Another bridge (process {left.pid}) drives on the CARLA server at {self.options.server}.",
                         "Only one client may tick a server: end that one first, or start a second server.",
                     )
@@ -81,7 +81,7 @@ class World:
             old, self._client = self._client, connect(self.options)
             del old
             self._enter()
-        except (BridgeError, RuntimeError) as error:
+        except (CarlaBridgeError, RuntimeError) as error:
             log.info("still no server: %s", str(error).split(". ")[0])
             return False
         return True
@@ -111,7 +111,7 @@ class World:
             self._lights = {one.id: one for one in self._world.get_actors().filter("traffic.traffic_light*")}
             self._client.set_timeout(self.options.wait_s)
         except RuntimeError as error:
-            raise BridgeError(
+            raise CarlaBridgeError(
                 f"The CARLA server at {self.options.server} broke off while it was set up ({error}).",
                 "Look at its own output; start it again.",
             ) from None
@@ -122,7 +122,7 @@ class World:
         if wanted is not None and wanted not in (self.town, self.map.name):
             towns = sorted({name.rsplit("/", 1)[-1] for name in self._client.get_available_maps()})
             if wanted not in towns:
-                raise BridgeError(f"There is no town {wanted} on the server.", f"It has {', '.join(towns)}.")
+                raise CarlaBridgeError(f"There is no town {wanted} on the server.", f"It has {', '.join(towns)}.")
             if self._world.get_settings().synchronous_mode:
                 self._nobody_ticks()  # or its world would be gone
             log.info("loading %s", wanted)
@@ -154,9 +154,9 @@ class World:
         undo.apply_settings(self._world, self._wanted())
 
     def _nobody_ticks(self) -> None:
-        """BridgeError where the frames of a synchronous server go on."""
+        """CarlaBridgeError where the frames of a synchronous server go on."""
         if undo.ticked(self._world):
-            raise BridgeError(
+            raise CarlaBridgeError(
                 f"Another client ticks the CARLA server at {self.options.server}.",
                 "Only one client may tick a server: end that one first, or start a second server.",
             )
@@ -181,7 +181,7 @@ class World:
                 break
         else:
             self.close()
-            raise BridgeError(
+            raise CarlaBridgeError(
                 f"None of the {len(points)} spawn points of {self.town} is free.",
                 "Remove vehicles from the server, or restart it.",
             )
@@ -196,7 +196,7 @@ class World:
             found = [one for one in library if one.id.startswith(name)]
             if found:
                 return min(found, key=lambda one: one.id)
-        raise BridgeError(
+        raise CarlaBridgeError(
             f"The server has no vehicle {names[0]}.",
             f"Give --vehicle one of {', '.join(sorted(one.id for one in library)[:8])}.",
         )
@@ -204,14 +204,14 @@ class World:
     # -- each step ----------------------------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Let the simulation make one step. Lost where it does not come in time."""
+        """Let the simulation make one step. ServerLost where it does not come in time."""
         try:
             self.frame = int(self._world.tick(self.options.wait_s))
         except RuntimeError as error:
-            raise Lost(str(error).split(",")[0]) from None
+            raise ServerLost(str(error).split(",")[0]) from None
 
     def scene(self) -> Scene:
-        """What is there now. Lost where our vehicle is not."""
+        """What is there now. ServerLost where our vehicle is not."""
         snapshot = self._world.get_snapshot()
         if new := [actor.id for actor in snapshot if actor.id not in self._extent]:
             self._learn(new)
@@ -229,7 +229,7 @@ class World:
             else:
                 others.append(body)
         if own is None:
-            raise Lost("our vehicle is not there any more")
+            raise ServerLost("our vehicle is not there any more")
         lights = {number: STATES.get(str(one.get_state()), "none") for number, one in self._lights.items()}
         return Scene(own, others, self.ego.get_speed_limit() or LIMIT_KMH, lights)
 
@@ -241,7 +241,7 @@ class World:
         try:
             found = {actor.id: actor for actor in self._world.get_actors(new)}
         except RuntimeError as error:
-            raise Lost(str(error).split(",")[0]) from None
+            raise ServerLost(str(error).split(",")[0]) from None
         for number in new:
             actor = found.get(number)
             if actor is None or not actor.type_id.startswith("vehicle."):
@@ -283,7 +283,7 @@ class World:
             return
         try:
             probe(self.options)
-        except BridgeError as error:
+        except CarlaBridgeError as error:
             if isinstance(error.__context__, ConnectionRefusedError):
                 # What was on the server went with it.
                 self._estate.close()

@@ -28,7 +28,7 @@ class Written(Protocol):
         ...
 
 
-class Actuator:
+class Ros2Actuator:
     """Thread-safe; `apply` is called whenever what is in force may have changed and at least every tick."""
 
     def __init__(self, mapper: Mapper, outputs: Mapping[str, Written], hz: float) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from rtcontrol.bridges.client import Client, ClientError, Declined, Refused, Standing
 from rtcontrol.bridges.ros2 import diagnostics
-from rtcontrol.bridges.ros2.actuate import Actuator, Written
+from rtcontrol.bridges.ros2.actuate import Ros2Actuator, Written
 from rtcontrol.bridges.ros2.errors import Unmappable
 from rtcontrol.bridges.ros2.mapper import Mapper, Topic
 from rtcontrol.bridges.ros2.observing import Newest, Observer
@@ -31,7 +31,7 @@ log = logging.getLogger("rtcontrol.ros2")
 
 
 @dataclass(frozen=True, kw_only=True)
-class BridgeOptions:
+class Ros2BridgeOptions:
     """`endpoint` of the server; `connect_timeout_s` for the first welcome (None: for ever); `client`: further options
     of the client (keys, say); `duration_s`: end after so long."""
 
@@ -63,16 +63,16 @@ class Network(Protocol):
         ...
 
 
-class Bridge:
+class Ros2Bridge:
     """One robot, one session at a time. `run` blocks; `stop` may be called from anywhere."""
 
-    def __init__(self, mapper: Mapper, bus: Network, options: BridgeOptions) -> None:
+    def __init__(self, mapper: Mapper, bus: Network, options: Ros2BridgeOptions) -> None:
         self._mapper, self._bus, self._options = mapper, bus, options
         inputs = {source.topic.name: bus.input(source.topic) for source in mapper.sources}
         promise_ms, steady = max(PROMISE_PERIODS * 1e3 / options.hz, PROMISE_MS), mapper.steady()
         self._outputs = {t.name: bus.output(t, promise_ms if t.name in steady else None) for t in mapper.topics}
         self._observer = Observer(mapper, inputs)
-        self._actuator = Actuator(mapper, self._outputs, options.hz)
+        self._actuator = Ros2Actuator(mapper, self._outputs, options.hz)
         self._told = bus.output(mapper.diagnostics) if mapper.diagnostics is not None else None
         self._instruct = bus.input(mapper.instructions) if mapper.instructions is not None else None
         self._optional = {source.topic.name for source in mapper.sources if not source.required}

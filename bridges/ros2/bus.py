@@ -13,15 +13,15 @@ from cyclonedds.core import DDSException
 from cyclonedds.domain import Domain as DdsDomain
 from cyclonedds.domain import DomainParticipant
 
-from rtcontrol.bridges.ros2.dds import Input, Output, Peer, Peers, dds_name
+from rtcontrol.bridges.ros2.dds import DdsPeer, Input, Output, Peers, dds_name
 from rtcontrol.bridges.ros2.environment import Domain
-from rtcontrol.bridges.ros2.errors import BridgeError
+from rtcontrol.bridges.ros2.errors import Ros2BridgeError
 from rtcontrol.bridges.ros2.mapper import Topic
 from rtcontrol.bridges.ros2.peers import reading, writing
 
 
 class Bus:
-    """Our participant in a domain. Raises BridgeError where the network or a topic's name cannot be used."""
+    """Our participant in a domain. Raises Ros2BridgeError where the network or a topic's name cannot be used."""
 
     def __init__(self, domain: Domain) -> None:
         _resolve(domain.peers)
@@ -29,7 +29,7 @@ class Bus:
             self._domain = DdsDomain(domain.number, domain.xml)
             self._participant = DomainParticipant(domain.number)
         except DDSException as error:
-            raise BridgeError(
+            raise Ros2BridgeError(
                 f"DDS domain {domain.number} cannot be opened ({error.msg or error}).",
                 "Look at ROS_DOMAIN_ID, ROS_AUTOMATIC_DISCOVERY_RANGE and CYCLONEDDS_URI.",
             ) from None
@@ -50,11 +50,11 @@ class Bus:
             self.outputs.append(Output(self._participant, topic, promise_ms))
         return self.outputs[-1]
 
-    def publishers(self) -> list[Peer]:
+    def publishers(self) -> list[DdsPeer]:
         """Everybody else's publishers in the domain now."""
         return self._publications.now()
 
-    def subscribers(self) -> list[Peer]:
+    def subscribers(self) -> list[DdsPeer]:
         """Everybody else's subscribers in the domain now."""
         return self._subscriptions.now()
 
@@ -84,7 +84,7 @@ def _named(topic: Topic) -> Iterator[None]:
         yield
     except DDSException as error:
         what = f"DDS does not take {topic.name} of the type {topic.type} ({error.msg or error})."
-        raise BridgeError(what, "Correct its name, type or QoS in the robot's file.") from None
+        raise Ros2BridgeError(what, "Correct its name, type or QoS in the robot's file.") from None
 
 
 def _resolve(peers: Sequence[str]) -> None:
@@ -94,6 +94,6 @@ def _resolve(peers: Sequence[str]) -> None:
             sockets.getaddrinfo(re.sub(r"^([^:]+):\d+$", r"\1", peer), None)
         except (OSError, UnicodeError) as error:
             reason = getattr(error, "strerror", None) or "it is no name of a host"
-            raise BridgeError(
+            raise Ros2BridgeError(
                 f"The host {peer!r} of ROS_STATIC_PEERS is unknown ({reason}).", "Correct it, or give its address."
             ) from None

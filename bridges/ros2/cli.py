@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from rtcontrol.bridges.client import ClientError, Options
-from rtcontrol.bridges.ros2.errors import BridgeError
-from rtcontrol.bridges.shutdown import STATUS, Ending, Interrupted
+from rtcontrol.bridges.ros2.errors import Ros2BridgeError
+from rtcontrol.bridges.shutdown import STATUS, Interrupted, Shutdown
 from rtcontrol.bridges.wire import LIMITS, WireError
 from rtcontrol.bridges.wire.limits import check_value
 
@@ -65,16 +65,16 @@ def main(given: Sequence[str] | None = None, prog: str = "python -m rtcontrol.br
         return run(options)
     except KeyboardInterrupt as left:
         return left.status if isinstance(left, Interrupted) else STATUS["SIGINT"]
-    except (BridgeError, ClientError) as error:
+    except (Ros2BridgeError, ClientError) as error:
         print(f"{error.what} {error.remedy}", file=sys.stderr)
         return 2
 
 
 def run(options: argparse.Namespace) -> int:
-    """What the options ask for; the exit status. Raises BridgeError, ClientError."""
+    """What the options ask for; the exit status. Raises Ros2BridgeError, ClientError."""
     for module, package in (("cyclonedds", "cyclonedds"), ("yaml", "pyyaml")):
         if importlib.util.find_spec(module) is None:
-            raise BridgeError(f"The ROS 2 bridge needs {package}.", "Install it: pip install 'rtcontrol[ros2]'.")
+            raise Ros2BridgeError(f"The ROS 2 bridge needs {package}.", "Install it: pip install 'rtcontrol[ros2]'.")
     from rtcontrol.bridges.ros2 import config
     from rtcontrol.bridges.ros2.mapper import Mapper
 
@@ -82,7 +82,7 @@ def run(options: argparse.Namespace) -> int:
         print(Path(config.EXAMPLE).read_text("utf-8"), end="")
         return 0
     if options.config is None:
-        raise BridgeError("No --config is given.", "Begin with: rtcontrol bridge ros2 --example > robot.yaml")
+        raise Ros2BridgeError("No --config is given.", "Begin with: rtcontrol bridge ros2 --example > robot.yaml")
     robot = config.load(options.config)
     mapper = Mapper(robot, str(options.config))
     hz = robot.hz if options.hz is None else options.hz
@@ -96,7 +96,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _check(options: argparse.Namespace, mapper: Any, hz: float) -> None:
-    """Mistakes that would else be found when the server answers, or at the end. Raises BridgeError, ClientError."""
+    """Mistakes that would else be found when the server answers, or at the end. Raises Ros2BridgeError, ClientError."""
     for name, value, least, most, remedy in (
         ("hz", hz, 0.1, 200, "Give 0.1 to 200."),
         ("connect-timeout", options.connect_timeout, 0, math.inf, "Give 0 or more seconds."),
@@ -104,14 +104,14 @@ def _check(options: argparse.Namespace, mapper: Any, hz: float) -> None:
     ):
         # Written so that nan is out of range, too.
         if value is not None and not least <= value <= most:
-            raise BridgeError(f"--{name} {value:g} is out of range.", remedy)
+            raise Ros2BridgeError(f"--{name} {value:g} is out of range.", remedy)
     if options.server_key is not None and options.keys is None:
-        raise BridgeError("--server-key is given without --keys.", "Give this client's .key_secret file too.")
+        raise Ros2BridgeError("--server-key is given without --keys.", "Give this client's .key_secret file too.")
     hello = Options(**mapper.hello(options.instruct, hz)).hello(0)
     try:
         check_value(hello.model_dump(), LIMITS)
     except WireError as error:
-        raise BridgeError(f"{options.config}: {error.message}", error.remedy) from None
+        raise Ros2BridgeError(f"{options.config}: {error.message}", error.remedy) from None
     if options.report is not None:
         try:
             options.report.open("a").close()
@@ -119,19 +119,19 @@ def _check(options: argparse.Namespace, mapper: Any, hz: float) -> None:
             raise _unwritable(options.report, error) from None
 
 
-def _unwritable(path: Path, error: OSError) -> BridgeError:
-    return BridgeError(f"The report {path} cannot be written ({error.strerror}).", "Give another file.")
+def _unwritable(path: Path, error: OSError) -> Ros2BridgeError:
+    return Ros2BridgeError(f"The report {path} cannot be written ({error.strerror}).", "Give another file.")
 
 
 def _bridge(options: argparse.Namespace, mapper: Any, hz: float) -> int:
-    from rtcontrol.bridges.ros2.bridge import Bridge, BridgeOptions
+    from rtcontrol.bridges.ros2.bridge import Ros2Bridge, Ros2BridgeOptions
     from rtcontrol.bridges.ros2.bus import Bus
     from rtcontrol.bridges.ros2.environment import domain
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     where = domain(os.environ)
     keys = {"keys": options.keys, "server_key": options.server_key} if options.keys else {}
-    bridge_options = BridgeOptions(
+    bridge_options = Ros2BridgeOptions(
         endpoint=options.connect,
         hz=hz,
         instruction=options.instruct,
@@ -139,9 +139,9 @@ def _bridge(options: argparse.Namespace, mapper: Any, hz: float) -> int:
         duration_s=options.duration,
         client=keys,
     )
-    bridge = Bridge(mapper, Bus(where), bridge_options)
+    bridge = Ros2Bridge(mapper, Bus(where), bridge_options)
     logging.getLogger("rtcontrol.ros2").info("DDS domain %d, %s", where.number, where.reach)
-    with Ending(lambda name: bridge.stop()) as ending:
+    with Shutdown(lambda name: bridge.stop()) as ending:
         if sys.stdin is not None and sys.stdin.isatty():
             threading.Thread(target=_read_instructions, args=(bridge,), daemon=True).start()
         try:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from rtcontrol.bridges.ros2.errors import BridgeError
+from rtcontrol.bridges.ros2.errors import Ros2BridgeError
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
@@ -29,13 +29,13 @@ UNITS = {
 }
 
 
-class Part(BaseModel):
+class ConfigPart(BaseModel):
     """Base of all: unknown keys are mistakes."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
 
-class Qos(Part):
+class Qos(ConfigPart):
     """Quality of service of a reader or writer; None: best effort and depth 1 to read, reliable and depth 1 to
     write, volatile both, which match what ROS 2 nodes use by default and for sensors."""
 
@@ -44,7 +44,7 @@ class Qos(Part):
     depth: Annotated[int, Field(ge=1, le=1000)] = 1
 
 
-class FieldSpec(Part):
+class FieldSpec(ConfigPart):
     """One observation field: where in the message, as what, in which unit.
 
     `as`: `yaw`, `pitch`, `roll` of a quaternion (rad); `norm` of a vector; `sector`: the smallest range of a LaserScan
@@ -78,7 +78,7 @@ class FieldSpec(Part):
         return self
 
 
-class TopicSpec(Part):
+class TopicSpec(ConfigPart):
     """A topic that is read. `max_age_ms`: an older message is no news; `required`: without news nothing is observed,
     so that the server misses its ticks and the robot ends in the safe call; else its fields are null."""
 
@@ -89,14 +89,14 @@ class TopicSpec(Part):
     fields: Annotated[dict[Name, FieldSpec], Field(min_length=1)]
 
 
-class ObserveSpec(Part):
+class ObserveSpec(ConfigPart):
     """What the model reads. `text`: with each field in braces; without it the server writes `key value` pairs."""
 
     text: str | None = None
     topics: Annotated[dict[TopicName, TopicSpec], Field(min_length=1)]
 
 
-class SetSpec(Part):
+class SetSpec(ConfigPart):
     """What a published field becomes: a constant (`value`, or the constant alone), `now`, or an argument:
     `argument * scale + offset` (or `values[argument]`), clamped to `min` and `max`. `default`: the argument where the
     call leaves it out."""
@@ -122,7 +122,7 @@ class SetSpec(Part):
         return self
 
 
-class PublishSpec(Part):
+class PublishSpec(ConfigPart):
     """A message that a call publishes. `repeat`: anew each tick while the call is in force (velocities), else once
     when it begins (goals). `set`: field path to a constant, `now`, or an argument's mapping."""
 
@@ -132,7 +132,7 @@ class PublishSpec(Part):
     set: dict[str, SetSpec] = {}
 
 
-class ToolSpec(Part):
+class ToolSpec(ConfigPart):
     """A function the model may call: JSON schemas of its parameters, and what it publishes."""
 
     description: str
@@ -170,21 +170,21 @@ class ToolSpec(Part):
         return {"name": name, "description": self.description, "parameters": schema}
 
 
-class SafeSpec(Part):
+class SafeSpec(ConfigPart):
     """The call that stops the robot."""
 
     name: str
     arguments: dict[str, Any] = {}
 
 
-class DiagnosticsSpec(Part):
+class DiagnosticsSpec(ConfigPart):
     """Where and how often the bridge tells how it is (diagnostic_msgs/msg/DiagnosticArray); `hz: 0`: never."""
 
     topic: TopicName = "/diagnostics"
     hz: Annotated[float, Field(ge=0, le=10)] = 1.0
 
 
-class SessionSpec(Part):
+class SessionSpec(ConfigPart):
     """What the hello asks for; None: the server's. docs/protocol.md has the fields."""
 
     model: str | None = None
@@ -195,7 +195,7 @@ class SessionSpec(Part):
     hold_ms: Positive | None = None
 
 
-class RobotConfig(Part):
+class RobotConfig(ConfigPart):
     """The whole file. `hz`: observations, and decisions asked for, a second; `instruction_topic`: a
     std_msgs/msg/String on which the instruction may be changed in flight."""
 
@@ -242,38 +242,38 @@ _Loader.yaml_implicit_resolvers = {
 
 
 def load(path: Path) -> RobotConfig:
-    """The file's config. Raises BridgeError naming file, key and remedy."""
+    """The file's config. Raises Ros2BridgeError naming file, key and remedy."""
     try:
         text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is no UTF-8 text"
-        raise BridgeError(f"{path} cannot be read ({reason}).", f"Copy {EXAMPLE} and adapt it.") from None
+        raise Ros2BridgeError(f"{path} cannot be read ({reason}).", f"Copy {EXAMPLE} and adapt it.") from None
     return parse(text, str(path))
 
 
 def parse(text: str, where: str) -> RobotConfig:
-    """The config in a text; `where` names it in errors. Raises BridgeError."""
+    """The config in a text; `where` names it in errors. Raises Ros2BridgeError."""
     try:
         value = yaml.load(text, _Loader)
     except RecursionError:
-        raise BridgeError(f"{where}: it is nested too deeply.", f"See {EXAMPLE}.") from None
+        raise Ros2BridgeError(f"{where}: it is nested too deeply.", f"See {EXAMPLE}.") from None
     except ValueError as error:  # a date that is none
-        raise BridgeError(f"{where}: {error}.", "Put words that look like a date or a number in quotes.") from None
+        raise Ros2BridgeError(f"{where}: {error}.", "Put words that look like a date or a number in quotes.") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f" line {mark.line + 1}" if mark else ""
         reason = getattr(error, "problem", None) or str(error).splitlines()[0]
-        raise BridgeError(f"{where}{line}: {reason}.", "Correct the YAML there.") from None
+        raise Ros2BridgeError(f"{where}{line}: {reason}.", "Correct the YAML there.") from None
     if not isinstance(value, dict):
         what = "is empty" if value is None else "has no keys at its top"
-        raise BridgeError(f"{where} {what}.", f"Copy {EXAMPLE} and adapt it.")
+        raise Ros2BridgeError(f"{where} {what}.", f"Copy {EXAMPLE} and adapt it.")
     try:
         return RobotConfig.model_validate(value)
     except ValidationError as error:
         raise _told(error, where) from None
 
 
-def _told(error: ValidationError, where: str) -> BridgeError:
+def _told(error: ValidationError, where: str) -> Ros2BridgeError:
     """The first mistake, in words."""
     first = error.errors(include_url=False)[0]
     parts = [str(part) for part in first["loc"]]
@@ -282,11 +282,13 @@ def _told(error: ValidationError, where: str) -> BridgeError:
         parts.pop()
     key = ".".join(parts) or "the file"
     if first["type"] == "missing":
-        return BridgeError(f"{where}: {key} is missing.", f"Add it; {EXAMPLE} shows where.")
+        return Ros2BridgeError(f"{where}: {key} is missing.", f"Add it; {EXAMPLE} shows where.")
     if first["type"] == "extra_forbidden":
-        return BridgeError(f"{where}: {key} is no key of this format.", f"Remove it or correct its name ({EXAMPLE}).")
+        return Ros2BridgeError(
+            f"{where}: {key} is no key of this format.", f"Remove it or correct its name ({EXAMPLE})."
+        )
     message = first["msg"].removeprefix("Value error, ")
-    return BridgeError(f"{where}: {key}: {message[0].lower()}{message[1:]}.", f"See {EXAMPLE}.")
+    return Ros2BridgeError(f"{where}: {key}: {message[0].lower()}{message[1:]}.", f"See {EXAMPLE}.")
 
 
 EXAMPLE = str(Path(__file__).parent / "examples" / "robot.yaml")

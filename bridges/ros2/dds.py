@@ -151,7 +151,7 @@ class Output:
 
 
 @dataclass(frozen=True)
-class Peer:
+class DdsPeer:
     """Another participant's endpoint on a DDS topic."""
 
     topic: str
@@ -166,13 +166,13 @@ class Peers:
         self._own = participant.get_guid()
         self._reader = BuiltinDataReader(participant, kind)
         self._news = ReadCondition(self._reader, SampleState.NotRead | ViewState.Any | InstanceState.Any)
-        self._known: dict[str, Peer] = {}
+        self._known: dict[str, DdsPeer] = {}
 
-    def now(self) -> list[Peer]:
+    def now(self) -> list[DdsPeer]:
         while found := self._reader.read(N=64, condition=self._news):
             for e in found:
                 if e.sample_info.instance_state != InstanceState.Alive:
                     self._known.pop(str(e.key), None)
                 elif e.participant_key != self._own:
-                    self._known[str(e.key)] = Peer(e.topic_name, e.type_name, e.qos)
+                    self._known[str(e.key)] = DdsPeer(e.topic_name, e.type_name, e.qos)
         return list(self._known.values())

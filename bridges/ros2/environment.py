@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from xml.sax.saxutils import quoteattr
 
-from rtcontrol.bridges.ros2.errors import BridgeError
+from rtcontrol.bridges.ros2.errors import Ros2BridgeError
 
 MAX_DOMAIN = 232
 RANGES = ("SUBNET", "LOCALHOST", "OFF", "SYSTEM_DEFAULT")
@@ -27,13 +27,13 @@ def domain(environ: Mapping[str, str]) -> Domain:
     """What ROS_DOMAIN_ID, ROS_LOCALHOST_ONLY, ROS_AUTOMATIC_DISCOVERY_RANGE and ROS_STATIC_PEERS ask for.
 
     In ROS 2 they act in the middleware layer, which is not here, so they are mirrored: LOCALHOST keeps to the loopback
-    interface; a CYCLONEDDS_URI of the user is read after, and wins. Raises BridgeError naming the variable.
+    interface; a CYCLONEDDS_URI of the user is read after, and wins. Raises Ros2BridgeError naming the variable.
     """
     number = _number(environ.get("ROS_DOMAIN_ID") or "0")
     peers = [p for p in environ.get("ROS_STATIC_PEERS", "").split(";") if p]
     reach = environ.get("ROS_AUTOMATIC_DISCOVERY_RANGE") or "SUBNET"
     if reach not in RANGES:
-        raise BridgeError(f"ROS_AUTOMATIC_DISCOVERY_RANGE={reach} is unknown.", f"Set one of {', '.join(RANGES)}.")
+        raise Ros2BridgeError(f"ROS_AUTOMATIC_DISCOVERY_RANGE={reach} is unknown.", f"Set one of {', '.join(RANGES)}.")
     # As in rcl: the older variable wins, and then peers do not count.
     if environ.get("ROS_LOCALHOST_ONLY") == "1":
         reach, peers = "LOCALHOST", []
@@ -56,11 +56,11 @@ def domain(environ: Mapping[str, str]) -> Domain:
     own = f"<CycloneDDS><Domain>{parts}</Domain></CycloneDDS>" if parts else ""
     xml = ",".join(part for part in (own, environ.get("CYCLONEDDS_URI", "")) if part)
     if not xml.isascii():
-        raise BridgeError("CYCLONEDDS_URI or ROS_STATIC_PEERS is not plain ASCII.", "Remove its other characters.")
+        raise Ros2BridgeError("CYCLONEDDS_URI or ROS_STATIC_PEERS is not plain ASCII.", "Remove its other characters.")
     return Domain(number, xml, reach, tuple(peers))
 
 
 def _number(text: str) -> int:
     if not text.isdecimal() or int(text) > MAX_DOMAIN:
-        raise BridgeError(f"ROS_DOMAIN_ID={text} is no domain.", f"Set a number from 0 to {MAX_DOMAIN}.")
+        raise Ros2BridgeError(f"ROS_DOMAIN_ID={text} is no domain.", f"Set a number from 0 to {MAX_DOMAIN}.")
     return int(text)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class BridgeError(Exception):
+class Ros2BridgeError(Exception):
     """A mistake in what was given: `what` and `remedy`, in sentences."""
 
     def __init__(self, what: str, remedy: str) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rtcontrol.bridges.ros2.config import FieldSpec, PublishSpec, Qos, RobotConfig, Scalar, ToolSpec
-from rtcontrol.bridges.ros2.errors import BridgeError, Unmappable
+from rtcontrol.bridges.ros2.errors import Ros2BridgeError, Unmappable
 from rtcontrol.bridges.ros2.paths import compile_path, message_type
 from rtcontrol.bridges.ros2.reading import Reader, reader
 from rtcontrol.bridges.ros2.setting import Setter, setter
@@ -64,7 +64,7 @@ class _Output:
 
 
 class Mapper:
-    """What the whole file says. Raises BridgeError, naming file, key and remedy, for what does not fit together."""
+    """What the whole file says. Raises Ros2BridgeError, naming file, key and remedy, for what does not fit together."""
 
     def __init__(self, config: RobotConfig, where: str) -> None:
         self.config, self._where = config, where
@@ -139,8 +139,8 @@ class Mapper:
         if twice := next((name for name in full if full.count(name) > 1), None):
             raise self._error(f"{twice} and /{twice} are the same topic", key, "Put both into one.")
 
-    def _error(self, what: str, key: str, remedy: str = "") -> BridgeError:
-        return BridgeError(f"{self._where}: {key}: {what}.", remedy or "Correct it there.")
+    def _error(self, what: str, key: str, remedy: str = "") -> Ros2BridgeError:
+        return Ros2BridgeError(f"{self._where}: {key}: {what}.", remedy or "Correct it there.")
 
     def _topic(self, name: str, kind: str, qos: Qos, key: str) -> Topic:
         if name.startswith("~"):

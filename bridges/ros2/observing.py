@@ -22,7 +22,7 @@ class Newest(Protocol):
 
 
 @dataclass(frozen=True)
-class Look:
+class Snapshot:
     """An observation: `t_ns` is when the newest required message was made."""
 
     text: str | None
@@ -47,7 +47,7 @@ class Observer:
         self._states = [_State(source, inputs[source.topic.name]) for source in mapper.sources]
         self.waiting: dict[str, str] = {}  # topic -> why it holds the observation back
 
-    def look(self) -> Look | None:
+    def look(self) -> Snapshot | None:
         """Poll all topics. None while a required one has no news; `waiting` says why."""
         values: dict[str, Scalar | None] = {}
         newest_ns = 0
@@ -69,7 +69,7 @@ class Observer:
         self.waiting = waiting
         if waiting:
             return None
-        return Look(self._mapper.text(values), values, min(newest_ns, time.monotonic_ns()))
+        return Snapshot(self._mapper.text(values), values, min(newest_ns, time.monotonic_ns()))
 
     def _poll(self, state: _State) -> None:
         try:

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from cyclonedds.qos import Policy
 
-from rtcontrol.bridges.ros2.dds import Input, Output, Peer, dds_type
+from rtcontrol.bridges.ros2.dds import DdsPeer, Input, Output, dds_type
 
 _RELIABILITY = {"reliable": 1, "best_effort": 0}
 _DURABILITY = {"volatile": 0, "transient_local": 1}
 
 
-def reading(entry: Input, peers: Sequence[Peer]) -> str | None:
+def reading(entry: Input, peers: Sequence[DdsPeer]) -> str | None:
     """What keeps a topic from being heard; `peers` are its publishers."""
     name = entry.topic.name
     if not peers:
@@ -36,7 +36,7 @@ def reading(entry: Input, peers: Sequence[Peer]) -> str | None:
     return None
 
 
-def writing(out: Output, peers: Sequence[Peer]) -> str | None:
+def writing(out: Output, peers: Sequence[DdsPeer]) -> str | None:
     """What keeps a topic from being told; `peers` are its subscribers."""
     name = out.topic.name
     if not peers:
@@ -62,7 +62,7 @@ def writing(out: Output, peers: Sequence[Peer]) -> str | None:
     return None
 
 
-def _of(peer: Peer) -> tuple[str, str]:
+def _of(peer: DdsPeer) -> tuple[str, str]:
     best_effort = Policy.Reliability.BestEffort
     reliable = Policy.Reliability in peer.qos and peer.qos[Policy.Reliability] != best_effort
     kept = Policy.Durability in peer.qos and peer.qos[Policy.Durability] != Policy.Durability.Volatile
@@ -74,6 +74,6 @@ def _qos(name: str, theirs: str, ours: str) -> str:
     return f"{what} No message passes. Correct the key, or the node."
 
 
-def _type(name: str, verb: str, peer: Peer, ours: str) -> str:
+def _type(name: str, verb: str, peer: DdsPeer, ours: str) -> str:
     theirs = peer.type.replace("::dds_::", "::").removesuffix("_").replace("::", "/")
     return f"{name} {verb} {theirs}, and our file says {ours}. No message passes. Correct the type."

@@ -33,7 +33,7 @@ Hertz = Annotated[float, Field(ge=0.001, le=10_000)]
 Pacing = Literal["server", "client"]
 
 
-class Part(BaseModel):
+class MessagePart(BaseModel):
     """Base of all: frozen, strict types, finite numbers; null fields are absent ones."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="ignore", allow_inf_nan=False)
@@ -44,7 +44,7 @@ class Part(BaseModel):
         return {k: v for k, v in value.items() if v is not None} if isinstance(value, dict) else value
 
 
-class FunctionCall(Part):
+class FunctionCall(MessagePart):
     """A function call: `arguments` by name, optional ones left out."""
 
     name: Annotated[str, Field(min_length=1, max_length=256)]
@@ -54,7 +54,7 @@ class FunctionCall(Part):
 SafeCalls = Annotated[list[FunctionCall], Field(min_length=1, max_length=16)]
 
 
-class Array(Part):
+class Array(MessagePart):
     """A raw array, C order, little endian. `data` travels outside the header (msgpack: a part of its own; JSON:
     base64). Relation: len(data) = product(shape) x item size of dtype."""
 
@@ -80,7 +80,7 @@ class Array(Part):
         return self
 
 
-class Program(Part):
+class Program(MessagePart):
     """Who speaks: for logs and reports only."""
 
     name: Name
@@ -88,7 +88,7 @@ class Program(Part):
     language: Annotated[str, Field(max_length=64)] = ""
 
 
-class Hello(Part):
+class Hello(MessagePart):
     """Client -> server, first on every connection, repeated until answered. Either `agent` or `tools`."""
 
     type: Literal["hello"] = "hello"
@@ -113,7 +113,7 @@ class Hello(Part):
     resume: Token | None = None
 
 
-class Welcome(Part):
+class Welcome(MessagePart):
     """Server -> client, the answer to hello: the session and what is in force in it."""
 
     type: Literal["welcome"] = "welcome"
@@ -148,7 +148,7 @@ class Welcome(Part):
     warnings: list[str] = []
 
 
-class Observe(Part):
+class Observe(MessagePart):
     """Client -> server: one look at the world. `text` is what the model reads; where it is absent, the agent makes it
     of `data` (its own rendering), or the server renders `data` as `key value` pairs."""
 
@@ -169,7 +169,7 @@ class Observe(Part):
         return self
 
 
-class Timing(Part):
+class Timing(MessagePart):
     """Where the time went, as the server saw it."""
 
     age_ms: Milliseconds | None = None  # from the observation's arrival to this call's departure
@@ -177,7 +177,7 @@ class Timing(Part):
     late_ms: Milliseconds | None = None  # beyond the deadline, 0 when in time
 
 
-class CallMessage(Part):
+class CallMessage(MessagePart):
     """Server -> client: what to do now.
 
     `fresh`: a new decision (`call` absent: the call in force goes on, and its time-to-live is renewed). `held`: the
@@ -204,7 +204,7 @@ class CallMessage(Part):
     timing: Timing = Timing()
 
 
-class Executed(Part):
+class Executed(MessagePart):
     """Client -> server: what became of a call. Executed ones feed the model's history."""
 
     type: Literal["executed"] = "executed"
@@ -217,7 +217,7 @@ class Executed(Part):
     error: Text | None = None
 
 
-class Instruct(Part):
+class Instruct(MessagePart):
     """Either way: the goal from now on. Server -> client: it is in force (also where somebody else changed it)."""
 
     type: Literal["instruct"] = "instruct"
@@ -225,7 +225,7 @@ class Instruct(Part):
     instruction: Text
 
 
-class Outcome(Part):
+class Outcome(MessagePart):
     """How an episode ended, for the report."""
 
     seed: Whole = 0
@@ -238,7 +238,7 @@ class Outcome(Part):
     )
 
 
-class Reset(Part):
+class Reset(MessagePart):
     """Client -> server: a new episode begins; `epoch` is one more than the last. Calls of old epochs are void."""
 
     type: Literal["reset"] = "reset"
@@ -247,7 +247,7 @@ class Reset(Part):
     ended: Outcome | None = None  # the episode before
 
 
-class Ping(Part):
+class Ping(MessagePart):
     """Either way: are you there, and what time is it? The answer is a pong."""
 
     type: Literal["ping"] = "ping"
@@ -255,7 +255,7 @@ class Ping(Part):
     t_ns: Nanoseconds
 
 
-class Pong(Part):
+class Pong(MessagePart):
     """`t_ping_ns` is echoed; received and sent are on the answering side's clock."""
 
     type: Literal["pong"] = "pong"
@@ -265,7 +265,7 @@ class Pong(Part):
     t_sent_ns: Nanoseconds
 
 
-class ErrorMessage(Part):
+class ErrorMessage(MessagePart):
     """Either way: a message was refused, or the session is in trouble."""
 
     type: Literal["error"] = "error"
@@ -280,7 +280,7 @@ class ErrorMessage(Part):
     dropped: Count = 0  # how many further refusals were not told, since errors are rate-limited
 
 
-class Bye(Part):
+class Bye(MessagePart):
     """Either way: the session ends, and cannot be resumed."""
 
     type: Literal["bye"] = "bye"

@@ -6,10 +6,10 @@ import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from rtcontrol.agents.lander.goals import Goal, Kind
+from rtcontrol.agents.lander.goals import LanderGoal, LanderKind
 from rtcontrol.agents.lander.phrasings import DEFAULT_WEIGHTS, sample_goal, training_instruction
 from rtcontrol.agents.lander.tools import observe, read_back
-from rtcontrol.envs.demonstrations import Policy, Row, interleave
+from rtcontrol.envs.demonstrations import Demonstration, Policy, interleave
 from rtcontrol.envs.lander.expert import expert
 from rtcontrol.envs.lander.skill import random_call
 from rtcontrol.envs.lander.world import Lander
@@ -18,7 +18,7 @@ from rtcontrol.models.call import Call
 
 
 @dataclass(frozen=True)
-class RolloutOptions:
+class LanderOptions:
     """How flights are disturbed.
 
     `noise` are per-tick probabilities, one drawn a flight, that a burst of 1 to 4 random calls begins. `scatter` is
@@ -27,7 +27,7 @@ class RolloutOptions:
     after `ground_ticks`, at times with an order to take off again; `seeds` is where the terrains' seeds are drawn.
     """
 
-    weights: Mapping[Kind, float] = field(default_factory=lambda: dict(DEFAULT_WEIGHTS))
+    weights: Mapping[LanderKind, float] = field(default_factory=lambda: dict(DEFAULT_WEIGHTS))
     hz: int = 16
     noise: tuple[float, ...] = (0.0, 0.02, 0.05, 0.1)
     scatter: float = 0.5
@@ -42,32 +42,32 @@ class RolloutOptions:
 def demonstrations(
     seed: int,
     parallel: int = 64,
-    options: RolloutOptions = RolloutOptions(),
+    options: LanderOptions = LanderOptions(),
     policy: Policy | None = None,
     beta: float = 0.0,
-) -> Iterator[Row]:
+) -> Iterator[Demonstration]:
     """Endless rows, the flights interleaved, the same for the same arguments.
 
     Without `policy` the expert flies. With one the model flies and each flight's tick is the expert's with
     probability `beta`; the label is always the expert's. Seeds from `options.seeds` upwards are never touched.
     """
     balance = _Balance(options.weights)
-    flights = [_Flight(random.Random(f"{seed} {index}"), options, balance) for index in range(parallel)]
+    flights = [_LanderCurriculum(random.Random(f"{seed} {index}"), options, balance) for index in range(parallel)]
     yield from interleave(flights, policy, beta)
 
 
 class _Balance:
     """Keeps the rows' goals at the wished shares: short landings come up more often than long hovers."""
 
-    def __init__(self, weights: Mapping[Kind, float]) -> None:
+    def __init__(self, weights: Mapping[LanderKind, float]) -> None:
         total = sum(weights.values())
         self._shares = {kind: weight / total for kind, weight in weights.items()}
         self._rows = dict.fromkeys(weights, 0)
 
-    def count(self, kind: Kind) -> None:
+    def count(self, kind: LanderKind) -> None:
         self._rows[kind] += 1
 
-    def sample(self, rng: random.Random) -> Goal:
+    def sample(self, rng: random.Random) -> LanderGoal:
         total = sum(self._rows.values())
         wanted = {
             kind: share * share * total / max(self._rows[kind], 1) if total else share
@@ -76,10 +76,10 @@ class _Balance:
         return sample_goal(rng, wanted)
 
 
-class _Flight:
+class _LanderCurriculum:
     """One lander that is told, disturbed and restarted for ever; times are in ticks."""
 
-    _goal: Goal
+    _goal: LanderGoal
     _instruction: str
     _noise: float
     _late: float
@@ -88,7 +88,7 @@ class _Flight:
     _left: float
     _switch: float
 
-    def __init__(self, rng: random.Random, options: RolloutOptions, balance: _Balance) -> None:
+    def __init__(self, rng: random.Random, options: LanderOptions, balance: _Balance) -> None:
         self.rng = rng
         self._options = options
         self._balance = balance
@@ -99,11 +99,11 @@ class _Flight:
         # Staggered ends, so that the landers of one batch are in different phases of flight from the start.
         self._left *= rng.random()
 
-    def look(self) -> Row:
+    def look(self) -> Demonstration:
         self._balance.count(self._goal.kind)
         text = observe(self._sim.observe())
         # The label follows from the text alone: nothing is asked of the learner that it cannot see.
-        return Row(self._instruction, text, expert(read_back(text), self._goal))
+        return Demonstration(self._instruction, text, expert(read_back(text), self._goal))
 
     def act(self, call: Call) -> None:
         """One tick: the call or a random one, at once or a physics step late."""

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from rtcontrol.agents.lander.goals import Goal
+from rtcontrol.agents.lander.goals import LanderGoal
 from rtcontrol.models.call import Call
 
 SIDE_AIM = 0.09
@@ -38,7 +38,7 @@ MAIN_LEVELS = (0, 50, 60, 70, 80, 90, 100)
 SIDE_LEVELS = (-100, -50, 0, 50, 100)
 
 
-def expert(data: Mapping[str, float], goal: Goal, gains: Gains = Gains()) -> Call:
+def expert(data: Mapping[str, float], goal: LanderGoal, gains: Gains = Gains()) -> Call:
     """The call for one observation: no memory, so that a network that sees one observation can imitate it.
 
     A lander with a leg on the ground, unless asked to hover, switches everything off.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from rtcontrol.agents.lander.goals import Goal
+from rtcontrol.agents.lander.goals import LanderGoal
 
 LAND_LIMIT_S = 25.0
 HOVER_S = 12.0
@@ -23,11 +23,11 @@ class LanderJudge:
     from the reset or from the latest change of the goal. Without a goal an episode ends all the same, unjudged.
     """
 
-    def __init__(self, goal: Goal | None, step_s: float) -> None:
+    def __init__(self, goal: LanderGoal | None, step_s: float) -> None:
         self._step_s = step_s
         self.reset(goal)
 
-    def reset(self, goal: Goal | None) -> None:
+    def reset(self, goal: LanderGoal | None) -> None:
         self.goal = goal
         self.end: str | None = None
         self._steps = 0
@@ -35,7 +35,7 @@ class LanderJudge:
         self._distances = 0.0
         self._counted = 0
 
-    def change(self, goal: Goal | None) -> None:
+    def change(self, goal: LanderGoal | None) -> None:
         """A new goal in flight: its clock starts now."""
         if self.end is None and goal != self.goal:
             self.reset(goal)

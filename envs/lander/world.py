@@ -10,7 +10,7 @@ import gymnasium
 import numpy as np
 from gymnasium.envs.box2d.lunar_lander import FPS, SCALE, VIEWPORT_H, VIEWPORT_W
 
-from rtcontrol.agents.lander.goals import Goal, recognise
+from rtcontrol.agents.lander.goals import LanderGoal, recognise
 from rtcontrol.envs.base import Episode
 from rtcontrol.envs.lander.judge import LanderJudge
 from rtcontrol.models.errors import UserError
@@ -46,7 +46,9 @@ class Lander:
 
     step_s = 1 / 50
 
-    def __init__(self, goal: Goal | str | None = None, instruction: str | None = None, pictures: bool = False) -> None:
+    def __init__(
+        self, goal: LanderGoal | str | None = None, instruction: str | None = None, pictures: bool = False
+    ) -> None:
         if isinstance(goal, str):
             named = recognise(goal)
             if named is None:
@@ -70,7 +72,7 @@ class Lander:
         self.bindings: Mapping[str, Callable[..., Any]] = {"engines": self.engines}
 
     @property
-    def goal(self) -> Goal | None:
+    def goal(self) -> LanderGoal | None:
         """What the present episode is judged by."""
         return self._goal
 
@@ -155,7 +157,7 @@ class Lander:
             self._judge.detail(x, y),
         )
 
-    def judge_by(self, goal: Goal | None) -> None:
+    def judge_by(self, goal: LanderGoal | None) -> None:
         """Judge by `goal` from now on, whatever the instruction says; None: by the instructions still to come."""
         self._fixed = self._goal = goal
         self._judge.change(goal)

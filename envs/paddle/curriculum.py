@@ -6,10 +6,10 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from rtcontrol.agents.paddle.goals import Goal
+from rtcontrol.agents.paddle.goals import PaddleGoal
 from rtcontrol.agents.paddle.phrasings import sample_goal, training_instruction
-from rtcontrol.envs.curriculum import LessonOptions, ToldLesson
-from rtcontrol.envs.demonstrations import Policy, Row, interleave
+from rtcontrol.envs.curriculum import CurriculumOptions, DisturbedCurriculum
+from rtcontrol.envs.demonstrations import Demonstration, Policy, interleave
 from rtcontrol.envs.paddle.game import PaddleGame
 from rtcontrol.envs.paddle.person import Person
 from rtcontrol.envs.paddle.skill import SKILL
@@ -18,7 +18,7 @@ from rtcontrol.models.call import Call
 
 
 @dataclass(frozen=True, kw_only=True)
-class PaddleOptions(LessonOptions):
+class PaddleOptions(CurriculumOptions):
     """As those of any lesson; `restless` is the share of persons who pay no attention to the ball."""
 
     noise: tuple[float, ...] = (0.0, 0.02, 0.05, 0.1)
@@ -35,16 +35,16 @@ def demonstrations(
     options: PaddleOptions = PaddleOptions(),
     policy: Policy | None = None,
     beta: float = 0.0,
-) -> Iterator[Row]:
+) -> Iterator[Demonstration]:
     """Endless rows, the games interleaved, the same for the same arguments; `policy` and `beta` as in `interleave`.
 
     Seeds from `options.seeds` upwards are never touched.
     """
-    games = [_Lesson(random.Random(f"paddle {seed} {index}"), options) for index in range(parallel)]
+    games = [_PaddleCurriculum(random.Random(f"paddle {seed} {index}"), options) for index in range(parallel)]
     yield from interleave(games, policy, beta)
 
 
-class _Lesson(ToldLesson[Goal]):
+class _PaddleCurriculum(DisturbedCurriculum[PaddleGoal]):
     def __init__(self, rng: random.Random, options: PaddleOptions) -> None:
         self._sim, self._restless = PaddleGame(), options.restless
         super().__init__(rng, options, SKILL, self._sim.step_s)
@@ -68,10 +68,10 @@ class _Lesson(ToldLesson[Goal]):
     def _scatter(self) -> None:
         _scatter(self.rng, self._sim)
 
-    def _sample_goal(self) -> Goal:
+    def _sample_goal(self) -> PaddleGoal:
         return sample_goal(self.rng)
 
-    def _sentence(self, goal: Goal) -> str:
+    def _sentence(self, goal: PaddleGoal) -> str:
         return training_instruction(self.rng, goal)
 
 

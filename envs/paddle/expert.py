@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rtcontrol.agents.paddle.goals import Goal
+from rtcontrol.agents.paddle.goals import PaddleGoal
 from rtcontrol.envs.paddle.world import BALL_HALF, BOTTOM, HEIGHT, LEVEL_SPEED, OWN_PLANE, TOP
 from rtcontrol.models.call import Call
 
@@ -16,14 +16,14 @@ SWING = 2.0  # the same, at most, to place a return away from the other paddle
 CROWDED = 11.0  # a ball that comes so near to an end of the field makes that end no place to hide
 
 
-def expert(data: Mapping[str, float], goal: Goal) -> Call:
+def expert(data: Mapping[str, float], goal: PaddleGoal) -> Call:
     """The call for one observation: no memory, so that a network that sees one observation can imitate it."""
     distance = _target(data, goal) - data["own_y"]
     level = round(GAIN * distance / LEVEL_SPEED)
     return Call("move", {"velocity": max(LEVELS[0], min(LEVELS[-1], level))})
 
 
-def _target(data: Mapping[str, float], goal: Goal) -> float:
+def _target(data: Mapping[str, float], goal: PaddleGoal) -> float:
     """The height at which the paddle should be."""
     own, other = data["own_y"], data["other_y"]
     if goal.kind == "top":

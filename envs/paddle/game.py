@@ -6,11 +6,11 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from rtcontrol.agents.paddle.goals import CANONICAL, Goal, recognise
+from rtcontrol.agents.paddle.goals import CANONICAL, PaddleGoal, recognise
 from rtcontrol.envs.base import Episode
 from rtcontrol.envs.paddle.judge import PaddleJudge
 from rtcontrol.envs.paddle.person import Person, person
-from rtcontrol.envs.paddle.world import BOTTOM, LEVEL_SPEED, STEPS_A_SECOND, TOP, World
+from rtcontrol.envs.paddle.world import BOTTOM, LEVEL_SPEED, STEPS_A_SECOND, TOP, PaddleWorld
 from rtcontrol.models.errors import UserError
 
 
@@ -24,7 +24,7 @@ class PaddleGame:
 
     step_s = 1 / STEPS_A_SECOND
 
-    def __init__(self, goal: Goal | str | None = None) -> None:
+    def __init__(self, goal: PaddleGoal | str | None = None) -> None:
         if isinstance(goal, str):
             named = recognise(goal)
             if named is None:
@@ -34,14 +34,14 @@ class PaddleGame:
                 )
             goal = named
         self._fixed = self._goal = goal
-        self.world = World()
+        self.world = PaddleWorld()
         self.person: Person = person(0)
         self._judge = PaddleJudge(goal, self.world)
         self._seed = self._steps = 0
         self.bindings: Mapping[str, Callable[..., Any]] = {"move": self.move}
 
     @property
-    def goal(self) -> Goal | None:
+    def goal(self) -> PaddleGoal | None:
         """What the present episode is judged by."""
         return self._goal
 
@@ -78,7 +78,7 @@ class PaddleGame:
             self._seed, points, self._judge.success, self._steps * self.step_s, self._judge.detail(self.world)
         )
 
-    def judge_by(self, goal: Goal | None) -> None:
+    def judge_by(self, goal: PaddleGoal | None) -> None:
         """Judge by `goal` from now on, whatever the instruction says; None: by the instructions still to come."""
         self._fixed = self._goal = goal
         self._judge.change(goal, self.world)

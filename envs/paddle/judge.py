@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from rtcontrol.agents.paddle.goals import Goal
-from rtcontrol.envs.paddle.world import BOTTOM, STEPS_A_SECOND, TOP, World
+from rtcontrol.agents.paddle.goals import PaddleGoal
+from rtcontrol.envs.paddle.world import BOTTOM, STEPS_A_SECOND, TOP, PaddleWorld
 
 BALLS = {"return": 4, "miss": 8, "up": 4, "down": 4}  # balls that decide an episode
 BALLS_S = 40.0  # and how long it may take
@@ -27,10 +27,10 @@ class PaddleJudge:
     is a game to 5 points or 60 s, unjudged.
     """
 
-    def __init__(self, goal: Goal | None, world: World) -> None:
+    def __init__(self, goal: PaddleGoal | None, world: PaddleWorld) -> None:
         self.reset(goal, world)
 
-    def reset(self, goal: Goal | None, world: World) -> None:
+    def reset(self, goal: PaddleGoal | None, world: PaddleWorld) -> None:
         self.goal = goal
         self.end: str | None = None
         self.returned = self.missed = self.aimed = 0
@@ -39,7 +39,7 @@ class PaddleJudge:
         self._distances = 0.0
         self._success = False
 
-    def change(self, goal: Goal | None, world: World) -> None:
+    def change(self, goal: PaddleGoal | None, world: PaddleWorld) -> None:
         """A new goal in flight: its clock starts now."""
         if self.end is None and goal != self.goal:
             self.reset(goal, world)
@@ -53,7 +53,7 @@ class PaddleJudge:
     def seconds(self) -> float:
         return self._steps / STEPS_A_SECOND
 
-    def step(self, world: World) -> None:
+    def step(self, world: PaddleWorld) -> None:
         """One physics step later; once `end` is set it stays: balls, spoiled (decided early), time, points."""
         if self.end is not None:
             return
@@ -74,7 +74,7 @@ class PaddleJudge:
         else:
             self._balls(self.goal)
 
-    def _near(self, goal: Goal, world: World) -> None:
+    def _near(self, goal: PaddleGoal, world: PaddleWorld) -> None:
         mirror = goal.kind == "mirror"
         if self.seconds > SETTLE_S:
             self._distances += abs(world.own_y - (world.other_y if mirror else PLACES[goal.kind]))
@@ -83,7 +83,7 @@ class PaddleJudge:
             self.end = "time"
             self._success = self.mean_distance < (MIRROR_NEAR if mirror else PLACE_NEAR)
 
-    def _balls(self, goal: Goal) -> None:
+    def _balls(self, goal: PaddleGoal) -> None:
         wrong = {"return": self.missed, "miss": self.returned}.get(goal.kind, self.returned + self.missed - self.aimed)
         spared = BALLS[goal.kind] - WELL_AIMED if goal.kind in ("up", "down") else 0
         if wrong > spared:
@@ -98,7 +98,7 @@ class PaddleJudge:
         """Mean distance over the judged seconds of a place or of mirroring; infinite before them."""
         return self._distances / self._counted if self._counted else float("inf")
 
-    def detail(self, world: World) -> dict[str, Any]:
+    def detail(self, world: PaddleWorld) -> dict[str, Any]:
         """What an episode's record keeps: goal, how it ended, the score, and what the verdict rests on."""
         detail: dict[str, Any] = {
             "goal": None if self.goal is None else self.goal.text(),

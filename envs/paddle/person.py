@@ -11,7 +11,7 @@ from rtcontrol.envs.paddle.world import (
     OTHER_PLANE,
     PADDLE_SPEED,
     TOP,
-    World,
+    PaddleWorld,
 )
 
 LOOK_EVERY = 12  # steps between two looks at the ball: 0.2 s
@@ -38,7 +38,7 @@ class Person:
         self._off = 0.0
         self._target = rng.uniform(TOP, BOTTOM)
 
-    def step(self, world: World) -> None:
+    def step(self, world: PaddleWorld) -> None:
         """Before each physics step: set the person's paddle."""
         if self._steps % LOOK_EVERY == 0:
             self._look(world)
@@ -46,7 +46,7 @@ class Person:
         wanted = 8.0 * (self._target - world.other_y)
         world.set_other(min(max(wanted, -self._speed), self._speed))
 
-    def _look(self, world: World) -> None:
+    def _look(self, world: PaddleWorld) -> None:
         rng = self._rng
         incoming = world.ball_vx < 0
         if self._restless:

@@ -59,7 +59,7 @@ LEVEL_SPEED = 20.0
 _MASK = 0xFFFFFFFF
 
 
-class World:
+class PaddleWorld:
     """The physics of the module's text and nothing else: no judge, no player.
 
     `own_hits`, `other_hits`, `own_score`, `other_score` only count up.

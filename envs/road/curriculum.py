@@ -6,12 +6,12 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from rtcontrol.agents.road.goals import Goal, recognise
+from rtcontrol.agents.road.goals import RoadGoal, recognise
 from rtcontrol.agents.road.phrasings import sample_goal, training_instruction
 from rtcontrol.bridges.carla.observing import LIGHT_SIGHT_M
 from rtcontrol.bridges.carla.pace import KMH
-from rtcontrol.envs.curriculum import LessonOptions, ToldLesson
-from rtcontrol.envs.demonstrations import Policy, Row, interleave
+from rtcontrol.envs.curriculum import CurriculumOptions, DisturbedCurriculum
+from rtcontrol.envs.demonstrations import Demonstration, Policy, interleave
 from rtcontrol.envs.road.skill import SKILL
 from rtcontrol.envs.road.world import DT, SIGHT_M, Road
 from rtcontrol.models.call import Call
@@ -24,7 +24,7 @@ LANES = frozenset({"lane", "turn", "overtake"})
 
 
 @dataclass(frozen=True, kw_only=True)
-class RoadOptions(LessonOptions):
+class RoadOptions(CurriculumOptions):
     """As those of any lesson."""
 
     noise: tuple[float, ...] = (0.0, 0.01, 0.03, 0.06)
@@ -40,12 +40,12 @@ def demonstrations(
     options: RoadOptions = RoadOptions(),
     policy: Policy | None = None,
     beta: float = 0.0,
-) -> Iterator[Row]:
+) -> Iterator[Demonstration]:
     """Endless rows, the drives interleaved, the same for the same arguments; `policy` and `beta` as in `interleave`.
 
     Seeds from `options.seeds` upwards are never touched.
     """
-    drives = [_Lesson(random.Random(f"road {seed} {index}"), options) for index in range(parallel)]
+    drives = [_RoadCurriculum(random.Random(f"road {seed} {index}"), options) for index in range(parallel)]
     rng = random.Random(f"road {seed} kept")
     for row in interleave(drives, policy, beta):
         # What a policy decided is not thrown away: its passes are dearer than the learning.
@@ -53,13 +53,13 @@ def demonstrations(
             yield row
 
 
-def _kept(row: Row) -> float:
+def _kept(row: Demonstration) -> float:
     goal = recognise(row.instruction)
     kept = KEPT_OF_LANES if goal is not None and goal.kind in LANES else KEPT
     return kept.get(row.call.name, 1.0)
 
 
-class _Lesson(ToldLesson[Goal]):
+class _RoadCurriculum(DisturbedCurriculum[RoadGoal]):
     def __init__(self, rng: random.Random, options: RoadOptions) -> None:
         self._road = Road()
         super().__init__(rng, options, SKILL, DT)
@@ -82,10 +82,10 @@ class _Lesson(ToldLesson[Goal]):
     def _scatter(self) -> None:
         _scatter(self.rng, self._road)
 
-    def _sample_goal(self) -> Goal:
+    def _sample_goal(self) -> RoadGoal:
         return sample_goal(self.rng)
 
-    def _sentence(self, goal: Goal) -> str:
+    def _sentence(self, goal: RoadGoal) -> str:
         return training_instruction(self.rng, goal)
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from rtcontrol.agents.road.goals import GAPS, Goal
+from rtcontrol.agents.road.goals import GAPS, RoadGoal
 from rtcontrol.models.call import Call
 
 KMH = 3.6
@@ -16,7 +16,7 @@ HOLD_M = 3.0  # how far before the line to stand
 CHANGE_M, OVERTAKE_M = 30.0, 45.0  # no lane change, no overtaking is asked for nearer to a junction
 
 
-def expert(seen: Mapping[str, Any], goal: Goal) -> Call:
+def expert(seen: Mapping[str, Any], goal: RoadGoal) -> Call:
     """What to call, from the data of `agents.driver.read_back`.
 
     A halt; else a red light; else a car ahead that only hard braking avoids; else what the goal asks for.

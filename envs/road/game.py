@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from rtcontrol.agents.road.goals import Goal, recognise
+from rtcontrol.agents.road.goals import RoadGoal, recognise
 from rtcontrol.agents.road.tools import agent
 from rtcontrol.envs.base import Episode
 from rtcontrol.envs.road.judge import RoadJudge
@@ -24,7 +24,7 @@ class RoadGame:
 
     step_s = DT
 
-    def __init__(self, goal: Goal | str | None = None) -> None:
+    def __init__(self, goal: RoadGoal | str | None = None) -> None:
         if isinstance(goal, str):
             named = recognise(goal)
             if named is None:
@@ -43,7 +43,7 @@ class RoadGame:
         }
 
     @property
-    def goal(self) -> Goal | None:
+    def goal(self) -> RoadGoal | None:
         """What the present episode is judged by."""
         return self._goal
 
@@ -80,7 +80,7 @@ class RoadGame:
             self._judge.detail(self.road),
         )
 
-    def judge_by(self, goal: Goal | None) -> None:
+    def judge_by(self, goal: RoadGoal | None) -> None:
         """Judge by `goal` from now on, whatever the instruction says; None: by the instructions still to come."""
         self._fixed = self._goal = goal
         self._judge.change(goal, self.road)

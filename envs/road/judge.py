@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rtcontrol.agents.road.goals import Goal
+from rtcontrol.agents.road.goals import RoadGoal
 from rtcontrol.bridges.carla.pace import KMH
 from rtcontrol.envs.road.traffic import Car
 from rtcontrol.envs.road.world import DT, Road
@@ -27,10 +27,10 @@ class RoadJudge:
     within 120 s. Without a goal an episode lasts 60 s, unjudged.
     """
 
-    def __init__(self, goal: Goal | None, road: Road) -> None:
+    def __init__(self, goal: RoadGoal | None, road: Road) -> None:
         self.reset(goal, road)
 
-    def reset(self, goal: Goal | None, road: Road) -> None:
+    def reset(self, goal: RoadGoal | None, road: Road) -> None:
         self.goal = goal
         self.end: str | None = None
         self._success = False
@@ -40,7 +40,7 @@ class RoadJudge:
         self._slower: list[Car] = []
         self._faults = _faults(road)
 
-    def change(self, goal: Goal | None, road: Road) -> None:
+    def change(self, goal: RoadGoal | None, road: Road) -> None:
         """A new goal in flight: its clock starts now."""
         if self.end is None and goal != self.goal:
             self.reset(goal, road)
@@ -66,7 +66,7 @@ class RoadJudge:
         elif self.seconds >= (STOP_WITHIN_S if self.goal.kind == "stop" else LIMIT_S):
             self.end = "time"
 
-    def _done(self, goal: Goal, road: Road) -> bool:
+    def _done(self, goal: RoadGoal, road: Road) -> bool:
         match goal.kind:
             case "turn":
                 if len(road.ways) == self._ways:

@@ -10,7 +10,7 @@ from rtcontrol.envs.road.expert import expert
 from rtcontrol.envs.road.game import RoadGame
 from rtcontrol.envs.skill import Skill
 from rtcontrol.models.call import Call
-from rtcontrol.models.domain import Closed
+from rtcontrol.models.domain import ClosedDomain
 
 
 def random_call(rng: random.Random) -> Call:
@@ -18,7 +18,7 @@ def random_call(rng: random.Random) -> Call:
     tool = rng.choice(agent.tools.schemas)
     arguments = {}
     for parameter in tool.parameters:
-        assert isinstance(parameter.domain, Closed)
+        assert isinstance(parameter.domain, ClosedDomain)
         arguments[parameter.name] = rng.choice(parameter.domain.values)
     return Call(tool.name, arguments)
 

@@ -17,7 +17,7 @@ from rtcontrol.bridges.wire.messages import CallMessage, Message, Observe, Ping,
 from rtcontrol.models.errors import UserError
 
 
-class Client:
+class LoadClient:
     """One server-paced client: it observes twice a period and counts what it is told."""
 
     def __init__(self, endpoint: str, hz: float) -> None:
@@ -84,7 +84,7 @@ def load(clients: int, hz: float, seconds: float, model: str, step: Callable[[fl
     with Servers() as servers:
         servers.start(["-m", "rtcontrol", "serve", "--model", model, "--bind", endpoint])
         wait_for(port, servers)
-        made = [Client(endpoint, hz) for _ in range(clients)]
+        made = [LoadClient(endpoint, hz) for _ in range(clients)]
         poller = zmq.Poller()
         for client in made:
             poller.register(client.socket, zmq.POLLIN)
@@ -115,9 +115,9 @@ def load(clients: int, hz: float, seconds: float, model: str, step: Callable[[fl
 
 
 def _until(
-    clients: list[Client],
+    clients: list[LoadClient],
     poller: zmq.Poller,
-    by_socket: dict[Any, Client],
+    by_socket: dict[Any, LoadClient],
     done: Callable[[], bool],
     seconds: float,
     step: Callable[[float], None],

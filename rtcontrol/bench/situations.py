@@ -6,7 +6,7 @@ import json
 from importlib import resources
 from typing import Any
 
-from rtcontrol.agents.lander.goals import Goal
+from rtcontrol.agents.lander.goals import LanderGoal
 from rtcontrol.agents.lander.tools import agent, observe
 from rtcontrol.envs.lander.expert import expert
 from rtcontrol.envs.lander.world import Lander
@@ -18,7 +18,7 @@ FIRST_SEED = 3000
 
 def observations(count: int) -> list[str]:
     """`count` observation texts at 16 Hz of hovering flights, one after the other."""
-    goal = Goal("hover", 0.0, 0.7)
+    goal = LanderGoal("hover", 0.0, 0.7)
     texts: list[str] = []
     sim, carry = Lander(), StepCarry(Lander().step_s)
     seed = FIRST_SEED

@@ -12,7 +12,7 @@ from contextlib import ExitStack, closing
 from functools import partial
 from typing import Any
 
-from rtcontrol.bench.wire_ways import HTTP, Echo, OpenPI, Servers, Session, Way, WebSocket, ZeroMQ, hello
+from rtcontrol.bench.wire_ways import HTTP, Echo, OpenPI, Servers, Way, WebSocket, WireSession, ZeroMQ, hello
 from rtcontrol.bridges.wire import encode_msgpack
 from rtcontrol.bridges.wire.messages import Welcome
 from rtcontrol.models.errors import UserError
@@ -117,4 +117,4 @@ def _timed(way: Way) -> float:
 def sample_bytes() -> bytes:
     """The observation's message as it goes over the wire."""
     welcome = Welcome.model_construct(session="s" * 32, epoch=1)
-    return encode_msgpack(Session(welcome).observe(TEXT))[0]
+    return encode_msgpack(WireSession(welcome).observe(TEXT))[0]

@@ -45,7 +45,7 @@ def pong(ping: Ping) -> Pong:
     return Pong(id=ping.id, t_ping_ns=ping.t_ns, t_received_ns=now, t_sent_ns=now)
 
 
-class Session:
+class WireSession:
     """The client's side of a session, without a transport."""
 
     def __init__(self, welcome: Message) -> None:
@@ -86,7 +86,7 @@ class ZeroMQ:
     def __init__(self, endpoint: str, first: Hello) -> None:
         self._socket = dealer(endpoint)
         self._socket.send_multipart(encode_msgpack(first))
-        self._session = Session(self._receive())
+        self._session = WireSession(self._receive())
 
     def trip(self, text: str) -> None:
         self._socket.send_multipart(encode_msgpack(self._session.observe(text)), copy=True)
@@ -110,7 +110,7 @@ class WebSocket:
 
         self._socket = connect(url, compression=None)
         self._socket.send(encode_json(first))
-        self._session = Session(self._receive())
+        self._session = WireSession(self._receive())
 
     def trip(self, text: str) -> None:
         self._socket.send(encode_json(self._session.observe(text)))

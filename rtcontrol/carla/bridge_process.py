@@ -27,7 +27,7 @@ ABORTS = {signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL}
 log = logging.getLogger("rtcontrol.carla.bridge_process")
 
 
-class Bridged:
+class BridgeProcess:
     """The process while it is entered. Its stdout is a line of JSON an event (`begun`, `ready`, `mistake`), its stderr
     is passed on, its stdin is held open: it ends when that ends, so it never outlives us.
 

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from rtcontrol.bridges.shutdown import Ending, Interrupted
-from rtcontrol.carla.bridge_process import Bridged
+from rtcontrol.bridges.shutdown import Interrupted, Shutdown
+from rtcontrol.carla.bridge_process import BridgeProcess
 from rtcontrol.carla.standin import StandIn
 from rtcontrol.models.errors import UserError
 from rtcontrol.run.options import CARLA, STANDIN, RunOptions
@@ -23,11 +23,13 @@ AGENT = "driver"
 TRAFFIC = (20, 12)
 
 
-def drive(options: RunOptions, ending: Ending, run: Callable[[RunOptions, Ending, str, Bridged], int]) -> int:
+def run_carla(
+    options: RunOptions, ending: Shutdown, run: Callable[[RunOptions, Shutdown, str, BridgeProcess], int]
+) -> int:
     """Check CARLA, then `run` with the bridge as the client at an endpoint. Gives the exit status: as a run's, 1 where
     the bridge gave up.
 
-    UserError before anything is flown where there is no CARLA server, or not one that the bridge can drive in.
+    UserError before anything is flown where there is no CARLA server, or not one that the bridge can run_carla in.
     """
     if importlib.util.find_spec("carla") is None:
         raise UserError(
@@ -46,7 +48,7 @@ def drive(options: RunOptions, ending: Ending, run: Callable[[RunOptions, Ending
             port = stack.enter_context(StandIn(traffic, options.seed, state)).port
             traffic = 0
         endpoint = f"ipc://{folder}/wire"
-        bridged = stack.enter_context(Bridged(_command(options, host, port, traffic, endpoint), options.out))
+        bridged = stack.enter_context(BridgeProcess(_command(options, host, port, traffic, endpoint), options.out))
         bridged.await_ready()
         try:
             status = run(options, ending, endpoint, bridged)

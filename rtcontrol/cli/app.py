@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from rtcontrol.bridges.shutdown import Ending, Interrupted, outlive_terminal
+from rtcontrol.bridges.shutdown import Interrupted, Shutdown, outlive_terminal
 from rtcontrol.models.errors import UserError
 from rtcontrol.record.record import Folder
 from rtcontrol.run.flags import command
@@ -91,9 +91,9 @@ def _root(
 
 
 def _run(options: RunOptions) -> int:
-    # First of all the folder, and for a drive whether there is a CARLA: what decides is imported when there is.
+    # First of all the folder, and for a run_carla whether there is a CARLA: what decides is imported when there is.
     base = named_by_time(Path(options.env).stem)
-    with Ending() as ending, Folder(options.out, base, options.overwrite) as folder:
+    with Shutdown() as ending, Folder(options.out, base, options.overwrite) as folder:
         try:
             return _start(options.at(folder.path), ending)
         except Interrupted as interrupted:
@@ -101,22 +101,22 @@ def _run(options: RunOptions) -> int:
             return interrupted.status
 
 
-def _start(options: RunOptions, ending: Ending) -> int:
+def _start(options: RunOptions, ending: Shutdown) -> int:
     if options.env == CARLA:
-        from rtcontrol.carla.run import drive
+        from rtcontrol.carla.run import run_carla
 
-        return drive(options, ending, _remote)
+        return run_carla(options, ending, _remote)
     if options.env == REMOTE:
         return _remote(options, ending)
-    from rtcontrol.run.run import fly
+    from rtcontrol.run.run import run
 
-    return fly(options, ending)
+    return run(options, ending)
 
 
 def _remote(*given: Any) -> int:
-    from rtcontrol.serve.solo import fly_remote
+    from rtcontrol.serve.solo import run_remote
 
-    return fly_remote(*given)
+    return run_remote(*given)
 
 
 app.command("run", help=RUN_EXAMPLES)(command(RunOptions, "run", _run))

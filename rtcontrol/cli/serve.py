@@ -10,7 +10,7 @@ from typing import Any
 
 import typer
 
-from rtcontrol.bridges.shutdown import Ending, Interrupted
+from rtcontrol.bridges.shutdown import Interrupted, Shutdown
 from rtcontrol.record.record import Folder
 from rtcontrol.run.flags import command
 from rtcontrol.run.options import named_by_time
@@ -48,14 +48,14 @@ def _serve(options: ServerOptions) -> int:
             more = ["--out", str(folder.path)]
             command = command_line(sys.argv[1:], options.memory_limit_mb, more)
             os.execv(command[0], command)
-    with Ending() as ending, Folder(options.out, base, overwrite=True) as folder:
+    with Shutdown() as ending, Folder(options.out, base, overwrite=True) as folder:
         try:
             return _run(replace(options, out=folder.path), ending)
         except Interrupted as interrupted:
             return interrupted.status
 
 
-def _run(options: ServerOptions, ending: Ending) -> int:
+def _run(options: ServerOptions, ending: Shutdown) -> int:
     from rtcontrol.serve.outbox import Outbox, OutboxLog
     from rtcontrol.serve.server import Server
 

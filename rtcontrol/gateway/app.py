@@ -20,7 +20,7 @@ from rtcontrol.gateway.decide import Timed, ToolSets, Unavailable
 from rtcontrol.gateway.metrics import Metrics
 from rtcontrol.gateway.options import GatewayOptions
 from rtcontrol.gateway.source import public_name
-from rtcontrol.gateway.ws import Sockets
+from rtcontrol.gateway.ws import WebSockets
 from rtcontrol.models.errors import UserError
 from rtcontrol.serve.admission import Admission
 
@@ -32,7 +32,7 @@ OTHER_METHODS = ["GET", "HEAD", "PUT", "PATCH", "DELETE"]
 def build(admission: Admission, tool_sets: ToolSets, options: GatewayOptions, metrics: Metrics) -> FastAPI:
     """The application, without its gate."""
     app = FastAPI(title="rtcontrol", docs_url=None, redoc_url=None, openapi_url=None)
-    sockets = Sockets(admission, metrics)
+    sockets = WebSockets(admission, metrics)
     model = public_name(options.model)
     since = int(time.time())
 

@@ -73,7 +73,7 @@ class ToolSets:
             try:
                 request = DecisionRequest(0, 0, observation, instruction, tuple(history))
                 decision, decide_ns = await entry.ask(request)
-            except Lost as error:
+            except ConnectionLost as error:
                 self._forget(key, entry)
                 raise Unavailable(str(error)) from None
             except BaseException:
@@ -112,7 +112,7 @@ class ToolSets:
             entry.close()
 
 
-class Lost(Exception):
+class ConnectionLost(Exception):
     """The tool set cannot be used any more."""
 
 
@@ -152,7 +152,7 @@ class _ToolSet:
             self._host = self._begin()
         host = self._host
         if not host.alive():
-            raise Lost("the decoder is not there")
+            raise ConnectionLost("the decoder is not there")
         self._ticks += 1
         tick = self._ticks
         host.submit(DecisionRequest(tick, 0, request.observation, request.instruction, request.history))

@@ -92,7 +92,7 @@ class WebSocketConnection:
             self._loop.call_soon_threadsafe(function)
 
 
-class Sockets:
+class WebSockets:
     """All open WebSockets."""
 
     def __init__(self, admission: Admission, metrics: Metrics) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from rtcontrol.hosts.base import Decider, DeciderSource, DecisionReply, DecisionRequest
 from rtcontrol.models.call import Call, Decision
-from rtcontrol.models.domain import Closed
+from rtcontrol.models.domain import ClosedDomain
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema import ToolSchema, tool_schemas
 
@@ -123,7 +123,7 @@ class RandomCalls:
         schema = chance.choice(self._schemas)
         arguments = {}
         for parameter in schema.parameters:
-            if isinstance(parameter.domain, Closed):
+            if isinstance(parameter.domain, ClosedDomain):
                 arguments[parameter.name] = chance.choice(parameter.domain.values)
             elif parameter.required:
                 raise ValueError(f"no random value for {schema.name}.{parameter.name}: its domain is open")

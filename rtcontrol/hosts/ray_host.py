@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rtcontrol.hosts.base import DeciderSource, DecisionReply, DecisionRequest, HostEvent
-from rtcontrol.hosts.ray_link import Link, Wake
+from rtcontrol.hosts.ray_link import DecoderLink, WakeFile
 from rtcontrol.hosts.ray_pool import RayPool
 from rtcontrol.hosts.ray_start import Stopped
 
@@ -38,11 +38,11 @@ class RayHost:
         self.source, self.key = source, b""
         self.info: dict[str, Any] = {}
         self.last: DecisionRequest | None = None
-        self.woken = Wake()
+        self.woken = WakeFile()
         self._session, self._own = session, pool is None
         self._pool = pool or RayPool(1, gpus, lanes, preload=False)
-        self._link: Link | None = None
-        self._offers: deque[Link] = deque()
+        self._link: DecoderLink | None = None
+        self._offers: deque[DecoderLink] = deque()
         self._up = False
 
     def start(self, stopped: Callable[[], bool] = lambda: False) -> dict[str, Any]:
@@ -104,7 +104,7 @@ class RayHost:
         self._up = False
         self.events.append(HostEvent(lost_ns, "lost", 0.0))
 
-    def offer(self, link: Link, lost_ns: int | None) -> None:
+    def offer(self, link: DecoderLink, lost_ns: int | None) -> None:
         """A link to a process that is up; `lost_ns` is when the one before was lost."""
         self._offers.append(link)
         self._up = True

@@ -39,7 +39,7 @@ class Files:
         return bool(self._ppoll(self._files, len(self._files), ctypes.byref(timeout), None) > 0)
 
 
-class Wake:
+class WakeFile:
     """A file that is readable after `set` until `clear`; any thread may call them."""
 
     def __init__(self) -> None:
@@ -75,10 +75,12 @@ def dealer(context: zmq.Context[Any], endpoint: str, key: bytes, identity: bytes
     return sock
 
 
-class Link:
+class DecoderLink:
     """One DEALER a lane. Made on one thread, then handed over for good to the loop's."""
 
-    def __init__(self, context: zmq.Context[Any], answer: dict[str, Any], wake: Wake, identity: bytes = b"") -> None:
+    def __init__(
+        self, context: zmq.Context[Any], answer: dict[str, Any], wake: WakeFile, identity: bytes = b""
+    ) -> None:
         self.answer = answer
         self._wake = wake
         self._lanes = [dealer(context, endpoint, answer["key"], identity) for endpoint in answer["lanes"]]

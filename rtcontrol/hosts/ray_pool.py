@@ -16,7 +16,7 @@ import zmq
 from rtcontrol.hosts.base import LIMIT, DeciderSource, PlaceTrouble
 from rtcontrol.hosts.inprocess import Places
 from rtcontrol.hosts.ray_actor import BUILDERS
-from rtcontrol.hosts.ray_link import Link
+from rtcontrol.hosts.ray_link import DecoderLink
 from rtcontrol.hosts.ray_process import START_TIMEOUT_S, RayProcess
 from rtcontrol.hosts.ray_start import POLL_S, REMEDY, Stopped
 from rtcontrol.models.errors import UserError
@@ -158,7 +158,7 @@ class RayPool:
 
     def _hand_over(self, host: RayHost, answer: dict[str, Any], built: dict[str, Any], lost_ns: int | None) -> bool:
         """Give the host its link to the decider; `lost_ns` is when it lost the one before. False when it cannot."""
-        link = Link(self._process.context, answer, host.woken, b"%s/%d" % (host.key, next(self._numbers)))
+        link = DecoderLink(self._process.context, answer, host.woken, b"%s/%d" % (host.key, next(self._numbers)))
         ready = link.ready(READY_MS)
         with self._changed:
             if ready and not self._gone(answer) and (lost_ns is None or host in self._hosts):

@@ -33,7 +33,7 @@ START_TIMEOUT_S = 300.0
 RAY_TRIES, STEADY_S = 3, 60.0
 
 
-class Owner(Protocol):
+class ProcessOwner(Protocol):
     """Who is told, on the watcher's thread."""
 
     def lost(self, lost_ns: int) -> None:
@@ -57,7 +57,9 @@ class RayProcess:
     lost its raylet or its GCS is noticed as soon, shut down, and started again with a new actor.
     """
 
-    def __init__(self, owner: Owner, context: zmq.Context[Any], lanes: int, preload: bool, gpus: float | None) -> None:
+    def __init__(
+        self, owner: ProcessOwner, context: zmq.Context[Any], lanes: int, preload: bool, gpus: float | None
+    ) -> None:
         """`gpus` None: one if Ray has any."""
         self.context = context
         self.actor: Any = None

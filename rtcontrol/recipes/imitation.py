@@ -11,7 +11,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from rtcontrol.agents.agent import Agent
-from rtcontrol.envs.demonstrations import Row as Demonstration
+from rtcontrol.envs.demonstrations import Demonstration as Demonstration
 from rtcontrol.models.plan import compile_plan
 from rtcontrol.models.prompt import COMPACT, PromptTemplate, tools_text
 from rtcontrol.models.tokenizer import STTokenizer

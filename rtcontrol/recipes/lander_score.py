@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from rtcontrol.agents.lander.goals import Goal
+from rtcontrol.agents.lander.goals import LanderGoal
 from rtcontrol.agents.lander.phrasings import HOVER_PLACES, KINDS, seen_words, unseen_words
 from rtcontrol.envs.lander.skill import SKILL
 from rtcontrol.recipes.score import Trial
 
-LEFT, RIGHT, HOVER = Goal("left"), Goal("right"), Goal("hover", 0.0, 0.7)
-PLACES = tuple(Goal("hover", x / 100, y / 100) for x, y in HOVER_PLACES if (x, y) != (0, 70))
+LEFT, RIGHT, HOVER = LanderGoal("left"), LanderGoal("right"), LanderGoal("hover", 0.0, 0.7)
+PLACES = tuple(LanderGoal("hover", x / 100, y / 100) for x, y in HOVER_PLACES if (x, y) != (0, 70))
 TRIAL = Trial(
     SKILL,
-    goals=(Goal("land"), LEFT, RIGHT, HOVER),
+    goals=(LanderGoal("land"), LEFT, RIGHT, HOVER),
     opposite={LEFT: RIGHT, RIGHT: LEFT},
     mixed={"hover elsewhere": PLACES},
     kinds=KINDS,

@@ -24,7 +24,7 @@ QUIET_S = 5.0
 BAR = 40
 
 
-class Onlooker(logging.Handler):
+class LiveView(logging.Handler):
     """Looks on from a thread of its own: the loop's thread only ever appends a line to a queue.
 
     `say` may be called from any thread. The same message is shown once in a while, not once a tick.

@@ -7,9 +7,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Self
 
-from rtcontrol.loop.config import RunConfig
+from rtcontrol.loop.config import Flag, RunConfig
 from rtcontrol.models.errors import UserError
-from rtcontrol.run.flags import Flag
 
 REMOTE, CARLA, STANDIN = "remote", "carla-bridge", "carla-standin"
 CARLA_AT = ("127.0.0.1", 2000)

@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 from rich.console import Console
 
 from rtcontrol.agents import Agent
-from rtcontrol.bridges.shutdown import Ending, Interrupted
+from rtcontrol.bridges.shutdown import Interrupted, Shutdown
 from rtcontrol.envs.base import Environment, Observation
 from rtcontrol.hosts.base import Host
 from rtcontrol.loop.clock import LoopClock
@@ -20,12 +20,12 @@ from rtcontrol.record.record import Recorder
 from rtcontrol.report import report, table
 from rtcontrol.run import assemble
 from rtcontrol.run.fit import fit
-from rtcontrol.run.live import Onlooker
+from rtcontrol.run.live import LiveView
 from rtcontrol.run.options import RunOptions
 from rtcontrol.run.status import UNSAFE, status
 
 
-def fly(options: RunOptions, ending: Ending) -> int:
+def run(options: RunOptions, ending: Shutdown) -> int:
     """Run in the folder `options.out`, write record and report, print the table. Gives the exit status (`status.py`).
 
     Errors pass through, after the safe call and the report.
@@ -41,21 +41,21 @@ def fly(options: RunOptions, ending: Ending) -> int:
     sample = assemble.sample(options, env)
     fit(chosen, env, sample)
     host = assemble.host(options, source, model)
-    return fly_in(options, chosen, env, host, sample, Onlooker(options.live, options.stdin), ending)
+    return run_loop(options, chosen, env, host, sample, LiveView(options.live, options.stdin), ending)
 
 
-def fly_in(
+def run_loop(
     config: RunConfig,
     chosen: Agent,
     env: Environment,
     host: Host,
     sample: Observation | None,
-    onlooker: Onlooker,
-    ending: Ending,
+    onlooker: LiveView,
+    ending: Shutdown,
     clock: LoopClock | None = None,
     made: Callable[[ControlLoop], None] = lambda loop: None,
 ) -> int:
-    """`fly` with everything chosen. `made` is told the loop before it runs."""
+    """`run` with everything chosen. `made` is told the loop before it runs."""
     header = config.header(chosen.fallback.hold_ms)
     recorder = Recorder(config.out / "record.jsonl", header, provisional=True, tell=onlooker.say)
     for warning in chosen.tools.warnings():

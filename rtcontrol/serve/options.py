@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Annotated
 
 from rtcontrol.bridges.wire import LIMITS, Limits
-from rtcontrol.loop.config import CHOICES, MAX_HZ, MIN_HZ
+from rtcontrol.loop.config import CHOICES, MAX_HZ, MIN_HZ, Flag
 from rtcontrol.models.decider import ENGINES
 from rtcontrol.models.errors import UserError
-from rtcontrol.run.flags import Flag
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from typing import Literal, Protocol
 from rtcontrol.bridges.wire import Code, Message, WireError
 from rtcontrol.bridges.wire.messages import Bye, CallMessage, Hello
 from rtcontrol.envs.base import Emission, Observation
-from rtcontrol.envs.remote import Look, RemoteEnvironment
+from rtcontrol.envs.remote import RemoteData, RemoteEnvironment
 from rtcontrol.hosts.base import DecoderPool, Host, PlaceTrouble
 from rtcontrol.loop.clock import ArrivalClock, WallClock
 from rtcontrol.loop.config import plain_text
@@ -39,7 +39,7 @@ LOST, BYE, STOPPED = "client lost", "client said bye", "server stopped"
 OPENING_AT_ONCE = 2
 
 
-class Owner(Protocol):
+class SessionOwner(Protocol):
     """What a session needs of the admission."""
 
     options: ServeOptions
@@ -66,7 +66,7 @@ class Session:
     `peer` is the connection, None while there is none. Methods are for any thread but `_work`, the session's own.
     """
 
-    def __init__(self, number: int, peer: Peer, hello: Hello, owner: Owner) -> None:
+    def __init__(self, number: int, peer: Peer, hello: Hello, owner: SessionOwner) -> None:
         self.id = f"session-{number:04d}"
         self.token = secrets.token_urlsafe(24)
         self.key = peer.connection.key
@@ -202,7 +202,7 @@ class Session:
             host.close()
             raise WireError(Code.INTERNAL, error.what, error.remedy, fatal=True) from None
         clock = arrivals(terms, env) or WallClock(config.period_ns, spin_ns=0)
-        sample = Observation(0, 0, time.monotonic_ns(), Look.of(None, "warm-up")) if config.warmup else None
+        sample = Observation(0, 0, time.monotonic_ns(), RemoteData.of(None, "warm-up")) if config.warmup else None
         loop = ControlLoop(
             config,
             terms.agent,

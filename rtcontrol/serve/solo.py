@@ -7,20 +7,20 @@ from dataclasses import replace
 from queue import Empty, SimpleQueue
 from typing import Protocol
 
-from rtcontrol.bridges.shutdown import Ending
+from rtcontrol.bridges.shutdown import Shutdown
 from rtcontrol.bridges.wire import Code, WireError
 from rtcontrol.bridges.wire.messages import ErrorMessage, Hello
 from rtcontrol.envs.base import Observation
-from rtcontrol.envs.remote import Look
+from rtcontrol.envs.remote import RemoteData
 from rtcontrol.hosts.inprocess import InlinePool
 from rtcontrol.loop.config import MAX_HZ
 from rtcontrol.loop.loop import ControlLoop
 from rtcontrol.loop.pause import PauseWatch
 from rtcontrol.models.errors import UserError
 from rtcontrol.run import assemble
-from rtcontrol.run.live import Onlooker
+from rtcontrol.run.live import LiveView
 from rtcontrol.run.options import RunOptions
-from rtcontrol.run.run import fly_in
+from rtcontrol.run.run import run_loop
 from rtcontrol.serve.admission import Admission
 from rtcontrol.serve.housekeeping import Housekeeping
 from rtcontrol.serve.negotiate import negotiate
@@ -28,7 +28,7 @@ from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.outbox import Outbox
 from rtcontrol.serve.peer import Peer
 from rtcontrol.serve.router import Router
-from rtcontrol.serve.session import BYE, Owner, Session, arrivals
+from rtcontrol.serve.session import BYE, Session, SessionOwner, arrivals
 from rtcontrol.serve.terms import Terms, ttl_of
 
 # What a client must bring that takes the place of one that is gone.
@@ -49,7 +49,9 @@ class Partner(Protocol):
 class SoloSession(Session):
     """Its loop runs on the thread that gets it from `arrived`, and goes on while the client is away."""
 
-    def __init__(self, number: int, peer: Peer, hello: Hello, owner: Owner, arrived: SimpleQueue[SoloSession]) -> None:
+    def __init__(
+        self, number: int, peer: Peer, hello: Hello, owner: SessionOwner, arrived: SimpleQueue[SoloSession]
+    ) -> None:
         super().__init__(number, peer, hello, owner)
         self._arrived = arrived
 
@@ -75,7 +77,7 @@ class SoloSession(Session):
             loop.stop(self.why)
 
 
-def fly_remote(config: RunOptions, ending: Ending, endpoint: str = BOUND, partner: Partner | None = None) -> int:
+def run_remote(config: RunOptions, ending: Shutdown, endpoint: str = BOUND, partner: Partner | None = None) -> int:
     """Wait for a client, and fly in its world until it says bye, or as `config` says. Gives the exit status.
 
     Rate, deadline and fallback are the command line's; agent or tools, pacing and time-to-live the client's. A lost
@@ -119,11 +121,11 @@ def fly_remote(config: RunOptions, ending: Ending, endpoint: str = BOUND, partne
                 except WireError as error:
                     admission.ended(session, error)
                 else:
-                    return _fly(session, terms, Onlooker(config.live, config.stdin), ending, partner)
+                    return _fly(session, terms, LiveView(config.live, config.stdin), ending, partner)
         return ending.status
 
 
-def _fly(session: SoloSession, terms: Terms, onlooker: Onlooker, ending: Ending, partner: Partner | None) -> int:
+def _fly(session: SoloSession, terms: Terms, onlooker: LiveView, ending: Shutdown, partner: Partner | None) -> int:
     def made(loop: ControlLoop) -> None:
         session.take(loop)
         if partner is not None:
@@ -132,10 +134,10 @@ def _fly(session: SoloSession, terms: Terms, onlooker: Onlooker, ending: Ending,
     session.accept(terms)
     env = session.make_env(terms)
     host = assemble.host(terms.config, terms.source, terms.model)
-    sample = Observation(0, 0, 0, Look.of(None, "warm-up")) if terms.config.warmup else None
+    sample = Observation(0, 0, 0, RemoteData.of(None, "warm-up")) if terms.config.warmup else None
     try:
         clock = arrivals(terms, env)
-        return fly_in(terms.config, terms.agent, env, host, sample, onlooker, ending, clock, made)
+        return run_loop(terms.config, terms.agent, env, host, sample, onlooker, ending, clock, made)
     except UserError as error:
         session.send(ErrorMessage(code=Code.INTERNAL.value, message=error.what, remedy=error.remedy, fatal=True))
         raise

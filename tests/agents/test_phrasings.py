@@ -18,7 +18,7 @@ from rtcontrol.agents.paddle import phrasings as paddle_phrasings
 from rtcontrol.agents.phrasing import sentences, split_words
 from rtcontrol.agents.road import goals as driver_goal
 from rtcontrol.agents.road import phrasings as driver_phrasings
-from rtcontrol.agents.road.goals import DEFAULT_GAP, GAPS, SPEEDS, VALUES, Goal
+from rtcontrol.agents.road.goals import DEFAULT_GAP, GAPS, SPEEDS, VALUES, RoadGoal
 from rtcontrol.agents.road.phrasings import goals_of, training_sentences, written
 
 MARK = re.compile(r"\{\w+\}")
@@ -124,7 +124,7 @@ def test_training_draws_agree_with_the_rule_and_stay_in_the_vocabulary(name: str
             first = text[0].lower() + text[1:]  # names of the lander's world may be capital letters
             assert (first.removesuffix(".") if name == "lander" else plain(text)) in trained(name, goal.kind), text
     if name == "driver":
-        assert drawn == {Goal(kind, value) for kind in KINDS["driver"] for value in VALUES.get(kind, (None,))}
+        assert drawn == {RoadGoal(kind, value) for kind in KINDS["driver"] for value in VALUES.get(kind, (None,))}
 
 
 @pytest.mark.parametrize("kind", VALUES)
@@ -139,7 +139,7 @@ def test_both_lists_of_the_driver_ask_for_all_values_about_as_often(kind: Any) -
 def test_the_drivers_training_shows_no_number_but_its_goals() -> None:
     for kind in KINDS["driver"]:
         assert not [pattern for pattern in patterns("driver", kind) if re.search(r"\d", pattern)]
-    for goal in (*(Goal("speed", speed) for speed in SPEEDS), *(Goal("follow", gap) for gap in GAPS)):
+    for goal in (*(RoadGoal("speed", speed) for speed in SPEEDS), *(RoadGoal("follow", gap) for gap in GAPS)):
         assert list(written("{V}", goal)) == [str(goal.value)]
     assert {str(value) for value in SPEEDS + GAPS} <= driver_phrasings.vocabulary()
 
@@ -147,7 +147,7 @@ def test_the_drivers_training_shows_no_number_but_its_goals() -> None:
 def test_following_at_no_gap_in_particular_means_the_usual_one() -> None:
     rng = random.Random(3)
     for gap in GAPS:
-        said = [driver_phrasings.training_instruction(rng, Goal("follow", gap)).rstrip(".!") for _ in range(200)]
+        said = [driver_phrasings.training_instruction(rng, RoadGoal("follow", gap)).rstrip(".!") for _ in range(200)]
         assert any(str(gap) not in split_words(text) for text in said) == (gap == DEFAULT_GAP)
 
 
@@ -161,7 +161,7 @@ def test_canonical_sentences_are_trained_and_recognised() -> None:
         assert paddle_goal.CANONICAL[kind].lower() in trained("paddle", kind)
     for kind in KINDS["driver"]:
         for value in VALUES.get(kind, (None,)):
-            assert training_sentences(kind)[Goal(kind, value).text()] == Goal(kind, value)
+            assert training_sentences(kind)[RoadGoal(kind, value).text()] == RoadGoal(kind, value)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from rtcontrol.agents import Agent, Doc, Fallback, Group, InvalidCall, OneOf, Range, Text, Tools, tool
 from rtcontrol.models.call import Call
-from rtcontrol.models.domain import Closed, Free
+from rtcontrol.models.domain import ClosedDomain, Free
 from rtcontrol.models.errors import UserError
 
 
@@ -84,7 +84,7 @@ def test_bounds_inside_and_outside_an_optional_mean_the_same() -> None:
     def go(a: Annotated[int, OneOf(1, 2)] | None = None, b: Annotated[int | None, OneOf(1, 2)] = None) -> None: ...
 
     for parameter in go.schema.parameters:
-        assert isinstance(parameter.domain, Closed)
+        assert isinstance(parameter.domain, ClosedDomain)
         assert parameter.domain.values == (1, 2)
         assert not parameter.required
 
@@ -149,7 +149,7 @@ def test_whole_number_is_legal_where_a_number_is_asked() -> None:
 def test_every_value_of_the_domains_is_valid_and_comes_through(level: int, count: int, tenths: int, fast: bool) -> None:
     tools = Tools([everything])
     domain = next(p.domain for p in tools.schemas[0].parameters if p.name == "speed")
-    assert isinstance(domain, Closed)
+    assert isinstance(domain, ClosedDomain)
     call = Call("everything", {**GOOD, "level": level, "count": count, "speed": domain.values[tenths], "fast": fast})
     got = tools.execute(tools.validate(call))
     assert (got["level"], got["count"], got["fast"]) == (level, count, fast)

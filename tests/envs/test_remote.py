@@ -10,7 +10,7 @@ import pytest
 from rtcontrol.bridges.wire import Message, WireError
 from rtcontrol.bridges.wire.messages import Array, CallMessage, Executed, Instruct, Observe, Outcome, Reset
 from rtcontrol.envs.base import Acknowledging, Emission, Emitting
-from rtcontrol.envs.remote import REMEMBERED, Look, RemoteEnvironment, RemoteTerms
+from rtcontrol.envs.remote import REMEMBERED, RemoteData, RemoteEnvironment, RemoteTerms
 from rtcontrol.models.call import Call
 
 TOKEN = "t" * 20
@@ -218,8 +218,8 @@ def test_errors_of_a_tick_reach_whoever_listens() -> None:
 
 
 def test_look_is_data_and_text() -> None:
-    assert Look.of({"a": 1}, "seen").text == "seen"
-    assert Look.of(None, None) == {}
+    assert RemoteData.of({"a": 1}, "seen").text == "seen"
+    assert RemoteData.of(None, None) == {}
 
 
 def array(name: str, dtype: str, shape: list[int], data: bytes) -> Array:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from rtcontrol.models.domain import MAX_CLOSED, Closed, Free, domain_of, number_text, same, value_text
+from rtcontrol.models.domain import MAX_CLOSED, ClosedDomain, Free, domain_of, number_text, same, value_text
 from rtcontrol.models.errors import UserError
 
 JSON = st.recursive(
@@ -20,9 +20,9 @@ JSON = st.recursive(
 )
 
 
-def listed(**schema: Any) -> Closed:
+def listed(**schema: Any) -> ClosedDomain:
     domain = domain_of(schema, "Tool t, parameter p")
-    assert isinstance(domain, Closed)
+    assert isinstance(domain, ClosedDomain)
     return domain
 
 
@@ -84,7 +84,7 @@ def test_number_text_rounds_away_no_sign() -> None:
 def test_integers_and_booleans_are_typed() -> None:
     assert listed(type="integer", minimum=-1.0, maximum=1.0).values == (-1, 0, 1)
     assert all(type(v) is int for v in listed(type="integer", minimum=-1.0, maximum=1.0).values)
-    assert listed(type="boolean") == Closed((False, True), ("false", "true"))
+    assert listed(type="boolean") == ClosedDomain((False, True), ("false", "true"))
     assert listed(const="x").values == ("x",)
 
 
@@ -104,7 +104,7 @@ def test_enum_keeps_declared_order_or_is_refused(values: list[Any]) -> None:
         with pytest.raises(UserError, match="both written"):
             domain_of({"enum": values}, "here")
     else:
-        assert domain_of({"enum": values}, "here") == Closed(tuple(values), tuple(texts))
+        assert domain_of({"enum": values}, "here") == ClosedDomain(tuple(values), tuple(texts))
 
 
 def test_string_and_number_written_alike_are_refused() -> None:
@@ -114,7 +114,7 @@ def test_string_and_number_written_alike_are_refused() -> None:
 
 def test_domain_with_too_many_values_is_free() -> None:
     assert isinstance(domain_of({"type": "integer", "minimum": 0, "maximum": MAX_CLOSED}, ""), Free)
-    assert isinstance(domain_of({"type": "integer", "minimum": 0, "maximum": MAX_CLOSED - 1}, ""), Closed)
+    assert isinstance(domain_of({"type": "integer", "minimum": 0, "maximum": MAX_CLOSED - 1}, ""), ClosedDomain)
     assert isinstance(domain_of({"type": "integer", "minimum": 10**30, "maximum": 10**30 + 5}, ""), Free)
 
 
@@ -145,6 +145,6 @@ def test_bad_bounds_are_refused(schema: dict[str, Any], message: str) -> None:
 @given(st.integers(), st.floats(allow_nan=False))
 def test_a_listed_whole_number_means_its_float_but_not_the_other_way_round(i: int, f: float) -> None:
     assume(abs(i) < 2**53)
-    assert Closed((float(i),), ("",)).holds(i)
-    assert not Closed((i,), ("",)).holds(float(i))
-    assert not Closed((1.0,), ("",)).holds(True)
+    assert ClosedDomain((float(i),), ("",)).holds(i)
+    assert not ClosedDomain((i,), ("",)).holds(float(i))
+    assert not ClosedDomain((1.0,), ("",)).holds(True)

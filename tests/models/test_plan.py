@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from rtcontrol.models.call import Call
-from rtcontrol.models.domain import Closed, value_text
+from rtcontrol.models.domain import ClosedDomain, value_text
 from rtcontrol.models.engines.base import Budget
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.passes import Passes
@@ -169,7 +169,7 @@ def test_every_leaf_carries_the_typed_value_that_its_tokens_spell(tools: list[di
                     assert text == plan.tools[value].name
                     continue
                 domain = plan.slots[index][k - 1].domain
-                assert isinstance(domain, Closed)
+                assert isinstance(domain, ClosedDomain)
                 place = domain.texts.index(text)
                 assert domain.values[place] == value
                 assert type(domain.values[place]) is type(value)
@@ -182,7 +182,7 @@ def test_head_values_of_a_call_lead_to_its_leaves(tools: list[dict[str, Any]], d
     index = data.draw(st.integers(0, len(plan.tools) - 1))
     arguments: dict[str, Any] = {}
     for slot in plan.slots[index]:
-        assume(isinstance(slot.domain, Closed))  # a group of large domains has more values than a trie takes
+        assume(isinstance(slot.domain, ClosedDomain))  # a group of large domains has more values than a trie takes
         value = data.draw(st.sampled_from([*slot.domain.values, *([ABSENT] if slot.optional else [])]))
         if value is not ABSENT:
             arguments |= slot.arguments(value)

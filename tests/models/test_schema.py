@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rtcontrol.models.domain import Closed, Free
+from rtcontrol.models.domain import ClosedDomain, Free
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema import ABSENT, MAX_HEADS, ToolSchema, tool_schemas
 from tests.models.small import tool_lists
@@ -55,7 +55,7 @@ def test_merged_heads_carry_every_parameter_once_and_cut_heads_the_first_units(t
 @given(tool_lists(most=1, parameters=9), st.data())
 def test_a_slots_value_and_its_arguments_are_inverse(tools: list[dict[str, Any]], data: st.DataObject) -> None:
     for slot in ToolSchema.from_openai(tools[0]).slots():
-        if isinstance(slot.domain, Closed):
+        if isinstance(slot.domain, ClosedDomain):
             value = data.draw(st.sampled_from(slot.domain.values))
             assert slot.value(slot.arguments(value)) == value
         assert (slot.value({}) is ABSENT) == (slot.optional or not slot.merged)
@@ -65,7 +65,7 @@ def test_overflow_shares_head_six_as_one_json_object() -> None:
     tool = schema({f"p{i}": BOOL for i in range(8)}, [f"p{i}" for i in range(7)])
     last = tool.slots("merge")[5]
     assert last.merged
-    assert isinstance(last.domain, Closed)
+    assert isinstance(last.domain, ClosedDomain)
     assert len(last.domain.values) == 2 * 2 * 3  # the optional one may be left out
     assert last.domain.texts[0] == '{"p5":false,"p6":false,"p7":false}'
     assert last.domain.values[2] == {"p5": False, "p6": False}
@@ -77,7 +77,7 @@ def test_group_of_optional_parameters_is_optional_as_a_whole() -> None:
     b, g = tool.slots()
     assert (b.merged, b.optional) == (False, False)
     assert (g.merged, g.optional) == (True, True)
-    assert isinstance(g.domain, Closed)
+    assert isinstance(g.domain, ClosedDomain)
     assert {} not in g.domain.values
     assert len(g.domain.values) == 3 * 3 - 1
     assert g.value({"b": True}) is ABSENT
@@ -97,7 +97,7 @@ def test_group_with_a_free_member_or_too_many_combinations_is_free() -> None:
 def test_merged_numbers_have_no_exponent() -> None:
     tiny = {"enum": [1e-6, 0.5], "x-group": "g"}
     (slot,) = schema({"a": tiny, "b": tiny}, ["a", "b"]).slots()
-    assert isinstance(slot.domain, Closed)
+    assert isinstance(slot.domain, ClosedDomain)
     assert slot.domain.texts[0] == '{"a":0.000001,"b":0.000001}'
 
 

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rtcontrol.agents.road.goals import KINDS, SPEEDS, VALUES, Goal, recognise
+from rtcontrol.agents.road.goals import KINDS, SPEEDS, VALUES, RoadGoal, recognise
 
-GOALS = [Goal(kind, value) for kind in KINDS for value in VALUES.get(kind, (None,))]
+GOALS = [RoadGoal(kind, value) for kind in KINDS for value in VALUES.get(kind, (None,))]
 
 
 @pytest.mark.parametrize("goal", GOALS, ids=lambda goal: goal.text())
-def test_the_canonical_sentence_is_read_as_its_goal(goal: Goal) -> None:
+def test_the_canonical_sentence_is_read_as_its_goal(goal: RoadGoal) -> None:
     assert recognise(goal.text()) == goal
     assert recognise(goal.text().capitalize() + ".") == goal
 
@@ -20,60 +20,60 @@ def test_the_canonical_sentence_is_read_as_its_goal(goal: Goal) -> None:
 @pytest.mark.parametrize(("kind", "value"), [("speed", 55), ("speed", None), ("lane", "straight"), ("stop", 0)])
 def test_a_value_that_no_goal_of_the_kind_has_is_refused(kind: str, value: object) -> None:
     with pytest.raises(AssertionError, match="one of"):
-        Goal(kind, value)  # type: ignore[arg-type]
+        RoadGoal(kind, value)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     ("text", "goal"),
     [
-        ("go 50 km/h", Goal("speed", 50)),
-        ("slow down to 30", Goal("speed", 30)),
-        ("do not go faster than 60", Goal("speed", 60)),
-        ("Drive at 48, please.", Goal("speed", 50)),
-        ("brake to 20", Goal("speed", 20)),
-        ("drive at fifty", Goal("speed", 50)),
-        ("take the left lane", Goal("lane", "left")),
-        ("move over to the right lane", Goal("lane", "right")),
-        ("move over to the left", Goal("lane", "left")),
-        ("leave the right lane and take the middle one", Goal("lane", "middle")),
-        ("take the left lane, not the right one", Goal("lane", "left")),
-        ("take the left lane at the next junction", Goal("lane", "left")),
+        ("go 50 km/h", RoadGoal("speed", 50)),
+        ("slow down to 30", RoadGoal("speed", 30)),
+        ("do not go faster than 60", RoadGoal("speed", 60)),
+        ("Drive at 48, please.", RoadGoal("speed", 50)),
+        ("brake to 20", RoadGoal("speed", 20)),
+        ("drive at fifty", RoadGoal("speed", 50)),
+        ("take the left lane", RoadGoal("lane", "left")),
+        ("move over to the right lane", RoadGoal("lane", "right")),
+        ("move over to the left", RoadGoal("lane", "left")),
+        ("leave the right lane and take the middle one", RoadGoal("lane", "middle")),
+        ("take the left lane, not the right one", RoadGoal("lane", "left")),
+        ("take the left lane at the next junction", RoadGoal("lane", "left")),
         ("take the left or the right lane", None),
-        ("follow the car in front at 15 metres", Goal("follow", 15)),
-        ("follow at 15m", Goal("follow", 15)),
-        ("keep 30 m behind the car ahead", Goal("follow", 30)),
-        ("follow the car ahead", Goal("follow", 20)),
-        ("do not overtake, stay behind the car ahead", Goal("follow", 20)),
-        ("turn right at the next crossing", Goal("turn", "right")),
-        ("turn left right now", Goal("turn", "left")),
-        ("turn right now", Goal("turn", "right")),
-        ("go straight on at the junction", Goal("turn", "straight")),
-        ("turn left at the junction ahead", Goal("turn", "left")),
+        ("follow the car in front at 15 metres", RoadGoal("follow", 15)),
+        ("follow at 15m", RoadGoal("follow", 15)),
+        ("keep 30 m behind the car ahead", RoadGoal("follow", 30)),
+        ("follow the car ahead", RoadGoal("follow", 20)),
+        ("do not overtake, stay behind the car ahead", RoadGoal("follow", 20)),
+        ("turn right at the next crossing", RoadGoal("turn", "right")),
+        ("turn left right now", RoadGoal("turn", "left")),
+        ("turn right now", RoadGoal("turn", "right")),
+        ("go straight on at the junction", RoadGoal("turn", "straight")),
+        ("turn left at the junction ahead", RoadGoal("turn", "left")),
         ("turn left or right at the junction", None),
-        ("go to the left at the crossing", Goal("turn", "left")),
-        ("take the next left", Goal("turn", "left")),
+        ("go to the left at the crossing", RoadGoal("turn", "left")),
+        ("take the next left", RoadGoal("turn", "left")),
         ("take the second left", None),
-        ("overtake slow cars", Goal("overtake")),
-        ("do not stay behind slow cars", Goal("overtake")),
-        ("pass the car ahead on the left", Goal("overtake")),
+        ("overtake slow cars", RoadGoal("overtake")),
+        ("do not stay behind slow cars", RoadGoal("overtake")),
+        ("pass the car ahead on the left", RoadGoal("overtake")),
         ("stop overtaking", None),
         ("let the others pass", None),
-        ("stop", Goal("stop")),
-        ("halt now", Goal("stop")),
-        ("stop right now", Goal("stop")),
-        ("stop in your lane", Goal("stop")),
-        ("stop at the next junction", Goal("stop")),
-        ("do not drive on", Goal("stop")),
-        ("do not stop, drive on", Goal("drive")),
+        ("stop", RoadGoal("stop")),
+        ("halt now", RoadGoal("stop")),
+        ("stop right now", RoadGoal("stop")),
+        ("stop in your lane", RoadGoal("stop")),
+        ("stop at the next junction", RoadGoal("stop")),
+        ("do not drive on", RoadGoal("stop")),
+        ("do not stop, drive on", RoadGoal("drive")),
         ("you do not have to stop", None),
-        ("pull over to the right", Goal("stop")),
-        ("follow the road", Goal("drive")),
-        ("go at the limit", Goal("drive")),
+        ("pull over to the right", RoadGoal("stop")),
+        ("follow the road", RoadGoal("drive")),
+        ("go at the limit", RoadGoal("drive")),
         ("make tea", None),
         ("50", None),
     ],
 )
-def test_plain_instructions_are_recognised(text: str, goal: Goal | None) -> None:
+def test_plain_instructions_are_recognised(text: str, goal: RoadGoal | None) -> None:
     assert recognise(text) == goal
 
 
@@ -92,4 +92,4 @@ def test_any_text_is_read_or_left(text: str) -> None:
 
 
 def test_a_number_of_thousands_of_digits_is_no_error() -> None:
-    assert recognise(f"drive at {'9' * 5000}") == Goal("speed", max(SPEEDS))
+    assert recognise(f"drive at {'9' * 5000}") == RoadGoal("speed", max(SPEEDS))

@@ -21,15 +21,15 @@ from typing import Any
 
 import carla
 
-from rtcontrol.agents.road.goals import Goal
+from rtcontrol.agents.road.goals import RoadGoal
 from rtcontrol.agents.road.tools import agent, read_back
 from rtcontrol.bridges.carla.driver import Control, Driver
 from rtcontrol.bridges.carla.journal import Estate
-from rtcontrol.bridges.carla.lanes import Road
+from rtcontrol.bridges.carla.lanes import TownRoad
 from rtcontrol.bridges.carla.lights import govern
 from rtcontrol.bridges.carla.observing import observe
 from rtcontrol.bridges.carla.options import WorldOptions
-from rtcontrol.bridges.carla.world import World
+from rtcontrol.bridges.carla.world import CarlaWorld
 from rtcontrol.envs.road.expert import expert
 from rtcontrol.models.call import Call
 from tests.bridges.carla.standin import lights
@@ -40,7 +40,7 @@ from tests.bridges.carla.standin.wire import RED
 SPEEDS_KMH = (30, 40, 50, 60, 70)
 NEAR_KMH = 50  # faster than this no driver comes to a junction
 DT = 1 / 16
-Decide = Callable[[str, Goal], Call | None]
+Decide = Callable[[str, RoadGoal], Call | None]
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def approaches(count: int, seed: int = 0) -> Iterator[Approach]:
         yield Approach(red, kmh, lane, metres, phase_s)
 
 
-def by_rule(text: str, goal: Goal) -> Call | None:
+def by_rule(text: str, goal: RoadGoal) -> Call | None:
     return expert(read_back(text), goal)
 
 
@@ -92,15 +92,15 @@ def by_model() -> Decide:
 class Crossing:
     """The stand-in with our car in it."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: CarlaWorld) -> None:
         self.world = world
-        self.road = Road(world.map)
+        self.road = TownRoad(world.map)
         govern(self.road, world.lamps())
 
     def drive(self, case: Approach, decide: Decide) -> Seen:
         arm = self._await(case.phase_s)
         self._put(case, arm)
-        seen, goal = Seen(), Goal("speed", case.kmh)
+        seen, goal = Seen(), RoadGoal("speed", case.kmh)
         driver = Driver(self.road, DT, **self.world.figures())
         left, stands_s = case.metres, 0.0
         for _ in range(round(40.0 / DT)):
@@ -163,7 +163,7 @@ class Crossing:
 def crossing() -> Iterator[Crossing]:
     with tempfile.TemporaryDirectory() as folder, StandIn() as standin:
         path = Path(folder) / "estate.json"
-        world = World(
+        world = CarlaWorld(
             WorldOptions(port=standin.port, standin=True, wait_s=20.0), Estate(path, "127.0.0.1", standin.port)
         )
         world.open()

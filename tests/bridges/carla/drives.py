@@ -9,7 +9,7 @@ from typing import Any
 
 from rtcontrol.bridges.carla.driver import Driver
 from rtcontrol.bridges.carla.lane_line import Strand
-from rtcontrol.bridges.carla.lanes import Road
+from rtcontrol.bridges.carla.lanes import TownRoad
 from rtcontrol.bridges.carla.lights import Lamp, govern
 from rtcontrol.bridges.carla.neighbours import Body
 from rtcontrol.bridges.carla.observing import Light, Scene
@@ -24,10 +24,10 @@ KMH = 3.6
 
 
 @cache
-def road() -> Road:
+def road() -> TownRoad:
     import carla
 
-    found = Road(carla.Map("standin", opendrive()))
+    found = TownRoad(carla.Map("standin", opendrive()))
     govern(found, lamps())
     return found
 
@@ -70,7 +70,7 @@ def body(strand: Strand, s: float, speed: float = 0.0, lateral: float = 0.0, num
 class Car:
     """A driver on a bicycle. The bicycle's axes are OpenDRIVE's: y and yaw are mirrored."""
 
-    def __init__(self, start: Body, on: Road | None = None) -> None:
+    def __init__(self, start: Body, on: TownRoad | None = None) -> None:
         self.number = start.number
         self.bicycle = Bicycle(start.x, -start.y, -math.radians(start.yaw_deg))
         self.bicycle.speed = start.speed
@@ -93,7 +93,7 @@ class Drive:
     """Our car among others that stand or go on straight, step by step."""
 
     def __init__(
-        self, start: Body, others: Callable[[float], list[Body]] = lambda time: [], on: Road | None = None
+        self, start: Body, others: Callable[[float], list[Body]] = lambda time: [], on: TownRoad | None = None
     ) -> None:
         self.car = Car(start, on)
         self.others = others

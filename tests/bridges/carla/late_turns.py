@@ -21,7 +21,7 @@ import carla
 from rtcontrol.bridges.carla.hazards import BEND_DOWN
 from rtcontrol.bridges.carla.intent import Turn
 from rtcontrol.bridges.carla.lane_line import Strand
-from rtcontrol.bridges.carla.lanes import Road
+from rtcontrol.bridges.carla.lanes import TownRoad
 from tests.bridges.carla.drives import DT, KMH, Drive, body, road
 
 TURNS: tuple[Turn, ...] = ("left", "right")
@@ -39,7 +39,7 @@ class Told(NamedTuple):
     kmh: float
 
 
-def ways(on: Road) -> list[tuple[Strand, Turn]]:
+def ways(on: TownRoad) -> list[tuple[Strand, Turn]]:
     """Lanes that lead over a junction by a turn, where another way is there too. Under a bridge the flat bicycle would
     find itself on it: such lanes are left out."""
     found = []
@@ -60,7 +60,7 @@ def ways(on: Road) -> list[tuple[Strand, Turn]]:
     return found
 
 
-def told(on: Road, count: int, seed: int = 0) -> Iterator[Told]:
+def told(on: TownRoad, count: int, seed: int = 0) -> Iterator[Told]:
     dice, known = random.Random(seed), ways(on)
     for _ in range(count):
         strand, turn = dice.choice(known)
@@ -70,7 +70,7 @@ def told(on: Road, count: int, seed: int = 0) -> Iterator[Told]:
         yield Told(strand, turn, left, min(dice.choice(SPEEDS_KMH), most * KMH))
 
 
-def drive(on: Road, case: Told) -> tuple[str | None, bool, float]:
+def drive(on: TownRoad, case: Told) -> tuple[str | None, bool, float]:
     """Why it was refused; whether the turn was taken; how far it was off the middle of its lane at most, m."""
     car = Drive(body(case.strand, case.strand.length - case.left_m, case.kmh / KMH), on=on)
     car.obey("set_speed", kmh=case.kmh)
@@ -87,7 +87,7 @@ def drive(on: Road, case: Told) -> tuple[str | None, bool, float]:
     return refused, car.driver.counts.ways[case.turn] > 0, off
 
 
-def table(on: Road, count: int) -> dict[str, object]:
+def table(on: TownRoad, count: int) -> dict[str, object]:
     found: Counter[str] = Counter()
     worst = 0.0
     for case in told(on, count):
@@ -102,5 +102,5 @@ def table(on: Road, count: int) -> dict[str, object]:
 
 if __name__ == "__main__":
     given = sys.argv[1:]
-    town = Road(carla.Map("town", Path(given[0]).read_text())) if given else road()
+    town = TownRoad(carla.Map("town", Path(given[0]).read_text())) if given else road()
     print(json.dumps(table(town, int(given[1]) if len(given) > 1 else 400)))

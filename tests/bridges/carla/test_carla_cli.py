@@ -12,8 +12,8 @@ import pytest
 import zmq
 
 from rtcontrol.bridges.carla.cli import main
-from rtcontrol.bridges.carla.errors import BridgeError
-from rtcontrol.bridges.carla.options import BridgeOptions, WorldOptions
+from rtcontrol.bridges.carla.errors import CarlaBridgeError
+from rtcontrol.bridges.carla.options import CarlaBridgeOptions, WorldOptions
 from tests.bridges.carla.standin.process import StandIn
 from tests.bridges.client.worlds import ROOT, free_port
 
@@ -68,7 +68,7 @@ def test_what_listens_but_does_not_answer_is_no_carla(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(connect, "ANSWER_S", 0.3)
     monkeypatch.setattr(connect, "PROBE_S", 0.3)
-    refused = pytest.raises(BridgeError, match="does not answer as a CARLA server")
+    refused = pytest.raises(CarlaBridgeError, match="does not answer as a CARLA server")
     with socket.create_server(("127.0.0.1", 0)) as silent, refused:
         connect.connect(WorldOptions(port=silent.getsockname()[1]))
 
@@ -86,7 +86,7 @@ def test_server_of_another_release_is_told_with_both_versions() -> None:
     from rtcontrol.bridges.carla.connect import connect
 
     with StandIn("--claim-version", "0.9.15") as old:
-        with pytest.raises(BridgeError, match=r"is 0\.9\.15, the client here 0\.9\.16") as told:
+        with pytest.raises(CarlaBridgeError, match=r"is 0\.9\.15, the client here 0\.9\.16") as told:
             connect(WorldOptions(port=old.port))
         assert "pip install carla==0.9.15" in told.value.remedy
 
@@ -137,7 +137,7 @@ def test_mistakes_in_the_options_are_told(given: list[str], words: str, capsys: 
 
 @pytest.mark.parametrize("hz, steps", [(16.0, 1), (20.0, 1), (10.0, 2), (15.0, 2), (1.0, 16), (50.0, 1)])
 def test_period_is_made_of_steps_that_the_physics_can_take(hz: float, steps: int) -> None:
-    options = BridgeOptions(hz=hz)
+    options = CarlaBridgeOptions(hz=hz)
     assert options.steps == steps
     assert options.step_s <= 0.0625
     assert options.steps * options.step_s == pytest.approx(1 / hz)

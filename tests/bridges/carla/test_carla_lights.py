@@ -11,7 +11,7 @@ carla = pytest.importorskip("carla", reason="the carla extra (client 0.9.16) is 
 from rtcontrol.bridges.carla.driver import Driver  # noqa: E402
 from rtcontrol.bridges.carla.intent import Turn  # noqa: E402
 from rtcontrol.bridges.carla.lane_line import Strand  # noqa: E402
-from rtcontrol.bridges.carla.lanes import Road  # noqa: E402
+from rtcontrol.bridges.carla.lanes import TownRoad  # noqa: E402
 from rtcontrol.bridges.carla.lights import Lamp, govern  # noqa: E402
 from rtcontrol.bridges.carla.observing import LIGHT_SIGHT_M, Light, Scene, observe  # noqa: E402
 from rtcontrol.bridges.carla.route import Chain  # noqa: E402
@@ -24,13 +24,13 @@ TURNS: tuple[Turn, ...] = ("straight", "left", "right")
 ENTERING = [(arm, lane) for arm in ARMS for lane in range(1, LANES + 1)]
 
 
-def lit(*told: Lamp) -> Road:
-    found = Road(carla.Map("standin", opendrive()))
+def lit(*told: Lamp) -> TownRoad:
+    found = TownRoad(carla.Map("standin", opendrive()))
     govern(found, told)
     return found
 
 
-def enters(on: Road, arm: str, lane: int) -> Strand:
+def enters(on: TownRoad, arm: str, lane: int) -> Strand:
     number, lane_id = incoming(arm, lane)
     return next(known for known in on.strands() if (known.key[0], known.key[2]) == (number, lane_id))
 

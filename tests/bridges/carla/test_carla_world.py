@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from rtcontrol.bridges.carla import journal as estate
-from rtcontrol.bridges.carla.errors import BridgeError, Lost
+from rtcontrol.bridges.carla.errors import CarlaBridgeError, ServerLost
 from rtcontrol.bridges.carla.journal import Estate, Left
 from rtcontrol.bridges.carla.options import STANDIN, WorldOptions
 from tests.bridges.carla.standin.process import StandIn
@@ -21,7 +21,7 @@ from tests.bridges.carla.standin.process import StandIn
 carla = pytest.importorskip("carla", reason="the carla extra (client 0.9.16) is not installed")
 
 from rtcontrol.bridges.carla import rollback as undo  # noqa: E402
-from rtcontrol.bridges.carla.world import World  # noqa: E402
+from rtcontrol.bridges.carla.world import CarlaWorld  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -35,8 +35,8 @@ def standin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandIn]:
         yield made
 
 
-def world(port: int, **options: Any) -> World:
-    return World(WorldOptions(port=port, **options), Estate(estate.place("127.0.0.1", port), "127.0.0.1", port))
+def world(port: int, **options: Any) -> CarlaWorld:
+    return CarlaWorld(WorldOptions(port=port, **options), Estate(estate.place("127.0.0.1", port), "127.0.0.1", port))
 
 
 def synchronous(port: int) -> Any:
@@ -69,7 +69,7 @@ def ticked_by(other: Any) -> Iterator[None]:
 def test_server_that_another_client_ticks_is_left_alone(standin: StandIn) -> None:
     mine = world(standin.port)
     with ticked_by(synchronous(standin.port)):
-        with pytest.raises(BridgeError, match="Another client ticks the CARLA server"):
+        with pytest.raises(CarlaBridgeError, match="Another client ticks the CARLA server"):
             mine.open()
         mine.close()
     state = standin.state()
@@ -97,7 +97,7 @@ def test_town_is_not_loaded_under_a_client_that_ticks(standin: StandIn) -> None:
     episode = other.id
     mine = world(standin.port, town="Standin2")
     with ticked_by(other):
-        with pytest.raises(BridgeError, match="Another client ticks the CARLA server"):
+        with pytest.raises(CarlaBridgeError, match="Another client ticks the CARLA server"):
             mine.open()
         mine.close()
     assert carla.Client("127.0.0.1", standin.port).get_world().id == episode
@@ -170,7 +170,7 @@ def test_vehicle_that_another_client_removed_is_replaced_with_all_that_was_ours(
     other = carla.Client("127.0.0.1", standin.port)
     other.apply_batch_sync([carla.command.DestroyActor(first)], False)
     mine.tick()
-    with pytest.raises(Lost):
+    with pytest.raises(ServerLost):
         mine.scene()
     assert mine.reopen()
     assert mine.fresh and mine.ego.id != first

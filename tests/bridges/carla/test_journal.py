@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from rtcontrol.bridges.carla import journal as estate
-from rtcontrol.bridges.carla.errors import BridgeError
+from rtcontrol.bridges.carla.errors import CarlaBridgeError
 from rtcontrol.bridges.carla.journal import Estate
 
 
@@ -98,13 +98,13 @@ def test_file_that_is_none_is_a_mistake(tmp_path: Path) -> None:
     broken = tmp_path / "broken.json"
     broken.write_text("[]")
     for path in (broken, tmp_path / "none.json"):
-        with pytest.raises(BridgeError, match="tells nothing of a drive"):
+        with pytest.raises(CarlaBridgeError, match="tells nothing of a drive"):
             estate.read(path)
 
 
 def test_folder_that_cannot_be_written_to_is_a_mistake(tmp_path: Path) -> None:
     (tmp_path / "carla").write_text("no folder")
-    with pytest.raises(BridgeError, match="cannot be written down"):
+    with pytest.raises(CarlaBridgeError, match="cannot be written down"):
         Estate(estate.place("h", 1), "h", 1).begin(1)
-    with pytest.raises(BridgeError, match="cannot be written down"), estate.alone("h", 5):
+    with pytest.raises(CarlaBridgeError, match="cannot be written down"), estate.alone("h", 5):
         pass

@@ -11,7 +11,7 @@ import pytest
 
 carla = pytest.importorskip("carla", reason="the carla extra (client 0.9.16) is not installed")
 
-from rtcontrol.bridges.carla.lanes import Road  # noqa: E402
+from rtcontrol.bridges.carla.lanes import TownRoad  # noqa: E402
 from tests.bridges.carla.country_road import opendrive  # noqa: E402
 from tests.bridges.carla.drives import Drive, body, road, strand  # noqa: E402
 
@@ -110,7 +110,7 @@ def test_the_way_bends_to_the_side_of_the_turn(lane: int, turn: str, side: int) 
 
 
 def test_sections_shoulders_and_lanes_without_a_link_are_read() -> None:
-    country = Road(carla.Map("country", opendrive()))
+    country = TownRoad(carla.Map("country", opendrive()))
     found = {known.key: (known.index, known.count, [it.key for it in known.after]) for known in country.strands()}
     assert found == {
         (7, 0, -1): (1, 2, [(7, 1, -1)]),
@@ -126,7 +126,7 @@ def test_sections_shoulders_and_lanes_without_a_link_are_read() -> None:
 
 
 def test_where_the_road_ends_the_car_stops() -> None:
-    country = Road(carla.Map("country", opendrive()))
+    country = TownRoad(carla.Map("country", opendrive()))
     known = next(it for it in country.strands() if it.key == (7, 0, -2))
     drive = Drive(body(known, 20.0, 15.0), on=country)
     drive.obey("set_speed", kmh=60)

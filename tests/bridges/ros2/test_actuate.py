@@ -14,7 +14,7 @@ pytest.importorskip("cyclonedds", reason="the ros2 extra (cyclonedds) is not ins
 
 from rtcontrol.bridges.client import Standing
 from rtcontrol.bridges.ros2 import config
-from rtcontrol.bridges.ros2.actuate import Actuator
+from rtcontrol.bridges.ros2.actuate import Ros2Actuator
 from rtcontrol.bridges.ros2.errors import Unmappable
 from rtcontrol.bridges.ros2.mapper import Mapper
 from rtcontrol.bridges.wire.messages import FunctionCall
@@ -66,12 +66,12 @@ def wheels() -> Wheels:
 
 
 @pytest.fixture
-def actuator(wheels: Wheels) -> Actuator:
-    return Actuator(Mapper(config.load(Path(config.EXAMPLE)), "robot.yaml"), {"/cmd_vel": wheels}, 1000.0)
+def actuator(wheels: Wheels) -> Ros2Actuator:
+    return Ros2Actuator(Mapper(config.load(Path(config.EXAMPLE)), "robot.yaml"), {"/cmd_vel": wheels}, 1000.0)
 
 
 def test_call_whose_time_is_over_before_it_is_published_is_refused_and_the_robot_stops(
-    actuator: Actuator, wheels: Wheels
+    actuator: Ros2Actuator, wheels: Wheels
 ) -> None:
     actuator.apply(lambda: drive(500.0))
     with pytest.raises(Unmappable, match="drive could not be published within its time-to-live"):
@@ -84,7 +84,7 @@ def test_safe_call_that_could_not_be_written_is_written_in_the_next_tick_even_wh
     value["tools"]["stop"]["publish"]["/cmd_vel"]["repeat"] = False
     mapper = Mapper(config.parse(yaml.safe_dump(value), "robot.yaml"), "robot.yaml")
     wheels = Stuck()
-    actuator = Actuator(mapper, {"/cmd_vel": wheels}, 1000.0)
+    actuator = Ros2Actuator(mapper, {"/cmd_vel": wheels}, 1000.0)
     for stuck in (True, True, False, False):
         wheels.stuck = stuck
         actuator.apply(lambda: SAFE)
@@ -99,21 +99,21 @@ def test_fault_in_writing_half_of_a_call_is_followed_by_the_safe_call_at_once() 
     value["tools"]["stop"]["publish"]["/second"] = {"type": "geometry_msgs/msg/Twist"}
     mapper = Mapper(config.parse(yaml.safe_dump(value, sort_keys=False), "robot.yaml"), "robot.yaml")
     wheels, broken = Wheels(), Broken()
-    actuator = Actuator(mapper, {"/cmd_vel": wheels, "/second": broken}, 1.0)  # nothing is repeated in a second
+    actuator = Ros2Actuator(mapper, {"/cmd_vel": wheels, "/second": broken}, 1.0)  # nothing is repeated in a second
     actuator.apply(lambda: SAFE)
     with pytest.raises(Unmappable, match="drive could not be published .no such device."):
         actuator.apply(lambda: drive(500.0))
     assert (wheels.told, broken.told, actuator.state) == ([0.0, 0.3, 0.0], [0.0, 0.0], "safe")
 
 
-def test_once_closed_nothing_but_the_safe_call_is_published_or_told(actuator: Actuator, wheels: Wheels) -> None:
+def test_once_closed_nothing_but_the_safe_call_is_published_or_told(actuator: Ros2Actuator, wheels: Wheels) -> None:
     actuator.apply(lambda: drive(500.0))
     actuator.close(SAFE)
     actuator.apply(lambda: drive(500.0, speed=20))
     assert (wheels.told[0], set(wheels.told[1:]), actuator.state) == (0.3, {0.0}, "safe")
 
 
-def test_one_call_that_does_not_fit_is_one_refusal_in_all_its_ticks(actuator: Actuator, wheels: Wheels) -> None:
+def test_one_call_that_does_not_fit_is_one_refusal_in_all_its_ticks(actuator: Ros2Actuator, wheels: Wheels) -> None:
     standing = Standing(FunctionCall(name="drive", arguments={"speed": 30, "turn": "up"}), "fresh", left_ms=500.0)
     for _ in range(3):
         with pytest.raises(Unmappable, match="turn: nothing is given for 'up'"):
@@ -122,14 +122,14 @@ def test_one_call_that_does_not_fit_is_one_refusal_in_all_its_ticks(actuator: Ac
     assert actuator.count["refused"] == 1 and set(wheels.told) == {0.0}
 
 
-def test_call_in_force_is_not_repeated_when_its_time_is_as_good_as_over(actuator: Actuator, wheels: Wheels) -> None:
+def test_call_in_force_is_not_repeated_when_its_time_is_as_good_as_over(actuator: Ros2Actuator, wheels: Wheels) -> None:
     for left_ms in (500.0, 400.0, 1.0):
         actuator.apply(lambda left_ms=left_ms: drive(left_ms))  # type: ignore[misc]
         time.sleep(0.002)  # its repetition is due
     assert wheels.told == [0.3, 0.3]
 
 
-def test_nothing_that_another_thread_has_seen_end_is_published_after_it(actuator: Actuator, wheels: Wheels) -> None:
+def test_nothing_that_another_thread_has_seen_end_is_published_after_it(actuator: Ros2Actuator, wheels: Wheels) -> None:
     now = [drive(500.0)]
     inside, go = threading.Event(), threading.Event()
 

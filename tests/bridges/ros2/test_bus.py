@@ -17,7 +17,7 @@ from cyclonedds.qos import Policy
 from rtcontrol.bridges.ros2.bus import Bus
 from rtcontrol.bridges.ros2.dds import Peers
 from rtcontrol.bridges.ros2.environment import domain
-from rtcontrol.bridges.ros2.errors import BridgeError, Unmappable
+from rtcontrol.bridges.ros2.errors import Ros2BridgeError, Unmappable
 from rtcontrol.bridges.ros2.msgs import MESSAGES
 from tests.bridges.ros2.robot import topic
 from tests.helpers.processes import until
@@ -45,7 +45,7 @@ def test_message_that_its_type_cannot_hold_is_refused(bus: Bus, kind: str, field
 
 
 def test_topic_that_dds_does_not_take_is_named(bus: Bus) -> None:
-    with pytest.raises(BridgeError, match="DDS does not take /sc\xe4n of the type sensor_msgs/msg/LaserScan"):
+    with pytest.raises(Ros2BridgeError, match="DDS does not take /sc\xe4n of the type sensor_msgs/msg/LaserScan"):
         bus.input(topic("/sc\xe4n", "sensor_msgs/LaserScan"))
 
 

@@ -12,7 +12,7 @@ pytest.importorskip("cyclonedds", reason="the ros2 extra (cyclonedds) is not ins
 import yaml
 
 from rtcontrol.bridges.ros2 import config
-from rtcontrol.bridges.ros2.errors import BridgeError
+from rtcontrol.bridges.ros2.errors import Ros2BridgeError
 from tests.bridges.ros2.mapping import EXAMPLE, NUMBER, mapper, publishes, put
 
 ODOM = ("observe", "topics", "/odom")
@@ -79,7 +79,7 @@ def crossed(value: dict[str, Any]) -> None:
     ],
 )
 def test_a_mistake_names_file_key_and_remedy(change: Any, says: str) -> None:
-    with pytest.raises(BridgeError) as raised:
+    with pytest.raises(Ros2BridgeError) as raised:
         mapper(change)
     assert raised.value.what.startswith("robot.yaml: ") and says in raised.value.what, raised.value.what
     assert raised.value.remedy.endswith(".")
@@ -98,7 +98,7 @@ def test_a_mistake_names_file_key_and_remedy(change: Any, says: str) -> None:
     ],
 )
 def test_a_text_that_is_no_config_is_told(text: str, says: str) -> None:
-    with pytest.raises(BridgeError) as raised:
+    with pytest.raises(Ros2BridgeError) as raised:
         config.parse(text, "robot.yaml")
     assert raised.value.what.startswith(says), raised.value.what
 
@@ -106,7 +106,7 @@ def test_a_text_that_is_no_config_is_told(text: str, says: str) -> None:
 @pytest.mark.parametrize("made", [lambda path: path.mkdir(), lambda path: path.write_bytes(b"\xff\xfe")])
 def test_what_is_no_text_file_is_told(made: Any, tmp_path: Path) -> None:
     made(tmp_path / "robot.yaml")
-    with pytest.raises(BridgeError, match=r"cannot be read \((Is a directory|it is no UTF-8 text)\)"):
+    with pytest.raises(Ros2BridgeError, match=r"cannot be read \((Is a directory|it is no UTF-8 text)\)"):
         config.load(tmp_path / "robot.yaml")
 
 
@@ -119,12 +119,12 @@ def test_what_is_no_text_file_is_told(made: Any, tmp_path: Path) -> None:
     ],
 )
 def test_a_limit_that_the_field_cannot_hold_is_a_mistake(kind: str, field: str, limit: float, says: str) -> None:
-    with pytest.raises(BridgeError, match=says):
+    with pytest.raises(Ros2BridgeError, match=says):
         publishes(kind, {field: {"from": "v", "min": 0, "max": limit}}, {"v": 1}, NUMBER)
 
 
 def test_a_key_given_twice_is_a_mistake_with_its_line() -> None:
-    with pytest.raises(BridgeError, match="robot.yaml line 2: 'hz' is given twice"):
+    with pytest.raises(Ros2BridgeError, match="robot.yaml line 2: 'hz' is given twice"):
         config.parse("hz: 16\nhz: 20\n", "robot.yaml")
 
 
@@ -134,5 +134,5 @@ def test_words_that_yaml_takes_for_booleans_stay_words() -> None:
 
 
 def test_a_missing_file_says_where_the_example_is(tmp_path: Path) -> None:
-    with pytest.raises(BridgeError, match=r"cannot be read.*Copy .*examples/robot.yaml"):
+    with pytest.raises(Ros2BridgeError, match=r"cannot be read.*Copy .*examples/robot.yaml"):
         config.load(tmp_path / "none.yaml")

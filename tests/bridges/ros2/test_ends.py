@@ -14,7 +14,7 @@ pytest.importorskip("cyclonedds", reason="the ros2 extra (cyclonedds) is not ins
 
 from rtcontrol.bridges.client import Refused
 from rtcontrol.bridges.ros2 import config
-from rtcontrol.bridges.ros2.bridge import Bridge, BridgeOptions
+from rtcontrol.bridges.ros2.bridge import Ros2Bridge, Ros2BridgeOptions
 from rtcontrol.bridges.ros2.mapper import Mapper, Topic
 from rtcontrol.bridges.ros2.msgs import nav_msgs, sensor_msgs
 from rtcontrol.bridges.wire.messages import ErrorMessage
@@ -83,7 +83,7 @@ class Run:
     def __init__(self, brain: Brain) -> None:
         self.net = Net()
         mapper = Mapper(config.load(Path(config.EXAMPLE)), "robot.yaml")
-        self.bridge = Bridge(mapper, self.net, BridgeOptions(endpoint=brain.endpoint))
+        self.bridge = Ros2Bridge(mapper, self.net, Ros2BridgeOptions(endpoint=brain.endpoint))
         self.error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()

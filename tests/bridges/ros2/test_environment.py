@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rtcontrol.bridges.ros2.environment import domain
-from rtcontrol.bridges.ros2.errors import BridgeError
+from rtcontrol.bridges.ros2.errors import Ros2BridgeError
 from rtcontrol.bridges.ros2.stamps import Delays
 
 
@@ -57,7 +57,7 @@ def test_a_cyclonedds_uri_is_read_last() -> None:
     ],
 )
 def test_a_mistake_names_its_variable(environ: dict[str, str], says: str) -> None:
-    with pytest.raises(BridgeError, match=says.replace(".", r"\.")):
+    with pytest.raises(Ros2BridgeError, match=says.replace(".", r"\.")):
         domain(environ)
 
 

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from rtcontrol.agents.lander.goals import Goal, recognise
+from rtcontrol.agents.lander.goals import LanderGoal, recognise
 from rtcontrol.envs.lander.judge import LanderJudge
 from rtcontrol.envs.lander.world import Lander, engine_action
 from rtcontrol.models.errors import UserError
@@ -101,10 +101,10 @@ def test_an_unpowered_lander_crashes_and_fails() -> None:
 def test_goal_option_outlives_the_instruction() -> None:
     sim = Lander("left")
     sim.instruct("land on the right side of the pad")
-    assert sim.goal == Goal("left")
+    assert sim.goal == LanderGoal("left")
     free = Lander()
     free.instruct("hover at 0.7")
-    assert free.goal == Goal("hover", 0.0, 0.7)
+    assert free.goal == LanderGoal("hover", 0.0, 0.7)
 
 
 def test_goal_option_that_names_no_goal_is_a_user_error() -> None:
@@ -112,7 +112,7 @@ def test_goal_option_that_names_no_goal_is_a_user_error() -> None:
         Lander("make tea")
 
 
-def judged(goal: Goal | None, x: float, y: float = 0.0, **last: bool) -> bool | None:
+def judged(goal: LanderGoal | None, x: float, y: float = 0.0, **last: bool) -> bool | None:
     judge = LanderJudge(goal, STEP_S)
     flags = {"contact": False, "crashed": False, "outside": False, "asleep": False}
     judge.step(x, y, **flags)
@@ -135,16 +135,16 @@ def judged(goal: Goal | None, x: float, y: float = 0.0, **last: bool) -> bool | 
     ],
 )
 def test_at_rest_counts_only_in_its_place(kind: str, x: float, success: bool) -> None:
-    assert judged(Goal(kind), x, contact=True, asleep=True) is success  # type: ignore[arg-type]
+    assert judged(LanderGoal(kind), x, contact=True, asleep=True) is success  # type: ignore[arg-type]
 
 
 def test_a_crash_on_the_pad_is_no_landing() -> None:
-    assert judged(Goal("land"), 0.0, contact=True, crashed=True) is False
-    assert judged(Goal("land"), 0.0, contact=True, crashed=True, asleep=True) is False
+    assert judged(LanderGoal("land"), 0.0, contact=True, crashed=True) is False
+    assert judged(LanderGoal("land"), 0.0, contact=True, crashed=True, asleep=True) is False
 
 
 def test_leaving_the_field_fails() -> None:
-    assert judged(Goal("hover", 0.0, 0.7), 1.0, 0.7, outside=True) is False
+    assert judged(LanderGoal("hover", 0.0, 0.7), 1.0, 0.7, outside=True) is False
 
 
 def test_without_a_goal_nothing_is_judged() -> None:
@@ -152,7 +152,7 @@ def test_without_a_goal_nothing_is_judged() -> None:
 
 
 def hovered(x: float, y: float, settle_y: float, seconds: float = 12.0) -> LanderJudge:
-    judge = LanderJudge(Goal("hover", 0.2, 0.7), STEP_S)
+    judge = LanderJudge(LanderGoal("hover", 0.2, 0.7), STEP_S)
     for step in range(round(seconds / STEP_S)):
         late = step * STEP_S >= 4.0
         judge.step(x, y if late else settle_y, contact=False, crashed=False, outside=False, asleep=False)
@@ -169,14 +169,14 @@ def test_hover_is_judged_from_second_four_to_twelve() -> None:
 
 
 def test_touching_down_ends_a_hover() -> None:
-    assert judged(Goal("hover", 0.0, 0.7), 0.0, 0.7, contact=True) is False
+    assert judged(LanderGoal("hover", 0.0, 0.7), 0.0, 0.7, contact=True) is False
 
 
 def test_a_hover_asked_for_on_the_ground_may_take_off() -> None:
-    judge = LanderJudge(Goal("land"), STEP_S)
+    judge = LanderJudge(LanderGoal("land"), STEP_S)
     ground = {"contact": True, "crashed": False, "outside": False, "asleep": False}
     judge.step(0.0, 0.0, **ground)
-    judge.change(Goal("hover", 0.0, 0.7))
+    judge.change(LanderGoal("hover", 0.0, 0.7))
     judge.step(0.0, 0.0, **ground)
     assert judge.end is None
     judge.step(0.0, 0.1, **{**ground, "contact": False})
@@ -186,27 +186,27 @@ def test_a_hover_asked_for_on_the_ground_may_take_off() -> None:
 
 def test_a_new_goal_restarts_the_hover_clock_and_the_same_one_does_not() -> None:
     judge = hovered(0.2, 0.7, settle_y=0.7, seconds=11.0)
-    judge.change(Goal("hover", 0.2, 0.7))
+    judge.change(LanderGoal("hover", 0.2, 0.7))
     assert judge.mean_distance < math.inf
-    judge.change(Goal("hover", 0.0, 0.9))
+    judge.change(LanderGoal("hover", 0.0, 0.9))
     assert judge.mean_distance == math.inf
 
 
 @pytest.mark.parametrize(
     ("text", "goal"),
     [
-        ("land on the pad", Goal("land")),
-        ("Touch down, please", Goal("land")),
-        ("land a little left of the centre", Goal("left")),
-        ("land on the right not on the left", Goal("right")),
-        ("hover at 0.7", Goal("hover", 0.0, 0.7)),
-        ("do not land hover at 0.70 and x -0.2", Goal("hover", -0.2, 0.7)),
-        ("hover at x 0.3 and height 1", Goal("hover", 0.3, 1.0)),
-        ("hover at 0.1 0.8", Goal("hover", 0.1, 0.8)),
+        ("land on the pad", LanderGoal("land")),
+        ("Touch down, please", LanderGoal("land")),
+        ("land a little left of the centre", LanderGoal("left")),
+        ("land on the right not on the left", LanderGoal("right")),
+        ("hover at 0.7", LanderGoal("hover", 0.0, 0.7)),
+        ("do not land hover at 0.70 and x -0.2", LanderGoal("hover", -0.2, 0.7)),
+        ("hover at x 0.3 and height 1", LanderGoal("hover", 0.3, 1.0)),
+        ("hover at 0.1 0.8", LanderGoal("hover", 0.1, 0.8)),
         ("make tea", None),
         ("left or right", None),
         ("hover somewhere", None),
     ],
 )
-def test_plain_instructions_are_recognised(text: str, goal: Goal | None) -> None:
+def test_plain_instructions_are_recognised(text: str, goal: LanderGoal | None) -> None:
     assert recognise(text) == goal

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from rtcontrol.agents.lander.goals import Goal, recognise
+from rtcontrol.agents.lander.goals import LanderGoal, recognise
 from rtcontrol.agents.lander.tools import agent, read_back
 from rtcontrol.envs.evaluate import cases, evaluate, summary, wilson
 from rtcontrol.envs.lander.curriculum import demonstrations
@@ -16,28 +16,36 @@ from rtcontrol.envs.lander.expert import MAIN_LEVELS, SIDE_LEVELS, expert
 from rtcontrol.envs.lander.skill import SKILL
 from rtcontrol.models.call import Call
 
-GOALS = [Goal("land"), Goal("left"), Goal("right"), Goal("hover", 0.0, 0.7), Goal("hover", -0.4, 0.6)]
+GOALS = [
+    LanderGoal("land"),
+    LanderGoal("left"),
+    LanderGoal("right"),
+    LanderGoal("hover", 0.0, 0.7),
+    LanderGoal("hover", -0.4, 0.6),
+]
 
 
 @pytest.mark.parametrize("goal", GOALS, ids=str)
 @pytest.mark.parametrize("delay_steps", [0, 1])
-def test_the_expert_does_what_it_is_told(goal: Goal, delay_steps: int) -> None:
+def test_the_expert_does_what_it_is_told(goal: LanderGoal, delay_steps: int) -> None:
     episodes = evaluate(SKILL, SKILL.expert_policy, cases(goal, range(10)), delay_steps=delay_steps)
     assert sum(bool(episode.success) for episode in episodes) >= 9
 
 
 def test_doing_nothing_and_random_calls_fail() -> None:
     for policy in (SKILL.no_op_policy, SKILL.random_policy(1)):
-        assert summary(evaluate(SKILL, policy, cases(Goal("land"), range(5))))["successes"] == 0
+        assert summary(evaluate(SKILL, policy, cases(LanderGoal("land"), range(5))))["successes"] == 0
 
 
 def test_told_right_judged_left_fails() -> None:
-    episodes = evaluate(SKILL, SKILL.expert_policy, cases(Goal("left"), range(5), "land on the right side of the pad"))
+    episodes = evaluate(
+        SKILL, SKILL.expert_policy, cases(LanderGoal("left"), range(5), "land on the right side of the pad")
+    )
     assert not any(episode.success for episode in episodes)
 
 
 def test_an_episode_does_not_depend_on_how_many_fly_at_once() -> None:
-    told = cases(Goal("land"), range(6))
+    told = cases(LanderGoal("land"), range(6))
     assert evaluate(SKILL, SKILL.expert_policy, told, parallel=6) == evaluate(
         SKILL, SKILL.expert_policy, told, parallel=2
     )
@@ -45,7 +53,7 @@ def test_an_episode_does_not_depend_on_how_many_fly_at_once() -> None:
 
 def test_the_expert_refuses_an_instruction_it_cannot_read() -> None:
     with pytest.raises(ValueError, match="make tea"):
-        evaluate(SKILL, SKILL.expert_policy, cases(Goal("land"), [0], "make tea"))
+        evaluate(SKILL, SKILL.expert_policy, cases(LanderGoal("land"), [0], "make tea"))
 
 
 def test_rows_show_legal_calls_that_follow_from_what_the_row_shows() -> None:

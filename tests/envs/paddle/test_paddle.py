@@ -7,20 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from rtcontrol.agents.paddle.goals import KINDS, Goal, Kind
+from rtcontrol.agents.paddle.goals import KINDS, PaddleGoal, PaddleKind
 from rtcontrol.agents.paddle.tools import agent, observe, read_back
 from rtcontrol.envs import registry
 from rtcontrol.envs.paddle.expert import LEVELS, expert
 from rtcontrol.envs.paddle.game import PaddleGame
 from rtcontrol.envs.paddle.judge import PaddleJudge
-from rtcontrol.envs.paddle.world import BOTTOM, MAX_SPEED, TOP, World
+from rtcontrol.envs.paddle.world import BOTTOM, MAX_SPEED, TOP, PaddleWorld
 from rtcontrol.models.errors import UserError
 
 TRACE = json.loads((Path(__file__).parent / "paddle_trace.json").read_text())
 
 
 def test_the_physics_repeat_the_committed_trace_to_the_last_bit() -> None:
-    world = World(TRACE["seed"])
+    world = PaddleWorld(TRACE["seed"])
     for number, row in enumerate(TRACE["rows"]):
         own_v, other_v, *wanted = row
         world.set_own(own_v)
@@ -32,7 +32,7 @@ def test_the_physics_repeat_the_committed_trace_to_the_last_bit() -> None:
 
 
 def test_paddles_stay_in_the_field_and_under_their_speed() -> None:
-    world = World()
+    world = PaddleWorld()
     world.set_own(1e9)
     world.set_other(-1e9)
     world.step()
@@ -42,8 +42,8 @@ def test_paddles_stay_in_the_field_and_under_their_speed() -> None:
     assert (world.own_y, world.other_y) == (BOTTOM, TOP)
 
 
-def flown(ball_y: float, own_y: float, ball_vx: float = 45.0) -> World:
-    world = World()
+def flown(ball_y: float, own_y: float, ball_vx: float = 45.0) -> PaddleWorld:
+    world = PaddleWorld()
     world.pause = 0
     world.ball_x, world.ball_y, world.ball_vx, world.own_y = 94.9, ball_y, ball_vx, own_y
     world.step()
@@ -62,7 +62,7 @@ def test_the_ball_never_grows_faster_than_its_limit() -> None:
 
 
 def test_whoever_misses_gets_the_next_serve() -> None:
-    world = World(3)
+    world = PaddleWorld(3)
     world.own_y = TOP if world.ball_y > 30 else BOTTOM
     world.other_y = TOP
     while not world.other_score:
@@ -75,7 +75,7 @@ def test_whoever_misses_gets_the_next_serve() -> None:
 
 def test_serves_follow_from_the_seed() -> None:
     def slope(seed: int) -> float:
-        world = World(seed)
+        world = PaddleWorld(seed)
         while not world.ball_vx:
             world.step()
         return world.ball_vy
@@ -83,10 +83,10 @@ def test_serves_follow_from_the_seed() -> None:
     assert slope(7) == slope(7)
     assert len({slope(seed) for seed in range(50)}) > 40
     with pytest.raises(UserError, match="seed -1"):
-        World(-1)
+        PaddleWorld(-1)
 
 
-def play(game: PaddleGame, seed: int, told: Goal | None) -> bool | None:
+def play(game: PaddleGame, seed: int, told: PaddleGoal | None) -> bool | None:
     """`told` as the expert plays it, None stands still; four physics steps a tick."""
     game.reset(seed)
     while (episode := game.outcome()) is None:
@@ -98,17 +98,17 @@ def play(game: PaddleGame, seed: int, told: Goal | None) -> bool | None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_expert_does_what_it_is_told_and_nothing_else_does(kind: Kind) -> None:
-    game = PaddleGame(Goal(kind))
-    assert sum(bool(play(game, seed, Goal(kind))) for seed in range(10)) >= 8
-    opposite: dict[Kind, Kind] = {"return": "miss", "up": "down", "top": "bottom", "mirror": "top"}
+def test_the_expert_does_what_it_is_told_and_nothing_else_does(kind: PaddleKind) -> None:
+    game = PaddleGame(PaddleGoal(kind))
+    assert sum(bool(play(game, seed, PaddleGoal(kind))) for seed in range(10)) >= 8
+    opposite: dict[PaddleKind, PaddleKind] = {"return": "miss", "up": "down", "top": "bottom", "mirror": "top"}
     opposite |= {told: kind for kind, told in opposite.items() if kind != "mirror"}
-    assert not any(play(game, seed, Goal(opposite[kind])) for seed in range(5))
+    assert not any(play(game, seed, PaddleGoal(opposite[kind])) for seed in range(5))
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "miss"])
-def test_standing_still_fails(kind: Kind) -> None:
-    game = PaddleGame(Goal(kind))
+def test_standing_still_fails(kind: PaddleKind) -> None:
+    game = PaddleGame(PaddleGoal(kind))
     assert sum(bool(play(game, seed, None)) for seed in range(10)) <= 3
 
 
@@ -122,31 +122,31 @@ def test_without_a_goal_a_game_goes_to_five_points_and_is_not_judged() -> None:
 
 
 def test_the_same_seed_gives_the_same_game() -> None:
-    first, second = PaddleGame(Goal("return")), PaddleGame(Goal("return"))
-    play(first, 4, Goal("return"))
-    play(second, 4, Goal("return"))
+    first, second = PaddleGame(PaddleGoal("return")), PaddleGame(PaddleGoal("return"))
+    play(first, 4, PaddleGoal("return"))
+    play(second, 4, PaddleGoal("return"))
     assert first.outcome() == second.outcome()
     assert first.observe() == second.observe()
 
 
 def test_a_new_goal_restarts_the_count_and_the_same_one_does_not() -> None:
-    world = World()
-    judge = PaddleJudge(Goal("top"), world)
+    world = PaddleWorld()
+    judge = PaddleJudge(PaddleGoal("top"), world)
     for _ in range(180):
         judge.step(world)
-    judge.change(Goal("top"), world)
+    judge.change(PaddleGoal("top"), world)
     assert judge.seconds == 3.0
-    judge.change(Goal("bottom"), world)
+    judge.change(PaddleGoal("bottom"), world)
     assert judge.seconds == 0.0
 
 
 def test_the_option_goal_outlives_the_instruction_and_must_name_one() -> None:
     game = PaddleGame("aim low")
     game.instruct("aim high")
-    assert game.goal == Goal("down")
+    assert game.goal == PaddleGoal("down")
     free = PaddleGame()
     free.instruct("let me win")
-    assert free.goal == Goal("miss")
+    assert free.goal == PaddleGoal("miss")
     with pytest.raises(UserError, match="do what I do"):
         PaddleGame("make tea")
 

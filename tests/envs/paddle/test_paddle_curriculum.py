@@ -6,7 +6,7 @@ import itertools
 from collections import Counter
 from collections.abc import Sequence
 
-from rtcontrol.agents.paddle.goals import KINDS, Goal, recognise
+from rtcontrol.agents.paddle.goals import KINDS, PaddleGoal, recognise
 from rtcontrol.agents.paddle.phrasings import WEIGHTS
 from rtcontrol.agents.paddle.tools import agent, read_back
 from rtcontrol.envs.evaluate import cases, evaluate, summary
@@ -53,9 +53,9 @@ def test_the_learner_plays_and_the_expert_labels() -> None:
 
 def test_the_harness_plays_the_paddle_with_a_late_call_too() -> None:
     for delay_steps in (0, 3):
-        told = cases(Goal("return"), range(5))
+        told = cases(PaddleGoal("return"), range(5))
         played = evaluate(SKILL, SKILL.expert_policy, told, delay_steps=delay_steps)
         assert summary(played)["successes"] == 5
         assert played == evaluate(SKILL, SKILL.expert_policy, told, parallel=2, delay_steps=delay_steps)
-    opposite = cases(Goal("up"), range(5), Goal("down").text())
+    opposite = cases(PaddleGoal("up"), range(5), PaddleGoal("down").text())
     assert summary(evaluate(SKILL, SKILL.expert_policy, opposite))["successes"] == 0

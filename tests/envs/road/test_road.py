@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from rtcontrol.agents.road.goals import KINDS, VALUES, Goal, Kind, recognise
+from rtcontrol.agents.road.goals import KINDS, VALUES, RoadGoal, RoadKind, recognise
 from rtcontrol.agents.road.tools import agent, observe, read_back
 from rtcontrol.bridges.carla.pace import KMH
 from rtcontrol.envs.evaluate import cases, evaluate, summary
@@ -146,8 +146,8 @@ def test_nobody_of_the_traffic_hits_another() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_expert_does_what_it_is_told_and_doing_nothing_does_not(kind: Kind) -> None:
-    goal = Goal(kind, VALUES.get(kind, (None,))[0])
+def test_the_expert_does_what_it_is_told_and_doing_nothing_does_not(kind: RoadKind) -> None:
+    goal = RoadGoal(kind, VALUES.get(kind, (None,))[0])
     told = cases(goal, UNSEEN)
     assert summary(evaluate(SKILL, SKILL.expert_policy, told))["successes"] >= 2
     if kind != "stop":
@@ -155,13 +155,13 @@ def test_the_expert_does_what_it_is_told_and_doing_nothing_does_not(kind: Kind) 
 
 
 def test_an_episode_depends_on_its_case_alone() -> None:
-    told = cases(Goal("lane", "left"), range(3))
+    told = cases(RoadGoal("lane", "left"), range(3))
     assert evaluate(SKILL, SKILL.expert_policy, told) == evaluate(SKILL, SKILL.expert_policy, told, parallel=1)
 
 
 def test_a_red_light_passed_spoils_any_goal() -> None:
     sim = SKILL.make()
-    sim.judge_by(Goal("speed", 60))
+    sim.judge_by(RoadGoal("speed", 60))
     sim.reset(7)
     sim.bindings["set_speed"](kmh=60)
     for _ in range(120 * STEPS_A_SECOND):

@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM
 
 from rtcontrol.models.call import Call
-from rtcontrol.models.domain import Closed
+from rtcontrol.models.domain import ClosedDomain
 from rtcontrol.models.plan import compile_plan
 from rtcontrol.models.prompt import COMPACT, PromptTemplate
 from rtcontrol.models.schema import tool_schemas
@@ -187,7 +187,7 @@ def test_unforced_labels_are_those_up_to_the_last_branch(seed: int) -> None:
     index = rng.randrange(len(closed.plan.tools))
     arguments: dict[str, Any] = {}
     for slot in closed.plan.slots[index]:
-        assert isinstance(slot.domain, Closed)
+        assert isinstance(slot.domain, ClosedDomain)
         if not slot.optional or rng.random() < 0.5:
             arguments |= slot.arguments(rng.choice(slot.domain.values))
     row = Row("go", "x", Call(closed.plan.tools[index].name, arguments))

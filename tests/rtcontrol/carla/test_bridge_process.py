@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from rtcontrol.carla.bridge_process import RESTARTS, Bridged
+from rtcontrol.carla.bridge_process import RESTARTS, BridgeProcess
 from rtcontrol.models.errors import UserError
 
-Make = Callable[[str], Bridged]
+Make = Callable[[str], BridgeProcess]
 BEGIN = """
 import json, os, signal, sys, time
 def tell(**event): print(json.dumps(event), flush=True)
@@ -32,9 +32,9 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     """A bridge whose program goes on like this."""
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
 
-    def bridged(program: str) -> Bridged:
+    def bridged(program: str) -> BridgeProcess:
         (tmp_path / "bridge_of_test.py").write_text(BEGIN + textwrap.dedent(program))
-        return Bridged([sys.executable, "-m", "bridge_of_test"], tmp_path / "out")
+        return BridgeProcess([sys.executable, "-m", "bridge_of_test"], tmp_path / "out")
 
     return bridged
 

@@ -17,7 +17,7 @@ from chromium import Chromium
 from gateway_served import TOKEN, Serve, Served
 
 from rtcontrol.bridges.wire import decode_json
-from rtcontrol.envs.paddle.world import World
+from rtcontrol.envs.paddle.world import PaddleWorld
 from rtcontrol.gateway.app import PAGE
 from tests import conformance
 
@@ -53,7 +53,7 @@ def test_the_pages_protocol_passes_the_conformance_vectors(tmp_path: Path) -> No
 def test_the_pages_physics_are_those_of_the_environment_to_the_last_bit(tmp_path: Path) -> None:
     games = []
     for seed in (0, 1, 7, 123_456, 2**31 + 5):
-        world, chance, steps = World(seed), random.Random(seed), []
+        world, chance, steps = PaddleWorld(seed), random.Random(seed), []
         for i in range(3000):
             # Mostly after the ball, so that there are rallies; sometimes anywhere, and too fast.
             own = _push(chance, world.ball_y - world.own_y) if i % 9 == 0 else None

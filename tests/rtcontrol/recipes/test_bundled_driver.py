@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rtcontrol.agents.road.goals import Goal
+from rtcontrol.agents.road.goals import RoadGoal
 from rtcontrol.agents.road.tools import agent, observe
 from rtcontrol.envs.evaluate import cases, evaluate, summary
 from rtcontrol.envs.road.skill import SKILL
@@ -14,7 +14,13 @@ from rtcontrol.models.decider import DeciderSpec, STDecider
 from rtcontrol.recipes.score import model_policy
 
 UNSEEN = range(5000, 5003)
-GOALS = (Goal("speed", 60), Goal("lane", "left"), Goal("lane", "right"), Goal("follow", 30), Goal("stop"))
+GOALS = (
+    RoadGoal("speed", 60),
+    RoadGoal("lane", "left"),
+    RoadGoal("lane", "right"),
+    RoadGoal("follow", 30),
+    RoadGoal("stop"),
+)
 
 
 @pytest.fixture(scope="module")
@@ -36,11 +42,11 @@ def test_bundled_model_decides_in_one_pass(decider: STDecider) -> None:
     assert decision.forward_passes == 1
 
 
-@pytest.mark.parametrize("goal", GOALS, ids=Goal.text)
-def test_bundled_model_does_what_it_is_told_on_seeds_it_was_not_trained_on(decider: STDecider, goal: Goal) -> None:
+@pytest.mark.parametrize("goal", GOALS, ids=RoadGoal.text)
+def test_bundled_model_does_what_it_is_told_on_seeds_it_was_not_trained_on(decider: STDecider, goal: RoadGoal) -> None:
     assert summary(evaluate(SKILL, model_policy(decider), cases(goal, UNSEEN)))["successes"] >= 2
 
 
 def test_bundled_model_told_the_opposite_fails_the_judged_goal(decider: STDecider) -> None:
-    told = cases(Goal("turn", "left"), UNSEEN, Goal("turn", "right").text())
+    told = cases(RoadGoal("turn", "left"), UNSEEN, RoadGoal("turn", "right").text())
     assert summary(evaluate(SKILL, model_policy(decider), told))["successes"] <= 1

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from safetensors import safe_open
 
-from rtcontrol.agents.lander.goals import Goal
+from rtcontrol.agents.lander.goals import LanderGoal
 from rtcontrol.agents.lander.tools import agent
 from rtcontrol.bench import decide
 from rtcontrol.bench.situations import observations, schemas
@@ -44,15 +44,17 @@ def test_bundled_model_decides_in_one_pass_over_few_tokens(decider: STDecider) -
 
 
 @pytest.mark.parametrize(
-    "goal", [Goal("land"), Goal("hover", 0.0, 0.7), Goal("left"), Goal("hover", -0.2, 0.8)], ids=str
+    "goal",
+    [LanderGoal("land"), LanderGoal("hover", 0.0, 0.7), LanderGoal("left"), LanderGoal("hover", -0.2, 0.8)],
+    ids=str,
 )
-def test_bundled_model_flies_seeds_it_was_not_trained_on(decider: STDecider, goal: Goal) -> None:
+def test_bundled_model_flies_seeds_it_was_not_trained_on(decider: STDecider, goal: LanderGoal) -> None:
     flown = summary(evaluate(SKILL, model_policy(decider), cases(goal, UNSEEN)))
     assert flown["successes"] >= 4, flown
 
 
 def test_bundled_model_told_the_opposite_side_misses_the_judged_one(decider: STDecider) -> None:
-    told = cases(Goal("left"), UNSEEN, Goal("right").text())
+    told = cases(LanderGoal("left"), UNSEEN, LanderGoal("right").text())
     assert summary(evaluate(SKILL, model_policy(decider), told))["successes"] <= 1
 
 

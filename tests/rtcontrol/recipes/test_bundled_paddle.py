@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from safetensors import safe_open
 
-from rtcontrol.agents.paddle.goals import KINDS, Goal, Kind
+from rtcontrol.agents.paddle.goals import KINDS, PaddleGoal, PaddleKind
 from rtcontrol.agents.paddle.tools import agent, observe
 from rtcontrol.envs.evaluate import cases, evaluate, summary
 from rtcontrol.envs.paddle.skill import SKILL
@@ -37,13 +37,15 @@ def test_bundled_model_decides_in_one_pass_over_few_tokens(decider: STDecider) -
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_bundled_model_does_what_it_is_told_on_seeds_it_was_not_trained_on(decider: STDecider, kind: Kind) -> None:
-    played = summary(evaluate(SKILL, model_policy(decider), cases(Goal(kind), UNSEEN)))
+def test_bundled_model_does_what_it_is_told_on_seeds_it_was_not_trained_on(
+    decider: STDecider, kind: PaddleKind
+) -> None:
+    played = summary(evaluate(SKILL, model_policy(decider), cases(PaddleGoal(kind), UNSEEN)))
     # The model card says so too: to miss is what it learnt least.
     assert played["successes"] >= (1 if kind == "miss" else 3), played
 
 
 @pytest.mark.parametrize(("kind", "told"), [("return", "let me win"), ("up", "aim low"), ("top", "stay at the bottom")])
-def test_bundled_model_told_the_opposite_fails_the_judged_goal(decider: STDecider, kind: Kind, told: str) -> None:
-    played = cases(Goal(kind), UNSEEN, told)
+def test_bundled_model_told_the_opposite_fails_the_judged_goal(decider: STDecider, kind: PaddleKind, told: str) -> None:
+    played = cases(PaddleGoal(kind), UNSEEN, told)
     assert summary(evaluate(SKILL, model_policy(decider), played))["successes"] <= 1

@@ -20,16 +20,16 @@ from typing import Any
 import pytest
 from test_cli import EXPERT, ROOT, call, wait_for_ticks
 
-from rtcontrol.bridges.shutdown import Ending, Interrupted
+from rtcontrol.bridges.shutdown import Interrupted, Shutdown
 from rtcontrol.envs.lander.world import Lander
 from rtcontrol.loop import loop
 from rtcontrol.models.errors import UserError
 from rtcontrol.record.record import Folder
 from rtcontrol.run import assemble, status
 from rtcontrol.run.fit import fit
-from rtcontrol.run.live import Onlooker
+from rtcontrol.run.live import LiveView
 from rtcontrol.run.options import RunOptions
-from rtcontrol.run.run import fly_in
+from rtcontrol.run.run import run_loop
 
 # Its one call is the safe one, which takes its time and says when it begins and ends.
 WORLD = """
@@ -160,7 +160,7 @@ def test_hangup_stays_ignored_where_it_was(start: Start, tmp_path: Path) -> None
 
 def test_signals_are_counted_not_lost() -> None:
     told: list[str] = []
-    with Ending() as ending:
+    with Shutdown() as ending:
         with pytest.raises(Interrupted) as early:
             signal.raise_signal(signal.SIGHUP)
         assert early.value.status == 129
@@ -256,8 +256,8 @@ def test_a_safe_call_that_is_not_in_force_has_its_own_status(
     sample = assemble.sample(options, env)
     fit(agent, env, sample)
     host = assemble.host(options, assemble.decider(options, agent, "noop"), "noop")
-    with Ending() as ending:
-        code = fly_in(options, agent, env, host, sample, Onlooker(False), ending)
+    with Shutdown() as ending:
+        code = run_loop(options, agent, env, host, sample, LiveView(False), ending)
     assert code == status.UNSAFE
     said = capsys.readouterr().err
     assert "could not be brought into force" in said and "the valve is stuck" in said

@@ -23,8 +23,8 @@ from rosidl_runtime_py.utilities import get_message
 
 from rtcontrol.bridges.client import ClientError
 from rtcontrol.bridges.ros2 import config
-from rtcontrol.bridges.ros2.bridge import Bridge, BridgeOptions
-from rtcontrol.bridges.ros2.errors import BridgeError
+from rtcontrol.bridges.ros2.bridge import Ros2Bridge, Ros2BridgeOptions
+from rtcontrol.bridges.ros2.errors import Ros2BridgeError
 from rtcontrol.bridges.ros2.mapper import Mapper, Topic
 from rtcontrol.bridges.ros2.paths import fields
 
@@ -63,7 +63,7 @@ class RclpyOutput:
 
 
 class RclpyNetwork:
-    """The topics of a node, as Bridge uses them."""
+    """The topics of a node, as Ros2Bridge uses them."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -128,24 +128,24 @@ def run(node: Node) -> int:
         name: node.declare_parameter(name, default).value
         for name, default in (
             ("config", ""),
-            ("connect", BridgeOptions.endpoint),
+            ("connect", Ros2BridgeOptions.endpoint),
             ("instruction", ""),
             ("keys", ""),
         )
     }
     if not given["config"]:
-        raise BridgeError("The parameter config is missing.", "Give it: --ros-args -p config:=/path/robot.yaml")
+        raise Ros2BridgeError("The parameter config is missing.", "Give it: --ros-args -p config:=/path/robot.yaml")
     robot = config.load(Path(given["config"]))
     mapper = Mapper(robot, given["config"])
     for warning in mapper.warnings():
         node.get_logger().warning(warning)
-    options = BridgeOptions(
+    options = Ros2BridgeOptions(
         endpoint=given["connect"],
         hz=robot.hz,
         instruction=given["instruction"] or None,
         client={"keys": given["keys"]} if given["keys"] else {},
     )
-    bridge = Bridge(mapper, RclpyNetwork(node), options)
+    bridge = Ros2Bridge(mapper, RclpyNetwork(node), options)
     executor = SingleThreadedExecutor()
     executor.add_node(node)
     threading.Thread(target=executor.spin, daemon=True).start()
@@ -166,7 +166,7 @@ def main() -> int:
     node = Node("rtcontrol_bridge")
     try:
         return run(node)
-    except (BridgeError, ClientError) as error:
+    except (Ros2BridgeError, ClientError) as error:
         node.get_logger().fatal(f"{error.what} {error.remedy}")
         return 2
     finally:
