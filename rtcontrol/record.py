@@ -24,9 +24,9 @@ KEPT, AT_ONCE = 100_000, 50
 class Folder:
     """A run's folder while it is entered: no other live run's. `path` is it.
 
-    Where `wanted` is the empty path a new one is made, `base` or `base-2` and so on. The lock is the folder's own and ends with
-    the process, however that ends. What is still empty at the end is taken away again. UserError where another run uses
-    the folder, or left its record there (but with `overwrite`).
+    Where `wanted` is the empty path a new one is made, `base` or `base-2` and so on. The lock is the folder's own and
+    ends with the process, however that ends. What is still empty at the end is taken away again. UserError where
+    another run uses the folder, or left its record there (but with `overwrite`).
     """
 
     def __init__(self, wanted: Path, base: Path, overwrite: bool = False) -> None:

@@ -6,7 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from queue import Empty, SimpleQueue
+from queue import Empty, Queue
 from typing import Any
 
 from rtcontrol.hosts.base import Decider, DeciderSource, DecisionReply, DecisionRequest, HostEvent
@@ -50,7 +50,8 @@ class InProcessHost:
         self._lanes = lanes
         self._requests: deque[DecisionRequest] = deque(maxlen=lanes)
         self._arrived = threading.Condition()
-        self._replies: SimpleQueue[DecisionReply] = SimpleQueue()
+        # No SimpleQueue: its timed get waits for ever where a signal's handler outlasts the timeout (CPython 3.11).
+        self._replies: Queue[DecisionReply] = Queue()
         self._closed = False
         self._threads: list[threading.Thread] = []
 
