@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack, suppress
 from dataclasses import replace
-from queue import Empty, SimpleQueue
+from queue import Empty, Queue
 from typing import Protocol
 
 from rtcontrol import assemble
@@ -49,7 +49,7 @@ class Partner(Protocol):
 class SoloSession(Session):
     """Its loop runs on the thread that gets it from `arrived`, and goes on while the client is away."""
 
-    def __init__(self, number: int, peer: Peer, hello: Hello, owner: Owner, arrived: SimpleQueue[SoloSession]) -> None:
+    def __init__(self, number: int, peer: Peer, hello: Hello, owner: Owner, arrived: Queue[SoloSession]) -> None:
         super().__init__(number, peer, hello, owner)
         self._arrived = arrived
 
@@ -94,7 +94,7 @@ def fly_remote(config: RunOptions, ending: Ending, endpoint: str = BOUND, partne
         seed=config.seed,
     )
     options.check()
-    arrived: SimpleQueue[SoloSession] = SimpleQueue()
+    arrived: Queue[SoloSession] = Queue()
 
     def make(number: int, peer: Peer, hello: Hello, lobby: Lobby) -> Session:
         return SoloSession(number, peer, hello, lobby, arrived)

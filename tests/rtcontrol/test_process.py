@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import termios
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,6 +25,8 @@ from rtcontrol import assemble, status
 from rtcontrol.bridges.ending import Ending, Interrupted
 from rtcontrol.fit import fit
 from rtcontrol.fly import fly_in
+from rtcontrol.hosts.deciders import NoopSource
+from rtcontrol.hosts.inprocess import InProcessHost
 from rtcontrol.live import Onlooker
 from rtcontrol.models.errors import UserError
 from rtcontrol.options import RunOptions
@@ -169,6 +172,18 @@ def test_signals_are_counted_not_lost() -> None:
             with pytest.raises(Interrupted):
                 signal.raise_signal(signal.SIGTERM)
         assert (ending.status, told) == (129, ["SIGHUP"])
+
+
+@pytest.mark.timeout(20)
+def test_a_wait_for_the_decider_ends_though_a_signals_handler_outlasts_it() -> None:
+    before = signal.signal(signal.SIGUSR1, lambda *a: time.sleep(0.3))
+    asked = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGUSR1))
+    try:
+        asked.start()
+        assert InProcessHost(NoopSource()).wait(200_000_000) is None
+    finally:
+        asked.join()
+        signal.signal(signal.SIGUSR1, before)
 
 
 def test_runs_started_at_once_have_folders_of_their_own(start: Start, tmp_path: Path) -> None:
