@@ -9,7 +9,7 @@ import io
 import os
 import signal
 import sys
-import threading
+import time
 from collections.abc import Callable
 from typing import Any, Self
 
@@ -37,7 +37,6 @@ class Shutdown:
     def __init__(self, stop: Callable[[str], object] | None = None) -> None:
         self.name = ""
         self._stop, self._count = stop, 0
-        self._came = threading.Event()
         self._before: dict[int, Any] = {}
 
     def of(self, stop: Callable[[str], object]) -> None:
@@ -47,7 +46,7 @@ class Shutdown:
             stop(self.name)
 
     def called(self) -> bool:
-        return self._came.is_set()
+        return bool(self.name)
 
     @property
     def status(self) -> int:
@@ -55,14 +54,14 @@ class Shutdown:
         return STATUS.get(self.name, 0)
 
     def wait(self) -> None:
-        # A signal that the kernel gives to another thread (seen after SIGCONT) does not wake this one.
-        while not self._came.wait(0.2):
-            pass
+        # No lock that the handler would need, and in short sleeps: a signal that the kernel gives to another thread
+        # (seen after SIGCONT) does not wake this one.
+        while not self.name:
+            time.sleep(0.1)
 
     def _handle(self, number: int, frame: object) -> None:
         self._count += 1
         self.name = self.name or signal.Signals(number).name
-        self._came.set()
         if self._count > 2 or (self._count == 1 and self._stop is None):
             raise Interrupted(number)
         if self._count == 2:

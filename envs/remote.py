@@ -6,7 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from queue import Empty, SimpleQueue
+from queue import Empty, Queue
 from typing import Any
 
 from rtcontrol.bridges.wire import Code, Message, WireError
@@ -61,7 +61,7 @@ class RemoteEnvironment:
         self._latest: RemoteObservation | None = None
         self._answering: RemoteObservation | None = None
         self._seen: dict[int, RemoteObservation] = {}
-        self._queue: SimpleQueue[RemoteObservation] = SimpleQueue()
+        self._queue: Queue[RemoteObservation] = Queue()
         self._waiting = False  # whether `_answering` was only looked at so far
         self._arrived = threading.Event()
         self._lock = threading.Lock()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
-from queue import Empty, SimpleQueue
+from queue import Empty, Queue
 from typing import Any
 
 from rtcontrol.hosts.base import LIMIT, Decider, DeciderSource, DecisionReply, DecisionRequest, HostEvent, PlaceTrouble
@@ -153,7 +153,8 @@ class InProcessHost:
         self._source, self._own = source, pool is None
         self._pool = pool or InProcessPool(1, lanes, preload=False)
         self._deciders: list[Decider] = []
-        self._replies: SimpleQueue[DecisionReply | None] = SimpleQueue()
+        # No SimpleQueue: its timed get waits for ever where a signal's handler outlasts the timeout (CPython 3.11).
+        self._replies: Queue[DecisionReply | None] = Queue()
 
     def start(self, stopped: Callable[[], bool] = lambda: False) -> dict[str, Any]:
         if not self._deciders:

@@ -33,6 +33,11 @@ def plain_text(text: str) -> str:
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
+def folder(path: Path) -> Path:
+    """A folder that was named: `.` too, which equals the empty path of one that was not."""
+    return path if path.parts else Path.cwd()
+
+
 def cpus(text: str) -> tuple[int, ...]:
     """CPUs from a list such as 0,1. UserError for anything else."""
     try:
@@ -61,7 +66,9 @@ class RunConfig:
     """
 
     env: Annotated[str, Flag("Environment: a name (`rtcontrol envs`) or a .py file.")]
-    out: Annotated[Path, Flag("Folder of record.jsonl and report.json. (default: runs/ENV-TIME)")] = Path()
+    out: Annotated[Path, Flag("Folder of record.jsonl and report.json. (default: runs/ENV-TIME)", parse=folder)] = (
+        Path()
+    )
     hz: Annotated[float, Flag("Ticks a second.")] = 16.0
     deadline_ms: Annotated[float | None, Flag("From release to deadline. (default: the period)")] = None
     max_age_ms: Annotated[float | None, Flag("Older observations are stale. (default: 4 periods, at least 250)")] = None

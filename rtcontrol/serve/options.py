@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 from rtcontrol.bridges.wire import LIMITS, Limits
-from rtcontrol.loop.config import CHOICES, MAX_HZ, MIN_HZ, Flag
+from rtcontrol.loop.config import CHOICES, MAX_HZ, MIN_HZ, Flag, folder
 from rtcontrol.models.decider import ENGINES
 from rtcontrol.models.errors import UserError
 
@@ -20,7 +20,7 @@ class ServeOptions:
     `messages_per_s` and `errors_per_s` are a connection's, each with a burst of a second's worth (errors: two).
     """
 
-    out: Annotated[Path, Flag("Folder of records and reports. (default: runs/serve-TIME)")] = Path()
+    out: Annotated[Path, Flag("Folder of records and reports. (default: runs/serve-TIME)", parse=folder)] = Path()
     agent: Annotated[str | None, Flag("Serve this one only. (default: clients bring tools, or name a bundled one)")] = (
         None
     )

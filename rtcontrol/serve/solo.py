@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack, suppress
 from dataclasses import replace
-from queue import Empty, SimpleQueue
+from queue import Empty, Queue
 from typing import Protocol
 
 from rtcontrol.bridges.shutdown import Shutdown
@@ -49,9 +49,7 @@ class Partner(Protocol):
 class SoloSession(Session):
     """Its loop runs on the thread that gets it from `arrived`, and goes on while the client is away."""
 
-    def __init__(
-        self, number: int, peer: Peer, hello: Hello, owner: SessionOwner, arrived: SimpleQueue[SoloSession]
-    ) -> None:
+    def __init__(self, number: int, peer: Peer, hello: Hello, owner: SessionOwner, arrived: Queue[SoloSession]) -> None:
         super().__init__(number, peer, hello, owner)
         self._arrived = arrived
 
@@ -96,7 +94,7 @@ def run_remote(config: RunOptions, ending: Shutdown, endpoint: str = BOUND, part
         seed=config.seed,
     )
     options.check()
-    arrived: SimpleQueue[SoloSession] = SimpleQueue()
+    arrived: Queue[SoloSession] = Queue()
 
     def make(number: int, peer: Peer, hello: Hello, admission: Admission) -> Session:
         return SoloSession(number, peer, hello, admission, arrived)

@@ -54,6 +54,12 @@ def test_flags_win_over_the_table_and_the_table_over_what_all_share(tmp_path: Pa
     assert (made.hz, made.live, made.affinity, made.pipeline) == (50.0, True, (), 2)
 
 
+def test_the_folder_that_one_stands_in_is_not_taken_for_none() -> None:
+    for kind, words in ((RunOptions, ["--env", "lander"]), (ServerOptions, [])):
+        assert told(kind, "run", *words, "--out", ".").out == Path.cwd()
+        assert told(kind, "run", *words).out == Path()
+
+
 def test_serve_and_bridge_read_the_same_file(tmp_path: Path) -> None:
     path = file(tmp_path, 'hz = 8\nseed = 3\n[serve]\nbind = ["tcp://127.0.0.1:1"]\nhttp = "h:1"\n[bridge]\nonce = 1\n')
     made = told(ServerOptions, "serve", "--config", str(path), "--seed", "4")

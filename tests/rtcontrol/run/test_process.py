@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import termios
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,6 +23,8 @@ from test_cli import EXPERT, ROOT, call, wait_for_ticks
 
 from rtcontrol.bridges.shutdown import Interrupted, Shutdown
 from rtcontrol.envs.lander.world import Lander
+from rtcontrol.hosts.deciders import NoopSource
+from rtcontrol.hosts.inprocess import InProcessHost
 from rtcontrol.loop import loop
 from rtcontrol.models.errors import UserError
 from rtcontrol.record.record import Folder
@@ -171,6 +174,18 @@ def test_signals_are_counted_not_lost() -> None:
             with pytest.raises(Interrupted):
                 signal.raise_signal(signal.SIGTERM)
         assert (ending.status, told) == (129, ["SIGHUP"])
+
+
+@pytest.mark.timeout(20)
+def test_a_wait_for_the_decider_ends_though_a_signals_handler_outlasts_it() -> None:
+    before = signal.signal(signal.SIGUSR1, lambda *a: time.sleep(0.3))
+    asked = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGUSR1))
+    try:
+        asked.start()
+        assert InProcessHost(NoopSource()).wait(200_000_000) is None
+    finally:
+        asked.join()
+        signal.signal(signal.SIGUSR1, before)
 
 
 def test_runs_started_at_once_have_folders_of_their_own(start: Start, tmp_path: Path) -> None:
