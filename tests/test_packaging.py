@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import zipfile
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,8 @@ import pytest
 from tests.helpers.processes import ROOT, cli, python
 
 FLOORS = {"bridges": 0, "models": 0, "agents": 1, "envs": 2}
+# Of the top floor, from top to bottom.
+ROOMS = ["cli", "gateway", "serve", "carla", "bench", "recipes", "run", "loop", "report", "record", "hosts"]
 
 
 @pytest.fixture(scope="module")
@@ -61,19 +66,45 @@ def test_source_tree_runs_uninstalled(tmp_path: Path) -> None:
     assert "lander" in done.stdout
 
 
-@pytest.mark.parametrize("floor", FLOORS)
-def test_imports_point_down_only(floor: str) -> None:
-    import ast
+def imported(path: Path) -> Iterator[list[str]]:
+    """The modules of ours that a file imports, as their parts."""
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        modules = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+        modules += [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
+        yield from (parts for module in modules if (parts := module.split("."))[0] == "rtcontrol")
 
+
+@pytest.mark.parametrize("floor", FLOORS)
+def test_imports_of_a_floor_point_down_only(floor: str) -> None:
     allowed = {f for f, height in FLOORS.items() if height < FLOORS[floor]} | {floor}
     for path in (ROOT / floor).rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            modules = [a.name for a in node.names] if isinstance(node, ast.Import) else []
-            modules += [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
-            for module in modules:
-                parts = module.split(".")
-                if parts[0] == "rtcontrol":
-                    assert len(parts) > 1 and parts[1] in allowed, f"{path.relative_to(ROOT)} imports {module}"
+        for parts in imported(path):
+            assert len(parts) > 1 and parts[1] in allowed, f"{path.relative_to(ROOT)} imports {'.'.join(parts)}"
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_imports_of_a_room_point_down_only(room: str) -> None:
+    above = ROOMS[: ROOMS.index(room)]
+    for path in (ROOT / "rtcontrol" / room).rglob("*.py"):
+        for parts in imported(path):
+            assert len(parts) < 2 or parts[1] not in above, f"{path.relative_to(ROOT)} imports {'.'.join(parts)}"
+
+
+def test_every_file_of_the_top_floor_is_in_a_room() -> None:
+    top = ROOT / "rtcontrol"
+    assert {p.name for p in top.glob("*.py")} == {"__init__.py", "__main__.py"}
+    assert {p.parent.name for p in top.glob("*/__init__.py")} == set(ROOMS)
+
+
+def test_no_two_classes_have_one_name() -> None:
+    found = Counter(
+        node.name
+        for folder in ("rtcontrol", *FLOORS)
+        for path in (ROOT / folder).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.ClassDef)
+    )
+    assert not [name for name, count in found.items() if count > 1]
 
 
 def test_no_module_is_longer_than_its_role() -> None:
