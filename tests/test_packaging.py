@@ -107,6 +107,15 @@ def test_no_two_classes_have_one_name() -> None:
     assert not [name for name, count in found.items() if count > 1]
 
 
+def test_every_file_that_the_docs_name_is_there() -> None:
+    path = re.compile(
+        r"(?<![\w/.])((?:rtcontrol|envs|agents|models|bridges|tests|docs)/[\w/.-]*\.(?:py|md|json|toml|gd|js))\b"
+    )
+    for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+        missing = [name for name in path.findall(page.read_text("utf-8")) if not (ROOT / name).exists()]
+        assert not missing, page.name
+
+
 def test_no_module_is_longer_than_its_role() -> None:
     long = {
         str(p.relative_to(ROOT)): n

@@ -54,13 +54,13 @@ class Metrics:
             "rtcontrol_websockets_cut_off", "WebSockets cut off as slow readers.", registry=self.registry
         )
         self.tool_sets = Gauge("rtcontrol_tool_sets", "Tool sets of /v1 requests kept open.", registry=self.registry)
-        self.registry.register(_LobbyCounts(admission))
+        self.registry.register(_AdmissionCounts(admission))
 
     def text(self) -> bytes:
         return generate_latest(self.registry)
 
 
-class _LobbyCounts(Collector):
+class _AdmissionCounts(Collector):
     """The server's sessions, whatever their transport."""
 
     def __init__(self, admission: Admission) -> None:
