@@ -166,6 +166,8 @@ def report(folder: Annotated[Path, typer.Argument(help="A run's folder.")]) -> N
     from rtcontrol.report import report as reports
     from rtcontrol.report import table
 
+    if not (folder / "record.jsonl").exists() and (sessions := sorted(folder.glob("session-*"))):
+        raise UserError(f"{folder} is a server's.", f"Give the folder of a session, such as {sessions[-1]}.")
     try:
         result = reports.build(folder / "record.jsonl")
         kept = reports.richer(folder / "report.json", result)

@@ -27,7 +27,7 @@ def bridge() -> None:
       rtcontrol bridge ros2 --example > robot.yaml
       rtcontrol bridge ros2 --config robot.yaml
       rtcontrol bridge carla --instruct "follow the car ahead at 20 metres"
-      rtcontrol bridge carla --config run.toml      (its options as lines, the bridge's own under [bridge]; flags win)
+      rtcontrol bridge carla --config run.toml      (its options as lines; flags win)
     """
 
 

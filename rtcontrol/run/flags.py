@@ -25,7 +25,8 @@ IN_FILES: dict[Any, tuple[tuple[type, ...], str]] = {
     Path: ((str,), "a path in quotes"),
     list[str]: ((list,), "a list of texts in quotes"),
 }
-CONFIG = "TOML file of these options; flags win. What one command alone takes stands under [run], [serve], [bridge]."
+# Brackets would be taken for the help's own marks.
+CONFIG = "TOML file of these options; flags win. What one command alone takes stands in its table: run, serve, bridge."
 
 
 def command(kind: type[Any], table: str, run: Callable[[Any], int]) -> Callable[..., None]:

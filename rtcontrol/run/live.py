@@ -117,7 +117,7 @@ class LiveView(logging.Handler):
                 "latency [", ("#" * filled, style), "." * (BAR - filled), f"] {last:6.2f} of {deadline_ms:g} ms"
             ),
             Text("calls   " + "  ".join(list(loop.account.recent_calls)[-3:])),
-            Text(f"misses  {misses or 'none'}{self._lost()}"),
+            Text(f"missed or skipped  {misses or 'none'}{self._lost()}"),
             Text(f"episodes {len(loop.env.episodes)}   type an instruction, Ctrl-C ends the run", style="dim"),
         )
 
@@ -131,7 +131,7 @@ def _log_line(loop: ControlLoop) -> str:
     causes: Any = dict(ledger.misses_by_cause + ledger.skipped_by_cause) or "none"
     last = loop.account.recent_calls[-1] if loop.account.recent_calls else "-"
     return (
-        f"tick {ledger.ticks}, on time {ledger.on_time}, misses {causes}, latency p50 {p50:.2f} ms, "
+        f"tick {ledger.ticks}, on time {ledger.on_time}, missed or skipped {causes}, latency p50 {p50:.2f} ms, "
         f"episodes {len(loop.env.episodes)}, last call {last}"
     )
 

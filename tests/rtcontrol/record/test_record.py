@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 import tracemalloc
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -91,7 +90,7 @@ def test_a_full_disk_does_not_stop_the_loop_and_what_waited_is_written_when_ther
     assert flight.loop.ledger.releases == 25
     lost = recorder.lost
     assert lost >= 25 and len(told) == 1 and "No space left" in told[0]
-    made = report.build(flight.path, asdict(flight.loop.ledger), recorder)
+    made = report.build(flight.path, vars(flight.loop.ledger), recorder)
     assert (made["releases"], made["on_time"]) == (25, flight.loop.ledger.on_time)
     assert (made["record"]["lost_lines"], made["ended_by"]) == (lost, "duration")
     assert made["latency_ms"]["p50"] is not None
@@ -126,7 +125,10 @@ def test_more_than_can_wait_is_counted_and_the_live_counts_decide(
     os.dup2(os.open("/dev/full", os.O_WRONLY), flight.recorder._fd)
     flight.run()
     assert flight.recorder.lost > 25 and len([*flight.recorder.unwritten()]) == 5
-    assert report.build(flight.path, asdict(flight.loop.ledger), flight.recorder)["ticks"] == flight.loop.ledger.ticks
+    flight.loop.ledger.misses_by_cause["pause"] += 1
+    made = report.build(flight.path, vars(flight.loop.ledger), flight.recorder)
+    assert (made["ticks"], made["misses_by_cause"]["pause"]) == (flight.loop.ledger.ticks, 1)
+    assert report.write(made, tmp_path / "report.json") is None
 
 
 def test_a_report_that_cannot_be_written_leaves_the_old_one_whole(tmp_path: Path) -> None:
