@@ -141,6 +141,8 @@ class Conversation:
 
     def cut(self) -> None:
         if self.core.connection.up:
+            if self.maybe():
+                self.core.due(self.now_ns)  # leaves, and never arrives
             self.core.lost(self.now_ns, "cut")
 
     def deliver(self) -> None:
@@ -390,6 +392,8 @@ def test_observation_of_before_the_gap_is_not_said_after_it_but_the_reset_is(cor
     core.observe(look())
     core.lost(S + 100 * MS, "cut")
     assert greeted(core, 2 * S, resumed=True, epoch=1) == []
+    core.lost(3 * S, "cut")
+    assert greeted(core, 4 * S, resumed=True, epoch=0) == ["reset"], "the server has not had it"
 
 
 def test_instruction_given_while_greeting_waits_for_the_welcome() -> None:
