@@ -10,8 +10,9 @@ from dataclasses import fields
 from typing import Any, Self
 
 from rtcontrol.bridges.client.arrays import to_arrays
-from rtcontrol.bridges.client.core import NOBODY, What
+from rtcontrol.bridges.client.connection import NOBODY
 from rtcontrol.bridges.client.errors import ClientError, Closed, checked
+from rtcontrol.bridges.client.execution import What
 from rtcontrol.bridges.client.handler import Handler, Loop
 from rtcontrol.bridges.client.inforce import Standing
 from rtcontrol.bridges.client.link import Link
@@ -70,9 +71,9 @@ class Client:
         self._link = Link(endpoint, self.options, listens, self._changed)
         self._core = self._link.core
         if on_call is not None:
-            self._handlers.append(Handler(self._link, self._core.handled, on_call, loop if awaits else None))
+            self._handlers.append(Handler(self._link, self._core.execution.handled, on_call, loop if awaits else None))
         if on_safe is not None:
-            self._handlers.append(Handler(self._link, self._core.handled_safe, on_safe, None))
+            self._handlers.append(Handler(self._link, self._core.execution.handled_safe, on_safe, None))
         self._changed()  # something may have come before they were there
 
     def _changed(self) -> None:
@@ -119,7 +120,7 @@ class Client:
     @property
     def connected(self) -> bool:
         """Whether the session is live now."""
-        return self._core.open
+        return self._core.connection.open
 
     @property
     def error(self) -> ClientError | None:
@@ -129,8 +130,8 @@ class Client:
     @property
     def trouble(self) -> str:
         """What keeps the session from being live, as far as is known: the server's words, or the connection's state."""
-        said = self._core.last_error
-        return f"the server answered {said.removesuffix('.')}" if said else self._core.trouble
+        said = self._core.tally.last_error
+        return f"the server answered {said.removesuffix('.')}" if said else self._core.connection.trouble
 
     @property
     def welcome(self) -> Welcome:
@@ -151,9 +152,9 @@ class Client:
 
     @property
     def statistics(self) -> dict[str, Any]:
-        """Counts and latencies since the client was made; see `Core.statistics`."""
+        """Counts and latencies since the client was made; see `ClientTally.statistics`."""
         with self._link.lock:
-            return self._core.statistics(time.monotonic_ns())
+            return self._core.tally.statistics(self._core.offset.now(time.monotonic_ns()))
 
     def call(self) -> Standing:
         """What is in force at this instant: never older than its time-to-live, else the safe call."""
@@ -193,7 +194,7 @@ class Client:
         tick, words = standing if isinstance(standing, int) else standing.tick, {"result": result, "error": error}
         with checked("executed"), self._link.lock:
             check_value(words, LIMITS)
-            self._core.acknowledge(tick, outcome, time.monotonic_ns(), **words)
+            self._core.execution.acknowledge(tick, outcome, time.monotonic_ns(), **words)
         self._link.wake()
 
     def instruct(self, instruction: str) -> None:

@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from rtcontrol.bridges.client.core import What
 from rtcontrol.bridges.client.errors import Declined
+from rtcontrol.bridges.client.execution import What
 from rtcontrol.bridges.client.inforce import Standing
 from rtcontrol.bridges.client.link import Link
 
@@ -79,7 +79,7 @@ class Handler:
 
     def _take(self) -> Standing | None:
         with self._link.lock:
-            taken = self._link.core.take(self._queue, time.monotonic_ns())
+            taken = self._link.core.execution.take(self._queue, time.monotonic_ns())
         self._link.wake()
         return taken
 
@@ -104,7 +104,7 @@ class Handler:
             result = f"{type(result).__name__} without words ({type(fault).__name__})"
         words = {"result": _unicode(result), "error": _unicode(error)}
         with self._link.lock:
-            self._link.core.acknowledge(standing.tick, outcome, time.monotonic_ns(), **words)
+            self._link.core.execution.acknowledge(standing.tick, outcome, time.monotonic_ns(), **words)
         self._link.wake()
 
 

@@ -48,7 +48,7 @@ class Link:
             log.exception("The client's thread failed.")
             why = ClientError(f"The client failed ({type(error).__name__}: {error}).", "Report it.")
         with self.lock:
-            if self.core.open:
+            if self.core.connection.open:
                 bye = Bye(session=self.core.welcome.session if self.core.welcome else None, reason="closed")
                 self._send([*self.core.due(time.monotonic_ns()), bye])
             self.core.end(why, time.monotonic_ns())
@@ -59,11 +59,11 @@ class Link:
         core, now_ns = self.core, time.monotonic_ns()
         with self.lock:
             version = core.version
-            for why in self._dealer.events(core.up):
+            for why in self._dealer.events(core.connection.up):
                 if why is None:
                     core.connected(now_ns)
                 else:
-                    core.lost(now_ns, why or core.trouble)
+                    core.lost(now_ns, why or core.connection.trouble)
             if core.reconnects(now_ns):
                 self._dealer.open()
             core.look(now_ns)
@@ -87,7 +87,7 @@ class Link:
                 message = decode_msgpack(parts)
             except WireError as error:
                 with self.lock:
-                    self.core.ignored[str(error.code)] += 1
+                    self.core.tally.ignored[str(error.code)] += 1
                 continue
             with self.lock:
                 self.core.hear(message, now_ns)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,17 @@ def test_asyncio_client_decides_waits_and_runs_coroutines(server: Process) -> No
             await AsyncClient.connect(server.endpoint, agent="nobody")
 
     asyncio.run(asyncio.wait_for(fly(), 60))
+
+
+def test_robot_that_is_claimed_is_had_once_it_is_free(server: Process) -> None:
+    with Client.connect(server.endpoint, **OWN, robot="arm") as first, ThreadPoolExecutor() as pool:
+        waiting = pool.submit(Client.connect, server.endpoint, **OWN, robot="arm")
+        with pytest.raises(ClientError, match=r"answered busy: The robot 'arm' is claimed"):
+            Client.connect(server.endpoint, **OWN, robot="arm", connect_timeout_s=0.5)
+        assert first.error is None and not waiting.done()
+        first.close()
+        with waiting.result(20) as second:
+            assert second.connected
 
 
 @pytest.mark.parametrize(

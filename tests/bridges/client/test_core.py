@@ -4,7 +4,7 @@ force is handed out, and what the user said arrives."""
 from __future__ import annotations
 
 import random
-from itertools import count
+from itertools import count, pairwise
 from typing import Any
 
 import pytest
@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rtcontrol.bridges.client import ClientError, Standing
-from rtcontrol.bridges.client.core import QUEUE, Core
+from rtcontrol.bridges.client.core import Core
 from rtcontrol.bridges.client.offset import OffsetFilter
 from rtcontrol.bridges.client.options import Options
+from rtcontrol.bridges.client.outgoing import QUEUE
 from rtcontrol.bridges.wire import LIMITS, PROTOCOL, Message, messages
 from rtcontrol.bridges.wire.messages import CallMessage, FunctionCall, Observe
 from tests.bridges.client.worlds import OWN
@@ -39,7 +40,8 @@ def welcome(**changes: Any) -> messages.Welcome:
         "heartbeat_ms": 1000.0,
         "session_grace_s": 30.0,
         "limits": LIMITS.to_dict(),
-        **dict.fromkeys(("epoch", "t_client_ns", "t_server_ns"), 0),
+        "t_client_ns": 1 << 62,  # of the newest hello
+        **dict.fromkeys(("epoch", "t_server_ns"), 0),
         **dict.fromkeys(("hz", "period_ms", "deadline_ms", "max_age_ms", "hold_ms", "ttl_ms"), 100.0),
     }
     return messages.Welcome(**{**fields, **changes})
@@ -84,6 +86,7 @@ class Conversation:
 
     def step(self) -> None:
         """Something happens."""
+        self.now_ns += 1  # no two instants are the same
         steps, weights = zip(*STEPS.items(), strict=True)
         getattr(self, self.chance.choices(steps, weights)[0])()
 
@@ -107,19 +110,19 @@ class Conversation:
         assert self.core.reset() == before + 1
 
     def handler_takes(self) -> None:
-        taken = self.core.take(self.core.handled, self.now_ns)
+        taken = self.core.execution.take(self.core.execution.handled, self.now_ns)
         if taken is None:
             return
         self.last = taken
         if taken.status != "safe":
             message = self.heard[id(taken.call)]
-            assert (message.session, message.epoch) == (self.core._token, self.core.epoch), "of another world"
+            assert (message.session, message.epoch) == (self.core.out.token, self.core.epoch), "of another world"
             assert self.now_ns <= self.until_ns[message.session, message.epoch], "too old"
             assert (message.session, message.tick) not in self.acted, "twice"
             assert all(tick < message.tick for token, tick in self.acted if token == message.session), "out of order"
             self.acted.append((message.session, message.tick))
         if taken.tick is not None:
-            self.core.acknowledge(taken.tick, "executed", self.now_ns)
+            self.core.execution.acknowledge(taken.tick, "executed", self.now_ns)
 
     def send(self) -> None:
         for message in self.core.due(self.now_ns):
@@ -132,12 +135,14 @@ class Conversation:
     # The network's.
 
     def connect(self) -> None:
-        if not self.core.up:
+        if not self.core.connection.up:
             self.joined = None
             self.core.connected(self.now_ns)
 
     def cut(self) -> None:
-        if self.core.up:
+        if self.core.connection.up:
+            if self.maybe():
+                self.core.due(self.now_ns)  # leaves, and never arrives
             self.core.lost(self.now_ns, "cut")
 
     def deliver(self) -> None:
@@ -160,12 +165,14 @@ class Conversation:
     def serve(self, message: Message) -> None:
         if isinstance(message, messages.Hello):
             resumed = message.resume in self.sessions
+            t_ns = message.t_client_ns
             if message.resume is not None and not resumed:
-                self.flying.append(messages.ErrorMessage(code="session", message="unknown", retryable=True))
+                unknown = messages.ErrorMessage(code="session", message="?", t_client_ns=t_ns, retryable=True)
+                self.flying.append(unknown)
                 return
             self.joined = message.resume if resumed else f"{next(self.tokens):016}"
             epoch = self.sessions.setdefault(str(self.joined), 0)
-            self.flying.append(welcome(session=self.joined, resumed=resumed, epoch=epoch))
+            self.flying.append(welcome(session=self.joined, resumed=resumed, epoch=epoch, t_client_ns=t_ns))
         elif isinstance(message, messages.Ping | messages.Pong):
             return
         elif message.session != self.joined:
@@ -201,7 +208,7 @@ class Conversation:
             self.flying.append(message)
 
     def stray(self) -> None:
-        token, stamp = self.core._token if self.maybe() else TOKEN, self.now_ns - self.chance.randint(-50, 800) * MS
+        token, stamp = self.core.out.token if self.maybe() else TOKEN, self.now_ns - self.chance.randint(-50, 800) * MS
         tick, epoch = self.tick + self.chance.randint(-3, 3), self.core.epoch + self.chance.randint(-1, 1)
         self.tick = max(self.tick, tick)  # else all that comes after it were out of order
         call = FunctionCall(name="steer", arguments={})
@@ -210,7 +217,9 @@ class Conversation:
     def refuse(self) -> None:
         what, retryable = self.chance.choice(["state", "session", "rate", "instruction"]), self.maybe()
         if what != "state" or retryable:  # else the connection is to be closed
-            self.hear(messages.ErrorMessage(code=what, message="No.", retryable=retryable or not self.core.open))
+            self.hear(
+                messages.ErrorMessage(code=what, message="No.", retryable=retryable or not self.core.connection.open)
+            )
 
     # What holds at every instant.
 
@@ -220,25 +229,25 @@ class Conversation:
             assert now.call is not None and now.call.arguments == {"angle": 0}
             return
         message = self.heard[id(now.call)]
-        assert (message.session, message.epoch) == (self.core._token, self.core.epoch)
+        assert (message.session, message.epoch) == (self.core.out.token, self.core.epoch)
         assert self.now_ns <= self.until_ns[message.session, message.epoch]
 
     def what_is_in_force_was_handed_out(self) -> None:
-        newest = self.core.handled[-1] if self.core.handled else self.last
+        newest = self.core.execution.handled[-1] if self.core.execution.handled else self.last
         if self.core.force.kind == "safe":
             assert newest is not None and newest.status == "safe"
         elif (now := self.core.force.at(self.now_ns)).status != "safe":
             assert newest is not None and newest.call is now.call
 
     def memory_is_bounded(self) -> None:
-        assert len(self.core.outbox) <= 5 * QUEUE and len(self.core._stamps) <= 4 * QUEUE + 1
+        assert len(self.core.out.waiting) <= 5 * QUEUE and len(self.core.out.stamps) <= 4 * QUEUE + 1
 
     def ends_well(self) -> None:
         """In the end all is well again, and the server is in the client's epoch."""
         if self.core.error is not None:
             assert self.core.due(self.now_ns) == []
             return
-        if self.core.up:
+        if self.core.connection.up:
             self.core.lost(self.now_ns, "cut")
         self.flying.clear()
         self.connect()
@@ -248,7 +257,7 @@ class Conversation:
                 self.serve(message)
             while self.flying:
                 self.hear(self.flying.pop(0))
-        assert self.core.open and self.sessions[self.core._token] == self.core.epoch, "a reset was lost"
+        assert self.core.connection.open and self.sessions[self.core.out.token] == self.core.epoch, "a reset was lost"
 
 
 @settings(max_examples=200, deadline=None)
@@ -315,29 +324,63 @@ def test_end_of_the_session_is_safe_at_once_and_the_client_rests(core: Core, end
 def test_each_call_is_acknowledged_once_and_only_in_its_own_epoch(core: Core) -> None:
     flying(core)
     for _ in range(2):
-        core.acknowledge(5, "executed", S + 2 * MS)
+        core.execution.acknowledge(5, "executed", S + 2 * MS)
     assert said(core, S + 3 * MS) == ["executed"]
     core.hear(call_message(6, call=FunctionCall(name="left"), t_obs_ns=S), S + 4 * MS)
     core.reset()
-    core.acknowledge(6, "executed", S + 5 * MS)
-    core.acknowledge(99, "executed", S + 5 * MS)
+    core.execution.acknowledge(6, "executed", S + 5 * MS)
+    core.execution.acknowledge(99, "executed", S + 5 * MS)
     assert said(core, S + 6 * MS) == ["reset"]
 
 
 def test_call_whose_stamp_is_not_its_observations_is_void(core: Core) -> None:
     seq = core.observe(look(S)).seq
     core.hear(call_message(5, call=FunctionCall(name="left"), seq_obs=seq, t_obs_ns=S + MS), S + 2 * MS)
-    assert (core.force.kind, core.ignored["stamp"]) == ("none", 1)
+    assert (core.force.kind, core.tally.ignored["stamp"]) == ("none", 1)
+
+
+def turned_away(core: Core, seconds: int, **error: Any) -> list[int]:
+    """When it said hello to a server that refuses each, in ms."""
+    core.connected(S)
+    hellos = []
+    for ms in range(0, 1000 * seconds, 10):
+        if "hello" in said(core, S + ms * MS):
+            hellos.append(ms)
+            core.hear(messages.ErrorMessage(message="No.", retryable=True, **error), S + ms * MS)
+    return hellos
 
 
 def test_server_that_knows_no_session_ever_is_not_flooded_with_hellos() -> None:
-    core, hellos = Core(Options(**OWN), S), 0
-    core.connected(S)
-    for ms in range(0, 10_000, 10):
-        for _ in said(core, S + ms * MS):
-            hellos += 1
-            core.hear(messages.ErrorMessage(code="session", message="unknown", retryable=True), S + ms * MS)
-    assert 10 <= hellos <= 52
+    assert 10 <= len(turned_away(Core(Options(**OWN), S), 10, code="session")) <= 52
+
+
+@pytest.mark.parametrize("fatal", [False, True])
+def test_who_is_told_busy_greets_after_growing_pauses_until_there_is_room(fatal: bool) -> None:
+    core = Core(Options(**OWN), S)
+    hellos = turned_away(core, 60, code="busy", fatal=fatal)
+    pauses = [later - at for at, later in pairwise(hellos)]
+    for pause, longest in zip(pauses, [1000, 2000, *[4000] * 58], strict=False):
+        assert longest // 2 <= pause <= longest + 10
+    assert core.wake_ns(61 * S) <= 61 * S + S // 2, "it does not go on"
+    assert said(core, 65 * S)[0] == "hello"
+    core.hear(welcome(), 65 * S)
+    assert core.connection.open
+
+
+def test_answers_to_hellos_of_before_open_nothing_and_end_nothing(core: Core) -> None:
+    core.reset()
+    assert said(core, S) == ["reset"]
+    core.lost(2 * S, "cut")
+    core.connected(3 * S)
+    for greets in (False, True):
+        if greets:
+            assert said(core, 3 * S) == ["hello"]
+        core.hear(welcome(t_client_ns=S), 3 * S)
+        core.hear(welcome(t_client_ns=S, resumed=True), 3 * S)
+        core.hear(messages.ErrorMessage(code="tools", message="No.", fatal=True, t_client_ns=S), 3 * S)
+        assert (core.connection.open, core.error) == (False, None)
+    core.hear(welcome(t_client_ns=3 * S, resumed=True, epoch=1), 3 * S)
+    assert (core.connection.open, core.epoch, said(core, 4 * S)) == (True, 1, ["ping"])
 
 
 def test_observation_of_before_the_gap_is_not_said_after_it_but_the_reset_is(core: Core) -> None:
@@ -349,6 +392,8 @@ def test_observation_of_before_the_gap_is_not_said_after_it_but_the_reset_is(cor
     core.observe(look())
     core.lost(S + 100 * MS, "cut")
     assert greeted(core, 2 * S, resumed=True, epoch=1) == []
+    core.lost(3 * S, "cut")
+    assert greeted(core, 4 * S, resumed=True, epoch=0) == ["reset"], "the server has not had it"
 
 
 def test_instruction_given_while_greeting_waits_for_the_welcome() -> None:
@@ -369,10 +414,10 @@ def test_clocks_are_compared_by_who_is_never_silent_too_and_anew_with_another_se
     core.observe(look())
     assert greeted(core) == ["observe", "ping"]
     core.hear(messages.Pong(id=1, t_ping_ns=S, t_received_ns=5, t_sent_ns=5), S + MS)
-    assert core.statistics(S + MS)["clock"]
+    assert core.offset.now(S + MS)
     core.lost(2 * S, "cut")
     assert greeted(core, 3 * S, session="f" * 16) == ["ping"]
-    assert core.statistics(3 * S)["clock"] == {}
+    assert core.offset.now(3 * S) is None
 
 
 @given(st.integers(0, 10**12), st.floats(1, 200), st.integers(0, 40), st.integers(0, 10**10), st.booleans())
@@ -414,7 +459,7 @@ def test_several_safe_calls_are_in_force_together() -> None:
 def test_heartbeat_of_nothing_is_no_reason_to_give_the_server_up() -> None:
     core = Core(Options(**OWN), S)
     greeted(core, heartbeat_ms=0.0)
-    assert not core.reconnects(S) and core.up and core.wake_ns(S) > S
+    assert not core.reconnects(S) and core.connection.up and core.wake_ns(S) > S
 
 
 @pytest.mark.parametrize(("welcomed", "silence_s"), [(False, 10), (True, 3)])
@@ -424,9 +469,9 @@ def test_server_that_says_nothing_more_is_found(welcomed: bool, silence_s: int) 
     if welcomed:
         greeted(core)
     core.reconnects(S + silence_s * S)
-    assert core.up
+    assert core.connection.up
     core.reconnects(S + silence_s * S + 1)
-    assert (core.up, core.trouble) == (False, "the server is silent")
+    assert (core.connection.up, core.connection.trouble) == (False, "the server is silent")
 
 
 def test_pings_and_resets_without_a_session_fill_no_memory(core: Core) -> None:
@@ -434,7 +479,7 @@ def test_pings_and_resets_without_a_session_fill_no_memory(core: Core) -> None:
     for i in range(3000):
         core.hear(messages.Ping(id=i, t_ns=i), S)
         core.reset()
-    assert len(core.outbox) <= 4 * QUEUE
+    assert len(core.out.waiting) <= 4 * QUEUE
 
 
 @pytest.mark.parametrize("text", ["", "x" * 80])

@@ -264,9 +264,9 @@ def test_a_second_bridge_of_the_same_robot_is_refused_in_words(
 ) -> None:
     first = bridge(own_server.endpoint)
     first.says("in session")
-    second = bridge(own_server.endpoint)
+    second = bridge(own_server.endpoint, "--connect-timeout", "1")
     assert second.popen.wait(30) == 2
-    second.says("The server refused (busy): The robot 'wheelie' is claimed by another session. End that one")
+    second.says("the server answered busy: The robot 'wheelie' is claimed by another session. End that one")
     until(lambda: robot.report()["moving"] != [0.0, 0.0], "the first one does not go on")
     assert first.popen.poll() is None
 

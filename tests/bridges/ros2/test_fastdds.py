@@ -20,13 +20,13 @@ import pytest
 pytest.importorskip("cyclonedds", reason="the ros2 extra (cyclonedds) is not installed")
 pytest.importorskip("rosbags", reason="rosbags (a development dependency) is not installed")
 
-from rtcontrol.bridges.ros2 import generate
 from rtcontrol.bridges.ros2.bus import Bus
 from rtcontrol.bridges.ros2.config import Qos
 from rtcontrol.bridges.ros2.environment import domain
 from rtcontrol.bridges.ros2.mapper import Topic
 from rtcontrol.bridges.ros2.msgs import geometry_msgs
 from rtcontrol.bridges.ros2.paths import message_type
+from tests.bridges.ros2 import definitions
 
 MISSING = [tool for tool in ("fastddsgen", "g++", "java") if shutil.which(tool) is None]
 pytestmark = [
@@ -42,7 +42,7 @@ COUNT = 400
 
 def idl(names: list[str]) -> str:
     """The definitions as IDL, each after what it uses; fastddsgen's -typeros2 adds `dds_::` and `_` itself."""
-    store, done, text = generate.store(), [], ""
+    store, done, text = definitions.store(), [], ""
 
     def one(name: str) -> str:
         if name in done:

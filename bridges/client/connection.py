@@ -1,0 +1,90 @@
+"""The client's connection: when it is made anew, when it is given up, and when a hello is due on it. Pure: the caller
+brings the time."""
+
+from __future__ import annotations
+
+import random
+
+S = 1_000_000_000
+NOBODY = "nobody answers"
+HELLO_AGAIN_NS = S
+BETWEEN_HELLOS_NS = S // 5  # what the server takes at most: one that refuses each hello is not flooded with them
+LATER_S = (1.0, 4.0)  # the pauses after a refusal that may pass: the first one, and the longest
+CONNECT_NS = 2 * S  # a connection that does not come up in this time is tried anew
+DEAD_HEARTBEATS = 3
+LEAST_BEAT_MS = 50.0  # a server's heartbeat below this would be found dead at once
+GREETING_SILENCE_NS = 10 * S  # a welcome may take longer, but not an answer to our pings
+
+
+class ServerConnection:
+    """`up`: there is one; `open`: we are welcomed on it; `trouble`: what keeps it from that, for people. A client that
+    `listens` never connects by itself: its next peer comes, or the one that is there goes on."""
+
+    def __init__(self, backoff_s: tuple[float, float], now_ns: int, listens: bool) -> None:
+        self.up = self.open = False
+        self.astray = False  # the server holds it for another session: it is to be closed
+        self.greeted_ns: int | None = None  # when the first hello of this greeting was said
+        self.trouble = NOBODY
+        self.listens, self._backoff_s = listens, backoff_s
+        self.hello_ns = self._said_hello_ns = 0  # when the next hello is due, and the last one was
+        self.beat_ns, self.heard_ns = S, now_ns
+        self._attempts, self._opened_ns, self._retry_ns = 0, now_ns, 0
+
+    def connected(self, now_ns: int) -> None:
+        """It is there: a hello is due."""
+        self.up, self.trouble = True, "the server says nothing"
+        self._retry_ns = self.hello_ns = 0
+        self.greeted_ns, self.astray = None, False
+        self.heard_ns = now_ns
+
+    def welcomed(self, heartbeat_ms: float) -> None:
+        """The server's heartbeat counts from now on."""
+        self.open = True
+        self.beat_ns = int(max(heartbeat_ms, LEAST_BEAT_MS) * 1e6)
+        self._attempts = 0  # now, not when connected: else a server that turns us away were asked ten times a second
+
+    def lost(self, now_ns: int, why: str) -> None:
+        """It is there no more: another one is made after a growing, random pause."""
+        self.trouble, self.up = why, False
+        if not self._retry_ns and not self.listens:
+            self._retry_ns = now_ns + self._pause_ns(*self._backoff_s)
+
+    def dead(self, now_ns: int) -> str | None:
+        """Why it is to be given up, if it is."""
+        if self.up and self.astray:
+            return "the server has another session on this connection"
+        return "the server is silent" if self.up and now_ns > self._dead_ns() else None
+
+    def opens(self, now_ns: int) -> bool:
+        """Whether another one is to be made now."""
+        if self.up or self.listens or now_ns < (self._retry_ns or self._opened_ns + CONNECT_NS):
+            return False
+        self._opened_ns, self._retry_ns = now_ns, 0
+        return True
+
+    def greets(self, now_ns: int) -> bool:
+        """Whether a hello is to be said now."""
+        if now_ns < self.hello_ns:
+            return False
+        self.hello_ns, self._said_hello_ns = now_ns + HELLO_AGAIN_NS, now_ns
+        return True
+
+    def soonest_ns(self, now_ns: int) -> int:
+        """When the server takes another hello."""
+        return max(now_ns, self._said_hello_ns + BETWEEN_HELLOS_NS)
+
+    def later(self, now_ns: int) -> None:
+        """Another hello, after a growing, random pause: the server has no room yet, say."""
+        self.hello_ns = now_ns + self._pause_ns(*LATER_S)
+
+    def _pause_ns(self, first_s: float, most_s: float) -> int:
+        pause_s = min(most_s, first_s * 2 ** min(self._attempts, 20)) * random.uniform(0.5, 1.0)
+        self._attempts += 1
+        return int(pause_s * S)
+
+    def _dead_ns(self) -> int:
+        return self.heard_ns + (DEAD_HEARTBEATS * self.beat_ns if self.open else GREETING_SILENCE_NS)
+
+    def wake_ns(self) -> int | None:
+        """When something becomes due by itself."""
+        return (self._retry_ns or None) if not self.up else self._dead_ns() + 1 if self.open else self.hello_ns
