@@ -97,7 +97,7 @@ def read_back(text: str) -> dict[str, Any]:
 
 def _other(data: Mapping[str, Any], name: str, own: int) -> str:
     gap, speed = data.get(f"{name}_m"), data.get(f"{name}_kmh")
-    if gap is None or speed is None or gap >= FREE_M:
+    if gap is None or speed is None or _gap(gap) == FREE_M:
         return f"{FREE_M} 0"
     return f"{_gap(gap)} {max(-CLAMP, min(CLAMP, _integer(speed) - own))}"
 

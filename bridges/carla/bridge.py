@@ -53,7 +53,7 @@ class CarlaBridge:
         self._road = TownRoad(world.map)
         govern(self._road, world.lamps())
         self._driver = Driver(self._road, step_s, **world.figures())
-        self._flock = None if world.fleet is None else world.fleet.flock(self._road, step_s)
+        self._traffic = None if world.fleet is None else world.fleet.drivers(self._road, step_s)
         self._scene: Scene = world.scene()
         self._driver.look(self._scene)
 
@@ -175,8 +175,8 @@ class CarlaBridge:
         self._obey(standing)
         control = self._driver.step(self._scene)
         self._world.control(control)
-        if self._flock is not None and self._world.fleet is not None:
-            self._world.fleet.drive(self._flock, self._scene)
+        if self._traffic is not None and self._world.fleet is not None:
+            self._world.fleet.drive(self._traffic, self._scene)
         at_s = time.monotonic()
         self._world.tick()
         ticked_s = time.monotonic()

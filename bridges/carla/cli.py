@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from rtcontrol.bridges.carla import journal as estate
+from rtcontrol.bridges.carla import journal
 from rtcontrol.bridges.carla.errors import CarlaBridgeError, ServerLost
 from rtcontrol.bridges.carla.options import STANDIN, CarlaBridgeOptions, WorldOptions, check_hz
 from rtcontrol.bridges.client import ClientError
@@ -109,9 +109,9 @@ def run(options: argparse.Namespace) -> int:
     logging.basicConfig(level=logging.INFO, format=form, stream=sys.stderr)
     if options.clean is not None:
         _check_wheel()
-        from rtcontrol.bridges.carla import rollback as undo
+        from rtcontrol.bridges.carla import rollback
 
-        print("; ".join(undo.clean(options.clean)), file=sys.stderr)
+        print("; ".join(rollback.clean(options.clean)), file=sys.stderr)
         return 0
     check_hz(options.hz)
     if "://" not in options.connect:
@@ -171,12 +171,12 @@ def _bridge(options: argparse.Namespace) -> int:
     )
     _check_wheel()
     with Shutdown(lambda name: None) as ending:
-        path = estate.place(options.carla_host, options.carla_port)
+        path = journal.place(options.carla_host, options.carla_port)
         if options.supervised:
-            tell("begun", estate=str(path))
+            tell("begun", journal=str(path))
         from rtcontrol.bridges.carla.world import CarlaWorld  # without the client there is no such module
 
-        world = CarlaWorld(world_options, estate.Estate(path, options.carla_host, options.carla_port))
+        world = CarlaWorld(world_options, journal.Journal(path, options.carla_host, options.carla_port))
         try:
             _open(world, options.reconnect_s if options.wait_carla else 0.0, ending)
             return _drive(world, bridge_options, options.supervised, ending, options.rt_priority)

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from rtcontrol.bridges.carla.driver import Control, Driver
 from rtcontrol.bridges.carla.intent import Intent
 from rtcontrol.bridges.carla.lanes import TownRoad
-from rtcontrol.bridges.carla.neighbours import Body, Crowd
+from rtcontrol.bridges.carla.neighbours import Body, LaneOccupancy
 from rtcontrol.bridges.carla.observing import Light, Scene
 from rtcontrol.bridges.carla.steer import CURVE
 
@@ -20,12 +20,12 @@ LIMIT_KMH = 50.0
 NO_LIGHTS: Mapping[int, Light] = MappingProxyType({})
 
 
-class Flock:
+class TrafficDrivers:
     """The drivers of many vehicles, stepped together: what is where is found out once for all of them."""
 
     def __init__(self, road: TownRoad, dt_s: float) -> None:
         self.road, self.dt_s = road, dt_s
-        self._crowd = Crowd(road)
+        self._occupancy = LaneOccupancy(road)
         self._drivers: dict[int, Driver] = {}
         self._share: dict[int, float] = {}
 
@@ -57,7 +57,7 @@ class Flock:
         nothing.
         """
         here = list(bodies)
-        self._crowd.update(here)
+        self._occupancy.update(here)
         limits_kmh = limits_kmh or {}
         told = []
         for body in here:
@@ -66,7 +66,7 @@ class Flock:
                 continue
             driver.intent.gap_m = GAP_M + GAP_S * body.speed
             limit_kmh = self._share[body.number] * limits_kmh.get(body.number, LIMIT_KMH)
-            scene = Scene(body, (), limit_kmh, lights, self._crowd)
+            scene = Scene(body, (), limit_kmh, lights, self._occupancy)
             told.append((body.number, driver.step(scene)))
         return told
 
