@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 from rtcontrol.bridges.carla.counts import Counts
-from rtcontrol.bridges.carla.driver import Control, Driver
+from rtcontrol.bridges.carla.driver import Driver
 from rtcontrol.bridges.carla.errors import CarlaBridgeError, ServerLost
 from rtcontrol.bridges.carla.figures import KEPT, Figures
 from rtcontrol.bridges.carla.grid import Grid
@@ -19,6 +19,7 @@ from rtcontrol.bridges.carla.lights import govern
 from rtcontrol.bridges.carla.observing import Scene, observe
 from rtcontrol.bridges.carla.options import CarlaBridgeOptions
 from rtcontrol.bridges.carla.session import CarlaSession
+from rtcontrol.bridges.carla.throttle import Control
 from rtcontrol.bridges.carla.trace import Trace
 from rtcontrol.bridges.carla.world import CarlaWorld
 from rtcontrol.bridges.client import Standing
@@ -223,8 +224,10 @@ class CarlaBridge:
         if standing.left_ms is not None and standing.left_ms < 0:
             self._figures.count["too_old_executed"] += 1
         self._figures.oldest_ms = max(self._figures.oldest_ms, standing.age_ms or 0.0)
-        if self._driver.obey(call.name, call.arguments) is None:
+        refused = self._driver.obey(call.name, call.arguments)
+        if refused is None:
             self._figures.executed[call.name] += 1
+        self._session.executed(standing, refused)
 
     # -- when things go wrong, and the end ----------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 from rtcontrol.bridges.carla import hazards, observing, pace
@@ -22,7 +22,7 @@ from rtcontrol.bridges.carla.observing import Scene, View
 from rtcontrol.bridges.carla.pace import KMH, Near
 from rtcontrol.bridges.carla.route import Route
 from rtcontrol.bridges.carla.steer import CURVE, Steer, look_ahead_m
-from rtcontrol.bridges.carla.throttle import Throttle
+from rtcontrol.bridges.carla.throttle import Control, Throttle
 
 WHEELBASE_M, MAX_STEER_DEG = 2.85, 70.0
 # Vehicles nearer to our way than this, side to side, are in it.
@@ -35,18 +35,6 @@ HARD_LATERAL = 7.5  # m/s2
 LARGEST = 200.0  # of the numbers in calls
 TELL_EVERY_S = 5.0
 log = logging.getLogger("rtcontrol.carla")
-
-
-@dataclass(frozen=True, slots=True)
-class Control:
-    """As `carla.VehicleControl`: throttle and brake within 0 to 1, steer within -1 (left) to 1."""
-
-    throttle: float = 0.0
-    steer: float = 0.0
-    brake: float = 0.0
-    hand_brake: bool = False
-
-
 NOWHERE = Place(speed_kmh=0.0, lane=1, lanes=1, shift=0, junction_m=None)
 STANDSTILL = Control(brake=0.6)
 
@@ -141,7 +129,7 @@ class Driver:
         self._watch(view.own)
         self._advance(view, speed)
         pedals = self._throttle.step(self._wanted(view, speed), speed)
-        return Control(pedals.throttle, self._steering(view, speed), pedals.brake, pedals.hand_brake)
+        return replace(pedals, steer=self._steering(view, speed))
 
     # -- calls --------------------------------------------------------------------------------------------------------
 

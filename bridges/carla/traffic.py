@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
-from rtcontrol.bridges.carla.driver import Control, Driver
+from rtcontrol.bridges.carla.driver import Driver
 from rtcontrol.bridges.carla.intent import Intent
 from rtcontrol.bridges.carla.lanes import TownRoad
 from rtcontrol.bridges.carla.neighbours import Body, LaneOccupancy
 from rtcontrol.bridges.carla.observing import Light, Scene
 from rtcontrol.bridges.carla.steer import CURVE
+from rtcontrol.bridges.carla.throttle import Control
 
 GAP_M, GAP_S = 5.0, 1.0
 LIMIT_KMH = 50.0

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from rtcontrol.bridges.carla.driver import Control
 from rtcontrol.bridges.carla.neighbours import Body
+from rtcontrol.bridges.carla.throttle import Control
 from rtcontrol.bridges.carla.trace import Trace
 from rtcontrol.bridges.client import Standing
 
