@@ -21,7 +21,7 @@ END_S = 5.0
 class StandIn:
     """The process while it is entered; `port` is where it listens. UserError where there is no checkout."""
 
-    def __init__(self, traffic: int, seed: int, state: Path) -> None:
+    def __init__(self, state: Path) -> None:
         self.port = 0
         self._root = Path(rtcontrol.__file__).resolve().parents[1]
         if not (self._root / Path(*MODULE.split(".")) / "__main__.py").is_file():
@@ -30,9 +30,8 @@ class StandIn:
                 "Run from a source checkout (pip install -e '.[carla]' in it), or start a CARLA server and leave "
                 "--carla-standin out.",
             )
-        self._command = [sys.executable, "-m", MODULE, "--port", "0", "--traffic", str(traffic), "--seed", str(seed)]
         # It ends with us, however we end.
-        self._command += ["--state", str(state), "--leash"]
+        self._command = [sys.executable, "-m", MODULE, "--port", "0", "--state", str(state), "--leash"]
         self._process: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> Self:

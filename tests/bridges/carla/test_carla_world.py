@@ -122,7 +122,7 @@ def test_server_that_was_left_standing_still_is_taken_and_left_running(
 
 
 def test_standing_server_that_tells_of_its_world_late_is_not_taken_for_ticked(tmp_path: Path) -> None:
-    with StandIn("--traffic", "1", state=tmp_path / "state.json") as standin:
+    with StandIn(state=tmp_path / "state.json") as standin:
         synchronous(standin.port).tick(2.0)
         standin.command("reticent")
         client = carla.Client("127.0.0.1", standin.port)

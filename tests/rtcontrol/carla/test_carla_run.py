@@ -127,7 +127,7 @@ def test_run_that_is_killed_takes_the_bridge_with_it(tmp_path: Path, programs: l
 def test_standin_needs_a_source_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(standins, "MODULE", "tests.bridges.carla.no_such")
     with pytest.raises(UserError, match="not part of the installed package"):
-        standins.StandIn(0, 0, tmp_path / "state.json")
+        standins.StandIn(tmp_path / "state.json")
 
 
 @pytest.mark.parametrize(

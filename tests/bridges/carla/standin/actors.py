@@ -4,33 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from tests.bridges.carla.standin import lights, wire
 from tests.bridges.carla.standin.collisions import Box
 from tests.bridges.carla.standin.geometry import Pose
-from tests.bridges.carla.standin.lanes import Lane
-from tests.bridges.carla.standin.physics import Control
+from tests.bridges.carla.standin.physics import Bicycle
 from tests.bridges.carla.standin.roads import LIMIT_KMH, signal_number
 
 # Semantic tags.
 CAR, LIGHT = b"\x0e", b"\x07"
-
-
-class Body(Protocol):
-    """What moves: a bicycle or a vehicle on rails."""
-
-    x: float
-    y: float
-    heading: float
-    speed: float
-    turn_rate: float
-    acceleration: float
-
-    @property
-    def control(self) -> Control: ...
-
-    def velocity(self) -> tuple[float, float]: ...
 
 
 @dataclass(eq=False)
@@ -83,10 +66,10 @@ class TrafficLight(Actor):
 class Vehicle(Actor):
     """A vehicle, and what it has done that a test may ask about."""
 
-    body: Body = None  # type: ignore[assignment]
-    # The light whose trigger box it touches, and the lane by which it enters the junction.
+    body: Bicycle = None  # type: ignore[assignment]
+    # The light whose trigger box it touches, and the arm by which it enters the junction.
     light: TrafficLight | None = None
-    entering: Lane | None = None
+    entering: str | None = None
     metres: float = 0.0
     top_kmh: float = 0.0
     collisions: int = 0

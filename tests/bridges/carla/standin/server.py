@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import struct
 import time
 from pathlib import Path
@@ -85,28 +83,17 @@ class Server:
                 self.freeze(True)
             case ["thaw"]:
                 self.freeze(False)
-            case ["die"]:
-                os.kill(os.getpid(), signal.SIGKILL)
             case ["garbage"]:
                 # The length is right, the content is shorter than any packet of this stream.
                 self.stream.send(struct.pack("<I", 7) + b"garbage")
-            case ["stall", milliseconds]:
-                time.sleep(float(milliseconds) / 1e3)
             case ["slow", milliseconds]:
                 self.slow_s = float(milliseconds) / 1e3
             case ["reticent"]:
                 self.stream.reticent = True
             case ["tell"]:
                 self.stream.send(self.stream.current())
-            case ["hangup"]:
-                transports = [calls.transport for calls in self.calls]
-                transports += [subscriber.transport for subscriber in self.stream.subscribers]
-                for transport in transports:
-                    transport.abort()
             case ["state"]:
                 self.write_state()
-            case ["stop"]:
-                self.stopped.set()
             case _:
                 print(f"unknown command: {text.strip()}", flush=True)
                 return

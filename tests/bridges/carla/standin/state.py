@@ -7,18 +7,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tests.bridges.carla.standin.actors import Vehicle
-from tests.bridges.carla.standin.rails import Rail
 from tests.bridges.carla.standin.world import World
 
 
 def state(world: World, clients: int) -> dict[str, Any]:
     """Its settings, who is alive, who was destroyed, and every collision since the start."""
-    vehicles: dict[bool, list[dict[str, Any]]] = {False: [], True: []}
-    for actor in world.actors.values():
-        if isinstance(actor, Vehicle):
-            told = world.told(actor) | {"speed_kmh": round(actor.body.speed * 3.6, 2)}
-            vehicles[isinstance(actor.body, Rail)].append(told)
     return {
         "what": "the CARLA stand-in, not CARLA",
         "frame": world.frame,
@@ -26,9 +19,8 @@ def state(world: World, clients: int) -> dict[str, Any]:
         "episode": world.episode,
         "clients": clients,
         "settings": asdict(world.settings),
-        "alive": vehicles[False],
+        "alive": [world.told(one) | {"speed_kmh": round(one.body.speed * 3.6, 2)} for one in world.vehicles],
         "destroyed": world.gone,
-        "traffic": vehicles[True],
         "collisions": world.collisions,
     }
 
