@@ -9,15 +9,13 @@ import threading
 import time
 from typing import Any
 
-from rtcontrol.bridges.carla.counts import Counts
 from rtcontrol.bridges.carla.driver import Driver
-from rtcontrol.bridges.carla.errors import CarlaBridgeError, ServerLost
-from rtcontrol.bridges.carla.figures import KEPT, Figures
+from rtcontrol.bridges.carla.figures import KEPT, Counts, Figures
 from rtcontrol.bridges.carla.grid import Grid
 from rtcontrol.bridges.carla.lanes import TownRoad
 from rtcontrol.bridges.carla.lights import govern
 from rtcontrol.bridges.carla.observing import Scene, observe
-from rtcontrol.bridges.carla.options import CarlaBridgeOptions
+from rtcontrol.bridges.carla.options import CarlaBridgeError, CarlaBridgeOptions, ServerLost
 from rtcontrol.bridges.carla.session import CarlaSession
 from rtcontrol.bridges.carla.throttle import Control
 from rtcontrol.bridges.carla.trace import Trace

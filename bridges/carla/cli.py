@@ -17,8 +17,14 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from rtcontrol.bridges.carla import journal
-from rtcontrol.bridges.carla.errors import CarlaBridgeError, ServerLost
-from rtcontrol.bridges.carla.options import STANDIN, CarlaBridgeOptions, WorldOptions, check_hz
+from rtcontrol.bridges.carla.options import (
+    STANDIN,
+    CarlaBridgeError,
+    CarlaBridgeOptions,
+    ServerLost,
+    WorldOptions,
+    check_hz,
+)
 from rtcontrol.bridges.client import ClientError
 from rtcontrol.bridges.shutdown import Interrupted, Shutdown
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from rtcontrol.bridges.carla import hazards, observing, pace
-from rtcontrol.bridges.carla.counts import Counts
+from rtcontrol.bridges.carla.figures import Counts
 from rtcontrol.bridges.carla.intent import LEFT, TURNS, Intent, Place, Turn
 from rtcontrol.bridges.carla.lane_change import LaneChange
 from rtcontrol.bridges.carla.lanes import TownRoad

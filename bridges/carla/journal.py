@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
-from rtcontrol.bridges.carla.errors import CarlaBridgeError
+from rtcontrol.bridges.carla.options import CarlaBridgeError
 
 
 @dataclass

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rtcontrol.bridges.carla.intent import Turn
 from rtcontrol.bridges.carla.lane_line import Key, LaneLine, between, way_of
@@ -24,17 +23,12 @@ SAMPLE_M = 0.5
 MOST_LANES = 12
 
 
-@dataclass(frozen=True, slots=True)
-class LanePosition:
+class LanePosition(NamedTuple):
     """A place in a lane: metres from its start, offset to the right of its centre line."""
 
     lane: LaneLine
     s: float
     lateral_m: float
-
-    @property
-    def in_junction(self) -> bool:
-        return self.lane.junction
 
 
 class TownRoad:

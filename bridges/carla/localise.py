@@ -92,8 +92,8 @@ class Track:
         position = self.road.place(own.x, own.y, own.z, own.yaw_deg)
         if position is None:
             raise ValueError("there is no road")
-        self._lane, self.s, self.lateral_m = position.lane, position.s, position.lateral_m
-        self._asked = position.lane.way if position.in_junction else None
+        self._lane, self.s, self.lateral_m = position
+        self._asked = position.lane.way if position.lane.junction else None
 
     def _here(self) -> LaneLine:
         if self._lane is None:

@@ -139,8 +139,7 @@ class LaneOccupancy:
             # Not far from where it was, on the same lane: no other is nearer.
             if 0.0 <= s <= lane.length and abs(lateral) <= 0.5 * lane.width and abs(s - hint) < 20.0:
                 return lane, s, lateral
-        position = self.road.place(body.x, body.y, body.z, body.yaw_deg)
-        return None if position is None else (position.lane, position.s, position.lateral_m)
+        return self.road.place(body.x, body.y, body.z, body.yaw_deg)
 
 
 def _seen(distance: float, lateral: float, along: float, body: Body) -> Neighbour:

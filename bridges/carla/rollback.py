@@ -11,9 +11,8 @@ import carla
 
 from rtcontrol.bridges.carla import journal
 from rtcontrol.bridges.carla.connect import ANSWER_S, connect
-from rtcontrol.bridges.carla.errors import CarlaBridgeError
 from rtcontrol.bridges.carla.journal import UndoRecord
-from rtcontrol.bridges.carla.options import WorldOptions
+from rtcontrol.bridges.carla.options import CarlaBridgeError, WorldOptions
 
 # How long a synchronous server that somebody else may tick is watched.
 WATCH_S = 1.0

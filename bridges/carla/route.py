@@ -58,11 +58,6 @@ class Route:
         self._find_line(lines)
         self._find_bends()
 
-    @property
-    def fell_back(self) -> bool:
-        """Whether the lane does not allow the turn that was asked for."""
-        return self.taken is not None and self.taken != self.turn
-
     def at(self, s: float) -> tuple[float, float, float, float]:
         """Point and unit tangent at a distance from the start: x, y, tx, ty."""
         i = max(bisect_right(self.offsets, s) - 1, 0)

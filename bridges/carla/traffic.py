@@ -5,7 +5,7 @@ CARLA's own traffic manager is not used: an error in its thread ends the process
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from rtcontrol.bridges.carla.driver import Driver
@@ -13,7 +13,6 @@ from rtcontrol.bridges.carla.intent import Intent
 from rtcontrol.bridges.carla.lanes import TownRoad
 from rtcontrol.bridges.carla.neighbours import Body, LaneOccupancy
 from rtcontrol.bridges.carla.observing import Light, Scene
-from rtcontrol.bridges.carla.steer import CURVE
 from rtcontrol.bridges.carla.throttle import Control
 
 GAP_M, GAP_S = 5.0, 1.0
@@ -27,29 +26,19 @@ class TrafficDrivers:
     def __init__(self, road: TownRoad, dt_s: float) -> None:
         self.road, self.dt_s = road, dt_s
         self._occupancy = LaneOccupancy(road)
-        self._drivers: dict[int, Driver] = {}
+        self.drivers: dict[int, Driver] = {}  # by the vehicles' numbers
         self._share: dict[int, float] = {}
 
-    def __len__(self) -> int:
-        return len(self._drivers)
-
-    def add(
-        self,
-        number: int,
-        share: float = 1.0,
-        wheelbase_m: float = 2.85,
-        max_steer_deg: float = 70.0,
-        steering_curve: Sequence[tuple[float, float]] = CURVE,
-    ) -> None:
+    def add(self, number: int, share: float = 1.0) -> None:
         """A vehicle by its number; it likes to drive at a share of the speed limit."""
-        driver = Driver(self.road, self.dt_s, wheelbase_m, max_steer_deg, steering_curve, alone=True)
+        driver = self.drivers[number] = Driver(self.road, self.dt_s, alone=True)
         driver.intent = Intent("follow", gap_m=GAP_M)
-        self._drivers[number], self._share[number] = driver, share
+        self._share[number] = share
 
     def step(
         self,
         bodies: Iterable[Body],
-        limits_kmh: Mapping[int, float] | None = None,
+        limits_kmh: Mapping[int, float],
         lights: Mapping[int, Light] = NO_LIGHTS,
     ) -> list[tuple[int, Control]]:
         """What each of ours does until the next step; `bodies` are all vehicles of the moment, ours among them.
@@ -59,10 +48,9 @@ class TrafficDrivers:
         """
         here = list(bodies)
         self._occupancy.update(here)
-        limits_kmh = limits_kmh or {}
         told = []
         for body in here:
-            driver = self._drivers.get(body.number)
+            driver = self.drivers.get(body.number)
             if driver is None:
                 continue
             driver.intent.gap_m = GAP_M + GAP_S * body.speed
@@ -70,7 +58,3 @@ class TrafficDrivers:
             scene = Scene(body, (), limit_kmh, lights, self._occupancy)
             told.append((body.number, driver.step(scene)))
         return told
-
-    def drivers(self) -> Mapping[int, Driver]:
-        """By the vehicles' numbers; for their counts."""
-        return self._drivers

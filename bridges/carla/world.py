@@ -12,13 +12,12 @@ import carla
 
 from rtcontrol.bridges.carla import journal, rollback
 from rtcontrol.bridges.carla.connect import ANSWER_S, SLOW_S, connect, probe
-from rtcontrol.bridges.carla.errors import CarlaBridgeError, ServerLost
 from rtcontrol.bridges.carla.fleet import Fleet
 from rtcontrol.bridges.carla.journal import Journal
 from rtcontrol.bridges.carla.lights import Lamp, lamp_of
 from rtcontrol.bridges.carla.neighbours import Body
 from rtcontrol.bridges.carla.observing import Light, Scene
-from rtcontrol.bridges.carla.options import STANDIN, STANDIN_TOWN, WorldOptions
+from rtcontrol.bridges.carla.options import STANDIN, STANDIN_TOWN, CarlaBridgeError, ServerLost, WorldOptions
 from rtcontrol.bridges.carla.throttle import Control
 
 LOAD_S = 90.0

@@ -45,7 +45,8 @@ def run_carla(
         if options.carla_standin:
             state = folder / "standin.json"
             stack.callback(_keep, state, options.out)
-            port = stack.enter_context(StandIn(state)).port
+            port = stack.enter_context(StandIn(state=state)).port
+            print(f"driving in the CARLA stand-in, not CARLA (port {port})", file=sys.stderr)
         endpoint = f"ipc://{folder}/wire"
         bridged = stack.enter_context(BridgeProcess(_command(options, host, port, traffic, endpoint), options.out))
         bridged.await_ready()

@@ -12,8 +12,7 @@ import pytest
 import zmq
 
 from rtcontrol.bridges.carla.cli import main
-from rtcontrol.bridges.carla.errors import CarlaBridgeError
-from rtcontrol.bridges.carla.options import CarlaBridgeOptions, WorldOptions
+from rtcontrol.bridges.carla.options import CarlaBridgeError, CarlaBridgeOptions, WorldOptions
 from tests.bridges.carla.standin.process import StandIn
 from tests.bridges.client.worlds import ROOT, free_port
 

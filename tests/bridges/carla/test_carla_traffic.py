@@ -64,10 +64,10 @@ def test_a_loop_full_of_cars_drives_without_touching() -> None:
     town.run(30.0, watch)
     # Lanes are 3.5 m apart; in the same lane nobody is nearer than that.
     assert nearest[0] > 3.0
-    driven = [driver.counts.distance_m for driver in town.traffic.drivers().values()]
+    driven = [driver.counts.distance_m for driver in town.traffic.drivers.values()]
     assert min(driven) > 150.0
-    assert sum(driver.counts.emergencies for driver in town.traffic.drivers().values()) == 0
-    views = [driver.view for driver in town.traffic.drivers().values()]
+    assert sum(driver.counts.emergencies for driver in town.traffic.drivers.values()) == 0
+    views = [driver.view for driver in town.traffic.drivers.values()]
     assert all(view is not None and abs(view.lateral_m) < 0.3 for view in views)
 
 
@@ -82,7 +82,7 @@ def test_at_red_they_wait_before_the_line_and_at_green_they_go() -> None:
     assert lines[0] - 14.0 < lines[1] + HALF_LENGTH * 2 < lines[0] - 2.0
     town.light = "green"
     town.run(15.0)
-    assert all(driver.counts.ways == {"straight": 1} for driver in town.traffic.drivers().values())
+    assert all(driver.counts.ways == {"straight": 1} for driver in town.traffic.drivers.values())
 
 
 def test_at_yellow_who_cannot_stop_goes_on() -> None:
@@ -99,7 +99,7 @@ def test_a_lane_that_only_turns_is_followed_round() -> None:
     left = road().route(known, "left").lanes[1]
     town = Town([body(left, 1.0, 8.0)])
     town.run(8.0)
-    driver = town.traffic.drivers()[1]
+    driver = town.traffic.drivers[1]
     assert driver.counts.ways == {"left": 1} and driver.counts.beyond_limits == 0
 
 
@@ -109,9 +109,9 @@ def test_who_is_not_ours_or_gone_is_told_nothing() -> None:
     traffic.add(1)
     traffic.add(2)
     one, stranger = body(known, 50.0, 10.0, number=1), body(known, 65.0, 0.0, number=9)
-    told = dict(traffic.step([one, stranger]))
+    told = dict(traffic.step([one, stranger], {}))
     assert set(told) == {1} and told[1].brake > 0.3
-    assert traffic.step([stranger]) == []
+    assert traffic.step([stranger], {}) == []
 
 
 CALLS = st.one_of(
@@ -151,4 +151,4 @@ def test_traffic_slows_for_whom_it_does_not_drive() -> None:
     town.run(30.0)
     gap = known.search(*town.bodies()[0][1:3])[0] - known.search(standing.x, standing.y)[0]
     assert town.cars[1].bicycle.speed < 0.1 and -gap - 2 * HALF_LENGTH == pytest.approx(5.0, abs=2.5)
-    assert town.traffic.drivers()[1].counts.top_kmh < 50.0 * 1.02 and KMH == 3.6
+    assert town.traffic.drivers[1].counts.top_kmh < 50.0 * 1.02 and KMH == 3.6

@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 
 from rtcontrol.bridges.carla import journal
-from rtcontrol.bridges.carla.errors import CarlaBridgeError, ServerLost
 from rtcontrol.bridges.carla.journal import Journal, UndoRecord
-from rtcontrol.bridges.carla.options import STANDIN, WorldOptions
+from rtcontrol.bridges.carla.options import STANDIN, CarlaBridgeError, ServerLost, WorldOptions
 from tests.bridges.carla.standin.process import StandIn
 
 carla = pytest.importorskip("carla", reason="the carla extra (client 0.9.16) is not installed")

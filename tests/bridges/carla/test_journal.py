@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from rtcontrol.bridges.carla import journal
-from rtcontrol.bridges.carla.errors import CarlaBridgeError
 from rtcontrol.bridges.carla.journal import Journal
+from rtcontrol.bridges.carla.options import CarlaBridgeError
 
 
 @pytest.fixture(autouse=True)

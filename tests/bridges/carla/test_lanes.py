@@ -70,7 +70,7 @@ def test_a_place_is_found_with_its_offset_and_direction() -> None:
             assert found.lane is known
             assert found.s == pytest.approx(s, abs=0.05)
             assert found.lateral_m == pytest.approx(offset, abs=0.02)
-            assert (found.lane.count, found.in_junction) == (3, False)
+            assert found.lane.count == 3
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,6 @@ def test_a_lane_that_does_not_allow_the_turn_leads_straight_on(lane: int, turn: 
     known = lane_line(lane)
     route = road().route(known, turn)  # type: ignore[arg-type]
     assert route.taken == taken
-    assert route.fell_back == (turn != taken)
     assert route.lanes[1].junction and route.lanes[1].way == taken
     assert route.junction_at == pytest.approx(known.length)
     # Without a jump, and far enough.
@@ -102,7 +101,7 @@ def test_a_lane_that_does_not_allow_the_turn_leads_straight_on(lane: int, turn: 
 def test_the_way_bends_to_the_side_of_the_turn(lane: int, turn: str, side: int) -> None:
     known = lane_line(lane)
     route = road().route(known, turn)  # type: ignore[arg-type]
-    assert not route.fell_back
+    assert route.taken == turn
     end = route.at(known.length + 70.0)
     x, y, tx, ty = known.at(known.length - 10.0)
     aside = (end[1] - y) * tx - (end[0] - x) * ty

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from tests.bridges.carla.standin.process import ROOT, StandIn
+from tests.bridges.carla.standin.process import StandIn
 from tests.bridges.carla.standin.town import opendrive
+from tests.bridges.client.worlds import ROOT
 
 carla = pytest.importorskip("carla", reason="the carla extra (client 0.9.16) is not installed")
 
