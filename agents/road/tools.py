@@ -88,9 +88,8 @@ def read_back(text: str) -> dict[str, Any]:
         "junction_m": None if int(words[28]) >= FREE_M else float(words[28]),
         "turn": TURNS[words[30]],
     }
-    for name, at in (("ahead", 10), ("behind", 13), ("left_ahead", 16), ("left_behind", 18)):
-        seen |= _read_other(name, words[at : at + 2], own)
-    for name, at in (("right_ahead", 21), ("right_behind", 23)):
+    names = ("ahead", "behind", "left_ahead", "left_behind", "right_ahead", "right_behind")
+    for name, at in zip(names, (10, 13, 16, 18, 21, 23), strict=True):
         seen |= _read_other(name, words[at : at + 2], own)
     return seen
 

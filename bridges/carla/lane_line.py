@@ -27,27 +27,6 @@ class LaneLine:
     comes from; `left` and `right` those beside it in the same direction; `way` is how a lane inside a junction turns.
     """
 
-    __slots__ = (
-        "after",
-        "before",
-        "bends",
-        "box",
-        "count",
-        "index",
-        "junction",
-        "key",
-        "last",
-        "left",
-        "length",
-        "right",
-        "step",
-        "tangents",
-        "way",
-        "width",
-        "xs",
-        "ys",
-    )
-
     def __init__(self, key: Key, points: Sequence[tuple[float, float]], width: float, junction: bool) -> None:
         """`points`: at least two different ones, dense enough for straight lines between them."""
         self.key, self.width, self.junction = key, width, junction

@@ -94,24 +94,22 @@ class LaneOccupancy:
         for offset, lane in zip(route.offsets, route.lanes, strict=True):
             if offset - s > SIGHT_M + LONGEST_M:
                 break
-            if lane.junction:
-                yield from self._across(lane, offset - s, number)
-                continue
-            for at, lateral, along, body in self._on.get(lane.key, ()):
-                if body.number != number:
-                    yield _seen(offset - s + at, lateral, along, body)
+            yield from self._of(lane, offset - s, number)
 
     def behind(self, lane: LaneLine, s: float, number: int) -> Iterator[Neighbour]:
         """Vehicles on any of the ways that lead here, without those on the lane itself."""
         for start, before in self.road.behind(lane)[1:]:
             if s - start - before.length > SIGHT_M + LONGEST_M:
                 continue
-            if before.junction:
-                yield from self._across(before, start - s, number)
-                continue
-            for at, lateral, along, body in self._on.get(before.key, ()):
-                if body.number != number:
-                    yield _seen(start - s + at, lateral, along, body)
+            yield from self._of(before, start - s, number)
+
+    def _of(self, lane: LaneLine, start: float, number: int) -> Iterator[Neighbour]:
+        """In a lane whose start is so far ahead."""
+        if lane.junction:
+            yield from self._across(lane, start, number)
+        for at, lateral, along, body in self._on.get(lane.key, ()):
+            if body.number != number:
+                yield Neighbour(start + at, lateral, along, body.half_length_m, body.half_width_m, False, body)
 
     def _across(self, lane: LaneLine, start: float, number: int) -> Iterator[Neighbour]:
         """In a junction lanes cross: whoever is on the lane's surface counts, wherever it is bound for."""
@@ -140,10 +138,6 @@ class LaneOccupancy:
             if 0.0 <= s <= lane.length and abs(lateral) <= 0.5 * lane.width and abs(s - hint) < 20.0:
                 return lane, s, lateral
         return self.road.place(body.x, body.y, body.z, body.yaw_deg)
-
-
-def _seen(distance: float, lateral: float, along: float, body: Body) -> Neighbour:
-    return Neighbour(distance, lateral, along, body.half_length_m, body.half_width_m, False, body)
 
 
 def in_lane(seen: Neighbour, width: float) -> bool:

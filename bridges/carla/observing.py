@@ -71,11 +71,10 @@ def look(occupancy: LaneOccupancy, scene: Scene, route: Route, s: float, lateral
 
     Without `sides` the lanes beside ours are not looked at."""
     own, lane, road = scene.own, route.lanes[0], occupancy.road
-    left = right = None
-    if sides and lane.left is not None:
-        left = _side(occupancy, own, *_beside(road, own, route, lane.left, s))
-    if sides and lane.right is not None:
-        right = _side(occupancy, own, *_beside(road, own, route, lane.right, s))
+    left, right = (
+        _side(occupancy, own, *_beside(road, own, route, beside, s)) if sides and beside is not None else None
+        for beside in (lane.left, lane.right)
+    )
     light = _light(scene, route, s)
     return View(
         own=own,

@@ -24,20 +24,6 @@ class Route:
     stop line, which is at `line_at` (None: there is none). `ends` says that the road ends where the route does.
     """
 
-    __slots__ = (
-        "_bend_at",
-        "_bend_speed",
-        "ends",
-        "junction_at",
-        "lanes",
-        "length",
-        "lights",
-        "line_at",
-        "offsets",
-        "taken",
-        "turn",
-    )
-
     def __init__(
         self,
         lanes: list[LaneLine],

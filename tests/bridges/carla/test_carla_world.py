@@ -179,35 +179,25 @@ def test_vehicle_that_another_client_removed_is_replaced_with_all_that_was_ours(
     assert standin.state()["alive"] == []
 
 
-def wheels(*places: tuple[float, float]) -> list[Any]:
-    made = []
-    for x, y in places:
-        steers = 70.0 if x > 0 else 0.0
-        made.append(SimpleNamespace(position=SimpleNamespace(x=x, y=y), max_steer_angle=steers))
-    return made
-
-
-def physics(found: list[Any], curve: list[tuple[float, float]]) -> Any:
-    told = SimpleNamespace(wheels=found, steering_curve=[SimpleNamespace(x=x, y=y) for x, y in curve])
-    return SimpleNamespace(get_physics_control=lambda: told)
+CURVE, CAR = [(0, 1.0), (120, 0.7)], [(150, -80), (150, 80), (-140, -80), (-140, 80)]
+MEASURED = {"wheelbase_m": 2.9, "max_steer_deg": 70.0}
 
 
 @pytest.mark.parametrize(
-    "ego, figures",
+    "wheels, curve, figures",
     [
-        (
-            physics(wheels((150, -80), (150, 80), (-140, -80), (-140, 80)), [(0, 1.0), (120, 0.7)]),
-            {"wheelbase_m": 2.9, "max_steer_deg": 70.0, "steering_curve": [(0, 1.0), (120, 0.7)]},
-        ),
-        (
-            physics(wheels((150, -80), (150, 80), (-140, -80), (-140, 80)), []),
-            {"wheelbase_m": 2.9, "max_steer_deg": 70.0},
-        ),
-        (physics(wheels((1, 0), (1, 0), (1, 0), (1, 0)), []), {}),
-        (physics(wheels((50, 0), (-50, 0)), []), {}),
+        (CAR, CURVE, {**MEASURED, "steering_curve": CURVE}),
+        (CAR, [], MEASURED),
+        ([(1, 0)] * 4, [], {}),
+        ([(50, 0), (-50, 0)], [], {}),
     ],
 )
-def test_vehicles_own_figures_are_taken_where_they_can_be_right(ego: Any, figures: dict[str, Any]) -> None:
+def test_vehicles_own_figures_are_taken_where_they_can_be_right(wheels: Any, curve: Any, figures: Any) -> None:
+    points = [SimpleNamespace(x=x, y=y) for x, y in wheels]
+    told = SimpleNamespace(
+        wheels=[SimpleNamespace(position=at, max_steer_angle=70.0 if at.x > 0 else 0.0) for at in points],
+        steering_curve=[SimpleNamespace(x=x, y=y) for x, y in curve],
+    )
     mine = world(1)
-    mine.ego = ego
+    mine.ego = SimpleNamespace(get_physics_control=lambda: told)
     assert mine.figures() == figures

@@ -10,7 +10,7 @@ import pytest
 
 from tests.bridges.carla.standin import lights
 from tests.bridges.carla.standin.blueprints import description
-from tests.bridges.carla.standin.collisions import Box, overlap
+from tests.bridges.carla.standin.geometry import Box, overlap
 from tests.bridges.carla.standin.lanes import network
 from tests.bridges.carla.standin.physics import BRAKE_MPS2, MAX_STEER, WHEELBASE_M, Bicycle, Control
 from tests.bridges.carla.standin.roads import ARMS

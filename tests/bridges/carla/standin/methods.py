@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.bridges.carla.standin import blueprints, wire
-from tests.bridges.carla.standin.chassis import physics
-from tests.bridges.carla.standin.rpc import Refused, Table
+from tests.bridges.carla.standin.actors import physics
+from tests.bridges.carla.standin.rpc import Refused, Table, answering
 from tests.bridges.carla.standin.town import opendrive
 from tests.bridges.carla.standin.world import World
 
@@ -88,7 +88,6 @@ class Methods:
 def table(world: World, stream_port: int, version: str = wire.VERSION) -> Table:
     """All methods of the server."""
     methods = Methods(world, stream_port, version)
-    found = Table()
     values: dict[str, Callable[..., Any]] = {
         "version": lambda: methods.version,
         "get_episode_info": lambda: [world.episode, methods.token()],
@@ -110,8 +109,6 @@ def table(world: World, stream_port: int, version: str = wire.VERSION) -> Table:
         "tick_cue": methods.tick,
         "get_physics_control": lambda number: physics(world.driven(number)),
     }
-    for name, method in values.items():
-        found.value(name, method)
     voids: dict[str, Callable[..., Any]] = {
         "apply_control_to_vehicle": world.control,
         "set_actor_transform": world.place,
@@ -119,7 +116,6 @@ def table(world: World, stream_port: int, version: str = wire.VERSION) -> Table:
         "set_actor_simulate_physics": lambda number, on: None,
         "load_new_episode": methods.load,
     }
-    for name, method in voids.items():
-        found.void(name, method)
-    found.bare("apply_batch", methods.batch)
-    return found
+    found = {name: answering(method) for name, method in values.items()}
+    found |= {name: answering(method, void=True) for name, method in voids.items()}
+    return found | {"apply_batch": methods.batch}

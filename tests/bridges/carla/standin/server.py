@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import struct
 import time
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
-from tests.bridges.carla.standin import state
 from tests.bridges.carla.standin.methods import table
-from tests.bridges.carla.standin.rpc import Calls
-from tests.bridges.carla.standin.stream import Stream, Subscriber
+from tests.bridges.carla.standin.rpc import Calls, Stream, Subscriber
 from tests.bridges.carla.standin.world import World
 
 HOST = "127.0.0.1"
@@ -69,7 +70,7 @@ class Server:
 
     def write_state(self) -> None:
         if self.state_path:
-            state.write(self.state_path, state.state(self.world, len(self.calls)))
+            write(self.state_path, state(self.world, len(self.calls)))
 
     def stepped(self, packet: bytes) -> None:
         if self.slow_s:
@@ -106,3 +107,25 @@ class Server:
             calls.paused = frozen
             if not frozen:
                 calls.serve()
+
+
+def state(world: World, clients: int) -> dict[str, Any]:
+    """Its settings, who is alive, who was destroyed, and every collision since the start."""
+    return {
+        "what": "the CARLA stand-in, not CARLA",
+        "frame": world.frame,
+        "elapsed_s": round(world.elapsed_s, 4),
+        "episode": world.episode,
+        "clients": clients,
+        "settings": asdict(world.settings),
+        "alive": [world.told(one) | {"speed_kmh": round(one.body.speed * 3.6, 2)} for one in world.vehicles],
+        "destroyed": world.gone,
+        "collisions": world.collisions,
+    }
+
+
+def write(path: Path, found: dict[str, Any]) -> None:
+    """Whole or not at all, so that a reader never sees half of it."""
+    part = path.with_name(path.name + ".part")
+    part.write_text(json.dumps(found, indent=1))
+    part.replace(path)

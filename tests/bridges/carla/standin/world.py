@@ -10,8 +10,7 @@ from typing import Any, TypeVar
 
 from tests.bridges.carla.standin import blueprints, lights, wire
 from tests.bridges.carla.standin.actors import CAR, LIGHT, Actor, TrafficLight, Vehicle
-from tests.bridges.carla.standin.collisions import Box, Contacts, overlap
-from tests.bridges.carla.standin.geometry import Pose
+from tests.bridges.carla.standin.geometry import Box, Contacts, Pose, overlap
 from tests.bridges.carla.standin.lanes import network, within_junction
 from tests.bridges.carla.standin.physics import Bicycle, Control
 from tests.bridges.carla.standin.roads import ARMS
