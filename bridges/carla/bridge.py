@@ -99,8 +99,8 @@ class CarlaBridge:
     def figures(self, newest: int = KEPT) -> dict[str, Any]:
         """Counts since the first welcome, and times of the `newest` steps."""
         told = self._figures.told(self._session.counts(), self._driver.counts.report(), newest)
-        options = self._options
-        return {"world": self._world.what, "town": self._world.town, "clock": options.clock, "hz": options.hz, **told}
+        told |= {"clock": self._options.clock, "hz": self._options.hz}
+        return {"world": self._world.what, "town": self._world.town, **told}
 
     def write_report(self, newest: int = KEPT) -> None:
         """Whole or not at all."""
@@ -292,9 +292,8 @@ class CarlaBridge:
         except Exception as error:
             log.warning("not braked to a halt: %s (%s)", error, type(error).__name__)
         self._figures.count, self._figures.simulated_s = count, simulated_s
-        log.info(
-            "the car stands" if self._scene.own.speed < 0.5 else f"the car was still at {self._speed_kmh:.0f} km/h"
-        )
+        still = f"was still at {self._speed_kmh:.0f} km/h"
+        log.info("the car %s", "stands" if self._scene.own.speed < 0.5 else still)
 
     def _interrupt(self) -> None:
         while not self._ended.wait(0.05):

@@ -147,33 +147,25 @@ def _check_wheel() -> None:
 
 
 def _bridge(options: argparse.Namespace) -> int:
-    keys = {"keys": options.keys, "server_key": options.server_key} if options.keys else {}
+    def same(*names: str) -> dict[str, Any]:
+        return {name: getattr(options, name) for name in names}
+
     bridge_options = CarlaBridgeOptions(
+        **same("hz", "clock", "reconnect_s", "trace", "report"),
         endpoint=options.connect,
         agent=options.agent or None,
-        hz=options.hz,
-        clock=options.clock,
         instruction=options.instruct,
         connect_timeout_s=options.connect_timeout or None,
         duration_s=options.duration,
-        reconnect_s=options.reconnect_s,
         once=options.supervised,
-        trace=options.trace,
-        report=options.report,
-        client=keys,
+        client=same("keys", "server_key") if options.keys else {},
     )
     world_options = WorldOptions(
+        **same("town", "traffic", "vehicle", "role", "seed", "reload", "standin"),
         host=options.carla_host,
         port=options.carla_port,
-        town=options.town,
-        traffic=options.traffic,
-        vehicle=options.vehicle,
-        role=options.role,
-        seed=options.seed,
         step_s=bridge_options.step_s,
         wait_s=options.tick_s,
-        reload=options.reload,
-        standin=options.standin,
     )
     _check_wheel()
     with Shutdown(lambda name: None) as ending:

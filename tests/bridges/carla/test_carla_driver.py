@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,8 @@ from rtcontrol.bridges.carla.observing import Scene, observe
 from tests.bridges.carla import late_turns
 from tests.bridges.carla.drives import DT, HALF_LENGTH, KMH, Drive, body, lane_line, road
 from tests.bridges.carla.standin import physics
+
+STEERING_LEFT = physics.steering_left
 
 
 def moving(lane: int, s: float, speed: Callable[[float], float], number: int = 2) -> Callable[[float], list[Body]]:
@@ -303,23 +306,18 @@ def test_who_is_left_by_a_lane_change_is_no_emergency_and_who_is_met_is() -> Non
 
 @pytest.mark.parametrize(
     ("figure", "value"),
-    [("WHEELBASE_M", 2.3), ("WHEELBASE_M", 3.6), ("STEER_RATE", math.radians(60.0)), ("GRIP_MPS2", 6.0)],
+    [
+        ("WHEELBASE_M", 2.3),
+        ("WHEELBASE_M", 3.6),
+        ("STEER_RATE", math.radians(60.0)),
+        ("GRIP_MPS2", 6.0),
+        *(("steering_left", lambda kmh, share=share: share * STEERING_LEFT(kmh)) for share in (0.7, 1.4)),
+    ],
 )
 def test_another_vehicle_than_it_was_taken_for_is_kept_in_its_lane(
-    monkeypatch: pytest.MonkeyPatch, figure: str, value: float
+    monkeypatch: pytest.MonkeyPatch, figure: str, value: Any
 ) -> None:
     monkeypatch.setattr(physics, figure, value)
-    _keeps_to_its_lane()
-
-
-@pytest.mark.parametrize("share", [0.7, 1.4])
-def test_steering_that_acts_less_or_more_keeps_the_lane(monkeypatch: pytest.MonkeyPatch, share: float) -> None:
-    left = physics.steering_left
-    monkeypatch.setattr(physics, "steering_left", lambda kmh: share * left(kmh))
-    _keeps_to_its_lane()
-
-
-def _keeps_to_its_lane() -> None:
     drive = Drive(body(lane_line(2), 20.0, 60 / KMH))
     drive.obey("set_speed", kmh=60)
     offsets = []
