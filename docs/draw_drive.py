@@ -49,17 +49,17 @@ def main() -> None:
 
 
 def _map(draw: ImageDraw.ImageDraw, steps: list[dict[str, Any]]) -> None:
-    strands = TownRoad(carla.Map("Standin", opendrive()))._strands.values()
-    xs = [x for strand in strands for x in strand.xs]
-    ys = [y for strand in strands for y in strand.ys]
+    lanes = TownRoad(carla.Map("Standin", opendrive()))._lanes.values()
+    xs = [x for lane in lanes for x in lane.xs]
+    ys = [y for lane in lanes for y in lane.ys]
     scale = min((WIDTH - 2 * MARGIN) / (max(xs) - min(xs)), (MAP_HEIGHT - 2 * MARGIN) / (max(ys) - min(ys)))
     left = (WIDTH - scale * (max(xs) - min(xs))) / 2
 
     def at(x: float, y: float) -> tuple[float, float]:
         return left + scale * (x - min(xs)), MARGIN + scale * (y - min(ys))
 
-    for strand in strands:
-        draw.line([at(x, y) for x, y in zip(strand.xs, strand.ys, strict=True)], fill=GREY, width=1)
+    for lane in lanes:
+        draw.line([at(x, y) for x, y in zip(lane.xs, lane.ys, strict=True)], fill=GREY, width=1)
     for a, b in pairwise(steps):
         # Another vehicle after a restart of the bridge stands elsewhere: no line between the two.
         if abs(a["x"] - b["x"]) + abs(a["y"] - b["y"]) < 20:

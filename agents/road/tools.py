@@ -88,16 +88,15 @@ def read_back(text: str) -> dict[str, Any]:
         "junction_m": None if int(words[28]) >= FREE_M else float(words[28]),
         "turn": TURNS[words[30]],
     }
-    for name, at in (("ahead", 10), ("behind", 13), ("left_ahead", 16), ("left_behind", 18)):
-        seen |= _read_other(name, words[at : at + 2], own)
-    for name, at in (("right_ahead", 21), ("right_behind", 23)):
+    names = ("ahead", "behind", "left_ahead", "left_behind", "right_ahead", "right_behind")
+    for name, at in zip(names, (10, 13, 16, 18, 21, 23), strict=True):
         seen |= _read_other(name, words[at : at + 2], own)
     return seen
 
 
 def _other(data: Mapping[str, Any], name: str, own: int) -> str:
     gap, speed = data.get(f"{name}_m"), data.get(f"{name}_kmh")
-    if gap is None or speed is None or gap >= FREE_M:
+    if gap is None or speed is None or _gap(gap) == FREE_M:
         return f"{FREE_M} 0"
     return f"{_gap(gap)} {max(-CLAMP, min(CLAMP, _integer(speed) - own))}"
 

@@ -9,16 +9,15 @@ import threading
 import time
 from typing import Any
 
-from rtcontrol.bridges.carla.counts import Counts
-from rtcontrol.bridges.carla.driver import Control, Driver
-from rtcontrol.bridges.carla.errors import CarlaBridgeError, ServerLost
-from rtcontrol.bridges.carla.figures import KEPT, Figures
+from rtcontrol.bridges.carla.driver import Driver
+from rtcontrol.bridges.carla.figures import KEPT, Counts, Figures
 from rtcontrol.bridges.carla.grid import Grid
 from rtcontrol.bridges.carla.lanes import TownRoad
 from rtcontrol.bridges.carla.lights import govern
 from rtcontrol.bridges.carla.observing import Scene, observe
-from rtcontrol.bridges.carla.options import CarlaBridgeOptions
+from rtcontrol.bridges.carla.options import CarlaBridgeError, CarlaBridgeOptions, ServerLost
 from rtcontrol.bridges.carla.session import CarlaSession
+from rtcontrol.bridges.carla.throttle import Control
 from rtcontrol.bridges.carla.trace import Trace
 from rtcontrol.bridges.carla.world import CarlaWorld
 from rtcontrol.bridges.client import Standing
@@ -53,7 +52,7 @@ class CarlaBridge:
         self._road = TownRoad(world.map)
         govern(self._road, world.lamps())
         self._driver = Driver(self._road, step_s, **world.figures())
-        self._flock = None if world.fleet is None else world.fleet.flock(self._road, step_s)
+        self._traffic = None if world.fleet is None else world.fleet.drivers(self._road, step_s)
         self._scene: Scene = world.scene()
         self._driver.look(self._scene)
 
@@ -100,8 +99,8 @@ class CarlaBridge:
     def figures(self, newest: int = KEPT) -> dict[str, Any]:
         """Counts since the first welcome, and times of the `newest` steps."""
         told = self._figures.told(self._session.counts(), self._driver.counts.report(), newest)
-        options = self._options
-        return {"world": self._world.what, "town": self._world.town, "clock": options.clock, "hz": options.hz, **told}
+        told |= {"clock": self._options.clock, "hz": self._options.hz}
+        return {"world": self._world.what, "town": self._world.town, **told}
 
     def write_report(self, newest: int = KEPT) -> None:
         """Whole or not at all."""
@@ -175,8 +174,8 @@ class CarlaBridge:
         self._obey(standing)
         control = self._driver.step(self._scene)
         self._world.control(control)
-        if self._flock is not None and self._world.fleet is not None:
-            self._world.fleet.drive(self._flock, self._scene)
+        if self._traffic is not None and self._world.fleet is not None:
+            self._world.fleet.drive(self._traffic, self._scene)
         at_s = time.monotonic()
         self._world.tick()
         ticked_s = time.monotonic()
@@ -223,8 +222,10 @@ class CarlaBridge:
         if standing.left_ms is not None and standing.left_ms < 0:
             self._figures.count["too_old_executed"] += 1
         self._figures.oldest_ms = max(self._figures.oldest_ms, standing.age_ms or 0.0)
-        if self._driver.obey(call.name, call.arguments) is None:
+        refused = self._driver.obey(call.name, call.arguments)
+        if refused is None:
             self._figures.executed[call.name] += 1
+        self._session.executed(standing, refused)
 
     # -- when things go wrong, and the end ----------------------------------------------------------------------------
 
@@ -291,9 +292,8 @@ class CarlaBridge:
         except Exception as error:
             log.warning("not braked to a halt: %s (%s)", error, type(error).__name__)
         self._figures.count, self._figures.simulated_s = count, simulated_s
-        log.info(
-            "the car stands" if self._scene.own.speed < 0.5 else f"the car was still at {self._speed_kmh:.0f} km/h"
-        )
+        still = f"was still at {self._speed_kmh:.0f} km/h"
+        log.info("the car %s", "stands" if self._scene.own.speed < 0.5 else still)
 
     def _interrupt(self) -> None:
         while not self._ended.wait(0.05):

@@ -16,9 +16,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from rtcontrol.bridges.carla import journal as estate
-from rtcontrol.bridges.carla.errors import CarlaBridgeError, ServerLost
-from rtcontrol.bridges.carla.options import STANDIN, CarlaBridgeOptions, WorldOptions, check_hz
+from rtcontrol.bridges.carla import journal
+from rtcontrol.bridges.carla.options import (
+    STANDIN,
+    CarlaBridgeError,
+    CarlaBridgeOptions,
+    ServerLost,
+    WorldOptions,
+    check_hz,
+)
 from rtcontrol.bridges.client import ClientError
 from rtcontrol.bridges.shutdown import Interrupted, Shutdown
 
@@ -109,9 +115,9 @@ def run(options: argparse.Namespace) -> int:
     logging.basicConfig(level=logging.INFO, format=form, stream=sys.stderr)
     if options.clean is not None:
         _check_wheel()
-        from rtcontrol.bridges.carla import rollback as undo
+        from rtcontrol.bridges.carla import rollback
 
-        print("; ".join(undo.clean(options.clean)), file=sys.stderr)
+        print("; ".join(rollback.clean(options.clean)), file=sys.stderr)
         return 0
     check_hz(options.hz)
     if "://" not in options.connect:
@@ -141,42 +147,34 @@ def _check_wheel() -> None:
 
 
 def _bridge(options: argparse.Namespace) -> int:
-    keys = {"keys": options.keys, "server_key": options.server_key} if options.keys else {}
+    def same(*names: str) -> dict[str, Any]:
+        return {name: getattr(options, name) for name in names}
+
     bridge_options = CarlaBridgeOptions(
+        **same("hz", "clock", "reconnect_s", "trace", "report"),
         endpoint=options.connect,
         agent=options.agent or None,
-        hz=options.hz,
-        clock=options.clock,
         instruction=options.instruct,
         connect_timeout_s=options.connect_timeout or None,
         duration_s=options.duration,
-        reconnect_s=options.reconnect_s,
         once=options.supervised,
-        trace=options.trace,
-        report=options.report,
-        client=keys,
+        client=same("keys", "server_key") if options.keys else {},
     )
     world_options = WorldOptions(
+        **same("town", "traffic", "vehicle", "role", "seed", "reload", "standin"),
         host=options.carla_host,
         port=options.carla_port,
-        town=options.town,
-        traffic=options.traffic,
-        vehicle=options.vehicle,
-        role=options.role,
-        seed=options.seed,
         step_s=bridge_options.step_s,
         wait_s=options.tick_s,
-        reload=options.reload,
-        standin=options.standin,
     )
     _check_wheel()
     with Shutdown(lambda name: None) as ending:
-        path = estate.place(options.carla_host, options.carla_port)
+        path = journal.place(options.carla_host, options.carla_port)
         if options.supervised:
-            tell("begun", estate=str(path))
+            tell("begun", journal=str(path))
         from rtcontrol.bridges.carla.world import CarlaWorld  # without the client there is no such module
 
-        world = CarlaWorld(world_options, estate.Estate(path, options.carla_host, options.carla_port))
+        world = CarlaWorld(world_options, journal.Journal(path, options.carla_host, options.carla_port))
         try:
             _open(world, options.reconnect_s if options.wait_carla else 0.0, ending)
             return _drive(world, bridge_options, options.supervised, ending, options.rt_priority)

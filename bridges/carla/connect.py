@@ -9,8 +9,7 @@ from typing import Any
 import carla
 import msgpack
 
-from rtcontrol.bridges.carla.errors import CarlaBridgeError
-from rtcontrol.bridges.carla.options import WorldOptions
+from rtcontrol.bridges.carla.options import CarlaBridgeError, WorldOptions
 
 # A server that is there answers in milliseconds, so one that is not is told within this, twice.
 PROBE_S, ANSWER_S = 1.5, 3.0

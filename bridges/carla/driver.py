@@ -8,47 +8,33 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
-from rtcontrol.bridges.carla import hazards as heed
-from rtcontrol.bridges.carla import observing, pace
-from rtcontrol.bridges.carla.counts import Counts
+from rtcontrol.bridges.carla import hazards, observing, pace
+from rtcontrol.bridges.carla.figures import Counts
 from rtcontrol.bridges.carla.intent import LEFT, TURNS, Intent, Place, Turn
-from rtcontrol.bridges.carla.lane_change import Shift
+from rtcontrol.bridges.carla.lane_change import LaneChange
 from rtcontrol.bridges.carla.lanes import TownRoad
 from rtcontrol.bridges.carla.localise import Track
-from rtcontrol.bridges.carla.neighbours import Body, Crowd
-from rtcontrol.bridges.carla.observing import Near, Scene, Side, View
-from rtcontrol.bridges.carla.pace import KMH
-from rtcontrol.bridges.carla.route import Chain
+from rtcontrol.bridges.carla.neighbours import Body, LaneOccupancy
+from rtcontrol.bridges.carla.observing import Scene, View
+from rtcontrol.bridges.carla.pace import KMH, Near
+from rtcontrol.bridges.carla.route import Route
 from rtcontrol.bridges.carla.steer import CURVE, Steer, look_ahead_m
-from rtcontrol.bridges.carla.throttle import Throttle
+from rtcontrol.bridges.carla.throttle import Control, Throttle
 
 WHEELBASE_M, MAX_STEER_DEG = 2.85, 70.0
 # Vehicles nearer to our way than this, side to side, are in it.
 CLEAR_M = 0.25
 # Slower than this we do not come nearer to anybody, as far as lane changes go.
 CLOSING = 0.5
-SOON_S = 0.8
 BACK_M = 15.0  # of road, until the vehicle is back in the middle of its lane
 GIVE_UP_S = 4.0  # after which a lane change should have been done
 HARD_LATERAL = 7.5  # m/s2
 LARGEST = 200.0  # of the numbers in calls
 TELL_EVERY_S = 5.0
 log = logging.getLogger("rtcontrol.carla")
-
-
-@dataclass(frozen=True, slots=True)
-class Control:
-    """As `carla.VehicleControl`: throttle and brake within 0 to 1, steer within -1 (left) to 1."""
-
-    throttle: float = 0.0
-    steer: float = 0.0
-    brake: float = 0.0
-    hand_brake: bool = False
-
-
 NOWHERE = Place(speed_kmh=0.0, lane=1, lanes=1, shift=0, junction_m=None)
 STANDSTILL = Control(brake=0.6)
 
@@ -74,8 +60,8 @@ class Driver:
         self._track = Track(road)
         self._steer = Steer(dt_s, wheelbase_m, max_steer_deg, steering_curve)
         self._throttle = Throttle(dt_s)
-        self._shift: Shift | None = None
-        self._crowd = Crowd(road)
+        self._lane_change: LaneChange | None = None
+        self._occupancy = LaneOccupancy(road)
         self._scene: Scene | None = None
         self._view: View | None = None
         self._yaw: float | None = None
@@ -86,7 +72,7 @@ class Driver:
     @property
     def shift(self) -> int:
         """-1, 0, 1: a lane change to the left, none, to the right."""
-        return 0 if self._shift is None else self._shift.side
+        return 0 if self._lane_change is None else self._lane_change.side
 
     @property
     def view(self) -> View | None:
@@ -100,15 +86,15 @@ class Driver:
             return self._view
         if not scene.own.sane:
             raise ValueError("the vehicle's place is not a number")
-        crowd = scene.crowd
-        if crowd is None:
-            crowd = self._crowd
-            crowd.update(scene.others)
+        occupancy = scene.occupancy
+        if occupancy is None:
+            occupancy = self._occupancy
+            occupancy.update(scene.others)
         passed = self._track.follow(scene.own, self.intent)
-        if self._shift is not None:
-            self._shift.moved(passed.sideways_m)
+        if self._lane_change is not None:
+            self._lane_change.moved(passed.sideways_m)
         if passed.lost:
-            self._shift = None
+            self._lane_change = None
         for way, asked in passed.junctions:
             self.counts.ways[way] += 1
             self.counts.fallbacks += way != asked
@@ -117,7 +103,7 @@ class Driver:
         if passed.entered and not self._leads_over():
             self._give_up(self._track.lateral_m)
         track = self._track
-        view = observing.look(crowd, scene, track.chain(self.intent.turn), track.s, track.lateral_m, not self.alone)
+        view = observing.look(occupancy, scene, track.route(self.intent.turn), track.s, track.lateral_m, not self.alone)
         self._scene, self._view = scene, view
         return view
 
@@ -143,7 +129,7 @@ class Driver:
         self._watch(view.own)
         self._advance(view, speed)
         pedals = self._throttle.step(self._wanted(view, speed), speed)
-        return Control(pedals.throttle, self._steering(view, speed), pedals.brake, pedals.hand_brake)
+        return replace(pedals, steer=self._steering(view, speed))
 
     # -- calls --------------------------------------------------------------------------------------------------------
 
@@ -156,9 +142,9 @@ class Driver:
             self._tell_s[kind] = now_s + TELL_EVERY_S
             log.warning("not done: %s", reason)
 
-    def _late(self, turn: Turn, chain: Chain, s: float, speed: float) -> str | None:
+    def _late(self, turn: Turn, route: Route, s: float, speed: float) -> str | None:
         """Why a turn is told too late."""
-        late = heed.late(chain, s, speed)
+        late = hazards.late(route, s, speed)
         if late is None:
             return None
         way = "go straight on" if turn == "straight" else f"turn {turn}"
@@ -167,14 +153,14 @@ class Driver:
     def _turn(self, turn: Any) -> str | None:
         """Why a turn is not taken over. What is chosen already, or inside a junction changes nothing, is no news."""
         view = self._view
-        if view is None or view.strand.junction or turn == self.intent.turn or turn not in TURNS:
+        if view is None or view.lane.junction or turn == self.intent.turn or turn not in TURNS:
             return None
-        return self._late(turn, self.road.chain(view.strand, turn), view.s, view.own.speed)
+        return self._late(turn, self.road.route(view.lane, turn), view.s, view.own.speed)
 
     def _other_lane(self, speed: float) -> None:
         """In another lane the way that was chosen may be another one, and come too soon: then it is not taken."""
         turn = self.intent.turn
-        reason = self._late(turn, self._track.chain(turn), self._track.s, speed)
+        reason = self._late(turn, self._track.route(turn), self._track.s, speed)
         if turn != "straight" and reason is not None:
             self.intent.turn = "straight"
             self._refuse(reason)
@@ -198,63 +184,64 @@ class Driver:
         return NOWHERE if self._view is None else observing.place(self._view, self.shift)
 
     def _begin(self, wish: int, view: View) -> str | None:
-        side, strand = (view.left, view.strand.left) if wish == LEFT else (view.right, view.strand.right)
-        if side is None or strand is None:
+        side, lane = (view.left, view.lane.left) if wish == LEFT else (view.right, view.lane.right)
+        if side is None or lane is None:
             return f"there is no lane to the {'left' if wish == LEFT else 'right'}"
-        if not _room(side, view.own.speed):
+        if not pace.room(view.own.speed, side.ahead, side.behind):
             return "somebody is beside us"
-        across = 0.5 * (view.strand.width + strand.width)
-        self._shift = Shift(wish, view.lateral_m, wish * across)
+        across = 0.5 * (view.lane.width + lane.width)
+        self._lane_change = LaneChange(wish, view.lateral_m, wish * across)
         return None
 
     # -- lane changes -------------------------------------------------------------------------------------------------
 
     def _advance(self, view: View, speed: float) -> None:
-        shift = self._shift
-        if shift is None:
+        change = self._lane_change
+        if change is None:
             return
-        shift.advance(self.dt_s, speed)
-        if shift.done(view.lateral_m) and abs(shift.end) < 0.5 * view.strand.width:
-            self.counts.lane_changes += shift.side != 0
-            self._shift = None
-        elif shift.over_s > GIVE_UP_S or self._cut_off(view, shift):
+        change.advance(self.dt_s, speed)
+        if change.done(view.lateral_m) and abs(change.end) < 0.5 * view.lane.width:
+            self.counts.lane_changes += change.side != 0
+            self._lane_change = None
+        elif change.over_s > GIVE_UP_S or self._cut_off(view, change):
             self._give_up(view.lateral_m)
 
     def _give_up(self, lateral_m: float) -> None:
         """Back to the middle of the lane we are in."""
         self.counts.lane_changes_given_up += self.shift != 0
-        self._shift = Shift(0, lateral_m, 0.0)
+        self._lane_change = LaneChange(0, lateral_m, 0.0)
 
-    def _cut_off(self, view: View, shift: Shift) -> bool:
+    def _cut_off(self, view: View, change: LaneChange) -> bool:
         """Whether somebody came beside us in the other lane while we are still in ours."""
-        if not shift.side or abs(shift.end) < 0.5 * view.strand.width:
+        if not change.side or abs(change.end) < 0.5 * view.lane.width:
             return False
-        return _beside(view.left if shift.end < 0 else view.right, view.own.speed)
+        side = view.left if change.end < 0 else view.right
+        return side is not None and pace.beside(view.own.speed, side.ahead, side.behind)
 
     def _leads_over(self) -> bool:
         """Whether the lane that the change leads to goes on beside us."""
-        shift, strand = self._shift, self._track.chain(self.intent.turn).strands[0]
-        if shift is None or abs(shift.end) < 0.5 * strand.width:
+        change, lane = self._lane_change, self._track.route(self.intent.turn).lanes[0]
+        if change is None or abs(change.end) < 0.5 * lane.width:
             return True
-        return (strand.left if shift.end < 0 else strand.right) is not None
+        return (lane.left if change.end < 0 else lane.right) is not None
 
     # -- how fast -----------------------------------------------------------------------------------------------------
 
     def _wanted(self, view: View, speed: float) -> float:
         limit = view.limit_kmh / KMH if math.isfinite(view.limit_kmh) else 0.0
-        want = pace.wanted(self.intent, speed, limit, None, None)
+        want = pace.wanted(self.intent, speed, limit, None)
         braking = False
         for near in self._in_the_way(view, speed):
-            want = min(want, pace.wanted(self.intent, speed, limit, near.gap_m, near.speed))
-            want = min(want, heed.close(near, speed))
-            braking = braking or heed.danger(near, speed, self._braking)
-        bend = heed.bend(view, speed)
+            want = min(want, pace.wanted(self.intent, speed, limit, near))
+            want = min(want, hazards.close(near, speed))
+            braking = braking or hazards.danger(near, speed, self._braking)
+        bend = hazards.bend(view, speed)
         if not self.alone:
-            self._could, self._at_line = heed.line(view, speed, self._could, self._at_line)
+            self._could, self._at_line = hazards.line(view, speed, self._could, self._at_line)
             self.counts.lights += self._at_line and not braking and not self._braking
             braking = braking or self._at_line
         else:
-            bend = min(bend, heed.red(view, speed))
+            bend = min(bend, hazards.red(view, speed))
         slowing = bend < want - 0.2
         want = -pace.FULL_BRAKE if braking else min(want, bend)
         self.counts.emergencies += braking and not self._braking
@@ -265,7 +252,7 @@ class Driver:
     def _in_the_way(self, view: View, speed: float) -> Iterator[Near]:
         """Whoever our body would touch if it went on along its way, over to the other lane while it changes."""
         own = view.own
-        for over, side in ((0.0, view.lane), (-view.strand.width, view.left), (view.strand.width, view.right)):
+        for over, side in ((0.0, view.centre), (-view.lane.width, view.left), (view.lane.width, view.right)):
             for other in () if side is None else side.seen:
                 front = other.distance + other.half_m
                 if front <= own.half_length_m:
@@ -279,8 +266,8 @@ class Driver:
                     yield Near(gap, other.along)
 
     def _way_over(self, view: View, ahead_m: float, speed: float) -> float:
-        if self._shift is not None:
-            return self._shift.lateral(ahead_m, speed)
+        if self._lane_change is not None:
+            return self._lane_change.lateral(ahead_m, speed)
         return view.lateral_m * max(0.0, 1.0 - ahead_m / BACK_M)
 
     # -- where to -----------------------------------------------------------------------------------------------------
@@ -290,10 +277,10 @@ class Driver:
         yaw = math.radians(own.yaw_deg)
         cos, sin = math.cos(yaw), math.sin(yaw)
         ahead = look_ahead_m(speed)
-        x, y, tx, ty = view.chain.at(view.s - half + ahead)
-        over = 0.0 if self._shift is None else self._shift.lateral(ahead - half, speed)
+        x, y, tx, ty = view.route.at(view.s - half + ahead)
+        over = 0.0 if self._lane_change is None else self._lane_change.lateral(ahead - half, speed)
         dx, dy = x - ty * over - (own.x - half * cos), y + tx * over - (own.y - half * sin)
-        off = view.lateral_m - (0.0 if self._shift is None else self._shift.lateral(0.0, speed))
+        off = view.lateral_m - (0.0 if self._lane_change is None else self._lane_change.lateral(0.0, speed))
         return self._steer.step(dx * cos + dy * sin, dy * cos - dx * sin, speed, off)
 
     def _watch(self, own: Body) -> None:
@@ -305,24 +292,3 @@ class Driver:
         beyond = abs(turned / self.dt_s * own.speed) > HARD_LATERAL
         self.counts.beyond_limits += beyond and not self._beyond
         self._beyond = beyond
-
-
-def _room(side: Side, speed: float) -> bool:
-    """Whether there is room for us in a lane: nobody beside us, nobody ahead or behind who soon would be."""
-    ahead, behind = side.ahead, side.behind
-    return pace.room(
-        speed,
-        None if ahead is None else ahead.gap_m,
-        None if ahead is None else ahead.speed,
-        None if behind is None else behind.gap_m,
-        None if behind is None else behind.speed,
-    )
-
-
-def _beside(side: Side | None, speed: float) -> bool:
-    """Whether somebody in a lane is beside us, or comes from behind and soon will be."""
-    if side is None:
-        return False
-    if side.ahead is not None and side.ahead.gap_m <= 0.0:
-        return True
-    return side.behind is not None and side.behind.gap_m <= SOON_S * max(side.behind.speed - speed, 0.0)

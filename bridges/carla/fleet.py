@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import carla
 
-from rtcontrol.bridges.carla import rollback as undo
+from rtcontrol.bridges.carla import rollback
 from rtcontrol.bridges.carla.lanes import TownRoad
 from rtcontrol.bridges.carla.observing import Scene
-from rtcontrol.bridges.carla.traffic import Flock
+from rtcontrol.bridges.carla.traffic import TrafficDrivers
 
 if TYPE_CHECKING:
-    from rtcontrol.bridges.carla.journal import Estate
+    from rtcontrol.bridges.carla.journal import Journal
 
 ROLE = "rtcontrol"
 WHEELS = "4"
@@ -25,7 +25,7 @@ log = logging.getLogger("rtcontrol.carla")
 class Fleet:
     """Up to `count` vehicles at free spawn points; methods raise RuntimeError where the server does not answer."""
 
-    def __init__(self, client: Any, world: Any, own: Estate, count: int, seed: int) -> None:
+    def __init__(self, client: Any, world: Any, journal: Journal, count: int, seed: int) -> None:
         self._client = client
         dice = random.Random(f"{seed} traffic")
         library = world.get_blueprint_library().filter("vehicle.*")
@@ -37,12 +37,12 @@ class Fleet:
             blueprint = dice.choice(sorted(cars, key=lambda b: b.id))
             blueprint.set_attribute("role_name", ROLE)
             batch.append(carla.command.SpawnActor(blueprint, point))
-        own.spawning(ROLE, undo.vehicles(world))
+        journal.spawning(ROLE, rollback.vehicles(world))
         numbers: list[int] = []
         for at in range(0, len(batch), max(1, count)):
             answers = client.apply_batch_sync(batch[at : at + count - len(numbers)], False)
             numbers += [answer.actor_id for answer in answers if not answer.error]
-        own.spawned(ROLE, numbers)
+        journal.spawned(ROLE, numbers)
         self._shares = [dice.uniform(*SHARES) for _ in numbers]
         self._vehicles: dict[int, Any] = {actor.id: actor for actor in world.get_actors(numbers)}
         if len(numbers) < count:
@@ -53,14 +53,14 @@ class Fleet:
         self._client = client
         self._vehicles = {actor.id: actor for actor in world.get_actors(list(self._vehicles))}
 
-    def flock(self, road: TownRoad, step_s: float) -> Flock:
+    def drivers(self, road: TownRoad, step_s: float) -> TrafficDrivers:
         """Their drivers."""
-        flock = Flock(road, step_s)
+        traffic = TrafficDrivers(road, step_s)
         for number, share in zip(sorted(self._vehicles), self._shares, strict=False):
-            flock.add(number, share)
-        return flock
+            traffic.add(number, share)
+        return traffic
 
-    def drive(self, flock: Flock, scene: Scene) -> None:
+    def drive(self, traffic: TrafficDrivers, scene: Scene) -> None:
         """What each does until the next step."""
         limits = {number: one.get_speed_limit() or 50.0 for number, one in self._vehicles.items()}
         commands = [
@@ -70,6 +70,6 @@ class Fleet:
                     throttle=told.throttle, steer=told.steer, brake=told.brake, hand_brake=told.hand_brake
                 ),
             )
-            for number, told in flock.step([scene.own, *scene.others], limits, scene.lights)
+            for number, told in traffic.step([scene.own, *scene.others], limits, scene.lights)
         ]
         self._client.apply_batch(commands)

@@ -1,4 +1,4 @@
-"""What is heeded whatever was called: who is in the way, bends, the road's end, red lights where nobody calls."""
+"""What holds whatever was called: who is in the way, bends, the road's end, red lights where nobody calls."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import math
 
 from rtcontrol.bridges.carla import pace
 from rtcontrol.bridges.carla.lane_line import BEND_STEP_M, NO_BEND
-from rtcontrol.bridges.carla.observing import Near, View
-from rtcontrol.bridges.carla.route import Chain
+from rtcontrol.bridges.carla.observing import View
+from rtcontrol.bridges.carla.pace import Near
+from rtcontrol.bridges.carla.route import Route
 
 BEND_DOWN = 3.0  # m/s2, slowing for a bend or a line
 MOST_DOWN = 6.0
@@ -20,7 +21,7 @@ CLOSE_M, CREEP = 2.0, 0.5
 
 def danger(near: Near, speed: float, braking: bool) -> bool:
     """Whether the emergency brake acts; `braking`: it did a step ago, and goes on until there is room again."""
-    if pace.emergency(speed, near.gap_m, near.speed):
+    if pace.emergency(speed, near):
         return True
     closing = speed - near.speed
     left = max(near.gap_m - pace.STANDING_GAP_M, 0.1)
@@ -36,22 +37,22 @@ def bend(view: View, speed: float) -> float:
     """The acceleration (m/s2) that bends and the end of the road still allow."""
     most = math.inf
     reach = speed * speed / (2.0 * BEND_DOWN) + 8.0
-    for ahead, slow in view.chain.bends(view.s, reach):
+    for ahead, slow in view.route.bends(view.s, reach):
         if slow < NO_BEND:
             most = min(most, _slowing(ahead, slow, speed))
-    if view.chain.ends:
-        left = view.chain.length - view.s - view.own.half_length_m - ROAD_END_M
+    if view.route.ends:
+        left = view.route.length - view.s - view.own.half_length_m - ROAD_END_M
         most = min(most, _slowing(max(left, 0.0), 0.0, speed))
     return max(most, -MOST_DOWN)
 
 
-def late(chain: Chain, s: float, speed: float) -> tuple[float, float] | None:
-    """Whether a way over the next junction comes too soon, s metres after the chain's start: (metres that slowing for
+def late(route: Route, s: float, speed: float) -> tuple[float, float] | None:
+    """Whether a way over the next junction comes too soon, s metres after the route's start: (metres that slowing for
     its bend needs, metres that are left); None: there is time, or nothing to slow down for."""
-    entry = chain.junction_at
+    entry = route.junction_at
     if entry is None:
         return None
-    for ahead, slow in chain.bends(s, pace.slowing_m(speed, 0.0)):
+    for ahead, slow in route.bends(s, pace.slowing_m(speed, 0.0)):
         # The bend that we are in leads to all ways.
         if s + ahead > entry - BEND_STEP_M and ahead < (needed := pace.slowing_m(speed, slow)):
             return needed, ahead
@@ -62,7 +63,7 @@ def line(view: View, speed: float, could: bool, braking: bool) -> tuple[bool, bo
     """The last net before a stop line, whatever is called: (whether we could have stopped, whether to brake fully now).
 
     `could`, `braking`: what this gave a step ago. Who is too near to stop as the light changes goes on."""
-    at = view.chain.line_at
+    at = view.route.line_at
     if view.light not in ("red", "yellow") or at is None:
         return False, False
     left = at - view.s - view.own.half_length_m - SHORT_M

@@ -11,11 +11,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
-from rtcontrol.bridges.carla.errors import CarlaBridgeError
+from rtcontrol.bridges.carla.options import CarlaBridgeError
 
 
 @dataclass
-class Left:
+class UndoRecord:
     """What there is to undo on a server. `settings` are those found (None: untouched); `actors` are ours; `spawning`
     names, by role, the vehicles that were there before a spawn that may or may not have come about."""
 
@@ -33,17 +33,17 @@ class Left:
         return self.settings is None and not self.actors and not self.spawning
 
 
-class Estate:
+class Journal:
     """The file of a running bridge. Every method returns after the file is written, whole or not at all;
     CarlaBridgeError where it cannot be."""
 
     def __init__(self, path: Path, host: str, port: int) -> None:
         self.path = path
-        self.left = Left(host, port, os.getpid(), _born(os.getpid()))
+        self.left = UndoRecord(host, port, os.getpid(), _born(os.getpid()))
 
     def begin(self, episode: int) -> None:
         """Another world: what was ours in the one before went with it."""
-        self.left = Left(self.left.host, self.left.port, self.left.pid, self.left.born, episode)
+        self.left = UndoRecord(self.left.host, self.left.port, self.left.pid, self.left.born, episode)
         self._write()
 
     def moved(self, episode: int) -> None:
@@ -81,10 +81,10 @@ class Estate:
             raise _unwritable(error) from None
 
 
-def read(path: Path) -> Left:
+def read(path: Path) -> UndoRecord:
     """Raises CarlaBridgeError where it is no such file."""
     try:
-        return Left(**json.loads(path.read_text("utf-8")))
+        return UndoRecord(**json.loads(path.read_text("utf-8")))
     except (OSError, TypeError, ValueError) as error:
         raise CarlaBridgeError(
             f"{path} tells nothing of a drive ({error}).", "Give the file that the bridge left."
@@ -131,7 +131,7 @@ def _locked(path: Path) -> TextIO:
         gate.close()
 
 
-def others(host: str, port: int) -> Iterator[tuple[Path, Left, bool]]:
+def others(host: str, port: int) -> Iterator[tuple[Path, UndoRecord, bool]]:
     """The files of other bridges of this user at this server, and whether each one's process is alive."""
     if not folder().is_dir():
         return

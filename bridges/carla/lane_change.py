@@ -10,7 +10,7 @@ DONE_M = 0.4
 
 
 @dataclass(slots=True)
-class Shift:
+class LaneChange:
     """From `start` to `end`, metres right of the reference lane's centre; `side` is -1, 1, or 0 for a way back."""
 
     side: int

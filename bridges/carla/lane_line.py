@@ -20,33 +20,12 @@ NO_BEND = 99.0
 STRAIGHT_WITHIN = math.radians(40.0)
 
 
-class Strand:
+class LaneLine:
     """A lane from where it begins to where it ends or its road does.
 
-    `index` counts from the left, 1 the leftmost, of `count`; `after` and `before` are the strands that it leads to and
-    comes from; `left` and `right` those beside it in the same direction; `way` is how a strand inside a junction turns.
+    `index` counts from the left, 1 the leftmost, of `count`; `after` and `before` are the lanes that it leads to and
+    comes from; `left` and `right` those beside it in the same direction; `way` is how a lane inside a junction turns.
     """
-
-    __slots__ = (
-        "after",
-        "before",
-        "bends",
-        "box",
-        "count",
-        "index",
-        "junction",
-        "key",
-        "last",
-        "left",
-        "length",
-        "right",
-        "step",
-        "tangents",
-        "way",
-        "width",
-        "xs",
-        "ys",
-    )
 
     def __init__(self, key: Key, points: Sequence[tuple[float, float]], width: float, junction: bool) -> None:
         """`points`: at least two different ones, dense enough for straight lines between them."""
@@ -57,10 +36,10 @@ class Strand:
         self.bends = self._bends()
         self.box = (min(self.xs) - width, min(self.ys) - width, max(self.xs) + width, max(self.ys) + width)
         self.index = self.count = 1
-        self.after: list[Strand] = []
-        self.before: list[Strand] = []
-        self.left: Strand | None = None
-        self.right: Strand | None = None
+        self.after: list[LaneLine] = []
+        self.before: list[LaneLine] = []
+        self.left: LaneLine | None = None
+        self.right: LaneLine | None = None
         self.way: Way = "straight"
 
     def at(self, s: float) -> tuple[float, float, float, float]:
@@ -151,7 +130,7 @@ def _evenly(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[fl
         reached.append(reached[-1] + math.hypot(next_x - x, next_y - y))
     length = reached[-1]
     if not length > 0:
-        raise ValueError("a strand needs two different points")
+        raise ValueError("a lane needs two different points")
     pieces = max(1, round(length / STEP_M))
     step = length / pieces
     xs, ys, at = [], [], 0

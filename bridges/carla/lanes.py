@@ -1,4 +1,4 @@
-"""The lanes of a town as strands: where a place is in them, and the way ahead under a choice of turn.
+"""The lanes of a town: where a place is in them, and the way ahead under a choice of turn.
 
 Everything is read from `carla.Map` once, when `TownRoad` is made; afterwards only places that nothing is known about
 ask the map again.
@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rtcontrol.bridges.carla.intent import Turn
-from rtcontrol.bridges.carla.lane_line import Key, Strand, between, way_of
-from rtcontrol.bridges.carla.route import NONE_LIT, Chain
+from rtcontrol.bridges.carla.lane_line import Key, LaneLine, between, way_of
+from rtcontrol.bridges.carla.route import NONE_LIT, Route
 
 if TYPE_CHECKING:
     import carla
@@ -24,17 +23,12 @@ SAMPLE_M = 0.5
 MOST_LANES = 12
 
 
-@dataclass(frozen=True, slots=True)
-class LanePosition:
-    """A place in a strand: metres from its start, offset to the right of its centre line."""
+class LanePosition(NamedTuple):
+    """A place in a lane: metres from its start, offset to the right of its centre line."""
 
-    strand: Strand
+    lane: LaneLine
     s: float
     lateral_m: float
-
-    @property
-    def in_junction(self) -> bool:
-        return self.strand.junction
 
 
 class TownRoad:
@@ -47,10 +41,10 @@ class TownRoad:
         self.map = map
         self._location = carla.Location
         self.driving = carla.LaneType.Driving
-        self._strands: dict[Key, Strand] = {}
-        self._ends: dict[Key, list[Any]] = {}  # waypoints just beyond a strand's end
-        self._chains: dict[tuple[Key, Turn], Chain] = {}
-        self._behind: dict[Key, list[tuple[float, Strand]]] = {}
+        self._lanes: dict[Key, LaneLine] = {}
+        self._ends: dict[Key, list[Any]] = {}  # waypoints just beyond a lane's end
+        self._routes: dict[tuple[Key, Turn], Route] = {}
+        self._behind: dict[Key, list[tuple[float, LaneLine]]] = {}
         self._counted: dict[Key, tuple[int, int]] = {}
         self._lines = NONE_LIT
         self._todo = [waypoint for pair in map.get_topology() for waypoint in pair]
@@ -63,38 +57,38 @@ class TownRoad:
         waypoint = self.map.get_waypoint(self._location(x, y, z), True, self.driving)
         if waypoint is None:
             return None
-        strand = self.strand(waypoint)
-        if strand.junction and yaw_deg is not None:
-            strand = self._crossing(waypoint, strand, x, y, yaw_deg)
-        return LanePosition(strand, *strand.search(x, y))
+        lane = self.lane_of(waypoint)
+        if lane.junction and yaw_deg is not None:
+            lane = self._crossing(waypoint, lane, x, y, yaw_deg)
+        return LanePosition(lane, *lane.search(x, y))
 
-    def strand(self, waypoint: carla.Waypoint) -> Strand:
-        """The strand of a waypoint."""
-        found = self._strands.get(_key(waypoint))
+    def lane_of(self, waypoint: carla.Waypoint) -> LaneLine:
+        """The lane of a waypoint."""
+        found = self._lanes.get(_key(waypoint))
         if found is None:  # a lane without any link, or a short section that reading stepped over
             self._todo.append(waypoint)
             self._read_all()
-            found = self._strands[_key(waypoint)]
+            found = self._lanes[_key(waypoint)]
         return found
 
-    def chain(self, strand: Strand, turn: Turn) -> Chain:
-        """The way ahead from the start of a strand. Inside a junction its own way is taken, whatever is asked for."""
-        key = (strand.key, turn)
-        found = self._chains.get(key)
+    def route(self, lane: LaneLine, turn: Turn) -> Route:
+        """The way ahead from the start of a lane. Inside a junction its own way is taken, whatever is asked for."""
+        key = (lane.key, turn)
+        found = self._routes.get(key)
         if found is None:
-            found = self._chains[key] = self._ahead(strand, turn)
+            found = self._routes[key] = self._ahead(lane, turn)
         return found
 
     def lit(self, lines: Mapping[Key, Mapping[int, float]]) -> None:
         """Lights hold for lanes: of each lane the place of the stop line of each one, by its number."""
         self._lines = lines
-        self._chains.clear()
+        self._routes.clear()
 
-    def behind(self, strand: Strand) -> list[tuple[float, Strand]]:
-        """The strand and all those that lead to it: (place of their start, negative before this one's, strand)."""
-        found = self._behind.get(strand.key)
+    def behind(self, lane: LaneLine) -> list[tuple[float, LaneLine]]:
+        """The lane and all those that lead to it: (place of their start, negative before this one's, lane)."""
+        found = self._behind.get(lane.key)
         if found is None:
-            found, todo = [(0.0, strand)], [(0.0, strand)]
+            found, todo = [(0.0, lane)], [(0.0, lane)]
             while todo:
                 start, here = todo.pop()
                 if start < -REACH_M:
@@ -103,27 +97,27 @@ class TownRoad:
                     if all(before is not known for _, known in found):
                         found.append((start - before.length, before))
                         todo.append(found[-1])
-            self._behind[strand.key] = found
+            self._behind[lane.key] = found
         return found
 
-    def strands(self) -> list[Strand]:
-        return list(self._strands.values())
+    def lanes(self) -> list[LaneLine]:
+        return list(self._lanes.values())
 
     # -- the way ahead ------------------------------------------------------------------------------------------------
 
-    def _ahead(self, strand: Strand, turn: Turn) -> Chain:
-        strands, asked, entry, taken = [strand], turn, None, None
+    def _ahead(self, lane: LaneLine, turn: Turn) -> Route:
+        lanes, asked, entry, taken = [lane], turn, None, None
         beyond = 0.0
-        while beyond < REACH_M and strands[-1].after:
-            here = strands[-1]
+        while beyond < REACH_M and lanes[-1].after:
+            here = lanes[-1]
             enters = not here.junction and any(after.junction for after in here.after)
             following = _choose(here, asked if enters else "straight")
             if enters and entry is None and following.junction:
-                entry = sum(known.length for known in strands)
+                entry = sum(known.length for known in lanes)
                 taken, asked = following.way, "straight"
-            strands.append(following)
+            lanes.append(following)
             beyond += following.length
-        return Chain(strands, turn, taken, entry, self._lines)
+        return Route(lanes, turn, taken, entry, self._lines)
 
     # -- reading the map ----------------------------------------------------------------------------------------------
 
@@ -131,7 +125,7 @@ class TownRoad:
         """What is to be read, what lies beside it and beyond its end, which the map's topology may not name."""
         while self._todo:
             waypoint = self._todo.pop()
-            if waypoint.lane_type == self.driving and _key(waypoint) not in self._strands:
+            if waypoint.lane_type == self.driving and _key(waypoint) not in self._lanes:
                 self._read(waypoint)
         self._connect()
 
@@ -144,7 +138,7 @@ class TownRoad:
             yaw = math.radians(waypoint.transform.rotation.yaw)
             points = [(x, y), (x + 0.01 * math.cos(yaw), y + 0.01 * math.sin(yaw))]
         middle = waypoints[len(waypoints) // 2]
-        self._strands[key] = Strand(key, points, middle.lane_width, waypoint.is_junction)
+        self._lanes[key] = LaneLine(key, points, middle.lane_width, waypoint.is_junction)
         ends = self._ends[key] = [after for after in waypoints[-1].next(0.05) if _key(after) != key]
         lefts, rights = self._beside(middle, "get_left_lane"), self._beside(middle, "get_right_lane")
         self._counted[key] = len(lefts) + 1, len(lefts) + 1 + len(rights)
@@ -163,41 +157,41 @@ class TownRoad:
         return one.lane_type == self.driving and one.lane_id * other.lane_id > 0
 
     def _connect(self) -> None:
-        """What leads to what, and what lies beside what; again after a strand was added."""
-        self._chains.clear()
+        """What leads to what, and what lies beside what; again after a lane was added."""
+        self._routes.clear()
         self._behind.clear()
-        for key, strand in self._strands.items():
-            strand.before = []
-            strand.index, strand.count = self._counted[key]
+        for key, lane in self._lanes.items():
+            lane.before = []
+            lane.index, lane.count = self._counted[key]
         for key, ends in list(self._ends.items()):
-            after = [self._strands.get(_key(end)) for end in ends]
-            self._strands[key].after = [known for known in dict.fromkeys(after) if known is not None]
-        for strand in self._strands.values():
-            for after_ in strand.after:
-                after_.before.append(strand)
-            road, section, lane = strand.key
-            inner, outer = lane - (1 if lane > 0 else -1), lane + (1 if lane > 0 else -1)
-            strand.left = self._strands.get((road, section, inner)) if strand.index > 1 else None
-            strand.right = self._strands.get((road, section, outer)) if strand.index < strand.count else None
-        inside = [strand for strand in self._strands.values() if strand.junction]
-        for strand in inside:
-            if any(not before.junction for before in strand.before) or not strand.before:
-                _orient(strand)
-        for strand in inside:
-            _widen(strand)
+            after = [self._lanes.get(_key(end)) for end in ends]
+            self._lanes[key].after = [known for known in dict.fromkeys(after) if known is not None]
+        for lane in self._lanes.values():
+            for after_ in lane.after:
+                after_.before.append(lane)
+            road, section, number = lane.key
+            inner, outer = number - (1 if number > 0 else -1), number + (1 if number > 0 else -1)
+            lane.left = self._lanes.get((road, section, inner)) if lane.index > 1 else None
+            lane.right = self._lanes.get((road, section, outer)) if lane.index < lane.count else None
+        inside = [lane for lane in self._lanes.values() if lane.junction]
+        for lane in inside:
+            if any(not before.junction for before in lane.before) or not lane.before:
+                _orient(lane)
+        for lane in inside:
+            _widen(lane)
 
-    def _crossing(self, waypoint: carla.Waypoint, nearest: Strand, x: float, y: float, yaw_deg: float) -> Strand:
+    def _crossing(self, waypoint: carla.Waypoint, nearest: LaneLine, x: float, y: float, yaw_deg: float) -> LaneLine:
         yaw = math.radians(yaw_deg)
         heading = (math.cos(yaw), math.sin(yaw))
         best, least = nearest, math.inf
-        for strand in self._strands.values():
-            if not strand.junction or math.dist((strand.xs[0], strand.ys[0]), (x, y)) > strand.length + strand.width:
+        for lane in self._lanes.values():
+            if not lane.junction or math.dist((lane.xs[0], lane.ys[0]), (x, y)) > lane.length + lane.width:
                 continue
-            s, lateral = strand.search(x, y)
-            if -1.0 <= s <= strand.length + 1.0:
-                apart = abs(lateral) + 3.0 * abs(between(strand.at(s)[2:], heading))
+            s, lateral = lane.search(x, y)
+            if -1.0 <= s <= lane.length + 1.0:
+                apart = abs(lateral) + 3.0 * abs(between(lane.at(s)[2:], heading))
                 if apart < least:
-                    best, least = strand, apart
+                    best, least = lane, apart
         return best
 
 
@@ -232,37 +226,37 @@ def _walk(start: carla.Waypoint, way: str) -> list[Any]:
     return found
 
 
-def _choose(strand: Strand, turn: Turn) -> Strand:
+def _choose(lane: LaneLine, turn: Turn) -> LaneLine:
     """Where to go on: by the turn asked for, else straight on, else whatever turns least."""
 
-    def apart(after: Strand) -> tuple[bool, bool, float]:
-        turned = abs(after.turned()) + abs(between(strand.tangents[-1], after.tangents[0]))
+    def apart(after: LaneLine) -> tuple[bool, bool, float]:
+        turned = abs(after.turned()) + abs(between(lane.tangents[-1], after.tangents[0]))
         return after.way != turn, after.way != "straight", turned
 
-    return min(strand.after, key=apart)
+    return min(lane.after, key=apart)
 
 
-def _orient(strand: Strand) -> None:
-    """Tells a junction's strand, and those that go on from it inside, how the way turns altogether."""
-    inside, end = [strand], strand
+def _orient(lane: LaneLine) -> None:
+    """Tells a junction's lane, and those that go on from it inside, how the way turns altogether."""
+    inside, end = [lane], lane
     while end.after and end.after[0].junction and end.after[0] not in inside:
         end = end.after[0]
         inside.append(end)
-    way = way_of(between(strand.tangents[0], end.tangents[-1]))
+    way = way_of(between(lane.tangents[0], end.tangents[-1]))
     for part in inside:
         part.way = way
 
 
-def _widen(strand: Strand) -> None:
+def _widen(lane: LaneLine) -> None:
     """Straight over a junction the lanes count as before it, also where each is a road of its own; in a turn: one."""
-    if strand.way != "straight":
-        strand.index = strand.count = 1
-        strand.left = strand.right = None
+    if lane.way != "straight":
+        lane.index = lane.count = 1
+        lane.left = lane.right = None
         return
-    if strand.count > 1 or len(strand.before) != 1 or strand.before[0].junction:
+    if lane.count > 1 or len(lane.before) != 1 or lane.before[0].junction:
         return
-    entry = strand.before[0]
-    strand.index, strand.count = entry.index, entry.count
+    entry = lane.before[0]
+    lane.index, lane.count = entry.index, entry.count
     for side, beside in (("left", entry.left), ("right", entry.right)):
         across = [after for after in beside.after if after.junction and after.way == "straight"] if beside else []
-        setattr(strand, side, across[0] if across else None)
+        setattr(lane, side, across[0] if across else None)

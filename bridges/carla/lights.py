@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rtcontrol.bridges.carla.lane_line import Key, Strand
+from rtcontrol.bridges.carla.lane_line import Key, LaneLine
 from rtcontrol.bridges.carla.lanes import TownRoad
 
 if TYPE_CHECKING:
@@ -55,46 +55,46 @@ def govern(road: TownRoad, lamps: Iterable[Lamp]) -> None:
     """From now on the road's ways ahead know their lights."""
     lines: dict[Key, dict[int, float]] = {}
     for lamp in lamps:
-        for strand, s in _lines(road, lamp):
-            known = lines.setdefault(strand.key, {})
+        for lane, s in _lines(road, lamp):
+            known = lines.setdefault(lane.key, {})
             known[lamp.number] = min(s, known.get(lamp.number, s))
     road.lit(lines)
 
 
-def _lines(road: TownRoad, lamp: Lamp) -> Iterator[tuple[Strand, float]]:
+def _lines(road: TownRoad, lamp: Lamp) -> Iterator[tuple[LaneLine, float]]:
     """Lanes that a light holds for, each with the place of its line; within a junction that is its beginning."""
     marked = dict(_marked(road, lamp.sign))
     yield from marked.items()
-    before = {strand: s for strand, s in marked.items() if not strand.junction}
+    before = {lane: s for lane, s in marked.items() if not lane.junction}
     for inside in marked:
         if inside.junction:
-            before |= {strand: strand.length for strand in inside.before if not strand.junction}
-    for strand, line in before.items():
-        yield strand, min(line, strand.length, _by_box(strand, line, lamp.middle))
+            before |= {lane: lane.length for lane in inside.before if not lane.junction}
+    for lane, line in before.items():
+        yield lane, min(line, lane.length, _by_box(lane, line, lamp.middle))
     for waypoint in lamp.stops:
-        strand = road.strand(waypoint)
+        lane = road.lane_of(waypoint)
         at = waypoint.transform.location
-        s = min(strand.search(at.x, at.y)[0] + BOX_TO_LINE_M, strand.length)
+        s = min(lane.search(at.x, at.y)[0] + BOX_TO_LINE_M, lane.length)
         # Where landmarks tell of lanes, they tell of all; a box may still stand on a short lane that leads to one.
-        if not marked or strand in before or (not strand.junction and any(after in before for after in strand.after)):
-            yield strand, 0.0 if strand.junction else s
+        if not marked or lane in before or (not lane.junction and any(after in before for after in lane.after)):
+            yield lane, 0.0 if lane.junction else s
 
 
-def _marked(road: TownRoad, sign: str) -> Iterator[tuple[Strand, float]]:
+def _marked(road: TownRoad, sign: str) -> Iterator[tuple[LaneLine, float]]:
     for mark in road.map.get_all_landmarks_from_id(sign) if sign else ():
         for ends in mark.get_lane_validities():
-            for lane in range(min(ends), max(ends) + 1):
-                waypoint = None if lane == 0 else road.map.get_waypoint_xodr(mark.road_id, lane, mark.s)
+            for number in range(min(ends), max(ends) + 1):
+                waypoint = None if number == 0 else road.map.get_waypoint_xodr(mark.road_id, number, mark.s)
                 if waypoint is None or waypoint.lane_type != road.driving:
                     continue
-                strand, at = road.strand(waypoint), waypoint.transform.location
-                yield strand, 0.0 if strand.junction else strand.search(at.x, at.y)[0]
+                lane, at = road.lane_of(waypoint), waypoint.transform.location
+                yield lane, 0.0 if lane.junction else lane.search(at.x, at.y)[0]
 
 
-def _by_box(strand: Strand, line: float, middle: tuple[float, float] | None) -> float:
+def _by_box(lane: LaneLine, line: float, middle: tuple[float, float] | None) -> float:
     """The latest line that the trigger box allows; `line` where it says nothing about this lane."""
     if middle is None:
         return line
-    s, lateral = strand.search(*middle)
+    s, lateral = lane.search(*middle)
     near = abs(lateral) < BOX_BESIDE_M and -BOX_TO_LINE_M <= line - s < BOX_BEFORE_M
     return s + BOX_TO_LINE_M if near and s >= 0.0 else line

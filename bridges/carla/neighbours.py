@@ -1,4 +1,4 @@
-"""Who is where: the vehicles of one moment, sorted into strands, and those that are on a way."""
+"""Who is where: the vehicles of one moment, sorted into lanes, and those that are on a way."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from rtcontrol.bridges.carla.lane_line import Key, Strand
+from rtcontrol.bridges.carla.lane_line import Key, LaneLine
 from rtcontrol.bridges.carla.lanes import TownRoad
-from rtcontrol.bridges.carla.route import Chain
+from rtcontrol.bridges.carla.route import Route
 
 SIGHT_M = 150.0
 # Half of the longest vehicle: its centre may be so much farther than its bumper.
@@ -61,18 +61,18 @@ class Neighbour(NamedTuple):
     body: Body
 
 
-class Crowd:
+class LaneOccupancy:
     """Where each of many vehicles is; kept from moment to moment, so that only newcomers are looked up in the map."""
 
     def __init__(self, road: TownRoad) -> None:
         self.road = road
-        self._known: dict[int, tuple[Strand, float]] = {}
+        self._known: dict[int, tuple[LaneLine, float]] = {}
         self._on: dict[Key, list[tuple[float, float, float, Body]]] = {}
         self._inside: list[Body] = []
 
     def update(self, bodies: Iterable[Body]) -> None:
         """The next moment: these vehicles and no others. One whose figures make no sense is nowhere."""
-        known: dict[int, tuple[Strand, float]] = {}
+        known: dict[int, tuple[LaneLine, float]] = {}
         self._on, self._inside = {}, []
         for body in bodies:
             if not body.sane:
@@ -80,47 +80,45 @@ class Crowd:
             placed = self._place(body)
             if placed is None:
                 continue
-            strand, s, lateral = placed
-            known[body.number] = strand, s
-            if strand.junction:
+            lane, s, lateral = placed
+            known[body.number] = lane, s
+            if lane.junction:
                 self._inside.append(body)
                 continue
-            tx, ty = strand.at(s)[2:]
-            self._on.setdefault(strand.key, []).append((s, lateral, body.vx * tx + body.vy * ty, body))
+            tx, ty = lane.at(s)[2:]
+            self._on.setdefault(lane.key, []).append((s, lateral, body.vx * tx + body.vy * ty, body))
         self._known = known
 
-    def ahead(self, chain: Chain, s: float, number: int) -> Iterator[Neighbour]:
-        """Vehicles on the way ahead or beside, as seen from s metres after the chain's start; not the one `number`."""
-        for offset, strand in zip(chain.offsets, chain.strands, strict=True):
+    def ahead(self, route: Route, s: float, number: int) -> Iterator[Neighbour]:
+        """Vehicles on the way ahead or beside, as seen from s metres after the route's start; not the one `number`."""
+        for offset, lane in zip(route.offsets, route.lanes, strict=True):
             if offset - s > SIGHT_M + LONGEST_M:
                 break
-            if strand.junction:
-                yield from self._across(strand, offset - s, number)
-                continue
-            for at, lateral, along, body in self._on.get(strand.key, ()):
-                if body.number != number:
-                    yield _seen(offset - s + at, lateral, along, body)
+            yield from self._of(lane, offset - s, number)
 
-    def behind(self, strand: Strand, s: float, number: int) -> Iterator[Neighbour]:
-        """Vehicles on any of the ways that lead here, without those on the strand itself."""
-        for start, before in self.road.behind(strand)[1:]:
+    def behind(self, lane: LaneLine, s: float, number: int) -> Iterator[Neighbour]:
+        """Vehicles on any of the ways that lead here, without those on the lane itself."""
+        for start, before in self.road.behind(lane)[1:]:
             if s - start - before.length > SIGHT_M + LONGEST_M:
                 continue
-            if before.junction:
-                yield from self._across(before, start - s, number)
-                continue
-            for at, lateral, along, body in self._on.get(before.key, ()):
-                if body.number != number:
-                    yield _seen(start - s + at, lateral, along, body)
+            yield from self._of(before, start - s, number)
 
-    def _across(self, strand: Strand, start: float, number: int) -> Iterator[Neighbour]:
-        """In a junction lanes cross: whoever is on the strand's surface counts, wherever it is bound for."""
+    def _of(self, lane: LaneLine, start: float, number: int) -> Iterator[Neighbour]:
+        """In a lane whose start is so far ahead."""
+        if lane.junction:
+            yield from self._across(lane, start, number)
+        for at, lateral, along, body in self._on.get(lane.key, ()):
+            if body.number != number:
+                yield Neighbour(start + at, lateral, along, body.half_length_m, body.half_width_m, False, body)
+
+    def _across(self, lane: LaneLine, start: float, number: int) -> Iterator[Neighbour]:
+        """In a junction lanes cross: whoever is on the lane's surface counts, wherever it is bound for."""
         for body in self._inside:
-            if body.number == number or not strand.near(body.x, body.y):
+            if body.number == number or not lane.near(body.x, body.y):
                 continue
-            at, lateral = strand.search(body.x, body.y)
-            if 0.0 <= at <= strand.length:
-                tx, ty = strand.at(at)[2:]
+            at, lateral = lane.search(body.x, body.y)
+            if 0.0 <= at <= lane.length:
+                tx, ty = lane.at(at)[2:]
                 yaw = math.radians(body.yaw_deg)
                 along, across = (
                     abs(tx * math.cos(yaw) + ty * math.sin(yaw)),
@@ -131,20 +129,15 @@ class Crowd:
                 wide = across * body.half_length_m + along * body.half_width_m
                 yield Neighbour(start + at, lateral, body.vx * tx + body.vy * ty, half, wide, crossing, body)
 
-    def _place(self, body: Body) -> tuple[Strand, float, float] | None:
+    def _place(self, body: Body) -> tuple[LaneLine, float, float] | None:
         before = self._known.get(body.number)
         if before is not None:
-            strand, hint = before
-            s, lateral = strand.project(body.x, body.y, hint)
+            lane, hint = before
+            s, lateral = lane.project(body.x, body.y, hint)
             # Not far from where it was, on the same lane: no other is nearer.
-            if 0.0 <= s <= strand.length and abs(lateral) <= 0.5 * strand.width and abs(s - hint) < 20.0:
-                return strand, s, lateral
-        position = self.road.place(body.x, body.y, body.z, body.yaw_deg)
-        return None if position is None else (position.strand, position.s, position.lateral_m)
-
-
-def _seen(distance: float, lateral: float, along: float, body: Body) -> Neighbour:
-    return Neighbour(distance, lateral, along, body.half_length_m, body.half_width_m, False, body)
+            if 0.0 <= s <= lane.length and abs(lateral) <= 0.5 * lane.width and abs(s - hint) < 20.0:
+                return lane, s, lateral
+        return self.road.place(body.x, body.y, body.z, body.yaw_deg)
 
 
 def in_lane(seen: Neighbour, width: float) -> bool:

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from rtcontrol.bridges.carla.intent import Place
-from rtcontrol.bridges.carla.lane_line import Strand
+from rtcontrol.bridges.carla.lane_line import LaneLine
 from rtcontrol.bridges.carla.lanes import TownRoad
-from rtcontrol.bridges.carla.neighbours import SIGHT_M, Body, Crowd, Neighbour, in_lane
-from rtcontrol.bridges.carla.pace import KMH
-from rtcontrol.bridges.carla.route import Chain
+from rtcontrol.bridges.carla.neighbours import SIGHT_M, Body, LaneOccupancy, Neighbour, in_lane
+from rtcontrol.bridges.carla.pace import KMH, Near
+from rtcontrol.bridges.carla.route import Route
 
 if TYPE_CHECKING:
     from rtcontrol.bridges.carla.driver import Driver
@@ -28,22 +28,14 @@ WORST: tuple[Light, ...] = ("red", "yellow", "green")
 class Scene:
     """One moment: our vehicle, the others, the speed limit that holds for us, all lights by their numbers.
 
-    `crowd`, where many drive in one scene: all vehicles already sorted into lanes; then `others` is not looked at.
+    `occupancy`, where many drive in one scene: all vehicles by lane already; then `others` is not looked at.
     """
 
     own: Body
     others: Sequence[Body] = ()
     limit_kmh: float = 50.0
     lights: Mapping[int, Light] = field(default_factory=dict)
-    crowd: Crowd | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Near:
-    """The next vehicle in one direction of a lane: bumper to bumper, m, 0 beside us; its speed along the lane, m/s."""
-
-    gap_m: float
-    speed: float
+    occupancy: LaneOccupancy | None = None
 
 
 @dataclass(slots=True)
@@ -57,44 +49,43 @@ class Side:
 
 @dataclass(slots=True)
 class View:
-    """All that a driver knows of one moment. `chain` is the way ahead, s metres of which lie behind us; `light` holds
+    """All that a driver knows of one moment. `route` is the way ahead, s metres of which lie behind us; `light` holds
     for it; `junction_m` from the front bumper to the stop line, or the junction's entry; 0 inside; None: out of sight.
     """
 
     own: Body
-    chain: Chain
-    strand: Strand
+    route: Route
+    lane: LaneLine
     s: float
     lateral_m: float
     limit_kmh: float
     light: Light
     junction_m: float | None
-    lane: Side
+    centre: Side
     left: Side | None
     right: Side | None
 
 
-def look(crowd: Crowd, scene: Scene, chain: Chain, s: float, lateral_m: float, sides: bool = True) -> View:
-    """What is around our vehicle, s metres after the chain's start. The crowd is at this moment already.
+def look(occupancy: LaneOccupancy, scene: Scene, route: Route, s: float, lateral_m: float, sides: bool = True) -> View:
+    """What is around our vehicle, s metres after the route's start. The occupancy is of this moment.
 
     Without `sides` the lanes beside ours are not looked at."""
-    own, strand, road = scene.own, chain.strands[0], crowd.road
-    left = right = None
-    if sides and strand.left is not None:
-        left = _side(crowd, own, *_beside(road, own, chain, strand.left, s))
-    if sides and strand.right is not None:
-        right = _side(crowd, own, *_beside(road, own, chain, strand.right, s))
-    light = _light(scene, chain, s)
+    own, lane, road = scene.own, route.lanes[0], occupancy.road
+    left, right = (
+        _side(occupancy, own, *_beside(road, own, route, beside, s)) if sides and beside is not None else None
+        for beside in (lane.left, lane.right)
+    )
+    light = _light(scene, route, s)
     return View(
         own=own,
-        chain=chain,
-        strand=strand,
+        route=route,
+        lane=lane,
         s=s,
         lateral_m=lateral_m,
         limit_kmh=scene.limit_kmh,
         light=light,
-        junction_m=junction_m(chain, s, own.half_length_m, WAITS_M if light in ("red", "yellow") else 0.0),
-        lane=_side(crowd, own, chain, s),
+        junction_m=junction_m(route, s, own.half_length_m, WAITS_M if light in ("red", "yellow") else 0.0),
+        centre=_side(occupancy, own, route, s),
         left=left,
         right=right,
     )
@@ -102,7 +93,7 @@ def look(crowd: Crowd, scene: Scene, chain: Chain, s: float, lateral_m: float, s
 
 def place(view: View, shift: int) -> Place:
     """Where the vehicle is, as calls are refused for it."""
-    return Place(view.own.speed * KMH, view.strand.index, view.strand.count, shift, view.junction_m)
+    return Place(view.own.speed * KMH, view.lane.index, view.lane.count, shift, view.junction_m)
 
 
 def observe(road: TownRoad, scene: Scene, driver: Driver) -> dict[str, Any]:
@@ -111,51 +102,51 @@ def observe(road: TownRoad, scene: Scene, driver: Driver) -> dict[str, Any]:
     data: dict[str, Any] = {
         "speed_kmh": view.own.speed * KMH,
         "limit_kmh": view.limit_kmh,
-        "lane": view.strand.index,
-        "lanes": view.strand.count,
+        "lane": view.lane.index,
+        "lanes": view.lane.count,
         "shift": driver.shift,
         "light": view.light,
         "junction_m": view.junction_m,
         "turn": driver.intent.turn,
     }
-    for name, side in (("", view.lane), ("left_", view.left), ("right_", view.right)):
+    for name, side in (("", view.centre), ("left_", view.left), ("right_", view.right)):
         if side is not None:
             _tell(data, f"{name}ahead", side.ahead)
             _tell(data, f"{name}behind", side.behind)
     return data
 
 
-def junction_m(chain: Chain, s: float, half_length_m: float, least: float = 0.0) -> float | None:
+def junction_m(route: Route, s: float, half_length_m: float, least: float = 0.0) -> float | None:
     """From the front bumper to the next stop line or junction's entry; 0 inside one; None: none within sight."""
-    if chain.strands[0].junction:
+    if route.lanes[0].junction:
         return 0.0
-    at = chain.line_at if chain.line_at is not None and chain.line_at > s else chain.junction_at
+    at = route.line_at if route.line_at is not None and route.line_at > s else route.junction_at
     if at is None:
         return None
     left = max(at - s - half_length_m, least)
     return left if left < SIGHT_M else None
 
 
-def _light(scene: Scene, chain: Chain, s: float) -> Light:
+def _light(scene: Scene, route: Route, s: float) -> Light:
     """What holds for us: until the middle of our vehicle is over the line, from then on it is behind us."""
-    line = chain.line_at
+    line = route.line_at
     if line is None or not s < line <= s + scene.own.half_length_m + LIGHT_SIGHT_M:
         return "none"
-    shown = {scene.lights.get(number, "none") for number in chain.lights}
+    shown = {scene.lights.get(number, "none") for number in route.lights}
     return next((light for light in WORST if light in shown), "none")
 
 
-def _beside(road: TownRoad, own: Body, chain: Chain, strand: Strand, s: float) -> tuple[Chain, float]:
+def _beside(road: TownRoad, own: Body, route: Route, lane: LaneLine, s: float) -> tuple[Route, float]:
     """The way ahead in a lane beside ours, and the place beside us in it."""
-    at, _ = strand.project(own.x, own.y, s * strand.length / chain.strands[0].length)
-    return road.chain(strand, "straight"), at
+    at, _ = lane.project(own.x, own.y, s * lane.length / route.lanes[0].length)
+    return road.route(lane, "straight"), at
 
 
-def _side(crowd: Crowd, own: Body, chain: Chain, s: float) -> Side:
-    strand = chain.strands[0]
-    side = Side(seen=list(crowd.ahead(chain, s, own.number)))
-    _nearest(side, own, side.seen, strand.width)
-    _nearest(side, own, crowd.behind(strand, s, own.number), strand.width)
+def _side(occupancy: LaneOccupancy, own: Body, route: Route, s: float) -> Side:
+    lane = route.lanes[0]
+    side = Side(seen=list(occupancy.ahead(route, s, own.number)))
+    _nearest(side, own, side.seen, lane.width)
+    _nearest(side, own, occupancy.behind(lane, s, own.number), lane.width)
     return side
 
 

@@ -1,4 +1,4 @@
-"""What a drive is started with."""
+"""What a drive is started with, and what may be wrong with it."""
 
 from __future__ import annotations
 
@@ -8,12 +8,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from rtcontrol.bridges.carla.errors import CarlaBridgeError
-
 # CARLA's physics is only right up to its substeps: 10 of 0.01 s. One step of the simulation is at most this long.
 LONGEST_STEP_S = 0.0625
 STANDIN, STANDIN_TOWN = "CARLA stand-in, not CARLA", "Standin"
 Clock = Literal["wall", "lockstep"]
+
+
+class CarlaBridgeError(Exception):
+    """What whoever started the bridge must mend: `what` and `remedy`, in sentences."""
+
+    def __init__(self, what: str, remedy: str) -> None:
+        super().__init__(f"{what} {remedy}".rstrip())
+        self.what, self.remedy = what, remedy
+
+
+class ServerLost(Exception):
+    """The CARLA server is gone, or does not go on."""
 
 
 @dataclass(frozen=True, kw_only=True)

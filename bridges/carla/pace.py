@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from rtcontrol.bridges.carla.intent import Intent
 
 COMFORT_UP, COMFORT_DOWN = 2.0, 3.0
@@ -14,10 +16,19 @@ STANDING_GAP_M = 1.5
 ROOM_M, ROOM_AHEAD_S, ROOM_BEHIND_S = 1.0, 1.0, 2.0
 # A turn is told in time if the corner's speed is reached by comfortable braking, after so long and so far.
 REACT_S, MARGIN_M = 0.5, 2.0
+# Whoever comes from behind in the lane that we change to, and would be there within this, is beside us already.
+SOON_S = 0.8
 KMH = 3.6
 
 
-def wanted(intent: Intent, speed: float, limit: float, ahead_m: float | None, ahead_speed: float | None) -> float:
+class Near(NamedTuple):
+    """The next vehicle in one direction of a lane: bumper to bumper, m, 0 beside us; its speed along the lane, m/s."""
+
+    gap_m: float
+    speed: float
+
+
+def wanted(intent: Intent, speed: float, limit: float, ahead: Near | None) -> float:
     """The acceleration (m/s2) that the intent asks for at this speed (m/s).
 
     `limit` (m/s) is what `follow` drives at where nobody is near; `set_speed` goes to its own figure, whoever is ahead.
@@ -27,9 +38,9 @@ def wanted(intent: Intent, speed: float, limit: float, ahead_m: float | None, ah
             return _towards(intent.kmh / KMH, speed)
         case "follow":
             free = _towards(limit, speed)
-            if ahead_m is None or ahead_speed is None:
+            if ahead is None:
                 return free
-            near = 0.25 * (ahead_m - intent.gap_m) + 0.9 * (ahead_speed - speed)
+            near = 0.25 * (ahead.gap_m - intent.gap_m) + 0.9 * (ahead.speed - speed)
             return max(min(free, near), -FOLLOW_DOWN)
         case "brake":
             return -FULL_BRAKE * intent.level / 100.0
@@ -37,32 +48,28 @@ def wanted(intent: Intent, speed: float, limit: float, ahead_m: float | None, ah
             return -COMFORT_DOWN
 
 
-def emergency(speed: float, ahead_m: float | None, ahead_speed: float | None) -> bool:
+def emergency(speed: float, ahead: Near | None) -> bool:
     """Whether only hard braking still keeps the vehicle off the one ahead: the last net, whatever was called."""
-    if ahead_m is None or ahead_speed is None or speed <= 0:
+    if ahead is None or speed <= 0 or (closing := speed - ahead.speed) <= 0:
         return False
-    closing = speed - ahead_speed
-    if closing <= 0:
-        return False
-    left = ahead_m - STANDING_GAP_M
+    left = ahead.gap_m - STANDING_GAP_M
     return left <= 0 or closing * closing / (2.0 * left) > EMERGENCY
 
 
-def room(
-    speed: float,
-    ahead_m: float | None,
-    ahead_speed: float | None,
-    behind_m: float | None,
-    behind_speed: float | None,
-) -> bool:
+def room(speed: float, ahead: Near | None, behind: Near | None) -> bool:
     """Whether there is room for us in a lane: nobody beside us, nobody ahead or behind who soon would be."""
-    if ahead_m is not None and ahead_speed is not None:
-        near = ahead_m < ROOM_M + ROOM_AHEAD_S * max(speed - ahead_speed, 0.0)
-        if near or emergency(speed, ahead_m, ahead_speed):
-            return False
-    if behind_m is None or behind_speed is None:
+    if emergency(speed, ahead):
+        return False
+    if ahead is not None and ahead.gap_m < ROOM_M + ROOM_AHEAD_S * max(speed - ahead.speed, 0.0):
+        return False
+    return behind is None or behind.gap_m >= ROOM_M + ROOM_BEHIND_S * max(behind.speed - speed, 0.0)
+
+
+def beside(speed: float, ahead: Near | None, behind: Near | None) -> bool:
+    """Whether somebody in a lane is beside us, or comes from behind and soon will be."""
+    if ahead is not None and ahead.gap_m <= 0.0:
         return True
-    return behind_m >= ROOM_M + ROOM_BEHIND_S * max(behind_speed - speed, 0.0)
+    return behind is not None and behind.gap_m <= SOON_S * max(behind.speed - speed, 0.0)
 
 
 def slowing_m(speed: float, corner: float) -> float:

@@ -9,11 +9,10 @@ from typing import Any
 
 import carla
 
-from rtcontrol.bridges.carla import journal as estate
+from rtcontrol.bridges.carla import journal
 from rtcontrol.bridges.carla.connect import ANSWER_S, connect
-from rtcontrol.bridges.carla.errors import CarlaBridgeError
-from rtcontrol.bridges.carla.journal import Left
-from rtcontrol.bridges.carla.options import WorldOptions
+from rtcontrol.bridges.carla.journal import UndoRecord
+from rtcontrol.bridges.carla.options import CarlaBridgeError, WorldOptions
 
 # How long a synchronous server that somebody else may tick is watched.
 WATCH_S = 1.0
@@ -65,7 +64,7 @@ def ticked(world: Any) -> bool:
     return False
 
 
-def undo(client: Any, world: Any, left: Left) -> list[str]:
+def undo(client: Any, world: Any, left: UndoRecord) -> list[str]:
     """Destroy what is ours, and put the settings back; gives what was done. Raises RuntimeError where the server does
     not answer: then the rest was tried all the same."""
     done: list[str] = []
@@ -112,7 +111,7 @@ def _mode(settings: Mapping[str, Any]) -> str:
 def clean(path: Path) -> list[str]:
     """Undo what the bridge of this file left, and remove the file; gives what was done. Raises CarlaBridgeError where
     the file is none or the server cannot be reached (the file is kept then)."""
-    left = estate.read(path)
+    left = journal.read(path)
     client = connect(WorldOptions(host=left.host, port=left.port))
     try:
         done = [] if left.nothing else undo(client, client.get_world(), left)

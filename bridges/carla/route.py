@@ -1,4 +1,4 @@
-"""The way ahead: strands one after the other."""
+"""The way ahead: lanes one after the other."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
 from rtcontrol.bridges.carla.intent import Turn
-from rtcontrol.bridges.carla.lane_line import BEND_STEP_M, Key, Strand, Way
+from rtcontrol.bridges.carla.lane_line import BEND_STEP_M, Key, LaneLine, Way
 
 # Speeds of bends that differ by less than this share are one bend.
 ALIKE = 0.05
@@ -16,57 +16,38 @@ SAME_LINE_M = 10.0
 NONE_LIT: Mapping[Key, Mapping[int, float]] = MappingProxyType({})
 
 
-class Chain:
-    """Strands one after the other: the way ahead from the start of the first, about 160 m beyond its end.
+class Route:
+    """Lanes one after the other: the way ahead from the start of the first, about 160 m beyond its end.
 
     `turn` was asked for at the first junction entered, `taken` is what the lane allows there (None: no junction comes),
     `junction_at` is the distance of its entry from the start. `lights` are the numbers of those that hold for the first
-    stop line, which is at `line_at` (None: there is none). `ends` says that the road ends where the chain does.
+    stop line, which is at `line_at` (None: there is none). `ends` says that the road ends where the route does.
     """
-
-    __slots__ = (
-        "_bend_at",
-        "_bend_speed",
-        "ends",
-        "junction_at",
-        "length",
-        "lights",
-        "line_at",
-        "offsets",
-        "strands",
-        "taken",
-        "turn",
-    )
 
     def __init__(
         self,
-        strands: list[Strand],
+        lanes: list[LaneLine],
         turn: Turn,
         taken: Way | None,
         junction_at: float | None,
         lines: Mapping[Key, Mapping[int, float]] = NONE_LIT,
     ) -> None:
         """`lines`: of each lane, the place of the stop line of each light that holds for it."""
-        self.strands, self.turn, self.taken, self.junction_at = strands, turn, taken, junction_at
+        self.lanes, self.turn, self.taken, self.junction_at = lanes, turn, taken, junction_at
         self.offsets = [0.0]
-        for strand in strands:
-            self.offsets.append(self.offsets[-1] + strand.length)
+        for lane in lanes:
+            self.offsets.append(self.offsets[-1] + lane.length)
         self.length = self.offsets.pop()
-        self.ends = not strands[-1].after
+        self.ends = not lanes[-1].after
         self.lights: tuple[int, ...] = ()
         self.line_at: float | None = None
         self._find_line(lines)
         self._find_bends()
 
-    @property
-    def fell_back(self) -> bool:
-        """Whether the lane does not allow the turn that was asked for."""
-        return self.taken is not None and self.taken != self.turn
-
     def at(self, s: float) -> tuple[float, float, float, float]:
         """Point and unit tangent at a distance from the start: x, y, tx, ty."""
         i = max(bisect_right(self.offsets, s) - 1, 0)
-        return self.strands[i].at(s - self.offsets[i])
+        return self.lanes[i].at(s - self.offsets[i])
 
     def bends(self, s: float, reach: float) -> Iterator[tuple[float, float]]:
         """(metres ahead of s, the speed in m/s that the way allows from there on) within reach."""
@@ -82,9 +63,9 @@ class Chain:
         """The first stop line, up to the first junction. Where lanes over it have lights of their own, each way has its
         own: an arrow's light holds for its turn alone."""
         found: dict[int, float] = {}
-        for offset, strand in zip(self.offsets, self.strands, strict=True):
-            here = lines.get(strand.key, {})
-            if strand.junction:
+        for offset, lane in zip(self.offsets, self.lanes, strict=True):
+            here = lines.get(lane.key, {})
+            if lane.junction:
                 if here and offset:
                     found = {number: min(offset, found.get(number, offset)) for number in here}
                 break
@@ -96,9 +77,9 @@ class Chain:
 
     def _find_bends(self) -> None:
         """Stretches of about the same bend."""
-        self._bend_at, self._bend_speed = [0.0], [self.strands[0].bends[0]]
-        for offset, strand in zip(self.offsets, self.strands, strict=True):
-            for n, speed in enumerate(strand.bends):
+        self._bend_at, self._bend_speed = [0.0], [self.lanes[0].bends[0]]
+        for offset, lane in zip(self.offsets, self.lanes, strict=True):
+            for n, speed in enumerate(lane.bends):
                 last = self._bend_speed[-1]
                 if abs(speed - last) < ALIKE * last:
                     self._bend_speed[-1] = min(speed, last)

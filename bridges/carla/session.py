@@ -99,6 +99,11 @@ class CarlaSession:
         if (client := self._client) is not None:
             client.close()
 
+    def executed(self, standing: Standing, refused: str | None) -> None:
+        """Tell the server that a call was done, or why it was refused."""
+        if self._client is not None and self._client.error is None:
+            self._client.executed(standing, "executed" if refused is None else "refused", error=refused)
+
     def instruct(self, text: str) -> None:
         """The goal from now on."""
         self._instruction = text
@@ -136,6 +141,7 @@ class CarlaSession:
             "pacing": "client" if lockstep else "server",
             "robot": self._robot,
             "name": "rtcontrol.bridges.carla",
+            "acknowledge": True,
             # The world waits: however long a decision takes, the call is for what is.
             **({"ttl_ms": 0.0} if lockstep else {}),
             **options.client,

@@ -15,10 +15,12 @@ STANDING, HOLD = 0.3, 0.3  # below so many m/s with no wish to drive: stand, wit
 
 
 @dataclass(frozen=True, slots=True)
-class Pedals:
-    """Throttle and brake within 0 to 1, never both; the hand brake holds a vehicle that is to stand."""
+class Control:
+    """As `carla.VehicleControl`: throttle and brake within 0 to 1, never both, steer within -1 (left) to 1; the hand
+    brake holds a vehicle that is to stand."""
 
     throttle: float = 0.0
+    steer: float = 0.0
     brake: float = 0.0
     hand_brake: bool = False
 
@@ -35,18 +37,18 @@ class Throttle:
         self._measured = 0.0
         self._expected = 0.0
 
-    def step(self, wanted: float, speed: float) -> Pedals:
+    def step(self, wanted: float, speed: float) -> Control:
         """The pedals for an acceleration (m/s2) at a speed (m/s), both finite; once a simulation step."""
         self._learn(wanted, speed)
         if wanted <= 0.0 and speed < STANDING:
             self.more = 0.0
-            return Pedals(0.0, max(HOLD, _share(-wanted / BRAKES)), hand_brake=True)
+            return Control(brake=max(HOLD, _share(-wanted / BRAKES)), hand_brake=True)
         throttle = wanted / ENGINE + self.hold
         if throttle >= 0.0:
             self.more = 0.0
-            return Pedals(throttle=_share(throttle))
+            return Control(throttle=_share(throttle))
         # With the throttle shut the vehicle slows by `hold` alone; the brakes do the rest.
-        return Pedals(brake=_share(-throttle * ENGINE / BRAKES + self.more))
+        return Control(brake=_share(-throttle * ENGINE / BRAKES + self.more))
 
     def _learn(self, wanted: float, speed: float) -> None:
         mean = min(1.0, self.dt_s / MEAN_S)

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rtcontrol.bridges.carla.driver import Control
+from rtcontrol.bridges.carla.throttle import Control
 from rtcontrol.bridges.client import Standing
 
 if TYPE_CHECKING:

@@ -5,50 +5,40 @@ CARLA's own traffic manager is not used: an error in its thread ends the process
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
-from rtcontrol.bridges.carla.driver import Control, Driver
+from rtcontrol.bridges.carla.driver import Driver
 from rtcontrol.bridges.carla.intent import Intent
 from rtcontrol.bridges.carla.lanes import TownRoad
-from rtcontrol.bridges.carla.neighbours import Body, Crowd
+from rtcontrol.bridges.carla.neighbours import Body, LaneOccupancy
 from rtcontrol.bridges.carla.observing import Light, Scene
-from rtcontrol.bridges.carla.steer import CURVE
+from rtcontrol.bridges.carla.throttle import Control
 
 GAP_M, GAP_S = 5.0, 1.0
 LIMIT_KMH = 50.0
 NO_LIGHTS: Mapping[int, Light] = MappingProxyType({})
 
 
-class Flock:
+class TrafficDrivers:
     """The drivers of many vehicles, stepped together: what is where is found out once for all of them."""
 
     def __init__(self, road: TownRoad, dt_s: float) -> None:
         self.road, self.dt_s = road, dt_s
-        self._crowd = Crowd(road)
-        self._drivers: dict[int, Driver] = {}
+        self._occupancy = LaneOccupancy(road)
+        self.drivers: dict[int, Driver] = {}  # by the vehicles' numbers
         self._share: dict[int, float] = {}
 
-    def __len__(self) -> int:
-        return len(self._drivers)
-
-    def add(
-        self,
-        number: int,
-        share: float = 1.0,
-        wheelbase_m: float = 2.85,
-        max_steer_deg: float = 70.0,
-        steering_curve: Sequence[tuple[float, float]] = CURVE,
-    ) -> None:
+    def add(self, number: int, share: float = 1.0) -> None:
         """A vehicle by its number; it likes to drive at a share of the speed limit."""
-        driver = Driver(self.road, self.dt_s, wheelbase_m, max_steer_deg, steering_curve, alone=True)
+        driver = self.drivers[number] = Driver(self.road, self.dt_s, alone=True)
         driver.intent = Intent("follow", gap_m=GAP_M)
-        self._drivers[number], self._share[number] = driver, share
+        self._share[number] = share
 
     def step(
         self,
         bodies: Iterable[Body],
-        limits_kmh: Mapping[int, float] | None = None,
+        limits_kmh: Mapping[int, float],
         lights: Mapping[int, Light] = NO_LIGHTS,
     ) -> list[tuple[int, Control]]:
         """What each of ours does until the next step; `bodies` are all vehicles of the moment, ours among them.
@@ -57,19 +47,14 @@ class Flock:
         nothing.
         """
         here = list(bodies)
-        self._crowd.update(here)
-        limits_kmh = limits_kmh or {}
+        self._occupancy.update(here)
         told = []
         for body in here:
-            driver = self._drivers.get(body.number)
+            driver = self.drivers.get(body.number)
             if driver is None:
                 continue
             driver.intent.gap_m = GAP_M + GAP_S * body.speed
             limit_kmh = self._share[body.number] * limits_kmh.get(body.number, LIMIT_KMH)
-            scene = Scene(body, (), limit_kmh, lights, self._crowd)
+            scene = Scene(body, (), limit_kmh, lights, self._occupancy)
             told.append((body.number, driver.step(scene)))
         return told
-
-    def drivers(self) -> Mapping[int, Driver]:
-        """By the vehicles' numbers; for their counts."""
-        return self._drivers

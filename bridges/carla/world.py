@@ -10,17 +10,15 @@ from typing import Any
 
 import carla
 
-from rtcontrol.bridges.carla import journal as estate
-from rtcontrol.bridges.carla import rollback as undo
+from rtcontrol.bridges.carla import journal, rollback
 from rtcontrol.bridges.carla.connect import ANSWER_S, SLOW_S, connect, probe
-from rtcontrol.bridges.carla.driver import Control
-from rtcontrol.bridges.carla.errors import CarlaBridgeError, ServerLost
 from rtcontrol.bridges.carla.fleet import Fleet
-from rtcontrol.bridges.carla.journal import Estate
+from rtcontrol.bridges.carla.journal import Journal
 from rtcontrol.bridges.carla.lights import Lamp, lamp_of
 from rtcontrol.bridges.carla.neighbours import Body
 from rtcontrol.bridges.carla.observing import Light, Scene
-from rtcontrol.bridges.carla.options import STANDIN, STANDIN_TOWN, WorldOptions
+from rtcontrol.bridges.carla.options import STANDIN, STANDIN_TOWN, CarlaBridgeError, ServerLost, WorldOptions
+from rtcontrol.bridges.carla.throttle import Control
 
 LOAD_S = 90.0
 CARS = ("vehicle.tesla.model3", "vehicle.")
@@ -38,7 +36,7 @@ class CarlaWorld:
     Methods raise CarlaBridgeError for what the user must mend, and ServerLost where the server is gone.
     """
 
-    def __init__(self, options: WorldOptions, own: Estate) -> None:
+    def __init__(self, options: WorldOptions, journal: Journal) -> None:
         self.options = options
         self.map: Any = None
         self.ego: Any = None
@@ -46,7 +44,7 @@ class CarlaWorld:
         self.fleet: Fleet | None = None
         self.frame = 0
         self.fresh = True
-        self._estate = own
+        self._journal = journal
         self._client: Any = None
         self._world: Any = None
         self._lights: dict[int, Any] = {}
@@ -64,14 +62,14 @@ class CarlaWorld:
     def open(self) -> None:
         """Connect, make it ours, spawn the ego vehicle. What others of this user left there is undone first."""
         self._client = connect(self.options)
-        with estate.alone(self.options.host, self.options.port):
-            for path, left, alive in estate.others(self.options.host, self.options.port):
+        with journal.alone(self.options.host, self.options.port):
+            for path, left, alive in journal.others(self.options.host, self.options.port):
                 if alive:
                     raise CarlaBridgeError(
                         f"Another bridge (process {left.pid}) drives on the CARLA server at {self.options.server}.",
                         "Only one client may tick a server: end that one first, or start a second server.",
                     )
-                log.warning("a bridge that died (process %d): %s", left.pid, "; ".join(undo.clean(path)))
+                log.warning("a bridge that died (process %d): %s", left.pid, "; ".join(rollback.clean(path)))
             self._enter()
 
     def reopen(self) -> bool:
@@ -93,10 +91,10 @@ class CarlaWorld:
             ego = self._mine()
             self.fresh = ego is None
             if ego is None:
-                if self._estate.left.episode == self._world.id:
+                if self._journal.left.episode == self._world.id:
                     # Somebody removed our vehicle alone: the others and the settings are still ours to undo.
-                    undo.undo(self._client, self._world, self._estate.left)
-                self._estate.begin(self._world.id)
+                    rollback.undo(self._client, self._world, self._journal.left)
+                self._journal.begin(self._world.id)
                 self._settings()
                 if self.options.reload:
                     self._load(lambda: self._client.reload_world(False))
@@ -105,7 +103,7 @@ class CarlaWorld:
                 self.ego = ego
                 if self.fleet is not None:
                     self.fleet.again(self._client, self._world)
-                undo.apply_settings(self._world, self._wanted())
+                rollback.apply_settings(self._world, self._wanted())
                 self.frame = self._world.tick(self.options.wait_s)
             self._extent.clear()
             self._lights = {one.id: one for one in self._world.get_actors().filter("traffic.traffic_light*")}
@@ -134,28 +132,28 @@ class CarlaWorld:
         self._world = load()
         self._client.set_timeout(SLOW_S)
         self.map = self._world.get_map()
-        self._estate.moved(self._world.id)
+        self._journal.moved(self._world.id)
 
     def _mine(self) -> Any:
         """Our vehicle, where it outlived the connection."""
-        if self.ego is None or self._estate.left.episode != self._world.id:
+        if self.ego is None or self._journal.left.episode != self._world.id:
             return None
         found = list(self._world.get_actors([self.ego.id]))
         return found[0] if found and found[0].attributes.get("role_name") == self.options.role else None
 
     def _settings(self) -> None:
-        self.found = undo.settings_of(self._world)
+        self.found = rollback.settings_of(self._world)
         if self.found["synchronous_mode"]:
             # Somebody else's, or left so by one that died.
             self._nobody_ticks()
             log.warning("the server was left synchronous, and stood still: it will be left asynchronous")
             self.found |= {"synchronous_mode": False, "fixed_delta_seconds": None}
-        self._estate.settings(self.found)
-        undo.apply_settings(self._world, self._wanted())
+        self._journal.settings(self.found)
+        rollback.apply_settings(self._world, self._wanted())
 
     def _nobody_ticks(self) -> None:
         """CarlaBridgeError where the frames of a synchronous server go on."""
-        if undo.ticked(self._world):
+        if rollback.ticked(self._world):
             raise CarlaBridgeError(
                 f"Another client ticks the CARLA server at {self.options.server}.",
                 "Only one client may tick a server: end that one first, or start a second server.",
@@ -172,12 +170,12 @@ class CarlaWorld:
         points = self.map.get_spawn_points()
         random.Random(self.options.seed).shuffle(points)
         self._world.tick(SLOW_S)  # or who is there is not known yet
-        self._estate.spawning(self.options.role, undo.vehicles(self._world))
+        self._journal.spawning(self.options.role, rollback.vehicles(self._world))
         for point in points:
             ego = self._world.try_spawn_actor(blueprint, point)
             if ego is not None:
                 self.ego = ego
-                self._estate.spawned(self.options.role, [ego.id])
+                self._journal.spawned(self.options.role, [ego.id])
                 break
         else:
             self.close()
@@ -186,7 +184,7 @@ class CarlaWorld:
                 "Remove vehicles from the server, or restart it.",
             )
         if self.options.traffic:
-            self.fleet = Fleet(self._client, self._world, self._estate, self.options.traffic, self.options.seed)
+            self.fleet = Fleet(self._client, self._world, self._journal, self.options.traffic, self.options.seed)
         self.frame = self._world.tick(SLOW_S)
 
     def _blueprint(self) -> Any:
@@ -286,17 +284,17 @@ class CarlaWorld:
         except CarlaBridgeError as error:
             if isinstance(error.__context__, ConnectionRefusedError):
                 # What was on the server went with it.
-                self._estate.close()
+                self._journal.close()
             else:
-                log.warning("not undone on the server (%s); the list is kept: %s", error.what, self._estate.path)
+                log.warning("not undone on the server (%s); the list is kept: %s", error.what, self._journal.path)
             return
         try:
             self._client.set_timeout(ANSWER_S)
-            done = undo.undo(self._client, self._world, self._estate.left)
+            done = rollback.undo(self._client, self._world, self._journal.left)
         except RuntimeError as error:
-            log.warning("not undone on the server (%s); the list is kept: %s", error, self._estate.path)
+            log.warning("not undone on the server (%s); the list is kept: %s", error, self._journal.path)
             return
-        self._estate.close()
+        self._journal.close()
         self._world = None
         if done:
             log.info("%s", "; ".join(done))

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from rtcontrol.bridges.carla.intent import Intent, Place, Turn
 from rtcontrol.bridges.carla.observing import LIGHT_SIGHT_M
-from rtcontrol.bridges.carla.pace import FULL_BRAKE, KMH, emergency, room, slowing_m, wanted
+from rtcontrol.bridges.carla.pace import FULL_BRAKE, KMH, Near, emergency, room, slowing_m, wanted
 from rtcontrol.envs.road.traffic import LENGTH, Car, Traffic
 
 STEPS_A_SECOND = 32
@@ -63,14 +63,7 @@ class Road:
             self.refused += 1
             return
         if wish := self.intent.take_wish():
-            ahead, behind = self.neighbours(self.car.lane + wish)
-            if room(
-                self.car.speed,
-                None if ahead is None else self._gap_ahead(ahead),
-                None if ahead is None else ahead.speed,
-                None if behind is None else self._gap_behind(behind),
-                None if behind is None else behind.speed,
-            ):
+            if room(self.car.speed, *self._near(self.car.lane + wish)):
                 self.shift, self._progress = wish, 0.0
             else:
                 self.refused += 1
@@ -108,9 +101,9 @@ class Road:
         turning = self._turning()
         for name, side in (("", 0), ("left_", -1), ("right_", 1)):
             if not turning and 1 <= lane + side <= lanes:
-                ahead, behind = self.neighbours(self.car.lane + side)
-                seen |= _told(f"{name}ahead", ahead, None if ahead is None else self._gap_ahead(ahead))
-                seen |= _told(f"{name}behind", behind, None if behind is None else self._gap_behind(behind))
+                for end, near in zip(("ahead", "behind"), self._near(self.car.lane + side), strict=True):
+                    if near is not None and near.gap_m < SIGHT_M:
+                        seen |= {f"{name}{end}_m": near.gap_m, f"{name}{end}_kmh": near.speed * KMH}
         return seen
 
     def neighbours(self, lane: int) -> tuple[Car | None, Car | None]:
@@ -138,10 +131,9 @@ class Road:
         """1/32 s later."""
         car = self.car
         self.time += DT
-        ahead = None if self._turning() else self.neighbours(car.lane)[0]
-        gap, speed = (None, None) if ahead is None else (self._gap_ahead(ahead), ahead.speed)
-        want = wanted(self.intent, car.speed, self.limit, gap, speed)
-        if braking := emergency(car.speed, gap, speed):
+        ahead = None if self._turning() else self._near(car.lane)[0]
+        want = wanted(self.intent, car.speed, self.limit, ahead)
+        if braking := emergency(car.speed, ahead):
             want = -FULL_BRAKE
         self.emergencies += braking and not self._braking
         self._braking = braking
@@ -219,14 +211,10 @@ class Road:
         self.crashes += touching and not self._touching
         self._touching = touching
 
-    def _gap_ahead(self, other: Car) -> float:
-        return max(0.0, other.s - LENGTH - self.car.s)
-
-    def _gap_behind(self, other: Car) -> float:
-        return max(0.0, self.car.s - LENGTH - other.s)
-
-
-def _told(name: str, car: Car | None, gap: float | None) -> dict[str, float]:
-    if car is None or gap is None or gap >= SIGHT_M:
-        return {}
-    return {f"{name}_m": gap, f"{name}_kmh": car.speed * KMH}
+    def _near(self, lane: int) -> tuple[Near | None, Near | None]:
+        """The nearest in a lane, ahead and behind, by their gaps."""
+        ahead, behind = self.neighbours(lane)
+        return (
+            None if ahead is None else Near(max(0.0, ahead.s - LENGTH - self.car.s), ahead.speed),
+            None if behind is None else Near(max(0.0, self.car.s - LENGTH - behind.s), behind.speed),
+        )

@@ -137,7 +137,7 @@ class BridgeProcess:
         except (ValueError, TypeError, KeyError):
             return  # a library's own words
         if name == "begun":
-            self._left = Path(event["estate"])
+            self._left = Path(event["journal"])
         elif name == "ready":
             self._ready.set()
         elif name == "mistake":

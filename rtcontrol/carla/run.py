@@ -45,8 +45,8 @@ def run_carla(
         if options.carla_standin:
             state = folder / "standin.json"
             stack.callback(_keep, state, options.out)
-            port = stack.enter_context(StandIn(traffic, options.seed, state)).port
-            traffic = 0
+            port = stack.enter_context(StandIn(state=state)).port
+            print(f"driving in the CARLA stand-in, not CARLA (port {port})", file=sys.stderr)
         endpoint = f"ipc://{folder}/wire"
         bridged = stack.enter_context(BridgeProcess(_command(options, host, port, traffic, endpoint), options.out))
         bridged.await_ready()
@@ -79,7 +79,7 @@ def _command(config: RunOptions, host: str, port: int, traffic: int, endpoint: s
     if config.carla_standin:
         command.append("--standin")
         if config.clock == "lockstep":
-            # Its traffic drives since it was started: from its beginning again.
+            # Its lights change since it was started: from their beginning again.
             command.append("--reload")
     return command
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rtcontrol.agents import InvalidCall
@@ -95,6 +95,7 @@ def test_wild_values_are_clamped() -> None:
     assert "junction 0 " in text
 
 
+@example({**STATE, "left_ahead_m": 149.5, "left_ahead_kmh": 1.0})  # rounded, it is out of sight
 @given(states())
 def test_the_text_reads_back(state: dict[str, Any]) -> None:
     text = observe(state)

@@ -1,4 +1,4 @@
-"""`python -m tests.bridges.carla.approaches [COUNT [model]]`: does who is called heed the lights?
+"""`python -m tests.bridges.carla.approaches [COUNT [model]]`: does who is called obey the lights?
 
 COUNT cars come to a junction's light that will be red, as many to one that stays green, at 30 to 70 km/h, seeded and in
 lockstep: the unmodified client, the bridge's world and driver, calls from the observation's text alone, by the scripted
@@ -23,12 +23,13 @@ import carla
 
 from rtcontrol.agents.road.goals import RoadGoal
 from rtcontrol.agents.road.tools import agent, read_back
-from rtcontrol.bridges.carla.driver import Control, Driver
-from rtcontrol.bridges.carla.journal import Estate
+from rtcontrol.bridges.carla.driver import Driver
+from rtcontrol.bridges.carla.journal import Journal
 from rtcontrol.bridges.carla.lanes import TownRoad
 from rtcontrol.bridges.carla.lights import govern
 from rtcontrol.bridges.carla.observing import observe
 from rtcontrol.bridges.carla.options import WorldOptions
+from rtcontrol.bridges.carla.throttle import Control
 from rtcontrol.bridges.carla.world import CarlaWorld
 from rtcontrol.envs.road.expert import expert
 from rtcontrol.models.call import Call
@@ -150,7 +151,7 @@ class Crossing:
         ego.set_target_velocity(carla.Vector3D(x=speed * math.cos(heading), y=-speed * math.sin(heading)))
         self._step(Control(throttle=0.1))
         lane = self.road.place(x, -y, 0.0, -math.degrees(heading))
-        assert lane is not None and lane.strand.key[::2] == incoming(arm, case.lane), (lane, arm, case)
+        assert lane is not None and lane.lane.key[::2] == incoming(arm, case.lane), (lane, arm, case)
 
     @staticmethod
     def _left(own: Any, arm: str) -> float:
@@ -162,9 +163,9 @@ class Crossing:
 @contextmanager
 def crossing() -> Iterator[Crossing]:
     with tempfile.TemporaryDirectory() as folder, StandIn() as standin:
-        path = Path(folder) / "estate.json"
+        path = Path(folder) / "journal.json"
         world = CarlaWorld(
-            WorldOptions(port=standin.port, standin=True, wait_s=20.0), Estate(path, "127.0.0.1", standin.port)
+            WorldOptions(port=standin.port, standin=True, wait_s=20.0), Journal(path, "127.0.0.1", standin.port)
         )
         world.open()
         try:

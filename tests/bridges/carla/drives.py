@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 from rtcontrol.bridges.carla.driver import Driver
-from rtcontrol.bridges.carla.lane_line import Strand
+from rtcontrol.bridges.carla.lane_line import LaneLine
 from rtcontrol.bridges.carla.lanes import TownRoad
 from rtcontrol.bridges.carla.lights import Lamp, govern
 from rtcontrol.bridges.carla.neighbours import Body
@@ -47,11 +47,11 @@ def all_lights(light: Light) -> dict[int, Light]:
     return {signal_number(arm): light for arm in ARMS}
 
 
-def strand(index: int, count: int = 3) -> Strand:
+def lane_line(index: int, count: int = 3) -> LaneLine:
     """A lane of a loop that comes to the junction, by its number from the left."""
     return next(
         known
-        for known in road().strands()
+        for known in road().lanes()
         if not known.junction
         and known.index == index
         and known.count == count
@@ -60,8 +60,8 @@ def strand(index: int, count: int = 3) -> Strand:
     )
 
 
-def body(strand: Strand, s: float, speed: float = 0.0, lateral: float = 0.0, number: int = 1) -> Body:
-    x, y, tx, ty = strand.at(s)
+def body(lane_line: LaneLine, s: float, speed: float = 0.0, lateral: float = 0.0, number: int = 1) -> Body:
+    x, y, tx, ty = lane_line.at(s)
     x, y = x - ty * lateral, y + tx * lateral
     yaw = math.degrees(math.atan2(ty, tx))
     return Body(number, x, y, 0.0, yaw, speed * tx, speed * ty, HALF_LENGTH, HALF_WIDTH)

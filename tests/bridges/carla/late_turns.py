@@ -20,7 +20,7 @@ import carla
 
 from rtcontrol.bridges.carla.hazards import BEND_DOWN
 from rtcontrol.bridges.carla.intent import Turn
-from rtcontrol.bridges.carla.lane_line import Strand
+from rtcontrol.bridges.carla.lane_line import LaneLine
 from rtcontrol.bridges.carla.lanes import TownRoad
 from tests.bridges.carla.drives import DT, KMH, Drive, body, road
 
@@ -33,29 +33,26 @@ class Told(NamedTuple):
     """A turn told so many metres before the junction, at a speed: at most the one at which the driver would be there on
     the way that it is on."""
 
-    strand: Strand
+    lane: LaneLine
     turn: Turn
     left_m: float
     kmh: float
 
 
-def ways(on: TownRoad) -> list[tuple[Strand, Turn]]:
+def ways(on: TownRoad) -> list[tuple[LaneLine, Turn]]:
     """Lanes that lead over a junction by a turn, where another way is there too. Under a bridge the flat bicycle would
     find itself on it: such lanes are left out."""
     found = []
-    for strand in on.strands():
-        middle = body(strand, 0.5 * strand.length)
+    for lane in on.lanes():
+        middle = body(lane, 0.5 * lane.length)
         placed = on.place(middle.x, middle.y, 0.0, middle.yaw_deg)
-        if strand.junction or strand.length < 10.0 or placed is None or placed.strand is not strand:
+        if lane.junction or lane.length < 10.0 or placed is None or placed.lane is not lane:
             continue
-        taken = {turn: on.chain(strand, turn) for turn in ("straight", *TURNS)}
+        taken = {turn: on.route(lane, turn) for turn in ("straight", *TURNS)}
         found += [
-            (strand, turn)
+            (lane, turn)
             for turn in TURNS
-            if strand.after
-            and strand.after[0].junction
-            and taken[turn].taken == turn
-            and taken["straight"].taken != turn
+            if lane.after and lane.after[0].junction and taken[turn].taken == turn and taken["straight"].taken != turn
         ]
     return found
 
@@ -63,16 +60,16 @@ def ways(on: TownRoad) -> list[tuple[Strand, Turn]]:
 def told(on: TownRoad, count: int, seed: int = 0) -> Iterator[Told]:
     dice, known = random.Random(seed), ways(on)
     for _ in range(count):
-        strand, turn = dice.choice(known)
-        left = dice.uniform(LEFT_M[0], min(LEFT_M[1], strand.length - 2.0))
-        chain, s = on.chain(strand, "straight"), strand.length - left
-        most = min(math.sqrt(slow * slow + 2.0 * BEND_DOWN * ahead) for ahead, slow in chain.bends(s, 150.0))
-        yield Told(strand, turn, left, min(dice.choice(SPEEDS_KMH), most * KMH))
+        lane, turn = dice.choice(known)
+        left = dice.uniform(LEFT_M[0], min(LEFT_M[1], lane.length - 2.0))
+        route, s = on.route(lane, "straight"), lane.length - left
+        most = min(math.sqrt(slow * slow + 2.0 * BEND_DOWN * ahead) for ahead, slow in route.bends(s, 150.0))
+        yield Told(lane, turn, left, min(dice.choice(SPEEDS_KMH), most * KMH))
 
 
 def drive(on: TownRoad, case: Told) -> tuple[str | None, bool, float]:
     """Why it was refused; whether the turn was taken; how far it was off the middle of its lane at most, m."""
-    car = Drive(body(case.strand, case.strand.length - case.left_m, case.kmh / KMH), on=on)
+    car = Drive(body(case.lane, case.lane.length - case.left_m, case.kmh / KMH), on=on)
     car.obey("set_speed", kmh=case.kmh)
     refused = car.obey("turn", at_next_junction=case.turn)
     off, behind_s = 0.0, 0.0
@@ -94,7 +91,7 @@ def table(on: TownRoad, count: int) -> dict[str, object]:
         refused, taken, off = drive(on, case)
         found["refused" if refused else "accepted"] += 1
         found["taken"] += taken and refused is None
-        found["off_the_road"] += off > 0.5 * case.strand.width
+        found["off_the_road"] += off > 0.5 * case.lane.width
         worst = max(worst, off)
     names = ("accepted", "taken", "refused", "off_the_road")
     return {"turns_told": count, **{name: found[name] for name in names}, "farthest_off_m": round(worst, 2)}

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +100,3 @@ def run(folder: Path, port: int | None, *options: str, trace: bool = True) -> Pr
     command += ["--trace"] if trace else []
     command += ["--carla-standin"] if port is None else ["--carla-port", str(port), "--traffic", "0"]
     return Program(folder, [*command, *options], out / "trace.jsonl", out / "bridge.json")
-
-
-Start = Callable[..., Program]

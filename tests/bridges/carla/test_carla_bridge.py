@@ -73,19 +73,20 @@ def test_calls_are_driven_and_sigterm_leaves_the_server_as_it_was(standin: Stand
     program.reaches(4)
     # What no driver knows changes nothing: it goes on as it was told before.
     brain.call("fly", height=3)
-    until(lambda: (program.last().get("call") or {}).get("name") == "fly", "not called")
+    told = {("executed", None), ("refused", "no call of a driver")}
+    until(lambda: {(one.outcome, one.error) for one in brain.outcomes} == told, "not acknowledged")
     program.reaches(6)
     assert program.end() == 143
     nothing_left(standin, program)
     # The last thing it did was to stop.
     assert program.last()["kmh"] < 1
-    told = program.report()
-    assert told["world"] == "CARLA stand-in, not CARLA"
-    assert set(told["executed"]) == {"set_speed", "brake"}
-    assert told["driver"]["refused"]
-    assert told["too_old_executed"] == 0
-    assert told["steps"] <= told["on_grid"] + told["late"]
-    assert [entry["text"] for entry in told["instructions"]] == ["go"]
+    report = program.report()
+    assert report["world"] == "CARLA stand-in, not CARLA"
+    assert set(report["executed"]) == {"set_speed", "brake"}
+    assert report["driver"]["refused"]
+    assert report["too_old_executed"] == 0
+    assert report["steps"] <= report["on_grid"] + report["late"]
+    assert [entry["text"] for entry in report["instructions"]] == ["go"]
     assert "CARLA stand-in, not CARLA, Standin:" in program.log()
 
 

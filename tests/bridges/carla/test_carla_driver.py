@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -14,17 +15,19 @@ from rtcontrol.bridges.carla.driver import STANDSTILL, Driver
 from rtcontrol.bridges.carla.neighbours import Body
 from rtcontrol.bridges.carla.observing import Scene, observe
 from tests.bridges.carla import late_turns
-from tests.bridges.carla.drives import DT, HALF_LENGTH, KMH, Drive, body, road, strand
+from tests.bridges.carla.drives import DT, HALF_LENGTH, KMH, Drive, body, lane_line, road
 from tests.bridges.carla.standin import physics
+
+STEERING_LEFT = physics.steering_left
 
 
 def moving(lane: int, s: float, speed: Callable[[float], float], number: int = 2) -> Callable[[float], list[Body]]:
     """Another vehicle on the way straight ahead, at a speed by the time; asked once for each step."""
-    chain, at = road().chain(strand(lane), "straight"), [s]
+    route, at = road().route(lane_line(lane), "straight"), [s]
 
     def now(time: float) -> list[Body]:
         found, start = max(
-            ((known, offset) for known, offset in zip(chain.strands, chain.offsets, strict=True) if offset <= at[0]),
+            ((known, offset) for known, offset in zip(route.lanes, route.offsets, strict=True) if offset <= at[0]),
             key=lambda pair: pair[1],
         )
         placed = body(found, at[0] - start, speed(time), number=number)
@@ -52,7 +55,7 @@ def touched(drive: Drive) -> bool:
 
 @pytest.mark.parametrize("lane", [1, 2, 3])
 def test_at_60_kmh_the_lane_is_kept_over_the_loop_and_the_junction(lane: int) -> None:
-    drive = Drive(body(strand(lane), 5.0, 55 / KMH))
+    drive = Drive(body(lane_line(lane), 5.0, 55 / KMH))
     drive.obey("set_speed", kmh=60)
     offsets, speeds = [], []
     for _ in range(round(80 / DT)):
@@ -71,7 +74,7 @@ def test_at_60_kmh_the_lane_is_kept_over_the_loop_and_the_junction(lane: int) ->
 @pytest.mark.parametrize("kmh", [10, 30, 60, 90])
 @pytest.mark.parametrize(("start", "direction"), [(1, "right"), (2, "left"), (2, "right"), (3, "left")])
 def test_a_lane_change_ends_in_the_middle_of_the_other_lane(start: int, direction: str, kmh: int) -> None:
-    drive = Drive(body(strand(start), 150.0, kmh / KMH))
+    drive = Drive(body(lane_line(start), 150.0, kmh / KMH))
     drive.obey("set_speed", kmh=kmh)
     drive.run(0.5)
     side = 1 if direction == "right" else -1
@@ -89,7 +92,7 @@ def test_a_lane_change_ends_in_the_middle_of_the_other_lane(start: int, directio
 
 
 def test_a_repeated_call_begins_no_second_lane_change() -> None:
-    drive = Drive(body(strand(1), 150.0, 50 / KMH))
+    drive = Drive(body(lane_line(1), 150.0, 50 / KMH))
     drive.obey("set_speed", kmh=50)
     for _ in range(round(2.5 / DT)):
         assert drive.obey("change_lane", direction="right") is None
@@ -99,18 +102,18 @@ def test_a_repeated_call_begins_no_second_lane_change() -> None:
 
 
 def test_lane_changes_are_refused_for_a_reason_that_is_counted() -> None:
-    edge = Drive(body(strand(1), 150.0, 10.0))
+    edge = Drive(body(lane_line(1), 150.0, 10.0))
     assert edge.obey("change_lane", direction="left") == "there is no lane to the left"
-    near = Drive(body(strand(2), strand(2).length - 15.0, 10.0))
+    near = Drive(body(lane_line(2), lane_line(2).length - 15.0, 10.0))
     assert near.obey("change_lane", direction="left") == "too close to a junction"
-    inside = Drive(body(strand(2).after[0], 10.0, 10.0))
+    inside = Drive(body(lane_line(2).after[0], 10.0, 10.0))
     assert inside.obey("change_lane", direction="left") == "too close to a junction"
-    beside = Drive(body(strand(2), 150.0, 10.0), moving(3, 152.0, lambda time: 10.0))
+    beside = Drive(body(lane_line(2), 150.0, 10.0), moving(3, 152.0, lambda time: 10.0))
     assert beside.obey("change_lane", direction="right") == "somebody is beside us"
     assert beside.obey("change_lane", direction="left") is None
-    fast = Drive(body(strand(2), 150.0, 10.0), moving(3, 140.0, lambda time: 20.0))
+    fast = Drive(body(lane_line(2), 150.0, 10.0), moving(3, 140.0, lambda time: 20.0))
     assert fast.obey("change_lane", direction="right") == "somebody is beside us"
-    slow = Drive(body(strand(2), 150.0, 16.0), moving(1, 158.0, lambda time: 12.0))
+    slow = Drive(body(lane_line(2), 150.0, 16.0), moving(1, 158.0, lambda time: 12.0))
     assert slow.obey("change_lane", direction="left") == "somebody is beside us"
     for drive in (edge, near, inside, beside, fast, slow):
         assert sum(drive.driver.counts.refused.values()) == 1 and drive.driver.shift in (0, -1)
@@ -124,7 +127,7 @@ def test_lane_changes_are_refused_for_a_reason_that_is_counted() -> None:
 def test_a_turn_is_taken_where_the_lane_allows_it_and_spent_behind(
     start: int, turn: str, taken: str, arrives: int, kmh: int
 ) -> None:
-    known = strand(start)
+    known = lane_line(start)
     drive = Drive(body(known, known.length - 110.0, kmh / KMH))
     drive.obey("set_speed", kmh=kmh)
     drive.obey("turn", at_next_junction=turn)
@@ -153,7 +156,7 @@ def test_turn_told_too_late_is_refused_and_told(
     lane: int, turn: str, needed: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The rule of docs/bridges.md: 80 km/h less the corner's speed at 3 m/s2, half a second, 2 m."""
-    known = strand(lane)
+    known = lane_line(lane)
     late = Drive(body(known, known.length - 10.0, 80 / KMH))
     late.obey("set_speed", kmh=80)
     with caplog.at_level(logging.WARNING, "rtcontrol.carla"):
@@ -176,7 +179,7 @@ def test_turn_told_too_late_is_refused_and_told(
 
 
 def test_way_that_comes_too_soon_in_another_lane_is_not_taken() -> None:
-    known = strand(2)
+    known = lane_line(2)
     drive = Drive(body(known, known.length - 75.0, 80 / KMH))
     drive.obey("set_speed", kmh=80)
     assert drive.obey("turn", at_next_junction="right") is None  # not from this lane
@@ -194,7 +197,7 @@ def test_every_turn_that_is_in_time_is_taken_within_its_lane() -> None:
 
 
 def test_a_turn_called_inside_the_junction_changes_nothing() -> None:
-    known = strand(1)
+    known = lane_line(1)
     drive = Drive(body(known, known.length - 20.0, 8.0))
     drive.obey("set_speed", kmh=30)
     assert drive.run(10.0, until=lambda: observe(road(), drive.scene, drive.driver)["junction_m"] == 0)
@@ -204,7 +207,7 @@ def test_a_turn_called_inside_the_junction_changes_nothing() -> None:
 
 
 def test_stop_from_60_kmh_comes_to_a_stand_and_stays() -> None:
-    drive = Drive(body(strand(2), 50.0, 60 / KMH))
+    drive = Drive(body(lane_line(2), 50.0, 60 / KMH))
     drive.obey("stop")
     before = drive.driver.counts.distance_m
     assert drive.run(9.0, until=lambda: drive.scene.own.speed < 0.01)
@@ -221,7 +224,7 @@ def test_stop_from_60_kmh_comes_to_a_stand_and_stays() -> None:
 def test_brake_brakes_by_its_level() -> None:
     lengths = []
     for level in (20, 60, 100):
-        drive = Drive(body(strand(2), 50.0, 50 / KMH))
+        drive = Drive(body(lane_line(2), 50.0, 50 / KMH))
         drive.obey("brake", level=level)
         assert drive.run(20.0, until=lambda drive=drive: drive.scene.own.speed < 0.05)  # type: ignore[misc]
         lengths.append(drive.driver.counts.distance_m)
@@ -232,7 +235,7 @@ def test_brake_brakes_by_its_level() -> None:
 
 @pytest.mark.parametrize("gap", [10, 20, 40])
 def test_follow_keeps_its_gap_behind_a_car_at_40_kmh(gap: int) -> None:
-    drive = Drive(body(strand(2), 30.0, 60 / KMH), moving(2, 120.0, lambda time: 40 / KMH))
+    drive = Drive(body(lane_line(2), 30.0, 60 / KMH), moving(2, 120.0, lambda time: 40 / KMH))
     drive.obey("follow", gap=gap)
     drive.run(25.0)
     for _ in range(round(10 / DT)):
@@ -247,7 +250,7 @@ def test_follow_stands_behind_a_car_that_stops_and_goes_on_with_it() -> None:
     def speeds(time: float) -> float:
         return 12.0 if time < 8 else max(0.0, 12.0 - 2.0 * (time - 8)) if time < 20 else 8.0
 
-    drive = Drive(body(strand(2), 30.0, 12.0), moving(2, 60.0, speeds))
+    drive = Drive(body(lane_line(2), 30.0, 12.0), moving(2, 60.0, speeds))
     drive.obey("follow", gap=10)
     closest = math.inf
     for _ in range(round(20 / DT)):
@@ -260,7 +263,7 @@ def test_follow_stands_behind_a_car_that_stops_and_goes_on_with_it() -> None:
 
 @pytest.mark.parametrize("kmh", [30, 60, 90])
 def test_the_emergency_brake_keeps_us_off_a_car_that_stands(kmh: int) -> None:
-    drive = Drive(body(strand(2), 30.0, kmh / KMH), moving(2, 250.0, lambda time: 0.0))
+    drive = Drive(body(lane_line(2), 30.0, kmh / KMH), moving(2, 250.0, lambda time: 0.0))
     drive.obey("set_speed", kmh=kmh)
     drive.run(30.0)
     assert not touched(drive) and drive.scene.own.speed < 0.1
@@ -269,8 +272,8 @@ def test_the_emergency_brake_keeps_us_off_a_car_that_stands(kmh: int) -> None:
 
 
 def test_the_emergency_brake_holds_through_a_turn() -> None:
-    known = strand(1)
-    left = road().chain(known, "left").strands[1]
+    known = lane_line(1)
+    left = road().route(known, "left").lanes[1]
     standing = [body(left, 30.0, number=2)]
     drive = Drive(body(known, known.length - 100.0, 12.0), lambda time: standing)
     drive.obey("set_speed", kmh=50)
@@ -286,15 +289,15 @@ def test_the_emergency_brake_holds_through_a_turn() -> None:
 
 def test_who_is_left_by_a_lane_change_is_no_emergency_and_who_is_met_is() -> None:
     slow = moving(2, 185.0, lambda time: 5.0)
-    drive = Drive(body(strand(2), 120.0, 50 / KMH), slow)
+    drive = Drive(body(lane_line(2), 120.0, 50 / KMH), slow)
     drive.obey("set_speed", kmh=50)
     drive.obey("change_lane", direction="left")
     drive.run(6.0)
     assert drive.driver.counts.emergencies == 0 and lane(drive) == 1 and drive.scene.own.speed * KMH > 48
     # So near that it is too late once we are over.
-    s, _ = strand(1).search(*strand(2).at(156.0)[:2])
-    standing = [body(strand(1), s, number=3)]
-    drive = Drive(body(strand(2), 120.0, 50 / KMH), lambda time: standing)
+    s, _ = lane_line(1).search(*lane_line(2).at(156.0)[:2])
+    standing = [body(lane_line(1), s, number=3)]
+    drive = Drive(body(lane_line(2), 120.0, 50 / KMH), lambda time: standing)
     drive.obey("set_speed", kmh=50)
     drive.obey("change_lane", direction="left")
     drive.run(10.0)
@@ -303,24 +306,19 @@ def test_who_is_left_by_a_lane_change_is_no_emergency_and_who_is_met_is() -> Non
 
 @pytest.mark.parametrize(
     ("figure", "value"),
-    [("WHEELBASE_M", 2.3), ("WHEELBASE_M", 3.6), ("STEER_RATE", math.radians(60.0)), ("GRIP_MPS2", 6.0)],
+    [
+        ("WHEELBASE_M", 2.3),
+        ("WHEELBASE_M", 3.6),
+        ("STEER_RATE", math.radians(60.0)),
+        ("GRIP_MPS2", 6.0),
+        *(("steering_left", lambda kmh, share=share: share * STEERING_LEFT(kmh)) for share in (0.7, 1.4)),
+    ],
 )
 def test_another_vehicle_than_it_was_taken_for_is_kept_in_its_lane(
-    monkeypatch: pytest.MonkeyPatch, figure: str, value: float
+    monkeypatch: pytest.MonkeyPatch, figure: str, value: Any
 ) -> None:
     monkeypatch.setattr(physics, figure, value)
-    _keeps_to_its_lane()
-
-
-@pytest.mark.parametrize("share", [0.7, 1.4])
-def test_steering_that_acts_less_or_more_keeps_the_lane(monkeypatch: pytest.MonkeyPatch, share: float) -> None:
-    left = physics.steering_left
-    monkeypatch.setattr(physics, "steering_left", lambda kmh: share * left(kmh))
-    _keeps_to_its_lane()
-
-
-def _keeps_to_its_lane() -> None:
-    drive = Drive(body(strand(2), 20.0, 60 / KMH))
+    drive = Drive(body(lane_line(2), 20.0, 60 / KMH))
     drive.obey("set_speed", kmh=60)
     offsets = []
     for _ in range(round(25 / DT)):
@@ -335,7 +333,7 @@ def _keeps_to_its_lane() -> None:
 @pytest.mark.parametrize("behind", [6.0, 7.0, 8.0])
 def test_who_comes_beside_us_in_a_lane_change_is_not_touched(behind: float) -> None:
     # It speeds up as soon as we have begun, and does not look.
-    drive = Drive(body(strand(2), 150.0, 12.0), moving(1, 150.0 - behind, lambda time: min(12.0 + 6.0 * time, 20.0)))
+    drive = Drive(body(lane_line(2), 150.0, 12.0), moving(1, 150.0 - behind, lambda time: min(12.0 + 6.0 * time, 20.0)))
     drive.obey("set_speed", kmh=40)
     assert drive.obey("change_lane", direction="left") is None
     nearest = math.inf
@@ -343,15 +341,15 @@ def test_who_comes_beside_us_in_a_lane_change_is_not_touched(behind: float) -> N
         drive.step()
         (other,) = drive.scene.others
         own = drive.scene.own
-        s, aside = strand(2).search(own.x, own.y)
-        at, lateral_ = strand(2).search(other.x, other.y)
+        s, aside = lane_line(2).search(own.x, own.y)
+        at, lateral_ = lane_line(2).search(other.x, other.y)
         if abs(s - at) < 2 * HALF_LENGTH:
             nearest = min(nearest, abs(aside - lateral_))
     assert nearest > 2 * 0.95 and drive.driver.counts.lane_changes_given_up == 1 and lane(drive) == 2
 
 
 def test_figures_that_are_no_numbers_make_it_brake() -> None:
-    good = body(strand(2), 50.0, 10.0)
+    good = body(lane_line(2), 50.0, 10.0)
     driver = Driver(road(), DT)
     driver.obey("set_speed", {"kmh": 60})
     driver.step(Scene(good))
@@ -365,7 +363,7 @@ def test_figures_that_are_no_numbers_make_it_brake() -> None:
 
 
 def test_calls_that_are_none_are_refused_and_leave_the_mode() -> None:
-    drive = Drive(body(strand(2), 50.0, 10.0))
+    drive = Drive(body(lane_line(2), 50.0, 10.0))
     drive.obey("set_speed", kmh=50)
     calls = [
         ("fly", {}),
@@ -386,10 +384,10 @@ def test_calls_that_are_none_are_refused_and_leave_the_mode() -> None:
 
 
 def test_put_elsewhere_it_finds_its_lane_again() -> None:
-    drive = Drive(body(strand(2), 50.0, 10.0))
+    drive = Drive(body(lane_line(2), 50.0, 10.0))
     drive.obey("set_speed", kmh=40)
     drive.run(1.0)
-    other = body(strand(3).before[0], 100.0, 10.0)
+    other = body(lane_line(3).before[0], 100.0, 10.0)
     view = drive.driver.look(Scene(other))
-    assert view.strand is strand(3).before[0] and view.s == pytest.approx(100.0, abs=0.05)
+    assert view.lane is lane_line(3).before[0] and view.s == pytest.approx(100.0, abs=0.05)
     assert view.lateral_m == pytest.approx(0.0, abs=0.01)

@@ -10,13 +10,13 @@ carla = pytest.importorskip("carla", reason="the carla extra (client 0.9.16) is 
 
 from rtcontrol.bridges.carla.driver import Driver  # noqa: E402
 from rtcontrol.bridges.carla.intent import Turn  # noqa: E402
-from rtcontrol.bridges.carla.lane_line import Strand  # noqa: E402
+from rtcontrol.bridges.carla.lane_line import LaneLine  # noqa: E402
 from rtcontrol.bridges.carla.lanes import TownRoad  # noqa: E402
 from rtcontrol.bridges.carla.lights import Lamp, govern  # noqa: E402
 from rtcontrol.bridges.carla.observing import LIGHT_SIGHT_M, Light, Scene, observe  # noqa: E402
-from rtcontrol.bridges.carla.route import Chain  # noqa: E402
+from rtcontrol.bridges.carla.route import Route  # noqa: E402
 from tests.bridges.carla.approaches import by_rule, crossing, table  # noqa: E402
-from tests.bridges.carla.drives import DT, HALF_LENGTH, KMH, Drive, all_lights, body, road, strand  # noqa: E402
+from tests.bridges.carla.drives import DT, HALF_LENGTH, KMH, Drive, all_lights, body, lane_line, road  # noqa: E402
 from tests.bridges.carla.standin.roads import ARMS, LANES, incoming, signal_number  # noqa: E402
 from tests.bridges.carla.standin.town import opendrive  # noqa: E402
 
@@ -30,14 +30,14 @@ def lit(*told: Lamp) -> TownRoad:
     return found
 
 
-def enters(on: TownRoad, arm: str, lane: int) -> Strand:
+def enters(on: TownRoad, arm: str, lane: int) -> LaneLine:
     number, lane_id = incoming(arm, lane)
-    return next(known for known in on.strands() if (known.key[0], known.key[2]) == (number, lane_id))
+    return next(known for known in on.lanes() if (known.key[0], known.key[2]) == (number, lane_id))
 
 
-def line(chain: Chain) -> float:
-    assert chain.line_at is not None
-    return chain.line_at
+def line(route: Route) -> float:
+    assert route.line_at is not None
+    return route.line_at
 
 
 @pytest.mark.parametrize(("arm", "lane"), ENTERING)
@@ -45,12 +45,12 @@ def test_every_way_has_its_own_arms_light_and_its_line_where_the_lane_ends(arm: 
     entry = enters(road(), arm, lane)
     for turn in TURNS:
         for start, before in ((entry, 0.0), (entry.before[0], entry.before[0].length)):
-            chain = road().chain(start, turn)
-            assert chain.lights == (signal_number(arm),)
-            assert line(chain) == pytest.approx(before + entry.length, abs=0.05)
+            route = road().route(start, turn)
+            assert route.lights == (signal_number(arm),)
+            assert line(route) == pytest.approx(before + entry.length, abs=0.05)
         # Over the junction the light is behind us, on the other side there is none.
         over = entry.after[0]
-        assert road().chain(over, turn).lights == () == road().chain(over.after[0].after[0], "straight").lights[:0]
+        assert road().route(over, turn).lights == () == road().route(over.after[0].after[0], "straight").lights[:0]
 
 
 def test_client_tells_of_the_same_lights_by_whatever_it_knows_of_them() -> None:
@@ -59,33 +59,33 @@ def test_client_tells_of_the_same_lights_by_whatever_it_knows_of_them() -> None:
         assert sorted(lamp.sign for lamp in told) == ["1", "2", "3", "4"]
         numbers = {lamp.number: int(lamp.sign) for lamp in told}
         for arm, lane in ENTERING:
-            chain = here.road.chain(enters(here.road, arm, lane), "straight")
-            assert [numbers[number] for number in chain.lights] == [signal_number(arm)]
-            assert line(chain) == pytest.approx(chain.junction_at, abs=0.05)
+            route = here.road.route(enters(here.road, arm, lane), "straight")
+            assert [numbers[number] for number in route.lights] == [signal_number(arm)]
+            assert line(route) == pytest.approx(route.junction_at, abs=0.05)
         # By its stop waypoints alone, as where the map names no signal: the north arm's are on all its lanes.
         govern(here.road, [lamp._replace(sign="") for lamp in told])
         for lane in range(1, LANES + 1):
-            chain = here.road.chain(enters(here.road, "N", lane), "left")
-            assert [numbers[number] for number in chain.lights] == [2]
-            assert line(chain) == pytest.approx(chain.junction_at, abs=0.05)
+            route = here.road.route(enters(here.road, "N", lane), "left")
+            assert [numbers[number] for number in route.lights] == [2]
+            assert line(route) == pytest.approx(route.junction_at, abs=0.05)
 
 
 @pytest.mark.parametrize("back", [8.0, 15.0])
 def test_box_placed_by_hand_far_before_the_junction_sets_the_line_back(back: float) -> None:
     entry = enters(road(), "N", 2)
     x, y, _, _ = entry.at(entry.length - back)
-    chain = lit(Lamp(7, "2", (x, y))).chain(entry, "straight")
-    assert (chain.lights, line(chain)) == ((7,), pytest.approx(entry.length - back + 3.0, abs=0.05))
+    route = lit(Lamp(7, "2", (x, y))).route(entry, "straight")
+    assert (route.lights, line(route)) == ((7,), pytest.approx(entry.length - back + 3.0, abs=0.05))
     # Landmarks alone, or a box that is elsewhere: where the lane ends.
     for middle in (None, (x + 60.0, y), entry.at(entry.length - 80.0)[:2]):
-        assert line(lit(Lamp(7, "2", middle)).chain(entry, "straight")) == pytest.approx(entry.length, abs=0.05)
+        assert line(lit(Lamp(7, "2", middle)).route(entry, "straight")) == pytest.approx(entry.length, abs=0.05)
 
 
 def seen(left: float, light: Light) -> tuple[str, float | None]:
     """What is told of a red light, our front bumper so far before the line."""
-    known = strand(2)
+    known = lane_line(2)
     own = body(known, known.length - left - HALF_LENGTH, 10.0)
-    number = road().chain(known, "straight").lights[0]
+    number = road().route(known, "straight").lights[0]
     data = observe(road(), Scene(own, (), 60.0, {number: light, number % 4 + 1: "green"}), Driver(road(), DT))
     return data["light"], data["junction_m"]
 
@@ -122,7 +122,7 @@ def test_200_reds_are_not_run_and_200_greens_are_passed(tmp_path: Path, monkeypa
 @pytest.mark.parametrize(("light", "kmh"), [("red", 30), ("red", 70), ("yellow", 30), ("yellow", 60)])
 def test_who_is_called_on_at_red_is_braked_before_the_line(light: Light, kmh: int) -> None:
     """The last net: a model that does not see the light at all."""
-    known = strand(2)
+    known = lane_line(2)
     drive = Drive(body(known, known.length - 100.0, kmh / KMH))
     drive.lights = all_lights(light)
     drive.obey("set_speed", kmh=kmh)
@@ -135,7 +135,7 @@ def test_who_is_called_on_at_red_is_braked_before_the_line(light: Light, kmh: in
 
 
 def test_who_is_too_near_to_stop_as_the_light_changes_goes_on() -> None:
-    known = strand(2)
+    known = lane_line(2)
     for light, left in (("yellow", 20.0), ("red", 10.0)):
         drive = Drive(body(known, known.length - left - HALF_LENGTH, 50 / KMH))
         drive.lights = all_lights(light)  # type: ignore[arg-type]

@@ -12,9 +12,9 @@ carla = pytest.importorskip("carla", reason="the carla extra (client 0.9.16) is 
 
 from rtcontrol.agents.road import tools as agent  # noqa: E402
 from rtcontrol.bridges.carla.driver import Driver  # noqa: E402
-from rtcontrol.bridges.carla.neighbours import Body, Crowd  # noqa: E402
+from rtcontrol.bridges.carla.neighbours import Body, LaneOccupancy  # noqa: E402
 from rtcontrol.bridges.carla.observing import Scene, observe  # noqa: E402
-from tests.bridges.carla.drives import DT, HALF_LENGTH, KMH, all_lights, body, road, strand  # noqa: E402
+from tests.bridges.carla.drives import DT, HALF_LENGTH, KMH, all_lights, body, lane_line, road  # noqa: E402
 
 SIGHT_M, EVERY_M = 150.0, 0.5
 SIDES = ("left_", "", "right_")
@@ -73,7 +73,7 @@ def expected(own: Body, others: list[Body], lane: int) -> dict[str, tuple[float,
 
 def test_gaps_and_speeds_agree_with_brute_force_on_random_scenes() -> None:
     rng = random.Random(7)
-    loops = [known for known in road().strands() if not known.junction]
+    loops = [known for known in road().lanes() if not known.junction]
     told = 0
     for _ in range(12):
         known = rng.choice(loops)
@@ -104,7 +104,7 @@ def test_gaps_and_speeds_agree_with_brute_force_on_random_scenes() -> None:
 
 
 def test_on_a_straight_the_gap_is_from_bumper_to_bumper() -> None:
-    known = strand(2)
+    known = lane_line(2)
     s = known.length - 120.0
     data = seen(body(known, s, 10.0), [body(known, s + 34.6, 5.0, number=2), body(known, s - 20.0, 7.0, number=3)])
     assert data["ahead_m"] == pytest.approx(30.0, abs=0.01) and data["ahead_kmh"] == pytest.approx(18.0, abs=0.01)
@@ -114,12 +114,15 @@ def test_on_a_straight_the_gap_is_from_bumper_to_bumper() -> None:
 
 
 def test_who_comes_from_behind_is_seen_over_the_lanes_start_and_the_junction() -> None:
-    known = strand(2)
+    known = lane_line(2)
     earlier = known.before[0]
     data = seen(body(known, 30.0, 10.0), [body(earlier, earlier.length - 20.0, 12.0, number=2)])
     assert data["behind_m"] == pytest.approx(50.0 - 2 * HALF_LENGTH, abs=0.05)
-    out = road().chain(strand(1), "left").strands[2]
-    turning, following = body(out.before[0], 5.0, 4.0, number=2), body(strand(1), strand(1).length - 9.0, 6.0, number=3)
+    out = road().route(lane_line(1), "left").lanes[2]
+    turning, following = (
+        body(out.before[0], 5.0, 4.0, number=2),
+        body(lane_line(1), lane_line(1).length - 9.0, 6.0, number=3),
+    )
     assert seen(body(out, 10.0, 10.0), [turning, following])["behind_m"] < 60.0
     lone = seen(body(out, 10.0, 10.0), [following])
     ways = {round(10.0 + before.length + 9.0 - 2 * HALF_LENGTH, 2) for before in out.before}
@@ -127,7 +130,7 @@ def test_who_comes_from_behind_is_seen_over_the_lanes_start_and_the_junction() -
 
 
 def test_speeds_are_along_the_lane() -> None:
-    known = strand(2)
+    known = lane_line(2)
     slipping = body(known, 330.0, 10.0, number=2)
     tx, ty = known.at(330.0)[2:]
     slipping = slipping._replace(vx=slipping.vx - 5.0 * ty, vy=slipping.vy + 5.0 * tx)
@@ -136,7 +139,7 @@ def test_speeds_are_along_the_lane() -> None:
 
 @pytest.mark.parametrize(("distance", "end"), [(2.0, "ahead"), (0.0, "ahead"), (-2.0, "behind"), (4.5, "ahead")])
 def test_who_is_beside_us_has_a_gap_of_zero(distance: float, end: str) -> None:
-    known = strand(2)
+    known = lane_line(2)
     assert known.right is not None
     x, y, _, _ = known.at(known.length - 100.0)
     s, _ = known.right.search(x, y)
@@ -145,7 +148,7 @@ def test_who_is_beside_us_has_a_gap_of_zero(distance: float, end: str) -> None:
 
 
 def test_who_is_beyond_150_m_or_off_the_road_is_not_told() -> None:
-    known = strand(3)
+    known = lane_line(3)
     own = body(known, 100.0, 10.0)
     far = [body(known, 100.0 + 155.0, number=2), body(known, 130.0, lateral=3.0, number=3)]
     data = seen(own, far)
@@ -153,9 +156,9 @@ def test_who_is_beyond_150_m_or_off_the_road_is_not_told() -> None:
 
 
 def test_behind_the_junction_who_is_seen_follows_from_the_turn() -> None:
-    known = strand(1)
+    known = lane_line(1)
     own = body(known, known.length - 40.0, 10.0)
-    left, straight = (road().chain(known, turn).strands[2] for turn in ("left", "straight"))  # type: ignore[arg-type]
+    left, straight = (road().route(known, turn).lanes[2] for turn in ("left", "straight"))  # type: ignore[arg-type]
     others = [body(left, 20.0, 3.0, number=2), body(straight, 30.0, 6.0, number=3)]
     ahead = seen(own, others)
     assert ahead["ahead_kmh"] == pytest.approx(21.6, abs=0.1)
@@ -166,8 +169,8 @@ def test_behind_the_junction_who_is_seen_follows_from_the_turn() -> None:
 
 
 def test_inside_the_junction_who_is_on_our_way_counts_wherever_it_is_bound_for() -> None:
-    known = strand(1)
-    straight, left = (road().chain(known, turn).strands[1] for turn in ("straight", "left"))  # type: ignore[arg-type]
+    known = lane_line(1)
+    straight, left = (road().route(known, turn).lanes[1] for turn in ("straight", "left"))  # type: ignore[arg-type]
     own = body(known, known.length - 10.0, 5.0)
     # Its tail is still on the way straight on.
     turning = body(left, 6.0, 4.0, number=2)
@@ -182,7 +185,7 @@ def test_inside_the_junction_who_is_on_our_way_counts_wherever_it_is_bound_for()
 
 
 def test_in_a_turn_there_is_one_lane_and_straight_over_as_many_as_before() -> None:
-    left, straight = (road().chain(strand(1), turn).strands[1] for turn in ("left", "straight"))  # type: ignore[arg-type]
+    left, straight = (road().route(lane_line(1), turn).lanes[1] for turn in ("left", "straight"))  # type: ignore[arg-type]
     turning, over = seen(body(left, 10.0, 5.0), []), seen(body(straight, 10.0, 5.0), [])
     assert (turning["lane"], turning["lanes"], turning["junction_m"]) == (1, 1, 0.0)
     assert (over["lane"], over["lanes"], over["junction_m"]) == (1, 3, 0.0)
@@ -193,7 +196,7 @@ def test_in_a_turn_there_is_one_lane_and_straight_over_as_many_as_before() -> No
 
 
 def test_limit_and_speed_are_told_as_they_are() -> None:
-    data = seen(body(strand(2), 50.0, 13.5), [])
+    data = seen(body(lane_line(2), 50.0, 13.5), [])
     assert data["speed_kmh"] == pytest.approx(48.6) and data["limit_kmh"] == 60.0
     assert data["shift"] == 0 and data["junction_m"] is None
     assert agent.observe(data) == (
@@ -202,10 +205,10 @@ def test_limit_and_speed_are_told_as_they_are() -> None:
     )
 
 
-def test_a_crowd_followed_for_a_while_is_as_one_looked_up_anew() -> None:
+def test_occupancy_followed_for_a_while_is_as_one_looked_up_anew() -> None:
     rng = random.Random(3)
-    crowd, known = Crowd(road()), strand(2)
-    places = {number: (rng.choice(road().strands()), rng.uniform(0.0, 20.0)) for number in range(40)}
+    occupancy, known = LaneOccupancy(road()), lane_line(2)
+    places = {number: (rng.choice(road().lanes()), rng.uniform(0.0, 20.0)) for number in range(40)}
     for step in range(60):
         bodies = []
         for number, (lane, s) in places.items():
@@ -213,10 +216,10 @@ def test_a_crowd_followed_for_a_while_is_as_one_looked_up_anew() -> None:
                 lane, s = lane.after[0], s - lane.length
             places[number] = lane, s + 1.0
             bodies.append(body(lane, s, 16.0, 0.3 * math.sin(step / 9), number))
-        crowd.update(bodies)
+        occupancy.update(bodies)
         if step % 10 == 0:
-            fresh = Crowd(road())
+            fresh = LaneOccupancy(road())
             fresh.update(bodies)
-            chain = road().chain(known, "straight")
-            one, two = ([it[:5] for it in c.ahead(chain, 300.0, -1)] for c in (crowd, fresh))
+            route = road().route(known, "straight")
+            one, two = ([it[:5] for it in c.ahead(route, 300.0, -1)] for c in (occupancy, fresh))
             assert [pytest.approx(it, abs=0.01) for it in sorted(one)] == sorted(two)

@@ -12,15 +12,14 @@ from typing import Any
 
 import pytest
 
-from rtcontrol.bridges.carla import journal as estate
-from rtcontrol.bridges.carla.errors import CarlaBridgeError, ServerLost
-from rtcontrol.bridges.carla.journal import Estate, Left
-from rtcontrol.bridges.carla.options import STANDIN, WorldOptions
+from rtcontrol.bridges.carla import journal
+from rtcontrol.bridges.carla.journal import Journal, UndoRecord
+from rtcontrol.bridges.carla.options import STANDIN, CarlaBridgeError, ServerLost, WorldOptions
 from tests.bridges.carla.standin.process import StandIn
 
 carla = pytest.importorskip("carla", reason="the carla extra (client 0.9.16) is not installed")
 
-from rtcontrol.bridges.carla import rollback as undo  # noqa: E402
+from rtcontrol.bridges.carla import rollback  # noqa: E402
 from rtcontrol.bridges.carla.world import CarlaWorld  # noqa: E402
 
 
@@ -36,7 +35,7 @@ def standin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandIn]:
 
 
 def world(port: int, **options: Any) -> CarlaWorld:
-    return CarlaWorld(WorldOptions(port=port, **options), Estate(estate.place("127.0.0.1", port), "127.0.0.1", port))
+    return CarlaWorld(WorldOptions(port=port, **options), Journal(journal.place("127.0.0.1", port), "127.0.0.1", port))
 
 
 def synchronous(port: int) -> Any:
@@ -122,7 +121,7 @@ def test_server_that_was_left_standing_still_is_taken_and_left_running(
 
 
 def test_standing_server_that_tells_of_its_world_late_is_not_taken_for_ticked(tmp_path: Path) -> None:
-    with StandIn("--traffic", "1", state=tmp_path / "state.json") as standin:
+    with StandIn(state=tmp_path / "state.json") as standin:
         synchronous(standin.port).tick(2.0)
         standin.command("reticent")
         client = carla.Client("127.0.0.1", standin.port)
@@ -130,7 +129,7 @@ def test_standing_server_that_tells_of_its_world_late_is_not_taken_for_ticked(tm
         assert found.get_snapshot().frame == 0
         # The first snapshot that it ever gets comes while it looks.
         threading.Timer(0.3, lambda: standin.command("tell")).start()
-        assert not undo.ticked(found)
+        assert not rollback.ticked(found)
         assert found.get_snapshot().frame > 0
 
 
@@ -140,26 +139,26 @@ def test_vehicle_whose_number_was_not_told_any_more_is_undone_by_its_role(standi
     blueprint.set_attribute("role_name", "hero")
     points = other.get_map().get_spawn_points()
     was_there, ours = (other.spawn_actor(blueprint, point).id for point in points[:2])
-    left = Estate(estate.folder() / "127.0.0.1-of-one-that-died.json", "127.0.0.1", standin.port)
+    left = Journal(journal.folder() / "127.0.0.1-of-one-that-died.json", "127.0.0.1", standin.port)
     left.begin(other.id)
-    left.settings({**undo.settings_of(other), "synchronous_mode": False, "fixed_delta_seconds": None})
+    left.settings({**rollback.settings_of(other), "synchronous_mode": False, "fixed_delta_seconds": None})
     left.spawning("hero", [was_there])
-    done = undo.clean(left.path)
+    done = rollback.clean(left.path)
     assert done == ["settings restored (asynchronous)", "1 vehicle destroyed"]
     assert not left.path.exists()
     assert [one["id"] for one in standin.state()["alive"]] == [was_there]
     assert ours in [one["id"] for one in standin.state()["destroyed"]]
-    assert undo.destroy(carla.Client("127.0.0.1", standin.port), [was_there, ours]) == 1
+    assert rollback.destroy(carla.Client("127.0.0.1", standin.port), [was_there, ours]) == 1
 
 
 def test_settings_of_a_world_that_another_client_loaded_and_ticks_are_left_alone(standin: StandIn) -> None:
     other = synchronous(standin.port)
-    left = Left("127.0.0.1", standin.port, episode=other.id + 1, settings={"synchronous_mode": False})
+    left = UndoRecord("127.0.0.1", standin.port, episode=other.id + 1, settings={"synchronous_mode": False})
     client = carla.Client("127.0.0.1", standin.port)
     with ticked_by(other):
-        assert "left alone" in undo.undo(client, client.get_world(), left)[-1]
+        assert "left alone" in rollback.undo(client, client.get_world(), left)[-1]
     assert standin.state()["settings"]["synchronous"] is True
-    assert undo.undo(client, client.get_world(), left)[-1] == "settings restored (asynchronous)"
+    assert rollback.undo(client, client.get_world(), left)[-1] == "settings restored (asynchronous)"
     assert standin.state()["settings"]["synchronous"] is False
 
 
@@ -180,35 +179,25 @@ def test_vehicle_that_another_client_removed_is_replaced_with_all_that_was_ours(
     assert standin.state()["alive"] == []
 
 
-def wheels(*places: tuple[float, float]) -> list[Any]:
-    made = []
-    for x, y in places:
-        steers = 70.0 if x > 0 else 0.0
-        made.append(SimpleNamespace(position=SimpleNamespace(x=x, y=y), max_steer_angle=steers))
-    return made
-
-
-def physics(found: list[Any], curve: list[tuple[float, float]]) -> Any:
-    told = SimpleNamespace(wheels=found, steering_curve=[SimpleNamespace(x=x, y=y) for x, y in curve])
-    return SimpleNamespace(get_physics_control=lambda: told)
+CURVE, CAR = [(0, 1.0), (120, 0.7)], [(150, -80), (150, 80), (-140, -80), (-140, 80)]
+MEASURED = {"wheelbase_m": 2.9, "max_steer_deg": 70.0}
 
 
 @pytest.mark.parametrize(
-    "ego, figures",
+    "wheels, curve, figures",
     [
-        (
-            physics(wheels((150, -80), (150, 80), (-140, -80), (-140, 80)), [(0, 1.0), (120, 0.7)]),
-            {"wheelbase_m": 2.9, "max_steer_deg": 70.0, "steering_curve": [(0, 1.0), (120, 0.7)]},
-        ),
-        (
-            physics(wheels((150, -80), (150, 80), (-140, -80), (-140, 80)), []),
-            {"wheelbase_m": 2.9, "max_steer_deg": 70.0},
-        ),
-        (physics(wheels((1, 0), (1, 0), (1, 0), (1, 0)), []), {}),
-        (physics(wheels((50, 0), (-50, 0)), []), {}),
+        (CAR, CURVE, {**MEASURED, "steering_curve": CURVE}),
+        (CAR, [], MEASURED),
+        ([(1, 0)] * 4, [], {}),
+        ([(50, 0), (-50, 0)], [], {}),
     ],
 )
-def test_vehicles_own_figures_are_taken_where_they_can_be_right(ego: Any, figures: dict[str, Any]) -> None:
+def test_vehicles_own_figures_are_taken_where_they_can_be_right(wheels: Any, curve: Any, figures: Any) -> None:
+    points = [SimpleNamespace(x=x, y=y) for x, y in wheels]
+    told = SimpleNamespace(
+        wheels=[SimpleNamespace(position=at, max_steer_angle=70.0 if at.x > 0 else 0.0) for at in points],
+        steering_curve=[SimpleNamespace(x=x, y=y) for x, y in curve],
+    )
     mine = world(1)
-    mine.ego = ego
+    mine.ego = SimpleNamespace(get_physics_control=lambda: told)
     assert mine.figures() == figures

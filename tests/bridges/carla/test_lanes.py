@@ -1,4 +1,4 @@
-"""The town's lanes as strands: what is counted, what leads where, and how exactly."""
+"""The town's lanes as lanes: what is counted, what leads where, and how exactly."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ carla = pytest.importorskip("carla", reason="the carla extra (client 0.9.16) is 
 
 from rtcontrol.bridges.carla.lanes import TownRoad  # noqa: E402
 from tests.bridges.carla.country_road import opendrive  # noqa: E402
-from tests.bridges.carla.drives import Drive, body, road, strand  # noqa: E402
+from tests.bridges.carla.drives import Drive, body, lane_line, road  # noqa: E402
 
 
 def test_lanes_are_counted_from_the_left() -> None:
-    loops = [known for known in road().strands() if not known.junction]
+    loops = [known for known in road().lanes() if not known.junction]
     assert {(known.index, known.count) for known in loops} == {(1, 3), (2, 3), (3, 3)}
     for known in loops:
         assert (known.left is None) == (known.index == 1)
@@ -30,7 +30,7 @@ def test_lanes_are_counted_from_the_left() -> None:
 
 
 def test_no_lane_ends() -> None:
-    for known in road().strands():
+    for known in road().lanes():
         assert known.after and known.before
         for after in known.after:
             assert known in after.before
@@ -40,7 +40,7 @@ def test_no_lane_ends() -> None:
 
 
 def test_lines_follow_the_maps_waypoints() -> None:
-    lanes = {known.key: known for known in road().strands()}
+    lanes = {known.key: known for known in road().lanes()}
     seen = set()
     for waypoint in road().map.generate_waypoints(7.0):
         known = lanes[waypoint.road_id, waypoint.section_id, waypoint.lane_id]
@@ -57,7 +57,7 @@ def test_lines_follow_the_maps_waypoints() -> None:
 
 def test_a_place_is_found_with_its_offset_and_direction() -> None:
     rng = random.Random(2)
-    for known in road().strands():
+    for known in road().lanes():
         for _ in range(5):
             s, offset = rng.uniform(2.0, known.length - 2.0), rng.uniform(-1.2, 1.2)
             x, y, tx, ty = known.at(s)
@@ -67,10 +67,10 @@ def test_a_place_is_found_with_its_offset_and_direction() -> None:
             if known.junction:  # lanes begin and end on one another there: the lane or one that lies upon it
                 assert abs(found.lateral_m) < 1.8
                 continue
-            assert found.strand is known
+            assert found.lane is known
             assert found.s == pytest.approx(s, abs=0.05)
             assert found.lateral_m == pytest.approx(offset, abs=0.02)
-            assert (found.strand.count, found.in_junction) == (3, False)
+            assert found.lane.count == 3
 
 
 @pytest.mark.parametrize(
@@ -86,24 +86,23 @@ def test_a_place_is_found_with_its_offset_and_direction() -> None:
     ],
 )
 def test_a_lane_that_does_not_allow_the_turn_leads_straight_on(lane: int, turn: str, taken: str) -> None:
-    known = strand(lane)
-    chain = road().chain(known, turn)  # type: ignore[arg-type]
-    assert chain.taken == taken
-    assert chain.fell_back == (turn != taken)
-    assert chain.strands[1].junction and chain.strands[1].way == taken
-    assert chain.junction_at == pytest.approx(known.length)
+    known = lane_line(lane)
+    route = road().route(known, turn)  # type: ignore[arg-type]
+    assert route.taken == taken
+    assert route.lanes[1].junction and route.lanes[1].way == taken
+    assert route.junction_at == pytest.approx(known.length)
     # Without a jump, and far enough.
-    for n in range(int(chain.length)):
-        assert math.dist(chain.at(n)[:2], chain.at(n + 1)[:2]) == pytest.approx(1.0, abs=0.05)
-    assert chain.length - known.length >= 150.0
+    for n in range(int(route.length)):
+        assert math.dist(route.at(n)[:2], route.at(n + 1)[:2]) == pytest.approx(1.0, abs=0.05)
+    assert route.length - known.length >= 150.0
 
 
 @pytest.mark.parametrize(("lane", "turn", "side"), [(1, "left", -1), (3, "right", 1), (2, "straight", 0)])
 def test_the_way_bends_to_the_side_of_the_turn(lane: int, turn: str, side: int) -> None:
-    known = strand(lane)
-    chain = road().chain(known, turn)  # type: ignore[arg-type]
-    assert not chain.fell_back
-    end = chain.at(known.length + 70.0)
+    known = lane_line(lane)
+    route = road().route(known, turn)  # type: ignore[arg-type]
+    assert route.taken == turn
+    end = route.at(known.length + 70.0)
     x, y, tx, ty = known.at(known.length - 10.0)
     aside = (end[1] - y) * tx - (end[0] - x) * ty
     assert aside * side > 20.0 if side else abs(aside) < 0.1
@@ -111,7 +110,7 @@ def test_the_way_bends_to_the_side_of_the_turn(lane: int, turn: str, side: int) 
 
 def test_sections_shoulders_and_lanes_without_a_link_are_read() -> None:
     country = TownRoad(carla.Map("country", opendrive()))
-    found = {known.key: (known.index, known.count, [it.key for it in known.after]) for known in country.strands()}
+    found = {known.key: (known.index, known.count, [it.key for it in known.after]) for known in country.lanes()}
     assert found == {
         (7, 0, -1): (1, 2, [(7, 1, -1)]),
         (7, 0, -2): (2, 2, [(7, 1, -2)]),
@@ -122,12 +121,12 @@ def test_sections_shoulders_and_lanes_without_a_link_are_read() -> None:
         (7, 0, 1): (1, 1, []),
     }
     shoulder = country.place(100.0, 9.0, 0.0)
-    assert shoulder is not None and shoulder.strand.key == (7, 0, -2) and shoulder.lateral_m == pytest.approx(3.75)
+    assert shoulder is not None and shoulder.lane.key == (7, 0, -2) and shoulder.lateral_m == pytest.approx(3.75)
 
 
 def test_where_the_road_ends_the_car_stops() -> None:
     country = TownRoad(carla.Map("country", opendrive()))
-    known = next(it for it in country.strands() if it.key == (7, 0, -2))
+    known = next(it for it in country.lanes() if it.key == (7, 0, -2))
     drive = Drive(body(known, 20.0, 15.0), on=country)
     drive.obey("set_speed", kmh=60)
     drive.run(12.0)

@@ -22,7 +22,7 @@ if "--clean" in sys.argv:
     sys.exit(print("all undone", file=sys.stderr))
 left = f"{__file__}.{os.getpid()}.left"
 open(left, "w").close()
-tell(event="begun", estate=left)
+tell(event="begun", journal=left)
 print("a library's own words", flush=True)
 """
 

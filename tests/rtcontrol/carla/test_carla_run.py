@@ -124,10 +124,10 @@ def test_run_that_is_killed_takes_the_bridge_with_it(tmp_path: Path, programs: l
     until(lambda: program.left() == [], "the list of what is to undo is kept")
 
 
-def test_standin_needs_a_source_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_standin_needs_a_source_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(standins, "MODULE", "tests.bridges.carla.no_such")
     with pytest.raises(UserError, match="not part of the installed package"):
-        standins.StandIn(0, 0, tmp_path / "state.json")
+        standins.StandIn()
 
 
 @pytest.mark.parametrize(

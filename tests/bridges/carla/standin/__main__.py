@@ -1,16 +1,13 @@
-"""`python -m tests.bridges.carla.standin --port P [--traffic N] [--seed S] [--state FILE]`: the CARLA stand-in.
+"""`python -m tests.bridges.carla.standin --port P [--state FILE]`: the CARLA stand-in.
 
-Once it listens it prints `listening on 127.0.0.1:PORT`. It ends on SIGTERM, SIGINT or the line `stop`. Lines on the
+Once it listens it prints `listening on 127.0.0.1:PORT`. It ends on SIGTERM or SIGINT. Lines on the
 standard input make things go wrong, and each is answered with `done: LINE`:
 
   freeze       answer and stream nothing any more, with all connections open; `thaw` ends it
-  stall MS     do nothing for so long, once
   slow MS      take so much longer for each step from now on (0 ends it)
   garbage      send one packet that makes CARLA's client library abort its process
   reticent     from now on a new client hears of the world at the next step only, not at once
   tell         tell all clients of the world as it is
-  hangup       break all connections; clients may connect anew
-  die          end at once, as kill -9 does
   state        write the state file now
 """
 
@@ -37,7 +34,7 @@ def read_lines(loop: asyncio.AbstractEventLoop, server: Server, leashed: bool) -
 
 
 async def serve(options: argparse.Namespace) -> None:
-    server = Server(World(options.traffic, options.seed), options.claim_version, options.state)
+    server = Server(World(), options.claim_version, options.state)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.stopped.set)
@@ -54,8 +51,6 @@ def main() -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--port", type=int, default=2000, help="port of the RPC; 0 takes a free one")
-    parser.add_argument("--traffic", type=int, default=0, help="scripted vehicles")
-    parser.add_argument("--seed", type=int, default=0, help="of the scripted traffic")
     parser.add_argument("--state", type=Path, help="JSON file that is written each second and at the end")
     parser.add_argument("--leash", action="store_true", help="end when the standard input is closed")
     parser.add_argument("--claim-version", default=VERSION, help="the version to claim to clients")

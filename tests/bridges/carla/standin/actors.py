@@ -4,33 +4,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from tests.bridges.carla.standin import lights, wire
-from tests.bridges.carla.standin.collisions import Box
-from tests.bridges.carla.standin.geometry import Pose
-from tests.bridges.carla.standin.lanes import Lane
-from tests.bridges.carla.standin.physics import Control
+from tests.bridges.carla.standin.geometry import Box, Pose
+from tests.bridges.carla.standin.physics import MAX_STEER, STEERING_CURVE, WHEELBASE_M, Bicycle
 from tests.bridges.carla.standin.roads import LIMIT_KMH, signal_number
 
 # Semantic tags.
 CAR, LIGHT = b"\x0e", b"\x07"
-
-
-class Body(Protocol):
-    """What moves: a bicycle or a vehicle on rails."""
-
-    x: float
-    y: float
-    heading: float
-    speed: float
-    turn_rate: float
-    acceleration: float
-
-    @property
-    def control(self) -> Control: ...
-
-    def velocity(self) -> tuple[float, float]: ...
+# Constants of no meaning in a vehicle's physics.
+TRACK_M, RADIUS_CM, MASS_KG = 1.6, 34.0, 1800.0
 
 
 @dataclass(eq=False)
@@ -83,10 +67,10 @@ class TrafficLight(Actor):
 class Vehicle(Actor):
     """A vehicle, and what it has done that a test may ask about."""
 
-    body: Body = None  # type: ignore[assignment]
-    # The light whose trigger box it touches, and the lane by which it enters the junction.
+    body: Bicycle = None  # type: ignore[assignment]
+    # The light whose trigger box it touches, and the arm by which it enters the junction.
     light: TrafficLight | None = None
-    entering: Lane | None = None
+    entering: str | None = None
     metres: float = 0.0
     top_kmh: float = 0.0
     collisions: int = 0
@@ -133,3 +117,21 @@ class Vehicle(Actor):
             self.light.number if self.light else 0,
             0,
         )
+
+
+def physics(vehicle: Vehicle) -> list[Any]:
+    """As a client asks for it; of it the bicycle has the geometry alone. Wheels are front left, front right, rear left,
+    rear right; their places are in world centimetres, as CARLA's."""
+    wheels = []
+    cos, sin = math.cos(vehicle.body.heading), math.sin(vehicle.body.heading)
+    for ahead, most in ((WHEELBASE_M / 2, math.degrees(MAX_STEER)), (-WHEELBASE_M / 2, 0.0)):
+        for left in (TRACK_M / 2, -TRACK_M / 2):
+            x = vehicle.body.x + ahead * cos - left * sin
+            y = vehicle.body.y + ahead * sin + left * cos
+            place = [100.0 * x, -100.0 * y, RADIUS_CM]
+            wheels.append(
+                [3.5, 0.25, most, RADIUS_CM, 1500.0, 3000.0 if most == 0.0 else 0.0, 2.0, 17.0, 1000.0, place]
+            )
+    engine = [[[0.0, 500.0], [5000.0, 500.0]], 5000.0, 1.0, 0.15, 2.0, 0.35, True, 0.5, 10.0, 4.0, []]
+    steering = [list(point) for point in STEERING_CURVE]
+    return [*engine, MASS_KG, 0.3, [0.0, 0.0, 0.0], steering, wheels, False]

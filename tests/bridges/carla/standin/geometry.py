@@ -1,4 +1,5 @@
-"""Curves made of lines and arcs, on which roads and lanes run: metres, radians, x to the east and y to the north."""
+"""Curves made of lines and arcs, on which roads and lanes run, and rectangles on the ground that may touch: metres,
+radians, x to the east and y to the north."""
 
 from __future__ import annotations
 
@@ -99,3 +100,46 @@ def line(start: Pose, length: float) -> Piece:
 def arc(start: Pose, radius: float, turn: float) -> Piece:
     """An arc of a radius that turns by an angle (positive: to the left)."""
     return Piece(*start, radius * abs(turn), math.copysign(1.0 / radius, turn))
+
+
+class Box(NamedTuple):
+    """A rectangle: its middle, its heading and half its length and width."""
+
+    x: float
+    y: float
+    heading: float
+    half_length: float
+    half_width: float
+
+
+def overlap(one: Box, other: Box) -> bool:
+    """Whether two rectangles touch (separating axes)."""
+    reach = one.half_length + one.half_width + other.half_length + other.half_width
+    dx, dy = other.x - one.x, other.y - one.y
+    if abs(dx) > reach or abs(dy) > reach:
+        return False
+    for first, second in ((one, other), (other, one)):
+        cos, sin = math.cos(first.heading), math.sin(first.heading)
+        turned = second.heading - first.heading
+        along, across = abs(math.cos(turned)), abs(math.sin(turned))
+        if abs(dx * cos + dy * sin) > first.half_length + second.half_length * along + second.half_width * across:
+            return False
+        if abs(dy * cos - dx * sin) > first.half_width + second.half_length * across + second.half_width * along:
+            return False
+    return True
+
+
+class Contacts:
+    """Pairs of vehicles in touch; a collision is counted once, as a pair begins to touch."""
+
+    def __init__(self) -> None:
+        self.touching: set[tuple[int, int]] = set()
+
+    def update(self, boxes: dict[int, Box]) -> list[tuple[int, int]]:
+        """The pairs that have begun to touch since the last call."""
+        numbers = sorted(boxes)
+        pairs = ((one, other) for i, one in enumerate(numbers) for other in numbers[i + 1 :])
+        touching = {pair for pair in pairs if overlap(boxes[pair[0]], boxes[pair[1]])}
+        begun = sorted(touching - self.touching)
+        self.touching = touching
+        return begun

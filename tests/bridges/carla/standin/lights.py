@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 
-from tests.bridges.carla.standin.collisions import Box
-from tests.bridges.carla.standin.geometry import Pose
+from tests.bridges.carla.standin.geometry import Box, Pose
 from tests.bridges.carla.standin.lanes import network
 from tests.bridges.carla.standin.roads import ARMS, LANES, REACH_M, WIDTH_M, incoming
 from tests.bridges.carla.standin.wire import GREEN, RED, YELLOW

@@ -6,14 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.bridges.carla.standin import blueprints, wire
-from tests.bridges.carla.standin.chassis import physics
-from tests.bridges.carla.standin.rpc import Refused, Table
+from tests.bridges.carla.standin.actors import physics
+from tests.bridges.carla.standin.rpc import Refused, Table, answering
 from tests.bridges.carla.standin.town import opendrive
 from tests.bridges.carla.standin.world import World
 
 # The second is the same town by another name: for those who load one.
 MAPS = ("Standin/Maps/Standin", "Standin/Maps/Standin2")
-CLEAR_NOON = [5.0, 0.0, 0.0, 10.0, -1.0, 45.0, 2.0, 0.75, 0.1, 0.0, 1.0, 0.03, 0.0331, 0.0]
 
 
 class Methods:
@@ -21,7 +20,6 @@ class Methods:
 
     def __init__(self, world: World, stream_port: int, version: str) -> None:
         self.world, self.stream_port, self.version = world, stream_port, version
-        self.weather = CLEAR_NOON
         self.map = MAPS[0]
 
     def token(self, stream: int = wire.WORLD_STREAM) -> list[bytes]:
@@ -60,9 +58,6 @@ class Methods:
         """In asynchronous mode a cue changes nothing: the next frame comes by itself."""
         return self.world.step() if self.world.settings.synchronous else self.world.frame + 1
 
-    def set_weather(self, values: list[float]) -> None:
-        self.weather = values
-
     def batch(self, commands: list[Any], tick: bool) -> list[Any]:
         answers = [self.command(*command[0]) for command in commands]
         if tick:
@@ -75,7 +70,6 @@ class Methods:
         does: dict[int, Callable[..., Any]] = {
             1: world.destroy,
             2: world.control,
-            3: world.ackermann,
             6: world.place,
             8: world.push,
         }
@@ -94,7 +88,6 @@ class Methods:
 def table(world: World, stream_port: int, version: str = wire.VERSION) -> Table:
     """All methods of the server."""
     methods = Methods(world, stream_port, version)
-    found = Table()
     values: dict[str, Callable[..., Any]] = {
         "version": lambda: methods.version,
         "get_episode_info": lambda: [world.episode, methods.token()],
@@ -114,25 +107,15 @@ def table(world: World, stream_port: int, version: str = wire.VERSION) -> Table:
         "destroy_actor": world.destroy,
         "get_actor_bounding_box": methods.box,
         "tick_cue": methods.tick,
-        "get_physics_control": lambda number: physics(world.driven(number)[0]),
-        "get_vehicle_light_state": lambda number: [0],
-        "get_weather_parameters": lambda: methods.weather,
-        "is_traffic_manager_running": lambda port: False,
+        "get_physics_control": lambda number: physics(world.driven(number)),
     }
-    for name, method in values.items():
-        found.value(name, method)
     voids: dict[str, Callable[..., Any]] = {
         "apply_control_to_vehicle": world.control,
-        "apply_ackermann_control_to_vehicle": world.ackermann,
         "set_actor_transform": world.place,
         "set_actor_target_velocity": world.push,
-        "set_weather_parameters": methods.set_weather,
-        "draw_debug_shape": lambda shape: None,
         "set_actor_simulate_physics": lambda number, on: None,
-        "set_vehicle_light_state": lambda number, state: None,
         "load_new_episode": methods.load,
     }
-    for name, method in voids.items():
-        found.void(name, method)
-    found.bare("apply_batch", methods.batch)
-    return found
+    found = {name: answering(method) for name, method in values.items()}
+    found |= {name: answering(method, void=True) for name, method in voids.items()}
+    return found | {"apply_batch": methods.batch}

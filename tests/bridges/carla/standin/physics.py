@@ -44,17 +44,6 @@ class Control:
         )
 
 
-@dataclass(frozen=True)
-class Ackermann:
-    """Wanted wheel angle (radians, to the right) and speed in m/s; 0 for a rate or acceleration: as fast as it goes."""
-
-    steer: float
-    steer_speed: float
-    speed: float
-    acceleration: float
-    jerk: float
-
-
 def steering_left(speed_kmh: float) -> float:
     """Share of the steering that is left at a speed."""
     before = STEERING_CURVE[0]
@@ -76,7 +65,6 @@ class Bicycle:
         self.slip = 0.0
         self.acceleration = 0.0
         self.control = Control()
-        self.ackermann: Ackermann | None = None
 
     def velocity(self) -> tuple[float, float]:
         direction = self.heading + self.slip
@@ -84,8 +72,6 @@ class Bicycle:
 
     def step(self, delta_s: float, substeps: int) -> None:
         before = self.speed
-        if self.ackermann:
-            self.control = self.obey(self.ackermann, delta_s)
         for _ in range(substeps):
             self.substep(delta_s / substeps)
         self.acceleration = (self.speed - before) / delta_s
@@ -114,18 +100,3 @@ class Bicycle:
         self.x += self.speed * math.cos(direction) * delta_s
         self.y += self.speed * math.sin(direction) * delta_s
         self.heading += self.turn_rate * delta_s
-
-    def obey(self, wish: Ackermann, delta_s: float) -> Control:
-        """Throttle, brake and steering that come nearest to an Ackermann command in one step."""
-        pace, backwards = abs(self.speed), wish.speed < 0.0
-        steer = min(max(wish.steer / (MAX_STEER * steering_left(pace * 3.6)), -1.0), 1.0)
-        if abs(wish.speed) < 0.05 and pace < 0.05:
-            return Control(steer=steer, brake=1.0)
-        most = wish.acceleration or BRAKE_MPS2
-        along = -self.speed if backwards else self.speed
-        change = min(max((abs(wish.speed) - along) / max(delta_s, 0.05), -most), most)
-        # What drive or brake must give besides what slows anyway.
-        change += ROLLING_MPS2 + DRAG_PER_M * pace * pace
-        throttle = min(max(change / min(PUSH_MPS2, POWER_W_PER_KG / max(pace, 0.1)), 0.0), 1.0)
-        brake = min(max(-change / BRAKE_MPS2, 0.0), 1.0)
-        return Control(throttle, steer, brake, reverse=backwards)

@@ -1,49 +1,43 @@
-"""msgpack-rpc as CARLA's client speaks it: requests in, answers out, in their order."""
+"""A client's two connections: msgpack-rpc, requests in and answers out in their order; and the stream of world states,
+a packet at once, then one a step."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
+import struct
 import sys
 from collections.abc import Callable
 from typing import Any
 
 import msgpack
 
+from tests.bridges.carla.standin.wire import WORLD_STREAM
+
 REQUEST, RESPONSE = 0, 1
+# A client that does not read loses packets above this rather than filling the server's memory.
+MOST_WAITING_BYTES = 4 * 1024 * 1024
 
 
 class Refused(Exception):
     """What a method answers instead of a value; the client raises RuntimeError with this text."""
 
 
-class Table:
-    """The methods by name; each returns what is put on the wire as the result."""
-
-    def __init__(self) -> None:
-        self.methods: dict[str, Callable[..., Any]] = {}
-
-    def value(self, name: str, method: Callable[..., Any]) -> None:
-        """A method with a result, which is answered wrapped, or with an error when it raises Refused."""
-        self.methods[name] = lambda *arguments: outcome(method, arguments)
-
-    def void(self, name: str, method: Callable[..., Any]) -> None:
-        def called(*arguments: Any) -> Any:
-            answer = outcome(method, arguments)
-            return answer if answer[0][0] == 0 else [[False]]
-
-        self.methods[name] = called
-
-    def bare(self, name: str, method: Callable[..., Any]) -> None:
-        """A method whose result is not wrapped."""
-        self.methods[name] = method
+# The methods by name; each returns what is put on the wire as the result.
+Table = dict[str, Callable[..., Any]]
 
 
-def outcome(method: Callable[..., Any], arguments: tuple[Any, ...]) -> list[Any]:
-    try:
-        return [[1, method(*arguments)]]
-    except Refused as refused:
-        return [[0, [str(refused)]]]
+def answering(method: Callable[..., Any], void: bool = False) -> Callable[..., Any]:
+    """A method whose result is wrapped, or nothing, or the error that it refuses with."""
+
+    def called(*arguments: Any) -> list[Any]:
+        try:
+            result = method(*arguments)
+        except Refused as refused:
+            return [[0, [str(refused)]]]
+        return [[False]] if void else [[1, result]]
+
+    return called
 
 
 class Calls(asyncio.Protocol):
@@ -81,7 +75,7 @@ class Calls(asyncio.Protocol):
             self.transport.close()
 
     def answer(self, number: int, name: str, parameters: list[Any]) -> list[Any]:
-        method = self.table.methods.get(name)
+        method = self.table.get(name)
         if method is None:
             return [RESPONSE, number, f"the CARLA stand-in, which is not CARLA, has no method {name!r}", None]
         try:
@@ -90,3 +84,51 @@ class Calls(asyncio.Protocol):
         except (TypeError, ValueError, LookupError) as error:
             print(f"{name}{tuple(parameters[1:])}: {error!r}", file=sys.stderr, flush=True)
             return [RESPONSE, number, f"the CARLA stand-in could not read the arguments of {name}", None]
+
+
+class Subscriber(asyncio.Protocol):
+    """One client's connection: it names the stream in four bytes and then only listens."""
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
+        self.asked = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def data_received(self, data: bytes) -> None:
+        if self in self.stream.subscribers:
+            return
+        self.asked += data
+        if len(self.asked) < 4:
+            return
+        if struct.unpack("<I", self.asked[:4])[0] != WORLD_STREAM:
+            self.transport.close()
+            return
+        self.stream.subscribers.add(self)
+        if not self.stream.paused and not self.stream.reticent:
+            self.send(self.stream.current())
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.stream.subscribers.discard(self)
+
+    def send(self, data: bytes) -> None:
+        if self.transport.get_write_buffer_size() < MOST_WAITING_BYTES:
+            self.transport.write(data)
+
+
+class Stream:
+    """All subscribers; `current` makes the packet a new one is greeted with."""
+
+    def __init__(self, current: Callable[[], bytes]) -> None:
+        self.current = current
+        self.subscribers: set[Subscriber] = set()
+        self.paused = self.reticent = False
+
+    def send(self, data: bytes) -> None:
+        if self.paused:
+            return
+        for subscriber in self.subscribers:
+            subscriber.send(data)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
+import json
 import struct
 import time
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
-from tests.bridges.carla.standin import state
 from tests.bridges.carla.standin.methods import table
-from tests.bridges.carla.standin.rpc import Calls
-from tests.bridges.carla.standin.stream import Stream, Subscriber
+from tests.bridges.carla.standin.rpc import Calls, Stream, Subscriber
 from tests.bridges.carla.standin.world import World
 
 HOST = "127.0.0.1"
@@ -71,7 +70,7 @@ class Server:
 
     def write_state(self) -> None:
         if self.state_path:
-            state.write(self.state_path, state.state(self.world, len(self.calls)))
+            write(self.state_path, state(self.world, len(self.calls)))
 
     def stepped(self, packet: bytes) -> None:
         if self.slow_s:
@@ -85,28 +84,17 @@ class Server:
                 self.freeze(True)
             case ["thaw"]:
                 self.freeze(False)
-            case ["die"]:
-                os.kill(os.getpid(), signal.SIGKILL)
             case ["garbage"]:
                 # The length is right, the content is shorter than any packet of this stream.
                 self.stream.send(struct.pack("<I", 7) + b"garbage")
-            case ["stall", milliseconds]:
-                time.sleep(float(milliseconds) / 1e3)
             case ["slow", milliseconds]:
                 self.slow_s = float(milliseconds) / 1e3
             case ["reticent"]:
                 self.stream.reticent = True
             case ["tell"]:
                 self.stream.send(self.stream.current())
-            case ["hangup"]:
-                transports = [calls.transport for calls in self.calls]
-                transports += [subscriber.transport for subscriber in self.stream.subscribers]
-                for transport in transports:
-                    transport.abort()
             case ["state"]:
                 self.write_state()
-            case ["stop"]:
-                self.stopped.set()
             case _:
                 print(f"unknown command: {text.strip()}", flush=True)
                 return
@@ -119,3 +107,25 @@ class Server:
             calls.paused = frozen
             if not frozen:
                 calls.serve()
+
+
+def state(world: World, clients: int) -> dict[str, Any]:
+    """Its settings, who is alive, who was destroyed, and every collision since the start."""
+    return {
+        "what": "the CARLA stand-in, not CARLA",
+        "frame": world.frame,
+        "elapsed_s": round(world.elapsed_s, 4),
+        "episode": world.episode,
+        "clients": clients,
+        "settings": asdict(world.settings),
+        "alive": [world.told(one) | {"speed_kmh": round(one.body.speed * 3.6, 2)} for one in world.vehicles],
+        "destroyed": world.gone,
+        "collisions": world.collisions,
+    }
+
+
+def write(path: Path, found: dict[str, Any]) -> None:
+    """Whole or not at all, so that a reader never sees half of it."""
+    part = path.with_name(path.name + ".part")
+    part.write_text(json.dumps(found, indent=1))
+    part.replace(path)

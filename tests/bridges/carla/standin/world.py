@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import random
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,11 +10,9 @@ from typing import Any, TypeVar
 
 from tests.bridges.carla.standin import blueprints, lights, wire
 from tests.bridges.carla.standin.actors import CAR, LIGHT, Actor, TrafficLight, Vehicle
-from tests.bridges.carla.standin.collisions import Box, Contacts, overlap
-from tests.bridges.carla.standin.geometry import Pose
+from tests.bridges.carla.standin.geometry import Box, Contacts, Pose, overlap
 from tests.bridges.carla.standin.lanes import network, within_junction
-from tests.bridges.carla.standin.physics import BRAKE_MPS2, Ackermann, Bicycle, Control
-from tests.bridges.carla.standin.rails import Occupancy, Occupant, Rail
+from tests.bridges.carla.standin.physics import Bicycle, Control
 from tests.bridges.carla.standin.roads import ARMS
 from tests.bridges.carla.standin.rpc import Refused
 
@@ -24,8 +21,6 @@ NEAR_M = 60.0
 # Of the wall clock's step without a fixed one.
 LONGEST_STEP_S = 0.1
 SPAWN_EVERY_M = 40.0
-# Between scripted vehicles as they are made.
-APART_M = 25.0
 FIRST_ACTOR = 24
 
 AnyActor = TypeVar("AnyActor", bound=Actor)
@@ -34,8 +29,8 @@ AnyActor = TypeVar("AnyActor", bound=Actor)
 class World:
     """`on_step` is given each step's packet."""
 
-    def __init__(self, traffic: int = 0, seed: int = 0, on_step: Callable[[bytes], None] = lambda packet: None) -> None:
-        self.traffic, self.seed, self.on_step = traffic, seed, on_step
+    def __init__(self, on_step: Callable[[bytes], None] = lambda packet: None) -> None:
+        self.on_step = on_step
         self.episode = 0
         self.frame = 0
         self.delta_s = 0.0
@@ -48,7 +43,7 @@ class World:
         self.begin()
 
     def begin(self) -> None:
-        """A new episode: only the spectator, the lights and the scripted traffic, as at the start."""
+        """A new episode: only the spectator and the lights, as at the start."""
         self.episode += 1
         self.elapsed_s = 0.0
         self.actors: dict[int, Actor] = {}
@@ -61,7 +56,6 @@ class World:
             light.arm = arm
             self.lights[arm] = light
             self.add(light)
-        self.populate()
 
     def number(self) -> int:
         self.next_number += 1
@@ -75,76 +69,39 @@ class World:
     def vehicles(self) -> list[Vehicle]:
         return [actor for actor in self.actors.values() if isinstance(actor, Vehicle)]
 
-    def populate(self) -> None:
-        """Scripted traffic, spread over the loops."""
-        dice = random.Random(self.seed)
-        slots = [(lane, s * APART_M) for lane in network().loops for s in range(1, int(lane.length / APART_M) - 1)]
-        if self.traffic > len(slots):
-            raise ValueError(f"the town has room for {len(slots)} scripted vehicles")
-        for lane, s in dice.sample(slots, self.traffic):
-            model = dice.choice(list(blueprints.BLUEPRINTS.values()))
-            described = blueprints.description(model.type_id, "standin-traffic")
-            body = Rail(lane, s, model.extent[0], dice.randrange(2**32))
-            self.add(Vehicle(self.number(), described, model.extent, tags=CAR, body=body))
-
     def spawn_points(self) -> list[Pose]:
         points = []
-        for lane in network().loops:
+        for lane in network().lanes.values():
             first = SPAWN_EVERY_M / 2
             points += [lane.curve.at(first + SPAWN_EVERY_M * n) for n in range(int(lane.length / SPAWN_EVERY_M))]
         return points
 
     def spawn(self, described: list[Any], pose: Pose) -> Vehicle:
-        """A vehicle for a client. Refused where another is, or comes too fast to stop before it."""
+        """A vehicle for a client. Refused where another is."""
         model = blueprints.BLUEPRINTS.get(described[1])
         if model is None:
             raise Refused(f"the CARLA stand-in has no blueprint {described[1]!r}")
         box = Box(pose.x, pose.y, pose.heading, model.extent[0], model.extent[1])
-        for other in self.vehicles:
-            coming = other.body.speed**2 / BRAKE_MPS2 if isinstance(other.body, Rail) else 0.0
-            there = other.boxed()
-            cos, sin = math.cos(there.heading), math.sin(there.heading)
-            swept = Box(
-                there.x + 0.5 * coming * cos,
-                there.y + 0.5 * coming * sin,
-                there.heading,
-                there.half_length + 0.5 * coming,
-                there.half_width,
-            )
-            if overlap(box, swept):
-                raise Refused("Spawn failed because of collision at spawn position")
+        if any(overlap(box, other.boxed()) for other in self.vehicles):
+            raise Refused("Spawn failed because of collision at spawn position")
         return self.add(Vehicle(self.number(), described, model.extent, tags=CAR, body=Bicycle(*pose)))
 
-    def driven(self, number: int) -> tuple[Vehicle, Bicycle]:
-        """A vehicle that clients may drive."""
+    def driven(self, number: int) -> Vehicle:
         actor = self.actors.get(number)
-        if actor is None:
+        if not isinstance(actor, Vehicle):
             raise Refused(f"unable to find the actor {number}: actor not found")
-        if not isinstance(actor, Vehicle) or not isinstance(actor.body, Bicycle):
-            raise Refused(f"actor {number} is not driven by clients")
-        return actor, actor.body
+        return actor
 
     def control(self, number: int, values: list[Any]) -> None:
-        _, body = self.driven(number)
-        body.control, body.ackermann = Control.read(values), None
-
-    def ackermann(self, number: int, values: list[Any]) -> None:
-        self.driven(number)[1].ackermann = Ackermann(*values)
+        self.driven(number).body.control = Control.read(values)
 
     def place(self, number: int, transform: list[Any]) -> None:
-        actor = self.actors.get(number)
-        if actor is None:
-            raise Refused(f"unable to find the actor {number}: actor not found")
-        pose = wire.read_transform(transform)
-        if isinstance(actor, Vehicle):
-            _, body = self.driven(number)
-            body.x, body.y, body.heading = pose
-        else:
-            actor.pose = pose
+        body = self.driven(number).body
+        body.x, body.y, body.heading = wire.read_transform(transform)
 
     def push(self, number: int, vector: list[float]) -> None:
         """A velocity as it is told: the part of it along the vehicle counts."""
-        _, body = self.driven(number)
+        body = self.driven(number).body
         body.speed = vector[0] * math.cos(body.heading) - vector[1] * math.sin(body.heading)
 
     def destroy(self, number: int) -> bool:
@@ -183,36 +140,22 @@ class World:
         substeps = 1
         if settings.substepping:
             substeps = min(max(math.ceil(delta_s / settings.max_substep_s - 1e-9), 1), settings.max_substeps)
-        occupancy = Occupancy()
         for vehicle in vehicles:
-            body = vehicle.body
-            if isinstance(body, Bicycle):
-                body.step(delta_s, substeps)
-                self.notice(vehicle, body, delta_s, occupancy)
-            elif isinstance(body, Rail):
-                occupancy.add(body.lane, Occupant(body.s, body.speed, body.half_length, vehicle.number))
-        occupancy.sort()
-        for vehicle in vehicles:
-            body = vehicle.body
-            if isinstance(body, Rail):
-                body.step(delta_s, self.elapsed_s, occupancy, vehicle.number)
-                self.tell_light(vehicle)
+            vehicle.body.step(delta_s, substeps)
+            self.notice(vehicle, delta_s)
         self.collide(vehicles)
         self.on_step(self.packet())
         return self.frame
 
-    def notice(self, vehicle: Vehicle, body: Bicycle, delta_s: float, occupancy: Occupancy) -> None:
-        """Where a vehicle that a client drives is, for the others and for its light."""
-        pace = abs(body.speed)
+    def notice(self, vehicle: Vehicle, delta_s: float) -> None:
+        """What a vehicle has done, and where it is, for its light."""
+        body, pace = vehicle.body, abs(vehicle.body.speed)
         vehicle.metres += pace * delta_s
         vehicle.top_kmh = max(vehicle.top_kmh, pace * 3.6)
         crossing = vehicle.entering if within_junction(body.x, body.y) else None
-        if crossing and crossing.arm and lights.state(crossing.arm, self.elapsed_s) == wire.RED:
+        if crossing and lights.state(crossing, self.elapsed_s) == wire.RED:
             vehicle.red_lights_run += 1
-        places = network().places(Pose(body.x, body.y, body.heading))
-        for place in places:
-            occupancy.add(place.lane, Occupant(place.s, body.speed, vehicle.extent[0], vehicle.number))
-        vehicle.entering = places[0].lane if places and places[0].lane.arm else None
+        vehicle.entering = network().arm_of(Pose(body.x, body.y, body.heading))
         self.tell_light(vehicle)
 
     def tell_light(self, vehicle: Vehicle) -> None:
