@@ -15,7 +15,7 @@ import pytest
 from rtcontrol.cli import app as cli
 from rtcontrol.run import worlds
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def call(*arguments: str) -> int:
