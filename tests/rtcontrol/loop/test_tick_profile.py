@@ -14,8 +14,8 @@ from rtcontrol.loop.config import RunConfig
 from rtcontrol.loop.loop import ControlLoop
 from rtcontrol.record.record import Recorder, read_record
 from rtcontrol.run import assemble
+from tests.helpers.processes import ROOT
 
-ROOT = Path(assemble.__file__).parents[1]
 FLOORS = tuple(f"{ROOT / floor}/" for floor in ("rtcontrol", "envs", "agents", "models", "bridges"))
 # The world's own thread, the heartbeat's, and Ray's are not on a tick's way. The decoder is another process, whose
 # functions cannot be counted from here.
