@@ -223,6 +223,92 @@ def test_several_safe_calls_each_until_in_force_and_none_twice(tmp_path: Path) -
     assert [call for _, call in arm.acts if call != MOVE] == [STOP, OPEN, STOP, OPEN]
 
 
+def three_tools() -> tuple[Agent, dict[str, Any], list[str]]:
+    """An agent whose tools are its own functions, and do what the dictionary says of them."""
+    does: dict[str, Any] = {}
+    acts: list[str] = []
+
+    @tool
+    def arm(go: bool) -> None:
+        """Moves the arm."""
+        acts.append(f"arm {go}")
+        does["arm"]()
+
+    @tool
+    def claw(go: bool) -> None:
+        """Grips."""
+        does["claw"]()
+        acts.append(f"claw {go}")
+
+    @tool
+    def base(go: bool) -> None:
+        """Drives."""
+        does["base"]()
+        acts.append(f"base {go}")
+
+    calls = [Call(name, {"go": False}) for name in ("arm", "claw", "base")]
+    return replace(arm_agent(), tools=Tools([arm, claw, base]), fallback=Fallback(calls=calls)), does, acts
+
+
+@pytest.mark.parametrize("why", ["miss", "exit"])
+def test_a_safe_call_that_hangs_or_raises_holds_up_no_other(why: str) -> None:
+    agent, does, acts = three_tools()
+    free, refusing = threading.Event(), threading.Event()
+    refusing.set()
+
+    def refuse() -> None:
+        if refusing.is_set():
+            raise OSError("no claw")
+
+    does |= {"arm": free.wait, "claw": refuse, "base": lambda: None}
+    world = Arm().world()
+    world.start("lockstep")
+    actuator = Actuator(agent, world, 50_000_000, lambda: None)
+    actuator.start()
+    demanded_s = time.monotonic()
+    actuator.safe(why)
+    until(lambda: "base False" in acts)
+    assert time.monotonic() - demanded_s < 1.0 and actuator.pending
+    attempts = actuator.effects
+    until(lambda: sum(e.error is not None for e in attempts if isinstance(e, SafeAttempt)) == 3)
+    refusing.clear()
+    until(lambda: "claw False" in acts)
+    # A fresh call waits, as what hangs would act after it.
+    actuator.execute(Order(0, Call("base", {"go": True}), 1, None))
+    assert not actuator.wait_safe(0.12) and acts == ["arm False", "base False", "claw False"]
+    free.set()
+    assert actuator.wait_safe(5)
+    until(lambda: acts[3:] == ["base True"])
+    actuator.close()
+    done = [(e.call.name, e.error is None, e.in_force) for e in attempts if isinstance(e, SafeAttempt) and e.call]
+    refused = [("claw", False, False)]
+    assert sorted(done) == sorted(
+        [*refused * (len(done) - 3), ("base", True, False), ("claw", True, False), ("arm", True, True)]
+    )
+
+
+def test_a_safe_call_demanded_again_while_it_hangs_is_made_again_for_the_newer_demand() -> None:
+    agent, does, acts = three_tools()
+    free = threading.Event()
+    does |= {"arm": free.wait, "claw": lambda: None, "base": lambda: None}
+    actuator = Actuator(agent, Arm().world(), 10_000_000, lambda: None)
+    actuator.start()
+    actuator.safe("miss")
+    until(lambda: "base False" in acts)
+    actuator.safe("exit")
+    until(lambda: acts.count("base False") == 2)
+    assert acts.count("arm False") == 1
+    free.set()
+    assert actuator.wait_safe(5)
+    actuator.close()
+    ends = [
+        (e.why, e.in_force)
+        for e in actuator.effects
+        if isinstance(e, SafeAttempt) and e.call == agent.fallback.safe_calls[0]
+    ]
+    assert ends == [("miss", False), ("exit", True)] and acts.count("arm False") == 2
+
+
 def test_fallback_takes_one_call_or_several() -> None:
     one, several = arm_agent(STOP).fallback, arm_agent(STOP, OPEN).fallback
     assert one.safe_call == STOP and one.safe_calls == (STOP,)
