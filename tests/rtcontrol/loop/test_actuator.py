@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 
 from rtcontrol.agents import Agent, Fallback, OneOf, Tools, tool
 from rtcontrol.hosts.base import DecisionRequest
+from rtcontrol.loop import actuator as actuators
 from rtcontrol.loop import loop as loops
 from rtcontrol.loop.actuator import Actuator, Completion, Order, SafeAttempt
 from rtcontrol.models.call import Call, Decision
@@ -287,26 +288,26 @@ def test_a_safe_call_that_hangs_or_raises_holds_up_no_other(why: str) -> None:
     )
 
 
-def test_a_safe_call_demanded_again_while_it_hangs_is_made_again_for_the_newer_demand() -> None:
+def test_a_safe_call_demanded_again_while_it_hangs_is_made_again_for_the_newer_demand(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(actuators, "PATIENCE_LOCKSTEP_S", 0.02)
     agent, does, acts = three_tools()
     free = threading.Event()
     does |= {"arm": free.wait, "claw": lambda: None, "base": lambda: None}
-    actuator = Actuator(agent, Arm().world(), 10_000_000, lambda: None)
+    actuator = Actuator(agent, Arm().world(), None, lambda: None)
     actuator.start()
     actuator.safe("miss")
     until(lambda: "base False" in acts)
-    actuator.safe("exit")
+    actuator.safe("miss")
     until(lambda: acts.count("base False") == 2)
     assert acts.count("arm False") == 1
     free.set()
     assert actuator.wait_safe(5)
     actuator.close()
-    ends = [
-        (e.why, e.in_force)
-        for e in actuator.effects
-        if isinstance(e, SafeAttempt) and e.call == agent.fallback.safe_calls[0]
-    ]
-    assert ends == [("miss", False), ("exit", True)] and acts.count("arm False") == 2
+    first = agent.fallback.safe_calls[0]
+    ends = [(e.attempt, e.in_force) for e in actuator.effects if isinstance(e, SafeAttempt) and e.call == first]
+    assert ends == [(1, False), (2, True)] and acts.count("arm False") == 2
 
 
 def test_fallback_takes_one_call_or_several() -> None:
