@@ -1,4 +1,4 @@
-"""Whatever reaches the environment goes through here, on one thread of its own: calls, safe calls, what it is told."""
+"""Whatever reaches the environment goes through here, on a thread of its own: calls, safe calls, what it is told."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Literal
 
@@ -17,6 +18,8 @@ from rtcontrol.models.call import Call
 
 # Between two attempts on the way out where no clock of the world's says when.
 EXIT_RETRY_NS = 50_000_000
+# So long one of several safe calls is waited for before the next one is begun beside it; and where the world waits.
+PATIENCE_S, PATIENCE_LOCKSTEP_S = 0.02, 1.0
 
 
 @dataclass(slots=True, eq=False)
@@ -74,7 +77,9 @@ class Actuator:
 
     At most one call waits: the newest wins. `safe` clears it, and is what acts first when the world yields; a safe
     call that fails is tried again every `retry_ns` (None: when `retry` says so) until it is in force or a newer call
-    of its tool acted. What came of it all is put into `effects`, in order, and told by `wake`.
+    of its tool acted. Several safe calls are begun in order, each on a thread of its own: one that hangs or fails
+    holds up none of the others; other calls wait for all of them. What came of it all is put into `effects`, in order,
+    and told by `wake`.
     """
 
     def __init__(self, agent: Agent, env: Environment, retry_ns: int | None, wake: Callable[[], None]) -> None:
@@ -90,19 +95,22 @@ class Actuator:
         self._jobs: deque[Order | Emission | str] = deque()
         self._order: Order | None = None
         self._wanted: list[Call] = []
+        self._under_way: list[Call | None] = []  # safe calls that were begun and have not ended; None: their round
         self._demand = self._attempt = 0
         self._due_ns: int | None = None  # of the next attempt
         self._why = ""
         self._emission: Emission | None = None
         self._in_force = threading.Event()
         self._closed = False
+        self._first: Callable[[], object] = lambda: None
         self._thread: threading.Thread | None = None
 
     # -- from the loop's thread; nothing here blocks ------------------------------------------------------------------
 
     def start(self, first: Callable[[], object] = lambda: None) -> None:
-        """`first` is called on the new thread."""
-        self._thread = threading.Thread(target=self._work, args=(first,), name="actuator", daemon=True)
+        """`first` is called on each new thread."""
+        self._first = first
+        self._thread = threading.Thread(target=self._work, name="actuator", daemon=True)
         self._thread.start()
 
     def execute(self, order: Order) -> Order | None:
@@ -179,8 +187,8 @@ class Actuator:
 
     # -- on the actuator's thread -------------------------------------------------------------------------------------
 
-    def _work(self, first: Callable[[], object]) -> None:
-        first()
+    def _work(self) -> None:
+        self._first()
         while not self._closed:
             with self._lock:
                 job, wait_s = self._next()
@@ -195,14 +203,16 @@ class Actuator:
                     self._bell.get(timeout=wait_s)
 
     def _next(self) -> tuple[Order | Emission | str | None, float | None]:
-        """What is first: tellings of ticks before it, then the safe call, then the rest. Where there is nothing: how
-        long until the safe call is due (None: it is not wanted)."""
+        """What is first: tellings of ticks before it, then the safe call, then the rest, unless a safe call is under
+        way. Where there is nothing: how long until the safe call is due (None: it is not wanted)."""
         front = self._jobs[0] if self._jobs else None
         wait_s = None
         if self._due_ns is not None and not isinstance(front, Emission):
             wait_s = (self._due_ns - time.monotonic_ns()) / 1e9
             if wait_s <= 0:
                 return None, wait_s
+        if self._under_way and not isinstance(front, Emission):
+            return None, wait_s
         if front is not None:
             self._jobs.popleft()
             if front is self._order:
@@ -229,37 +239,72 @@ class Actuator:
         self._wake()
 
     def _bring_in_force(self) -> None:
-        """One attempt at each safe call that is not in force."""
+        """One attempt at each safe call that is not in force, nor under way."""
         began = time.monotonic_ns()
+        several = len(self._safe_calls) > 1
         with self._lock:
-            demand, wanted, why, emission = self._demand, tuple(self._wanted), self._why, self._emission
+            demand, why, emission = self._demand, self._why, self._emission
             self._emission, self._due_ns = None, None
-            self._attempt += 1
+            begun = [call for call in self._wanted if call not in self._under_way]
+            self._attempt += bool(begun) or not self._safe_calls
             attempt = self._attempt
-        for call in wanted or (None,):
-            effect: Effect = "acted"
-            fault = None
-            try:
-                if call is not None:
-                    effect = self._act(Call(call.name, self._tools.convert(call)), None, None)
-            except BaseException as error:  # it is tried again
-                fault = error
-            with self._lock:
-                current = demand == self._demand
-                if current and fault is None:
-                    self._wanted = [other for other in self._wanted if other is not call]
-                in_force = current and not self._wanted
-            self._post(SafeAttempt(call, why, attempt, time.monotonic_ns(), in_force, effect == "acted", fault))
+            self._under_way += [None, *begun]
+        if not self._safe_calls:
+            self._post(SafeAttempt(None, why, attempt, time.monotonic_ns(), True, True))
+        for call in begun:
+            attempted = partial(self._try, call, demand, why, attempt)
+            if not (several and self._beside(attempted)):
+                attempted()
         if emission is not None:
             self._tell(emission)
         with self._lock:
-            if demand == self._demand:
-                self.attempting = False
-                if not self._wanted:
-                    self._in_force.set()
-                elif self._retry_ns is not None or why == "exit":
-                    self._due_ns = began + (self._retry_ns or EXIT_RETRY_NS)
+            if self._wanted and self._due_ns is None and (self._retry_ns is not None or why == "exit"):
+                self._due_ns = began + (self._retry_ns or EXIT_RETRY_NS)
+            self._ended(None)
         self._wake()
+
+    def _beside(self, attempted: Callable[[], None]) -> bool:
+        """On a thread of its own, waited for a little while; False where none can be had."""
+
+        def work() -> None:
+            self._first()
+            attempted()
+
+        thread = threading.Thread(target=work, name="safe-call", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:
+            return False
+        thread.join(PATIENCE_LOCKSTEP_S if self._retry_ns is None else PATIENCE_S)
+        return True
+
+    def _try(self, call: Call, demand: int, why: str, attempt: int) -> None:
+        effect: Effect = "acted"
+        fault = None
+        try:
+            effect = self._act(Call(call.name, self._tools.convert(call)), None, None)
+        except BaseException as error:  # it is tried again
+            fault = error
+        with self._lock:
+            current = demand == self._demand
+            if not current:
+                self._due_ns = 0  # it was demanded anew meanwhile
+            elif fault is None:
+                self._wanted = [other for other in self._wanted if other is not call]
+            in_force = current and not self._wanted
+            acted = effect == "acted"
+            self.effects.append(SafeAttempt(call, why, attempt, time.monotonic_ns(), in_force, acted, fault))
+            self._ended(call)
+        self._wake()
+        self._bell.put(None)
+
+    def _ended(self, call: Call | None) -> None:
+        """A safe call ended, or a round of them (None); locked."""
+        self._under_way.remove(call)
+        if not self._under_way and self._due_ns != 0:
+            self.attempting = False
+            if not self._wanted:
+                self._in_force.set()
 
     def _tell(self, what: Emission | str) -> None:
         try:

@@ -160,12 +160,14 @@ class ControlLoop:
                 actuator.close()
                 self._ticks.collect_effects()
                 account.note(self.env.episodes if self._world_started else (), self.host.events)
-                # What is still in flight is no release: nobody waited for it until its deadline.
-                t_s = account.t_s(self.t_end_ns) if account.t0_ns else 0.0
-                end = {"end": self.ended_by, "t_s": t_s, "open": self._ticks.open}
-                self._recorder.write({**end, "safe_in_force": self.safe_in_force})
             finally:
                 try:
-                    self.host.close()
+                    # What is still in flight is no release: nobody waited for it until its deadline.
+                    t_s = account.t_s(self.t_end_ns) if account.t0_ns else 0.0
+                    end = {"end": self.ended_by, "t_s": t_s, "open": self._ticks.open}
+                    self._recorder.write({**end, "safe_in_force": self.safe_in_force})
                 finally:
-                    self.env.close()
+                    try:
+                        self.host.close()
+                    finally:
+                        self.env.close()

@@ -6,8 +6,6 @@ import gc
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
-from enum import Enum
 
 from rtcontrol.agents import Agent, InvalidCall
 from rtcontrol.envs.base import Acknowledging, Environment, Observation
@@ -20,27 +18,12 @@ from rtcontrol.loop.deadline import Cause, Tick, pause_share_ns
 from rtcontrol.loop.instructions import Instructions
 from rtcontrol.loop.pause import PauseWatch
 from rtcontrol.loop.realtime import Collector, SlackCollector
+from rtcontrol.loop.unsteady import LegalCalls, Ordered, cleared, overrun, replaced, usable_until
 from rtcontrol.models.call import Call
 from rtcontrol.record.record import Recorder
 
 # A safe call that is not in force is tried again every period, but at slow rates too as often as this.
 RETRY_NS = 1_000_000_000
-# So many different calls are known to be legal; a schema of free values has no end of them.
-MAX_KNOWN = 1024
-PLAIN = (int, float, str, Enum, type(None))
-
-
-@dataclass(slots=True, eq=False)
-class Ordered:
-    """A tick whose call was given to the actuator. `late`: its deadline was over before the decision came; `settled`:
-    it was over before the call ended."""
-
-    tick: Tick
-    reply: DecisionReply
-    call: Call
-    text: str
-    late: bool
-    settled: bool = False
 
 
 class Ticks:
@@ -73,7 +56,7 @@ class Ticks:
         self._history: deque[str] = deque(maxlen=agent.history)
         self._acknowledged = env.acknowledged if isinstance(env, Acknowledging) else None
         self._acknowledges = False
-        self._known: dict[str, tuple[Call, str]] = {}
+        self._legal = LegalCalls(agent.tools)
         self._seq: int | None = None
         self.over = False
         self._pending: dict[int, Tick] = {}
@@ -237,7 +220,7 @@ class Ticks:
         else:
             ordered.settled = True
             what = "the call has not ended: the world, or the tool, is busy"
-        self.account.miss(ordered.tick, Cause.EXECUTE, ordered.reply, error=what, call=ordered.text)
+        overrun(self.account, ordered, what)
 
     def _wait_late(self, tick: Tick) -> None:
         if self.config.late == "drop":
@@ -287,7 +270,7 @@ class Ticks:
         """Validate the call and give it to the actuator, whose word settles the tick."""
         account, key = self.account, f"{call.name}{call.arguments}"
         try:
-            ready, text = self._known.get(key) or self._check(key, call)
+            ready, text = self._legal.known.get(key) or self._legal.check(key, call)
         except InvalidCall as error:
             if late:
                 account.late(tick, reply, None, time.monotonic_ns())
@@ -300,48 +283,21 @@ class Ticks:
             order.void = None if late else account.emission(tick, "held", None, reply)
         self._ordered[tick.k] = Ordered(tick, reply, call, text, late)
         self._ordered_k = tick.k
-        if (replaced := self.actuator.execute(order)) is not None:
-            self._on_replaced(replaced)
-
-    def _check(self, key: str, call: Call) -> tuple[Call, str]:
-        """A legal call with its arguments as the annotated types, and its text. Raises InvalidCall. What was legal once
-        is known from then on, if its arguments are values that nobody can change."""
-        tools = self.agent.tools
-        ready = Call(call.name, tools.convert(tools.validate(call)))
-        checked = ready, call.text()
-        if len(self._known) < MAX_KNOWN and all(isinstance(v, PLAIN) for v in ready.arguments.values()):
-            self._known[key] = checked
-        return checked
+        if (waited := self.actuator.execute(order)) is not None:
+            replaced(self.account, self._ordered.pop(waited.tick))
 
     def _on_late(self, tick: Tick | None, reply: DecisionReply, now: int) -> None:
-        """A decision that came after its deadline: dropped, or used if it may be held still, nothing newer acts in
-        this epoch, and the safe call did not take over for a newer tick's sake."""
+        """A decision that came after its deadline: dropped, or used if it may act still and nothing newer does."""
         call = None if reply.decision is None else reply.decision.call
         if tick is not None and call is not None and self.config.late == "use" and tick.k > self._ordered_k:
-            not_after_ns = min(self._policy.limit_ns, tick.capture_ns + self._max_age_ns)
-            taken_over = self._policy.safe and self.account.safe_k > tick.k
-            if tick.epoch == self.account.epoch and now <= not_after_ns and not taken_over:
+            not_after_ns = usable_until(self.account, tick, self._max_age_ns, now)
+            if not_after_ns is not None:
                 self._order(tick, reply, call, not_after_ns, late=True)
                 return
         self.account.late(tick, reply, None, now)
 
-    def _on_replaced(self, order: Order) -> None:
-        """A call that waited for the world gave way to a newer one."""
-        ordered = self._ordered.pop(order.tick)
-        if ordered.late:
-            self.account.late(ordered.tick, ordered.reply, None, time.monotonic_ns())
-        else:
-            self.account.tell(ordered.tick, "held", ordered.reply)
-            self.account.settle(ordered.tick, ordered.reply, "overtaken", ordered.text)
-
     def _on_cleared(self, order: Order) -> None:
-        """A call that waited for the world gave way to the safe call."""
-        ordered = self._ordered.pop(order.tick)
-        if ordered.late:
-            self.account.late(ordered.tick, ordered.reply, None, time.monotonic_ns())
-        else:
-            what = "the call could not begin, and gave way to the safe call"
-            self.account.miss(ordered.tick, Cause.EXECUTE, ordered.reply, error=what, call=ordered.text)
+        cleared(self.account, self._ordered.pop(order.tick))
 
     def collect_effects(self) -> None:
         """What came of calls, safe calls, and what the world was told."""

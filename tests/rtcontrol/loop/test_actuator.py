@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 
 from rtcontrol.agents import Agent, Fallback, OneOf, Tools, tool
 from rtcontrol.hosts.base import DecisionRequest
+from rtcontrol.loop import actuator as actuators
 from rtcontrol.loop import loop as loops
 from rtcontrol.loop.actuator import Actuator, Completion, Order, SafeAttempt
 from rtcontrol.models.call import Call, Decision
@@ -223,6 +224,92 @@ def test_several_safe_calls_each_until_in_force_and_none_twice(tmp_path: Path) -
     assert [call for _, call in arm.acts if call != MOVE] == [STOP, OPEN, STOP, OPEN]
 
 
+def three_tools() -> tuple[Agent, dict[str, Any], list[str]]:
+    """An agent whose tools are its own functions, and do what the dictionary says of them."""
+    does: dict[str, Any] = {}
+    acts: list[str] = []
+
+    @tool
+    def arm(go: bool) -> None:
+        """Moves the arm."""
+        acts.append(f"arm {go}")
+        does["arm"]()
+
+    @tool
+    def claw(go: bool) -> None:
+        """Grips."""
+        does["claw"]()
+        acts.append(f"claw {go}")
+
+    @tool
+    def base(go: bool) -> None:
+        """Drives."""
+        does["base"]()
+        acts.append(f"base {go}")
+
+    calls = [Call(name, {"go": False}) for name in ("arm", "claw", "base")]
+    return replace(arm_agent(), tools=Tools([arm, claw, base]), fallback=Fallback(calls=calls)), does, acts
+
+
+@pytest.mark.parametrize("why", ["miss", "exit"])
+def test_a_safe_call_that_hangs_or_raises_holds_up_no_other(why: str) -> None:
+    agent, does, acts = three_tools()
+    free, refusing = threading.Event(), threading.Event()
+    refusing.set()
+
+    def refuse() -> None:
+        if refusing.is_set():
+            raise OSError("no claw")
+
+    does |= {"arm": free.wait, "claw": refuse, "base": lambda: None}
+    world = Arm().world()
+    world.start("lockstep")
+    actuator = Actuator(agent, world, 50_000_000, lambda: None)
+    actuator.start()
+    demanded_s = time.monotonic()
+    actuator.safe(why)
+    until(lambda: "base False" in acts)
+    assert time.monotonic() - demanded_s < 1.0 and actuator.pending
+    attempts = actuator.effects
+    until(lambda: sum(e.error is not None for e in attempts if isinstance(e, SafeAttempt)) == 3)
+    refusing.clear()
+    until(lambda: "claw False" in acts)
+    # A fresh call waits, as what hangs would act after it.
+    actuator.execute(Order(0, Call("base", {"go": True}), 1, None))
+    assert not actuator.wait_safe(0.12) and acts == ["arm False", "base False", "claw False"]
+    free.set()
+    assert actuator.wait_safe(5)
+    until(lambda: acts[3:] == ["base True"])
+    actuator.close()
+    done = [(e.call.name, e.error is None, e.in_force) for e in attempts if isinstance(e, SafeAttempt) and e.call]
+    refused = [("claw", False, False)]
+    assert sorted(done) == sorted(
+        [*refused * (len(done) - 3), ("base", True, False), ("claw", True, False), ("arm", True, True)]
+    )
+
+
+def test_a_safe_call_demanded_again_while_it_hangs_is_made_again_for_the_newer_demand(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(actuators, "PATIENCE_LOCKSTEP_S", 0.02)
+    agent, does, acts = three_tools()
+    free = threading.Event()
+    does |= {"arm": free.wait, "claw": lambda: None, "base": lambda: None}
+    actuator = Actuator(agent, Arm().world(), None, lambda: None)
+    actuator.start()
+    actuator.safe("miss")
+    until(lambda: "base False" in acts)
+    actuator.safe("miss")
+    until(lambda: acts.count("base False") == 2)
+    assert acts.count("arm False") == 1
+    free.set()
+    assert actuator.wait_safe(5)
+    actuator.close()
+    first = agent.fallback.safe_calls[0]
+    ends = [(e.attempt, e.in_force) for e in actuator.effects if isinstance(e, SafeAttempt) and e.call == first]
+    assert ends == [(1, False), (2, True)] and acts.count("arm False") == 2
+
+
 def test_fallback_takes_one_call_or_several() -> None:
     one, several = arm_agent(STOP).fallback, arm_agent(STOP, OPEN).fallback
     assert one.safe_call == STOP and one.safe_calls == (STOP,)
@@ -312,6 +399,25 @@ def test_an_interrupt_of_a_run_that_is_ending_waits_for_nothing(tmp_path: Path) 
             began.append(flown.loop.t_end_ns)
     assert time.monotonic_ns() - began[0] < 1.5e9
     assert not flown.loop.safe_in_force and flown.lines[-1]["end"] == "SIGTERM"
+
+
+@pytest.mark.parametrize("when", ["wait_safe", "close", "collect_effects"])
+def test_an_interrupt_at_any_point_of_the_way_out_leaves_the_records_end(tmp_path: Path, when: str) -> None:
+    flown = flight(tmp_path, Arm(), duration_s=0.2)
+    actuator = flown.loop._ticks.actuator
+
+    def interrupted(*given: Any) -> bool:
+        raise KeyboardInterrupt
+
+    if when == "collect_effects":
+        flown.loop._ticks.collect_effects = (  # type: ignore[method-assign]
+            lambda plain=flown.loop._ticks.collect_effects: interrupted() if flown.loop.t_end_ns else plain()
+        )
+    else:
+        setattr(actuator, when, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        flown.run()
+    assert flown.lines[-1]["end"] == "duration" and flown.lines[-1]["safe_in_force"] is (when != "wait_safe")
 
 
 def owner(log: list[str]) -> Agent:

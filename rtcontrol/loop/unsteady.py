@@ -1,0 +1,79 @@
+"""Off the steady way: calls that gave way or did not end in time, late decisions, calls never made before."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from enum import Enum
+
+from rtcontrol.agents import Tools
+from rtcontrol.hosts.base import DecisionReply
+from rtcontrol.loop.account import Account
+from rtcontrol.loop.deadline import Cause, Tick
+from rtcontrol.models.call import Call
+
+# So many different calls are known to be legal; a schema of free values has no end of them.
+MAX_KNOWN = 1024
+PLAIN = (int, float, str, Enum, type(None))
+
+
+@dataclass(slots=True, eq=False)
+class Ordered:
+    """A tick whose call was given to the actuator. `late`: its deadline was over before the decision came; `settled`:
+    it was over before the call ended."""
+
+    tick: Tick
+    reply: DecisionReply
+    call: Call
+    text: str
+    late: bool
+    settled: bool = False
+
+
+class LegalCalls:
+    """The calls that were found legal, by name and arguments as text: (ready to act, text)."""
+
+    def __init__(self, tools: Tools) -> None:
+        self.known: dict[str, tuple[Call, str]] = {}
+        self._tools = tools
+
+    def check(self, key: str, call: Call) -> tuple[Call, str]:
+        """A legal call with its arguments as the annotated types, and its text. Raises InvalidCall. What was legal once
+        is known from then on, if its arguments are values that nobody can change."""
+        tools = self._tools
+        ready = Call(call.name, tools.convert(tools.validate(call)))
+        checked = ready, call.text()
+        if len(self.known) < MAX_KNOWN and all(isinstance(v, PLAIN) for v in ready.arguments.values()):
+            self.known[key] = checked
+        return checked
+
+
+def replaced(account: Account, ordered: Ordered) -> None:
+    """A call that waited for the world gave way to a newer one."""
+    if ordered.late:
+        account.late(ordered.tick, ordered.reply, None, time.monotonic_ns())
+    else:
+        account.tell(ordered.tick, "held", ordered.reply)
+        account.settle(ordered.tick, ordered.reply, "overtaken", ordered.text)
+
+
+def cleared(account: Account, ordered: Ordered) -> None:
+    """A call that waited for the world gave way to the safe call."""
+    if ordered.late:
+        account.late(ordered.tick, ordered.reply, None, time.monotonic_ns())
+    else:
+        overrun(account, ordered, "the call could not begin, and gave way to the safe call")
+
+
+def overrun(account: Account, ordered: Ordered, what: str) -> None:
+    """The call did not act in time."""
+    account.miss(ordered.tick, Cause.EXECUTE, ordered.reply, error=what, call=ordered.text)
+
+
+def usable_until(account: Account, tick: Tick, max_age_ns: int, now_ns: int) -> int | None:
+    """Until when the call of a late decision may begin: while it may be held and its observation is not stale. None:
+    not any more, or a newer epoch is on, or the safe call took over for a newer tick's sake."""
+    policy = account.policy
+    not_after_ns = min(policy.limit_ns, tick.capture_ns + max_age_ns)
+    taken_over = policy.safe and account.safe_k > tick.k
+    return not_after_ns if tick.epoch == account.epoch and now_ns <= not_after_ns and not taken_over else None
