@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import select
 import socket as sockets
 from collections.abc import Iterator
@@ -13,11 +14,11 @@ from pathlib import Path
 
 import pytest
 import zmq
-from wire_peer import until
 
 from rtcontrol.models.errors import UserError
 from rtcontrol.serve import keyring
 from rtcontrol.serve.guard import Guard, is_local
+from tests.helpers.processes import until
 
 
 @dataclass
@@ -192,73 +193,46 @@ def test_log_tells_names_and_fingerprints_but_no_keys(
         dealer.close()
 
 
-@pytest.mark.parametrize(
-    "endpoint", ["tcp://0.0.0.0:5555", "tcp://*:5555", "tcp://192.168.1.5:5555", "tcp://[::]:5555"]
-)
-def test_reachable_endpoint_without_keys_is_refused_with_the_remedy(endpoint: str) -> None:
-    context = zmq.Context()
-    with pytest.raises(UserError, match=r"rtcontrol keys new NAME.*ssh -L 5555"):
-        Guard.for_endpoints(context, ["tcp://127.0.0.1:5556", endpoint], None)
-    context.term()
-
-
 def test_folder_without_a_servers_key_is_refused(tmp_path: Path) -> None:
-    context = zmq.Context()
-    with pytest.raises(UserError, match="rtcontrol keys new"):
+    with zmq.Context() as context, pytest.raises(UserError, match="rtcontrol keys new"):
         Guard.for_endpoints(context, ["tcp://0.0.0.0:5555"], tmp_path)
-    context.term()
 
 
-@pytest.mark.parametrize(
-    ("endpoint", "local"),
-    [
-        ("tcp://127.0.0.1:5555", True),
-        ("tcp://127.9.9.9:1", True),
-        ("tcp://[::1]:5555", True),
-        ("tcp://localhost:5555", True),
-        ("ipc:///tmp/x", True),
-        ("tcp://eth0:5555", False),
-        ("tcp://example.org:5555", False),
-        ("tcp://127.0.0.1.example.org:5555", False),
-        ("tcp://127.0.0.1;0.0.0.0:5555", False),
-        ("ws://127.0.0.1:5555", False),
-        ("udp://127.0.0.1:5555", False),
-    ],
-)
-def test_what_counts_as_local(endpoint: str, local: bool) -> None:
-    assert is_local(endpoint) is local
+NEAR = "tcp://127.0.0.1:5555 tcp://127.9.9.9:1 tcp://[::1]:5555 tcp://localhost:5555 ipc:///tmp/x"
+FAR = "tcp://eth0:5555 tcp://example.org:5555 tcp://127.0.0.1.example.org:5555 tcp://127.0.0.1;0.0.0.0:5555"
+FAR += " ws://127.0.0.1:5555 udp://127.0.0.1:5555"
 
 
-@pytest.mark.parametrize(
-    ("endpoint", "says"),
-    [
-        ("tcp://127.0.0.1:99999", "no port"),
-        ("tcp://127.0.0.1:http", "no port"),
-        ("tcp://127.0.0.1:-1", "no port"),
-        ("tcp://127.0.0.1", "names no port"),
-        ("tcp://[::1]", "names no port"),
-        ("tcp://:5555", "names no port"),
-        ("127.0.0.1:5599", "Did you mean tcp://127.0.0.1:5599"),
-        ("http://127.0.0.1:5599", "no endpoint"),
-        ("nonsense", "no endpoint"),
-        ("", "no endpoint"),
-        ("ipc://", "no endpoint"),
-    ],
-)
+@pytest.mark.parametrize("endpoint", [*NEAR.split(), *FAR.split()])
+def test_what_counts_as_local(endpoint: str) -> None:
+    assert is_local(endpoint) is (endpoint in NEAR.split())
+
+
+MALFORMED = {
+    "no port": ["tcp://127.0.0.1:99999", "tcp://127.0.0.1:http", "tcp://127.0.0.1:-1"],
+    "names no port": ["tcp://127.0.0.1", "tcp://[::1]", "tcp://:5555"],
+    "Did you mean tcp://127.0.0.1:5599": ["127.0.0.1:5599"],
+    "no endpoint": ["http://127.0.0.1:5599", "nonsense", "", "ipc://"],
+}
+
+
+@pytest.mark.parametrize("says", MALFORMED)
 @pytest.mark.parametrize("connect", [False, True])
-def test_form_is_checked_before_reach(endpoint: str, says: str, connect: bool) -> None:
-    with zmq.Context() as context, pytest.raises(UserError, match=says) as caught:
-        Guard.for_endpoints(context, [endpoint], None, connect)
-    assert caught.value.what.startswith("--connect " if connect else "--bind ")
-    assert "other machine" not in str(caught.value)
+def test_form_is_checked_before_reach(says: str, connect: bool) -> None:
+    for endpoint in MALFORMED[says]:
+        with zmq.Context() as context, pytest.raises(UserError, match=says) as caught:
+            Guard.for_endpoints(context, [endpoint], None, connect)
+        assert caught.value.what.startswith("--connect " if connect else "--bind ")
+        assert "other machine" not in str(caught.value)
 
 
-@pytest.mark.parametrize("endpoint", ["tcp://*:*", "tcp://*:5555", "tcp://10.9.9.9:5555", "tcp://[::]:0"])
-def test_reach_names_the_option_that_was_given(endpoint: str) -> None:
-    with zmq.Context() as context:
-        with pytest.raises(UserError, match="--keys") as caught:
-            Guard.for_endpoints(context, [endpoint], None, connect=True)
-        assert "--connect tcp://127.0.0.1:5555" in str(caught.value) and "--bind" not in str(caught.value)
-        with pytest.raises(UserError, match="--keys") as caught:
-            Guard.for_endpoints(context, [endpoint], None)
-        assert "--bind tcp://127.0.0.1:5555" in str(caught.value) and "--connect" not in str(caught.value)
+REACHED = ["tcp://*:*", "tcp://*:5555", "tcp://10.9.9.9:5555", "tcp://[::]:0", "tcp://0.0.0.0:5555"]
+
+
+@pytest.mark.parametrize("endpoint", REACHED)
+def test_reachable_endpoint_without_keys_is_refused_with_the_remedy_for_the_option_given(endpoint: str) -> None:
+    for given, other in (("--connect", "--bind"), ("--bind", "--connect")):
+        with zmq.Context() as context, pytest.raises(UserError, match="--keys") as caught:
+            Guard.for_endpoints(context, ["tcp://127.0.0.1:5556", endpoint], None, connect=given == "--connect")
+        assert f"{given} tcp://127.0.0.1:5555" in str(caught.value) and other not in str(caught.value)
+        assert given == "--connect" or re.search(r"rtcontrol keys new NAME.*ssh -L 5555", str(caught.value))
