@@ -72,8 +72,7 @@ def score(
     model: Annotated[str, typer.Argument(help="Bundled name or checkpoint folder.")] = "lander",
     seeds: Annotated[int, typer.Option(min=1, help="Episodes a goal.")] = 100,
     recipe: Annotated[
-        str | None,
-        typer.Option(help=f"What it was trained on: {', '.join(RECIPES)}. (default: MODEL, or lander)"),
+        str | None, typer.Option(help=f"What it was trained on: {', '.join(RECIPES)}. (default: MODEL, or lander)")
     ] = None,
     sentences: Annotated[
         int | None, typer.Option(min=1, help="Phrasings of each list and kind of goal. (default: all)")

@@ -37,16 +37,14 @@ def build_checkpoint(folder: Path, kind: str = "qwen2", seed: int = 0, scale: fl
     size = tokenizer.get_vocab_size(with_added_tokens=True)
     common: dict[str, Any] = {
         "vocab_size": size + 5,
+        "max_position_embeddings": 2048,
+        "initializer_range": scale,
         "hidden_size": 48,
         "intermediate_size": 64,
         "num_hidden_layers": 2,
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
-        "max_position_embeddings": 2048,
-        "initializer_range": scale,
-        "bos_token_id": None,
-        "eos_token_id": None,
-        "pad_token_id": None,
+        **dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id")),
     }
     if kind == "qwen2":
         model: Any = Qwen2ForCausalLM(Qwen2Config(**common, tie_word_embeddings=True, use_sliding_window=False))

@@ -41,10 +41,7 @@ CLOSED = {"enum": ["left", "right", "green blue", "green red"]}
 
 
 def tool(name: str, required: bool = True, **properties: Any) -> dict[str, Any]:
-    return {
-        "name": name,
-        "parameters": {"properties": properties, "required": list(properties) if required else []},
-    }
+    return {"name": name, "parameters": {"properties": properties, "required": list(properties) if required else []}}
 
 
 @pytest.fixture(scope="module")

@@ -41,7 +41,7 @@ def test_sessions_that_come_and_go_leave_nothing_behind(ray_pool: RayPool, sourc
 
     def come_and_go(times: int) -> tuple[int, int, int]:
         for i in range(times):
-            host = ray_pool.open("a", sources[i % 2])
+            host = RayPool.open(ray_pool, "a", sources[i % 2])  # past the fixture, which keeps what it opens
             flown(host, 3)
             host.close()
         return client.num_fds(), client.memory_info().rss, decoder.memory_info().rss
