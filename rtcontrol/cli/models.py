@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -173,9 +174,6 @@ def _parameters(folder: Path) -> int:
     count = 0
     for path in folder.glob("*.safetensors"):
         with safe_open(str(path), framework="pt") as file:
-            for name in file.keys():  # noqa: SIM118  (not a dict)
-                size = 1
-                for dimension in file.get_slice(name).get_shape():
-                    size *= dimension
-                count += size
+            names = file.keys()  # not a dict
+            count += sum(prod(file.get_slice(name).get_shape()) for name in names)
     return count

@@ -86,9 +86,9 @@ def test_message_in_hand_does_not_revive_a_dropped_connection(bench: Any) -> Non
     assert made.admission.connections() == []
 
 
-def test_fault_of_one_look_does_not_end_the_housekeeping(bench: Any) -> None:
+def test_fault_of_one_look_does_not_end_the_housekeeping_which_drops_a_client_that_says_nothing(bench: Any) -> None:
     made = bench(heartbeat_s=0.1)
-    made.enter(pacing="client")
+    peer = made.enter(pacing="client")
     keep, failed = made.admission.keep, threading.Event()
 
     def broken() -> None:
@@ -100,6 +100,8 @@ def test_fault_of_one_look_does_not_end_the_housekeeping(bench: Any) -> None:
     made.admission.keep = keep
     # Nothing is read, so no ping is answered: only the housekeeping finds out.
     until(lambda: made.admission.health()["sessions"]["parked"] == 1)
+    peer.observe()
+    assert peer.refused().code == "state"
 
 
 def test_refusal_does_not_repeat_a_long_name(bench: Any) -> None:

@@ -9,7 +9,7 @@ import select
 import socket as sockets
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -28,6 +28,7 @@ class Door:
     router: zmq.Socket[bytes]
     guard: Guard
     endpoint: str
+    dealers: list[zmq.Socket[bytes]] = field(default_factory=list)
 
     @property
     def port(self) -> int:
@@ -55,8 +56,7 @@ def open_door(keys: Path | None) -> Iterator[Door]:
     port = router.bind_to_random_port("tcp://127.0.0.1")
     yield Door(router, guard, f"tcp://127.0.0.1:{port}")
     guard.close()
-    router.close()
-    context.term()
+    context.destroy(linger=0)
 
 
 @pytest.fixture
@@ -76,16 +76,16 @@ def plain() -> Iterator[Door]:
     yield from open_door(None)
 
 
-def knock(door: Door, pair: keyring.KeyPair | None, server: str | None, what: bytes) -> zmq.Socket[bytes]:
-    """A DEALER that connects and says one thing."""
+def knock(door: Door, pair: keyring.KeyPair | None, server: str | None, what: bytes) -> None:
+    """A DEALER that connects and says one thing; the door closes it."""
     dealer = door.router.context.socket(zmq.DEALER)
+    door.dealers.append(dealer)
     dealer.linger = 0
     if pair and server:
         dealer.curve_publickey, dealer.curve_secretkey = pair.public.encode(), pair.secret.encode()
         dealer.curve_serverkey = server.encode()
     dealer.connect(door.endpoint)
     dealer.send(what)
-    return dealer
 
 
 def send_raw(port: int, data: bytes, times: int) -> None:
@@ -116,14 +116,13 @@ SCANNERS = {
 
 def test_listed_key_gets_in_and_is_known_by_it(locked: Door, folder: Path) -> None:
     pair = keyring.load_pair(folder / "arm.key_secret")
-    dealer = knock(locked, pair, keyring.load_public(folder / "server.key"), b"hello")
+    knock(locked, pair, keyring.load_public(folder / "server.key"), b"hello")
     assert locked.router.poll(20_000)
     frames = locked.router.recv_multipart(copy=False)
     key = frames[-1].get("User-Id")
     assert key == pair.public
     assert locked.guard.allowed(key)
     assert locked.guard.name(key) == "arm"
-    dealer.close()
 
 
 @pytest.mark.parametrize("who", ["unlisted key", "no key", "another server's key"])
@@ -131,17 +130,15 @@ def test_everybody_else_stays_out(locked: Door, folder: Path, tmp_path: Path, wh
     server = keyring.load_public(folder / "server.key")
     stranger = keyring.create(tmp_path / "elsewhere", "stranger")
     if who == "unlisted key":
-        dealer = knock(locked, stranger, server, b"hello")
+        knock(locked, stranger, server, b"hello")
     elif who == "no key":
-        dealer = knock(locked, None, None, b"hello")
+        knock(locked, None, None, b"hello")
     else:
-        dealer = knock(locked, keyring.load_pair(folder / "arm.key_secret"), stranger.public, b"hello")
+        knock(locked, keyring.load_pair(folder / "arm.key_secret"), stranger.public, b"hello")
     assert locked.messages(500) == []
     # Not because the door is shut for good: a listed client gets in beside it.
-    honest = knock(locked, keyring.load_pair(folder / "leg.key_secret"), server, b"honest")
+    knock(locked, keyring.load_pair(folder / "leg.key_secret"), server, b"honest")
     assert locked.first() == [b"honest"]
-    dealer.close()
-    honest.close()
 
 
 @pytest.mark.parametrize("scanner", SCANNERS)
@@ -152,30 +149,26 @@ def test_bytes_of_scanners_reach_nobody(
     door: Door = request.getfixturevalue(fixture)
     send_raw(door.port, SCANNERS[scanner], 3)
     pair, server = keyring.load_pair(folder / "arm.key_secret"), keyring.load_public(folder / "server.key")
-    honest = knock(door, pair, server, b"honest") if fixture == "locked" else knock(door, None, None, b"honest")
+    knock(door, *((pair, server) if fixture == "locked" else (None, None)), b"honest")
     assert door.first() == [b"honest"]
-    honest.close()
 
 
 def test_plain_client_gets_in_on_loopback_without_keys(plain: Door) -> None:
-    dealer = knock(plain, None, None, b"hello")
+    knock(plain, None, None, b"hello")
     assert plain.first() == [b"hello"]
     assert plain.guard.allowed(None)
-    dealer.close()
 
 
 def test_key_made_and_revoked_while_open_counts_at_once(locked: Door, folder: Path) -> None:
     server = keyring.load_public(folder / "server.key")
     late = keyring.create(folder, "late")
     until(lambda: locked.guard.allowed(late.public))
-    dealer = knock(locked, late, server, b"hello")
+    knock(locked, late, server, b"hello")
     assert locked.first() == [b"hello"]
     (folder / "late.key").unlink()
     until(lambda: not locked.guard.allowed(late.public))
-    again = knock(locked, late, server, b"again")
+    knock(locked, late, server, b"again")
     assert locked.messages(500) == []
-    dealer.close()
-    again.close()
 
 
 def test_log_tells_names_and_fingerprints_but_no_keys(
@@ -184,13 +177,12 @@ def test_log_tells_names_and_fingerprints_but_no_keys(
     server = keyring.load_public(folder / "server.key")
     arm, stranger = keyring.load_pair(folder / "arm.key_secret"), keyring.create(tmp_path / "elsewhere", "stranger")
     with caplog.at_level(logging.DEBUG):
-        dealers = [knock(locked, pair, server, b"hello") for pair in (arm, stranger)]
+        for pair in (arm, stranger):
+            knock(locked, pair, server, b"hello")
         until(lambda: keyring.fingerprint(stranger.public) in caplog.text)
         until(lambda: "Admitted arm" in caplog.text)
     for secret in (arm.secret, stranger.secret, keyring.load_pair(folder / "server.key_secret").secret):
         assert secret not in caplog.text
-    for dealer in dealers:
-        dealer.close()
 
 
 def test_folder_without_a_servers_key_is_refused(tmp_path: Path) -> None:

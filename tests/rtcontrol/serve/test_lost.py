@@ -6,7 +6,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -67,15 +66,6 @@ def test_nobody_comes_back_within_the_grace(bench: Any) -> None:
     peer.close()
     until(lambda: any("nobody came back" in line for line in made.said))
     assert made.admission.sessions() == []
-
-
-def test_a_client_that_says_nothing_is_dropped_after_three_heartbeats(bench: Any) -> None:
-    made = bench(heartbeat_s=0.1)
-    peer = made.enter(pacing="client")
-    # It takes no part in heartbeats: nothing is read, so no ping is answered.
-    until(lambda: made.admission.health()["sessions"]["parked"] == 1)
-    peer.observe()
-    assert peer.refused().code == "state"
 
 
 def test_heartbeats_keep_a_quiet_client(bench: Any) -> None:
@@ -159,20 +149,6 @@ def test_killed_server_forgets_its_sessions(process: Any) -> None:
         assert error.code == "session" and error.retryable
         peer.enter(pacing="client")
         assert peer.ask().status == "fresh"
-
-
-def test_garbage_before_any_greeting_reaches_nobody(bench: Any) -> None:
-    import socket
-
-    made = bench()
-    host, port = made.server.endpoints[0].removeprefix("tcp://").rsplit(":", 1)
-    for noise in (b"\x01\x00\x05\x00abcd", b"GET / HTTP/1.1\r\n\r\n", bytes(range(256)) * 8):
-        with socket.create_connection((host, int(port))) as raw:
-            raw.sendall(noise)
-            time.sleep(0.05)
-    peer = made.enter(pacing="client")
-    assert peer.ask().status == "fresh"
-    assert made.admission.health()["refused"] == {}
 
 
 def test_identity_of_another_gives_no_session(bench: Any) -> None:
