@@ -5,44 +5,12 @@ from __future__ import annotations
 import json
 import re
 import signal
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
+from commands import EXPERT, call, refused, spawn, wait_for_ticks
 
-from rtcontrol.cli import app as cli
 from rtcontrol.run import worlds
-from tests.helpers.processes import ROOT as ROOT
-from tests.helpers.processes import environment, until
-
-
-def call(*arguments: str) -> int:
-    before = sys.argv
-    sys.argv = ["rtcontrol", *arguments]
-    try:
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-    finally:
-        sys.argv = before
-    assert isinstance(ended.value.code, int)
-    return ended.value.code
-
-
-def spawn(*arguments: str, **env: str) -> subprocess.Popen[str]:
-    pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    command = [sys.executable, "-m", "rtcontrol", *arguments]
-    return subprocess.Popen(command, env=environment(**env), text=True, errors="surrogateescape", **pipes)
-
-
-def wait_for_ticks(out: Path, ticks: int) -> None:
-    record = out / "record.jsonl"
-    under_way = lambda: record.exists() and record.read_bytes().count(b'"kind"') >= ticks  # noqa: E731
-    until(under_way, "the run does not get under way", seconds=60, every=0.05)
-
-
-EXPERT = ("run", "--env", "lander", "--model", "expert", "--host", "inprocess", "--no-live")
 
 
 def test_expert_lands_in_lockstep(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -94,13 +62,6 @@ OPTIONS = "--max-miss-rate 2;--min-confidence 7;--seed -1;--hz 1e10;--hz 1e-320;
 OPTIONS += ";--max-age-ms 1e308;--hold-ms inf;--pipeline 1000000;--engine foo;--instruct ;--instruct  "
 MISTAKES += [(text, text) for text in [*WHOLE.split(";"), "--rt-priority 100"]]
 MISTAKES += [(text, re.split("[ =]", text)[0]) for text in OPTIONS.split(";")]
-
-
-def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    assert call(*arguments) == 2
-    said = capsys.readouterr().err
-    assert "Traceback" not in said and len(said.strip().splitlines()) == 1
-    return said
 
 
 @pytest.mark.parametrize(("arguments", "says"), MISTAKES)

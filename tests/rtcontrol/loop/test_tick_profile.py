@@ -14,8 +14,8 @@ from rtcontrol.loop.config import RunConfig
 from rtcontrol.loop.loop import ControlLoop
 from rtcontrol.record.record import Recorder, read_record
 from rtcontrol.run import assemble
+from tests.helpers.processes import ROOT
 
-ROOT = Path(assemble.__file__).parents[1]
 FLOORS = tuple(f"{ROOT / floor}/" for floor in ("rtcontrol", "envs", "agents", "models", "bridges"))
 # The world's own thread, the heartbeat's, and Ray's are not on a tick's way. The decoder is another process, whose
 # functions cannot be counted from here.
@@ -27,7 +27,7 @@ def test_a_tick_crosses_at_most_ten_files_and_forty_functions(tmp_path: Path) ->
     config = RunConfig(env="lander", agent="lander", model="expert", out=tmp_path, hz=50, duration_s=1.5, warmup=5)
     agent, env = assemble.agent("lander"), assemble.environment("lander", None)
     source = assemble.decider(config, agent, "expert")
-    recorder = Recorder(tmp_path / "record.jsonl", config.to_dict())
+    recorder = Recorder(tmp_path / "record.jsonl", config.header(agent.fallback.hold_ms))
     loop = ControlLoop(config, agent, env, assemble.host(config, source, "expert"), recorder)
     seen: dict[int, set[tuple[str, CodeType]]] = defaultdict(set)
 

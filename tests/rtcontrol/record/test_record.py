@@ -180,7 +180,7 @@ def test_nowhere_to_write_is_a_users_mistake(tmp_path: Path) -> None:
 
 def test_sigkill_leaves_a_record_that_can_be_read(tmp_path: Path) -> None:
     code = f"""
-import sys; sys.path[:0] = [{str(Path(__file__).parent)!r}]
+import sys; sys.path[:0] = [{str(Path(__file__).parents[1])!r}]
 from pathlib import Path
 from cart import Flight
 Flight(Path({str(tmp_path)!r}), duration_s=60.0).run()

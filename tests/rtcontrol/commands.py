@@ -1,0 +1,47 @@
+"""The command line, in this process or one of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rtcontrol.cli import app as cli
+from tests.helpers.processes import ROOT as ROOT
+from tests.helpers.processes import environment, until
+
+EXPERT = ("run", "--env", "lander", "--model", "expert", "--host", "inprocess", "--no-live")
+
+
+def call(*arguments: str) -> int:
+    before = sys.argv
+    sys.argv = ["rtcontrol", *arguments]
+    try:
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+    finally:
+        sys.argv = before
+    assert isinstance(ended.value.code, int)
+    return ended.value.code
+
+
+def spawn(*arguments: str, **env: str) -> subprocess.Popen[str]:
+    pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    command = [sys.executable, "-m", "rtcontrol", *arguments]
+    return subprocess.Popen(command, env=environment(**env), text=True, errors="surrogateescape", **pipes)
+
+
+def wait_for_ticks(out: Path, ticks: int) -> None:
+    record = out / "record.jsonl"
+    under_way = lambda: record.exists() and record.read_bytes().count(b'"kind"') >= ticks  # noqa: E731
+    until(under_way, "the run does not get under way", seconds=60, every=0.05)
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert call(*arguments) == 2
+    said = capsys.readouterr().err
+    assert "Traceback" not in said and len(said.strip().splitlines()) == 1
+    return said
