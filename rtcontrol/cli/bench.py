@@ -26,11 +26,6 @@ NAMES = {
 }
 
 
-@app.callback()
-def bench() -> None:
-    """Measure on this machine, side by side with the baselines."""
-
-
 @app.command()
 def decide(
     model: Annotated[str, typer.Option(help="Bundled name or checkpoint folder.")] = "lander",

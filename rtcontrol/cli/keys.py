@@ -22,11 +22,6 @@ Folder = Annotated[
 ]
 
 
-@app.callback()
-def keys() -> None:
-    """The keys of clients that may connect from other machines: make, list, revoke."""
-
-
 @app.command()
 def new(name: Annotated[str, typer.Argument(help="The client's name.")], keys: Folder = None) -> None:
     """Make a key pair for a client and put its public half on the allow-list, also of a running server.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -72,8 +73,7 @@ def score(
     model: Annotated[str, typer.Argument(help="Bundled name or checkpoint folder.")] = "lander",
     seeds: Annotated[int, typer.Option(min=1, help="Episodes a goal.")] = 100,
     recipe: Annotated[
-        str | None,
-        typer.Option(help=f"What it was trained on: {', '.join(RECIPES)}. (default: MODEL, or lander)"),
+        str | None, typer.Option(help=f"What it was trained on: {', '.join(RECIPES)}. (default: MODEL, or lander)")
     ] = None,
     sentences: Annotated[
         int | None, typer.Option(min=1, help="Phrasings of each list and kind of goal. (default: all)")
@@ -174,9 +174,6 @@ def _parameters(folder: Path) -> int:
     count = 0
     for path in folder.glob("*.safetensors"):
         with safe_open(str(path), framework="pt") as file:
-            for name in file.keys():  # noqa: SIM118  (not a dict)
-                size = 1
-                for dimension in file.get_slice(name).get_shape():
-                    size *= dimension
-                count += size
+            names = file.keys()  # not a dict
+            count += sum(prod(file.get_slice(name).get_shape()) for name in names)
     return count

@@ -13,7 +13,6 @@ from urllib.parse import urlsplit
 from rtcontrol.bridges.wire.limits import LIMITS
 from rtcontrol.models.errors import UserError
 
-LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 TOKEN = re.compile(r"[A-Za-z0-9_.~-]{16,256}")
 DEFAULT_PORTS = {"http": 80, "https": 443}
 
@@ -131,20 +130,18 @@ def read_token(path: Path) -> str:
 
 def is_loopback(host: str) -> bool:
     """Whether a host name or address stands for this machine alone."""
-    if host == "localhost":
-        return True
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return False
+    address = _address(host)
     mapped = getattr(address, "ipv4_mapped", None)
-    return bool(address.is_loopback or (mapped is not None and mapped.is_loopback))
+    return host == "localhost" or any(one is not None and one.is_loopback for one in (address, mapped))
 
 
 def is_address(host: str) -> bool:
     """Whether it is an IP address and no name."""
+    return _address(host) is not None
+
+
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
-        ipaddress.ip_address(host)
+        return ipaddress.ip_address(host)
     except ValueError:
-        return False
-    return True
+        return None

@@ -46,11 +46,7 @@ class Guard:
 
     @classmethod
     def for_endpoints(
-        cls,
-        context: zmq.Context[zmq.Socket[bytes]],
-        endpoints: Sequence[str],
-        keys: Path | None,
-        connect: bool = False,
+        cls, context: zmq.Context[zmq.Socket[bytes]], endpoints: Sequence[str], keys: Path | None, connect: bool = False
     ) -> Guard:
         """The guard for a socket that will be bound to these (`connect`: that dials them). One guard for each context.
 

@@ -57,12 +57,7 @@ def create(folder: Path, name: str) -> KeyPair:
 
 
 def _text(kind: str, public: str, secret: str | None = None) -> str:
-    lines = [
-        f"#   rtcontrol CURVE key ({kind})",
-        "metadata",
-        "curve",
-        f'    public-key = "{public}"',
-    ]
+    lines = [f"#   rtcontrol CURVE key ({kind})", "metadata", "curve", f'    public-key = "{public}"']
     if secret:
         lines.append(f'    secret-key = "{secret}"')
     return "\n".join(lines) + "\n"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from typing import TYPE_CHECKING, Protocol
 
 from rtcontrol.bridges.wire import Message, WireError
@@ -38,7 +37,7 @@ class Connection(Protocol):
 
 
 class Peer:
-    """A connection, its session if it has one, when either side last spoke, and how often it was refused."""
+    """A connection, its session if it has one, when either side last spoke."""
 
     def __init__(self, connection: Connection, options: ServeOptions) -> None:
         self.connection = connection
@@ -46,7 +45,6 @@ class Peer:
         self.messages = TokenBucket(options.messages_per_s, options.messages_per_s)
         self.hellos = TokenBucket(HELLOS_PER_S, HELLOS_AT_ONCE)
         self.in_ns = self.out_ns = time.monotonic_ns()
-        self.refused: Counter[str] = Counter()
         self.pings = 0
         self.gone = False
         self._errors = TokenBucket(options.errors_per_s, 2 * options.errors_per_s)
@@ -62,7 +60,6 @@ class Peer:
 
     def tell(self, error: WireError) -> None:
         """Send the error, as far as the rate of errors allows; the next one says how many were not sent."""
-        self.refused[error.code.value] += 1
         if not self._errors.take():
             self._untold += 1
             return

@@ -139,13 +139,7 @@ class Sessions:
         """Raises WireError (busy) when all places are taken, or too many sessions are just ending."""
         others = [s for s in self._sessions.values() if s.state != "parked" and s is not besides]
         if sum(s.why is None for s in others) >= self._limit or len(others) >= self._limit + SPARE:
-            raise WireError(
-                Code.BUSY,
-                f"All {self._limit} sessions are taken.",
-                AGAIN,
-                retryable=True,
-                fatal=True,
-            )
+            raise WireError(Code.BUSY, f"All {self._limit} sessions are taken.", AGAIN, retryable=True, fatal=True)
 
     def _claim(self, robot: str | None) -> None:
         """A session that only waits for its client loses the robot to a new one. Raises WireError (busy) where it is

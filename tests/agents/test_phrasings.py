@@ -97,7 +97,7 @@ def test_the_plain_rule_never_contradicts_a_label(name: str, kind: str) -> None:
 @pytest.mark.parametrize(("name", "kind"), [case for case in CASES if case[0] != "lander"])
 def test_the_plain_rule_reads_every_training_pattern_as_its_goal_and_no_other(name: str, kind: str) -> None:
     for index, pattern in enumerate(sorted(patterns(name, kind))):
-        goals: Any = goals_of(pattern, kind) if name == "driver" else [paddle_goal.Goal(kind)]
+        goals: Any = goals_of(pattern, kind) if name == "driver" else [paddle_goal.PaddleGoal(kind)]
         # A number's place is the same for all numbers: they take turns. Left is not right: both are asked.
         in_turn = name == "driver" and isinstance(goals[0].value, int)
         for goal in goals[index % len(goals) :][:1] if in_turn else goals:
@@ -152,12 +152,12 @@ def test_following_at_no_gap_in_particular_means_the_usual_one() -> None:
 
 
 def test_canonical_sentences_are_trained_and_recognised() -> None:
-    hover = [lander_goal.Goal("hover", 0.0, 0.7), lander_goal.Goal("hover", -0.25, 1.0)]
-    for goal in (*map(lander_goal.Goal, ("land", "left", "right")), *hover):
+    hover = [lander_goal.LanderGoal("hover", 0.0, 0.7), lander_goal.LanderGoal("hover", -0.25, 1.0)]
+    for goal in (*map(lander_goal.LanderGoal, ("land", "left", "right")), *hover):
         assert lander_goal.recognise(goal.text()) == goal
     assert {"hover at {Y}", "hover at {Y} and x {X}"} <= patterns("lander", "hover")
     for kind in KINDS["paddle"]:
-        assert paddle_goal.recognise(paddle_goal.CANONICAL[kind]) == paddle_goal.Goal(kind)
+        assert paddle_goal.recognise(paddle_goal.CANONICAL[kind]) == paddle_goal.PaddleGoal(kind)
         assert paddle_goal.CANONICAL[kind].lower() in trained("paddle", kind)
     for kind in KINDS["driver"]:
         for value in VALUES.get(kind, (None,)):
@@ -179,7 +179,7 @@ def test_canonical_sentences_are_trained_and_recognised() -> None:
     ],
 )
 def test_plain_instructions_are_recognised(text: str, kind: Any) -> None:
-    assert paddle_goal.recognise(text) == (None if kind is None else paddle_goal.Goal(kind))
+    assert paddle_goal.recognise(text) == (None if kind is None else paddle_goal.PaddleGoal(kind))
 
 
 def test_templates_name_known_slots_only() -> None:

@@ -15,6 +15,7 @@ from rtcontrol.envs.lander.world import Lander
 from rtcontrol.envs.paced import PacedEnvironment
 from rtcontrol.models.call import Call
 from rtcontrol.models.errors import UserError
+from tests.helpers.processes import until
 
 TICK_NS = 62_500_000
 
@@ -65,9 +66,7 @@ def run_until(env: PacedEnvironment, least: int) -> float:
     """The seconds after which so many steps were made or skipped: never more of them than the clock has room for."""
     began = time.monotonic()
     env.start("wall")
-    while env.pace.steps + env.pace.skipped < least:
-        assert time.monotonic() - began < 20
-        time.sleep(0.01)
+    until(lambda: env.pace.steps + env.pace.skipped >= least)
     taken_s = time.monotonic() - began
     env.close()
     assert env.pace.steps + env.pace.skipped <= (time.monotonic() - began) / Counter.step_s + 1
@@ -100,11 +99,8 @@ def test_a_broken_simulation_is_reported_to_the_loop(close: list[PacedEnvironmen
     env = PacedEnvironment("counter", Counter(fails=True))
     close.append(env)
     env.start("wall")
-    give_up = time.monotonic() + 20
     with pytest.raises(RuntimeError, match="counter broke down.*broken"):
-        while time.monotonic() < give_up:
-            env.latest()
-            time.sleep(0.01)
+        until(lambda: env.latest() is None)
 
 
 def test_a_call_of_an_old_epoch_is_dropped() -> None:
@@ -226,9 +222,7 @@ def test_wall_clock_world_goes_on_without_a_controller(close: list[PacedEnvironm
     assert isinstance(env, PacedEnvironment)
     close.append(env)
     env.start("wall", seeds=0, episodes=1)
-    deadline = time.monotonic() + 60
-    while not env.finished and time.monotonic() < deadline:
-        time.sleep(0.05)
+    until(lambda: env.finished, seconds=60)
     assert [episode.detail["end"] for episode in env.episodes] == ["crash"]
 
 

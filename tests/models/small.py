@@ -8,16 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers as hf
 from hypothesis import strategies as st
-from transformers import (
-    AutoModelForCausalLM,
-    LlamaConfig,
-    LlamaForCausalLM,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-    Qwen3Config,
-    Qwen3ForCausalLM,
-)
+from transformers import AutoModelForCausalLM
 
 from rtcontrol.models.plan import ANY_TOOL, NO_TOOL, SchemaPlan
 from rtcontrol.models.prompt import COMPACT
@@ -37,31 +30,29 @@ def build_checkpoint(folder: Path, kind: str = "qwen2", seed: int = 0, scale: fl
     size = tokenizer.get_vocab_size(with_added_tokens=True)
     common: dict[str, Any] = {
         "vocab_size": size + 5,
+        "max_position_embeddings": 2048,
+        "initializer_range": scale,
         "hidden_size": 48,
         "intermediate_size": 64,
         "num_hidden_layers": 2,
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
-        "max_position_embeddings": 2048,
-        "initializer_range": scale,
-        "bos_token_id": None,
-        "eos_token_id": None,
-        "pad_token_id": None,
+        **dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id")),
     }
     if kind == "qwen2":
-        model: Any = Qwen2ForCausalLM(Qwen2Config(**common, tie_word_embeddings=True, use_sliding_window=False))
+        model: Any = hf.Qwen2ForCausalLM(hf.Qwen2Config(**common, tie_word_embeddings=True, use_sliding_window=False))
         with torch.no_grad():  # biases start at zero, where a forgotten one would not show
             for layer in model.model.layers:
                 for p in (layer.self_attn.q_proj, layer.self_attn.k_proj, layer.self_attn.v_proj):
                     p.bias.normal_(0, 0.3)
     elif kind == "qwen3":
-        model = Qwen3ForCausalLM(Qwen3Config(**common, head_dim=16, tie_word_embeddings=False))
+        model = hf.Qwen3ForCausalLM(hf.Qwen3Config(**common, head_dim=16, tie_word_embeddings=False))
     elif kind == "llama3":
         rope = {"rope_type": "llama3", "rope_theta": 10000.0, "factor": 4.0, "low_freq_factor": 1.0}
         rope |= {"high_freq_factor": 4.0, "original_max_position_embeddings": 256}
-        model = LlamaForCausalLM(LlamaConfig(**common, rope_parameters=rope, tie_word_embeddings=False))
+        model = hf.LlamaForCausalLM(hf.LlamaConfig(**common, rope_parameters=rope, tie_word_embeddings=False))
     else:
-        model = LlamaForCausalLM(LlamaConfig(**common, tie_word_embeddings=False))
+        model = hf.LlamaForCausalLM(hf.LlamaConfig(**common, tie_word_embeddings=False))
     export(model, tokenizer, COMPACT, folder)
     return folder
 

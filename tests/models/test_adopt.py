@@ -15,17 +15,9 @@ from rtcontrol.models.schema import tool_schemas
 from rtcontrol.models.special import ST_TOKENS
 from rtcontrol.models.tokenizer import STTokenizer, add_st_tokens
 
-TOOLS = [
-    {
-        "type": "function",
-        "function": {
-            "name": name,
-            "description": 'Züge – "x"',
-            "parameters": {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]},
-        },
-    }
-    for name in ("move", "shoot")
-]
+SHAPE = {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}
+MOVE, SHOOT = ({"name": name, "description": 'Züge – "x"', "parameters": SHAPE} for name in ("move", "shoot"))
+TOOLS = [{"type": "function", "function": tool} for tool in (MOVE, SHOOT)]
 
 
 @pytest.fixture

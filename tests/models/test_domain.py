@@ -127,9 +127,7 @@ def test_type_without_schema_is_refused(schema: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("schema", "message"),
     [
-        ({"enum": []}, "an empty enum. List at least one value"),
         ({"type": "integer", "minimum": 2, "maximum": 1}, "minimum 2 is above maximum 1"),
-        ({"type": "number", "minimum": 0, "maximum": 1, "multipleOf": 0}, "the step 0 is not positive"),
         ({"type": "integer", "minimum": 0.5, "maximum": 3}, "an integer with minimum 0.5"),
         ({"type": "number", "minimum": 0.05, "maximum": 1, "multipleOf": 0.1}, "Start at 0.0 or choose"),
         ({"enum": [float("nan")]}, "not all of its values can be written as JSON"),

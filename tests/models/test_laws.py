@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from rtcontrol.models.call import Decision
 from rtcontrol.models.decider import DeciderSpec, STDecider
-from rtcontrol.models.engines.base import Budget
 from rtcontrol.models.packed import Node
 from tests.models.small import Oracle, build_checkpoint, tool_lists
 
@@ -162,8 +161,3 @@ def test_prefix_restored_from_disk_decides_like_the_computed_one(
     a, b = first.decide("alpha", "go left"), second.decide("alpha", "go left")
     assert shown(a) == shown(b)
     assert a.confidence == pytest.approx(b.confidence, abs=1e-6)
-
-
-def test_budget_refuses_less_than_one_node() -> None:
-    with pytest.raises(ValueError, match="at least one"):
-        Budget(0, 1)

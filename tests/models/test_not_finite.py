@@ -12,16 +12,10 @@ import torch
 from rtcontrol.models.decider import DeciderSpec, STDecider
 from rtcontrol.models.engines.base import NotFinite
 from rtcontrol.models.token_by_token import token_by_token
-from tests.models.small import build_checkpoint
 
 GO = {"to": {"enum": ["left", "right", "stop", "red"]}}
 SAY = {"text": {"type": "string", "maxLength": 8}}
 BAD = pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_checkpoint(tmp_path_factory.mktemp("not-finite") / "model")
 
 
 def decider(folder: Path, properties: dict[str, Any]) -> STDecider:

@@ -36,29 +36,10 @@ def plan_of(*tools: dict[str, Any], **options: Any) -> SchemaPlan:
     return compile_plan(tool_schemas(tools), TOKENIZER, **options)
 
 
-def trie_of(*paths: tuple[int, ...]) -> TokenTrie:
-    trie = TokenTrie(0)
-    for path in paths:
-        assert trie.insert(path, 0, path)
-    trie.finish()
-    return trie
-
-
-def test_values_that_differ_at_once_need_the_head_token_alone() -> None:
-    assert trie_of((1, 5, 6, 7, 9), (2, 5, 6, 7, 9), (3, 9)).needed(1) == [0]
-
-
-def test_one_value_needs_nothing() -> None:
-    assert trie_of((1, 2, 3, 9)).needed(1) == []
-
-
-def test_a_late_branch_needs_what_leads_to_it_and_no_forced_tail() -> None:
-    trie = trie_of((1, 2, 3, 9), (1, 2, 4, 5, 6, 9))
-    assert [trie.depths[n] for n in trie.needed(1)] == [0, 1, 2]
-
-
 def test_a_value_that_is_a_prefix_of_another_branches_at_its_end() -> None:
-    trie = trie_of((1, 9), (1, 2, 9))
+    trie = TokenTrie(0)
+    assert trie.insert((1, 9), 0, "short") and trie.insert((1, 2, 9), 0, "long")
+    trie.finish()
     assert [trie.depths[n] for n in trie.needed(1)] == [0, 1]
     assert [t for t, _ in trie.legal_children(1, 1)] == [2, 9]
     assert set(trie.leaves) == {2, 4}

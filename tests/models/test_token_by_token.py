@@ -5,25 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rtcontrol.models.decider import DeciderSpec
 from rtcontrol.models.token_by_token import token_by_token
-from tests.models.small import Oracle, build_checkpoint, tool_lists
+from tests.models.small import Oracle, tool_lists
 
 MARGIN = 1e-4  # of the law (design, section 4): closer choices may differ by rounding
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_checkpoint(tmp_path_factory.mktemp("model") / "m", "qwen2", seed=7)
-
-
-@pytest.fixture(scope="module")
-def oracle(folder: Path) -> Oracle:
-    return Oracle.load(folder)
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rtcontrol.cli import app as cli
-from tests.helpers.processes import ROOT, environment
+from tests.helpers.processes import ROOT as ROOT
+from tests.helpers.processes import environment, until
+
+EXPERT = ("run", "--env", "lander", "--model", "expert", "--host", "inprocess", "--no-live")
 
 
 def call(*arguments: str) -> int:
@@ -25,24 +28,20 @@ def call(*arguments: str) -> int:
     return ended.value.code
 
 
-def spawn(*arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "rtcontrol", *arguments],
-        cwd=ROOT,
-        env=environment(),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+def spawn(*arguments: str, **env: str) -> subprocess.Popen[str]:
+    pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    command = [sys.executable, "-m", "rtcontrol", *arguments]
+    return subprocess.Popen(command, env=environment(**env), text=True, errors="surrogateescape", **pipes)
 
 
 def wait_for_ticks(out: Path, ticks: int) -> None:
-    give_up = time.monotonic() + 60
     record = out / "record.jsonl"
-    while not (record.exists() and record.read_bytes().count(b'"kind"') >= ticks):
-        assert time.monotonic() < give_up, "the run does not get under way"
-        time.sleep(0.05)
+    under_way = lambda: record.exists() and record.read_bytes().count(b'"kind"') >= ticks  # noqa: E731
+    until(under_way, "the run does not get under way", seconds=60, every=0.05)
 
 
-EXPERT = ("run", "--env", "lander", "--model", "expert", "--host", "inprocess", "--no-live")
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert call(*arguments) == 2
+    said = capsys.readouterr().err
+    assert "Traceback" not in said and len(said.strip().splitlines()) == 1
+    return said

@@ -10,15 +10,8 @@ import { Session } from "./session.js";
 const HZ = 30;
 const LEAD_NS = 22e6; // a frame, and the way to the server
 const SCRIPTS = ["expert", "noop", "random"];
-const SUGGESTIONS = [
-  "return every ball",
-  "miss every ball on purpose",
-  "aim high",
-  "aim low",
-  "stay at the top",
-  "stay at the bottom",
-  "do what I do",
-];
+const SUGGESTIONS = ["return every ball", "miss every ball on purpose", "aim high", "aim low"];
+SUGGESTIONS.push("stay at the top", "stay at the bottom", "do what I do");
 
 const CAUSES = {
   pause: "the server's machine stood still",
@@ -175,12 +168,8 @@ function ms(value) {
 
 function showFigures() {
   const figures = chart.figures();
-  put("p50", ms(figures?.p50));
-  put("p99", ms(figures?.p99));
-  put("decide", ms(figures?.decide));
-  put("wire", ms(figures?.wire));
-  put("ticks", counts.ticks.toLocaleString("en"));
-  put("misses", counts.misses.toLocaleString("en"));
+  for (const name of ["p50", "p99", "decide", "wire"]) put(name, ms(figures?.[name]));
+  for (const name of ["ticks", "misses"]) put(name, counts[name].toLocaleString("en"));
   showCauses();
   $("pilot").hidden = pilot.manual;
 }

@@ -1,5 +1,7 @@
 // The strip chart: one bar a call (how long from the observation to the call), the deadline, misses and instructions.
 
+import { fit, line } from "./canvas.js";
+
 const SPAN_MS = 6_000; // shown
 const KEPT_MS = 30_000; // what the figures are taken from
 
@@ -38,10 +40,7 @@ export class StripChart {
   draw(now, colours, dpr) {
     const { canvas, context: g } = this;
     const [w, h] = [canvas.clientWidth, canvas.clientHeight];
-    if (canvas.width !== Math.round(w * dpr) || canvas.height !== Math.round(h * dpr)) {
-      canvas.width = Math.round(w * dpr);
-      canvas.height = Math.round(h * dpr);
-    }
+    fit(canvas, dpr);
     g.setTransform(dpr, 0, 0, dpr, 0, 0);
     g.clearRect(0, 0, w, h);
     const shown = this.calls.filter((c) => c.at > now - SPAN_MS);
@@ -73,24 +72,19 @@ export class StripChart {
     g.strokeStyle = colours.you;
     g.lineWidth = 1;
     for (const at of this.marks) {
-      if (at <= now - SPAN_MS) continue;
-      g.beginPath();
-      g.moveTo(Math.round(x(at)) + 0.5, 0);
-      g.lineTo(Math.round(x(at)) + 0.5, floor);
-      g.stroke();
+      const marked = Math.round(x(at)) + 0.5;
+      if (at > now - SPAN_MS) line(g, [marked, 0], [marked, floor]);
     }
     if (this.deadline) {
       g.strokeStyle = colours.ink;
       g.setLineDash([4, 4]);
-      g.beginPath();
-      g.moveTo(0, Math.round(y(this.deadline)) + 0.5);
-      g.lineTo(w, Math.round(y(this.deadline)) + 0.5);
-      g.stroke();
+      const height = Math.round(y(this.deadline));
+      line(g, [0, height + 0.5], [w, height + 0.5]);
       g.setLineDash([]);
       g.font = `11px ${colours.mono}`;
       g.fillStyle = colours.ink;
       g.textAlign = "left";
-      g.fillText(`deadline ${Number(this.deadline.toPrecision(3))} ms`, 0, Math.round(y(this.deadline)) - 4);
+      g.fillText(`deadline ${Number(this.deadline.toPrecision(3))} ms`, 0, height - 4);
     }
   }
 }

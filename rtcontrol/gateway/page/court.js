@@ -1,5 +1,6 @@
 // Draws the court.
 
+import { fit, line } from "./canvas.js";
 import { BALL_HALF, HEIGHT, OTHER_FACE, OWN_FACE, PADDLE_HALF, WIDTH } from "./game.js";
 
 const TRAIL = 14;
@@ -18,20 +19,14 @@ export class CourtView {
   /** `between`: how far (0..1) the time has gone on from the world's last step. `call`: the velocity in force. */
   draw(world, between, { colours, dpr, paused, level }) {
     const { canvas, context: g } = this;
-    const w = Math.round(canvas.clientWidth * dpr);
-    const h = Math.round(canvas.clientHeight * dpr);
-    if (canvas.width !== w || canvas.height !== h) Object.assign(canvas, { width: w, height: h });
-    const s = w / WIDTH;
-    g.setTransform(s, 0, 0, h / HEIGHT, 0, 0);
+    fit(canvas, dpr);
+    g.setTransform(canvas.width / WIDTH, 0, 0, canvas.height / HEIGHT, 0, 0);
     g.clearRect(0, 0, WIDTH, HEIGHT);
 
     g.strokeStyle = colours.line;
     g.lineWidth = 0.35;
     g.setLineDash([1.2, 1.2]);
-    g.beginPath();
-    g.moveTo(WIDTH / 2, 1.5);
-    g.lineTo(WIDTH / 2, HEIGHT - 1.5);
-    g.stroke();
+    line(g, [WIDTH / 2, 1.5], [WIDTH / 2, HEIGHT - 1.5]);
     g.setLineDash([]);
 
     g.fillStyle = colours.line;
@@ -72,10 +67,7 @@ export class CourtView {
     for (let i = 1; i < this.trail.length; i += 1) {
       g.globalAlpha = (0.22 * i) / TRAIL;
       g.lineWidth = (2 * BALL_HALF * i) / TRAIL;
-      g.beginPath();
-      g.moveTo(...this.trail[i - 1]);
-      g.lineTo(...this.trail[i]);
-      g.stroke();
+      line(g, this.trail[i - 1], this.trail[i]);
     }
     g.globalAlpha = 1;
   }
@@ -111,11 +103,7 @@ export class CourtView {
     g.lineCap = "round";
     for (let i = 0; i < Math.abs(level); i += 1) {
       const tip = y + way * (1.6 + i * 1.5);
-      g.beginPath();
-      g.moveTo(97.85, tip - way);
-      g.lineTo(98.75, tip);
-      g.lineTo(99.65, tip - way);
-      g.stroke();
+      line(g, [97.85, tip - way], [98.75, tip], [99.65, tip - way]);
     }
   }
 }

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
-from rtcontrol.agents.lander.goals import LanderGoal, recognise
+from rtcontrol.agents.lander.goals import LanderGoal, LanderKind, recognise
 from rtcontrol.envs.lander.judge import LanderJudge
 from rtcontrol.envs.lander.world import Lander, engine_action
 from rtcontrol.models.errors import UserError
@@ -14,26 +16,17 @@ from rtcontrol.models.errors import UserError
 STEP_S = 0.02
 
 
-@pytest.mark.parametrize(
-    ("main", "throttle"), [(0, -1.0), (50, 0.0), (60, 0.2), (70, 0.4), (80, 0.6), (90, 0.8), (100, 1.0)]
-)
-def test_main_percent_is_the_share_of_thrust(main: int, throttle: float) -> None:
-    action = engine_action(main, 0)[0]
-    assert action == pytest.approx(throttle, abs=1e-5)
-    assert (action > 0) == (main > 0)
-
-
-@pytest.mark.parametrize("side", [-100, -75, -50, 0, 50, 75, 100])
-def test_side_percent_is_the_share_of_thrust_and_fires_from_fifty(side: int) -> None:
-    action = engine_action(0, side)[1]
-    assert action == pytest.approx(side / 100, abs=1e-5)
-    assert (abs(action) > 0.5) == (side != 0)
-
-
-@pytest.mark.parametrize(("main", "side"), [(49, 0), (101, 0), (-50, 0), (0, 49), (0, -101)])
-def test_percentages_that_the_engines_do_not_have_are_refused(main: int, side: int) -> None:
-    with pytest.raises(ValueError, match=r"0 or 50\.\.100 %"):
-        engine_action(main, side)
+@given(st.integers(-120, 120), st.integers(-120, 120))
+@example(50, -50)
+@example(0, 0)
+def test_percentages_are_shares_of_thrust_that_fire_from_fifty_and_others_are_refused(main: int, side: int) -> None:
+    if (main and not 50 <= main <= 100) or (side and not 50 <= abs(side) <= 100):
+        with pytest.raises(ValueError, match=r"0 or 50\.\.100 %"):
+            engine_action(main, side)
+        return
+    up, across = engine_action(main, side)
+    assert up == pytest.approx(main / 50 - 1, abs=1e-5) and (up > 0) == (main > 0)
+    assert across == pytest.approx(side / 100, abs=1e-5) and (abs(across) > 0.5) == (side != 0)
 
 
 def flown(main: int, side: int, steps: int = 10) -> dict[str, float]:
@@ -121,21 +114,14 @@ def judged(goal: LanderGoal | None, x: float, y: float = 0.0, **last: bool) -> b
     return judge.success(x)
 
 
-@pytest.mark.parametrize(
-    ("kind", "x", "success"),
-    [
-        ("land", 0.149, True),
-        ("land", -0.151, False),
-        ("left", -0.05, True),
-        ("left", -0.03, False),
-        ("left", -0.25, False),
-        ("left", 0.1, False),
-        ("right", 0.1, True),
-        ("right", -0.1, False),
-    ],
-)
-def test_at_rest_counts_only_in_its_place(kind: str, x: float, success: bool) -> None:
-    assert judged(LanderGoal(kind), x, contact=True, asleep=True) is success  # type: ignore[arg-type]
+IN_PLACE: list[tuple[LanderKind, float]] = [("land", 0.149), ("left", -0.05), ("right", 0.1)]
+BESIDE: list[tuple[LanderKind, float]] = [("land", -0.151), ("right", -0.1)]
+BESIDE += [("left", x) for x in (-0.03, -0.25, 0.1)]
+
+
+@pytest.mark.parametrize(("kind", "x"), [*IN_PLACE, *BESIDE])
+def test_at_rest_counts_only_in_its_place(kind: LanderKind, x: float) -> None:
+    assert judged(LanderGoal(kind), x, contact=True, asleep=True) is ((kind, x) in IN_PLACE)
 
 
 def test_a_crash_on_the_pad_is_no_landing() -> None:

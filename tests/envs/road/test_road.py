@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections import Counter
-from collections.abc import Sequence
 
 import pytest
 
-from rtcontrol.agents.road.goals import KINDS, VALUES, RoadGoal, RoadKind, recognise
-from rtcontrol.agents.road.tools import agent, observe, read_back
+from rtcontrol.agents.road.goals import KINDS, VALUES, RoadGoal, RoadKind
+from rtcontrol.agents.road.tools import observe
 from rtcontrol.bridges.carla.pace import KMH
 from rtcontrol.envs.evaluate import cases, evaluate, summary
-from rtcontrol.envs.road.curriculum import demonstrations
-from rtcontrol.envs.road.expert import expert
 from rtcontrol.envs.road.skill import SKILL, random_call
 from rtcontrol.envs.road.traffic import LENGTH, Car
 from rtcontrol.envs.road.world import STEPS_A_SECOND, Road
-from rtcontrol.models.call import Call
 
 UNSEEN = range(5000, 5004)
 
@@ -154,11 +149,6 @@ def test_the_expert_does_what_it_is_told_and_doing_nothing_does_not(kind: RoadKi
         assert summary(evaluate(SKILL, SKILL.no_op_policy, told))["successes"] <= 1
 
 
-def test_an_episode_depends_on_its_case_alone() -> None:
-    told = cases(RoadGoal("lane", "left"), range(3))
-    assert evaluate(SKILL, SKILL.expert_policy, told) == evaluate(SKILL, SKILL.expert_policy, told, parallel=1)
-
-
 def test_a_red_light_passed_spoils_any_goal() -> None:
     sim = SKILL.make()
     sim.judge_by(RoadGoal("speed", 60))
@@ -175,32 +165,3 @@ def test_a_red_light_passed_spoils_any_goal() -> None:
         sim._judge._run_s = 0.0  # type: ignore[attr-defined]  # never done before the light
     assert episode is not None
     assert (episode.success, episode.detail["end"]) == (False, "red light")
-
-
-def test_rows_show_legal_calls_that_follow_from_what_the_row_shows() -> None:
-    for row in itertools.islice(demonstrations(3, parallel=8), 2000):
-        agent.tools.validate(row.call)
-        goal = recognise(row.instruction)
-        assert goal is not None
-        assert row.call == expert(read_back(row.observation), goal)
-
-
-def test_rows_repeat_by_seed_and_cover_every_call() -> None:
-    def rows(seed: int, count: int) -> list[object]:
-        return list(itertools.islice(demonstrations(seed, parallel=8), count))
-
-    assert rows(1, 300) == rows(1, 300)
-    assert rows(1, 300) != rows(2, 300)
-    names = Counter(row.call.name for row in itertools.islice(demonstrations(0), 6000))
-    assert set(names) == {tool.name for tool in agent.tools}
-    assert min(names.values()) > 0.01 * 6000
-
-
-def test_the_learner_drives_and_the_expert_labels() -> None:
-    def learner(situations: Sequence[tuple[str, str]]) -> list[Call]:
-        return [Call("stop", {})] * len(situations)
-
-    rows = list(itertools.islice(demonstrations(0, parallel=16, policy=learner), 3000))
-    standing = sum(read_back(row.observation)["speed_kmh"] == 0 for row in rows)
-    assert standing > 0.2 * len(rows)
-    assert any(row.call.name == "set_speed" for row in rows)

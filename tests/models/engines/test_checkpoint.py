@@ -22,14 +22,9 @@ from tests.models.small import WORDS, build_checkpoint
 TOOLS = tuple({"name": n, "parameters": {"properties": {"v": {"enum": ["left", "red"]}}}} for n in ("go", "stop"))
 
 
-@pytest.fixture(scope="module")
-def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_checkpoint(tmp_path_factory.mktemp("model") / "m")
-
-
 @pytest.fixture
-def folder(good: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(good, tmp_path / "model"))
+def folder(folder: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(folder, tmp_path / "model"))
 
 
 def build(folder: Path, **options: Any) -> STDecider:

@@ -12,15 +12,9 @@ from safetensors.torch import load_file, save_file
 
 from rtcontrol.models.decider import DeciderSpec, STDecider
 from rtcontrol.models.engines.prefix_store import PrefixStore, prefix_key
-from tests.models.small import build_checkpoint
 
 TOOLS = tuple({"name": n, "parameters": {"properties": {"v": {"enum": ["left", "red"]}}}} for n in ("go", "stop"))
 SHAPE = (2, 1, 2, 5, 4)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_checkpoint(tmp_path_factory.mktemp("model") / "m")
 
 
 @pytest.fixture(params=[torch.float32, torch.bfloat16], ids=["fp32", "bf16"])

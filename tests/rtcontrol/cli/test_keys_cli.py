@@ -2,35 +2,28 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
+from functools import partial
 from pathlib import Path
 
 from rtcontrol.serve import keyring
+from tests.helpers.processes import cli
 
-ROOT = Path(__file__).resolve().parents[3]
-
-
-def keys(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), **env}
-    command = [sys.executable, "-m", "rtcontrol", "keys", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+keys = partial(cli, "keys")
 
 
 def test_new_list_revoke_in_the_default_folder(tmp_path: Path) -> None:
     env = {"XDG_CONFIG_HOME": str(tmp_path)}
     folder = tmp_path / "rtcontrol" / "keys"
-    made = keys("new", "arm", **env)
+    made = keys("new", "arm", env=env)
     assert made.returncode == 0, made.stderr
     server, client = keyring.load_pair(folder / "server.key_secret"), keyring.load_pair(folder / "arm.key_secret")
-    listed = keys("list", **env)
+    listed = keys("list", env=env)
     assert keyring.fingerprint(client.public) in listed.stdout
     assert keyring.fingerprint(server.public) in listed.stdout
-    revoked = keys("revoke", "arm", **env)
+    revoked = keys("revoke", "arm", env=env)
     assert revoked.returncode == 0
     assert sorted(p.name for p in folder.iterdir()) == ["server.key", "server.key_secret"]
-    again = keys("revoke", "arm", **env)
+    again = keys("revoke", "arm", env=env)
     assert again.returncode == 2
     assert "no key 'arm'" in again.stderr
     for done in (made, listed, revoked, again):

@@ -27,6 +27,12 @@ def guarded(serve: Serve) -> Served:
     return serve(token=TOKEN, origins=frozenset({SITE}), model="noop")
 
 
+def head(served: Served, line: str, *headers: str, host: str | None = None) -> str:
+    """Of a request: its first line and its headers, of which Host is the first."""
+    host = host or f"127.0.0.1:{served.gateway.port}"
+    return "\r\n".join((f"{line} HTTP/1.1", f"Host: {host}", *headers, "", ""))
+
+
 def raw(served: Served, text: str) -> bytes:
     """The answer to bytes as they are."""
     with socket.create_connection(("127.0.0.1", served.gateway.port), timeout=10) as line:
@@ -114,11 +120,10 @@ def test_a_rebound_name_is_refused_by_its_host(served: Served, path: str) -> Non
 
 @pytest.mark.parametrize("broken", ["[::1", "::1]", "[", "[zone", "[127.0.0.1]x", "a:b:c", "\\", "%"])
 def test_a_host_or_origin_that_is_none_is_refused_and_no_fault(served: Served, broken: str) -> None:
-    port = served.gateway.port
-    host = raw(served, f"GET /health HTTP/1.1\r\nHost: {broken}\r\nConnection: close\r\n\r\n")
+    host = raw(served, head(served, "GET /health", "Connection: close", host=broken))
     assert host.startswith((b"HTTP/1.1 421", b"HTTP/1.1 400"))
-    head = f"GET /health HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nOrigin: http://{broken}\r\nConnection: close\r\n\r\n"
-    assert raw(served, head).startswith(b"HTTP/1.1 403")
+    foreign = head(served, "GET /health", f"Origin: http://{broken}", "Connection: close")
+    assert raw(served, foreign).startswith(b"HTTP/1.1 403")
     assert handshake(served, origin=f"http://{broken}") == 403
 
 
@@ -184,26 +189,24 @@ def test_bodies_are_bounded_declared_or_not(served: Served) -> None:
     answer = httpx.post(served.url + "v1/function_call", content=endless(), timeout=30)
     assert answer.status_code == 413 and answer.json()["success"] is False
     # What is declared is refused before it comes.
-    head = (
-        f"POST /v1/function_call HTTP/1.1\r\nHost: 127.0.0.1:{served.gateway.port}\r\nContent-Length: 99999999\r\n\r\n"
-    )
-    assert raw(served, head).startswith(b"HTTP/1.1 413")
+    declared = head(served, "POST /v1/function_call", "Content-Length: 99999999")
+    assert raw(served, declared).startswith(b"HTTP/1.1 413")
 
 
 def test_a_body_that_does_not_come_is_given_up(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transport, "IDLE_S", 0.5)
     short = serve(body_timeout_s=0.3, model="noop")
-    head = f"POST /v1/function_call HTTP/1.1\r\nHost: 127.0.0.1:{short.gateway.port}\r\nContent-Length: 99\r\n\r\n"
-    assert raw(short, head + "{").startswith(b"HTTP/1.1 408")
+    declared = head(short, "POST /v1/function_call", "Content-Length: 99")
+    assert raw(short, declared + "{").startswith(b"HTTP/1.1 408")
 
 
-@pytest.mark.parametrize("head", ["", "GET /health HT", "GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nX-A: 1\r\n"])
+@pytest.mark.parametrize("begun", ["", "GET /health HT", "GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nX-A: 1\r\n"])
 @pytest.mark.parametrize("first", ["", "GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"])
 def test_a_connection_without_a_whole_request_is_cut_off(
-    served: Served, monkeypatch: pytest.MonkeyPatch, first: str, head: str
+    served: Served, monkeypatch: pytest.MonkeyPatch, first: str, begun: str
 ) -> None:
     monkeypatch.setattr(transport, "IDLE_S", 0.2)
-    answer = raw(served, first + head)
+    answer = raw(served, first + begun)
     assert answer.count(b"HTTP/1.1 200") == (1 if first else 0)
 
 
@@ -232,9 +235,6 @@ def test_static_pages_are_served_from_their_folder_only(serve: Serve, tmp_path: 
     (tmp_path / "secret").write_text("secret")
     own = serve(static=tmp_path / "pages", model="noop")
     assert httpx.get(own.url + "static/game.html").text == "<p>a game"
-    assert b"secret" not in raw(
-        own, f"GET /static/../secret HTTP/1.1\r\nHost: 127.0.0.1:{own.gateway.port}\r\nConnection: close\r\n\r\n"
-    )
-    assert b" 404 " in raw(
-        own, f"GET /static/%2e%2e/secret HTTP/1.1\r\nHost: 127.0.0.1:{own.gateway.port}\r\nConnection: close\r\n\r\n"
-    )
+    for path in ("../secret", "%2e%2e/secret"):
+        answer = raw(own, head(own, f"GET /static/{path}", "Connection: close"))
+        assert b"secret" not in answer and b" 404 " in answer

@@ -38,6 +38,11 @@ def client(served: Served) -> openai.OpenAI:
     return openai.OpenAI(base_url=served.url + "v1", api_key="none", max_retries=0)
 
 
+def ask(client: openai.OpenAI, *messages: dict[str, Any], **more: Any) -> Any:
+    said = messages or ({"role": "user", "content": "Turn left."},)
+    return client.chat.completions.create(**{"model": "lander", "messages": list(said), "tools": [TURN], **more})
+
+
 def test_a_game_gets_its_call_in_the_shape_it_reads(served: Served) -> None:
     answer = served.post("v1/function_call", GAME)
     said = answer.json()
@@ -114,20 +119,12 @@ def test_more_tool_sets_than_are_kept_open_are_closed_again(serve: Any) -> None:
 
 def test_the_openai_client_gets_a_tool_call(client: openai.OpenAI) -> None:
     assert [m.id for m in client.models.list()] == ["lander"]
-    answer = client.chat.completions.create(
-        model="lander",
-        messages=[
-            {"role": "system", "content": "You steer a light cycle."},
-            {"role": "user", "content": [{"type": "text", "text": "Turn left."}]},
-        ],
-        tools=[TURN],  # type: ignore[list-item]
-        temperature=0.7,
-        extra_body={"environment": ["dist_left=9"]},
-    )
+    orders = {"role": "system", "content": "You steer a light cycle."}
+    said = {"role": "user", "content": [{"type": "text", "text": "Turn left."}]}
+    answer = ask(client, orders, said, temperature=0.7, extra_body={"environment": ["dist_left=9"]})
     choice = answer.choices[0]
     assert choice.finish_reason == "tool_calls" and choice.message.content is None
-    assert choice.message.tool_calls is not None
-    call: Any = choice.message.tool_calls[0]
+    call = choice.message.tool_calls[0]
     assert call.function.name == "turn" and set(json.loads(call.function.arguments)) == {"direction"}
     assert answer.usage is not None and answer.usage.prompt_tokens > 10
     assert answer.usage.total_tokens == answer.usage.prompt_tokens + answer.usage.completion_tokens
@@ -135,34 +132,20 @@ def test_the_openai_client_gets_a_tool_call(client: openai.OpenAI) -> None:
 
 def test_a_conversation_with_earlier_calls_goes_on(client: openai.OpenAI) -> None:
     call = {"id": "c1", "type": "function", "function": {"name": "turn", "arguments": '{"direction": "left"}'}}
-    answer = client.chat.completions.create(
-        model="default",
-        messages=[
-            {"role": "user", "content": "Turn."},
-            {"role": "assistant", "content": None, "tool_calls": [call]},  # type: ignore[list-item,misc]
-            {"role": "tool", "tool_call_id": "c1", "content": "done"},
-            {"role": "user", "content": "Again."},
-        ],
-        tools=[TURN],  # type: ignore[list-item]
-        tool_choice="required",
-    )
+    called = {"role": "assistant", "content": None, "tool_calls": [call]}
+    done = {"role": "tool", "tool_call_id": "c1", "content": "done"}
+    first, again = ({"role": "user", "content": text} for text in ("Turn.", "Again."))
+    answer = ask(client, first, called, done, again, model="default", tool_choice="required")
     assert answer.choices[0].message.tool_calls
 
 
 def test_streaming_gives_the_same_call_in_pieces(client: openai.OpenAI) -> None:
     name, arguments, finish, usage = "", "", None, None
-    for chunk in client.chat.completions.create(
-        model="lander",
-        messages=[{"role": "user", "content": "Turn left."}],
-        tools=[TURN],  # type: ignore[list-item]
-        stream=True,
-        stream_options={"include_usage": True},
-    ):
+    for chunk in ask(client, stream=True, stream_options={"include_usage": True}):
         usage = chunk.usage or usage
         for choice in chunk.choices:
             finish = choice.finish_reason or finish
             for piece in choice.delta.tool_calls or []:
-                assert piece.function is not None
                 name += piece.function.name or ""
                 arguments += piece.function.arguments or ""
     assert name == "turn" and set(json.loads(arguments)) == {"direction"}
@@ -170,14 +153,9 @@ def test_streaming_gives_the_same_call_in_pieces(client: openai.OpenAI) -> None:
 
 
 def test_naming_a_tool_leaves_the_others_out(client: openai.OpenAI) -> None:
-    answer = client.chat.completions.create(
-        model="lander",
-        messages=[{"role": "user", "content": "go"}],
-        tools=[TURN, {"type": "function", "function": MOVE}],  # type: ignore[list-item]
-        tool_choice={"type": "function", "function": {"name": "move"}},
-    )
-    calls: Any = answer.choices[0].message.tool_calls
-    assert calls[0].function.name == "move"
+    named = {"type": "function", "function": {"name": "move"}}
+    answer = ask(client, tools=[TURN, {"type": "function", "function": MOVE}], tool_choice=named)
+    assert answer.choices[0].message.tool_calls[0].function.name == "move"
 
 
 @pytest.mark.parametrize(
@@ -200,9 +178,8 @@ def test_naming_a_tool_leaves_the_others_out(client: openai.OpenAI) -> None:
 def test_what_is_not_offered_is_an_error_object(
     client: openai.OpenAI, change: dict[str, Any], error: type[openai.APIStatusError], word: str
 ) -> None:
-    request: dict[str, Any] = {"model": "lander", "messages": [{"role": "user", "content": "go"}], "tools": [TURN]}
     with pytest.raises(error) as caught:
-        client.chat.completions.create(**{**request, **change})
+        ask(client, **change)
     body: Any = caught.value.body
     assert word in body["message"] and body["type"] == "invalid_request_error" and body["code"]
 

@@ -36,7 +36,7 @@ from rtcontrol.bridges.wire.messages import (
     Welcome,
 )
 from rtcontrol.gateway.app import PAGE
-from tests.bridges.client.worlds import until
+from tests.helpers.processes import until
 
 NODE = shutil.which("node")
 SCRIPT = Path(__file__).parent / "page" / "session.mjs"

@@ -10,7 +10,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from pooled import TOOLS, tools
+from pooled import TOOLS, sessions_closed, tools
 
 from rtcontrol.hosts.base import DecoderPool
 from rtcontrol.hosts.deciders import STSource
@@ -38,9 +38,10 @@ def _ray() -> Iterator[Callable[[], RayPool]]:
 
 
 @pytest.fixture
-def ray_pool(_ray: Callable[[], RayPool]) -> RayPool:
+def ray_pool(_ray: Callable[[], RayPool]) -> Iterator[RayPool]:
     """One for all tests, until one of them makes it give up."""
-    return _ray()
+    with sessions_closed(_ray()) as pool:
+        yield pool
 
 
 @pytest.fixture(params=["inprocess", "ray"])
@@ -50,7 +51,8 @@ def pool(request: pytest.FixtureRequest) -> Iterator[DecoderPool]:
     else:
         made = InProcessPool()
         made.start()
-        yield made
+        with sessions_closed(made):
+            yield made
         made.close()
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from rtcontrol.hosts.deciders import STSource
 from rtcontrol.hosts.processes import marked
 from rtcontrol.hosts.ray_pool import RayPool
 from rtcontrol.models.call import Decision
+from tests.helpers.processes import until
 from tests.models.small import WORDS
 
 TOOLS = [
@@ -38,7 +40,6 @@ def naming(name: str, build: str = "") -> Any:
 
     class Naming:
         def build(self) -> Naming:
-            import time
 
             if build == "user":
                 raise UserError("No such checkpoint.", "Give another.")
@@ -48,7 +49,6 @@ def naming(name: str, build: str = "") -> Any:
             return self
 
         def decide(self, request: DecisionRequest) -> Decision:
-            import time
 
             if request.instruction == "fail":
                 raise ValueError("cannot")
@@ -69,11 +69,10 @@ def request(tick: int, instruction: str = "go") -> DecisionRequest:
 
 
 def reply_of(host: Host, seconds: float = 10.0) -> DecisionReply:
-    give_up = time.monotonic() + seconds
-    while time.monotonic() < give_up:
-        if (reply := host.wait(50_000_000)) is not None:
-            return reply
-    raise AssertionError("no reply")
+    replies: list[DecisionReply | None] = [None]
+    until(lambda: replies.append(host.wait(50_000_000)) or replies[-1], "no reply", seconds, every=0.0)
+    assert replies[-1] is not None
+    return replies[-1]
 
 
 def called(host: Host, tick: int, instruction: str = "go") -> str:
@@ -84,25 +83,32 @@ def called(host: Host, tick: int, instruction: str = "go") -> str:
     return reply.decision.call.text()
 
 
-def wait_until(true: Callable[[], bool], seconds: float) -> None:
-    give_up = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < give_up
-        time.sleep(0.005)
+@contextmanager
+def sessions_closed(pool: Any) -> Iterator[Any]:
+    """All that is opened of it meanwhile is closed at the end."""
+    opened: list[Host] = []
+
+    def open_(name: str, source: Any) -> Host:
+        opened.append(type(pool).open(pool, name, source))
+        return opened[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pool, "open", open_)
+        yield pool
+    for host in opened:
+        host.close()
 
 
 def asked(tick: int) -> DecisionRequest:
     return DecisionRequest(tick, 1, f"go {WORDS.split()[tick % 20]} {tick % 7}", "turn fast")
 
 
-def flown(host: Host, ticks: int) -> list[Decision]:
-    decisions = []
-    for tick in range(ticks):
+def flown(host: Host, ticks: int) -> list[Any]:
+    def decision(tick: int) -> Decision | None:
         host.submit(asked(tick))
-        decision = reply_of(host).decision
-        assert decision is not None
-        decisions.append(decision)
-    return decisions
+        return reply_of(host).decision
+
+    return [decision(tick) for tick in range(ticks)]
 
 
 def alone(source: STSource, ticks: int) -> list[Decision]:
@@ -116,19 +122,13 @@ def assert_equal(decisions: list[Decision], expected: list[Decision]) -> None:
         assert decision.confidence == pytest.approx(other.confidence, abs=1e-3)
 
 
-def kept_pid(pool: RayPool) -> int:
-    assert pool._answer is not None
-    pid: int = pool._answer["pid"]
-    return pid
+def kept_pid(pool: Any) -> int:
+    return int(pool._answer["pid"])
 
 
 def running(folder: str) -> dict[str, int]:
     """What bears the mark of a run's folder: pids by the program's name."""
-    found = {}
-    for pid, fd, program in marked(folder):
-        os.close(fd)
-        found[program] = pid
-    return found
+    return {program: pid for pid, fd, program in marked(folder) if os.close(fd) is None}
 
 
 def folder_of(pool: RayPool) -> str:

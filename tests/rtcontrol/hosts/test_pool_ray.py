@@ -17,25 +17,14 @@ import psutil
 import pytest
 import ray
 from cart import CartWorld, Flight, cart_agent
-from pooled import (
-    asked,
-    assert_equal,
-    called,
-    flown,
-    folder_of,
-    kept_pid,
-    naming,
-    reply_of,
-    request,
-    running,
-    wait_until,
-)
+from pooled import asked, assert_equal, called, flown, folder_of, kept_pid, naming, reply_of, request, running
 
 from rtcontrol.hosts import ray_process
 from rtcontrol.hosts.base import Host, PlaceTrouble
 from rtcontrol.hosts.deciders import STSource
 from rtcontrol.hosts.ray_pool import RayPool
 from rtcontrol.models.errors import UserError
+from tests.helpers.processes import until
 
 pytestmark = pytest.mark.serial
 
@@ -52,7 +41,7 @@ def test_sessions_that_come_and_go_leave_nothing_behind(ray_pool: RayPool, sourc
 
     def come_and_go(times: int) -> tuple[int, int, int]:
         for i in range(times):
-            host = ray_pool.open("a", sources[i % 2])
+            host = RayPool.open(ray_pool, "a", sources[i % 2])  # past the fixture, which keeps what it opens
             flown(host, 3)
             host.close()
         return client.num_fds(), client.memory_info().rss, decoder.memory_info().rss
@@ -71,12 +60,12 @@ def test_all_sessions_return_after_the_process_was_killed(ray_pool: RayPool, sou
     idle = ray_pool.open("idle", naming("idle"))
     before = [flown(host, 5) for host in hosts]
     os.kill(kept_pid(ray_pool), signal.SIGKILL)
-    wait_until(lambda: not any(host.alive() for host in [*hosts, idle]), 2.0)
+    until(lambda: not any(host.alive() for host in [*hosts, idle]), seconds=2.0)
     hosts[0].submit(asked(1))
     assert hosts[0].wait(10_000_000) is None
     idle.close()
     late = ray_pool.open("late", naming("late"))
-    wait_until(lambda: all(host.alive() for host in hosts), 20.0)
+    until(lambda: all(host.alive() for host in hosts), seconds=20.0)
     for host, own in zip(hosts, before, strict=True):
         assert_equal(flown(host, 5), own)
     assert called(late, 1) == 'late(at="x 1")'
@@ -86,7 +75,7 @@ def test_all_sessions_return_after_the_process_was_killed(ray_pool: RayPool, sou
         host.close()
     assert late.events == [] and late.incarnation == 0
     late.close()
-    wait_until(lambda: ray.get(ray_pool._process.actor.close.remote(b"none")) == 0, 5.0)
+    until(lambda: ray.get(ray_pool._process.actor.close.remote(b"none")) == 0, seconds=5.0)
 
 
 def test_a_session_being_opened_survives_the_loss_of_the_process(ray_pool: RayPool) -> None:
@@ -97,7 +86,6 @@ def test_a_session_being_opened_survives_the_loss_of_the_process(ray_pool: RayPo
     os.kill(kept_pid(ray_pool), signal.SIGKILL)
     opener.join()
     assert called(opened[0], 1) == 'slow(at="x 1")'
-    opened[0].close()
 
 
 def test_a_build_that_ends_the_process_is_given_up_and_the_others_return(ray_pool: RayPool) -> None:
@@ -110,9 +98,8 @@ def test_a_build_that_ends_the_process_is_given_up_and_the_others_return(ray_poo
     host = ray_pool.open("a", naming("left"))
     with pytest.raises(UserError, match="lost 3 times"):
         ray_pool.open("b", Deadly())
-    wait_until(host.alive, 20.0)
+    until(host.alive, seconds=20.0)
     assert called(host, 1) == 'left(at="x 1")'
-    host.close()
 
 
 def test_a_hung_process_is_noticed_and_goes_on(ray_pool: RayPool) -> None:
@@ -120,12 +107,11 @@ def test_a_hung_process_is_noticed_and_goes_on(ray_pool: RayPool) -> None:
     pid = kept_pid(ray_pool)
     os.kill(pid, signal.SIGSTOP)
     try:
-        wait_until(lambda: not host.alive(), 15.0)
+        until(lambda: not host.alive(), seconds=15.0)
     finally:
         os.kill(pid, signal.SIGCONT)
-    wait_until(host.alive, 10.0)
+    until(host.alive, seconds=10.0)
     assert called(host, 1) == 'left(at="x 1")'
-    host.close()
 
 
 def test_a_process_that_answers_late_but_works_is_not_lost(ray_pool: RayPool) -> None:
@@ -142,7 +128,6 @@ def test_a_process_that_answers_late_but_works_is_not_lost(ray_pool: RayPool) ->
     finally:
         os.kill(pid, signal.SIGCONT)
     assert len(host.events) == events and host.alive()
-    host.close()
 
 
 def test_a_lane_outlives_what_it_cannot_read_or_pack(ray_pool: RayPool) -> None:
@@ -155,7 +140,6 @@ def test_a_lane_outlives_what_it_cannot_read_or_pack(ray_pool: RayPool) -> None:
     reply = reply_of(host)
     assert (reply.tick, reply.decision) == (7, None) and "cannot be sent" in (reply.error or "")
     assert called(host, 8) == 'left(at="x 8")'
-    host.close()
 
 
 def test_sockets_of_high_numbers_are_waited_for(ray_pool: RayPool) -> None:
@@ -183,11 +167,11 @@ def fly(tmp_path: Path, host: Host, fault: Callable[[], None], seconds: float = 
 
     def when_flying() -> None:
         try:
-            wait_until(lambda: flight.loop.ledger.ticks > 10, 30.0)
+            until(lambda: flight.loop.ledger.ticks > 10, seconds=30.0)
             fault()
-            wait_until(lambda: len(host.events) == 2 or flight.loop.ended_by is not None, seconds)
+            until(lambda: len(host.events) == 2 or flight.loop.ended_by is not None, seconds=seconds)
             back = flight.loop.ledger.ticks
-            wait_until(lambda: flight.loop.ledger.ticks > back + 10 or flight.loop.ended_by is not None, 10.0)
+            until(lambda: flight.loop.ledger.ticks > back + 10 or flight.loop.ended_by is not None, seconds=10.0)
         finally:
             flight.loop.stop("SIGTERM")
 

@@ -6,13 +6,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from rtcontrol.hosts.processes import BUSY, GONE, MARK, STOPPED, WAITING, Guardian, Progress
+from tests.helpers.processes import until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the kernel's word is read from /proc")
 Start = Callable[[str], "subprocess.Popen[str]"]
@@ -35,10 +35,7 @@ def start() -> Iterator[Start]:
 
 
 def seen(progress: Progress, state: str) -> None:
-    give_up = time.monotonic() + 10
-    while (now := progress.look()) != state:
-        assert time.monotonic() < give_up, now
-        time.sleep(0.02)
+    until(lambda: progress.look() == state, state, every=0.02)
 
 
 def test_sleeping_is_waiting(start: Start) -> None:
@@ -116,10 +113,7 @@ def test_a_guardian_sees_its_master_die_though_a_fork_of_it_lives_on() -> None:
         assert Path(folder).is_dir()
         master.kill()
         assert marked.wait(20) == -signal.SIGKILL
-        give_up = time.monotonic() + 20
-        while Path(folder).exists():
-            assert time.monotonic() < give_up
-            time.sleep(0.02)
+        until(lambda: not Path(folder).exists())
     finally:
         os.killpg(master.pid, signal.SIGKILL)
         marked.kill()

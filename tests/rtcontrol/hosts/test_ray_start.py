@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pooled import called, naming, running, wait_until
+from pooled import called, naming, running
 
 from rtcontrol.hosts.ray_host import RayHost
 from rtcontrol.hosts.ray_pool import RayPool
 from rtcontrol.models.errors import UserError
+from tests.helpers.processes import Program, until
 
-ROOT = Path(__file__).resolve().parents[3]
 COMMAND = ["-m", "rtcontrol", "run", "--env", "lander", "--model", "expert", "--no-live", "--duration", "60", "--out"]
 START = "from rtcontrol.hosts.ray_host import RayHost; import rtcontrol.hosts.deciders as d, time; "
 START += "RayHost(d.NoopSource()).start(); time.sleep(60)"
@@ -38,16 +36,9 @@ def said(base: Path) -> Path:
     return base.parent / "stderr"
 
 
-def started(base: Path, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
-    plain = {k: v for k, v in os.environ.items() if k != "RAY_ADDRESS"}
-    return subprocess.Popen(
-        [sys.executable, *arguments],
-        cwd=ROOT,
-        env={**plain, "PYTHONPATH": str(ROOT), "RAY_TMPDIR": str(base), **environment},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=said(base).open("wb"),
-    )
+def started(base: Path, *arguments: str, address: str = "") -> subprocess.Popen[str]:
+    env = {"RAY_TMPDIR": str(base), "RAY_ADDRESS": address}
+    return Program(arguments, said(base), env=env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL).popen
 
 
 def left(base: Path) -> dict[str, int]:
@@ -57,11 +48,11 @@ def left(base: Path) -> dict[str, int]:
 @pytest.mark.parametrize("instant", ["folder", "gcs_server", "raylet", "ray::DecoderActor"])
 def test_killed_while_ray_starts_nothing_is_left(base: Path, instant: str) -> None:
     run = started(base, "-c", START)
-    wait_until(lambda: any(base.iterdir()) if instant == "folder" else instant in left(base), 120.0)
+    until(lambda: any(base.iterdir()) if instant == "folder" else instant in left(base), seconds=120.0)
     folders = [str(folder) for folder in base.iterdir()]
     run.kill()
     run.wait()
-    wait_until(lambda: not any(base.iterdir()), 60.0)
+    until(lambda: not any(base.iterdir()), seconds=60.0)
     assert [running(folder) for folder in folders] == [{}]
 
 
@@ -75,7 +66,7 @@ def test_a_run_that_is_ended_leaves_nothing(base: Path, tmp_path: Path, number: 
     def flying() -> bool:
         return record.exists() and record.read_bytes().count(b'"kind"') > 5
 
-    wait_until(flying if instant == "flying" else lambda: instant in left(base), 120.0)
+    until(flying if instant == "flying" else lambda: instant in left(base), seconds=120.0)
     folder = str(next(base.iterdir()))
     assert len(running(folder)) >= 1
     run.send_signal(number)
@@ -84,12 +75,12 @@ def test_a_run_that_is_ended_leaves_nothing(base: Path, tmp_path: Path, number: 
         assert json.loads((tmp_path / "run" / "report.json").read_text())["ended_by"] == "SIGTERM"
         # Ray's own handler prints a stack, and aborts the run when it needs more than 3 s to end.
         assert "SIGTERM received" not in said(base).read_text()
-    wait_until(lambda: not any(base.iterdir()), 0.0 if number != signal.SIGKILL else 60.0)
+    until(lambda: not any(base.iterdir()), seconds=0.0 if number != signal.SIGKILL else 60.0)
     assert running(folder) == {}
 
 
 def test_ray_that_cannot_start_names_the_remedy(base: Path, tmp_path: Path) -> None:
-    run = started(base, *COMMAND, str(tmp_path / "run"), RAY_ADDRESS="127.0.0.1:1")
+    run = started(base, *COMMAND, str(tmp_path / "run"), address="127.0.0.1:1")
     assert run.wait(120) == 2
     text = said(base).read_text()
     assert "--host inprocess" in text and "Traceback" not in text

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -20,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from wire_peer import WirePeer
 
-ROOT = Path(__file__).resolve().parents[3]
+from tests.helpers.processes import environment
 
 
 class Bench:
@@ -39,6 +38,12 @@ class Bench:
 
     def peer(self) -> WirePeer:
         return self._stack.enter_context(WirePeer(self.server.endpoints[0]))
+
+    def enter(self, **fields: Any) -> WirePeer:
+        """A peer that was welcomed."""
+        peer = self.peer()
+        peer.enter(**fields)
+        return peer
 
 
 @pytest.fixture
@@ -59,13 +64,12 @@ class Process:
     """`rtcontrol serve` as a process; `lines` are what it said up to `listening`. `limit`: a `ulimit` for it."""
 
     def __init__(self, arguments: list[str], limit: str = "-c 0") -> None:
-        path = os.pathsep.join(p for p in (str(ROOT), os.environ.get("PYTHONPATH")) if p)
         self.popen = subprocess.Popen(
             ["sh", "-c", f'ulimit {limit}; exec "$@"', "sh", sys.executable, "-m", "rtcontrol", "serve", *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            env={**os.environ, "PYTHONPATH": path},
+            env=environment(),
             start_new_session=True,
         )
         assert self.popen.stdout is not None

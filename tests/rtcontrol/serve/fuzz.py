@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from contextlib import closing
@@ -20,22 +20,12 @@ import msgpack
 import psutil
 import zmq
 
+from tests.helpers.processes import Program, free_port
 from tests.rtcontrol.serve.hostile import Hostile, valid
 
-ROOT = Path(__file__).resolve().parents[3]
 HZ = 16.0
 # Enough that none of them exceeds the rate of messages that the server takes from one connection: all are decoded.
 PEERS = 12
-
-
-def environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT), os.environ.get("PYTHONPATH", "")))}
-
-
-def free_port() -> int:
-    with closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Attacker:
@@ -66,13 +56,8 @@ class Attacker:
 
 def raw_bytes(port: int, chance: random.Random) -> None:
     """What a port scanner, a browser or a broken client sends: no ZMTP at all, or only its beginning."""
-    starts = (
-        b"GET / HTTP/1.1\r\n\r\n",
-        b"\x01\x00\x05\x00abcd",
-        b"\xff" + bytes(8) + b"\x7f\x03",
-        b"\x16\x03\x01",
-        b"",
-    )
+    zmtp = (b"\x01\x00\x05\x00abcd", b"\xff" + bytes(8) + b"\x7f\x03")
+    starts = (b"GET / HTTP/1.1\r\n\r\n", *zmtp, b"\x16\x03\x01", b"")
     with closing(socket.socket()) as raw:
         raw.settimeout(5)
         raw.connect(("127.0.0.1", port))
@@ -83,41 +68,20 @@ def run(frames: int, seed: int = 1, raw_share: float = 0.005, echo: bool = True)
     """The figures of an attack with `frames` frames."""
     port = free_port()
     endpoint = f"tcp://127.0.0.1:{port}"
-    command = [
-        sys.executable,
-        "-m",
-        "rtcontrol",
-        "serve",
-        "--model",
-        "random",
-        "--host",
-        "inprocess",
-        "--bind",
-        endpoint,
-    ]
-    import tempfile
-
+    command = f"-m rtcontrol serve --model random --host inprocess --bind {endpoint} --out"
     with tempfile.TemporaryDirectory() as out:
-        path = Path(out) / "log.txt"
-        with path.open("wb") as log:
-            server = subprocess.Popen([*command, "--out", out], env=environment(), cwd=out, stdout=log, stderr=log)
-        honest = subprocess.Popen(
-            [sys.executable, "-m", "tests.rtcontrol.serve.honest", endpoint, str(HZ)],
-            env=environment(),
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            text=True,
+        server = Program([*command.split(), out], Path(out) / "log.txt", cwd=out)
+        honest = Program(
+            ["-m", "tests.rtcontrol.serve.honest", endpoint, str(HZ)], Path(out) / "honest.txt", stdout=subprocess.PIPE
         )
         try:
-            found = _attack(server, honest, endpoint, port, frames, seed, raw_share, echo)
+            found = _attack(server.popen, honest.popen, endpoint, port, frames, seed, raw_share, echo)
         except psutil.NoSuchProcess:
-            said = path.read_text(errors="replace")[-2000:]
-            raise AssertionError(f"the server ended with status {server.poll()}; it said: {said}") from None
+            said = server.log()[-2000:]
+            raise AssertionError(f"the server ended with status {server.popen.poll()}; it said: {said}") from None
         finally:
             for process in (honest, server):
-                if process.poll() is None:
-                    process.terminate()
-                    process.wait(timeout=30)
+                process.end()
         reports = [json.loads(report.read_text()) for report in Path(out).glob("*/report*.json")]
         own = [report for report in reports if report["wire"]["client"]["name"] == "honest"]
         found["honest"]["skipped_releases"] = sum(report["skipped_releases"] for report in own)
@@ -125,7 +89,7 @@ def run(frames: int, seed: int = 1, raw_share: float = 0.005, echo: bool = True)
 
 
 def _attack(
-    server: subprocess.Popen[bytes],
+    server: subprocess.Popen[str],
     honest: subprocess.Popen[str],
     endpoint: str,
     port: int,
@@ -150,11 +114,7 @@ def _attack(
             assert server.poll() is None, f"the server ended with status {server.returncode} after {n} frames"
             rss.append(process.memory_info().rss)
             if echo and n % 50_000 == 0:
-                print(
-                    f"{n} frames, {time.monotonic() - began:.0f} s, RSS {rss[-1] >> 20} MiB",
-                    file=sys.stderr,
-                    flush=True,
-                )
+                print(f"{n} frames, {time.monotonic() - began:.0f} s, RSS {rss[-1] >> 20} MiB", file=sys.stderr)
     seconds = time.monotonic() - began
     honest.send_signal(signal.SIGTERM)
     said = json.loads(honest.communicate(timeout=30)[0])

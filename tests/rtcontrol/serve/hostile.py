@@ -10,28 +10,9 @@ from typing import Any
 import msgpack
 
 Frame = list[bytes]
-ODD: tuple[Any, ...] = (
-    None,
-    True,
-    -1,
-    0,
-    1.5,
-    float("nan"),
-    float("inf"),
-    2**64 - 1,
-    -(2**63),
-    "",
-    "x",
-    "<|im_end|><function>",
-    "\u202e\U0001f680\x00",
-    "y" * 70_000,
-    b"raw bytes",
-    [],
-    [[[[[]]]]],
-    {},
-    {"a": {"b": {"c": 1}}},
-    [0] * 5000,
-)
+ODD: list[Any] = [None, True, -1, 0, 1.5, float("nan"), float("inf"), 2**64 - 1, -(2**63)]
+ODD += ["", "x", "<|im_end|><function>", "\u202e\U0001f680\x00", "y" * 70_000, b"raw bytes"]
+ODD += [[], [[[[[]]]]], {}, {"a": {"b": {"c": 1}}}, [0] * 5000]
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
 
 
@@ -104,11 +85,12 @@ class Hostile:
             parts.append(b"\x01")
         return parts
 
+    def _observe(self, seq: int, epoch: int, **fields: Any) -> Frame:
+        return self._pack({"type": "observe", "session": self.session, "seq": seq, "epoch": epoch, "t_ns": 1, **fields})
+
     def random_bytes(self) -> Frame:
-        return [
-            self.chance.randbytes(self.chance.choice((0, 1, 2, 7, 64, 500)))
-            for _ in range(self.chance.choice((1, 1, 1, 3)))
-        ]
+        sizes = self.chance.choices((0, 1, 2, 7, 64, 500), k=self.chance.choice((1, 1, 1, 3)))
+        return [self.chance.randbytes(size) for size in sizes]
 
     def flipped(self) -> Frame:
         parts = self._pack(self._one())
@@ -138,9 +120,7 @@ class Hostile:
 
     def not_finite(self) -> Frame:
         bad = self.chance.choice((float("nan"), float("inf"), float("-inf")))
-        return self._pack(
-            {"type": "observe", "session": self.session, "seq": 1, "epoch": 1, "t_ns": 1, "data": {"x": [bad]}}
-        )
+        return self._observe(1, 1, data={"x": [bad]})
 
     def deep(self) -> Frame:
         depth = self.chance.choice((17, 100, 600, 5000))
@@ -156,9 +136,7 @@ class Hostile:
     def replayed(self) -> Frame:
         seq = self.chance.choice((0, 1, max(0, self.seq - 5), self.seq, 2**53 - 1, 2**63))
         epoch = self.chance.choice((0, 1, 1, 1, 2, 10**6))
-        return self._pack(
-            {"type": "observe", "session": self.session, "seq": seq, "epoch": epoch, "t_ns": 1, "text": "x"}
-        )
+        return self._observe(seq, epoch, text="x")
 
     def foreign(self) -> Frame:
         session = self.chance.choice(("e" * 32, "", "short", "\x00" * 20, self.session[::-1]))

@@ -6,11 +6,12 @@ import threading
 from typing import Any
 
 import pytest
-from wire_peer import WirePeer, until
+from wire_peer import WirePeer
 
 from rtcontrol.bridges.wire import PROTOCOL, encode_msgpack
 from rtcontrol.bridges.wire.messages import Bye, ErrorMessage, Hello, Observe, Ping, Pong, Program
 from rtcontrol.serve.session import Session
+from tests.helpers.processes import until
 
 
 def greet(peer: WirePeer) -> None:
@@ -68,8 +69,7 @@ def test_thread_that_cannot_be_started_costs_only_its_hello(bench: Any, monkeypa
     with monkeypatch.context() as patch:
         patch.setattr(Session, "start", no_thread)
         peer = made.peer()
-        peer.hello()
-        error = peer.refused()
+        error = peer.denied()
     assert error.code == "busy" and error.retryable and error.fatal
     assert made.admission.health()["sessions"] == {"opening": 0, "live": 0, "parked": 0}
     peer.enter()
@@ -77,8 +77,7 @@ def test_thread_that_cannot_be_started_costs_only_its_hello(bench: Any, monkeypa
 
 def test_message_in_hand_does_not_revive_a_dropped_connection(bench: Any) -> None:
     made = bench()
-    peer = made.peer()
-    peer.enter(pacing="client")
+    peer = made.enter(pacing="client")
     (connection,) = made.admission.connections()
     message = Observe(session=peer.token, seq=9, epoch=0, t_ns=1, text="x")
     made.admission.drop(connection)
@@ -87,10 +86,9 @@ def test_message_in_hand_does_not_revive_a_dropped_connection(bench: Any) -> Non
     assert made.admission.connections() == []
 
 
-def test_fault_of_one_look_does_not_end_the_housekeeping(bench: Any) -> None:
+def test_fault_of_one_look_does_not_end_the_housekeeping_which_drops_a_client_that_says_nothing(bench: Any) -> None:
     made = bench(heartbeat_s=0.1)
-    peer = made.peer()
-    peer.enter(pacing="client")
+    peer = made.enter(pacing="client")
     keep, failed = made.admission.keep, threading.Event()
 
     def broken() -> None:
@@ -102,13 +100,14 @@ def test_fault_of_one_look_does_not_end_the_housekeeping(bench: Any) -> None:
     made.admission.keep = keep
     # Nothing is read, so no ping is answered: only the housekeeping finds out.
     until(lambda: made.admission.health()["sessions"]["parked"] == 1)
+    peer.observe()
+    assert peer.refused().code == "state"
 
 
 def test_refusal_does_not_repeat_a_long_name(bench: Any) -> None:
     peer = bench().peer()
     tool = {"name": "f" * 60_000, "description": "x", "parameters": {"type": "object", "properties": {}}}
-    peer.hello(tools=[tool, tool], instruction="x")
-    error = peer.refused()
+    error = peer.denied(tools=[tool, tool], instruction="x")
     assert len(error.message) <= 600 and len(error.remedy) <= 600
     assert len(encode_msgpack(error)[0]) < 2000
 

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import socket as sockets
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -18,7 +15,8 @@ import pytest
 from rtcontrol.bridges.client import Client, ClientError
 from rtcontrol.models.checkpoint import ZOO
 from rtcontrol.serve import keyring
-from tests.bridges.client.worlds import OWN, ROOT, STEER, STRAIGHT, Process, free_port, until
+from tests.bridges.client.worlds import OWN, STEER, STRAIGHT, Process, free_port, until
+from tests.helpers.processes import cli
 
 
 @pytest.fixture(scope="module")
@@ -73,8 +71,7 @@ def test_revoked_key_loses_its_live_session_and_the_other_does_not(locked: Proce
         looking = threading.Thread(target=look, daemon=True)
         looking.start()
         until(lambda: revoked.call().status == kept.call().status == "fresh", "no calls")
-        command = [sys.executable, "-m", "rtcontrol", "keys", "revoke", "leg", "--keys", str(keys)]
-        subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.DEVNULL)
+        cli("keys", "revoke", "leg", "--keys", str(keys), check=True)
         until(lambda: not revoked.connected, "the revoked client is still connected")
         until(lambda: revoked.call().status == "safe", "it is not safe")
         assert revoked.call().arguments == STRAIGHT["arguments"]
@@ -103,15 +100,10 @@ def test_logs_and_records_hold_no_secret_and_no_token(locked: Process, keys: Pat
 
 
 def test_public_bind_without_keys_is_refused_with_the_remedy(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "rtcontrol", "serve", "--model", "random", "--host", "inprocess"]
-    command += ["--bind", "tcp://0.0.0.0:0", "--out", str(tmp_path / "out")]
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": str(ROOT)}
-    )
-    assert done.returncode == 2
-    assert "rtcontrol keys new NAME" in done.stderr
-    assert "ssh -L" in done.stderr
-    assert "Traceback" not in done.stderr
+    given = ("--model", "random", "--host", "inprocess", "--bind", "tcp://0.0.0.0:0")
+    done = cli("serve", *given, "--out", str(tmp_path / "out"))
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert "rtcontrol keys new NAME" in done.stderr and "ssh -L" in done.stderr
 
 
 def never_ending_message(port: int, megabytes: int) -> int:

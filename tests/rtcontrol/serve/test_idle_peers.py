@@ -10,7 +10,9 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from wire_peer import WirePeer, until
+from wire_peer import WirePeer
+
+from tests.helpers.processes import until
 
 IDLE = 1_150
 # What makes a peer of a connection: ZMTP 3.0, NULL, a DEALER.

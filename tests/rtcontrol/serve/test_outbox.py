@@ -5,21 +5,17 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
-import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from wire_peer import WirePeer, until
+from wire_peer import WirePeer
 
 from rtcontrol.bridges.wire.messages import Bye
 from rtcontrol.serve.outbox import MAX_WAITING, Outbox, OutboxLog
-
-ROOT = Path(__file__).resolve().parents[3]
+from tests.helpers.processes import Program, until
 
 
 @pytest.fixture
@@ -85,13 +81,8 @@ def test_server_whose_output_nobody_reads_serves_and_ends_in_order(full: tuple[i
     _, writing = full
     assert fcntl.fcntl(writing, fcntl.F_GETFL) & os.O_NONBLOCK == 0
     endpoint = f"ipc://{tmp_path}/s"
-    command = [sys.executable, "-m", "rtcontrol", "serve", "--bind", endpoint, "--model", "random"]
-    server = subprocess.Popen(
-        [*command, "--out", str(tmp_path / "out")],
-        stdout=writing,
-        stderr=writing,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
+    command = ["-m", "rtcontrol", "serve", "--bind", endpoint, "--model", "random", "--out", str(tmp_path / "out")]
+    server = Program(command, tmp_path / "log", stdout=writing, stderr=writing)
     try:
         with WirePeer(endpoint) as refused, WirePeer(endpoint) as peer:
             for _ in range(10):
@@ -101,12 +92,9 @@ def test_server_whose_output_nobody_reads_serves_and_ends_in_order(full: tuple[i
                 peer.enter(pacing="client")
                 assert peer.ask().status == "fresh"
                 peer.send(Bye(session=peer.token))
-        server.send_signal(signal.SIGTERM)
-        assert server.wait(30) == 143
+        assert server.end() == 143
     finally:
-        if server.poll() is None:
-            server.kill()
-            server.wait()
+        server.kill()
     assert len(list((tmp_path / "out").glob("session-*/report.json"))) == 3
 
 
@@ -115,8 +103,7 @@ def test_refusals_are_said_within_a_rate(bench: Any) -> None:
     for _ in range(12):
         peer = made.peer()
         for _ in range(10):
-            peer.hello(agent="nobody")
-            assert peer.refused().code == "agent"
+            assert peer.denied(agent="nobody").code == "agent"
     said = [line for line in made.said if "refused" in line]
     assert 20 <= len(said) <= 60
     assert made.admission.health()["refused"]["agent"] == 120

@@ -9,10 +9,10 @@ from typing import Any
 
 import msgpack
 import pytest
-from wire_peer import until
 
 from rtcontrol.bridges.wire import encode_msgpack
 from rtcontrol.bridges.wire.messages import (
+    Array,
     Bye,
     CallMessage,
     ErrorMessage,
@@ -28,6 +28,7 @@ from rtcontrol.bridges.wire.messages import (
 )
 from rtcontrol.models.checkpoint import ZOO
 from rtcontrol.run import assemble
+from tests.helpers.processes import until
 
 PAD = {
     "type": "function",
@@ -55,12 +56,8 @@ def of(properties: dict[str, Any], required: Any = ()) -> dict[str, Any]:
 def report(bench: Any, session: str = "session-0001") -> dict[str, Any]:
     """The session's report, once it is written."""
     path = bench.out / session / "report.json"
-    give_up = time.monotonic() + 10
-    while time.monotonic() < give_up:
-        if path.exists() and (text := path.read_text()).endswith("}\n"):
-            return json.loads(text)
-        time.sleep(0.02)
-    raise AssertionError(f"no {path}; {bench.said}")
+    until(lambda: path.exists() and path.read_text().endswith("}\n"), f"no {path}; {bench.said}")
+    return json.loads(path.read_text())
 
 
 def test_named_agent_is_welcomed_with_its_tools(bench: Any) -> None:
@@ -89,8 +86,7 @@ def test_own_tools_are_decided_and_told_to_be_foreign(bench: Any) -> None:
 
 def test_client_paced_answers_each_observation_in_order(bench: Any) -> None:
     made = bench()
-    peer = made.peer()
-    peer.enter(pacing="client")
+    peer = made.enter(pacing="client")
     sent = [peer.observe() for _ in range(30)]
     calls = [peer.expect(CallMessage) for _ in sent]
     assert [c.seq_obs for c in calls] == sent
@@ -103,8 +99,7 @@ def test_client_paced_answers_each_observation_in_order(bench: Any) -> None:
 
 def test_client_that_runs_ahead_is_refused_by_the_queues_bound(bench: Any) -> None:
     made = bench(queue=4, model="noop")
-    peer = made.peer()
-    peer.enter(pacing="client")
+    peer = made.enter(pacing="client")
     for _ in range(400):
         peer.observe()
     error = peer.refused()
@@ -115,8 +110,7 @@ def test_client_that_runs_ahead_is_refused_by_the_queues_bound(bench: Any) -> No
 
 def test_server_paced_sends_one_call_a_tick(bench: Any) -> None:
     made = bench()
-    peer = made.peer()
-    peer.enter(hz=50)
+    peer = made.enter(hz=50)
     give_up, calls = time.monotonic() + 1.0, []
     while time.monotonic() < give_up:
         peer.observe()
@@ -132,8 +126,7 @@ def test_server_paced_sends_one_call_a_tick(bench: Any) -> None:
 
 
 def test_silent_client_is_held_then_made_safe_between_ticks(bench: Any) -> None:
-    peer = bench().peer()
-    peer.enter(hz=5, max_age_ms=100, hold_ms=500)
+    peer = bench().enter(hz=5, max_age_ms=100, hold_ms=500)
     peer.observe()
     calls = [peer.expect(CallMessage)]
     while calls[-1].status != "safe":
@@ -169,8 +162,7 @@ def test_message_before_hello_is_refused(bench: Any) -> None:
 
 def test_replayed_and_reordered_sequence_numbers(bench: Any) -> None:
     made = bench()
-    peer = made.peer()
-    peer.enter(pacing="client")
+    peer = made.enter(pacing="client")
     peer.ask(seq=10)
     for seq in (10, 9, 0):
         peer.observe(seq=seq)
@@ -184,8 +176,7 @@ def test_replayed_and_reordered_sequence_numbers(bench: Any) -> None:
 
 def test_epochs(bench: Any) -> None:
     made = bench()
-    peer = made.peer()
-    peer.enter(pacing="client")
+    peer = made.enter(pacing="client")
     peer.ask()
     peer.observe(epoch=1)
     assert peer.refused().code == "epoch"
@@ -204,8 +195,7 @@ def test_epochs(bench: Any) -> None:
 
 def test_instruction_in_flight_is_confirmed_and_recorded(bench: Any) -> None:
     made = bench()
-    peer = made.peer()
-    peer.enter(pacing="client")
+    peer = made.enter(pacing="client")
     peer.ask()
     peer.send(Instruct(session=peer.token, instruction="hover at 0.7"))
     peer.observe()
@@ -217,8 +207,7 @@ def test_instruction_in_flight_is_confirmed_and_recorded(bench: Any) -> None:
 
 def test_acknowledgements_are_counted_and_foreign_ones_refused(bench: Any) -> None:
     made = bench()
-    peer = made.peer()
-    peer.enter(**OWN, pacing="client", capabilities=["executed"])
+    peer = made.enter(**OWN, pacing="client", capabilities=["executed"])
     for outcome in ("executed", "expired", "failed"):
         tick = peer.ask(None, data={"x": 1}).tick
         peer.send(Executed(session=peer.token, tick=tick, epoch=0, outcome=outcome, t_ns=1))
@@ -230,8 +219,7 @@ def test_acknowledgements_are_counted_and_foreign_ones_refused(bench: Any) -> No
 
 
 def test_observation_that_the_agent_cannot_read_is_told(bench: Any) -> None:
-    peer = bench().peer()
-    peer.enter(pacing="client", hold_ms=0)
+    peer = bench().enter(pacing="client", hold_ms=0)
     peer.observe(None, data={"x": 1.0})
     error = peer.refused()
     assert error.code == "invalid" and error.field == "data" and "KeyError" in error.message
@@ -282,16 +270,14 @@ def test_a_repeated_hello_is_welcomed_again_and_another_one_refused(bench: Any) 
     peer = bench().peer()
     first = peer.enter()
     assert peer.enter().session == first.session
-    peer.hello(hz=5.0)
-    assert peer.refused().code == "state"
+    assert peer.denied(hz=5.0).code == "state"
 
 
 def test_a_robot_has_one_session(bench: Any) -> None:
     made = bench()
     one, two = made.peer(), made.peer()
     one.enter(robot="arm-1")
-    two.hello(robot="arm-1")
-    error = two.refused()
+    error = two.denied(robot="arm-1")
     assert (error.code, error.field, error.fatal, error.retryable) == ("busy", "robot", True, True)
     one.send(Bye(session=one.token))
     # Messages of two peers have no order among each other: the answer says that the bye has been read.
@@ -305,8 +291,7 @@ def test_a_full_server_says_so(bench: Any) -> None:
     made = bench(max_sessions=1)
     one, two = made.peer(), made.peer()
     one.enter()
-    two.hello()
-    error = two.refused()
+    error = two.denied()
     assert error.code == "busy" and error.retryable
 
 
@@ -326,8 +311,7 @@ def test_two_clients_with_different_tools_do_not_disturb_each_other(bench: Any) 
 
 def test_garbage_is_answered_within_the_rate_and_counted(bench: Any) -> None:
     made = bench()
-    peer = made.peer()
-    peer.enter(pacing="client")
+    peer = made.enter(pacing="client")
     for _ in range(100):
         peer.socket.send(b"\xc1garbage")
     for _ in range(20):
@@ -340,8 +324,7 @@ def test_garbage_is_answered_within_the_rate_and_counted(bench: Any) -> None:
 
 
 def test_too_many_parts_and_bytes_are_drained(bench: Any) -> None:
-    peer = bench().peer()
-    peer.enter(pacing="client")
+    peer = bench().enter(pacing="client")
     peer.socket.send_multipart([b"x"] * 20_000)
     assert peer.refused().code == "too_large"
     peer.socket.send_multipart([b"x" * 500_000] * 3)
@@ -351,8 +334,7 @@ def test_too_many_parts_and_bytes_are_drained(bench: Any) -> None:
 
 def test_more_messages_than_allowed_are_dropped(bench: Any) -> None:
     made = bench(messages_per_s=50.0, model="noop")
-    peer = made.peer()
-    peer.enter()
+    peer = made.enter()
     for _ in range(300):
         peer.observe()
     error = peer.refused()
@@ -395,11 +377,9 @@ def test_a_bye_ends_its_session_also_when_its_connection_was_found_gone_before(b
     other.send(Bye(session=one.token))
     other.expect(Bye)
     until(lambda: made.admission.health()["sessions"] == {"opening": 0, "live": 0, "parked": 0})
-    other.hello(resume=one.token)
-    assert other.refused().code == "session"
+    assert other.denied(resume=one.token).code == "session"
     # One that waits for its client already.
-    two = made.peer()
-    two.enter()
+    two = made.enter()
     last = next(reversed(made.admission.connections()))
     made.admission.disconnected(last)
     until(lambda: made.admission.health()["sessions"]["parked"] == 1)
@@ -453,8 +433,7 @@ def test_all_safe_calls_are_in_force_and_told(bench: Any) -> None:
 def test_own_tools_are_not_decided_by_a_model_that_was_trained_on_others(bench: Any) -> None:
     made = bench(model=None)
     peer = made.peer()
-    peer.hello(**OWN)
-    error = peer.refused()
+    error = peer.denied(**OWN)
     assert (error.code, error.field) == ("model", "model") and "random" in error.remedy and "--model" in error.remedy
     assert peer.enter(**OWN, model="random").trained is None
     peer.send(Bye(session=peer.token))
@@ -472,8 +451,7 @@ def test_what_the_model_cannot_take_is_told_once_and_never_confirmed(bench: Any,
         (of({"xs": {"type": "array"}}, ["xs"]), "f: xs"),
         ({**PAD["function"], "description": long}, ""),
     ):
-        peer.hello(tools=[tool], instruction="go")
-        error = peer.refused()
+        error = peer.denied(tools=[tool], instruction="go")
         assert (error.code, error.field, error.fatal) == ("tools", "tools", True) and says in error.message
     peer.enter(**OWN, pacing="client")
     peer.send(Instruct(session=peer.token, instruction=long))
@@ -517,20 +495,8 @@ def test_ping_is_answered_with_the_servers_clock(bench: Any) -> None:
     assert before <= pong.t_received_ns <= pong.t_sent_ns <= time.monotonic_ns()
 
 
-def test_arrays_are_taken(bench: Any) -> None:
-    from rtcontrol.bridges.wire.messages import Array
-
-    peer = bench().peer()
-    peer.enter(pacing="client")
-    scan = Array(name="scan", dtype="f4", shape=[4], data=b"\0" * 16)
-    assert peer.ask(arrays=[scan]).status == "fresh"
-
-
-def test_arrays_alone_that_no_agent_reads_are_refused(bench: Any) -> None:
-    from rtcontrol.bridges.wire.messages import Array
-
-    peer = bench().peer()
-    peer.enter(**OWN, pacing="client")
+def test_arrays_are_taken_but_alone_they_are_refused(bench: Any) -> None:
+    peer = bench().enter(**OWN, pacing="client")
     scan = Array(name="scan", dtype="f4", shape=[4], data=b"\0" * 16)
     seq = peer.observe(None, arrays=[scan])
     error = peer.refused()
@@ -544,8 +510,7 @@ def test_welcome_beyond_its_own_limits_is_refused(bench: Any) -> None:
     tools = [
         {"name": f"tool{i}", "parameters": {"type": "object", "properties": {"a": {"enum": values}}}} for i in range(64)
     ]
-    peer.hello(tools=tools, instruction="x")
-    error = peer.refused()
+    error = peer.denied(tools=tools, instruction="x")
     assert error.code == "too_large" and error.field == "tools" and error.fatal and not error.retryable
     assert "max_total_items" in error.message
     peer.enter(tools=tools[:32], instruction="x")
@@ -561,6 +526,5 @@ def test_observation_in_warm_up_is_answered(bench: Any) -> None:
 
 
 def test_encoded_messages_are_small(bench: Any) -> None:
-    peer = bench().peer()
-    peer.enter(pacing="client")
+    peer = bench().enter(pacing="client")
     assert sum(map(len, encode_msgpack(peer.ask()))) < 400

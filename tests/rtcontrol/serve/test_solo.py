@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -17,8 +16,8 @@ import zmq
 from wire_peer import WirePeer
 
 from rtcontrol.bridges.wire.messages import Bye, CallMessage, ErrorMessage, Outcome, Reset, Welcome
+from tests.helpers.processes import cli, environment
 
-ROOT = Path(__file__).resolve().parents[3]
 Start = Callable[..., tuple["subprocess.Popen[str]", str]]
 
 
@@ -28,24 +27,13 @@ def start(tmp_path: Path) -> Iterator[Start]:
     made = []
 
     def run(*arguments: str) -> tuple[subprocess.Popen[str], str]:
-        path = os.pathsep.join(p for p in (str(ROOT), os.environ.get("PYTHONPATH")) if p)
-        given = [
-            "--env",
-            "remote",
-            "--model",
-            "random",
-            "--host",
-            "inprocess",
-            "--no-live",
-            "--out",
-            str(tmp_path / "o"),
-        ]
+        given = ["--model", "random", "--host", "inprocess", "--no-live", "--out", str(tmp_path / "o"), *arguments]
         process = subprocess.Popen(
-            [sys.executable, "-m", "rtcontrol", "run", *given, *arguments],
+            [sys.executable, "-m", "rtcontrol", "run", "--env", "remote", *given],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
-            env={**os.environ, "PYTHONPATH": path},
+            env=environment(),
         )
         made.append(process)
         assert process.stderr is not None
@@ -89,8 +77,7 @@ def test_lost_client_costs_misses_and_comes_back(start: Start, tmp_path: Path) -
         first.observe()
         assert first.expect(CallMessage).status == "fresh"
         second = WirePeer(endpoint)
-        second.hello()
-        assert second.refused().code == "busy"
+        assert second.denied().code == "busy"
         second.close()
     time.sleep(0.5)
     with WirePeer(endpoint) as again:
@@ -128,8 +115,7 @@ def test_client_that_starts_again_takes_its_own_place(start: Start, tmp_path: Pa
         assert not answer.resumed and answer.epoch == 1
         again.observe()
         assert again.expect(CallMessage, status="fresh", epoch=1).seq_obs == 1
-        other.hello(pacing=pacing)
-        assert other.refused().code == "busy"
+        assert other.denied(pacing=pacing).code == "busy"
         again.send(Bye(session=again.token))
         assert process.wait(20) == 0
     assert report(tmp_path)["ended_by"] == "client said bye"
@@ -142,8 +128,7 @@ def test_another_client_does_not_take_the_place_of_one_that_is_gone(start: Start
         first.observe()
         first.expect(CallMessage, status="fresh")
     with WirePeer(endpoint) as other, WirePeer(endpoint) as again:
-        other.hello(agent="paddle")
-        assert other.refused().code == "busy"
+        assert other.denied(agent="paddle").code == "busy"
         assert again.enter(resume=token).resumed
 
 
@@ -163,8 +148,7 @@ def test_run_dials_a_client_that_listens(start: Start, tmp_path: Path) -> None:
 def test_refused_hello_leaves_the_run_waiting(start: Start) -> None:
     process, endpoint = start("--bind", "tcp://127.0.0.1:*", "--agent", "lander")
     with WirePeer(endpoint) as peer:
-        peer.hello(agent="nobody")
-        assert peer.refused().code == "agent"
+        assert peer.denied(agent="nobody").code == "agent"
         peer.enter()
         process.send_signal(signal.SIGINT)
         assert process.wait(20) == 130
@@ -187,13 +171,7 @@ def test_a_run_that_waits_for_a_client_is_ended_and_leaves_no_folder(start: Star
     ],
 )
 def test_mistakes_are_told(tmp_path: Path, arguments: list[str], says: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "rtcontrol", "run", *arguments, "--out", str(tmp_path / "o")],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
+    done = cli("run", *arguments, "--out", str(tmp_path / "o"))
     assert done.returncode == 2, done.stderr
     assert says in done.stderr and "Traceback" not in done.stderr
     assert not (tmp_path / "o").exists()

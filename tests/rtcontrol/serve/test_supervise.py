@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,33 +13,45 @@ import psutil
 import pytest
 
 from rtcontrol.serve.supervise import command_line, resident_mb, supervise
+from tests.helpers.processes import Program, cli, python, until
 
-ROOT = Path(__file__).resolve().parents[3]
 pytestmark = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads /proc")
 Start = Callable[..., "subprocess.Popen[str]"]
 
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    running: list[subprocess.Popen[str]] = []
+    running: list[Program] = []
 
     def begin(code: str, *options: str) -> subprocess.Popen[str]:
         """Supervise a Python program, which finds its folder in sys.argv[1]."""
-        command = [sys.executable, "-m", "rtcontrol.serve.supervise", *options, "--"]
-        running.append(
-            subprocess.Popen(
-                [*command, sys.executable, "-c", code, str(tmp_path)],
-                stderr=subprocess.PIPE,
-                text=True,
-                env={**os.environ, "PYTHONPATH": str(ROOT)},
-            )
-        )
-        return running[-1]
+        command = ["-m", "rtcontrol.serve.supervise", *options, "--", sys.executable, "-c", code, str(tmp_path)]
+        running.append(Program(command, tmp_path / f"log{len(running)}", stderr=subprocess.PIPE))
+        return running[-1].popen
 
     yield begin
-    for process in running:
-        process.kill()
-        process.wait()
+    for program in running:
+        program.kill()
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Start]:
+    """Starts a server, which listens."""
+    running: list[Program] = []
+
+    def begin(*options: str) -> subprocess.Popen[str]:
+        command = ["-m", "rtcontrol", "serve", "--model", "random", "--bind", "tcp://127.0.0.1:*", *options]
+        running.append(Program(command, tmp_path / "stderr", cwd=tmp_path, stdout=subprocess.PIPE))
+        listens(running[-1].popen)
+        return running[-1].popen
+
+    yield begin
+    for program in running:
+        program.kill()
+
+
+def listens(server: subprocess.Popen[str]) -> None:
+    assert server.stdout is not None and server.stdout.readline().startswith("listening on ")
 
 
 PIDS = "import os, sys, time; open(sys.argv[1] + '/pids', 'a').write(f'{os.getpid()}\\n'); "
@@ -48,14 +59,9 @@ PIDS = "import os, sys, time; open(sys.argv[1] + '/pids', 'a').write(f'{os.getpi
 
 def pids(folder: Path, count: int) -> list[int]:
     """The children so far, once there are so many."""
-    end_s = time.monotonic() + 20
-    while time.monotonic() < end_s:
-        path = folder / "pids"
-        found = path.read_text().split("\n")[:-1] if path.exists() else []
-        if len(found) >= count:
-            return [int(pid) for pid in found]
-        time.sleep(0.02)
-    raise AssertionError(f"no {count} children in 20 s")
+    path = folder / "pids"
+    until(lambda: path.exists() and path.read_text().count("\n") >= count, f"no {count} children")
+    return [int(pid) for pid in path.read_text().split()]
 
 
 def alive(pid: int) -> bool:
@@ -66,10 +72,8 @@ def alive(pid: int) -> bool:
 
 
 def gone(pid: int) -> bool:
-    end_s = time.monotonic() + 10
-    while time.monotonic() < end_s and alive(pid):
-        time.sleep(0.02)
-    return not alive(pid)
+    until(lambda: not alive(pid), f"{pid} lives on")
+    return True
 
 
 def test_killed_server_is_started_again_and_that_is_said(start: Start, tmp_path: Path) -> None:
@@ -154,22 +158,10 @@ def test_hangup_is_passed_on_but_stays_ignored_where_it_was(start: Start, tmp_pa
 
 
 @pytest.mark.parametrize("options", [(), ("--supervise",)])
-def test_hangup_ends_the_server_in_order(tmp_path: Path, options: tuple[str, ...]) -> None:
-    command = [sys.executable, "-m", "rtcontrol", "serve", "--model", "random", *options]
-    server = subprocess.Popen(
-        [*command, "--bind", "tcp://127.0.0.1:*"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert server.stdout is not None and server.stdout.readline().startswith("listening on ")
-        server.send_signal(signal.SIGHUP)
-        rest = server.communicate(timeout=30)[0]
-    finally:
-        server.kill()
-        server.communicate()
+def test_hangup_ends_the_server_in_order(serve: Start, tmp_path: Path, options: tuple[str, ...]) -> None:
+    server = serve(*options)
+    server.send_signal(signal.SIGHUP)
+    rest = server.communicate(timeout=30)[0]
     assert server.returncode == 129
     assert "SIGHUP: ending 0 sessions" in rest
     assert len([*(tmp_path / "runs").glob("serve-*/server.json")]) == 1
@@ -189,25 +181,15 @@ def test_supervision_is_not_asked_for_again_in_the_child() -> None:
     assert command[6:] == [sys.executable, "-m", "rtcontrol", "serve", "--hz", "8", "--seed", "1", "--no-supervise"]
 
 
-def test_folder_is_chosen_once_for_all_restarts(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "rtcontrol", "serve", "--supervise", "--model", "random"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    server = subprocess.Popen(
-        [*command, "--bind", "tcp://127.0.0.1:*"], cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True
-    )
-    assert server.stdout is not None
-    try:
-        assert server.stdout.readline().startswith("listening on ")
-        (child,) = psutil.Process(server.pid).children()
-        child_line = child.cmdline()
-        child.kill()
-        # In another second than the first: a folder named after the time would be another one.
-        assert server.stdout.readline().startswith("listening on ")
-        server.send_signal(signal.SIGTERM)
-        rest = server.communicate(timeout=30)[0]
-    finally:
-        server.kill()
-        server.communicate()
+def test_folder_is_chosen_once_for_all_restarts(serve: Start) -> None:
+    server = serve("--supervise")
+    (child,) = psutil.Process(server.pid).children()
+    child_line = child.cmdline()
+    child.kill()
+    # In another second than the first: a folder named after the time would be another one.
+    listens(server)
+    server.send_signal(signal.SIGTERM)
+    rest = server.communicate(timeout=30)[0]
     folder = next(line.split()[-1] for line in rest.splitlines() if line.startswith("records and reports: "))
     # The process that was killed wrote nothing: it is the time of the start that names the folder.
     assert "--out" in child_line and child_line[child_line.index("--out") + 1] == folder
@@ -218,16 +200,11 @@ def test_supervisor_imports_nothing_heavy() -> None:
         "import sys, rtcontrol.serve.supervise\n"
         "print(sorted({m.split('.')[0] for m in sys.modules} & {'torch', 'numpy', 'zmq', 'ray', 'pydantic', 'typer'}))"
     )
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
-    assert done.stdout.strip() == "[]"
+    assert python("-c", code).stdout.strip() == "[]"
 
 
 @pytest.mark.parametrize("option", ["--allow-origin", "--token-file", "--static"])
 def test_option_of_the_gateway_without_http_is_a_mistake(option: str, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "rtcontrol", "serve", "--model", "random", option, str(tmp_path)]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=60, env={**os.environ, "PYTHONPATH": str(ROOT)}
-    )
+    done = cli("serve", "--model", "random", option, str(tmp_path))
     assert done.returncode == 2
     assert option in done.stderr and "--http" in done.stderr

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from wire_peer import WirePeer, until
+from wire_peer import WirePeer
 
 from rtcontrol.bridges.wire.messages import CallMessage, Instruct
 from rtcontrol.hosts.base import DecisionRequest
@@ -16,6 +16,7 @@ from rtcontrol.loop import warmup
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.errors import UserError
 from rtcontrol.serve import negotiate
+from tests.helpers.processes import until
 
 
 class Picky:
@@ -55,8 +56,7 @@ def test_a_full_decoder_refuses_for_now(bench: Any) -> None:
     made = bench()
     made.admission.pool._inline._places.limit = 0
     peer = made.peer()
-    peer.hello()
-    error = peer.refused()
+    error = peer.denied()
     assert error.code == "busy" and error.retryable and error.fatal and error.field is None
     made.admission.pool._inline._places.limit = 1
     peer.enter()
@@ -71,8 +71,7 @@ def test_trouble_at_resuming_keeps_the_session(bench: Any) -> None:
     parked(made)
     made.admission.pool._inline._places.limit = 0
     second = made.peer()
-    second.hello(resume=token)
-    error = second.refused()
+    error = second.denied(resume=token)
     assert error.code == "busy" and error.retryable and not error.fatal
     parked(made)
     made.admission.pool._inline._places.limit = 1
@@ -99,8 +98,7 @@ def test_a_closed_decoder_is_told_as_such(bench: Any) -> None:
     made = bench(model="lander")
     made.admission.pool._models.close()
     peer = made.peer()
-    peer.hello()
-    error = peer.refused()
+    error = peer.denied()
     assert error.code == "decoder" and error.retryable and error.field is None
 
 
@@ -121,8 +119,7 @@ def test_a_refused_instruction_does_not_lose_the_accepted_one(picky: Any) -> Non
 
 
 def test_another_trouble_refuses_no_instruction_that_waits(picky: Any) -> None:
-    peer = picky.peer()
-    peer.enter(pacing="client")
+    peer = picky.enter(pacing="client")
     peer.observe("slow fail")
     time.sleep(0.05)
     peer.send(Instruct(session=peer.token, instruction="hover"))
@@ -143,8 +140,7 @@ def test_instruction_that_nobody_tried_before_the_loss_gives_way_to_the_one_befo
     first.close()
     parked(picky)
     second = picky.peer()
-    second.hello(resume=token)
-    error = second.refused()
+    error = second.denied(resume=token)
     assert error.code == "instruction" and error.retryable and not error.fatal
     parked(picky)
     assert second.enter(resume=token).instruction == "hover"
@@ -159,8 +155,7 @@ def test_rate_that_the_machine_does_not_reach_is_told_in_the_welcome(picky: Any)
 
 def test_loop_that_waits_for_ever_does_not_say_inf(bench: Any) -> None:
     made = bench()
-    peer = made.peer()
-    peer.enter(pacing="client")
+    peer = made.enter(pacing="client")
     peer.close()
     parked(made)
     assert not any("inf" in line for line in made.said)
@@ -172,6 +167,5 @@ def test_model_that_cannot_be_built_is_refused_for_good(picky: Any, monkeypatch:
 
     monkeypatch.setattr(Picky, "build", broken)
     peer = picky.peer()
-    peer.hello()
-    error = peer.refused()
+    error = peer.denied()
     assert (error.code, error.field) == ("model", "model") and error.fatal and not error.retryable

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any, Self, TypeVar
 
 import zmq
@@ -14,14 +13,6 @@ from rtcontrol.bridges.wire.messages import CallMessage, ErrorMessage, Hello, Ob
 M = TypeVar("M")
 WAIT_S = 20.0
 TEXT = "x 0 y 100 vx 0 vy 0 angle 0 spin 0 legs 0 0"
-
-
-def until(met: Callable[[], bool], timeout_s: float = WAIT_S) -> None:
-    """Wait until it is so; AssertionError when it never is."""
-    give_up = time.monotonic() + timeout_s
-    while not met():
-        assert time.monotonic() < give_up, f"not so within {timeout_s:g} s"
-        time.sleep(0.01)
 
 
 class WirePeer:
@@ -89,6 +80,11 @@ class WirePeer:
 
     def refused(self, timeout_s: float = WAIT_S) -> ErrorMessage:
         return self.expect(ErrorMessage, timeout_s)
+
+    def denied(self, **fields: Any) -> ErrorMessage:
+        """Say hello and be refused."""
+        self.hello(**fields)
+        return self.refused()
 
     @property
     def token(self) -> str:
