@@ -46,7 +46,7 @@ class ControlLoop:
         collector: Collector | None = None,
     ) -> None:
         self.config, self.agent, self.env, self.host = config, agent, env, host
-        self._recorder, self._sample, self._notify = recorder, sample, notify
+        self.recorder, self._sample, self._notify = recorder, sample, notify
         self.warmup = Warmup(config.pipeline)
         self.host_info: dict[str, Any] = {}
         self.ended_by: str | None = None
@@ -127,7 +127,7 @@ class ControlLoop:
         config = self.config
         if config.mlock and (refused := lock_memory()):
             self._notify(f"--mlock refused ({refused}). Raise `ulimit -l`, or grant CAP_IPC_LOCK.")
-        self._recorder.keep()
+        self.recorder.keep()
         self.env.instruct(self.instruction)
         self.env.start(config.clock, config.seed, config.episodes)  # type: ignore[arg-type]
         self._world_started = True
@@ -138,7 +138,7 @@ class ControlLoop:
             self.warmup = warm_up(config, self.host, first, self._ticks.request, self._notify)
         for warning in favours(config.rt_priority, config.affinity):
             self._notify(warning)
-        self._recorder.write({"start": {"host_info": self.host_info, "warmup": self.warmup.to_dict()}})
+        self.recorder.write({"start": {"host_info": self.host_info, "warmup": self.warmup.to_dict()}})
 
     def _stopped(self) -> bool:
         return self.ended_by is not None
@@ -165,7 +165,7 @@ class ControlLoop:
                     # What is still in flight is no release: nobody waited for it until its deadline.
                     t_s = account.t_s(self.t_end_ns) if account.t0_ns else 0.0
                     end = {"end": self.ended_by, "t_s": t_s, "open": self._ticks.open}
-                    self._recorder.write({**end, "safe_in_force": self.safe_in_force})
+                    self.recorder.write({**end, "safe_in_force": self.safe_in_force})
                 finally:
                     try:
                         self.host.close()

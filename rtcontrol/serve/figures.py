@@ -37,6 +37,7 @@ def figures(session: Session) -> dict[str, Any]:
         shown |= {name: getattr(ledger, name) for name in ("releases", "ticks", "on_time", "misses", "null", "held")}
         shown |= {"skipped_releases": ledger.skipped_releases, "miss_rate": ledger.miss_rate}
         shown |= {"misses_by_cause": dict(ledger.misses_by_cause)}
+        shown["lost_lines"] = loop.recorder.lost
         shown["latency_ms"] = report.percentiles(tuple(loop.account.recent_ms))
     if session.env is not None:
         shown |= session.env.traffic.to_dict()
