@@ -197,7 +197,9 @@ class Account:
         line = self._line(tick, "miss", call)
         line["cause"] = cause.value
         self._errors.put(line, error, f"tick {tick.k}: {cause.value}: ", doing)
-        line["action"] = self.fall_back(action, tick, cause, reply, line.get("error"))
+        # A remote world executes nothing: that its call waited is our business.
+        told = None if fault is Cause.EXECUTE else line.get("error")
+        line["action"] = self.fall_back(action, tick, cause, reply, told)
         if reply is not None and fault is not None:
             line["decide_ms"] = _ms(reply.decide_ns)
         self._recorder.write(line)
@@ -325,7 +327,7 @@ class Account:
         if attempt.error is not None:
             self.ledger.fallback_errors += 1
             self._errors.put(line, attempt.error, f"safe call {text}, tried again until it is in force: ")
-        self.ledger.safe_calls += attempt.in_force and attempt.why == "miss"
+        self.ledger.safe_calls += attempt.in_force and attempt.why != "exit"
         self._recorder.write(line)
 
     def fault(self, fault: Fault) -> None:
@@ -334,10 +336,12 @@ class Account:
         self._errors.put(line, fault.error, f"{fault.doing}: ")
         self._recorder.write(line)
 
-    def broke_down(self, error: WorldError) -> str:
+    def broke_down(self, error: WorldError, started: bool) -> str:
         """The world's own code raised: gives what people are told, in one sentence."""
         cause = error.__cause__ or error
         line: dict[str, Any] = {"fault": "world", "t_s": self.t_s(time.monotonic_ns()) if self.t0_ns else 0.0}
         what = self._errors.put(line, cause)
         self._recorder.write(line)
-        return f"The environment {self._env.name} broke down: {what}. The run ends with the safe call; mend it there."
+        return f"The environment {self._env.name} broke down: {what}. " + (
+            "The run ends with the safe call; mend it there." if started else "It never began; mend it there."
+        )

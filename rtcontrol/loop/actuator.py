@@ -78,8 +78,9 @@ class Actuator:
     At most one call waits: the newest wins. `safe` clears it, and is what acts first when the world yields; a safe
     call that fails is tried again every `retry_ns` (None: when `retry` says so) until it is in force or a newer call
     of its tool acted. Several safe calls are begun in order, each on a thread of its own: one that hangs or fails
-    holds up none of the others; other calls wait for all of them. What came of it all is put into `effects`, in order,
-    and told by `wake`.
+    holds up none of the others; other calls wait for all of them. Where the loop itself does not come back by
+    `guard_ns` (the agent's own code hangs, say), the safe calls are demanded here. What came of it all is put into
+    `effects`, in order, and told by `wake`.
     """
 
     def __init__(self, agent: Agent, env: Environment, retry_ns: int | None, wake: Callable[[], None]) -> None:
@@ -89,6 +90,7 @@ class Actuator:
         self._env, self._wake, self._retry_ns = env, wake, retry_ns
         self._world = env if isinstance(env, Emitting) else None
         self.effects: deque[Completion | SafeAttempt | Fault] = deque()
+        self.guard_ns: int | None = None  # set by the loop at each release
         self.attempting = False  # a safe call was demanded, or is due again, and has not been tried since
         self._lock = threading.Lock()
         self._bell: SimpleQueue[None] = SimpleQueue()
@@ -189,7 +191,8 @@ class Actuator:
 
     def _work(self) -> None:
         self._first()
-        while not self._closed:
+        # What is wanted at the end is tried once, also where nobody waits for it.
+        while not self._closed or (self._wanted and not self._attempt):
             with self._lock:
                 job, wait_s = self._next()
             if isinstance(job, Order):
@@ -199,6 +202,12 @@ class Actuator:
             elif wait_s is not None and wait_s <= 0:
                 self._bring_in_force()
             else:
+                if (guard_ns := self.guard_ns) is not None:
+                    left_s = (guard_ns - time.monotonic_ns()) / 1e9
+                    if left_s <= 0:
+                        self._take_over()
+                        continue
+                    wait_s = left_s if wait_s is None else min(wait_s, left_s)
                 with suppress(Empty):
                     self._bell.get(timeout=wait_s)
 
@@ -218,6 +227,13 @@ class Actuator:
             if front is self._order:
                 self._order = None
         return front, wait_s
+
+    def _take_over(self) -> None:
+        """The loop did not come back in time: nobody else will bring the safe calls in force."""
+        self.guard_ns = None
+        now = time.monotonic_ns()
+        if (cleared := self.safe("loop")) is not None:
+            self._post(Completion(cleared.tick, "too_late", now, now, False))
 
     def _perform(self, order: Order) -> None:
         began = time.monotonic_ns()

@@ -20,6 +20,8 @@ from rtcontrol.record.record import Recorder
 
 # How long the way out waits for the safe call to be in force.
 LEAVE_S = 10.0
+# After the third signal: time enough for a world that is free.
+LEAVE_AT_ONCE_S = 0.5
 
 
 class ControlLoop:
@@ -97,10 +99,10 @@ class ControlLoop:
                     self.phase = "running"
                     self._ticks.run(collector)
         except WorldError as error:
-            self.ended_by, self.failure = "error", self.account.broke_down(error)
+            self.ended_by, self.failure = "error", self.account.broke_down(error, self._world_started)
             self._notify(self.failure)
         except KeyboardInterrupt:
-            patience_s = 0.0 if self.ended_by is not None else LEAVE_S
+            patience_s = LEAVE_AT_ONCE_S if self.ended_by is not None else LEAVE_S
             self.stop("SIGINT")
             raise
         except BaseException:
@@ -147,7 +149,7 @@ class ControlLoop:
         account, actuator = self.account, self._ticks.actuator
         try:
             if self._world_started:
-                self.safe_in_force = False
+                self.safe_in_force, actuator.guard_ns = False, None
                 account.leave()
                 self.safe_in_force = actuator.wait_safe(patience_s)
                 if not self.safe_in_force:
@@ -165,7 +167,7 @@ class ControlLoop:
                     # What is still in flight is no release: nobody waited for it until its deadline.
                     t_s = account.t_s(self.t_end_ns) if account.t0_ns else 0.0
                     end = {"end": self.ended_by, "t_s": t_s, "open": self._ticks.open}
-                    self.recorder.write({**end, "safe_in_force": self.safe_in_force})
+                    self.recorder.write({**end, "safe_in_force": self.safe_in_force if self._world_started else None})
                 finally:
                     try:
                         self.host.close()

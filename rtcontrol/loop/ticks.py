@@ -53,6 +53,8 @@ class Ticks:
         told = config.instruction if config.instruction is not None else agent.instruction
         self.instructions = Instructions(told, self.actuator.instruct, recorder, notify, self.account.t_s)
         self._period_ns, self._deadline_ns, self._max_age_ns = config.period_ns, config.deadline_ns, config.max_age_ns
+        # The next release is due in a period: where it does not come, a call is held no longer than it may be.
+        self._guard_ns = 2 * config.period_ns + (self._policy.hold_ns if config.on_miss == "hold" else 0)
         self._history: deque[str] = deque(maxlen=agent.history)
         self._acknowledged = env.acknowledged if isinstance(env, Acknowledging) else None
         self._acknowledges = False
@@ -119,6 +121,8 @@ class Ticks:
         k, release_ns, skipped = self._clock.take(now)
         tick = Tick(k, release_ns, release_ns + self._deadline_ns, now)
         account.newest_k = k
+        if enforced:
+            self.actuator.guard_ns = now + self._guard_ns
         if skipped or self._busy[1] >= release_ns:
             self._was_late(tick, skipped)
         tick.incarnation = self.host.incarnation
@@ -284,7 +288,7 @@ class Ticks:
         self._ordered[tick.k] = Ordered(tick, reply, call, text, late)
         self._ordered_k = tick.k
         if (waited := self.actuator.execute(order)) is not None:
-            replaced(self.account, self._ordered.pop(waited.tick))
+            replaced(self.account, self._ordered.pop(waited.tick), self._period_ns)
 
     def _on_late(self, tick: Tick | None, reply: DecisionReply, now: int) -> None:
         """A decision that came after its deadline: dropped, or used if it may act still and nothing newer does."""

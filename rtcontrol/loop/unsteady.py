@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from rtcontrol.agents import Tools
@@ -28,6 +28,7 @@ class Ordered:
     text: str
     late: bool
     settled: bool = False
+    given_ns: int = field(default_factory=time.monotonic_ns)
 
 
 class LegalCalls:
@@ -48,10 +49,12 @@ class LegalCalls:
         return checked
 
 
-def replaced(account: Account, ordered: Ordered) -> None:
-    """A call that waited for the world gave way to a newer one."""
+def replaced(account: Account, ordered: Ordered, period_ns: int) -> None:
+    """A call that waited for the world gave way to a newer one: overtaken, or kept waiting by a world that is busy."""
     if ordered.late:
         account.late(ordered.tick, ordered.reply, None, time.monotonic_ns())
+    elif time.monotonic_ns() - ordered.given_ns >= max(period_ns // 4, 1_000_000):
+        overrun(account, ordered, "the call could not begin, and gave way to a newer one: the world is busy")
     else:
         account.tell(ordered.tick, "held", ordered.reply)
         account.settle(ordered.tick, ordered.reply, "overtaken", ordered.text)

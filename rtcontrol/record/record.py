@@ -124,8 +124,10 @@ class Recorder:
         """Those of them that are still known, `KEPT` at most."""
         return map(json.loads, self._waiting)
 
-    def write(self, line: dict[str, Any]) -> None:
-        self._waiting.append(json.dumps(line, separators=(",", ":"), default=str).encode() + b"\n")
+    def write(self, line: dict[str, Any] | None) -> None:
+        """None: what waits alone."""
+        if line is not None:
+            self._waiting.append(json.dumps(line, separators=(",", ":"), default=str).encode() + b"\n")
         for _ in range(min(len(self._waiting), AT_ONCE)):
             # A write cut short by a full disk left half a line: that is ended first, so that this one can be read.
             data = b"\n" * self._torn + self._waiting[0]
@@ -170,6 +172,11 @@ class Recorder:
             self._part = None
 
     def close(self) -> None:
+        """Writes what waits, as far as there is room."""
+        left = len(self._waiting) + 1
+        while 0 < len(self._waiting) < left:
+            left = len(self._waiting)
+            self.write(None)
         os.close(self._fd)
 
 

@@ -117,6 +117,18 @@ def test_a_line_cut_short_is_written_whole_when_there_is_room(tmp_path: Path, ro
     assert [line["line"] for line in read_record(tmp_path / "r.jsonl") if "line" in line] == [*range(11)]
 
 
+def test_all_that_waits_is_written_at_the_end_where_there_is_room(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path / "r.jsonl", {})
+    room = os.dup(recorder._fd)
+    os.dup2(os.open("/dev/full", os.O_WRONLY), recorder._fd)
+    for k in range(500):
+        recorder.write({"line": k})
+    os.dup2(room, recorder._fd)
+    recorder.close()
+    assert recorder.lost == 0
+    assert [line["line"] for line in read_record(tmp_path / "r.jsonl") if "line" in line] == [*range(500)]
+
+
 def test_more_than_can_wait_is_counted_and_the_live_counts_decide(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
