@@ -120,13 +120,13 @@ def test_mutant_is_noticed(mutant: str, copy: Path, record_property: Callable[[s
         file.write_text(whole)
     if found.status == 0 and not found.passed and found.skipped:
         pytest.skip(f"its tests are skipped here: {found.skipped[0]}")
-    assert found.status != 0, f"SURVIVES: {named}"
+    assert found.status != 0, f"SURVIVES {' '.join(named.tests)}"
     if found.status is not None:
-        assert found.failed, f"DOES NOT RUN: {found.said}"
+        assert found.failed, f"DOES NOT RUN: {found.reason}\n{found.said}"
         assert not NONSENSE.search(found.why), f"IS NONSENSE: {found.why}"
     noticing = found.failed or named.tests
     whole_too = _run(copy, noticing)
-    assert whole_too.status == 0, f"FAILS WITHOUT IT TOO, by {noticing}: {whole_too.said}"
+    assert whole_too.status == 0, f"FAILS WITHOUT IT TOO: {whole_too.reason}\n{whole_too.said}"
     record_property("noticed", f"{noticing[0].rpartition('/')[2]}{'' if found.failed else ' does not end'}")
 
 
@@ -140,6 +140,11 @@ class Found:
     skipped: tuple[str, ...] = ()
     failed: tuple[str, ...] = ()  # in their own bodies
     why: str = ""  # the first of them did
+
+    @property
+    def reason(self) -> str:
+        """The last line of its traceback."""
+        return next(iter(re.findall(r"^E +(.+)$", self.said, re.MULTILINE)[::-1]), "it did not end")
 
 
 def _run(tree: Path, tests: tuple[str, ...]) -> Found:
@@ -161,7 +166,7 @@ def _run(tree: Path, tests: tuple[str, ...]) -> Found:
     return Found(
         done.returncode,
         said,
-        passed=sum(len(case) == 0 or not {"failure", "error", "skipped"} & {e.tag for e in case} for case in cases),
+        passed=sum(not {"failure", "error", "skipped"} & {verdict.tag for verdict in case} for case in cases),
         skipped=tuple(verdict.get("message", "") for case in cases for verdict in case.iter("skipped")),
         failed=tuple(_node(case) for case, _ in failed),
         why=failed[0][1].get("message", "") if failed else "",
