@@ -192,7 +192,7 @@ class Flight:
         self.agent = agent or cart_agent()
         self.host = host or InProcessHost(Scripted(decide), self.config.pipeline)
         self.path = out / "record.jsonl"
-        self.recorder = Recorder(self.path, self.config.to_dict())
+        self.recorder = Recorder(self.path, self.config.header(self.agent.fallback.hold_ms))
         self.said: list[str] = []
         self.loop = ControlLoop(self.config, self.agent, self.world, self.host, self.recorder, notify=self.said.append)
 

@@ -3,54 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
+from commands import EXPERT, call, spawn, wait_for_ticks
 
-from rtcontrol.cli import app as cli
 from rtcontrol.run import worlds
-
-ROOT = Path(__file__).resolve().parents[2]
-
-
-def call(*arguments: str) -> int:
-    before = sys.argv
-    sys.argv = ["rtcontrol", *arguments]
-    try:
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-    finally:
-        sys.argv = before
-    assert isinstance(ended.value.code, int)
-    return ended.value.code
-
-
-def spawn(*arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "rtcontrol", *arguments],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def wait_for_ticks(out: Path, ticks: int) -> None:
-    give_up = time.monotonic() + 60
-    record = out / "record.jsonl"
-    while not (record.exists() and record.read_bytes().count(b'"kind"') >= ticks):
-        assert time.monotonic() < give_up, "the run does not get under way"
-        time.sleep(0.05)
-
-
-EXPERT = ("run", "--env", "lander", "--model", "expert", "--host", "inprocess", "--no-live")
 
 
 def test_expert_lands_in_lockstep(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rtcontrol.serve import keyring
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def keys(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:

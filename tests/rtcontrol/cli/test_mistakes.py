@@ -16,13 +16,11 @@ from typing import Annotated, Any
 
 import pytest
 from cart import CartWorld, Flight, cart_agent, good
-from test_cli import EXPERT, ROOT, call, spawn, wait_for_ticks
+from commands import EXPERT, ROOT, call, spawn, wait_for_ticks
 
 from rtcontrol.agents import OneOf, Tools, tool
 from rtcontrol.envs.base import Observation
 from rtcontrol.hosts.base import DecisionRequest
-from rtcontrol.hosts.deciders import ExpertSource
-from rtcontrol.hosts.inprocess import InProcessHost
 from rtcontrol.loop.realtime import SlackCollector
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.errors import UserError
@@ -208,12 +206,13 @@ def test_bad_bytes_on_stdin_and_in_texts(tmp_path: Path) -> None:
     wait_for_ticks(tmp_path / "a", 3)
     _, err = process.communicate(b"hover at 0.7 \xff\n", timeout=30)
     assert process.returncode == 0, err
-    flight = Flight(tmp_path / "b", clock="lockstep", duration_s=0.1, instruction="\udcff go to 0")
     asked: list[str] = []
-    flight.host = flight.loop.host = InProcessHost(
-        ExpertSource(lambda request: (asked.append(request.instruction), Call("push", {"force": 0}))[1])
-    )
-    flight.run()
+
+    def decide(request: DecisionRequest) -> Decision:
+        asked.append(request.instruction)
+        return good(request)
+
+    Flight(tmp_path / "b", decide, clock="lockstep", duration_s=0.1, instruction="\udcff go to 0").run()
     assert set(asked) == {"? go to 0"}
 
 
@@ -294,18 +293,22 @@ def test_garbage_is_collected_though_there_is_never_slack() -> None:
 
 def test_a_pipeline_that_is_always_busy_collects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slacks: list[int] = []
+    monkeypatch.setattr(SlackCollector, "THRESHOLD", 0)
     monkeypatch.setattr(SlackCollector, "collect", lambda self, slack_ns: slacks.append(slack_ns))
     Flight(tmp_path, duration_s=0.2).run()
     assert 0 in slacks and max(slacks) > 0
 
 
 @pytest.mark.realtime
-def test_on_miss_stop_also_stops_on_a_call_that_acted_too_late(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("clock", "kind"), [("wall", "miss"), ("lockstep", "call")])
+def test_on_miss_stop_also_stops_on_a_call_that_acted_too_late(tmp_path: Path, clock: str, kind: str) -> None:
     world = CartWorld()
-    world.on_execute = lambda call: time.sleep(0.03) if len(world.executed) == 5 else None
-    flight = Flight(tmp_path, world=world, on_miss="stop").run()
-    assert flight.loop.ended_by == "miss"
-    assert flight.ticks[-1]["kind"] == "call" and flight.ticks[-1]["cause"] == "execute"
+    world.on_execute = lambda call: time.sleep(0.15) if len(world.executed) == 5 else None
+    flight = Flight(tmp_path, world=world, on_miss="stop", clock=clock, hz=10, duration_s=3).run()
+    assert flight.loop.ended_by == "miss" and flight.loop.ledger.ticks == 5
+    # Against the wall clock its tick was over when it acted: it was settled at its deadline.
+    assert (flight.ticks[-1]["kind"], flight.ticks[-1]["cause"]) == (kind, "execute")
+    assert any(line.get("overran") == 4 and line["effect"] == "acted" for line in flight.lines) == (kind == "miss")
 
 
 @pytest.mark.realtime

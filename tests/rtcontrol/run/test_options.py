@@ -10,9 +10,9 @@ from typing import Any, get_type_hints
 
 import pytest
 import typer
+from commands import call
 from hypothesis import given
 from hypothesis import strategies as st
-from test_cli import call
 from typer.testing import CliRunner
 
 from rtcontrol.bridges.carla import cli as carla_cli

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_cli import EXPERT, ROOT, call, wait_for_ticks
+from commands import EXPERT, ROOT, call, wait_for_ticks
 
 from rtcontrol.bridges.shutdown import Interrupted, Shutdown
 from rtcontrol.envs.lander.world import Lander
