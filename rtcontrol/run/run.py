@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 from rich.console import Console
 
@@ -120,7 +120,7 @@ def _report(config: RunConfig, loop: ControlLoop, recorder: Recorder) -> tuple[b
         print(f"Internal error: the counts contradict each other ({error}).", file=sys.stderr)
         sound = False
     try:
-        result = report.build(config.out / "record.jsonl", asdict(loop.ledger), recorder, loop.ended_by)
+        result = report.build(config.out / "record.jsonl", vars(loop.ledger), recorder, loop.ended_by)
         refused = report.write(result, path)
         table.show(result, Console())
     except Exception as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,7 +54,7 @@ def write_report(session: Session, run: Run) -> str | None:
                 run.record.parent.rmdir()
             return None
         ledger.check()
-        told = report.build(run.record, asdict(ledger), run.recorder)
+        told = report.build(run.record, vars(ledger), run.recorder)
         told["wire"] = _wire(session)
         path = run.record.with_name(run.record.name.replace("record", "report").replace(".jsonl", ".json"))
         refused = report.write(told, path)

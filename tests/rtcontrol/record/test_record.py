@@ -10,12 +10,13 @@ import subprocess
 import sys
 import time
 import tracemalloc
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from cart import Flight, slow
+from cart import Flight, good, slow
 
+from rtcontrol.hosts.base import DecisionRequest
+from rtcontrol.models.call import Decision
 from rtcontrol.models.errors import UserError
 from rtcontrol.record import record as records
 from rtcontrol.record.record import Recorder, read_record
@@ -81,7 +82,11 @@ def test_report_agrees_with_the_live_counts(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_does_not_stop_the_loop_and_what_waited_is_written_when_there_is_room(tmp_path: Path) -> None:
-    flight = Flight(tmp_path)
+    def decide(request: DecisionRequest) -> Decision:
+        assert request.tick != 3, "fails"
+        return good(request)
+
+    flight = Flight(tmp_path, decide)
     recorder, told = flight.recorder, []
     recorder._tell = told.append
     room = os.dup(recorder._fd)
@@ -91,8 +96,10 @@ def test_a_full_disk_does_not_stop_the_loop_and_what_waited_is_written_when_ther
     assert flight.loop.ledger.releases == 25
     lost = recorder.lost
     assert lost >= 25 and len(told) == 1 and "No space left" in told[0]
-    made = report.build(flight.path, asdict(flight.loop.ledger), recorder)
+    made = report.build(flight.path, vars(flight.loop.ledger), recorder)
     assert (made["releases"], made["on_time"]) == (25, flight.loop.ledger.on_time)
+    assert made["misses_by_cause"] == flight.causes and flight.causes["decide"] == 1
+    assert report.write(made, tmp_path / "report.json") is None
     assert (made["record"]["lost_lines"], made["ended_by"]) == (lost, "duration")
     assert made["latency_ms"]["p50"] is not None
     os.dup2(room, recorder._fd)
@@ -126,7 +133,7 @@ def test_more_than_can_wait_is_counted_and_the_live_counts_decide(
     os.dup2(os.open("/dev/full", os.O_WRONLY), flight.recorder._fd)
     flight.run()
     assert flight.recorder.lost > 25 and len([*flight.recorder.unwritten()]) == 5
-    assert report.build(flight.path, asdict(flight.loop.ledger), flight.recorder)["ticks"] == flight.loop.ledger.ticks
+    assert report.build(flight.path, vars(flight.loop.ledger), flight.recorder)["ticks"] == flight.loop.ledger.ticks
 
 
 def test_a_report_that_cannot_be_written_leaves_the_old_one_whole(tmp_path: Path) -> None:
@@ -180,7 +187,7 @@ def test_nowhere_to_write_is_a_users_mistake(tmp_path: Path) -> None:
 
 def test_sigkill_leaves_a_record_that_can_be_read(tmp_path: Path) -> None:
     code = f"""
-import sys; sys.path[:0] = [{str(Path(__file__).parent)!r}]
+import sys; sys.path[:0] = [{str(Path(__file__).parents[1])!r}]
 from pathlib import Path
 from cart import Flight
 Flight(Path({str(tmp_path)!r}), duration_s=60.0).run()
