@@ -20,6 +20,7 @@ import tomllib
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from py_compile import PycInvalidationMode
 
@@ -125,7 +126,7 @@ def test_mutant_is_noticed(mutant: str, copy: Path, record_property: Callable[[s
         assert found.failed, f"DOES NOT RUN: {found.reason}\n{found.said}"
         assert not NONSENSE.search(found.why), f"IS NONSENSE: {found.why}"
     noticing = found.failed or named.tests
-    whole_too = _run(copy, noticing)
+    whole_too = _run_whole(copy, noticing)
     assert whole_too.status == 0, f"FAILS WITHOUT IT TOO: {whole_too.reason}\n{whole_too.said}"
     record_property("noticed", f"{noticing[0].rpartition('/')[2]}{'' if found.failed else ' does not end'}")
 
@@ -171,6 +172,12 @@ def _run(tree: Path, tests: tuple[str, ...]) -> Found:
         failed=tuple(_node(case) for case, _ in failed),
         why=failed[0][1].get("message", "") if failed else "",
     )
+
+
+@cache
+def _run_whole(tree: Path, tests: tuple[str, ...]) -> Found:
+    """Without a breakage: once for all that the same test notices."""
+    return _run(tree, tests)
 
 
 def _node(case: ElementTree.Element) -> str:
