@@ -110,6 +110,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3 * LIMIT_S)
 def test_mutant_is_noticed(mutant: str, copy: Path, record_property: Callable[[str, object], None]) -> None:
     named = MUTANTS[mutant]
     file = copy / named.file
