@@ -134,14 +134,14 @@ def _guard(base: str) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     folder = tempfile.mkdtemp(prefix="rtcontrol-", dir=base)
-    with contextlib.suppress(BrokenPipeError):
-        sys.stdout.write(folder + "\n")
-        sys.stdout.flush()
-    # A process that was forked from the run's may keep the pipe open: so its death is looked for, too.
+    # A process that was forked from the run's may keep the pipe open: its death is looked for, too, before it goes on.
     poll = select.poll()
     poll.register(0, select.POLLIN)
     with contextlib.suppress(OSError):
         poll.register(os.pidfd_open(os.getppid()), select.POLLIN)
+    with contextlib.suppress(BrokenPipeError):
+        sys.stdout.write(folder + "\n")
+        sys.stdout.flush()
     ready = [fd for fd, _ in poll.poll()]
     kill_marked(folder, 1 if 0 in ready and os.read(0, 16) else CLEAN_ROUNDS)
     shutil.rmtree(folder, ignore_errors=True)

@@ -1,22 +1,28 @@
 """Each claim of safety and exactness breaks by a line, and a test of the default suite notices.
 
 The claims are the entries of this folder's `*.toml`: `claim`, `file`, `old` (stands once in the file), `new`, and the
-`tests` of which at least one must fail. `pytest -m slow tests/mutants` breaks a copy of the tree by one entry after
-the other, `-k WORD` by those of a file or with a word in their claim; one that survives is a claim that nothing checks.
+`tests` of which at least one must fail: in its own body, not while it is collected or set up, by no name or module
+that is missing, and not without the breakage too. `pytest -m slow tests/mutants` breaks a copy of the tree by one entry
+after the other, `-k WORD` by those of a file or with a word in their claim, and ends with a table; one that survives is
+a claim that nothing checks.
 """
 
 from __future__ import annotations
 
 import ast
+import compileall
 import os
 import re
 import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from py_compile import PycInvalidationMode
 
 import pytest
 
@@ -24,6 +30,8 @@ from tests.helpers.processes import ROOT
 
 HERE = Path(__file__).parent
 LIMIT_S = 240
+# What breaks the program, not a claim: anything would notice.
+NONSENSE = re.compile(r"\b(SyntaxError|IndentationError|NameError|UnboundLocalError|ImportError|ModuleNotFoundError)\b")
 
 
 @dataclass(frozen=True)
@@ -53,9 +61,11 @@ def test_every_mutant_names_a_line_that_stands_once_and_tests_that_exist() -> No
     count = sum(path.read_text().count("[[mutant]]") for path in HERE.glob("*.toml"))
     assert len(MUTANTS) == count, "two entries of one file have the same claim"
     wrong = []
+    same: dict[tuple[str, str], str] = {}
     for name, mutant in MUTANTS.items():
         try:
             text = mutant.broken(ROOT)
+            assert (first := same.setdefault((mutant.file, text), name)) == name, f"is the breakage of {first}"
             if mutant.file.endswith(".py"):
                 ast.parse(text)
         except (AssertionError, OSError, SyntaxError) as error:
@@ -86,46 +96,91 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if (ROOT / name).is_file():
             (to / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, to / name)
+    # By hash: a file that was changed within a second of another change has the size and time of its bytecode.
+    compileall.compile_dir(to, quiet=2, invalidation_mode=PycInvalidationMode.CHECKED_HASH)
     return to
-
-
-@pytest.fixture
-def tree(copy: Path, mutant: str) -> Iterator[Path]:
-    file = copy / MUTANTS[mutant].file
-    whole = file.read_text()
-    file.write_text(MUTANTS[mutant].broken(copy))
-    yield copy
-    file.write_text(whole)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """One case a mutant where slow tests are asked for; else one that stands for all."""
     if "mutant" in metafunc.fixturenames:
         asked = metafunc.config.option.markexpr != "not slow"
-        metafunc.parametrize("mutant", list(MUTANTS) if asked else ["all"])
+        names = list(MUTANTS) if asked else ["all"]
+        metafunc.parametrize("mutant", names, ids=names)  # given, since pytest makes none of a long name
 
 
 @pytest.mark.slow
-def test_mutant_is_noticed(mutant: str, tree: Path) -> None:
-    env = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")} | {"PYTHONPATH": str(tree)}
-    # A file that was changed within a second of another change has the size and time of its bytecode.
-    env["PYTHONDONTWRITEBYTECODE"] = "1"
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-n0", "-p", "no:cacheprovider", f"--timeout={LIMIT_S // 2}"]
-    command.append("--hypothesis-profile=mutants")
+@pytest.mark.timeout(3 * LIMIT_S)
+def test_mutant_is_noticed(mutant: str, copy: Path, record_property: Callable[[str, object], None]) -> None:
+    named = MUTANTS[mutant]
+    file = copy / named.file
+    whole = file.read_text()
+    file.write_text(named.broken(copy))
     try:
-        done = subprocess.run(
-            [*command, *MUTANTS[mutant].tests],
-            cwd=tree,
-            env=env,
-            capture_output=True,
-            text=True,
-            timeout=LIMIT_S,
-            check=False,
-        )
+        found = _run(copy, named.tests)
+    finally:
+        file.write_text(whole)
+    if found.status == 0 and not found.passed and found.skipped:
+        pytest.skip(f"its tests are skipped here: {found.skipped[0]}")
+    assert found.status != 0, f"SURVIVES {' '.join(named.tests)}"
+    if found.status is not None:
+        assert found.failed, f"DOES NOT RUN: {found.reason}\n{found.said}"
+        assert not NONSENSE.search(found.why), f"IS NONSENSE: {found.why}"
+    noticing = found.failed or named.tests
+    whole_too = _run_whole(copy, noticing)
+    assert whole_too.status == 0, f"FAILS WITHOUT IT TOO: {whole_too.reason}\n{whole_too.said}"
+    record_property("noticed", f"{noticing[0].rpartition('/')[2]}{'' if found.failed else ' does not end'}")
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a run of tests came to: its `status` is None where it did not end in time."""
+
+    status: int | None
+    said: str = ""
+    passed: int = 0
+    skipped: tuple[str, ...] = ()
+    failed: tuple[str, ...] = ()  # in their own bodies
+    why: str = ""  # the first of them did
+
+    @property
+    def reason(self) -> str:
+        """The last line of its traceback."""
+        return next(iter(re.findall(r"^E +(.+)$", self.said, re.MULTILINE)[::-1]), "it did not end")
+
+
+def _run(tree: Path, tests: tuple[str, ...]) -> Found:
+    env = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
+    env |= {"PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
+    report = tree.with_name(f"{tree.name}.xml")
+    report.unlink(missing_ok=True)
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-n0", "-p", "no:cacheprovider", f"--timeout={LIMIT_S // 2}"]
+    command += ["--hypothesis-profile=mutants", f"--junitxml={report}", *tests]
+    try:
+        done = subprocess.run(command, cwd=tree, env=env, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     except subprocess.TimeoutExpired:
-        return  # tests that do not end are noticed
+        return Found(None, "it did not end")
     said = (done.stdout + done.stderr)[-3000:]
-    if done.returncode == 0 and re.search(r"\b\d+ skipped", said) and " passed" not in said:
-        pytest.skip(f"its tests are skipped here: {said[-300:]}")
-    assert done.returncode != 0, f"survives: {MUTANTS[mutant]}"
-    assert done.returncode == 1, f"its tests do not run: {said}"
+    if not report.exists():
+        return Found(done.returncode, said)
+    cases = list(ElementTree.parse(report).iter("testcase"))
+    failed = [(case, verdict) for case in cases for verdict in case.iter("failure")]
+    return Found(
+        done.returncode,
+        said,
+        passed=sum(not {"failure", "error", "skipped"} & {verdict.tag for verdict in case} for case in cases),
+        skipped=tuple(verdict.get("message", "") for case in cases for verdict in case.iter("skipped")),
+        failed=tuple(_node(case) for case, _ in failed),
+        why=failed[0][1].get("message", "") if failed else "",
+    )
+
+
+@cache
+def _run_whole(tree: Path, tests: tuple[str, ...]) -> Found:
+    """Without a breakage: once for all that the same test notices."""
+    return _run(tree, tests)
+
+
+def _node(case: ElementTree.Element) -> str:
+    """A test's name on the command line, with all cases of its parameters."""
+    return f"{case.get('classname', '').replace('.', '/')}.py::{case.get('name', '').partition('[')[0]}"

@@ -589,7 +589,8 @@ def test_a_third_signal_while_observe_hangs_still_brings_the_safe_call(tmp_path:
 def test_calls_that_a_hung_tool_kept_waiting_are_no_ticks_on_time(tmp_path: Path) -> None:
     arm = Arm()
     arm.refuse = lambda call: time.sleep(1.0 if len(arm.tries) == 6 else 0)
-    flown = flight(tmp_path, arm, pipeline=4, deadline_ms=4e3 * PERIOD_S, hold_ms=60_000.0, duration_s=1.4).run()
+    waits = {"pipeline": 4, "deadline_ms": 4e3 * PERIOD_S, "max_age_ms": 60_000.0}
+    flown = flight(tmp_path, arm, hold_ms=60_000.0, duration_s=1.4, **waits).run()
     waited = [t for t in flown.ticks if t["kind"] == "miss" and t["cause"] == "execute"]
     assert len(waited) >= 10, [(t["kind"], t.get("cause")) for t in flown.ticks]
 

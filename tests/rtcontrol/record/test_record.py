@@ -13,8 +13,10 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
-from cart import Flight, slow
+from cart import Flight, good, slow
 
+from rtcontrol.hosts.base import DecisionRequest
+from rtcontrol.models.call import Decision
 from rtcontrol.models.errors import UserError
 from rtcontrol.record import record as records
 from rtcontrol.record.record import Recorder, read_record
@@ -80,7 +82,11 @@ def test_report_agrees_with_the_live_counts(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_does_not_stop_the_loop_and_what_waited_is_written_when_there_is_room(tmp_path: Path) -> None:
-    flight = Flight(tmp_path)
+    def decide(request: DecisionRequest) -> Decision:
+        assert request.tick != 3, "fails"
+        return good(request)
+
+    flight = Flight(tmp_path, decide)
     recorder, told = flight.recorder, []
     recorder._tell = told.append
     room = os.dup(recorder._fd)
@@ -92,6 +98,8 @@ def test_a_full_disk_does_not_stop_the_loop_and_what_waited_is_written_when_ther
     assert lost >= 25 and len(told) == 1 and "No space left" in told[0]
     made = report.build(flight.path, vars(flight.loop.ledger), recorder)
     assert (made["releases"], made["on_time"]) == (25, flight.loop.ledger.on_time)
+    assert made["misses_by_cause"] == flight.causes and flight.causes["decide"] == 1
+    assert report.write(made, tmp_path / "report.json") is None
     assert (made["record"]["lost_lines"], made["ended_by"]) == (lost, "duration")
     assert made["latency_ms"]["p50"] is not None
     os.dup2(room, recorder._fd)

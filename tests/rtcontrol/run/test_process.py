@@ -132,8 +132,9 @@ def test_a_third_signal_leaves_a_safe_call_that_hangs(start: Start, tmp_path: Pa
     while "third signal" not in (line := process.stderr.readline()):
         assert line, "not shielded"
     process.send_signal(signal.SIGTERM)
-    _, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=30)
     assert process.returncode in (143, status.UNSAFE), err
+    assert "did not take it within" not in out + err, "waited on"
     assert report(tmp_path / "out")["ended_by"] == "SIGTERM"
     assert said(tmp_path) == "begun"
 
