@@ -407,3 +407,40 @@ class _Noted:
 
     def info(self) -> dict[str, Any]:
         return {"prefix_note": "the copy is damaged"}
+
+
+@pytest.mark.parametrize("clock", ["wall", "lockstep"])
+def test_a_world_that_exits_ends_the_run_as_any_of_its_errors(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], clock: str
+) -> None:
+    (tmp_path / "helper.py").write_text("START = 0")
+    file = tmp_path / f"exits_{clock}.py"
+    file.write_text(WORLD.replace("self.x += 1", "self.x += 1; self.x < 5 or exit()"))
+    arguments = ("--env", str(file), "--agent", agent_file(tmp_path, "go"), "--model", "noop", "--clock", clock)
+    common = ("--host", "inprocess", "--no-live", "--duration", "20", "--out", str(tmp_path / "out"))
+    assert call("run", *arguments, *common) == 1
+    assert f"broke down: SystemExit: None (exits_{clock}.py:19)" in capsys.readouterr().err
+    assert json.loads((tmp_path / "out" / "report.json").read_text())["ended_by"] == "error"
+
+
+def test_an_observe_that_exits_costs_its_tick(tmp_path: Path) -> None:
+    def observe(data: Any) -> str:
+        return str(data) if flown.loop.ledger.ticks < 3 else sys.exit("enough")
+
+    agent = dataclasses.replace(cart_agent(), observe=observe)
+    flown = Flight(tmp_path, good, agent=agent, duration_s=0.5)
+    flown.run()
+    assert flown.loop.ended_by == "duration"
+    assert any("SystemExit: enough (test_mistakes.py:" in line for line in flown.said)
+
+
+def test_a_file_that_exits_is_told_with_its_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "quits.py"
+    file.write_text("import sys\nsys.exit(0)\n")
+    assert call("run", "--env", str(file), "--agent", str(file)) == 1
+    assert "SystemExit: 0 (quits.py:2)" in capsys.readouterr().err
+
+
+def test_a_model_that_was_trained_on_other_tools_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    said = refused(capsys, "run", "--env", "road", "--model", "lander", "--host", "inprocess", "--no-live")
+    assert "lander was trained on other tools" in said and '"driver"' in said
