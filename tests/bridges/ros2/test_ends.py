@@ -117,10 +117,10 @@ def test_stop_by_a_signal_that_interrupts_the_bridges_own_wait_ends_it(brain: Br
 
     def interrupt(frame: FrameType, event: str, _: object) -> None:
         """As a handler does: between any two steps of the wait, on its own thread."""
-        waits = frame.f_code.co_name in ("wait", "<lambda>")
-        if waits and event == "call" and asked.is_set() and frame.f_back is not None:
-            if (above := frame.f_back.f_back) is not None and above.f_code is Ros2Bridge.run.__code__:
-                running.bridge.stop()
+        above = None if frame.f_back is None else frame.f_back.f_back
+        waits = above is not None and above.f_code is Ros2Bridge.run.__code__
+        if waits and event == "call" and frame.f_code.co_name in ("wait", "<lambda>") and asked.is_set():
+            running.bridge.stop()
 
     threading.setprofile(interrupt)
     try:

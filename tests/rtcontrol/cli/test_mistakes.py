@@ -419,19 +419,20 @@ def test_a_world_that_exits_ends_the_run_as_any_of_its_errors(
     arguments = ("--env", str(file), "--agent", agent_file(tmp_path, "go"), "--model", "noop", "--clock", clock)
     common = ("--host", "inprocess", "--no-live", "--duration", "20", "--out", str(tmp_path / "out"))
     assert call("run", *arguments, *common) == 1
-    assert f"broke down: SystemExit: None (exits_{clock}.py:19)" in capsys.readouterr().err
+    assert f"broke down: SystemExit: None (exits_{clock}.py:16)" in capsys.readouterr().err
     assert json.loads((tmp_path / "out" / "report.json").read_text())["ended_by"] == "error"
 
 
-def test_an_observe_that_exits_costs_its_tick(tmp_path: Path) -> None:
-    def observe(data: Any) -> str:
-        return str(data) if flown.loop.ledger.ticks < 3 else sys.exit("enough")
-
-    agent = dataclasses.replace(cart_agent(), observe=observe)
-    flown = Flight(tmp_path, good, agent=agent, duration_s=0.5)
-    flown.run()
-    assert flown.loop.ended_by == "duration"
-    assert any("SystemExit: enough (test_mistakes.py:" in line for line in flown.said)
+def test_an_observe_that_exits_costs_its_tick(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "helper.py").write_text("START = 0")
+    (tmp_path / "counts.py").write_text(WORLD)
+    agent = agent_file(tmp_path, "go", "str(data) if data['x'] < 5 else exit()")
+    arguments = ("--env", str(tmp_path / "counts.py"), "--agent", agent, "--model", "noop", "--clock", "lockstep")
+    common = ("--host", "inprocess", "--no-live", "--duration", "1", "--out", str(tmp_path / "out"))
+    assert call("run", *arguments, *common) == 0
+    assert "observe: SystemExit: None (go_agent.py:10)" in capsys.readouterr().err
+    made = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert made["ended_by"] == "duration" and made["misses_by_cause"]["no_observation"] > 5
 
 
 def test_a_file_that_exits_is_told_with_its_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -29,6 +29,7 @@ from rtcontrol.bridges.wire.messages import (
 from rtcontrol.envs.remote import RemoteEnvironment
 from rtcontrol.models.checkpoint import ZOO
 from rtcontrol.run import assemble
+from rtcontrol.serve.bucket import TokenBucket
 
 PAD = {
     "type": "function",
@@ -482,7 +483,7 @@ def test_a_safe_call_that_is_not_in_force_is_said_though_too_much_was_said_befor
 
     monkeypatch.setattr(RemoteEnvironment, "execute", stuck)
     monkeypatch.setattr("rtcontrol.loop.loop.LEAVE_S", 0.1)
-    monkeypatch.setattr("rtcontrol.serve.session.TokenBucket.take", lambda self: False)
+    monkeypatch.setattr("rtcontrol.serve.session.TokenBucket", lambda *rate: TokenBucket(1e-6, 0.0))
     made = bench()
     peer = made.peer()
     peer.enter()
