@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import io
+import math
 import os
 import signal
 import sys
@@ -54,10 +55,7 @@ class Shutdown:
         return STATUS.get(self.name, 0)
 
     def wait(self) -> None:
-        # No lock that the handler would need, and in short sleeps: a signal that the kernel gives to another thread
-        # (seen after SIGCONT) does not wake this one.
-        while not self.name:
-            time.sleep(0.1)
+        rest(self.called)
 
     def _handle(self, number: int, frame: object) -> None:
         self._count += 1
@@ -80,6 +78,14 @@ class Shutdown:
     def __exit__(self, *exc: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
+
+
+def rest(over: Callable[[], bool], until_s: float = math.inf) -> None:
+    """Until `over`, or that instant of `time.monotonic`. For the main thread, where a handler makes it over."""
+    # No lock that the handler would need, and in short sleeps: a signal that the kernel gives to another thread
+    # (seen after SIGCONT) does not wake this one.
+    while not over() and (left_s := until_s - time.monotonic()) > 0:
+        time.sleep(min(left_s, 0.1))
 
 
 class _Lasting(io.FileIO):

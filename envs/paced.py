@@ -34,8 +34,8 @@ class PacedEnvironment:
 
     Wall clock: a thread steps the simulation on an absolute grid at its native rate, whatever the controller does.
     Lockstep: `advance` steps it. Either way an episode that ends is followed at once by one with the next seed,
-    until `episodes` are done or the seeds run out. An exception of the simulation's is a WorldError from the next look
-    at it; a call can act all the same.
+    until `episodes` are done or the seeds run out. An exception of the simulation's, SystemExit too, is a WorldError
+    from the next look at it; a call can act all the same.
 
     One lock keeps steps and calls apart. Whoever wants to act takes `_turn` too, and the stepper lets it go first: a
     world that needs all its time for its steps takes calls nevertheless, after the step under way.
@@ -57,7 +57,7 @@ class PacedEnvironment:
         self._seq = 0
         self._epoch = 0
         self._finished = False
-        self._error: Exception | None = None
+        self._error: BaseException | None = None
 
     @property
     def bindings(self) -> Mapping[str, Callable[..., Any]]:
@@ -138,14 +138,16 @@ class PacedEnvironment:
     def _guarded(self) -> Iterator[None]:
         try:
             yield
-        except Exception as error:
+        except KeyboardInterrupt:  # ours: this is the loop's thread
+            raise
+        except BaseException as error:  # also SystemExit: a world does not end its controller
             self._error = error
             self.latest()
 
     def _run(self) -> None:
         try:
             self._run_on_grid()
-        except Exception as error:
+        except BaseException as error:
             self._error = error
 
     def _run_on_grid(self) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import threading
 import time
 from collections import Counter, deque
 from collections.abc import Mapping
@@ -18,6 +17,7 @@ from rtcontrol.bridges.ros2.actuate import Ros2Actuator, Written
 from rtcontrol.bridges.ros2.errors import Unmappable
 from rtcontrol.bridges.ros2.mapper import Mapper, Topic
 from rtcontrol.bridges.ros2.observing import Newest, Observer
+from rtcontrol.bridges.shutdown import rest
 from rtcontrol.bridges.wire import LIMITS, WireError
 from rtcontrol.bridges.wire.limits import check_value
 
@@ -77,7 +77,7 @@ class Ros2Bridge:
         self._instruct = bus.input(mapper.instructions) if mapper.instructions is not None else None
         self._optional = {source.topic.name for source in mapper.sources if not source.required}
         self._optional |= {topic.name for topic in (mapper.diagnostics, mapper.instructions) if topic is not None}
-        self._stop = threading.Event()
+        self._over = False  # set by a handler that interrupts the main thread: no lock
         self._client: Client | None = None
         self._ended: Counter[str] = Counter()  # counts of clients before this one
         self._latency_ms: dict[str, float] = {}  # of the client before this one
@@ -94,7 +94,7 @@ class Ros2Bridge:
 
     def stop(self) -> None:
         """End the run: the safe call is published, the session closed."""
-        self._stop.set()
+        self._over = True
 
     def instruct(self, text: str) -> None:
         """The goal from now on; it survives reconnects. One that no server takes is warned of, and changes nothing."""
@@ -116,7 +116,7 @@ class Ros2Bridge:
         told_at = began
         release = began
         try:
-            while not self._stop.is_set():
+            while not self._over:
                 now = time.monotonic()
                 if self._options.duration_s is not None and now - began >= self._options.duration_s:
                     break
@@ -133,7 +133,7 @@ class Ros2Bridge:
                 if (late := time.monotonic() - release) > 0:
                     self._late_ticks += 1
                     release += period_s * int(late / period_s)  # whole periods are skipped, the phase is kept
-                self._stop.wait(max(0.0, release - time.monotonic()))
+                rest(lambda: self._over, release)
         finally:
             self._close()
 

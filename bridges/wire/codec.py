@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -142,8 +143,7 @@ def decode_json(text: str | bytes, limits: Limits = LIMITS) -> Message:
 def _map(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for key in found if keys.count(key) > 1)
+        twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
         raise WireError(Code.MALFORMED, f"The key {str(twice)[:64]!r} stands twice in one map.", "Write each key once.")
     return found
 

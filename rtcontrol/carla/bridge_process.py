@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from rtcontrol.bridges.shutdown import STATUS
 from rtcontrol.models.errors import UserError
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 RESTARTS = 5
 # Its car is braked to a halt first: 3 s of driving, and then some.
 END_S, TERM_S, CLEAN_S = 8.0, 4.0, 15.0
-IN_ORDER = {0, 130, 143}
+IN_ORDER = {0, *STATUS.values()}
 ABORTS = {signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL}
 log = logging.getLogger("rtcontrol.carla.bridge_process")
 

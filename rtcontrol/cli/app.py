@@ -13,6 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from rtcontrol.bridges.shutdown import Interrupted, Shutdown, outlive_terminal
+from rtcontrol.loop import errors
 from rtcontrol.models.errors import UserError
 from rtcontrol.record.record import Folder
 from rtcontrol.run.flags import command
@@ -209,6 +210,10 @@ def main() -> None:
         status = _complain(str(error), 2, debug)
     except KeyboardInterrupt:
         status = 130
+    except SystemExit as error:
+        # Nothing of ours raises it: a user's file, or a library that it uses.
+        text = f"The program was ended by {errors.text(error)} ({errors.where(error)}). Raise an error instead."
+        status = _complain(text, 1, debug)
     except Exception as error:
         if hasattr(error, "format_message"):
             # The command line itself was wrong: Typer's own words.

@@ -9,7 +9,7 @@ from rtcontrol.hosts.base import DeciderSource
 from rtcontrol.hosts.deciders import NoopSource, RandomSource, STSource
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema import tool_schemas
-from rtcontrol.serve.trained import model_for
+from rtcontrol.run.trained import model_for
 
 
 def source(model: str | None, engine: str, tools: tuple[dict[str, Any], ...]) -> DeciderSource:

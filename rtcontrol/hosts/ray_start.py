@@ -11,7 +11,7 @@ import signal
 import socket
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -142,14 +142,21 @@ class RaySession:
 
 @contextlib.contextmanager
 def _marking(folder: str) -> Iterator[None]:
-    """Whatever is started meanwhile bears the mark of the folder. Ray's workers rename themselves: not over it."""
-    marks = {MARK: folder, "SPT_NOENV": "1"}
-    os.environ.update(marks)
+    """What Ray starts meanwhile bears the mark of the folder, and nothing that others start in this process does. Ray's
+    workers rename themselves: not over it."""
+    from ray._private import services
+
+    theirs = services.start_ray_process
+
+    def start(*args: Any, env_updates: Mapping[str, str] | None = None, **options: Any) -> Any:
+        marks = {MARK: folder, "SPT_NOENV": "1"}
+        return theirs(*args, env_updates={**(env_updates or {}), **marks}, **options)
+
+    services.start_ray_process = start
     try:
         yield
     finally:
-        for name in marks:
-            del os.environ[name]
+        services.start_ray_process = theirs
 
 
 @contextlib.contextmanager

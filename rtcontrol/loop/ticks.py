@@ -178,7 +178,9 @@ class Ticks:
     def _submit(self, tick: Tick, seen: Observation, began_ns: int) -> None:
         try:
             request = self.request(tick.k, seen)
-        except Exception as error:  # the agent's own code: an observation that cannot be read is none
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # the agent's own code, SystemExit too: what cannot be read is no observation
             self.account.miss(tick, Cause.NO_OBSERVATION, error=error, doing="observe: ")
             return
         tick.instruction = request.instruction

@@ -23,6 +23,7 @@ from rtcontrol.run.fit import fit
 from rtcontrol.run.live import LiveView
 from rtcontrol.run.options import RunOptions
 from rtcontrol.run.status import UNSAFE, status
+from rtcontrol.run.trained import model_for
 
 
 def run(options: RunOptions, ending: Shutdown) -> int:
@@ -34,7 +35,7 @@ def run(options: RunOptions, ending: Shutdown) -> int:
     instruction, goal = options.instruction, options.goal
     if instruction is None:
         instruction = assemble.goal_text(goal, options.env) if goal is not None else chosen.instruction
-    model = options.model or chosen.model
+    model = model_for(chosen.tools.schemas, options.model or chosen.model)
     options = replace(options, agent=chosen.name, model=model, instruction=instruction)
     source = assemble.decider(options, chosen, model)
     env = assemble.environment(options.env, goal)

@@ -21,9 +21,9 @@ from rtcontrol.models.checkpoint import zoo
 from rtcontrol.models.domain import Free
 from rtcontrol.models.errors import UserError
 from rtcontrol.run import assemble
+from rtcontrol.run.trained import model_for, trained_on
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.terms import Terms, ttl_of
-from rtcontrol.serve.trained import model_for, trained_on
 
 HISTORY = 6
 
@@ -36,9 +36,7 @@ def negotiate(hello: Hello, options: ServeOptions, out: Path) -> Terms:
     warnings = list(chosen.tools.warnings())
     config = _config(hello, options, chosen, model, out, warnings)
     trained = trained_on(chosen.tools.schemas, model)
-    if trained is False:
-        warnings.append(f"The model {Path(model).name} was not trained on these tools: expect legal calls, no skill.")
-    elif trained is None and model not in PLAIN:
+    if trained is None and model not in PLAIN:
         warnings.append(f"Whether the model {Path(model).name} was trained on these tools is not known.")
     ttl_ms = ttl_of(config) if hello.ttl_ms is None else hello.ttl_ms
     if 0 < ttl_ms < (least_ms := (config.period_ns + config.deadline_ns) / 1e6) and hello.pacing == "server":
@@ -132,7 +130,7 @@ def _model(hello: Hello, options: ServeOptions, agent: Agent, named: str | None)
         shown = ", ".join(Path(m).name for m in allowed)
         raise _refused(Code.MODEL, f"Clients may not choose the model {asked[:64]!r}.", f"Use {shown}.", "model")
     try:
-        model = asked if named is not None and asked else model_for(agent.tools.schemas, asked)
+        model = model_for(agent.tools.schemas, asked)
     except UserError as error:
         raise _refused(Code.MODEL, error.what, error.remedy, "model") from None
     if model == "random":

@@ -178,7 +178,7 @@ class Session:
                 self._fly(run)
         except WireError as refusal:
             error = refusal
-        except Exception as fault:
+        except BaseException as fault:  # also SystemExit of a user's agent
             log.exception("%s failed", self.id)
             error = failure(fault)
         finally:
@@ -290,8 +290,8 @@ class Session:
         self._refusal = self._said = error
 
     def _note(self, line: str) -> None:
-        # What a client does wrong in every tick must not fill the log.
-        if self._lines.take():
+        # What a client does wrong in every tick must not fill the log; how a run ended (its safe call!) is said always.
+        if self._lines.take() or (self.loop is not None and self.loop.phase == "ending"):
             self._owner.say(f"{self.id}: {line}")
 
 

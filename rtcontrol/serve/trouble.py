@@ -44,7 +44,7 @@ def passing(error: PlaceTrouble, welcomed: bool) -> WireError:
     return WireError(code, error.what, error.remedy, retryable=True, fatal=not welcomed)
 
 
-def failure(fault: Exception) -> WireError:
+def failure(fault: BaseException) -> WireError:
     """The session ended by a fault of the server, or for want of files."""
     what = " ".join(f"{type(fault).__name__}: {fault}".split())[:200]
     full = isinstance(fault, OSError) and fault.errno in (errno.EMFILE, errno.ENFILE)

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -109,6 +110,26 @@ def test_fault_of_its_own_ends_in_the_safe_call(brain: Brain) -> None:
     running.net.fails = RuntimeError("a fault")
     running.ended()
     assert isinstance(running.error, RuntimeError)
+
+
+def test_stop_by_a_signal_that_interrupts_the_bridges_own_wait_ends_it(brain: Brain) -> None:
+    asked = threading.Event()
+
+    def interrupt(frame: FrameType, event: str, _: object) -> None:
+        """As a handler does: between any two steps of the wait, on its own thread."""
+        above = None if frame.f_back is None else frame.f_back.f_back
+        waits = above is not None and above.f_code is Ros2Bridge.run.__code__
+        if waits and event == "call" and frame.f_code.co_name in ("wait", "<lambda>") and asked.is_set():
+            running.bridge.stop()
+
+    threading.setprofile(interrupt)
+    try:
+        running = Run(brain)
+    finally:
+        threading.setprofile(None)
+    asked.set()
+    running.ended()
+    assert running.error is None
 
 
 def test_end_that_fails_halfway_still_says_bye_and_tells_the_safe_call(brain: Brain) -> None:

@@ -65,7 +65,8 @@ def node(monkeypatch: pytest.MonkeyPatch) -> Any:
     return module
 
 
-def test_node_drives_and_ends_in_the_safe_call(node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_node_drives_and_ends_in_the_safe_call(node: Any, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     brain = Brain()
     given = {"config": str(EXAMPLE), "connect": brain.endpoint}
     monkeypatch.setattr(rclpy_standin.Node, "parameters", given)
@@ -85,9 +86,9 @@ def test_node_drives_and_ends_in_the_safe_call(node: Any, monkeypatch: pytest.Mo
                 if any(message.linear.x for message in one.published["/cmd_vel"]) and one.published["/diagnostics"]:
                     moved.set()
         if not over.is_set():
-            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), number)
 
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     thread = threading.Thread(target=robot)
     thread.start()
     try:

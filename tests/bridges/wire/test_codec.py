@@ -12,7 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rtcontrol.bridges.wire import Code, Limits, WireError, decode_json, decode_msgpack, encode_json, encode_msgpack
+from rtcontrol.bridges.wire import (
+    Code,
+    Limits,
+    WireError,
+    codec,
+    decode_json,
+    decode_msgpack,
+    encode_json,
+    encode_msgpack,
+)
 from rtcontrol.bridges.wire.messages import Message, Observe, Ping
 from tests.bridges.wire.messages import messages, values
 
@@ -225,3 +234,20 @@ def test_a_claimed_size_allocates_nothing(raw: Any) -> None:
 def test_deep_nesting_is_refused(opener: bytes, depth: int) -> None:
     error = refusal([b"\x82\xa4type\xa3bye\xa1x" + opener * depth + b"\xc0"])
     assert (error.code, "max_depth = 16" in error.message) == (Code.TOO_LARGE, True)
+
+
+class CountedKey(str):
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        CountedKey.compared += 1
+        return str(self) == other
+
+    __hash__ = str.__hash__
+
+
+def test_a_key_that_stands_twice_in_a_large_map_is_found_in_one_pass() -> None:
+    pairs = [(CountedKey(f"k{i}"), i) for i in range(4000)]
+    with pytest.raises(WireError, match="'k3999' stands twice"):
+        codec._map([*pairs, (CountedKey("k3999"), 0)])
+    assert CountedKey.compared < 10 * len(pairs)

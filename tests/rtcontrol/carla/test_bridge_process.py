@@ -73,8 +73,9 @@ def test_the_end_of_its_input_is_its_own(make: Make, tmp_path: Path) -> None:
     assert list(tmp_path.glob("*.left")) == []
 
 
-def test_one_that_ends_before_the_run_is_told(make: Make) -> None:
-    with make("") as bridged, pytest.raises(UserError, match="ended before the run"):
+@pytest.mark.parametrize("status", [0, 129, 130, 143])
+def test_one_that_ends_before_the_run_is_told(make: Make, status: int) -> None:
+    with make(f"sys.exit({status})") as bridged, pytest.raises(UserError, match="ended before the run"):
         bridged.await_ready()
 
 

@@ -364,3 +364,41 @@ class _Noted:
 
     def info(self) -> dict[str, Any]:
         return {"prefix_note": "the copy is damaged"}
+
+
+@pytest.mark.parametrize("clock", ["wall", "lockstep"])
+def test_a_world_that_exits_ends_the_run_as_any_of_its_errors(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], clock: str
+) -> None:
+    (tmp_path / "helper.py").write_text("START = 0")
+    file = tmp_path / f"exits_{clock}.py"
+    file.write_text(WORLD.replace("self.x += 1", "self.x += 1; self.x < 5 or exit()"))
+    arguments = ("--env", str(file), "--agent", agent_file(tmp_path, "go"), "--model", "noop", "--clock", clock)
+    common = ("--host", "inprocess", "--no-live", "--duration", "20", "--out", str(tmp_path / "out"))
+    assert call("run", *arguments, *common) == 1
+    assert f"broke down: SystemExit: None (exits_{clock}.py:16)" in capsys.readouterr().err
+    assert json.loads((tmp_path / "out" / "report.json").read_text())["ended_by"] == "error"
+
+
+def test_an_observe_that_exits_costs_its_tick(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "helper.py").write_text("START = 0")
+    (tmp_path / "counts.py").write_text(WORLD)
+    agent = agent_file(tmp_path, "go", "str(data) if data['x'] < 5 else exit()")
+    arguments = ("--env", str(tmp_path / "counts.py"), "--agent", agent, "--model", "noop", "--clock", "lockstep")
+    common = ("--host", "inprocess", "--no-live", "--duration", "1", "--out", str(tmp_path / "out"))
+    assert call("run", *arguments, *common) == 0
+    assert "observe: SystemExit: None (go_agent.py:10)" in capsys.readouterr().err
+    made = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert made["ended_by"] == "duration" and made["misses_by_cause"]["no_observation"] > 5
+
+
+def test_a_file_that_exits_is_told_with_its_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "quits.py"
+    file.write_text("import sys\nsys.exit(0)\n")
+    assert call("run", "--env", str(file), "--agent", str(file)) == 1
+    assert "SystemExit: 0 (quits.py:2)" in capsys.readouterr().err
+
+
+def test_a_model_that_was_trained_on_other_tools_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    said = refused(capsys, "run", "--env", "road", "--model", "lander", "--host", "inprocess", "--no-live")
+    assert "lander was trained on other tools" in said and '"driver"' in said

@@ -79,6 +79,16 @@ def test_a_run_that_is_ended_leaves_nothing(base: Path, tmp_path: Path, number: 
     assert running(folder) == {}
 
 
+def test_what_else_is_started_while_ray_starts_does_not_bear_the_runs_mark(base: Path) -> None:
+    audit = "import os, sys; marked = []; sys.addaudithook(lambda event, args: "
+    audit += "event == 'subprocess.Popen' and marked.append('RTCONTROL_RUN' in os.environ)); "
+    session = (
+        "from rtcontrol.hosts.ray_start import RaySession; s = RaySession(); s.start(); parts = s.files; s.end(); "
+    )
+    run = started(base, "-c", audit + session + "sys.exit(0 if len(parts) == 2 and marked and not any(marked) else 9)")
+    assert run.wait(120) == 0, said(base).read_text()
+
+
 def test_ray_that_cannot_start_names_the_remedy(base: Path, tmp_path: Path) -> None:
     run = started(base, *COMMAND, str(tmp_path / "run"), address="127.0.0.1:1")
     assert run.wait(120) == 2

@@ -26,9 +26,11 @@ from rtcontrol.bridges.wire.messages import (
     Reset,
     Welcome,
 )
+from rtcontrol.envs.remote import RemoteEnvironment
 from rtcontrol.models.checkpoint import ZOO
 from rtcontrol.run import assemble
 from tests.helpers.processes import until
+from rtcontrol.serve.bucket import TokenBucket
 
 PAD = {
     "type": "function",
@@ -246,6 +248,7 @@ def test_observation_that_the_agent_cannot_read_is_told(bench: Any) -> None:
         ({"tools": [of({"a": {"type": "string"}}, required=["a"])], "instruction": "x"}, "tools", "parameter a"),
         ({**OWN, "safe_calls": [STOP, FunctionCall(name="move")]}, "tools", "dx"),
         ({"model": "lander", **OWN}, "model", "trained on other tools"),
+        ({"model": "lander", "agent": "driver"}, "model", '"driver"'),
         ({**OWN, "safe_call": FunctionCall(name="move", arguments={"dx": 9})}, "tools", "dx"),
         ({"model": "/etc"}, "model", "Use"),
         ({"model": "expert", **OWN}, "model", "expert"),
@@ -440,6 +443,31 @@ def test_own_tools_are_not_decided_by_a_model_that_was_trained_on_others(bench: 
     lander = assemble.agent("lander").tools.openai()
     welcome = peer.enter(tools=lander, instruction="land on the pad")
     assert (welcome.model, welcome.trained, welcome.model_trained_on_tools) == ("lander", True, True)
+
+
+def test_a_named_agent_is_not_flown_by_the_servers_model_of_another(bench: Any) -> None:
+    made = bench(model="lander")
+    peer = made.peer()
+    peer.hello(agent="driver")
+    error = peer.refused()
+    assert (error.code, error.field) == ("model", "model") and '"driver"' in error.remedy
+    assert peer.enter(agent="driver", model="random").trained is None
+
+
+def test_a_safe_call_that_is_not_in_force_is_said_though_too_much_was_said_before(
+    bench: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stuck(self: RemoteEnvironment, call: Any, epoch: int | None, not_after_ns: int | None = None) -> Any:
+        raise OSError("stuck")
+
+    monkeypatch.setattr(RemoteEnvironment, "execute", stuck)
+    monkeypatch.setattr("rtcontrol.loop.loop.LEAVE_S", 0.1)
+    monkeypatch.setattr("rtcontrol.serve.session.TokenBucket", lambda *rate: TokenBucket(1e-6, 0.0))
+    made = bench()
+    peer = made.peer()
+    peer.enter()
+    peer.send(Bye(session=peer.token))
+    until(lambda: any("THE SAFE CALL IS NOT IN FORCE" in line for line in made.said))
 
 
 def test_what_the_model_cannot_take_is_told_once_and_never_confirmed(bench: Any, tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ parameters and any rmw work as for every node.
 from __future__ import annotations
 
 import logging
-import signal
 import threading
 import time
 from pathlib import Path
@@ -27,6 +26,7 @@ from rtcontrol.bridges.ros2.bridge import Ros2Bridge, Ros2BridgeOptions
 from rtcontrol.bridges.ros2.errors import Ros2BridgeError
 from rtcontrol.bridges.ros2.mapper import Mapper, Topic
 from rtcontrol.bridges.ros2.paths import fields
+from rtcontrol.bridges.shutdown import Interrupted, Shutdown
 
 
 class RclpyInput:
@@ -149,12 +149,13 @@ def run(node: Node) -> int:
     executor = SingleThreadedExecutor()
     executor.add_node(node)
     threading.Thread(target=executor.spin, daemon=True).start()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: bridge.stop())
-    try:
-        bridge.run()
-    finally:
-        executor.shutdown()
+    with Shutdown(lambda name: bridge.stop()):
+        try:
+            bridge.run()
+        except Interrupted as interrupted:
+            return interrupted.status
+        finally:
+            executor.shutdown()
     return 0
 
 

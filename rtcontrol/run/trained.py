@@ -1,4 +1,4 @@
-"""Which model may decide for tools that a client brings: never one that was trained on others."""
+"""Which model may decide for given tools: never one that was trained on others."""
 
 from __future__ import annotations
 
@@ -28,15 +28,17 @@ def model_for(tools: Sequence[ToolSchema], asked: str | None) -> str:
     UserError where there is none, and for one that was trained on others: its calls would be legal nonsense.
     """
     agents = assemble.agents().values()
-    model = asked or next((agent.model for agent in agents if _same(agent.tools.schemas, tools)), None)
+    own = next((agent.model for agent in agents if _same(agent.tools.schemas, tools)), None)
+    model = asked or own
     if model is None or trained_on(tools, model) is False:
         what = "No model here was trained on these tools, and none was named."
         if model is not None:
             what = f"The model {Path(model).name} was trained on other tools: its calls would be legal, and nonsense."
+        known = ", ".join(f'"{m}"' for m in (own, "random") if m)
         raise UserError(
             what,
-            'Name "random" or "noop" as `model` to try out a client, or start the server with --model and a checkpoint '
-            "that was trained on these tools.",
+            f"Use the model {known} or \"noop\" (a client's `model`, a command's --model), or start with --model and a "
+            "checkpoint that was trained on these tools.",
         )
     return model
 
