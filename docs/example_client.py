@@ -24,11 +24,11 @@ def main(endpoint: str = "tcp://127.0.0.1:5555", seconds: float = 5.0) -> None:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             client.observe(text=f"position {position:.2f} speed {speed:.2f}")
-            standing = client.call()  # never blocks, and is never older than its time-to-live
-            speed += standing.arguments["force"] * period_s
+            for call in client.call().calls:  # never blocks or is older than its time-to-live: one, or all safe ones
+                speed += call.arguments["force"] * period_s
             position += speed * period_s
             time.sleep(period_s)
-        print(f"at {position:.2f}, last {standing.status}, {client.statistics['fresh']} fresh calls")
+        print(f"at {position:.2f}, now {client.call().status}, {client.statistics['fresh']} fresh calls")
 
 
 if __name__ == "__main__":

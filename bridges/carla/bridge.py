@@ -21,14 +21,22 @@ from rtcontrol.bridges.carla.throttle import Control
 from rtcontrol.bridges.carla.trace import Trace
 from rtcontrol.bridges.carla.world import CarlaWorld
 from rtcontrol.bridges.client import Standing
+from rtcontrol.bridges.wire.messages import FunctionCall
 
 # At the end the vehicle is braked to a halt, for at most so much of the simulation's time.
 HALT_S = 3.0
 HALTED_MPS = 0.1
 BETWEEN_TRIES_S = 0.3
 REPORT_EVERY_S, NEWEST = 1.0, 320
-FULL_STOP = Control(brake=1.0)
+FULL_STOP, STOP = Control(brake=1.0), FunctionCall(name="stop")
 log = logging.getLogger("rtcontrol.carla")
+
+
+def obey_safe(driver: Driver, standing: Standing) -> None:
+    """All safe calls, in order. Where there is none, and instead of one that the driver refuses: `stop`."""
+    for call in standing.calls or (STOP,):
+        if driver.obey(call.name, call.arguments) is not None:
+            driver.obey(STOP.name, STOP.arguments)
 
 
 class CarlaBridge:
@@ -207,13 +215,11 @@ class CarlaBridge:
             self._own_s += took_s
 
     def _obey(self, standing: Standing) -> None:
-        """Each call once, when it has come: what it set stays in force by itself. The safe call each time."""
+        """Each call once, when it has come: what it set stays in force by itself. Safe calls each time."""
         call = standing.call
         if standing.status == "safe" or call is None:
             self._obeyed = None
-            name, arguments = ("stop", {}) if call is None else (call.name, call.arguments)
-            if self._driver.obey(name, arguments) is not None:
-                self._driver.obey("stop", {})
+            obey_safe(self._driver, standing)
             return
         key = (self._session.number, standing.tick)
         if key == self._obeyed:

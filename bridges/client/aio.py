@@ -16,6 +16,7 @@ class AsyncClient:
     busy delays neither heartbeats nor expiry. A coroutine `on_call` runs in the event loop, one at a time: it is not
     begun for a call that ran out while the loop was busy, and is cancelled where safe comes into force meanwhile. While
     the loop is blocked nothing of it can run, nor its safe call: a machine that must stop in time has an `on_safe`.
+    Once the loop has ended, the safe call alone is run, in another.
 
     Example:
 
@@ -52,7 +53,7 @@ class AsyncClient:
             await self._until(self.client.settled, self.client.options.connect_timeout_s)
             self.client.check_welcomed()
         except BaseException:
-            self.client.close()
+            await self.close()
             raise
         return self
 

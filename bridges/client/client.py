@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import inspect
 import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any, Self
@@ -24,6 +26,7 @@ from rtcontrol.bridges.wire.messages import Observe, Outcome, Welcome
 Some = Mapping[str, Any] | None
 Look = str | Some  # text, or data
 DECIDE_S = 30.0
+_clients: weakref.WeakSet[Client] = weakref.WeakSet()  # to be closed at the interpreter's exit
 
 
 class Client:
@@ -36,7 +39,8 @@ class Client:
             while True:
                 client.observe(text=look())
                 standing = client.wait(0.2)
-                act(standing.name, standing.arguments)
+                for call in standing.calls:  # several safe calls, where there are several actuators
+                    act(call.name, call.arguments)
     """
 
     @classmethod
@@ -75,6 +79,7 @@ class Client:
         if on_safe is not None:
             self._handlers.append(Handler(self._link, self._core.execution.handled_safe, on_safe, None))
         self._changed()  # something may have come before they were there
+        _clients.add(self)
 
     def _changed(self) -> None:
         for handler in self._handlers:
@@ -271,14 +276,26 @@ class Client:
             return self._core.decided(time.monotonic_ns())
 
     def close(self) -> None:
-        """Say bye and let go; may be called twice. Nothing is in force any more but the safe call."""
+        """Say bye and let go; may be called twice. Nothing is in force any more but the safe call, which the handler is
+        given before this returns: after 1 s at most, 5 s while it runs. The interpreter's exit closes too."""
         self._link.close()
+        if self._handlers:
+            self._handlers[-1].wait()  # that of safe
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *raised: object) -> None:
         self.close()
+
+
+@atexit.register
+def _close_all() -> None:
+    clients = list(_clients)
+    for client in clients:
+        client._link.close()  # all are safe before one is waited for
+    for client in clients:
+        client.close()
 
 
 def _look(text: str | None, data: Some, arrays: Some, t_ns: int | None) -> Observe:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
+from dataclasses import replace
 from typing import Any
 
 from rtcontrol.bridges.client.errors import Declined
@@ -17,65 +20,123 @@ from rtcontrol.bridges.client.inforce import Standing
 from rtcontrol.bridges.client.link import Link
 
 CANCEL_S = 0.05  # how long a cancelled coroutine may still take before the safe call begins beside it
+AGAIN_S = 0.1  # until a safe call that raised is tried again, where no session tells its period
+SELDOM_S = 1.0  # and at most
+CLOSE_S, SAFE_S = 1.0, 5.0  # how long closing waits for the safe call: to begin, and in all while it runs
 Loop = asyncio.AbstractEventLoop
 log = logging.getLogger(__name__)
 
 
 class Handler:
-    """A thread that calls `handle` with what a queue of the core holds, one at a time. A coroutine function runs in
-    `loop`, where it is cancelled when safe comes into force."""
+    """A thread that calls `handle` with what a queue of the core holds, one at a time, each of several safe calls on
+    its own. A safe call that raises is tried again each period, until it returns or another call is in force. A
+    coroutine function runs in `loop`, where it is cancelled when safe comes into force; a loop that has ended is
+    replaced for the safe call."""
+
+    _around: ContextVar[Handler | None] = ContextVar("around", default=None)  # the one that runs this code
 
     def __init__(
         self, link: Link, queue: deque[Standing], handle: Callable[[Standing], Any], loop: Loop | None
     ) -> None:
         self._link, self._queue, self._handle, self._loop = link, queue, handle, loop
-        self._event = threading.Event()
+        self._event, self._idle = threading.Event(), threading.Event()
+        self._idle.set()  # cleared while a safe call runs
         self._running: Standing | None = None  # in the loop
+        self._owed: list[Standing] = []  # safe calls that have not returned yet
+        self._again_s = 0.0  # when these are tried again
         self.wake = self._event.set
-        threading.Thread(target=self._run, name="rtcontrol-handler", daemon=True).start()
+        self._thread = threading.Thread(target=self._run, name="rtcontrol-handler", daemon=True)
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Once the core has ended: until its safe call has returned, for CLOSE_S, or SAFE_S while it runs."""
+        if self._around.get() is self:
+            return  # it would wait for itself
+        self._thread.join(CLOSE_S)
+        self._idle.wait(SAFE_S - CLOSE_S)
+        if self._queue or self._owed:
+            log.error("The client is closed, and its handler has not carried out the safe call.")
 
     def _run(self) -> None:
-        while self._queue or self._link.core.error is None:
-            self._event.wait()
+        self._around.set(self)  # a coroutine inherits it
+        while self._goes_on():
+            self._event.wait(max(0.0, self._again_s - time.monotonic()) if self._owed else None)
             self._event.clear()
-            while self._queue:
+            while self._queue or (self._owed and time.monotonic() >= self._again_s):
                 if self._loop is not None:
                     self._await(self._loop)
-                elif (standing := self._take()) is not None:
-                    try:
-                        self._tell(standing, "executed", self._handle(standing))
-                    except Exception as error:
-                        self._failed(standing, error)
+                else:
+                    with contextlib.suppress(StopIteration):
+                        self._act().send(None)  # a plain function never awaits
+
+    def _goes_on(self) -> bool:
+        with self._link.lock:  # the end and its safe call come in one
+            return bool(self._queue or self._owed) or self._link.core.error is None
 
     def _await(self, loop: Loop) -> None:
-        coroutine = self._one()
+        if self._ended(loop):
+            with contextlib.suppress(BaseException):  # was told
+                asyncio.run(self._act(replaced=True))
+            return
+        self._running = None
+        coroutine = self._act()
         try:
             task = asyncio.run_coroutine_threadsafe(coroutine, loop)
-        except RuntimeError:  # the loop was closed: nothing of it will run any more
+        except RuntimeError:  # closed just now
             coroutine.close()
-            self._queue.clear()
             return
         task.add_done_callback(lambda _: self._event.set())
-        while not task.done():
-            self._event.wait()
+        while not task.done() and not self._ended(loop):
+            self._event.wait(AGAIN_S)  # a loop does not tell its end
             self._event.clear()
             if self._over():
                 task.cancel()
                 concurrent.futures.wait([task], CANCEL_S)
                 return
 
-    async def _one(self) -> None:
-        # The loop may have been busy since: taken in the step that begins it.
-        if (standing := self._take()) is None:
-            return
-        self._running = standing
+    def _ended(self, loop: Loop) -> bool:
+        return loop.is_closed() or (self._link.core.error is not None and not loop.is_running())
+
+    async def _act(self, replaced: bool = False) -> None:
+        """Hand over what waits, else the safe calls that are owed. Taken in the step that begins it: the loop, which
+        may have been replaced, may have been busy since."""
+        taken = self._take()
+        if taken is not None:
+            alone = [replace(taken, call=call, more=()) for call in taken.calls] or [taken]
+            self._owed = alone if taken.status == "safe" else []
+        elif self._now().status != "safe":
+            self._owed = []
+        results: list[Any] = []
+        errors: list[BaseException] = []
+        if self._owed:
+            self._idle.clear()
         try:
-            self._tell(standing, "executed", await self._handle(standing))
-        except asyncio.CancelledError:
-            self._tell(standing, "failed", error="cancelled before its end")
-            raise
-        except Exception as error:
-            self._failed(standing, error)
+            for standing in [taken] if taken is not None and not self._owed else list(self._owed):
+                self._running = standing
+                try:
+                    if replaced and standing.status != "safe":
+                        raise RuntimeError("the event loop has ended")
+                    result = self._handle(standing)
+                    results.append(result if self._loop is None else await result)
+                except BaseException as error:
+                    errors.append(error)
+                    if isinstance(error, GeneratorExit):
+                        raise  # left behind by a loop that has ended: there is no going on in it
+                else:
+                    if standing in self._owed:
+                        self._owed.remove(standing)
+            for raised in errors:
+                if self._loop is not None and not isinstance(raised, Exception):
+                    raise raised  # cancelled, or the end of the program: the loop's to know
+        finally:
+            if self._owed:
+                welcome, over = self._link.core.welcome, self._link.core.error is not None
+                period_s = AGAIN_S if welcome is None or over else min(welcome.period_ms / 1e3, SELDOM_S)
+                self._again_s = time.monotonic() + period_s
+            if taken is not None:
+                self._tell(taken, results, errors)
+            if taken is None or taken.status == "safe":
+                self._idle.set()
 
     def _take(self) -> Standing | None:
         with self._link.lock:
@@ -83,31 +144,38 @@ class Handler:
         self._link.wake()
         return taken
 
+    def _now(self) -> Standing:
+        with self._link.lock:
+            return self._link.core.force.at(time.monotonic_ns())
+
     def _over(self) -> bool:
         """Whether safe came into force instead of what runs. A reset does not count: the handler may have made it."""
-        with self._link.lock:
-            now = self._link.core.force.at(time.monotonic_ns())
-        running = self._running
+        now, running = self._now(), self._running
         return running is not None and running.status != "safe" and now.status == "safe" and now.cause != "reset"
 
-    def _failed(self, standing: Standing, error: Exception) -> None:
-        if isinstance(error, Declined):
-            self._tell(standing, "refused", error=str(error)[:1000])
-        else:
-            log.error("A handler failed.", exc_info=error)
-            self._tell(standing, "failed", error=f"{type(error).__name__}: {error}"[:1000])
-
-    def _tell(self, standing: Standing, outcome: What, result: Any = None, error: str | None = None) -> None:
-        try:
-            result = None if result is None else str(result)[:8192]
-        except Exception as fault:  # of the result's own __str__: what was done is done all the same
-            result = f"{type(result).__name__} without words ({type(fault).__name__})"
-        words = {"result": _unicode(result), "error": _unicode(error)}
+    def _tell(self, standing: Standing, results: Sequence[Any], errors: Sequence[BaseException]) -> None:
+        outcome: What = "executed"
+        for error in errors:
+            declined = isinstance(error, Declined) and outcome != "failed"
+            outcome = "refused" if declined else "failed"
+            if not isinstance(error, Declined | asyncio.CancelledError):
+                log.error("A handler failed.", exc_info=error)
+        result, why = _words([r for r in results if r is not None], 8192), _words(errors, 1000)
         with self._link.lock:
-            self._link.core.execution.acknowledge(standing.tick, outcome, time.monotonic_ns(), **words)
+            self._link.core.execution.acknowledge(standing.tick, outcome, time.monotonic_ns(), result=result, error=why)
         self._link.wake()
 
 
-def _unicode(text: str | None) -> str | None:
-    """What is no Unicode (a file's name may hold lone surrogates) cannot be told otherwise."""
-    return None if text is None else text.encode("utf-8", "replace").decode("utf-8")
+def _words(said: Sequence[Any], most: int) -> str | None:
+    # What is no Unicode (a file's name may hold lone surrogates) cannot be told otherwise.
+    return "; ".join(map(_text, said))[:most].encode("utf-8", "replace").decode("utf-8") if said else None
+
+
+def _text(said: Any) -> str:
+    kind = type(said).__name__
+    try:
+        if isinstance(said, asyncio.CancelledError):
+            return "cancelled before its end"
+        return f"{kind}: {said}" if isinstance(said, BaseException) and not isinstance(said, Declined) else str(said)
+    except BaseException as fault:  # of its own __str__: what was done is done all the same
+        return f"{kind} without words ({type(fault).__name__})"

@@ -17,7 +17,7 @@ class Standing:
     `status`: `fresh` (the last decision's call is in force), `held` (the last tick brought none, the call before is
     still in force) or `safe`, with the `cause`. `age_ms` is since the observation that the call answers was captured,
     `left_ms` until it expires (None: never). `tick` names it to `executed()`; None: the client began it itself. `more`:
-    further safe calls, where there are several actuators.
+    further safe calls, where there are several actuators: what is to be done are all `calls`, not `call` alone.
     """
 
     call: FunctionCall | None

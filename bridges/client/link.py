@@ -48,10 +48,14 @@ class Link:
             log.exception("The client's thread failed.")
             why = ClientError(f"The client failed ({type(error).__name__}: {error}).", "Report it.")
         with self.lock:
-            if self.core.connection.open:
-                bye = Bye(session=self.core.welcome.session if self.core.welcome else None, reason="closed")
-                self._send([*self.core.due(time.monotonic_ns()), bye])
-            self.core.end(why, time.monotonic_ns())
+            try:
+                if self.core.connection.open:
+                    bye = Bye(session=self.core.welcome.session if self.core.welcome else None, reason="closed")
+                    self._send([*self.core.due(time.monotonic_ns()), bye])
+            except Exception as error:
+                log.warning("No goodbye could be said (%s: %s).", type(error).__name__, error)
+            finally:
+                self.core.end(why, time.monotonic_ns())
         self._changed()
         self._dealer.close()
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from tests.rtcontrol.serve.fuzz import environment, free_port
+from tests.helpers.processes import environment, free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = Path(__file__).with_name("node")

@@ -11,9 +11,12 @@ import pytest
 
 pytest.importorskip("carla", reason="the carla extra (client 0.9.16) is not installed")
 
+from rtcontrol.bridges.carla.bridge import obey_safe
 from rtcontrol.bridges.carla.driver import STANDSTILL, Driver
 from rtcontrol.bridges.carla.neighbours import Body
 from rtcontrol.bridges.carla.observing import Scene, observe
+from rtcontrol.bridges.client import Standing
+from rtcontrol.bridges.wire.messages import FunctionCall
 from tests.bridges.carla import late_turns
 from tests.bridges.carla.drives import DT, HALF_LENGTH, KMH, Drive, body, lane_line, road
 from tests.bridges.carla.standin import physics
@@ -391,3 +394,17 @@ def test_put_elsewhere_it_finds_its_lane_again() -> None:
     view = drive.driver.look(Scene(other))
     assert view.lane is lane_line(3).before[0] and view.s == pytest.approx(100.0, abs=0.05)
     assert view.lateral_m == pytest.approx(0.0, abs=0.01)
+
+
+def test_all_safe_calls_are_executed_and_a_refused_one_is_a_stop() -> None:
+    drive = Drive(body(lane_line(1), 5.0, 20 / KMH))
+    brake, turn = FunctionCall(name="brake", arguments={"level": 40}), FunctionCall(name="turn", arguments={})
+    turn.arguments["at_next_junction"] = "left"
+    intent = drive.driver.intent
+    obey_safe(drive.driver, Standing(brake, "safe", more=(turn,)))
+    assert (intent.mode, intent.level, intent.turn) == ("brake", 40, "left")
+    obey_safe(drive.driver, Standing(turn, "safe", more=(FunctionCall(name="fly"),)))
+    assert intent.mode == "stop"
+    obey_safe(drive.driver, Standing(brake, "safe"))
+    obey_safe(drive.driver, Standing(None, "safe"))
+    assert intent.mode == "stop"

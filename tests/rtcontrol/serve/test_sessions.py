@@ -29,8 +29,8 @@ from rtcontrol.bridges.wire.messages import (
 from rtcontrol.envs.remote import RemoteEnvironment
 from rtcontrol.models.checkpoint import ZOO
 from rtcontrol.run import assemble
-from tests.helpers.processes import until
 from rtcontrol.serve.bucket import TokenBucket
+from tests.helpers.processes import until
 
 PAD = {
     "type": "function",
