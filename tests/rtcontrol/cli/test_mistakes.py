@@ -370,19 +370,19 @@ class _Noted:
 def test_a_world_that_exits_ends_the_run_as_any_of_its_errors(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], clock: str
 ) -> None:
-    (tmp_path / "helper.py").write_text("START = 0")
     file = tmp_path / f"exits_{clock}.py"
-    file.write_text(WORLD.replace("self.x += 1", "self.x += 1; self.x < 5 or exit()"))
+    world = WORLD.replace("import helper\n", "").replace("helper.START", "0")
+    file.write_text(world.replace("self.x += 1", "self.x += 1; self.x < 5 or exit()"))
     arguments = ("--env", str(file), "--agent", agent_file(tmp_path, "go"), "--model", "noop", "--clock", clock)
     common = ("--host", "inprocess", "--no-live", "--duration", "20", "--out", str(tmp_path / "out"))
     assert call("run", *arguments, *common) == 1
-    assert f"broke down: SystemExit: None (exits_{clock}.py:16)" in capsys.readouterr().err
+    assert f"broke down: SystemExit: None (exits_{clock}.py:15)" in capsys.readouterr().err
     assert json.loads((tmp_path / "out" / "report.json").read_text())["ended_by"] == "error"
 
 
 def test_an_observe_that_exits_costs_its_tick(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "helper.py").write_text("START = 0")
-    (tmp_path / "counts.py").write_text(WORLD)
+    # Another test's helper may be loaded in this process.
+    (tmp_path / "counts.py").write_text(WORLD.replace("import helper\n", "").replace("helper.START", "0"))
     agent = agent_file(tmp_path, "go", "str(data) if data['x'] < 5 else exit()")
     arguments = ("--env", str(tmp_path / "counts.py"), "--agent", agent, "--model", "noop", "--clock", "lockstep")
     common = ("--host", "inprocess", "--no-live", "--duration", "1", "--out", str(tmp_path / "out"))
