@@ -63,12 +63,13 @@ def line(view: View, speed: float, could: bool, braking: bool) -> tuple[bool, bo
     """The last net before a stop line, whatever is called: (whether we could have stopped, whether to brake fully now).
 
     `could`, `braking`: what this gave a step ago. Who is too near to stop as the light changes goes on."""
-    at = view.route.line_at
-    if view.light not in ("red", "yellow") or at is None:
+    ahead = view.route.line_ahead(view.s)
+    if view.light not in ("red", "yellow") or ahead is None:
         return False, False
-    left = at - view.s - view.own.half_length_m - SHORT_M
+    left = ahead[0] - view.s - view.own.half_length_m - SHORT_M
     needed = speed * speed / (2.0 * left) if left > 0.0 else math.inf
-    could = could or needed <= (pace.FULL_BRAKE if view.light == "red" else YELLOW)
+    # Who stands can stay, also with the bumper over the line.
+    could = could or speed < CREEP or needed <= (pace.FULL_BRAKE if view.light == "red" else YELLOW)
     return could, could and needed > (EASED if braking else pace.EMERGENCY)
 
 

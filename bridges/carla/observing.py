@@ -120,7 +120,8 @@ def junction_m(route: Route, s: float, half_length_m: float, least: float = 0.0)
     """From the front bumper to the next stop line or junction's entry; 0 inside one; None: none within sight."""
     if route.lanes[0].junction:
         return 0.0
-    at = route.line_at if route.line_at is not None and route.line_at > s else route.junction_at
+    line = route.line_ahead(s)
+    at = route.junction_at if line is None else line[0]
     if at is None:
         return None
     left = max(at - s - half_length_m, least)
@@ -129,10 +130,10 @@ def junction_m(route: Route, s: float, half_length_m: float, least: float = 0.0)
 
 def _light(scene: Scene, route: Route, s: float) -> Light:
     """What holds for us: until the middle of our vehicle is over the line, from then on it is behind us."""
-    line = route.line_at
-    if line is None or not s < line <= s + scene.own.half_length_m + LIGHT_SIGHT_M:
+    line = route.line_ahead(s)
+    if line is None or line[0] > s + scene.own.half_length_m + LIGHT_SIGHT_M:
         return "none"
-    shown = {scene.lights.get(number, "none") for number in route.lights}
+    shown = {scene.lights.get(number, "none") for number in line[1]}
     return next((light for light in WORST if light in shown), "none")
 
 

@@ -20,8 +20,8 @@ class Route:
     """Lanes one after the other: the way ahead from the start of the first, about 160 m beyond its end.
 
     `turn` was asked for at the first junction entered, `taken` is what the lane allows there (None: no junction comes),
-    `junction_at` is the distance of its entry from the start. `lights` are the numbers of those that hold for the first
-    stop line, which is at `line_at` (None: there is none). `ends` says that the road ends where the route does.
+    `junction_at` is the distance of its entry from the start. `stop_lines` are the distances of stop lines up to there,
+    with the numbers of the lights that hold for each, in order. `ends` says that the road ends where the route does.
     """
 
     def __init__(
@@ -39,9 +39,8 @@ class Route:
             self.offsets.append(self.offsets[-1] + lane.length)
         self.length = self.offsets.pop()
         self.ends = not lanes[-1].after
-        self.lights: tuple[int, ...] = ()
-        self.line_at: float | None = None
-        self._find_line(lines)
+        self.stop_lines: list[tuple[float, tuple[int, ...]]] = []
+        self._find_lines(lines)
         self._find_bends()
 
     def at(self, s: float) -> tuple[float, float, float, float]:
@@ -59,8 +58,12 @@ class Route:
                 return
             yield ahead, self._bend_speed[n]
 
-    def _find_line(self, lines: Mapping[Key, Mapping[int, float]]) -> None:
-        """The first stop line, up to the first junction. Where lanes over it have lights of their own, each way has its
+    def line_ahead(self, s: float) -> tuple[float, tuple[int, ...]] | None:
+        """The first stop line beyond s, and its lights; None: there is none up to the junction."""
+        return next((line for line in self.stop_lines if line[0] > s), None)
+
+    def _find_lines(self, lines: Mapping[Key, Mapping[int, float]]) -> None:
+        """The stop lines up to the first junction. Where lanes over it have lights of their own, each way has its
         own: an arrow's light holds for its turn alone."""
         found: dict[int, float] = {}
         for offset, lane in zip(self.offsets, self.lanes, strict=True):
@@ -71,9 +74,10 @@ class Route:
                 break
             for number, s in here.items():
                 found.setdefault(number, offset + s)
-        if found:
-            self.line_at = min(found.values())
-            self.lights = tuple(number for number, at in found.items() if at < self.line_at + SAME_LINE_M)
+        while found:
+            first = min(found.values())
+            self.stop_lines.append((first, tuple(n for n, at in found.items() if at < first + SAME_LINE_M)))
+            found = {n: at for n, at in found.items() if at >= first + SAME_LINE_M}
 
     def _find_bends(self) -> None:
         """Stretches of about the same bend."""

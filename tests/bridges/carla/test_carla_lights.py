@@ -13,7 +13,7 @@ from rtcontrol.bridges.carla.intent import Turn  # noqa: E402
 from rtcontrol.bridges.carla.lane_line import LaneLine  # noqa: E402
 from rtcontrol.bridges.carla.lanes import TownRoad  # noqa: E402
 from rtcontrol.bridges.carla.lights import Lamp, govern  # noqa: E402
-from rtcontrol.bridges.carla.observing import LIGHT_SIGHT_M, Light, Scene, observe  # noqa: E402
+from rtcontrol.bridges.carla.observing import LIGHT_SIGHT_M, Light, Scene, _light, observe  # noqa: E402
 from rtcontrol.bridges.carla.route import Route  # noqa: E402
 from tests.bridges.carla.approaches import by_rule, crossing, table  # noqa: E402
 from tests.bridges.carla.drives import DT, HALF_LENGTH, KMH, Drive, all_lights, body, lane_line, road  # noqa: E402
@@ -36,8 +36,12 @@ def enters(on: TownRoad, arm: str, lane: int) -> LaneLine:
 
 
 def line(route: Route) -> float:
-    assert route.line_at is not None
-    return route.line_at
+    return route.stop_lines[0][0]
+
+
+def lights(route: Route) -> tuple[int, ...]:
+    """Of the first stop line."""
+    return route.stop_lines[0][1] if route.stop_lines else ()
 
 
 @pytest.mark.parametrize(("arm", "lane"), ENTERING)
@@ -46,11 +50,11 @@ def test_every_way_has_its_own_arms_light_and_its_line_where_the_lane_ends(arm: 
     for turn in TURNS:
         for start, before in ((entry, 0.0), (entry.before[0], entry.before[0].length)):
             route = road().route(start, turn)
-            assert route.lights == (signal_number(arm),)
+            assert lights(route) == (signal_number(arm),)
             assert line(route) == pytest.approx(before + entry.length, abs=0.05)
         # Over the junction the light is behind us, on the other side there is none.
         over = entry.after[0]
-        assert road().route(over, turn).lights == () == road().route(over.after[0].after[0], "straight").lights[:0]
+        assert lights(road().route(over, turn)) == ()
 
 
 def test_client_tells_of_the_same_lights_by_whatever_it_knows_of_them() -> None:
@@ -60,13 +64,13 @@ def test_client_tells_of_the_same_lights_by_whatever_it_knows_of_them() -> None:
         numbers = {lamp.number: int(lamp.sign) for lamp in told}
         for arm, lane in ENTERING:
             route = here.road.route(enters(here.road, arm, lane), "straight")
-            assert [numbers[number] for number in route.lights] == [signal_number(arm)]
+            assert [numbers[number] for number in lights(route)] == [signal_number(arm)]
             assert line(route) == pytest.approx(route.junction_at, abs=0.05)
         # By its stop waypoints alone, as where the map names no signal: the north arm's are on all its lanes.
         govern(here.road, [lamp._replace(sign="") for lamp in told])
         for lane in range(1, LANES + 1):
             route = here.road.route(enters(here.road, "N", lane), "left")
-            assert [numbers[number] for number in route.lights] == [2]
+            assert [numbers[number] for number in lights(route)] == [2]
             assert line(route) == pytest.approx(route.junction_at, abs=0.05)
 
 
@@ -75,17 +79,25 @@ def test_box_placed_by_hand_far_before_the_junction_sets_the_line_back(back: flo
     entry = enters(road(), "N", 2)
     x, y, _, _ = entry.at(entry.length - back)
     route = lit(Lamp(7, "2", (x, y))).route(entry, "straight")
-    assert (route.lights, line(route)) == ((7,), pytest.approx(entry.length - back + 3.0, abs=0.05))
+    assert (lights(route), line(route)) == ((7,), pytest.approx(entry.length - back + 3.0, abs=0.05))
     # Landmarks alone, or a box that is elsewhere: where the lane ends.
     for middle in (None, (x + 60.0, y), entry.at(entry.length - 80.0)[:2]):
         assert line(lit(Lamp(7, "2", middle)).route(entry, "straight")) == pytest.approx(entry.length, abs=0.05)
+
+
+def test_the_line_behind_the_first_is_seen_once_the_first_is_passed() -> None:
+    entry = enters(road(), "N", 2)
+    first, second = entry.length - 40.0, entry.length - 22.0
+    route = Route([entry], "straight", None, None, {entry.key: {7: first, 8: second}})
+    for s, told in ((first - 12.0, "green"), (first + 1.0, "red"), (second + 1.0, "none")):
+        assert _light(Scene(body(entry, s, 10.0), (), 60.0, {7: "green", 8: "red"}), route, s) == told
 
 
 def seen(left: float, light: Light) -> tuple[str, float | None]:
     """What is told of a red light, our front bumper so far before the line."""
     known = lane_line(2)
     own = body(known, known.length - left - HALF_LENGTH, 10.0)
-    number = road().route(known, "straight").lights[0]
+    number = lights(road().route(known, "straight"))[0]
     data = observe(road(), Scene(own, (), 60.0, {number: light, number % 4 + 1: "green"}), Driver(road(), DT))
     return data["light"], data["junction_m"]
 
