@@ -15,7 +15,7 @@ from typer.core import TyperGroup
 from rtcontrol.bridges.shutdown import Interrupted, Shutdown, outlive_terminal
 from rtcontrol.loop import errors
 from rtcontrol.models.errors import UserError
-from rtcontrol.record.record import Folder
+from rtcontrol.record.folder import Folder
 from rtcontrol.run.flags import command
 from rtcontrol.run.options import CARLA, REMOTE, RunOptions, named_by_time
 from rtcontrol.run.status import HELP
@@ -164,19 +164,18 @@ def report(folder: Annotated[Path, typer.Argument(help="A run's folder.")]) -> N
     """
     from rich.console import Console
 
+    from rtcontrol.record.reading import record_in
     from rtcontrol.report import report as reports
     from rtcontrol.report import table
 
-    if not (folder / "record.jsonl").exists() and (sessions := sorted(folder.glob("session-*"))):
-        raise UserError(f"{folder} is a server's.", f"Give the folder of a session, such as {sessions[-1]}.")
+    record = record_in(folder)
     try:
-        result = reports.build(folder / "record.jsonl")
-        kept = reports.richer(folder / "report.json", result)
+        result = reports.of_record(record)
+        kept = reports.richer(record.with_name("report.json"), result)
         table.show(result if kept is None else kept[0], Console())
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise UserError(
-            f"{folder / 'record.jsonl'} is no record of a run ({type(error).__name__}: {error}).",
-            "Give the folder of a run.",
+            f"{record} is no record of a run ({type(error).__name__}: {error}).", "Give the folder of a run."
         ) from error
     if kept is not None:
         print(f"{folder / 'report.json'} is kept, and shown here: {kept[1]}.", file=sys.stderr)

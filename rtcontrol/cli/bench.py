@@ -131,14 +131,14 @@ def wire(
     """
     from rtcontrol.bench.wire import bench as bench_wire
     from rtcontrol.record.machine import describe
-    from rtcontrol.report.report import percentiles
+    from rtcontrol.report.series import Series
 
     check_writable(json_file)
     console = Console()
     with Progress(console=console, transient=True) as bar:
         task = bar.add_task("round trips", total=trips)
         found = bench_wire(trips, model, lambda n: bar.advance(task, n))
-    figures = {name: percentiles(raw) for name, raw in found["ms"].items()}
+    figures = {name: Series(raw).summary() for name, raw in found["ms"].items()}
     floor = figures["echo"]["p50"] or 0.0
     table = Table("way", title=f"{trips} round trips each, {found['bytes']} bytes out")
     for column in ("p50 ms", "p99 ms", "p99.9 ms", "max ms", "p50 above echo"):
@@ -175,14 +175,14 @@ def load(
     """
     from rtcontrol.bench.load import load as bench_load
     from rtcontrol.record.machine import describe
-    from rtcontrol.report.report import percentiles
+    from rtcontrol.report.series import Series
 
     check_writable(json_file)
     console = Console()
     with Progress(console=console, transient=True) as bar:
         task = bar.add_task(f"{clients} clients at {hz:g} Hz", total=seconds)
         found = bench_load(clients, hz, seconds, model, lambda s: bar.advance(task, s))
-    way = percentiles(found["way_ms"])
+    way = Series(found["way_ms"]).summary()
     console.print(
         f"{clients} clients at {hz:g} Hz for {seconds:g} s, {model}: {found['calls']} calls "
         f"(about {found['expected']} due), {found['missing']} never came (lost, or the release skipped)"

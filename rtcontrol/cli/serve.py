@@ -11,7 +11,7 @@ from typing import Any
 import typer
 
 from rtcontrol.bridges.shutdown import Interrupted, Shutdown
-from rtcontrol.record.record import Folder
+from rtcontrol.record.folder import Folder
 from rtcontrol.run.flags import command
 from rtcontrol.run.options import named_by_time
 from rtcontrol.serve.options import ServerOptions

@@ -66,9 +66,7 @@ class RunConfig:
     """
 
     env: Annotated[str, Flag("Environment: a name (`rtcontrol envs`) or a .py file.")]
-    out: Annotated[Path, Flag("Folder of record.jsonl and report.json. (default: runs/ENV-TIME)", parse=folder)] = (
-        Path()
-    )
+    out: Annotated[Path, Flag("Folder of record.mcap and report.json. (default: runs/ENV-TIME)", parse=folder)] = Path()
     hz: Annotated[float, Flag("Ticks a second.")] = 16.0
     deadline_ms: Annotated[float | None, Flag("From release to deadline. (default: the period)")] = None
     max_age_ms: Annotated[float | None, Flag("Older observations are stale. (default: 4 periods, at least 250)")] = None

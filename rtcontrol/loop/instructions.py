@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
+from typing import Any
 
 from rtcontrol.hosts.base import DecisionReply
 from rtcontrol.loop.config import plain_text
 from rtcontrol.loop.deadline import Tick
-from rtcontrol.record.record import Recorder
 
 # An instruction may be a megabyte; people are shown this much of it.
 ECHO = 120
@@ -26,12 +26,12 @@ class Instructions:
         self,
         first: str,
         tell: Callable[[str], None],
-        recorder: Recorder,
+        emit: Callable[[dict[str, Any]], None],
         notify: Callable[[str], None],
         t_s: Callable[[int], float],
     ) -> None:
         self.now = plain_text(first)
-        self._tell, self._recorder, self._notify, self._t_s = tell, recorder, notify, t_s
+        self._tell, self._emit, self._notify, self._t_s = tell, emit, notify, t_s
         self.accepted: Callable[[str], None] = lambda text: None
         self.refused: Callable[[str, str], None] = lambda text, error: None
         self.proven = self.now
@@ -46,7 +46,7 @@ class Instructions:
             return
         self.now = self.waiting.popleft()
         self._tell(self.now)
-        self._recorder.write({"instruction": self.now, "t_s": self._t_s(time.monotonic_ns())})
+        self._emit({"instruction": self.now, "t_s": self._t_s(time.monotonic_ns())})
         self._notify(f"instruction: {_echo(self.now)}")
 
     def judge(self, tick: Tick, reply: DecisionReply) -> None:
@@ -61,7 +61,7 @@ class Instructions:
             refused, self.now = self.now, self.proven
             self._tell(self.now)
             t_s = self._t_s(time.monotonic_ns())
-            self._recorder.write({"instruction": self.now, "t_s": t_s, "refused": _echo(refused)})
+            self._emit({"instruction": self.now, "t_s": t_s, "refused": _echo(refused)})
             self._notify(f"instruction refused: {_echo(refused)} ({reply.mistake[0]}) It goes on by the one before.")
             self.refused(refused, reply.error or reply.mistake[0])
 

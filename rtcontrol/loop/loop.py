@@ -16,7 +16,8 @@ from rtcontrol.loop.pause import PauseWatch
 from rtcontrol.loop.realtime import Collector, SlackCollector, favours, lock_memory
 from rtcontrol.loop.ticks import Ticks
 from rtcontrol.loop.warmup import Warmup, first_look, warm_up
-from rtcontrol.record.record import Recorder
+from rtcontrol.record.recorder import Recorder
+from rtcontrol.report.account import Account
 
 # How long the way out waits for the safe call to be in force.
 LEAVE_S = 10.0
@@ -62,9 +63,11 @@ class ControlLoop:
         self._watch = watch or PauseWatch(config.period_ns)
         self._watching = self._watch if watch is None else nullcontext()
         self._collecting = SlackCollector() if collector is None else nullcontext(collector)
-        self._ticks = Ticks(config, agent, env, host, recorder, self._clock, self._watch, notify, self.stop)
-        self.account, self.instructions = self._ticks.account, self._ticks.instructions
-        self.ledger = self.account.ledger
+        self._ticks = Ticks(config, agent, env, host, recorder.write, self._clock, self._watch, notify, self.stop)
+        self._outcomes, self.instructions = self._ticks.outcomes, self._ticks.instructions
+        self.account = Account()
+        self.account.add({"header": recorder.header})
+        recorder.fold = self.account.add
         self._world_started = False
 
     def instruct(self, text: str) -> None:
@@ -99,7 +102,7 @@ class ControlLoop:
                     self.phase = "running"
                     self._ticks.run(collector)
         except WorldError as error:
-            self.ended_by, self.failure = "error", self.account.broke_down(error, self._world_started)
+            self.ended_by, self.failure = "error", self._outcomes.broke_down(error, self._world_started)
             self._notify(self.failure)
         except KeyboardInterrupt:
             patience_s = LEAVE_AT_ONCE_S if self.ended_by is not None else LEAVE_S
@@ -146,11 +149,11 @@ class ControlLoop:
         return self.ended_by is not None
 
     def _finish(self, patience_s: float) -> None:
-        account, actuator = self.account, self._ticks.actuator
+        outcomes, actuator = self._outcomes, self._ticks.actuator
         try:
             if self._world_started:
                 self.safe_in_force, actuator.guard_ns = False, None
-                account.leave()
+                outcomes.leave()
                 self.safe_in_force = actuator.wait_safe(patience_s)
                 if not self.safe_in_force:
                     self._notify(
@@ -161,11 +164,11 @@ class ControlLoop:
             try:
                 actuator.close()
                 self._ticks.collect_effects()
-                account.note(self.env.episodes if self._world_started else (), self.host.events)
+                outcomes.note(self.env.episodes if self._world_started else (), self.host.events)
             finally:
                 try:
                     # What is still in flight is no release: nobody waited for it until its deadline.
-                    t_s = account.t_s(self.t_end_ns) if account.t0_ns else 0.0
+                    t_s = outcomes.t_s(self.t_end_ns) if outcomes.t0_ns else 0.0
                     end = {"end": self.ended_by, "t_s": t_s, "open": self._ticks.open}
                     self.recorder.write({**end, "safe_in_force": self.safe_in_force if self._world_started else None})
                 finally:

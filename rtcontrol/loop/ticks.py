@@ -6,21 +6,21 @@ import gc
 import time
 from collections import deque
 from collections.abc import Callable
+from typing import Any
 
 from rtcontrol.agents import Agent, InvalidCall
 from rtcontrol.envs.base import Acknowledging, Environment, Observation
 from rtcontrol.hosts.base import DecisionReply, DecisionRequest, Host
-from rtcontrol.loop.account import Account
 from rtcontrol.loop.actuator import Actuator, Completion, Fault, Order
 from rtcontrol.loop.clock import LoopClock
 from rtcontrol.loop.config import RunConfig, plain_text
 from rtcontrol.loop.deadline import Cause, Tick, pause_share_ns
 from rtcontrol.loop.instructions import Instructions
+from rtcontrol.loop.outcomes import Outcomes
 from rtcontrol.loop.pause import PauseWatch
 from rtcontrol.loop.realtime import Collector, SlackCollector
 from rtcontrol.loop.unsteady import LegalCalls, Ordered, cleared, overrun, replaced, usable_until
 from rtcontrol.models.call import Call
-from rtcontrol.record.record import Recorder
 
 # A safe call that is not in force is tried again every period, but at slow rates too as often as this.
 RETRY_NS = 1_000_000_000
@@ -37,7 +37,7 @@ class Ticks:
         agent: Agent,
         env: Environment,
         host: Host,
-        recorder: Recorder,
+        emit: Callable[[dict[str, Any]], None],
         clock: LoopClock,
         watch: PauseWatch,
         notify: Callable[[str], None],
@@ -46,12 +46,12 @@ class Ticks:
         self.config, self.agent, self.env, self.host = config, agent, env, host
         self._clock, self._watch, self._notify, self._stop = clock, watch, notify, stop
         self.actuator = Actuator(agent, env, min(config.period_ns, RETRY_NS) if clock.enforced else None, host.wake)
-        self.account = Account(
-            config, agent.fallback, env, host, recorder, watch, clock, self.actuator, notify, stop, self._on_cleared
+        self.outcomes = Outcomes(
+            config, agent.fallback, env, host, emit, watch, clock, self.actuator, notify, stop, self._on_cleared
         )
-        self.ledger, self._policy = self.account.ledger, self.account.policy
+        self._policy = self.outcomes.policy
         told = config.instruction if config.instruction is not None else agent.instruction
-        self.instructions = Instructions(told, self.actuator.instruct, recorder, notify, self.account.t_s)
+        self.instructions = Instructions(told, self.actuator.instruct, emit, notify, self.outcomes.t_s)
         self._period_ns, self._deadline_ns, self._max_age_ns = config.period_ns, config.deadline_ns, config.max_age_ns
         # The next release is due in a period: where it does not come, a call is held no longer than it may be.
         self._guard_ns = 2 * config.period_ns + (self._policy.hold_ns if config.on_miss == "hold" else 0)
@@ -76,7 +76,7 @@ class Ticks:
         """Until they are `over`."""
         clock, host, config, actuator = self._clock, self.host, self.config, self.actuator
         enforced, effects = clock.enforced, actuator.effects
-        self.account.t0_ns, began_ns = clock.start()
+        self.outcomes.t0_ns, began_ns = clock.start()
         self._policy.epoch(began_ns)
         end_ns = None if config.duration_s is None else round(config.duration_s * 1e9)
         while not self.over:
@@ -117,41 +117,40 @@ class Ticks:
 
     def _release(self) -> None:
         now = time.monotonic_ns()
-        account, enforced = self.account, self._clock.enforced
+        outcomes, enforced = self.outcomes, self._clock.enforced
         k, release_ns, skipped = self._clock.take(now)
         tick = Tick(k, release_ns, release_ns + self._deadline_ns, now)
-        account.newest_k = k
+        outcomes.newest_k = k
         if enforced:
             self.actuator.guard_ns = now + self._guard_ns
         if skipped or self._busy[1] >= release_ns:
             self._was_late(tick, skipped)
         tick.incarnation = self.host.incarnation
-        if len(self.host.events) != account.noted_events:
-            account.note((), self.host.events)
+        if len(self.host.events) != outcomes.noted_events:
+            outcomes.note((), self.host.events)
         if self.instructions.waiting:
             self.instructions.change()
         if not enforced:
             self.actuator.retry()
         seen = self.env.latest()
         if seen is None:
-            account.miss(tick, Cause.NO_OBSERVATION)
+            outcomes.miss(tick, Cause.NO_OBSERVATION)
             return
         # Where the world stands still, what was seen before the first release is as fresh as at that release.
-        captured_ns = seen.t_capture_ns if enforced else max(seen.t_capture_ns, account.t0_ns)
+        captured_ns = seen.t_capture_ns if enforced else max(seen.t_capture_ns, outcomes.t0_ns)
         tick.seq, tick.epoch, tick.capture_ns = seen.seq, seen.epoch, captured_ns
         if self._seq is not None and seen.seq > self._seq:
             tick.superseded = seen.seq - self._seq - 1
-            self.ledger.superseded += tick.superseded
         self._seq = seen.seq
-        if seen.epoch != account.epoch:
-            account.epoch = seen.epoch
+        if seen.epoch != outcomes.epoch:
+            outcomes.epoch = seen.epoch
             self._history.clear()
-            account.note(self.env.episodes, ())
+            outcomes.note(self.env.episodes, ())
             self._policy.epoch(self._clock.effective_ns())
         if enforced and now - seen.t_capture_ns > self._max_age_ns:
-            account.miss(tick, Cause.STALE_OBSERVATION)
+            outcomes.miss(tick, Cause.STALE_OBSERVATION)
         elif not self.host.alive() or (enforced and time.monotonic_ns() > tick.deadline_ns):
-            account.miss(tick, None)
+            outcomes.miss(tick, None)
         else:
             self._submit(tick, seen, now)
 
@@ -163,7 +162,6 @@ class Ticks:
         if skipped:
             paused = self._watch.paused_ns(first_ns, tick.woke_ns) >= pause_share_ns(tick)
             tick.skipped, tick.skip_cause = skipped, Cause.PAUSE if paused else tick.late_start
-            self.ledger.skip(skipped, tick.skip_cause)
 
     def request(self, k: int, seen: Observation) -> DecisionRequest:
         """What the decider is asked. Raises whatever the agent's `observe` raises."""
@@ -181,7 +179,7 @@ class Ticks:
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # the agent's own code, SystemExit too: what cannot be read is no observation
-            self.account.miss(tick, Cause.NO_OBSERVATION, error=error, doing="observe: ")
+            self.outcomes.miss(tick, Cause.NO_OBSERVATION, error=error, doing="observe: ")
             return
         tick.instruction = request.instruction
         tick.submitted_ns = time.monotonic_ns()
@@ -191,7 +189,7 @@ class Ticks:
         try:
             self.host.submit(request)
         except Exception as error:  # a request that cannot be sent costs its tick, not the run
-            self.account.miss(tick, Cause.DECIDE, error=error, doing="submit: ")
+            self.outcomes.miss(tick, Cause.DECIDE, error=error, doing="submit: ")
             return
         self._pending[tick.k] = tick
 
@@ -204,14 +202,14 @@ class Ticks:
                 if now >= tick.deadline_ns if enforced else self._host_lost(tick):
                     del self._pending[tick.k]
                     self._wait_late(tick)
-                    self.account.miss(tick, None)
+                    self.outcomes.miss(tick, None)
         if self._ordered and enforced:
             for ordered in tuple(self._ordered.values()):
                 if now >= ordered.tick.deadline_ns and not (ordered.settled or ordered.late):
                     self._overrun(ordered)
         expires_ns = self._policy.expires_ns
         if expires_ns is not None and (now >= expires_ns if enforced else not self._pending and not self._ordered):
-            self.account.expire()
+            self.outcomes.expire()
 
     def _host_lost(self, tick: Tick) -> bool:
         return not self.host.alive() or self.host.incarnation != tick.incarnation
@@ -221,12 +219,12 @@ class Ticks:
         if self.actuator.withdraw(ordered.tick.k):
             del self._ordered[ordered.tick.k]
             what = "the call could not begin: the world, or a tool, is busy"
-        elif self.account.emits:
+        elif self.outcomes.emits:
             return  # such a world does not block: its word is on the way
         else:
             ordered.settled = True
             what = "the call has not ended: the world, or the tool, is busy"
-        overrun(self.account, ordered, what)
+        overrun(self.outcomes, ordered, what)
 
     def _wait_late(self, tick: Tick) -> None:
         if self.config.late == "drop":
@@ -247,26 +245,26 @@ class Ticks:
         if tick is None:
             self._on_late(self._late.pop(reply.tick, None), reply, now)
         elif now > tick.deadline_ns and self._clock.enforced:
-            self.account.miss(tick, None, reply)
+            self.outcomes.miss(tick, None, reply)
             self._on_late(tick, reply, now)
         else:
             self._on_decision(tick, reply)
 
     def _on_decision(self, tick: Tick, reply: DecisionReply) -> None:
-        decision, account = reply.decision, self.account
+        decision, outcomes = reply.decision, self.outcomes
         if decision is None:
-            account.miss(tick, Cause.DECIDE, reply, error=reply.error)
+            outcomes.miss(tick, Cause.DECIDE, reply, error=reply.error)
         elif decision.call is None:
             self._policy.renew(self._clock.effective_ns())
-            account.tell(tick, "fresh", reply)
-            account.settle(tick, reply, "null")
+            outcomes.tell(tick, "fresh", reply)
+            outcomes.settle(tick, reply, "null")
         elif min(decision.confidence.values(), default=1.0) < self.config.min_confidence:
             action = self._policy.unsure(self._clock.effective_ns())
-            account.settle(tick, reply, "held", decision.call.text())
-            account.fall_back(action, tick, reply=reply)
+            outcomes.settle(tick, reply, "held", decision.call.text())
+            outcomes.fall_back(action, tick, reply=reply)
         elif tick.k < self._ordered_k:
-            account.tell(tick, "held", reply)
-            account.settle(tick, reply, "overtaken", decision.call.text())
+            outcomes.tell(tick, "held", reply)
+            outcomes.settle(tick, reply, "overtaken", decision.call.text())
         else:
             self._order(tick, reply, decision.call, tick.deadline_ns if self._clock.enforced else None)
 
@@ -274,36 +272,36 @@ class Ticks:
         self, tick: Tick, reply: DecisionReply, call: Call, not_after_ns: int | None, late: bool = False
     ) -> None:
         """Validate the call and give it to the actuator, whose word settles the tick."""
-        account, key = self.account, f"{call.name}{call.arguments}"
+        outcomes, key = self.outcomes, f"{call.name}{call.arguments}"
         try:
             ready, text = self._legal.known.get(key) or self._legal.check(key, call)
         except InvalidCall as error:
             if late:
-                account.late(tick, reply, None, time.monotonic_ns())
+                outcomes.late(tick, reply, None, time.monotonic_ns())
             else:
-                account.miss(tick, Cause.INVALID, reply, error=str(error), call=call.text())
+                outcomes.miss(tick, Cause.INVALID, reply, error=str(error), call=call.text())
             return
         order = Order(tick.k, ready, tick.epoch, not_after_ns)
-        if account.emits:
-            order.fresh = account.emission(tick, "fresh", call, reply)
-            order.void = None if late else account.emission(tick, "held", None, reply)
+        if outcomes.emits:
+            order.fresh = outcomes.emission(tick, "fresh", call, reply)
+            order.void = None if late else outcomes.emission(tick, "held", None, reply)
         self._ordered[tick.k] = Ordered(tick, reply, call, text, late)
         self._ordered_k = tick.k
         if (waited := self.actuator.execute(order)) is not None:
-            replaced(self.account, self._ordered.pop(waited.tick), self._period_ns)
+            replaced(self.outcomes, self._ordered.pop(waited.tick), self._period_ns)
 
     def _on_late(self, tick: Tick | None, reply: DecisionReply, now: int) -> None:
         """A decision that came after its deadline: dropped, or used if it may act still and nothing newer does."""
         call = None if reply.decision is None else reply.decision.call
         if tick is not None and call is not None and self.config.late == "use" and tick.k > self._ordered_k:
-            not_after_ns = usable_until(self.account, tick, self._max_age_ns, now)
+            not_after_ns = usable_until(self.outcomes, tick, self._max_age_ns, now)
             if not_after_ns is not None:
                 self._order(tick, reply, call, not_after_ns, late=True)
                 return
-        self.account.late(tick, reply, None, now)
+        self.outcomes.late(tick, reply, None, now)
 
     def _on_cleared(self, order: Order) -> None:
-        cleared(self.account, self._ordered.pop(order.tick))
+        cleared(self.outcomes, self._ordered.pop(order.tick))
 
     def collect_effects(self) -> None:
         """What came of calls, safe calls, and what the world was told."""
@@ -313,12 +311,12 @@ class Ticks:
             if isinstance(effect, Completion):
                 self._on_completion(self._ordered.pop(effect.tick), effect)
             elif isinstance(effect, Fault):
-                self.account.fault(effect)
+                self.outcomes.fault(effect)
             else:
-                self.account.attempted(effect)
+                self.outcomes.attempted(effect)
 
     def _on_completion(self, ordered: Ordered, done: Completion) -> None:
-        tick, reply, account, policy = ordered.tick, ordered.reply, self.account, self._policy
+        tick, reply, outcomes, policy = ordered.tick, ordered.reply, self.outcomes, self._policy
         acted = done.effect == "acted"
         if acted:
             if done.stands:  # `policy.fresh_call`, without the call
@@ -326,15 +324,14 @@ class Ticks:
                 policy.limit_ns = policy.hold_ns + (
                     done.ended_ns if self._clock.enforced else self._clock.effective_ns()
                 )
-            account.recent_calls.append(ordered.text)
             if not self._acknowledges:
                 self._history.append(ordered.text)
         if ordered.late:
-            account.late(tick, reply, done, time.monotonic_ns())
+            outcomes.late(tick, reply, done, time.monotonic_ns())
         elif ordered.settled:
-            account.overran(tick, ordered.text, done)
+            outcomes.overran(tick, ordered.text, done)
         elif acted or done.effect == "epoch_over":
-            account.settle(tick, reply, "call" if acted else "epoch_over", ordered.text, done)
+            outcomes.settle(tick, reply, "call" if acted else "epoch_over", ordered.text, done)
         else:
             what = done.error or "the call was too late when the world was free for it"
-            account.miss(tick, Cause.EXECUTE, reply, error=what, call=ordered.text)
+            outcomes.miss(tick, Cause.EXECUTE, reply, error=what, call=ordered.text)

@@ -8,8 +8,8 @@ from enum import Enum
 
 from rtcontrol.agents import Tools
 from rtcontrol.hosts.base import DecisionReply
-from rtcontrol.loop.account import Account
 from rtcontrol.loop.deadline import Cause, Tick
+from rtcontrol.loop.outcomes import Outcomes
 from rtcontrol.models.call import Call
 
 # So many different calls are known to be legal; a schema of free values has no end of them.
@@ -49,34 +49,34 @@ class LegalCalls:
         return checked
 
 
-def replaced(account: Account, ordered: Ordered, period_ns: int) -> None:
+def replaced(outcomes: Outcomes, ordered: Ordered, period_ns: int) -> None:
     """A call that waited for the world gave way to a newer one: overtaken, or kept waiting by a world that is busy."""
     if ordered.late:
-        account.late(ordered.tick, ordered.reply, None, time.monotonic_ns())
+        outcomes.late(ordered.tick, ordered.reply, None, time.monotonic_ns())
     elif time.monotonic_ns() - ordered.given_ns >= max(period_ns // 4, 1_000_000):
-        overrun(account, ordered, "the call could not begin, and gave way to a newer one: the world is busy")
+        overrun(outcomes, ordered, "the call could not begin, and gave way to a newer one: the world is busy")
     else:
-        account.tell(ordered.tick, "held", ordered.reply)
-        account.settle(ordered.tick, ordered.reply, "overtaken", ordered.text)
+        outcomes.tell(ordered.tick, "held", ordered.reply)
+        outcomes.settle(ordered.tick, ordered.reply, "overtaken", ordered.text)
 
 
-def cleared(account: Account, ordered: Ordered) -> None:
+def cleared(outcomes: Outcomes, ordered: Ordered) -> None:
     """A call that waited for the world gave way to the safe call."""
     if ordered.late:
-        account.late(ordered.tick, ordered.reply, None, time.monotonic_ns())
+        outcomes.late(ordered.tick, ordered.reply, None, time.monotonic_ns())
     else:
-        overrun(account, ordered, "the call could not begin, and gave way to the safe call")
+        overrun(outcomes, ordered, "the call could not begin, and gave way to the safe call")
 
 
-def overrun(account: Account, ordered: Ordered, what: str) -> None:
+def overrun(outcomes: Outcomes, ordered: Ordered, what: str) -> None:
     """The call did not act in time."""
-    account.miss(ordered.tick, Cause.EXECUTE, ordered.reply, error=what, call=ordered.text)
+    outcomes.miss(ordered.tick, Cause.EXECUTE, ordered.reply, error=what, call=ordered.text)
 
 
-def usable_until(account: Account, tick: Tick, max_age_ns: int, now_ns: int) -> int | None:
+def usable_until(outcomes: Outcomes, tick: Tick, max_age_ns: int, now_ns: int) -> int | None:
     """Until when the call of a late decision may begin: while it may be held and its observation is not stale. None:
     not any more, or a newer epoch is on, or the safe call took over for a newer tick's sake."""
-    policy = account.policy
+    policy = outcomes.policy
     not_after_ns = min(policy.limit_ns, tick.capture_ns + max_age_ns)
-    taken_over = policy.safe and account.safe_k > tick.k
-    return not_after_ns if tick.epoch == account.epoch and now_ns <= not_after_ns and not taken_over else None
+    taken_over = policy.safe and outcomes.safe_k > tick.k
+    return not_after_ns if tick.epoch == outcomes.epoch and now_ns <= not_after_ns and not taken_over else None

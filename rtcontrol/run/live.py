@@ -16,7 +16,7 @@ from rich.live import Live
 from rich.text import Text
 
 from rtcontrol.loop.loop import ControlLoop
-from rtcontrol.record.record import Recorder
+from rtcontrol.record.recorder import Recorder
 
 REFRESH_S = 0.25
 LOG_EVERY_S = 5.0
@@ -98,25 +98,25 @@ class LiveView(logging.Handler):
         return f", {lost} lines of the record lost" if lost else ""
 
     def _view(self, loop: ControlLoop) -> Group:
-        config, ledger = loop.config, loop.ledger
+        config, account = loop.config, loop.account
         if loop.phase != "running":
             return Group(Text(f"{loop.phase} ..."))
-        self._rates.append((time.monotonic(), ledger.ticks))
+        self._rates.append((time.monotonic(), account.ticks))
         (t0, n0), (t1, n1) = self._rates[0], self._rates[-1]
         rate = (n1 - n0) / (t1 - t0) if t1 > t0 else 0.0
-        share = 100 * ledger.on_time / ledger.releases if ledger.releases else 100.0
+        share = 100 * account.on_time / account.releases if account.releases else 100.0
         deadline_ms = config.deadline_ns / 1e6
-        last = loop.account.recent_ms[-1] if loop.account.recent_ms else 0.0
+        last = account.recent_ms[-1] if account.recent_ms else 0.0
         filled = min(BAR, round(BAR * last / deadline_ms))
         style = "red" if last > deadline_ms else "yellow" if last > 0.7 * deadline_ms else "green"
-        misses = ", ".join(f"{c} {n}" for c, n in (ledger.misses_by_cause + ledger.skipped_by_cause).items())
+        misses = ", ".join(f"{c} {n}" for c, n in (account.misses_by_cause + account.skipped_by_cause).items())
         return Group(
             Text(f"{config.env}: {loop.instruction}", style="bold"),
-            Text(f"rate {rate:5.1f} of {config.hz:g} Hz   on time {share:6.2f} %   tick {ledger.ticks}"),
+            Text(f"rate {rate:5.1f} of {config.hz:g} Hz   on time {share:6.2f} %   tick {account.ticks}"),
             Text.assemble(
                 "latency [", ("#" * filled, style), "." * (BAR - filled), f"] {last:6.2f} of {deadline_ms:g} ms"
             ),
-            Text("calls   " + "  ".join(list(loop.account.recent_calls)[-3:])),
+            Text("calls   " + "  ".join(list(account.recent_calls)[-3:])),
             Text(f"missed or skipped  {misses or 'none'}{self._lost()}"),
             Text(f"episodes {len(loop.env.episodes)}   type an instruction, Ctrl-C ends the run", style="dim"),
         )
@@ -125,13 +125,13 @@ class LiveView(logging.Handler):
 def _log_line(loop: ControlLoop) -> str:
     if loop.phase != "running":
         return f"{loop.phase} ..."
-    ledger = loop.ledger
-    recent = sorted(loop.account.recent_ms)
+    account = loop.account
+    recent = sorted(account.recent_ms)
     p50 = recent[len(recent) // 2] if recent else 0.0
-    causes: Any = dict(ledger.misses_by_cause + ledger.skipped_by_cause) or "none"
-    last = loop.account.recent_calls[-1] if loop.account.recent_calls else "-"
+    causes: Any = dict(account.misses_by_cause + account.skipped_by_cause) or "none"
+    last = account.recent_calls[-1] if account.recent_calls else "-"
     return (
-        f"tick {ledger.ticks}, on time {ledger.on_time}, missed or skipped {causes}, latency p50 {p50:.2f} ms, "
+        f"tick {account.ticks}, on time {account.on_time}, missed or skipped {causes}, latency p50 {p50:.2f} ms, "
         f"episodes {len(loop.env.episodes)}, last call {last}"
     )
 

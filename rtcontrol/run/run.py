@@ -16,7 +16,7 @@ from rtcontrol.loop.clock import LoopClock
 from rtcontrol.loop.config import RunConfig
 from rtcontrol.loop.loop import ControlLoop
 from rtcontrol.models.errors import UserError
-from rtcontrol.record.record import Recorder
+from rtcontrol.record.recorder import Recorder
 from rtcontrol.report import report, table
 from rtcontrol.run import assemble
 from rtcontrol.run.fit import fit
@@ -58,7 +58,9 @@ def run_loop(
 ) -> int:
     """`run` with everything chosen. `made` is told the loop before it runs."""
     header = config.header(chosen.fallback.hold_ms)
-    recorder = Recorder(config.out / "record.jsonl", header, provisional=True, tell=onlooker.say)
+    recorder = Recorder(
+        config.out / "record.mcap", header, provisional=True, tell=onlooker.say, patient=config.clock == "lockstep"
+    )
     for warning in chosen.tools.warnings():
         onlooker.say(warning)
     loop = ControlLoop(config, chosen, env, host, recorder, sample=sample, notify=onlooker.say, clock=clock)
@@ -91,12 +93,12 @@ def _status(
     """The exit status, and what it means in words."""
     complete = written and not recorder.lost
     ended, limit = loop.ended_by or "", config.max_miss_rate
-    above = limit is not None and loop.ledger.miss_rate > limit
+    above = limit is not None and loop.account.miss_rate > limit
     code = status(ended, loop.safe_in_force, complete, ended == "miss" or above, sound)
     if code == UNSAFE:
         print(
             "The safe call could not be brought into force: what was called last may still act. Stop the machine by "
-            f"other means; each attempt stands in {config.out / 'record.jsonl'}.",
+            f"other means; each attempt stands in {config.out / 'record.mcap'}.",
             file=sys.stderr,
         )
     if recorder.lost:
@@ -106,7 +108,7 @@ def _status(
     elif ended == "miss":
         print("Ended by a miss, as --on-miss stop asks.", file=sys.stderr)
     elif above:
-        print(f"Miss rate {loop.ledger.miss_rate:.4f} is above {limit:g}.", file=sys.stderr)
+        print(f"Miss rate {loop.account.miss_rate:.4f} is above {limit:g}.", file=sys.stderr)
     return left.status if left is not None and code != UNSAFE else code
 
 
@@ -116,12 +118,12 @@ def _report(config: RunConfig, loop: ControlLoop, recorder: Recorder) -> tuple[b
     path = config.out / "report.json"
     sound = True
     try:
-        loop.ledger.check()
+        loop.account.check()
     except AssertionError as error:
         print(f"Internal error: the counts contradict each other ({error}).", file=sys.stderr)
         sound = False
     try:
-        result = report.build(config.out / "record.jsonl", vars(loop.ledger), recorder, loop.ended_by)
+        result = report.build(loop.account, "record.mcap", recorder.lost, loop.ended_by)
         refused = report.write(result, path)
         table.show(result, Console())
     except Exception as error:

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rtcontrol.loop.loop import ControlLoop
-from rtcontrol.record.record import Recorder
+from rtcontrol.record.recorder import Recorder
 from rtcontrol.report import report
+from rtcontrol.report.series import Series
 
 if TYPE_CHECKING:
     from rtcontrol.serve.session import Session
@@ -33,12 +34,12 @@ def figures(session: Session) -> dict[str, Any]:
         shown |= {"agent": terms.named, "model": Path(terms.model).name, "pacing": terms.hello.pacing}
         shown |= {"hz": terms.config.hz}
     if (loop := session.loop) is not None:
-        ledger = loop.ledger
-        shown |= {name: getattr(ledger, name) for name in ("releases", "ticks", "on_time", "misses", "null", "held")}
-        shown |= {"skipped_releases": ledger.skipped_releases, "miss_rate": ledger.miss_rate}
-        shown |= {"misses_by_cause": dict(ledger.misses_by_cause)}
+        account = loop.account
+        shown |= {name: getattr(account, name) for name in ("releases", "ticks", "on_time", "misses", "null", "held")}
+        shown |= {"skipped_releases": account.skipped_releases, "miss_rate": account.miss_rate}
+        shown |= {"misses_by_cause": dict(account.misses_by_cause)}
         shown["lost_lines"] = loop.recorder.lost
-        shown["latency_ms"] = report.percentiles(tuple(loop.account.recent_ms))
+        shown["latency_ms"] = Series(account.recent_ms).summary()
     if session.env is not None:
         shown |= session.env.traffic.to_dict()
     return shown
@@ -47,17 +48,17 @@ def figures(session: Session) -> dict[str, Any]:
 def write_report(session: Session, run: Run) -> str | None:
     """Write the run's report; a run without a release leaves nothing. Gives what went wrong; never raises, so that
     the session ends in order."""
-    ledger = run.loop.ledger
+    account = run.loop.account
     try:
-        if not ledger.releases:
+        if not account.releases:
             run.record.unlink(missing_ok=True)
             with contextlib.suppress(OSError):
                 run.record.parent.rmdir()
             return None
-        ledger.check()
-        told = report.build(run.record, vars(ledger), run.recorder)
+        account.check()
+        told = report.build(account, run.record.name, run.recorder.lost)
         told["wire"] = _wire(session)
-        path = run.record.with_name(run.record.name.replace("record", "report").replace(".jsonl", ".json"))
+        path = run.record.with_name(run.record.name.replace("record", "report").replace(".mcap", ".json"))
         refused = report.write(told, path)
         return refused and f"the report could not be written ({refused})"
     except Exception as error:

@@ -22,7 +22,7 @@ from rtcontrol.loop.loop import ControlLoop
 from rtcontrol.loop.pause import PauseWatch
 from rtcontrol.loop.warmup import DecisionFailed
 from rtcontrol.models.errors import UserError
-from rtcontrol.record.record import Recorder
+from rtcontrol.record.recorder import Recorder
 from rtcontrol.serve.bucket import TokenBucket
 from rtcontrol.serve.figures import Run, write_report
 from rtcontrol.serve.negotiate import negotiate
@@ -194,7 +194,7 @@ class Session:
         env = self.make_env(terms)
         config = replace(terms.config, instruction=self._instruction or terms.config.instruction)
         host = self._host(terms)
-        record = out / ("record.jsonl" if self.runs == 1 else f"record-{self.runs}.jsonl")
+        record = out / ("record.mcap" if self.runs == 1 else f"record-{self.runs}.mcap")
         try:
             header = config.header(terms.hold_ms)
             recorder = Recorder(record, header, provisional=True, tell=self._note)

@@ -18,7 +18,8 @@ from rtcontrol.hosts.inprocess import InProcessHost
 from rtcontrol.loop.config import RunConfig
 from rtcontrol.loop.loop import ControlLoop
 from rtcontrol.models.call import Call, Decision
-from rtcontrol.record.record import Recorder, read_record
+from rtcontrol.record.reading import read_record
+from rtcontrol.record.recorder import Recorder
 
 STEP_NS = 10_000_000
 
@@ -191,7 +192,7 @@ class Flight:
         self.world = world or CartWorld()
         self.agent = agent or cart_agent()
         self.host = host or InProcessHost(Scripted(decide), self.config.pipeline)
-        self.path = out / "record.jsonl"
+        self.path = out / "record.mcap"
         self.recorder = Recorder(self.path, self.config.header(self.agent.fallback.hold_ms))
         self.said: list[str] = []
         self.loop = ControlLoop(self.config, self.agent, self.world, self.host, self.recorder, notify=self.said.append)
@@ -199,14 +200,14 @@ class Flight:
     def run(self) -> Flight:
         self.loop.run()
         self.recorder.close()
-        self.loop.ledger.check()
+        self.loop.account.check()
         return self
 
     def after(self, ticks: int, act: Callable[[], Any]) -> None:
         """Act in flight, from another thread, once so many ticks are over: however long the start takes."""
 
         def wait() -> None:
-            while self.loop.ledger.ticks < ticks:
+            while self.loop.account.ticks < ticks:
                 time.sleep(0.001)
             act()
 
@@ -214,6 +215,7 @@ class Flight:
 
     @property
     def lines(self) -> list[dict[str, Any]]:
+        self.recorder.close()
         return list(read_record(self.path))
 
     @property
@@ -222,7 +224,7 @@ class Flight:
 
     @property
     def causes(self) -> dict[str, int]:
-        return dict(self.loop.ledger.misses_by_cause)
+        return dict(self.loop.account.misses_by_cause)
 
     def blames(self, cause: str, least: int, most: int | None = None) -> None:
         """Assert `least` to `most` misses of this cause; a busy machine may add a few that are its own."""

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from rtcontrol.cli import app as cli
+from rtcontrol.record.reading import read_record
 from tests.helpers.processes import ROOT as ROOT
 from tests.helpers.processes import environment, until
 
@@ -35,8 +36,8 @@ def spawn(*arguments: str, **env: str) -> subprocess.Popen[str]:
 
 
 def wait_for_ticks(out: Path, ticks: int) -> None:
-    record = out / "record.jsonl"
-    under_way = lambda: record.exists() and record.read_bytes().count(b'"kind"') >= ticks  # noqa: E731
+    record = out / "record.mcap"
+    under_way = lambda: record.exists() and sum("kind" in e for e in read_record(record)) >= ticks  # noqa: E731
     until(under_way, "the run does not get under way", seconds=60, every=0.05)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from commands import EXPERT, call, refused, spawn, wait_for_ticks
 
+from rtcontrol.record.reading import read_record
 from rtcontrol.run import worlds
 
 
@@ -112,9 +113,9 @@ def test_a_signal_in_flight_ends_with_safe_call_and_report(tmp_path: Path, numbe
     made = json.loads((tmp_path / "report.json").read_text())
     assert made["ended_by"] == signal.Signals(number).name
     assert made["ticks"] >= 10
-    lines = (tmp_path / "record.jsonl").read_text().splitlines()
-    assert json.loads(lines[-1])["end"] == made["ended_by"]
-    assert any(json.loads(line).get("why") == "exit" for line in lines[-3:])
+    events = [*read_record(tmp_path / "record.mcap")]
+    assert events[-1]["end"] == made["ended_by"]
+    assert any(event.get("why") == "exit" for event in events[-3:])
 
 
 def test_a_typed_line_is_the_new_instruction(tmp_path: Path) -> None:

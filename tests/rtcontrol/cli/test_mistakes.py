@@ -134,7 +134,7 @@ def test_executors_get_the_annotated_types_and_own_functions_run(tmp_path: Path)
         return Decision(Call("mark", {"place": {"x": 3}}))
 
     flight = Flight(tmp_path, decide, world=world, agent=agent, clock="lockstep", duration_s=0.1).run()
-    assert flight.loop.ledger.on_time == 5, flight.dump()
+    assert flight.loop.account.on_time == 5, flight.dump()
     assert heard == [Place(3), Side.RIGHT, Place(3), Side.RIGHT, Place(3), Side.LEFT]
     assert flight.ticks[1]["call"] == 'push(force=0, side="right")'
     assert flight.ticks[0]["outside_mass"] == 0.0
@@ -143,7 +143,7 @@ def test_executors_get_the_annotated_types_and_own_functions_run(tmp_path: Path)
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_while_ray_starts(tmp_path: Path, number: int, status: int) -> None:
     process = spawn("run", "--env", "lander", "--model", "expert", "--no-live", "--out", str(tmp_path / "out"))
-    until((tmp_path / "out" / "record.jsonl.part").exists, seconds=60)
+    until((tmp_path / "out" / "record.mcap.part").exists, seconds=60)
     time.sleep(0.6)
     process.send_signal(number)
     _, err = process.communicate(timeout=60)
@@ -234,7 +234,7 @@ def test_an_instruction_that_does_not_fit_at_the_start_is_said_plainly(tmp_path:
 def test_an_earlier_record_is_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = (*EXPERT, "--clock", "lockstep", "--duration", "1", "--out", str(tmp_path / "out"))
     assert call(*run) == 0
-    before = (tmp_path / "out" / "record.jsonl").read_bytes()
+    before = (tmp_path / "out" / "record.mcap").read_bytes()
     capsys.readouterr()  # a slow machine says what it is at
     assert "--overwrite" in refused(capsys, *run)
     # A run that fails while it starts leaves the earlier one, and no folder of its own.
@@ -242,10 +242,10 @@ def test_an_earlier_record_is_not_overwritten(tmp_path: Path, capsys: pytest.Cap
     assert call(*long, "--out", str(tmp_path / "out"), "--overwrite") == 2
     assert call(*long, "--out", str(tmp_path / "new" / "deep")) == 2
     assert sorted(p.name for p in tmp_path.iterdir()) == ["out"]
-    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["record.jsonl", "report.json"]
-    assert (tmp_path / "out" / "record.jsonl").read_bytes() == before
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["record.mcap", "report.json"]
+    assert (tmp_path / "out" / "record.mcap").read_bytes() == before
     assert call(*run, "--overwrite") == 0
-    assert (tmp_path / "out" / "record.jsonl").read_bytes() != before
+    assert (tmp_path / "out" / "record.mcap").read_bytes() != before
 
 
 def test_garbage_is_collected_though_there_is_never_slack() -> None:
@@ -277,7 +277,7 @@ def test_on_miss_stop_also_stops_on_a_call_that_acted_too_late(tmp_path: Path, c
     world = CartWorld()
     world.on_execute = lambda call: time.sleep(0.15) if len(world.executed) == 5 else None
     flight = Flight(tmp_path, world=world, on_miss="stop", clock=clock, hz=10, duration_s=3).run()
-    assert flight.loop.ended_by == "miss" and flight.loop.ledger.ticks == 5
+    assert flight.loop.ended_by == "miss" and flight.loop.account.ticks == 5
     # Against the wall clock its tick was over when it acted: it was settled at its deadline.
     assert (flight.ticks[-1]["kind"], flight.ticks[-1]["cause"]) == (kind, "execute")
     assert any(line.get("overran") == 4 and line["effect"] == "acted" for line in flight.lines) == (kind == "miss")
@@ -336,7 +336,7 @@ def test_an_environment_file_that_is_none_is_told_before_its_missing_agent(capsy
     ["", "[1]\n", '{"header": {"hz": "fast"}}\n', '{"header": 3}\n', '{"header": {"hz": 16}}\n{"kind": "call"}\n'],
 )
 def test_odd_records(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "record.jsonl").write_text(text)
+    (tmp_path / "record.mcap").write_text(text)
     refused(capsys, "report", str(tmp_path))
     assert not (tmp_path / "report.json").exists()
 

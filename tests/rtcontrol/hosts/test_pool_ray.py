@@ -167,11 +167,11 @@ def fly(tmp_path: Path, host: Host, fault: Callable[[], None], seconds: float = 
 
     def when_flying() -> None:
         try:
-            until(lambda: flight.loop.ledger.ticks > 10, seconds=30.0)
+            until(lambda: flight.loop.account.ticks > 10, seconds=30.0)
             fault()
             until(lambda: len(host.events) == 2 or flight.loop.ended_by is not None, seconds=seconds)
-            back = flight.loop.ledger.ticks
-            until(lambda: flight.loop.ledger.ticks > back + 10 or flight.loop.ended_by is not None, seconds=10.0)
+            back = flight.loop.account.ticks
+            until(lambda: flight.loop.account.ticks > back + 10 or flight.loop.ended_by is not None, seconds=10.0)
         finally:
             flight.loop.stop("SIGTERM")
 
@@ -199,7 +199,7 @@ def test_killed_in_flight_the_safe_call_acts_and_the_decoder_returns(
     assert host.events[1].seconds > 0 and host.incarnation == 1
     assert flight.causes["host"] >= 5, flight.causes
     # Fallback: the last call is held, then the safe call acts.
-    assert flight.loop.ledger.safe_calls >= 1
+    assert flight.loop.account.safe_calls >= 1
     assert any(t["kind"] == "call" for t in flight.ticks[-5:]), flight.dump()
     assert [line["host_event"]["event"] for line in flight.lines if "host_event" in line] == ["lost", "restarted"]
     if part == "decoder":

@@ -16,6 +16,7 @@ from pooled import called, naming, running
 from rtcontrol.hosts.ray_host import RayHost
 from rtcontrol.hosts.ray_pool import RayPool
 from rtcontrol.models.errors import UserError
+from rtcontrol.record.reading import read_record
 from tests.helpers.processes import Program, until
 
 COMMAND = ["-m", "rtcontrol", "run", "--env", "lander", "--model", "expert", "--no-live", "--duration", "60", "--out"]
@@ -61,10 +62,10 @@ def test_killed_while_ray_starts_nothing_is_left(base: Path, instant: str) -> No
 )
 def test_a_run_that_is_ended_leaves_nothing(base: Path, tmp_path: Path, number: int, instant: str) -> None:
     run = started(base, *COMMAND, str(tmp_path / "run"))
-    record = tmp_path / "run" / "record.jsonl"
+    record = tmp_path / "run" / "record.mcap"
 
     def flying() -> bool:
-        return record.exists() and record.read_bytes().count(b'"kind"') > 5
+        return record.exists() and sum("kind" in e for e in read_record(record)) > 5
 
     until(flying if instant == "flying" else lambda: instant in left(base), seconds=120.0)
     folder = str(next(base.iterdir()))

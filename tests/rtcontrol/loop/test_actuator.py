@@ -96,7 +96,7 @@ def test_a_safe_call_that_raises_is_tried_again_each_period_until_in_force(tmp_p
     ]
     gaps = [b["t_s"] - a["t_s"] for a, b in pairwise(attempts)]
     assert min(gaps) >= 0.9 * PERIOD_S, gaps
-    assert flown.loop.ledger.safe_calls == 1 and flown.loop.ledger.fallback_errors == 3
+    assert flown.loop.account.safe_calls == 1 and flown.loop.account.fallback_errors == 3
     # While it is not in force, no tick says that it is.
     bringing = [t for t in flown.ticks if t["kind"] == "miss" and t["action"] == "none"]
     assert all(t["t_s"] + PERIOD_S >= attempts[-1]["t_s"] for t in bringing)
@@ -114,7 +114,7 @@ def test_a_world_that_hangs_stops_neither_clock_nor_record_and_nothing_old_acts(
     found: dict[str, Any] = {}
 
     def trouble() -> None:
-        until(lambda: flown.loop.ledger.ticks >= 5)
+        until(lambda: flown.loop.account.ticks >= 5)
         arm.hang()
         time.sleep(2.5 * PERIOD_S)  # from here on a call waits for the world
         found["lines"], found["acts"] = len(flown.ticks), len(arm.acts)
@@ -130,13 +130,13 @@ def test_a_world_that_hangs_stops_neither_clock_nor_record_and_nothing_old_acts(
     thread.join()
     # Releases, misses and their lines went on, at the rate.
     assert found["later"] - found["lines"] >= 0.8 * HZ
-    assert flown.loop.ledger.skipped_releases <= 2
+    assert flown.loop.account.skipped_releases <= 2
     assert {"hold", "pending"} <= {t["action"] for t in flown.ticks if t["kind"] == "miss"}
     # The safe call is the first thing that acts, within a period of the world's yielding.
     when, call = arm.acts[found["acts"]]
     assert call == STOP and 0 < when - found["free"] <= PERIOD_S * 1e9
     taken = next(s for s in safes(flown) if s["in_force"])
-    assert taken["attempt"] == 1 and flown.loop.ledger.safe_calls == 1
+    assert taken["attempt"] == 1 and flown.loop.account.safe_calls == 1
     # None acted after its deadline, and the fresh calls came back.
     assert not [line for line in flown.lines if line.get("effect") == "acted"]
     assert arm.acts[found["acts"] + 1][1] == MOVE
@@ -147,7 +147,7 @@ def test_a_world_that_hangs_while_the_safe_call_fails(tmp_path: Path) -> None:
     flown = flight(tmp_path, arm, on_miss="safe")
 
     def trouble() -> None:
-        until(lambda: flown.loop.ledger.ticks >= 4)
+        until(lambda: flown.loop.account.ticks >= 4)
         arm.hang()
         time.sleep(0.4)
         arm.refuse = failing(2)
@@ -195,7 +195,7 @@ def test_a_late_decision_does_not_undo_a_newer_ticks_safe_call(tmp_path: Path) -
         return Decision(MOVE if request.tick <= 2 else None)
 
     def observe(data: Any) -> str:
-        if flown.loop.account.newest_k == 3:  # which misses before tick 2 does
+        if flown.loop._outcomes.newest_k == 3:  # which misses before tick 2 does
             raise KeyError("eyes")
         return "-"
 
@@ -220,7 +220,7 @@ def test_several_safe_calls_each_until_in_force_and_none_twice(tmp_path: Path) -
         (OPEN.text(), 2, True),
         (OPEN.text(), 3, False),
     ]
-    assert flown.loop.ledger.safe_calls == 1
+    assert flown.loop.account.safe_calls == 1
     assert [call for _, call in arm.acts if call != MOVE] == [STOP, OPEN, STOP, OPEN]
 
 
@@ -356,7 +356,7 @@ def test_only_an_interrupt_on_the_way_out_leaves_a_slow_safe_call(tmp_path: Path
             raise KeyboardInterrupt
 
     def send() -> None:
-        until(lambda: flown.loop.ledger.ticks >= 3)
+        until(lambda: flown.loop.account.ticks >= 3)
         os.kill(os.getpid(), signal.SIGINT)
         until(lambda: arm.tries[-1][1] == STOP)
         for _ in range(2 if interrupts else 1):

@@ -17,11 +17,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rtcontrol.hosts.base import DecisionReply
-from rtcontrol.loop.account import Ledger
 from rtcontrol.loop.deadline import Cause, Tick, attribute
 from rtcontrol.loop.pause import PauseWatch
 from rtcontrol.models.call import Decision
-from rtcontrol.report.report import runs_and_window
+from rtcontrol.report.account import Account
 
 events = st.lists(
     st.one_of(
@@ -34,26 +33,31 @@ events = st.lists(
 
 @given(events)
 def test_counts_add_up(story: list[tuple[str, int, Cause]]) -> None:
-    ledger = Ledger()
+    account = Account()
     k, bad = 0, []
     for what, n, cause in story:
-        if what == "hit":
-            ledger.hit()
-            k += 1
-        elif what == "miss":
-            ledger.miss(cause)
-            bad.append(k)
-            k += 1
-        else:
-            ledger.skip(n, cause)
+        event = {"kind": "call", "call": "push()", "t_s": float(k), "superseded": 0}
+        if what == "miss":
+            event |= {"kind": "miss", "cause": cause.value}
+        elif what == "skip":
+            event |= {"skipped": n, "skip_cause": cause.value}
             bad += range(k, k + n)
             k += n
-        ledger.check()
-    assert ledger.releases == ledger.ticks + ledger.skipped_releases == k
-    assert ledger.miss_rate == (len(bad) / k if k else 0.0)
-    longest, worst = runs_and_window(bad, k, 4)
-    assert longest == ledger.longest_miss_run
-    assert worst == max((sum(b in bad for b in range(i, i + 4)) for i in range(max(1, k - 3))), default=0)
+        if what == "miss":
+            bad.append(k)
+        account.add({**event, "k": k})
+        k += 1
+        account.check()
+    assert account.releases == account.ticks + account.skipped_releases == k
+    assert account.miss_rate == (len(bad) / k if k else 0.0)
+    longest = run = 0
+    for i in range(k):
+        run = run + 1 if i in bad else 0
+        longest = max(longest, run)
+    assert longest == account.longest_miss_run
+    assert account.miss_runs.worst(4) == max(
+        (sum(b in bad for b in range(i, i + 4)) for i in range(max(1, k - 3))), default=0
+    )
 
 
 class Host:
@@ -113,19 +117,19 @@ def test_garbage_collection_that_stops_everything_is_pause(tmp_path: Path) -> No
 
     flight.after(5, litter)
     flight.run()
-    assert flight.loop.ledger.misses_by_cause["pause"] + flight.loop.ledger.skipped_by_cause["pause"] >= 1, (
+    assert flight.loop.account.misses_by_cause["pause"] + flight.loop.account.skipped_by_cause["pause"] >= 1, (
         flight.dump()
     )
 
 
 def test_a_machine_that_stood_still_is_pause(tmp_path: Path) -> None:
     flight = Flight(tmp_path, hz=50, duration_s=2.0)
-    ledger = flight.loop.ledger
+    account = flight.loop.account
 
     def stop() -> None:
         # In flight, however long its start took: a full collection of a long test run's heap comes before release 0.
         give_up = time.monotonic() + 30.0
-        while ledger.ticks < 10 and time.monotonic() < give_up:
+        while account.ticks < 10 and time.monotonic() < give_up:
             time.sleep(0.005)
         us = os.getpid()
         # A shell, not Python: an interpreter may take longer to start than the flight lasts.
@@ -135,8 +139,8 @@ def test_a_machine_that_stood_still_is_pause(tmp_path: Path) -> None:
     stopper.start()
     flight.run()
     stopper.join()
-    assert ledger.skipped_by_cause["pause"] >= 5, flight.dump()
-    assert set(ledger.skipped_by_cause) == {"pause"}
+    assert account.skipped_by_cause["pause"] >= 5, flight.dump()
+    assert set(account.skipped_by_cause) == {"pause"}
 
 
 def test_paused_time_is_a_union_of_what_overlaps() -> None:

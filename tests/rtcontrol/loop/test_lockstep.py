@@ -24,9 +24,9 @@ def test_two_runs_are_equal_and_fast(tmp_path: Path) -> None:
     assert calls(runs[0]) == calls(runs[1])
     assert [e.ret for e in runs[0].world.episodes] == [e.ret for e in runs[1].world.episodes]
     assert len(runs[0].world.episodes) == 4
-    ledger = runs[0].loop.ledger
-    assert ledger.skipped_releases == 0
-    assert ledger.ticks >= 4 * 2.0 * 16 - 4
+    account = runs[0].loop.account
+    assert account.skipped_releases == 0
+    assert account.ticks >= 4 * 2.0 * 16 - 4
 
 
 @pytest.mark.realtime
@@ -39,12 +39,12 @@ def test_slow_decisions_are_counted_but_change_nothing(tmp_path: Path) -> None:
     slow_ones = [t for t in late.ticks if t["k"] % 4 == 1]
     assert {t.get("cause") for t in slow_ones} <= {"decide", "pause", "wake"}, late.dump()
     late.blames("decide", len(slow_ones) // 2, len(slow_ones) + 2)
-    assert late.loop.ledger.safe_calls == 0
+    assert late.loop.account.safe_calls == 0
 
 
 def test_duration_counts_the_worlds_time(tmp_path: Path) -> None:
     flight = Flight(tmp_path, clock="lockstep", duration_s=10.0, hz=16).run()
-    assert flight.loop.ledger.releases == 160
+    assert flight.loop.account.releases == 160
     assert flight.loop.ended_by == "duration"
 
 

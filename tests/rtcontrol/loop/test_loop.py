@@ -16,13 +16,13 @@ pytestmark = pytest.mark.realtime
 
 def test_on_time_run_counts_every_release(tmp_path: Path) -> None:
     flight = Flight(tmp_path, duration_s=1.0).run()
-    ledger = flight.loop.ledger
-    assert ledger.releases == 50
-    assert ledger.on_time >= 45, flight.dump()
+    account = flight.loop.account
+    assert account.releases == 50
+    assert account.on_time >= 45, flight.dump()
     assert flight.loop.ended_by == "duration"
     assert flight.world.closed
     # The world makes 100 observations a second, the loop takes 50.
-    assert 40 <= ledger.superseded <= 60
+    assert 40 <= account.superseded <= 60
     assert flight.world.executed[-1][1] == flight.agent.fallback.safe_call
     assert [t["k"] for t in flight.ticks] == list(range(50))
 
@@ -58,7 +58,7 @@ def test_late_use_executes_the_late_call(tmp_path: Path) -> None:
         return good(request)
 
     flight = Flight(tmp_path, decide, late="use", hz=25, duration_s=1.0).run()
-    assert flight.loop.ledger.late_used >= 4
+    assert flight.loop.account.late_used >= 4
     flight.blames("decide", 4)
 
 
@@ -138,7 +138,7 @@ def test_executor_that_overruns_is_blamed_and_stops_no_release(tmp_path: Path) -
     world.on_execute = dawdle
     flight = Flight(tmp_path, world=world, hz=20, duration_s=1.0).run()
     flight.blames("execute", 4, 6)
-    assert flight.loop.ledger.releases == 20
+    assert flight.loop.account.releases == 20
     overran = next(line for line in flight.lines if "overran" in line)
     assert overran["effect"] == "acted" and overran["execute_ms"] >= 250
     # Its tick was settled at its deadline, and those after it could not begin.
@@ -156,7 +156,7 @@ def test_hold_then_safe_once_the_limit_is_reached(tmp_path: Path) -> None:
     flight = Flight(tmp_path, slow(10.0, lambda tick: tick == 5), world=world, agent=agent, duration_s=0.4).run()
     actions = [t["action"] for t in flight.ticks if t["kind"] == "miss"]
     assert actions[:4] == ["hold"] * 4, flight.dump()
-    assert flight.loop.ledger.safe_calls == 1
+    assert flight.loop.account.safe_calls == 1
     last_fresh, safe = world.executed[-3][0], world.executed[-2][0]
     assert world.executed[-2][1] == agent.fallback.safe_call
     # The hold ends at its limit, not at the next deadline after it.
@@ -166,35 +166,35 @@ def test_hold_then_safe_once_the_limit_is_reached(tmp_path: Path) -> None:
 def test_on_miss_safe_acts_at_the_deadline(tmp_path: Path) -> None:
     flight = Flight(tmp_path, slow(0.05, lambda tick: tick == 5), on_miss="safe").run()
     assert next(t for t in flight.ticks if t["kind"] == "miss")["action"] == "safe"
-    assert flight.loop.ledger.safe_calls == 1
+    assert flight.loop.account.safe_calls == 1
 
 
 def test_on_miss_stop_ends_the_run(tmp_path: Path) -> None:
     flight = Flight(tmp_path, slow(0.05, lambda tick: tick == 5), on_miss="stop").run()
     assert flight.loop.ended_by == "miss"
-    assert flight.loop.ledger.ticks == 6
+    assert flight.loop.account.ticks == 6
     assert flight.world.executed[-1][1] == flight.agent.fallback.safe_call
 
 
 def test_null_renews_the_hold_and_held_does_not(tmp_path: Path) -> None:
     agent = cart_agent(hold_ms=100)
     null = Flight(tmp_path / "null", lambda request: Decision(None), agent=agent).run()
-    assert null.loop.ledger.null == null.loop.ledger.on_time == 25
-    assert null.loop.ledger.safe_calls == 0
+    assert null.loop.account.null == null.loop.account.on_time == 25
+    assert null.loop.account.safe_calls == 0
     unsure = Flight(
         tmp_path / "held",
         lambda request: Decision(Call("push", {"force": 1}), {"function": 0.4, "arg1": 0.9}),
         agent=agent,
         min_confidence=0.5,
     ).run()
-    assert unsure.loop.ledger.held == unsure.loop.ledger.on_time == 25
-    assert unsure.loop.ledger.safe_calls == 1
+    assert unsure.loop.account.held == unsure.loop.account.on_time == 25
+    assert unsure.loop.account.safe_calls == 1
 
 
 def test_pipeline_keeps_the_rate_beyond_a_period(tmp_path: Path) -> None:
     flight = Flight(tmp_path, slow(0.03), pipeline=2, deadline_ms=40, duration_s=1.0).run()
-    ledger = flight.loop.ledger
-    assert ledger.on_time >= 45, flight.dump()
+    account = flight.loop.account
+    assert account.on_time >= 45, flight.dump()
     assert all(t["latency_ms"] >= 30 for t in flight.ticks if t["kind"] == "call")
 
 

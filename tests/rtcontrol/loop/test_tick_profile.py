@@ -12,14 +12,15 @@ from typing import Any
 
 from rtcontrol.loop.config import RunConfig
 from rtcontrol.loop.loop import ControlLoop
-from rtcontrol.record.record import Recorder, read_record
+from rtcontrol.record.reading import read_record
+from rtcontrol.record.recorder import Recorder
 from rtcontrol.run import assemble
 from tests.helpers.processes import ROOT
 
 FLOORS = tuple(f"{ROOT / floor}/" for floor in ("rtcontrol", "envs", "agents", "models", "bridges"))
-# The world's own thread, the heartbeat's, and Ray's are not on a tick's way. The decoder is another process, whose
+# The world's own thread, the heartbeat's, the recorder's, and Ray's are not on a tick's way. The decoder is another process, whose
 # functions cannot be counted from here.
-NOT_THE_TICKS = ("env-", "heartbeat", "ray_", "Thread-")
+NOT_THE_TICKS = ("env-", "heartbeat", "recorder", "ray_", "Thread-")
 FROM, TO = 20, 60
 
 
@@ -27,15 +28,15 @@ def test_a_tick_crosses_at_most_ten_files_and_forty_functions(tmp_path: Path) ->
     config = RunConfig(env="lander", agent="lander", model="expert", out=tmp_path, hz=50, duration_s=1.5, warmup=5)
     agent, env = assemble.agent("lander"), assemble.environment("lander", None)
     source = assemble.decider(config, agent, "expert")
-    recorder = Recorder(tmp_path / "record.jsonl", config.header(agent.fallback.hold_ms))
+    recorder = Recorder(tmp_path / "record.mcap", config.header(agent.fallback.hold_ms))
     loop = ControlLoop(config, agent, env, assemble.host(config, source, "expert"), recorder)
     seen: dict[int, set[tuple[str, CodeType]]] = defaultdict(set)
 
     def profile(frame: FrameType, event: str, argument: Any) -> None:
-        if event == "call" and FROM <= loop.account.newest_k < TO:
+        if event == "call" and FROM <= loop._outcomes.newest_k < TO:
             thread = threading.current_thread().name
             if frame.f_code.co_filename.startswith(FLOORS) and not thread.startswith(NOT_THE_TICKS):
-                seen[loop.account.newest_k].add((thread, frame.f_code))
+                seen[loop._outcomes.newest_k].add((thread, frame.f_code))
 
     threading.setprofile(profile)
     sys.setprofile(profile)
@@ -47,7 +48,7 @@ def test_a_tick_crosses_at_most_ten_files_and_forty_functions(tmp_path: Path) ->
     recorder.close()
     on_time = {
         line["k"]
-        for line in read_record(tmp_path / "record.jsonl")
+        for line in read_record(tmp_path / "record.mcap")
         if line.get("kind") == "call" and "cause" not in line
     }
     steady = [seen[k] for k in range(FROM + 1, TO - 1) if {k, k + 1} <= on_time]

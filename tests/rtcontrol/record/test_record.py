@@ -4,23 +4,31 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import resource
 import signal
 import subprocess
 import sys
+import threading
 import time
 import tracemalloc
+from functools import partial
 from pathlib import Path
 
+import jsonschema
 import pytest
 from cart import Flight, good, slow
+from mcap.reader import make_reader
 
 from rtcontrol.hosts.base import DecisionRequest
 from rtcontrol.models.call import Decision
 from rtcontrol.models.errors import UserError
-from rtcontrol.record import record as records
-from rtcontrol.record.record import Recorder, read_record
+from rtcontrol.record import recorder as recorders
+from rtcontrol.record.channels import CHANNELS, topic_of
+from rtcontrol.record.reading import read_record, record_in
+from rtcontrol.record.recorder import Recorder
 from rtcontrol.report import report
+from tests.helpers.processes import until
 
 FIELDS = {
     "releases",
@@ -64,21 +72,21 @@ FIELDS = {
 
 def test_report_agrees_with_the_live_counts(tmp_path: Path) -> None:
     flight = Flight(tmp_path, slow(0.05, lambda k: k in (5, 6, 15))).run()
-    made = report.build(flight.path)
-    ledger = flight.loop.ledger
+    made = report.of_record(flight.path)
+    account = flight.loop.account
     for name in ("releases", "ticks", "on_time", "misses", "skipped_releases", "miss_rate", "null", "held"):
-        assert made[name] == getattr(ledger, name), name
-    assert made["misses_by_cause"] == dict(ledger.misses_by_cause)
-    assert made["longest_miss_run"] == ledger.longest_miss_run
-    assert made["safe_calls"] == ledger.safe_calls
+        assert made[name] == getattr(account, name), name
+    assert made["misses_by_cause"] == dict(account.misses_by_cause)
+    assert made["longest_miss_run"] == account.longest_miss_run
+    assert made["safe_calls"] == account.safe_calls
     assert set(made) >= FIELDS
     assert set(made["latency_ms"]) == {"p50", "p90", "p99", "p99_9", "max", "mean"}
     # Late decisions are in the figures too: leaving them out would flatter.
     assert made["decide_ms"]["max"] >= 50
     assert made["warmup"]["decisions"] == 5
-    assert made["forward_passes"]["total"] == ledger.on_time
+    assert made["forward_passes"]["total"] == account.on_time
     assert report.write(made, tmp_path / "report.json") is None
-    assert json.loads((tmp_path / "report.json").read_text())["releases"] == ledger.releases
+    assert json.loads((tmp_path / "report.json").read_text())["releases"] == account.releases
 
 
 def test_a_full_disk_does_not_stop_the_loop_and_what_waited_is_written_when_there_is_room(tmp_path: Path) -> None:
@@ -93,62 +101,94 @@ def test_a_full_disk_does_not_stop_the_loop_and_what_waited_is_written_when_ther
     full = os.open("/dev/full", os.O_WRONLY)
     os.dup2(full, recorder._fd)
     flight.loop.run()
-    assert flight.loop.ledger.releases == 25
+    assert flight.loop.account.releases == 25
     lost = recorder.lost
     assert lost >= 25 and len(told) == 1 and "No space left" in told[0]
-    made = report.build(flight.path, vars(flight.loop.ledger), recorder)
-    assert (made["releases"], made["on_time"]) == (25, flight.loop.ledger.on_time)
-    assert made["misses_by_cause"] == flight.causes and flight.causes["decide"] == 1
-    assert report.write(made, tmp_path / "report.json") is None
-    assert (made["record"]["lost_lines"], made["ended_by"]) == (lost, "duration")
-    assert made["latency_ms"]["p50"] is not None
     os.dup2(room, recorder._fd)
-    recorder.write({"late": 1, "used": False})
-    assert recorder.lost == 0
+    until(lambda: recorder.lost == 0)
     recorder.close()
-    assert report.build(flight.path)["releases"] == 25
+    assert flight.causes["decide"] == 1
+    assert report.of_record(flight.path)["releases"] == 25
 
 
-@pytest.mark.parametrize("room", [60, 66, 76])
-def test_a_line_cut_short_is_written_whole_when_there_is_room(tmp_path: Path, room: int) -> None:
-    recorder = Recorder(tmp_path / "r.jsonl", {})
+EVENTS = [{"log": f"line {k}", "t_s": 0.0} for k in range(5000)]
+
+
+@pytest.mark.parametrize("room", [20, 3000, 40_000])
+def test_a_write_cut_short_goes_on_where_it_stopped(tmp_path: Path, room: int) -> None:
+    recorder = Recorder(tmp_path / "record.mcap", {})
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (room, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, ((tmp_path / "record.mcap").stat().st_size + room, before[1]))
     try:
-        for k in range(10):
-            recorder.write({"line": k})
+        for event in EVENTS:
+            recorder.write(event)
+        until(lambda: recorder.error is not None)
+        assert recorder.error == "File too large" and 1000 <= recorder.lost <= 5000
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert 5 < recorder.lost < 10
-    recorder.write({"line": 10})
-    recorder.close()
-    assert [line["line"] for line in read_record(tmp_path / "r.jsonl") if "line" in line] == [*range(11)]
-
-
-def test_all_that_waits_is_written_at_the_end_where_there_is_room(tmp_path: Path) -> None:
-    recorder = Recorder(tmp_path / "r.jsonl", {})
-    room = os.dup(recorder._fd)
-    os.dup2(os.open("/dev/full", os.O_WRONLY), recorder._fd)
-    for k in range(500):
-        recorder.write({"line": k})
-    os.dup2(room, recorder._fd)
+    recorder.write({"log": "the last"})
     recorder.close()
     assert recorder.lost == 0
-    assert [line["line"] for line in read_record(tmp_path / "r.jsonl") if "line" in line] == [*range(500)]
+    found = [*read_record(tmp_path / "record.mcap")]
+    assert found[1:-1] == EVENTS and found[-1] == {"log": "the last"}
 
 
-def test_more_than_can_wait_is_counted_and_the_live_counts_decide(
+def test_what_a_full_disk_never_took_is_counted_and_the_report_is_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(records, "KEPT", 5)
+    monkeypatch.setattr(recorders, "KEPT", 5)
     flight = Flight(tmp_path)
     os.dup2(os.open("/dev/full", os.O_WRONLY), flight.recorder._fd)
     flight.run()
-    assert flight.recorder.lost > 25 and len([*flight.recorder.unwritten()]) == 5
-    flight.loop.ledger.misses_by_cause["pause"] += 1
-    made = report.build(flight.path, vars(flight.loop.ledger), flight.recorder)
-    assert (made["ticks"], made["misses_by_cause"]["pause"]) == (flight.loop.ledger.ticks, 1)
-    assert report.write(made, tmp_path / "report.json") is None
+    assert flight.recorder.lost > 25
+    made = report.build(flight.loop.account, "record.mcap", flight.recorder.lost)
+    assert (made["releases"], made["record"]["lost_lines"]) == (25, flight.recorder.lost)
+    assert made["latency_ms"]["p50"] is not None
+
+
+def test_every_event_of_a_run_fits_its_schema_and_the_file_is_indexed(tmp_path: Path) -> None:
+    flight = Flight(tmp_path, slow(0.05, lambda k: k in (5, 6, 15)))
+    flight.loop.instruct("go to 1")
+    flight.run()
+    with flight.path.open("rb") as file:
+        reader = make_reader(file, validate_crcs=True)
+        summary = reader.get_summary()
+        assert summary is not None and summary.statistics is not None
+        assert {c.topic for c in summary.channels.values()} == set(CHANNELS)
+        for schema, channel, message in reader.iter_messages():
+            assert schema is not None and schema.encoding == "jsonschema"
+            event = json.loads(message.data)
+            assert topic_of(event) == channel.topic
+            told = json.loads(schema.data)
+            jsonschema.validate(event, told)
+            assert set(event) <= set(told["properties"]), "every field is described"
+        assert summary.statistics.message_count == len(flight.lines)
+
+
+def test_a_lockstep_run_that_outruns_its_recorder_loses_nothing(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path / "record.mcap", {}, patient=True)
+    for k in range(20_000):
+        recorder.write({"log": str(k)})
+    assert len(recorder._queue) <= 4 * recorders.AT_ONCE + 1
+    recorder.close()
+    assert [e["log"] for e in read_record(tmp_path / "record.mcap") if "log" in e] == [str(k) for k in range(20_000)]
+
+
+def test_a_disk_that_does_not_answer_holds_up_nobody(tmp_path: Path) -> None:
+    # A pipe that nobody reads: a write to it blocks, as to a network disk that is gone.
+    recorder = Recorder(tmp_path / "record.mcap", {})
+    out, into = os.pipe()
+    os.dup2(into, recorder._fd)
+    for k in range(5000):
+        recorder.write({"log": f"{k} {random.random()}" * 10})
+    until(lambda: recorder._taken > 0)
+    began = time.monotonic()
+    recorder.write({"log": "more"})
+    assert time.monotonic() - began < 0.1
+    os.close(into)
+    threading.Thread(target=lambda: [None for _ in iter(partial(os.read, out, 65536), b"")], daemon=True).start()
+    recorder.close()
+    assert recorder.lost == 0
 
 
 def test_a_report_that_cannot_be_written_leaves_the_old_one_whole(tmp_path: Path) -> None:
@@ -183,21 +223,42 @@ def test_only_a_richer_report_of_the_same_run_is_kept(tmp_path: Path, old: dict[
     assert report.richer(tmp_path / "none.json", made) is None
 
 
-def test_lines_cut_short_are_left_out(tmp_path: Path) -> None:
-    recorder = Recorder(tmp_path / "r.jsonl", {})
-    recorder.write({"kind": "call"})
-    recorder.close()
-    with (tmp_path / "r.jsonl").open("a") as file:
-        file.write('{"kind": "ca')
-    assert [*read_record(tmp_path / "r.jsonl")][1:] == [{"kind": "call"}]
+@pytest.mark.parametrize("cut", [1, 30, 200, 0.5, 0.9])
+def test_what_was_cut_short_is_left_out_and_the_rest_is_read(tmp_path: Path, cut: float) -> None:
+    flight = Flight(tmp_path).run()
+    whole, data = flight.lines, flight.path.read_bytes()
+    flight.path.write_bytes(data[: int(len(data) * cut) if cut < 1 else -int(cut)])
+    found = [*read_record(flight.path)]
+    assert found == whole[: len(found)] and found[0] == whole[0]
+
+
+@pytest.mark.parametrize("damage", ["a byte", "other", "text", "empty"])
+def test_a_file_that_is_damaged_or_not_ours_is_named_as_such(tmp_path: Path, damage: str) -> None:
+    flight = Flight(tmp_path).run()
+    data = bytearray(flight.path.read_bytes())
+    data[len(data) // 3] ^= 0xFF
+    flight.path.write_bytes({"a byte": data, "other": b"\x89MCAP1" * 99, "text": b"hello", "empty": b""}[damage])
+    with pytest.raises(UserError, match=r"record\.mcap"):
+        report.of_record(flight.path)
+
+
+def test_lines_of_earlier_versions_are_read(tmp_path: Path) -> None:
+    lines = [
+        {"header": {"hz": 16}, "schema_version": 1},
+        {"kind": "call", "k": 0, "t_s": 0.0, "superseded": 0, "call": "f()"},
+    ]
+    path = tmp_path / "record.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"kind": "ca')
+    assert [*read_record(path)] == lines
+    assert report.of_record(record_in(tmp_path))["on_time"] == 1
 
 
 def test_nowhere_to_write_is_a_users_mistake(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match="--out"):
-        Recorder(tmp_path / "file" / "r.jsonl", {})
+        Recorder(tmp_path / "file" / "record.mcap", {})
     with pytest.raises(UserError, match="No record"):
-        report.build(tmp_path / "nothing.jsonl")
+        report.of_record(tmp_path / "nothing.mcap")
 
 
 def test_sigkill_leaves_a_record_that_can_be_read(tmp_path: Path) -> None:
@@ -208,13 +269,13 @@ from cart import Flight
 Flight(Path({str(tmp_path)!r}), duration_s=60.0).run()
 """
     process = subprocess.Popen([sys.executable, "-c", code])
-    path = tmp_path / "record.jsonl"
+    path = tmp_path / "record.mcap"
     give_up = time.monotonic() + 30
-    while time.monotonic() < give_up and not (path.exists() and path.read_bytes().count(b'"kind"') > 20):
+    while time.monotonic() < give_up and not (path.exists() and sum("kind" in e for e in read_record(path)) > 20):
         time.sleep(0.05)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    made = report.build(path)
+    made = report.of_record(path)
     assert made["ticks"] > 20
     assert made["ended_by"] == "killed"
     assert made["releases"] == made["ticks"] + made["skipped_releases"]
@@ -227,7 +288,7 @@ def test_memory_stays_flat(tmp_path: Path) -> None:
     plain = flight.agent.observe
 
     def observe(data: object) -> str:
-        if flight.loop.ledger.ticks in (1000, 5500):
+        if flight.loop.account.ticks in (1000, 5500):
             sizes.append(tracemalloc.get_traced_memory()[0])
         return plain(data)  # type: ignore[arg-type]
 
@@ -238,7 +299,7 @@ def test_memory_stays_flat(tmp_path: Path) -> None:
         flight.run()
     finally:
         tracemalloc.stop()
-    assert flight.loop.ledger.ticks == 6000
+    assert flight.loop.account.ticks == 6000
     assert sizes[-1] - sizes[0] < 100_000, sizes
 
 

@@ -27,7 +27,8 @@ from rtcontrol.hosts.deciders import NoopSource
 from rtcontrol.hosts.inprocess import InProcessHost
 from rtcontrol.loop import loop
 from rtcontrol.models.errors import UserError
-from rtcontrol.record.record import Folder
+from rtcontrol.record.folder import Folder
+from rtcontrol.record.reading import read_record
 from rtcontrol.run import assemble, status
 from rtcontrol.run.fit import fit
 from rtcontrol.run.live import LiveView
@@ -195,7 +196,7 @@ def test_runs_started_at_once_have_folders_of_their_own(start: Start, tmp_path: 
     folders = sorted((tmp_path / "runs").iterdir())
     assert len(folders) == 2
     for folder in folders:
-        lines = [json.loads(line) for line in (folder / "record.jsonl").read_text().splitlines()]
+        lines = [*read_record(folder / "record.mcap")]
         assert sum("header" in line for line in lines) == sum("end" in line for line in lines) == 1
         assert report(folder)["record"]["lost_lines"] == 0
     # Even within one second.

@@ -13,6 +13,7 @@ import zmq
 from wire_peer import WirePeer
 
 from rtcontrol.bridges.wire.messages import Bye, CallMessage
+from rtcontrol.record.reading import read_record
 from tests.helpers.processes import until
 
 HERE = Path(__file__).parent
@@ -28,8 +29,8 @@ def test_lost_client_is_made_safe_parked_and_resumed(bench: Any) -> None:
     # A client-paced session sends nothing by itself: the heartbeat finds out.
     until(lambda: made.admission.health()["sessions"]["parked"] == 1)
     assert made.admission.sessions()[0]["refused"] == {}
-    record = (made.out / "session-0001" / "record.jsonl").read_text().splitlines()
-    assert json.loads(record[-2])["why"] == "exit" and json.loads(record[-1])["end"] == "client lost"
+    record = [*read_record(made.out / "session-0001" / "record.mcap")]
+    assert record[-2]["why"] == "exit" and record[-1]["end"] == "client lost"
 
     second = made.peer()
     welcome = second.enter(resume=token)

@@ -1,11 +1,9 @@
-"""The run's account: counts every release, names the cause of a miss, lets the fallback act, and writes the record."""
+"""What became of each tick: the cause of a miss is named, the fallback acts, the world is told, an event is emitted."""
 
 from __future__ import annotations
 
 import time
-from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from rtcontrol.agents import Fallback
@@ -19,76 +17,16 @@ from rtcontrol.loop.errors import Errors
 from rtcontrol.loop.fallback import Action, FallbackPolicy
 from rtcontrol.loop.pause import PauseWatch
 from rtcontrol.models.call import Call
-from rtcontrol.record.record import Recorder
 
 Status = Literal["fresh", "held", "safe"]
-
-
-@dataclass
-class Ledger:
-    """Counts of a run. `check` holds after every tick:
-    releases == ticks + skipped_releases and ticks == on_time + misses."""
-
-    ticks: int = 0
-    on_time: int = 0
-    misses: int = 0
-    skipped_releases: int = 0
-    null: int = 0
-    held: int = 0
-    overtaken: int = 0
-    epoch_over: int = 0
-    late_used: int = 0
-    late_dropped: int = 0
-    safe_calls: int = 0
-    fallback_errors: int = 0
-    superseded: int = 0
-    longest_miss_run: int = 0
-    misses_by_cause: Counter[str] = field(default_factory=Counter)
-    skipped_by_cause: Counter[str] = field(default_factory=Counter)
-    _run: int = 0
-
-    @property
-    def releases(self) -> int:
-        return self.ticks + self.skipped_releases
-
-    @property
-    def miss_rate(self) -> float:
-        return (self.misses + self.skipped_releases) / self.releases if self.releases else 0.0
-
-    def skip(self, count: int, cause: Cause) -> None:
-        self.skipped_releases += count
-        self.skipped_by_cause[cause.value] += count
-        self._bad(count)
-
-    def hit(self) -> None:
-        self.ticks += 1
-        self.on_time += 1
-        self._run = 0
-
-    def miss(self, cause: Cause) -> None:
-        self.ticks += 1
-        self.misses += 1
-        self.misses_by_cause[cause.value] += 1
-        self._bad(1)
-
-    def check(self) -> None:
-        """Raises AssertionError with the relation that does not hold."""
-        assert self.ticks == self.on_time + self.misses, "ticks == on_time + misses"
-        assert self.misses == sum(self.misses_by_cause.values()), "misses == sum(misses_by_cause)"
-        assert self.skipped_releases == sum(self.skipped_by_cause.values()), "skipped == sum(skipped_by_cause)"
-        assert self.null + self.held + self.overtaken + self.epoch_over <= self.on_time, "null, held are on time"
-
-    def _bad(self, count: int) -> None:
-        self._run += count
-        self.longest_miss_run = max(self.longest_miss_run, self._run)
 
 
 def _ms(ns: int) -> float:
     return round(ns / 1e6, 4)
 
 
-class Account:
-    """What is known of the ticks that are over. `recent_*` are short and for people who look on.
+class Outcomes:
+    """Ends ticks, each with one event; `emit` takes it.
 
     `epoch` is the world's, as of the last observation; `acted_k`, `acted_ns` are the last fresh call's tick and the
     instant of its effect. `cleared` is told of a call that gave way to the safe call before it was begun.
@@ -100,7 +38,7 @@ class Account:
         fallback: Fallback,
         env: Environment,
         host: Host,
-        recorder: Recorder,
+        emit: Callable[[dict[str, Any]], None],
         watch: PauseWatch,
         clock: LoopClock,
         actuator: Actuator,
@@ -109,7 +47,7 @@ class Account:
         cleared: Callable[[Order], None],
     ) -> None:
         self._config, self._env, self._host = config, env, host
-        self._recorder, self._watch, self._clock, self._actuator = recorder, watch, clock, actuator
+        self._emit, self._watch, self._clock, self._actuator = emit, watch, clock, actuator
         self._stop, self._cleared = stop, cleared
         self._safe_calls = fallback.safe_calls
         hold_ms = config.hold_ms if config.hold_ms is not None else fallback.hold_ms
@@ -118,7 +56,6 @@ class Account:
         self._last: Tick | None = None
         self._errors = Errors(notify)
         self._period_ns = config.period_ns
-        self.ledger = Ledger()
         self.t0_ns = 0
         self.epoch = -1
         self.acted_k = -1
@@ -127,8 +64,6 @@ class Account:
         self.safe_k = -1  # for whose sake the safe call took over last
         self.noted_episodes = 0
         self.noted_events = 0
-        self.recent_calls: deque[str] = deque(maxlen=6)
-        self.recent_ms: deque[float] = deque(maxlen=256)
 
     def t_s(self, t_ns: int) -> float:
         """Seconds since the first release."""
@@ -138,11 +73,11 @@ class Account:
         """Record the episodes that ended and what befell the host since the last time."""
         for episode in episodes[self.noted_episodes :]:
             line = {"seed": episode.seed, "return": round(episode.ret, 4), "success": episode.success}
-            self._recorder.write({"episode": {**line, "seconds": round(episode.seconds, 3), "detail": episode.detail}})
+            self._emit({"episode": {**line, "seconds": round(episode.seconds, 3), "detail": episode.detail}})
             self.noted_episodes += 1
         for event in events[self.noted_events :]:
             what = {"t_s": self.t_s(event.t_ns), "event": event.event, "seconds": round(event.seconds, 3)}
-            self._recorder.write({"host_event": what})
+            self._emit({"host_event": what})
             self.noted_events += 1
 
     # -- ticks --------------------------------------------------------------------------------------------------------
@@ -167,19 +102,13 @@ class Account:
             line["confidence"] = round(min(decision.confidence.values(), default=1.0), 4)
             if decision.outside_mass is not None:
                 line["outside_mass"] = round(decision.outside_mass, 6)
-        self.recent_ms.append(line["latency_ms"])
-        if now <= tick.deadline_ns:
-            self.ledger.hit()
-            if kind != "call":
-                setattr(self.ledger, kind, getattr(self.ledger, kind) + 1)
-        else:
+        if now > tick.deadline_ns:
             fault = Cause.EXECUTE if done is not None and done.began_ns <= tick.deadline_ns else None
             cause = attribute(tick, now, self._watch, self._host, fault, reply)
-            self.ledger.miss(cause)
             line["cause"] = cause.value
             if self._config.on_miss == "stop":
                 self._stop("miss")
-        self._recorder.write(line)
+        self._emit(line)
 
     def miss(
         self,
@@ -192,7 +121,6 @@ class Account:
     ) -> None:
         """The tick has no call: count it, name the cause, fall back. `doing` says what raised the `error`."""
         cause = attribute(tick, time.monotonic_ns(), self._watch, self._host, fault, reply)
-        self.ledger.miss(cause)
         action = self.policy.miss(self._clock.effective_ns())
         line = self._line(tick, "miss", call)
         line["cause"] = cause.value
@@ -202,7 +130,7 @@ class Account:
         line["action"] = self.fall_back(action, tick, cause, reply, told)
         if reply is not None and fault is not None:
             line["decide_ms"] = _ms(reply.decide_ns)
-        self._recorder.write(line)
+        self._emit(line)
 
     def _line(self, tick: Tick, kind: str, call: str | None) -> dict[str, Any]:
         line: dict[str, Any] = {"k": tick.k, "t_s": round((tick.release_ns - self.t0_ns) / 1e9, 6), "kind": kind}
@@ -217,18 +145,15 @@ class Account:
     def late(self, tick: Tick | None, reply: DecisionReply, done: Completion | None, now_ns: int) -> None:
         """A decision that came after its tick was over, and what became of its call if it was used."""
         used = done is not None and done.effect == "acted"
-        self.ledger.late_used += used
-        self.ledger.late_dropped += not used
         line: dict[str, Any] = {"late": reply.tick, "used": used, "decide_ms": _ms(reply.decide_ns)}
         if tick is not None:
             line["latency_ms"] = _ms(now_ns - tick.release_ns)
-            self.recent_ms.append(line["latency_ms"])
         if done is not None:
             if used:
                 self.acted_k, self.acted_ns = reply.tick, done.ended_ns
             line["t_s"] = self.t_s(done.ended_ns)
             self._errors.put(line, done.error, "late call: ")
-        self._recorder.write(line)
+        self._emit(line)
 
     def overran(self, tick: Tick, call: str, done: Completion) -> None:
         """The end of a call that was under way at its deadline: its tick was settled then."""
@@ -238,7 +163,7 @@ class Account:
             line["execute_ms"] = _ms(done.ended_ns - done.began_ns)
             self.acted_k, self.acted_ns = tick.k, done.ended_ns
         self._errors.put(line, done.error, "execute: ")
-        self._recorder.write(line)
+        self._emit(line)
 
     # -- what the world is told, and the fallback ---------------------------------------------------------------------
 
@@ -325,23 +250,21 @@ class Account:
         if not attempt.acted:
             line["world"] = "over"
         if attempt.error is not None:
-            self.ledger.fallback_errors += 1
             self._errors.put(line, attempt.error, f"safe call {text}, tried again until it is in force: ")
-        self.ledger.safe_calls += attempt.in_force and attempt.why != "exit"
-        self._recorder.write(line)
+        self._emit(line)
 
     def fault(self, fault: Fault) -> None:
         """The world raised over what it was told."""
         line: dict[str, Any] = {"fault": fault.doing, "t_s": self.t_s(time.monotonic_ns())}
         self._errors.put(line, fault.error, f"{fault.doing}: ")
-        self._recorder.write(line)
+        self._emit(line)
 
     def broke_down(self, error: WorldError, started: bool) -> str:
         """The world's own code raised: gives what people are told, in one sentence."""
         cause = error.__cause__ or error
         line: dict[str, Any] = {"fault": "world", "t_s": self.t_s(time.monotonic_ns()) if self.t0_ns else 0.0}
         what = self._errors.put(line, cause)
-        self._recorder.write(line)
+        self._emit(line)
         return f"The environment {self._env.name} broke down: {what}. " + (
             "The run ends with the safe call; mend it there." if started else "It never began; mend it there."
         )

@@ -1,0 +1,170 @@
+"""What a record holds: events by topic, and the JSON Schema of each.
+
+An event is a JSON object; the key that only its kind has tells the kind, and with it the topic. Stamps: `t_s` is
+seconds since the first release, `*_ms` milliseconds; a message's log time is UTC, by the one anchor of monotonic to
+UTC that the run's header holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+NUMBER, INTEGER, TEXT, FLAG, OBJECT = ({"type": name} for name in ("number", "integer", "string", "boolean", "object"))
+TEXTS = {"type": "array", "items": TEXT}
+
+TICK = {
+    "k": (INTEGER, "Number of the release."),
+    "t_s": (NUMBER, "Its release."),
+    "kind": (TEXT, "call, null, held, overtaken, epoch_over or miss."),
+    "cause": (TEXT, "Why it missed; without it, it was on time."),
+    "subcause": (TEXT, "What of that cause."),
+    "evidence": (OBJECT, "What the cause was told by."),
+    "action": (TEXT, "What the fallback did: hold, safe, pending, none or stop."),
+    "call": (TEXT, "The call that was decided."),
+    "spans_ms": (OBJECT, "When each step was done, from the release on."),
+    "wake_ms": (NUMBER, "How late the loop's thread woke."),
+    "latency_ms": (NUMBER, "From release to effect."),
+    "decide_ms": (NUMBER, "In the decoder."),
+    "age_ms": (NUMBER, "Of the observation, at the effect."),
+    "execute_ms": (NUMBER, "In the executor."),
+    "jitter_ms": (NUMBER, "Of the effect, against one period after the last one."),
+    "epoch": (INTEGER, "Of the world: grows with every reset."),
+    "seq": (INTEGER, "Of the observation."),
+    "superseded": (INTEGER, "Observations that nobody took before it."),
+    "skipped": (INTEGER, "Releases before it that were not begun."),
+    "skip_cause": (TEXT, "Why."),
+    "passes": (INTEGER, "Forward passes of the decision."),
+    "tokens": (INTEGER, "Tokens that went through the model."),
+    "reused": (INTEGER, "Tokens that were cached."),
+    "confidence": (NUMBER, "The least of the heads'."),
+    "outside_mass": (NUMBER, "Probability outside what the tools allow."),
+    "error": (TEXT, "What was raised."),
+    "where": (TEXT, "In which file and line."),
+}
+# Topic: (what its messages are, the keys that tell an event of it, its fields).
+CHANNELS: dict[str, tuple[str, tuple[str, ...], dict[str, tuple[dict[str, Any], str]]]] = {
+    "/tick": ("One tick, when it is over.", ("kind",), TICK),
+    "/observation": (
+        "What a tick was decided by: instruction, text, history and tools make a row.",
+        ("observation",),
+        {
+            "k": (INTEGER, "The tick."),
+            "seq": (INTEGER, "Of the observation."),
+            "epoch": (INTEGER, "Of the world."),
+            "observation": (TEXT, "As the model saw it."),
+            "instruction": (TEXT, "It is decided by."),
+            "history": (TEXTS, "The last calls."),
+            "data": (OBJECT, "As the world gave it."),
+        },
+    ),
+    "/call": (
+        "A call that acted.",
+        ("called",),
+        {
+            "called": (TEXT, "Name of the function."),
+            "arguments": (OBJECT, "Typed."),
+            "k": (INTEGER, "The tick that it was decided for."),
+            "why": (TEXT, "fresh, late or safe."),
+            "t_s": (NUMBER, "When it had acted."),
+        },
+    ),
+    "/result": (
+        "What a client says became of a call.",
+        ("ack",),
+        {
+            "ack": (INTEGER, "The tick."),
+            "status": (TEXT, "executed, expired, refused or failed."),
+            "result": ({}, "What the function gave."),
+            "t_s": (NUMBER, "When it was heard."),
+            "error": (TEXT, "Why it failed."),
+        },
+    ),
+    "/late": (
+        "What came of a tick after its deadline: its decision (late), or the end of its call (overran).",
+        ("late", "overran"),
+        {
+            "late": (INTEGER, "The tick."),
+            "overran": (INTEGER, "The tick."),
+            "used": (FLAG, "Whether the late call acted."),
+            "effect": (TEXT, "acted, epoch_over, too_late or failed."),
+            "call": (TEXT, "The call."),
+            "t_s": (NUMBER, "When."),
+            "cause": (TEXT, "Of the miss, as is known now."),
+            "subcause": (TEXT, "What of that cause."),
+            "evidence": (OBJECT, "What the cause was told by."),
+            **{name: TICK[name] for name in ("latency_ms", "decide_ms", "execute_ms", "spans_ms", "error", "where")},
+        },
+    ),
+    "/safe": (
+        "One attempt of a safe call.",
+        ("safe",),
+        {
+            "safe": ({"type": ["string", "null"]}, "The safe call; null: the agent has none."),
+            "why": (TEXT, "miss, exit, loop or stop."),
+            "t_s": (NUMBER, "When it ended."),
+            "attempt": (INTEGER, "From 1."),
+            "in_force": (FLAG, "Whether all safe calls are now in force."),
+            "world": (TEXT, "over, where it takes no calls any more."),
+            **{name: TICK[name] for name in ("error", "where")},
+        },
+    ),
+    "/instruction": (
+        "The instruction changed.",
+        ("instruction",),
+        {
+            "instruction": (TEXT, "In force from now on."),
+            "refused": (TEXT, "The one that the decider cannot take."),
+            "t_s": (NUMBER, "When."),
+        },
+    ),
+    "/episode": ("An episode ended.", ("episode",), {"episode": (OBJECT, "seed, return, success, seconds, detail.")}),
+    "/host": ("The decoder was lost, or came back.", ("host_event",), {"host_event": (OBJECT, "t_s, event, seconds.")}),
+    "/fault": (
+        "The world raised.",
+        ("fault",),
+        {
+            "fault": (TEXT, "What it was doing."),
+            "t_s": (NUMBER, "When."),
+            "error": TICK["error"],
+            "where": TICK["where"],
+        },
+    ),
+    "/log": ("What people were told.", ("log",), {"log": (TEXT, "The line."), "t_s": (NUMBER, "When.")}),
+    "/run": (
+        "The run: its settings first, then how it started, then how it ended.",
+        ("header", "start", "end", "account"),
+        {
+            "header": (OBJECT, "Settings and machine."),
+            "schema_version": (INTEGER, "Of this format."),
+            "start": (OBJECT, "Decoder and warm-up."),
+            "end": ({"type": ["string", "null"]}, "Why it ended."),
+            "t_s": (NUMBER, "When it ended."),
+            "open": (INTEGER, "Ticks in flight at the end: no releases."),
+            "safe_in_force": ({"type": ["boolean", "null"]}, "Whether the safe call was in force at the end."),
+            "account": (OBJECT, "Counts up to here, where older parts of the record are removed."),
+        },
+    ),
+}
+# `observation` before `instruction`: an observation has both.
+_TOPICS = {key: topic for topic, (_, keys, _) in CHANNELS.items() for key in keys}
+
+
+def topic_of(event: Mapping[str, Any]) -> str:
+    """Where an event belongs. KeyError where its kind is unknown."""
+    for key, topic in _TOPICS.items():
+        if key in event:
+            return topic
+    raise KeyError(f"an event of no known kind: {', '.join(event)}")
+
+
+def schema(topic: str) -> dict[str, Any]:
+    """The JSON Schema of a topic's messages."""
+    about, _, fields = CHANNELS[topic]
+    properties = {name: {**kind, "description": what} for name, (kind, what) in fields.items()}
+    return {
+        "title": f"rtcontrol{topic.replace('/', '.')}",
+        "description": about,
+        "type": "object",
+        "properties": properties,
+    }

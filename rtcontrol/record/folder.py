@@ -1,0 +1,79 @@
+"""A run's folder: its own as long as it lives."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Self
+
+from rtcontrol.models.errors import UserError
+
+# A run's record by name, the newest kind first.
+RECORDS = ("record.mcap", "record.jsonl")
+
+
+class Folder:
+    """A run's folder while it is entered: no other live run's. `path` is it.
+
+    Where `wanted` is the empty path a new one is made, `base` or `base-2` and so on. The lock is the folder's own and
+    ends with the process, however that ends. What is still empty at the end is taken away again. UserError where
+    another run uses the folder, or left its record there (but with `overwrite`).
+    """
+
+    def __init__(self, wanted: Path, base: Path, overwrite: bool = False) -> None:
+        self._new, self._overwrite = wanted == Path(), overwrite
+        self.path = base if self._new else wanted
+        self._made: list[Path] = []
+        self._lock = -1
+
+    def __enter__(self) -> Self:
+        base, number = self.path, 1
+        while True:
+            try:
+                self._made = make_folder(self.path, exclusive=self._new)
+                self._lock = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                break
+            except FileExistsError:
+                if not self._new:
+                    raise unwritable(self.path, "it is no folder") from None
+                number += 1
+                self.path = base.with_name(f"{base.name}-{number}")
+            except OSError as error:
+                raise unwritable(self.path, error.strerror) from error
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._lock)
+            raise UserError(f"{self.path} is in use by another run.", "Give another --out.") from None
+        except OSError:
+            pass  # a file system without locks
+        if not self._overwrite and any((self.path / name).exists() for name in RECORDS):
+            self.__exit__()
+            raise UserError(f"{self.path} holds the record of a run already.", "Give another --out, or --overwrite.")
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        unmake(self._made)
+        os.close(self._lock)
+
+
+def make_folder(path: Path, exclusive: bool = False) -> list[Path]:
+    """Make it, and what it stands in; gives what was made. `exclusive`: FileExistsError where it is there already."""
+    made = [p for p in (path, *path.parents) if not p.exists()]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.mkdir(exist_ok=not exclusive)
+    return made
+
+
+def unmake(made: Iterable[Path]) -> None:
+    """Take away those that are still empty, the innermost first."""
+    with contextlib.suppress(OSError):
+        for folder in made:
+            folder.rmdir()
+
+
+def unwritable(path: Path, why: str | None) -> UserError:
+    return UserError(f"{path} cannot be written ({why}).", "Give another --out.")
