@@ -193,7 +193,9 @@ class Flight:
         self.agent = agent or cart_agent()
         self.host = host or InProcessHost(Scripted(decide), self.config.pipeline)
         self.path = out / "record.mcap"
-        self.recorder = Recorder(self.path, self.config.header(self.agent.fallback.hold_ms))
+        self.recorder = Recorder(
+            self.path, self.config.header(self.agent.fallback.hold_ms), patient=self.config.clock == "lockstep"
+        )
         self.said: list[str] = []
         self.loop = ControlLoop(self.config, self.agent, self.world, self.host, self.recorder, notify=self.said.append)
 
@@ -215,7 +217,8 @@ class Flight:
 
     @property
     def lines(self) -> list[dict[str, Any]]:
-        self.recorder.close()
+        if self.loop.phase == "ending":  # what was written a moment ago is not in the file yet
+            self.recorder.close()
         return list(read_record(self.path))
 
     @property

@@ -103,7 +103,7 @@ def test_a_safe_call_that_raises_is_tried_again_each_period_until_in_force(tmp_p
     assert "pending" in {t.get("action") for t in flown.ticks}
     # Said once, with the place; the report made from the record counts the same.
     assert sum("does not answer" in line for line in flown.said) == 1
-    made = report.build(flown.path)
+    made = report.of_record(flown.path)
     assert (made["safe_calls"], made["fallback_errors"]) == (1, 3)
     assert any(e["count"] == 3 and "arm.py:" in e["where"] for e in made["errors"])
 
@@ -496,7 +496,7 @@ def test_a_tool_that_raises_is_told_once_with_its_line(tmp_path: Path, error: ty
     flown.blames("execute", 5, 5)
     told = [line for line in flown.said if "does not answer" in line]
     assert len(told) == 1 and "tests/rtcontrol/arm.py:" in told[0]
-    entry = report.build(flown.path)["errors"][0]
+    entry = report.of_record(flown.path)["errors"][0]
     assert entry["error"] == f"{error.__name__}: the drive does not answer" and entry["count"] == 5
     assert entry["cause"] == "execute" and "tests/rtcontrol/arm.py:" in entry["where"] and entry["first_t_s"] < 0.2
 
@@ -514,7 +514,7 @@ def test_a_step_that_raises_ends_the_run_with_the_safe_call(tmp_path: Path, cloc
     assert flown.loop.ended_by == "error" and flown.loop.failure is not None and flown.loop.safe_in_force
     assert "ZeroDivisionError: no wheel left (tests/rtcontrol/loop/test_actuator.py:" in flown.loop.failure
     assert arm.acts[-1][1] == STOP and flown.lines[-1]["end"] == "error"
-    assert report.build(flown.path)["errors"][0]["cause"] == "world"
+    assert report.of_record(flown.path)["errors"][0]["cause"] == "world"
 
 
 def test_a_broken_world_is_one_sentence_on_the_console_and_exit_status_1(tmp_path: Path) -> None:

@@ -18,8 +18,8 @@ from rtcontrol.run import assemble
 from tests.helpers.processes import ROOT
 
 FLOORS = tuple(f"{ROOT / floor}/" for floor in ("rtcontrol", "envs", "agents", "models", "bridges"))
-# The world's own thread, the heartbeat's, the recorder's, and Ray's are not on a tick's way. The decoder is another process, whose
-# functions cannot be counted from here.
+# The world's own thread, the heartbeat's, the recorder's, and Ray's are not on a tick's way. The decoder is another
+# process, whose functions cannot be counted from here.
 NOT_THE_TICKS = ("env-", "heartbeat", "recorder", "ray_", "Thread-")
 FROM, TO = 20, 60
 
