@@ -14,6 +14,7 @@ import pytest
 
 from rtcontrol.bridges.client import Client, ClientError
 from rtcontrol.models.checkpoint import ZOO
+from rtcontrol.record.reading import read_record
 from rtcontrol.serve import keyring
 from tests.bridges.client.worlds import OWN, STEER, STRAIGHT, Process, free_port, until
 from tests.helpers.processes import cli
@@ -91,10 +92,10 @@ def test_logs_and_records_hold_no_secret_and_no_token(locked: Process, keys: Pat
         client.decide("left 1")
     until(lambda: bool(list(locked.out.rglob("report.json"))), "the session left no report")
     written = [p for p in locked.out.rglob("*") if p.is_file()]
-    assert {p.suffix for p in written} == {".txt", ".json", ".jsonl"}
+    assert {p.suffix for p in written} == {".txt", ".json", ".mcap"}
     server = keyring.load_pair(keys / "server.key_secret")
     for path in written:
-        text = path.read_text(errors="replace")
+        text = str([*read_record(path)]) if path.suffix == ".mcap" else path.read_text(errors="replace")
         for what in (token, secret.secret, server.secret, secret.public):
             assert what not in text, path
 
