@@ -122,26 +122,52 @@ def test_clock_offset_after_the_exchanges(vector: dict[str, Any]) -> None:
 
 
 def test_literal_messages_of_the_document_are_valid_and_the_same_in_both_encodings() -> None:
-    found = re.findall(r"```json\n(.*)\n```\n```hex\n((?:.*\n)+?)```", DOCUMENT.read_text("utf-8"))
+    found = re.findall(r"```json\n(.*)\n```\n(?:```hex\n((?:.*\n)+?)```)?", DOCUMENT.read_text("utf-8"))
     kinds = {decode_json(text).type for text, _ in found}
     assert kinds >= {"hello", "welcome", "observe", "call", "executed", "ping", "pong", "bye"}
-    for text, lines in found:
-        parts = [bytes.fromhex(line) for line in lines.split()]
+    both = [(text, [bytes.fromhex(line) for line in lines.split()]) for text, lines in found if lines]
+    assert {len(parts) for _, parts in both} == {1, 2}
+    for text, parts in both:
         assert decode_msgpack(parts) == decode_json(text)
 
 
-def test_the_document_names_every_field_code_dtype_and_limit() -> None:
+def test_the_document_has_each_message_with_the_fields_of_the_schema() -> None:
     text = DOCUMENT.read_text("utf-8")
     for model in Message.__args__:
         kind = model.model_fields["type"].default
         section = re.search(rf"^### (?:\w+, )?{kind}\b.*?(?=^##)", text, re.M | re.S)
         assert section is not None, kind
-        for name in model.model_fields:
+        told = documented(section[0])
+        if told:
+            assert set(told) == set(model.model_fields), kind
+        schema = model.model_json_schema(by_alias=True)["properties"]
+        for name, field in model.model_fields.items():
             assert f"`{name}`" in section[0], f"{kind}.{name}"
+            if told and name != "type":
+                shape, default = told[name]
+                assert (default.split(";")[0] == "req") == field.is_required(), f"{kind}.{name}: {default}"
+                if isinstance(field.default, (int, list, str)):
+                    assert json.loads(default) == field.default, f"{kind}.{name}: {default}"
+                for limit in limits_of(schema[name]):
+                    # The rows name the types that section 4 begins with, whose limits stand there.
+                    assert limit in shape or re.match("token|instant|count|duration|call map|as ", shape), (name, limit)
     for code in Code:
         assert f"| `{code}` |" in text
     for name, value in LIMITS.to_dict().items():
         assert f"| `{name}` | {value} |" in text
+
+
+def documented(section: str) -> dict[str, tuple[str, str]]:
+    """Type and default of each field that a section's table names."""
+    rows = (line[2:-1].split(" | ") for line in section.splitlines() if line.startswith("| `"))
+    return {n: (row[1], row[2].strip(" `")) for row in rows if len(row) == 4 for n in re.findall(r"`(\w+)`", row[0])}
+
+
+def limits_of(schema: dict[str, Any]) -> list[str]:
+    """The bounds of a field, as the document writes them."""
+    arms = [arm for arm in schema.get("anyOf", [schema]) if arm != {"type": "null"}]
+    bounds = ("maxLength", "maxItems", "minimum", "maximum")
+    return [f"{arm[b]:g}" if arm[b] < 1e5 else str(arm[b]) for arm in arms for b in bounds if b in arm]
 
 
 def test_vectors_differ_between_the_encodings_in_array_entries_only() -> None:

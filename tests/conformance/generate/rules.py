@@ -237,7 +237,7 @@ def _several() -> list[dict[str, Any]]:
             _step(502, None, [], "safe"),
         ),
         of("those of the message, in its order", first, _step(100, safe, [BRAKE, STOP], "safe")),
-        of("of a server of 1.0", first, _step(100, _call(1, "safe", 0, BRAKE), [BRAKE], "safe")),
+        of("a safe message with one call", first, _step(100, _call(1, "safe", 0, BRAKE), [BRAKE], "safe")),
         of("a safe message without calls", first, _step(100, _call(1, "safe", None), [STOP, BRAKE], "safe")),
     ]
 
