@@ -89,6 +89,8 @@ class Admission:
                 error = WireError(Code.INTERNAL, f"{type(error).__name__}.", "Tell the server's author.")
             if isinstance(message, Hello):
                 error.t_client_ns = message.t_client_ns
+            elif isinstance(message, Observe):
+                error.seq = message.seq
             self.refused(peer, error)
 
     def refuse(self, connection: Connection, error: WireError) -> None:

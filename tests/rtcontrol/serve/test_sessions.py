@@ -159,7 +159,7 @@ def test_message_before_hello_is_refused(bench: Any) -> None:
     peer = bench().peer()
     peer.send(Observe(session="x" * 20, seq=1, epoch=0, t_ns=1, text="x"))
     error = peer.refused()
-    assert error.code == "state" and error.retryable and "hello" in error.remedy
+    assert error.code == "state" and error.retryable and error.seq == 1 and "hello" in error.remedy
 
 
 def test_replayed_and_reordered_sequence_numbers(bench: Any) -> None:
