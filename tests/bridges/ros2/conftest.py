@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.helpers.processes import ROOT, Program
-
-EXAMPLE = ROOT / "bridges" / "ros2" / "examples" / "robot.yaml"
+from rtcontrol.bridges.ros2 import EXAMPLE
+from tests.helpers.processes import Program
 
 
 @pytest.fixture

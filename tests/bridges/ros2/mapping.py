@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import copy
-from pathlib import Path
 from typing import Any
 
 import yaml
 
+from rtcontrol.bridges.ros2 import EXAMPLE as ROBOT
 from rtcontrol.bridges.ros2 import config
 from rtcontrol.bridges.ros2.mapper import Mapper
 
-EXAMPLE = yaml.safe_load(Path(config.EXAMPLE).read_text("utf-8"))
+EXAMPLE = yaml.safe_load(ROBOT.read_text("utf-8"))
 
 
 def mapper(change: Any = None) -> Mapper:

@@ -15,10 +15,11 @@ import pytest
 
 pytest.importorskip("cyclonedds", reason="the ros2 extra (cyclonedds) is not installed")
 
+from rtcontrol.bridges.ros2 import EXAMPLE
 from rtcontrol.bridges.wire.messages import ErrorMessage, FunctionCall
 from tests.bridges.client.worlds import Process, free_port, until
 from tests.bridges.ros2.brain import Brain
-from tests.bridges.ros2.conftest import EXAMPLE, SimulatedRobot, Start
+from tests.bridges.ros2.conftest import SimulatedRobot, Start
 
 BATTERY = """      required: false     # unknown is no reason to stop
       max_age_ms: 30000
@@ -298,6 +299,8 @@ def _hang_up(listener: socket.socket) -> None:
 
 def test_without_a_server_it_ends_with_the_command_that_starts_one(bridge: Start) -> None:
     endpoint = f"tcp://127.0.0.1:{free_port()}"
-    running = bridge(endpoint, "--connect-timeout", "0.5")
-    assert running.popen.wait(20) == 2
-    assert f"No rtcontrol server answers at {endpoint}. Start one: rtcontrol serve --bind {endpoint}" in running.log()
+    running, brief = bridge(endpoint, "--connect-timeout", "0.5"), bridge(endpoint, "--duration", "0.5")
+    assert (running.popen.wait(20), brief.popen.wait(20)) == (2, 7)
+    told = f"No rtcontrol server answers at {endpoint}. Start one: rtcontrol serve --bind {endpoint}"
+    assert told in running.log()
+    assert f"No server was in session within the duration: only the safe call was published. {told}" in brief.log()

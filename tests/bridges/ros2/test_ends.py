@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -14,7 +13,7 @@ import pytest
 pytest.importorskip("cyclonedds", reason="the ros2 extra (cyclonedds) is not installed")
 
 from rtcontrol.bridges.client import Refused
-from rtcontrol.bridges.ros2 import config
+from rtcontrol.bridges.ros2 import EXAMPLE, config
 from rtcontrol.bridges.ros2.bridge import Ros2Bridge, Ros2BridgeOptions
 from rtcontrol.bridges.ros2.mapper import Mapper, Topic
 from rtcontrol.bridges.ros2.msgs import nav_msgs, sensor_msgs
@@ -83,7 +82,7 @@ class Run:
 
     def __init__(self, brain: Brain) -> None:
         self.net = Net()
-        mapper = Mapper(config.load(Path(config.EXAMPLE)), "robot.yaml")
+        mapper = Mapper(config.load(EXAMPLE), "robot.yaml")
         self.bridge = Ros2Bridge(mapper, self.net, Ros2BridgeOptions(endpoint=brain.endpoint))
         self.error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)

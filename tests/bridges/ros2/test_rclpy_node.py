@@ -18,11 +18,10 @@ import pytest
 pytest.importorskip("cyclonedds", reason="the ros2 extra (cyclonedds) is not installed")
 
 import rtcontrol.bridges.ros2 as package
-from rtcontrol.bridges.ros2 import diagnostics
+from rtcontrol.bridges.ros2 import EXAMPLE, diagnostics
 from rtcontrol.bridges.ros2.msgs import MESSAGES, diagnostic_msgs, nav_msgs, sensor_msgs, std_msgs
 from tests.bridges.ros2 import rclpy_standin
 from tests.bridges.ros2.brain import Brain
-from tests.bridges.ros2.conftest import EXAMPLE
 
 FOLDER = Path(package.__path__[0]) / "rclpy_node"
 
