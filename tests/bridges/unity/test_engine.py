@@ -23,7 +23,7 @@ def stub(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip(REASON)
     out = tmp_path_factory.mktemp("stub") / "play.exe"
     sources = list(PACKAGE.rglob("*.cs")) + list((HERE / "stubs").glob("*.cs"))
-    sources += [HERE / "driver" / name for name in ("Flight.cs", "Json.cs", "ToolBox.cs")]
+    sources += [HERE / "driver" / name for name in ("Flight.cs", "Json.cs", "ToolBox.cs", "Watched.cs")]
     said = compile_cs(out, sources, "-nowarn:649,414,67")  # fields that the inspector sets
     assert out.exists(), said
     return out

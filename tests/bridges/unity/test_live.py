@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import socket as sockets
 import threading
@@ -62,7 +63,8 @@ def test_stalled_main_thread_executes_nothing_expired_and_no_heap_of_calls(drive
     flying.event("call")
     for _ in range(5):
         flying.say("stall 300")
-        time.sleep(0.6)
+        flying.stats()  # in the next frame
+        flying.event("call")
     stats = flying.stats()
     refused = f"{stats['expired']} expired, {stats['skipped']} skipped, oldest {stats['oldest_ms']:.0f} ms"
     print(f"stalls of 300 ms, ttl 200 ms: {refused}")
@@ -148,14 +150,15 @@ def test_bye_of_the_server_ends_it_unless_the_client_persists(driver: Start, own
 GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(16) + bytes(32)
 READY = b"\x04\x1c\x05READY\x0bSocket-Type\x00\x00\x00\x06ROUTER"
 FRAME = b"\x00\x05hello"
-# What it sends, and what the client then tells a person.
+SILENCE = "nobody answers|the peer says nothing"  # the second once the time for a handshake is over
+# What it sends, and what the client then tells a person, as a pattern.
 GARBAGE: dict[str, tuple[list[bytes | None], str]] = {
-    "silence": ([], "nobody answers"),
+    "silence": ([], SILENCE),
     "a web server": ([b"HTTP/1.1 400 Bad Request\r\n\r\n"], "speaks no ZeroMQ"),
     "closed at once": ([None], "closed the connection at once"),
     "random bytes": ([bytes(range(1, 256)) * 40], "speaks no ZeroMQ"),
     "a greeting of CURVE": ([GREETING.replace(b"NULL" + bytes(16), b"CURVE" + bytes(15))], "wants a key"),
-    "half a greeting": ([GREETING[:30]], "nobody answers"),
+    "half a greeting": ([GREETING[:30]], SILENCE),
     "noise for ready": ([GREETING, b"\xff" * 1000], "no ZMTP frames"),
     "ready that ends in the middle": ([GREETING, READY[:-6] + b"\x00" * 6], "is a"),
     "the wrong type": ([GREETING, READY.replace(b"\x1c", b"\x19").replace(b"\x06ROUTER", b"\x03PUB")], "PUB socket"),
@@ -187,12 +190,13 @@ def mute() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def met_garbage(exe: Path) -> Iterator[dict[str, tuple[Driver, list[int]]]]:
-    """A client for each kind, all at the same time: each takes a second."""
+    """A client for each kind, all at the same time."""
     with ExitStack() as stack:
         flying: dict[str, tuple[Driver, list[int]]] = {}
-        for kind, (parts, _) in GARBAGE.items():
+        for kind, (parts, told) in GARBAGE.items():
             address, met = stack.enter_context(garbage(parts))
-            one = Driver(exe, "run", "--endpoint", f"tcp://{address}", "--ttl-ms", str(TTL_MS), "--seconds", "1")
+            ends = ("--seconds", "1") if told == SILENCE else ("--until", told)
+            one = Driver(exe, "run", "--endpoint", f"tcp://{address}", "--ttl-ms", str(TTL_MS), *ends)
             stack.callback(one.end)
             flying[kind] = one, met
         yield flying
@@ -203,15 +207,13 @@ def test_peer_that_is_no_server_is_survived(met_garbage: dict[str, tuple[Driver,
     flying, met = met_garbage[kind]
     stats = flying.event("stats")["stats"]
     closed = flying.event("closed")
-    flying.process.wait(20)
     print(f"{kind}: {stats['trouble']}; {len(met)} connections; {stats['memory_kb']} kB", end="; ")
     print(f"dispose {closed['dispose_ms']:.1f} ms")
-    assert flying.process.returncode == 0
-    assert met
+    assert flying.process.wait(20) == 0
+    assert met and re.search(GARBAGE[kind][1], stats["trouble"])
     assert (stats["executed"], stats["sessions"], stats["ended"]) == (0, 0, None)
-    # Where the machine is so busy that the time for a handshake is over within this second, that is told instead.
-    assert GARBAGE[kind][1] in stats["trouble"] or stats["trouble"] == "the peer says nothing"
-    assert stats["frames"] > 5
+    # No frame waits for the peer: another thread carries the bytes, and holds no lock meanwhile that a frame takes.
+    assert stats["uses"] > 0 and stats["waits"] == 0
     assert stats["memory_kb"] < 20_000
 
 
