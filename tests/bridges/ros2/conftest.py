@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from rtcontrol.bridges.ros2 import EXAMPLE
-from tests.helpers.processes import Program
+from tests.bridges.ros2.brain import Brain
+from tests.helpers.processes import Program, until
 
 
 @pytest.fixture
@@ -45,6 +46,16 @@ class SimulatedRobot(Program):
         """What it was told since an instant of the monotonic clock."""
         return self._ask(f"since {mark}")
 
+    def said(self) -> str:
+        """The diagnostics' message."""
+        return str((self.report()["diagnostics"] or ["", ""])[1])
+
+    def until_it_moves(self, seconds: float = 20.0) -> None:
+        until(lambda: self.report()["moving"] != [0.0, 0.0], "the robot does not move", seconds)
+
+    def until_it_stands(self) -> None:
+        until(lambda: self.report()["moving"] == [0.0, 0.0], "nobody stopped the robot")
+
     def _ask(self, line: str) -> dict[str, Any]:
         self.until_ready()
         self.tell(line)
@@ -54,6 +65,13 @@ class SimulatedRobot(Program):
 
 
 Start = Callable[..., Program]
+
+
+@pytest.fixture
+def brain() -> Iterator[Brain]:
+    found = Brain()
+    yield found
+    found.close()
 
 
 @pytest.fixture
