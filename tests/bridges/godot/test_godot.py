@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from rtcontrol.bridges.wire.messages import ErrorMessage, Executed, FunctionCall, Hello
-from tests.bridges.client.worlds import free_port, until
+from tests.bridges.client.worlds import until
 from tests.bridges.godot.engine import Engine, Served
 from tests.bridges.godot.relay import Relay
 from tests.conformance.check.stand import TTL_MS as STAND_TTL_MS
@@ -34,13 +34,6 @@ def test_tool_with_more_parameters_than_its_method_is_told_before_anything_is_co
     engine.event("ready")
     assert engine.stats()["state"] == IDLE
     assert "the tool observe has 1 parameters, its method takes 0." in engine.errors()
-
-
-@pytest.fixture
-def stand() -> Iterator[Stand]:
-    one = Stand(f"tcp://127.0.0.1:{free_port()}")
-    yield one
-    one.close()
 
 
 @pytest.fixture

@@ -77,18 +77,14 @@ def test_scene_that_ends_says_bye_and_is_safe(godot: Start, served: Served) -> N
 
 
 @pytest.fixture
-def welcomed(godot: Start) -> Iterator[tuple[Engine, Stand]]:
+def welcomed(godot: Start, stand: Stand) -> Iterator[tuple[Engine, Stand]]:
     """An engine in session with a server whose calls are the test's."""
-    stand = Stand(f"tcp://127.0.0.1:{free_port()}")
     relay = Relay(stand.endpoint)
-    try:
-        engine = godot(relay.url)
-        stand.expect(Hello, 20.0, "hello")
-        stand.welcome()
-        yield engine, stand
-    finally:
-        relay.close()
-        stand.close()
+    engine = godot(relay.url)
+    stand.expect(Hello, 20.0, "hello")
+    stand.welcome()
+    yield engine, stand
+    relay.close()
 
 
 def test_character_is_steered_to_its_parcels_by_a_rule(welcomed: tuple[Engine, Stand]) -> None:

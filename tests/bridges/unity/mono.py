@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from tests.bridges.program import Program
 ROOT = Path(__file__).resolve().parents[3]
 PACKAGE = ROOT / "bridges" / "unity" / "com.rtcontrol.client"
 CORE = PACKAGE / "Runtime" / "Core"
+VECTORS = ROOT / "tests" / "conformance" / "vectors"
 HERE = Path(__file__).resolve().parent
 MISSING = [name for name in ("mono", "mcs") if shutil.which(name) is None]
 REASON = f"{' and '.join(MISSING)} missing: apt-get install mono-mcs mono-runtime libmono-system-core4.0-cil libzmq5"
@@ -38,6 +40,11 @@ class Driver(Program):
     def __init__(self, exe: Path, *arguments: str) -> None:
         super().__init__(["mono", str(exe), *arguments], stdin=subprocess.PIPE, stderr=subprocess.PIPE)
 
+    def failure(self) -> str:
+        """What it said on stderr, once it has ended."""
+        self.process.wait(20)
+        return self.errors()
+
     def say(self, command: str) -> None:
         assert self.process.stdin is not None
         self.process.stdin.write(command + "\n")
@@ -62,3 +69,19 @@ class Driver(Program):
             return "it runs"
         assert self.process.stderr is not None
         return f"exit status {self.process.returncode}: {self.process.stderr.read()}"
+
+
+Start = Callable[..., Driver]
+
+
+def starting(exe: Path) -> Iterator[Start]:
+    """For a fixture: starts drivers with arguments of their own, and ends them."""
+    started: list[Driver] = []
+
+    def start(*arguments: str) -> Driver:
+        started.append(Driver(exe, *arguments))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.end()

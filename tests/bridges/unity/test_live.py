@@ -7,7 +7,7 @@ import signal
 import socket as sockets
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -16,12 +16,11 @@ import pytest
 from rtcontrol.bridges.wire.messages import ErrorMessage, Hello, Instruct
 from tests.bridges.client.worlds import Process, Proxy, free_port, until
 from tests.bridges.strangers import garbage
-from tests.bridges.unity.mono import Driver
+from tests.bridges.unity.mono import Driver, Start
 from tests.conformance.check import check_any_client
 from tests.conformance.check.stand import Stand
 
 TTL_MS = 500
-Start = Callable[..., Driver]
 
 
 def fly(driver: Start, endpoint: str, *more: str) -> Driver:
@@ -225,55 +224,44 @@ def test_peer_that_does_not_read_is_not_waited_for(driver: Start) -> None:
     assert 0 < told["taken"] < 100
 
 
-def test_flood_of_the_server_is_survived(driver: Start) -> None:
-    stand = Stand(f"tcp://127.0.0.1:{free_port()}")
-    try:
-        flying = fly(driver, stand.endpoint)
-        stand.expect(Hello, 10.0, "hello")
-        stand.welcome()
-        observed = stand.observation()
-        stand.call(observed)
-        flying.event("call")
-        tick, end_s = 10, time.monotonic() + 2
-        while time.monotonic() < end_s:
-            tick += 1
-            stand.call(observed, status="held", tick=tick, cause="decide")
-        assert flying.event("safe")["cause"] == "expired"
-        assert flying.stats()["too_old"] == 0
-    finally:
-        stand.close()
+def test_flood_of_the_server_is_survived(driver: Start, stand: Stand) -> None:
+    flying = fly(driver, stand.endpoint)
+    stand.expect(Hello, 10.0, "hello")
+    stand.welcome()
+    observed = stand.observation()
+    stand.call(observed)
+    flying.event("call")
+    tick, end_s = 10, time.monotonic() + 2
+    while time.monotonic() < end_s:
+        tick += 1
+        stand.call(observed, status="held", tick=tick, cause="decide")
+    assert flying.event("safe")["cause"] == "expired"
+    assert flying.stats()["too_old"] == 0
 
 
-def test_instruction_that_was_refused_is_not_said_again_to_a_restarted_server(driver: Start) -> None:
-    stand = Stand(f"tcp://127.0.0.1:{free_port()}")
-    try:
-        flying = fly(driver, stand.endpoint)
-        first = stand.expect(Hello, 10.0, "hello")
-        stand.welcome()
-        flying.say("instruct Fly to the moon.")
-        stand.expect(Instruct, 10.0, "instruct")
-        stand.send(ErrorMessage(code="instruction", message="It does not fit.", field="instruction"))
-        until(lambda: flying.stats()["last_error"] is not None, "the refusal is not heard")
-        stand.restart()
-        stand.expect(Hello, 10.0, "hello")
-        stand.send(ErrorMessage(code="session", message="unknown", retryable=True))
-        hello = stand.expect(Hello, 10.0, "hello", lambda m: m.resume is None)
-        assert hello.instruction == first.instruction
-        # The refusal may also come only now.
-        flying.say("instruct Fly to Mars.")
-        again = stand.expect(Hello, 10.0, "hello")
-        stand.send(ErrorMessage(code="instruction", message="It does not fit.", field="instruction", fatal=True))
-        again = stand.expect(Hello, 10.0, "hello")
-        assert (again.instruction, flying.stats()["ended"]) == (first.instruction, None)
-    finally:
-        stand.close()
+def test_instruction_that_was_refused_is_not_said_again_to_a_restarted_server(driver: Start, stand: Stand) -> None:
+    flying = fly(driver, stand.endpoint)
+    first = stand.expect(Hello, 10.0, "hello")
+    stand.welcome()
+    flying.say("instruct Fly to the moon.")
+    stand.expect(Instruct, 10.0, "instruct")
+    stand.send(ErrorMessage(code="instruction", message="It does not fit.", field="instruction"))
+    until(lambda: flying.stats()["last_error"] is not None, "the refusal is not heard")
+    stand.restart()
+    stand.expect(Hello, 10.0, "hello")
+    stand.send(ErrorMessage(code="session", message="unknown", retryable=True))
+    hello = stand.expect(Hello, 10.0, "hello", lambda m: m.resume is None)
+    assert hello.instruction == first.instruction
+    # The refusal may also come only now.
+    flying.say("instruct Fly to Mars.")
+    again = stand.expect(Hello, 10.0, "hello")
+    stand.send(ErrorMessage(code="instruction", message="It does not fit.", field="instruction", fatal=True))
+    again = stand.expect(Hello, 10.0, "hello")
+    assert (again.instruction, flying.stats()["ended"]) == (first.instruction, None)
 
 
 def test_endpoint_that_is_none_is_a_mistake_and_a_name_without_address_a_trouble(driver: Start) -> None:
-    wrong = driver("run", "--endpoint", "127.0.0.1:5555")
-    wrong.process.wait(20)
-    assert wrong.process.stderr is not None
-    assert "tcp://127.0.0.1:5555" in wrong.process.stderr.read()
+    assert "tcp://127.0.0.1:5555" in driver("run", "--endpoint", "127.0.0.1:5555").failure()
     unknown = fly(driver, "tcp://no-such-host.invalid:5555", "--seconds", "1")
     assert unknown.event("stats")["stats"]["trouble"]
     unknown.event("closed")

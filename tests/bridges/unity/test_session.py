@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,50 +11,34 @@ import msgpack
 import pytest
 
 from rtcontrol.bridges.wire.messages import ErrorMessage, Executed, FunctionCall, Hello, Observe
-from tests.bridges.client.worlds import free_port
-from tests.bridges.unity.mono import HERE, Driver, compile_cs, core_sources
+from tests.bridges.unity.mono import HERE, VECTORS, Driver, Start, compile_cs, core_sources
 from tests.conformance.check.stand import Stand
 
-Start = Callable[..., Driver]
 MS = 1_000_000
-TOKEN = "0123456789abcdef"
-WELCOME: dict[str, Any] = {
-    "type": "welcome",
-    "protocol": [1, 0],
-    "server": {"name": "test"},
-    "session": TOKEN,
-    "resumed": False,
-    "epoch": 0,
-    "t_client_ns": 0,
-    "t_server_ns": 0,
-    "tools": [],
-    "instruction": "Go.",
-    "model": "none",
-    "model_trained_on_tools": False,
-    "pacing": "server",
-    "hz": 10,
-    **dict.fromkeys(("period_ms", "deadline_ms", "max_age_ms", "hold_ms"), 100),
-    "ttl_ms": 500,
-    "on_miss": "hold",
-    "heartbeat_ms": 1000,
-    "session_grace_s": 30,
-    "limits": {},
-}
+VALID = {v["name"]: v["json"] for v in json.loads((VECTORS / "valid.json").read_text("utf-8"))}
+WELCOME: dict[str, Any] = {**VALID["welcome, required fields only"], "t_server_ns": 0, "t_client_ns": 0}
+CALL = {"session": WELCOME["session"], "tick": 0, "epoch": 0, "ttl_ms": 0, "deadline_ns": 0, "t_server_ns": 0}
 
 
 class Conversation:
     """The pure part of the C# client, at instants of our own choice."""
 
-    def __init__(self, driver: Start, *name: str) -> None:
-        self._core = driver("filter")
+    def __init__(self, core: Driver, *name: str) -> None:
+        self._core, self.now_ns = core, 1000 * MS
         self._core.ask(" ".join(["talk", *name]))
-        self.now_ns = 1000 * MS
 
     def on(self, event: str, more: str = "") -> Any:
         return self._core.ask(f"on {event} {self.now_ns} {more}".rstrip())
 
     def hear(self, **message: Any) -> Any:
         return self.on("hear", msgpack.packb(message).hex())
+
+    def call(self, **changes: Any) -> Any:
+        return self.hear(type="call", **{**CALL, **changes})
+
+    def fresh(self, **changes: Any) -> Any:
+        """A call that answers the first observation, of now."""
+        return self.call(status="fresh", seq_obs=1, t_obs_ns=self.now_ns, **changes)
 
     def said(self) -> list[str]:
         return [m["type"] for m in self.on("due")]
@@ -66,8 +50,8 @@ class Conversation:
         self.said()
 
 
-def test_reset_that_found_no_room_is_said_later_and_an_old_observation_is_not(driver: Start) -> None:
-    talk = Conversation(driver)
+def test_reset_that_found_no_room_is_said_later_and_an_old_observation_is_not(core: Driver) -> None:
+    talk = Conversation(core)
     talk.begin()
     talk.on("observe")
     talk.on("reset")
@@ -80,8 +64,8 @@ def test_reset_that_found_no_room_is_said_later_and_an_old_observation_is_not(dr
     assert talk.said() == ["reset"]
 
 
-def test_connection_without_room_is_not_tried_in_a_hot_loop(driver: Start) -> None:
-    talk = Conversation(driver)
+def test_connection_without_room_is_not_tried_in_a_hot_loop(core: Driver) -> None:
+    talk = Conversation(core)
     talk.begin()
     talk.now_ns += 1500 * MS
     assert talk.said() == ["ping"]
@@ -89,8 +73,8 @@ def test_connection_without_room_is_not_tried_in_a_hot_loop(driver: Start) -> No
     assert talk.on("look")["wait_ns"] >= 10 * MS
 
 
-def test_client_whose_session_has_ended_rests(driver: Start) -> None:
-    talk = Conversation(driver)
+def test_client_whose_session_has_ended_rests(core: Driver) -> None:
+    talk = Conversation(core)
     talk.begin()
     talk.hear(type="error", code="busy", message="", fatal=True)
     talk.now_ns += 5000 * MS
@@ -98,8 +82,8 @@ def test_client_whose_session_has_ended_rests(driver: Start) -> None:
     assert talk.on("look")["wait_ns"] >= 10 * MS
 
 
-def test_heartbeat_of_nothing_is_no_reason_to_give_the_server_up(driver: Start) -> None:
-    talk = Conversation(driver)
+def test_heartbeat_of_nothing_is_no_reason_to_give_the_server_up(core: Driver) -> None:
+    talk = Conversation(core)
     talk.begin(heartbeat_ms=0)
     talk.now_ns += 1 * MS
     found = talk.on("look")
@@ -107,8 +91,8 @@ def test_heartbeat_of_nothing_is_no_reason_to_give_the_server_up(driver: Start) 
     assert found["wait_ns"] >= 10 * MS
 
 
-def test_clock_of_the_server_before_or_of_long_ago_is_not_believed(driver: Start) -> None:
-    talk = Conversation(driver)
+def test_clock_of_the_server_before_or_of_long_ago_is_not_believed(core: Driver) -> None:
+    talk = Conversation(core)
     talk.begin()
     pong = {"type": "pong", "id": 1, "t_received_ns": 5, "t_sent_ns": 5, "t_ping_ns": talk.now_ns}
     assert talk.hear(**pong)["clock"] is not None
@@ -126,8 +110,8 @@ def test_clock_of_the_server_before_or_of_long_ago_is_not_believed(driver: Start
     assert "ping" in talk.said()
 
 
-def test_refusal_of_a_hello_before_is_none_of_this_one(driver: Start) -> None:
-    talk = Conversation(driver)
+def test_refusal_of_a_hello_before_is_none_of_this_one(core: Driver) -> None:
+    talk = Conversation(core)
     talk.on("connected")
     talk.now_ns += 1 * MS
     first_ns = talk.now_ns
@@ -141,7 +125,7 @@ def test_refusal_of_a_hello_before_is_none_of_this_one(driver: Start) -> None:
     assert talk.hear(**WELCOME)["open"]
     assert talk.hear(**refused, t_client_ns=first_ns)["open"]
     # The same hello, said again meanwhile: its first refusal counts.
-    other = Conversation(driver)
+    other = Conversation(core)
     other.on("connected")
     other.said()
     other.now_ns += 1000 * MS
@@ -151,26 +135,17 @@ def test_refusal_of_a_hello_before_is_none_of_this_one(driver: Start) -> None:
     assert other.said() == []
 
 
-def test_next_observation_is_timed_before_a_release_of_the_server(driver: Start) -> None:
-    talk = Conversation(driver)
+def test_next_observation_is_timed_before_a_release_of_the_server(core: Driver) -> None:
+    talk = Conversation(core)
     talk.begin()
     assert talk.on("next", "5000000") is None  # a server of 1.0
-    call = {
-        "type": "call",
-        "session": TOKEN,
-        "epoch": 0,
-        "status": "held",
-        "ttl_ms": 0,
-        "deadline_ns": 0,
-        "t_server_ns": 0,
-    }
     server_ns = 7_000_000 * MS
     pong = {"type": "pong", "id": 1, "t_received_ns": server_ns, "t_sent_ns": server_ns, "t_ping_ns": talk.now_ns}
     talk.hear(**pong)
     assert talk.on("next", "5000000") is None
     begun_ns = talk.now_ns
     for release_ns in (server_ns - 30 * MS, server_ns + 70 * MS, server_ns + 570 * MS):
-        talk.hear(**call, tick=release_ns // MS, release_ns=release_ns)
+        talk.call(status="held", tick=release_ns // MS, release_ns=release_ns)
         talk.now_ns = begun_ns
         assert talk.on("next", str(5 * MS)) == begun_ns + 65 * MS
         talk.now_ns = begun_ns + 65 * MS
@@ -178,40 +153,36 @@ def test_next_observation_is_timed_before_a_release_of_the_server(driver: Start)
 
 
 @pytest.mark.parametrize(("ttl_ms", "then"), [(0, ["hold", "stop"]), (500, ["steer"])])
-def test_call_without_a_time_to_live_ends_with_the_server(driver: Start, ttl_ms: int, then: list[str]) -> None:
-    talk = Conversation(driver)
+def test_call_without_a_time_to_live_ends_with_the_server(core: Driver, ttl_ms: int, then: list[str]) -> None:
+    talk = Conversation(core)
     talk.begin()
     talk.on("observe")
-    call = {"type": "call", "session": TOKEN, "tick": 0, "epoch": 0, "seq_obs": 1, "t_obs_ns": talk.now_ns}
-    talk.hear(**call, status="fresh", call={"name": "steer"}, ttl_ms=ttl_ms, deadline_ns=0, t_server_ns=0)
+    talk.fresh(call={"name": "steer"}, ttl_ms=ttl_ms)
     talk.on("lost")
     assert [c["name"] for c in talk.on("pending")] == then
 
 
 @pytest.mark.parametrize("minor", [0, 1])
-def test_server_of_1_0_has_all_own_safe_calls_carried_out(driver: Start, minor: int) -> None:
-    talk = Conversation(driver)
+def test_server_of_1_0_has_all_own_safe_calls_carried_out(core: Driver, minor: int) -> None:
+    talk = Conversation(core)
     talk.begin(protocol=[1, minor])
-    call = {"type": "call", "session": TOKEN, "tick": 0, "epoch": 0, "status": "safe", "call": {"name": "hold"}}
-    talk.hear(**call, ttl_ms=0, deadline_ns=0, t_server_ns=0)
+    talk.call(status="safe", call={"name": "hold"})
     assert [c["name"] for c in talk.on("pending")] == (["hold"] if minor else ["hold", "stop"])
 
 
-def test_result_that_is_no_unicode_is_told_all_the_same(driver: Start) -> None:
-    talk = Conversation(driver)
+def test_result_that_is_no_unicode_is_told_all_the_same(core: Driver) -> None:
+    talk = Conversation(core)
     talk.begin()
     talk.on("observe")
-    call = {"type": "call", "session": TOKEN, "tick": 0, "epoch": 0, "seq_obs": 1, "t_obs_ns": talk.now_ns}
-    call |= {"status": "fresh", "call": {"name": "stop"}, "ttl_ms": 0, "deadline_ns": 0, "t_server_ns": 0}
-    talk.hear(**call)
+    talk.fresh(call={"name": "stop"})
     talk.said()
     talk.on("return", "lone")
     assert [m["result"] for m in talk.on("due")] == ["�"]
 
 
 @pytest.mark.parametrize(("name", "said"), [("", "com.rtcontrol.client"), ("x" * 80, "x" * 64)])
-def test_any_name_of_a_product_will_do(driver: Start, name: str, said: str) -> None:
-    talk = Conversation(driver, name)
+def test_any_name_of_a_product_will_do(core: Driver, name: str, said: str) -> None:
+    talk = Conversation(core, name)
     talk.on("connected")
     assert talk.on("due")[0]["client"]["name"] == said
 
@@ -222,13 +193,6 @@ def test_what_ran_out_before_the_main_thread_came_is_not_carried_out(driver: Sta
 
 
 # Against a server of the test's own.
-
-
-@pytest.fixture
-def stand() -> Iterator[Stand]:
-    one = Stand(f"tcp://127.0.0.1:{free_port()}")
-    yield one
-    one.close()
 
 
 def fly(driver: Start, stand: Stand, *more: str) -> Driver:
@@ -346,8 +310,5 @@ def test_webgl_is_told_what_to_do(tmp_path: Path, exe: Path) -> None:
     said = compile_cs(out, core_sources() + list((HERE / "driver").glob("*.cs")), "-define:UNITY_WEBGL")
     assert out.exists(), said
     one = Driver(out, "run", "--endpoint", "tcp://127.0.0.1:5555")
-    one.process.wait(20)
-    assert one.process.stderr is not None
-    told = one.process.stderr.read()
-    assert "NotSupportedException" in told
-    assert "another platform" in told
+    told = one.failure()
+    assert "NotSupportedException" in told and "another platform" in told

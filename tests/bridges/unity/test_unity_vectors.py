@@ -3,35 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import msgpack
 import pytest
 
 from rtcontrol.bridges.wire import decode_json, decode_msgpack
-from tests.bridges.unity.mono import ROOT, Driver
-
-VECTORS = ROOT / "tests" / "conformance" / "vectors"
+from tests.bridges.unity.mono import VECTORS, Driver
 
 
 def load(name: str) -> Any:
     return json.loads((VECTORS / name).read_text("utf-8"))
 
 
-@pytest.fixture(scope="module")
-def core(exe: Path) -> Any:
-    one = Driver(exe, "filter")
-    yield one
-    one.end()
-
-
 def joined(part: Any) -> str:
     """A part in hex, or a list of [hex, times] to be repeated and joined."""
-    if isinstance(part, str):
-        return part
-    return "".join(text * times for text, times in part)
+    return part if isinstance(part, str) else "".join(text * times for text, times in part)
 
 
 def test_valid_messages_are_read_and_written_again(core: Driver) -> None:
@@ -137,28 +124,3 @@ def test_attributes_become_the_schema_of_the_hello(core: Driver) -> None:
     }
     assert tools["say"]["parameters"]["properties"]["word"] == {"type": "string", "enum": ["hello", "bye"]}
     assert tools["say"]["parameters"]["required"] == ["word"]
-
-
-@pytest.mark.parametrize(
-    ("name", "arguments", "answer"),
-    [
-        ("dash", {"direction": "far_right", "power": 10}, {"result": "dashed", "log": ["dash FarRight 10 True"]}),
-        ("dash", {"direction": "left", "power": 3.0, "and_jump": False}, {"result": "dashed"}),
-        ("turn", {"top_angle": 1}, {"result": "1"}),
-        ("turn", {"top_angle": 1.25}, {"refused": "top_angle cannot be 1.25"}),
-        ("dash", {"direction": "left", "power": 11}, {"refused": "power cannot be 11"}),
-        ("dash", {"direction": "left", "power": 0.5}, {"refused": "power cannot be 0.5"}),
-        ("dash", {"direction": "up", "power": 1}, {"refused": "direction cannot be up"}),
-        ("dash", {"power": 1}, {"refused": "direction is missing"}),
-        ("say", {"word": "hello"}, {"refused": "I do not talk."}),
-        ("say", {"word": "what"}, {"refused": "word cannot be what"}),
-        ("fly", {}, {"refused": "there is no tool fly"}),
-    ],
-)
-def test_calls_are_turned_into_invocations_within_bounds(
-    driver: Callable[..., Driver], name: str, arguments: dict[str, Any], answer: dict[str, Any]
-) -> None:
-    core = driver("filter")
-    core.ask("tools")
-    found = core.ask(f"invoke {msgpack.packb({'name': name, 'arguments': arguments}).hex()}")
-    assert {key: found.get(key) for key in answer} == answer
