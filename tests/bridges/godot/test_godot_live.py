@@ -3,7 +3,6 @@ and against what is no server. Run with `-m slow`."""
 
 from __future__ import annotations
 
-import signal
 import socket as sockets
 import time
 from collections.abc import Callable, Iterator
@@ -134,41 +133,18 @@ def test_instruction_and_reset_reach_the_server(godot: Start, served: Served) ->
     assert (stats["epoch"], stats["counts"]["errors"]) == (1, 0)
 
 
-def test_stopped_server_means_safe_and_the_same_session_when_it_goes_on(godot: Start, own_served: Served) -> None:
-    engine = godot(own_served.url)
-    engine.event("acted", cause="call")
-    own_served.signal(signal.SIGSTOP)
-    engine.event("acted", cause="expired")
-    engine.event("lost")
-    own_served.signal(signal.SIGCONT)
-    assert engine.event("welcomed")["resumed"]
-    engine.event("acted", cause="call")
-    counts = engine.stats()["counts"]
-    assert (counts["sessions"], counts["resumed"]) == (1, 1)
-
-
 def test_stalled_main_thread_executes_nothing_expired(godot: Start, served: Served) -> None:
     engine = godot(served.url, "--set=ttl_ms:200.0")
     engine.event("acted", cause="call")
     for _ in range(5):
         engine.say("stall 300")
-        time.sleep(0.6)
+        engine.stats()  # in the next frame
+        engine.event("acted", cause="call")
     stats = engine.stats()
     print(f"\nfive stalls of 300 ms, ttl 200 ms: {stats['counts']}; to the execution {quantiles(stats['age_ms'])} ms")
     assert stats["too_old"] == 0
     assert stats["counts"]["expired"] >= 5
     assert stats["counts"]["sessions"] == 1
-
-
-def test_bye_of_the_server_means_safe_at_once_and_a_new_session(godot: Start, own_served: Served) -> None:
-    engine = godot(own_served.url)
-    engine.event("acted", cause="call")
-    own_served.stop()
-    safe = engine.until(lambda e: e["event"] == "acted" and e["cause"] in ("told", "left"), "safe")
-    assert safe["call"]["name"] == "stop"
-    own_served.start()
-    engine.event("acted", cause="call")
-    assert engine.stats()["counts"]["sessions"] == 2
 
 
 def test_refusal_for_good_ends_the_attempt_in_words(godot: Start, served: Served) -> None:

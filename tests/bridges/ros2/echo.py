@@ -15,6 +15,7 @@ from rtcontrol.bridges.ros2.dds import Input, Output
 from rtcontrol.bridges.ros2.environment import domain
 from rtcontrol.bridges.ros2.msgs import geometry_msgs
 from tests.bridges.ros2.robot import topic
+from tests.helpers.processes import until
 
 
 def ends(own: str, other: str) -> tuple[Bus, Input, Output, WaitSet]:
@@ -38,8 +39,7 @@ def pong() -> None:
 
 def ping(count: int, hz: float) -> None:
     _bus, reading, writing, waiting = ends("ping", "pong")
-    while not (writing.readers() and reading.writers()):
-        time.sleep(0.01)
+    until(lambda: writing.readers() and reading.writers(), "nobody answers")
     time.sleep(0.5)  # matching is not symmetric
     times, lost, wrong = [], 0, 0
     for i in range(count):

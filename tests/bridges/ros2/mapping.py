@@ -10,6 +10,7 @@ import yaml
 from rtcontrol.bridges.ros2 import EXAMPLE as ROBOT
 from rtcontrol.bridges.ros2 import config
 from rtcontrol.bridges.ros2.mapper import Mapper
+from rtcontrol.bridges.ros2.msgs import nav_msgs, sensor_msgs
 
 EXAMPLE = yaml.safe_load(ROBOT.read_text("utf-8"))
 
@@ -40,10 +41,18 @@ def publishes(kind: str, fields: dict[str, Any], arguments: dict[str, Any], para
     return mapper(change).publications("act", arguments, 1_500_000_000)[0].message
 
 
+# Of a robot that stands with nothing near it.
+SENSES: dict[str, Any] = {
+    "/scan": sensor_msgs.LaserScan(angle_min=-3.1, angle_increment=0.1, range_max=9.0, ranges=[5.0] * 62),
+    "/odom": nav_msgs.Odometry(),
+}
+SENSES["/odom"].pose.pose.orientation.w = 1.0
 NUMBER = {"v": {"type": "number"}}
 
 
 def put(*keys: str, value: Any) -> Any:
+    """A change of the example for `mapper`."""
+
     def change(root: dict[str, Any]) -> None:
         for key in keys[:-1]:
             root = root[key]

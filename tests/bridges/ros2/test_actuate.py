@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import threading
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 pytest.importorskip("cyclonedds", reason="the ros2 extra (cyclonedds) is not installed")
 
 from rtcontrol.bridges.client import Standing
-from rtcontrol.bridges.ros2 import config
 from rtcontrol.bridges.ros2.actuate import Ros2Actuator
 from rtcontrol.bridges.ros2.errors import Unmappable
-from rtcontrol.bridges.ros2.mapper import Mapper
 from rtcontrol.bridges.wire.messages import FunctionCall
+from tests.bridges.ros2.mapping import mapper, put
 
 SAFE = Standing(None, "safe", cause="expired")
 
@@ -67,7 +64,7 @@ def wheels() -> Wheels:
 
 @pytest.fixture
 def actuator(wheels: Wheels) -> Ros2Actuator:
-    return Ros2Actuator(Mapper(config.load(Path(config.EXAMPLE)), "robot.yaml"), {"/cmd_vel": wheels}, 1000.0)
+    return Ros2Actuator(mapper(), {"/cmd_vel": wheels}, 1000.0)
 
 
 def test_call_whose_time_is_over_before_it_is_published_is_refused_and_the_robot_stops(
@@ -80,11 +77,8 @@ def test_call_whose_time_is_over_before_it_is_published_is_refused_and_the_robot
 
 
 def test_safe_call_that_could_not_be_written_is_written_in_the_next_tick_even_where_it_does_not_repeat() -> None:
-    value = yaml.safe_load(Path(config.EXAMPLE).read_text("utf-8"))
-    value["tools"]["stop"]["publish"]["/cmd_vel"]["repeat"] = False
-    mapper = Mapper(config.parse(yaml.safe_dump(value), "robot.yaml"), "robot.yaml")
-    wheels = Stuck()
-    actuator = Ros2Actuator(mapper, {"/cmd_vel": wheels}, 1000.0)
+    wheels, once = Stuck(), put("tools", "stop", "publish", "/cmd_vel", "repeat", value=False)
+    actuator = Ros2Actuator(mapper(once), {"/cmd_vel": wheels}, 1000.0)
     for stuck in (True, True, False, False):
         wheels.stuck = stuck
         actuator.apply(lambda: SAFE)
@@ -93,13 +87,14 @@ def test_safe_call_that_could_not_be_written_is_written_in_the_next_tick_even_wh
 
 
 def test_fault_in_writing_half_of_a_call_is_followed_by_the_safe_call_at_once() -> None:
-    value = yaml.safe_load(Path(config.EXAMPLE).read_text("utf-8"))
-    publish = value["tools"]["drive"]["publish"]
-    publish["/second"] = publish["/cmd_vel"]
-    value["tools"]["stop"]["publish"]["/second"] = {"type": "geometry_msgs/msg/Twist"}
-    mapper = Mapper(config.parse(yaml.safe_dump(value, sort_keys=False), "robot.yaml"), "robot.yaml")
+    def both(value: dict[str, Any]) -> None:
+        for tool in value["tools"].values():
+            tool["publish"]["/second"] = tool["publish"]["/cmd_vel"]
+
     wheels, broken = Wheels(), Broken()
-    actuator = Ros2Actuator(mapper, {"/cmd_vel": wheels, "/second": broken}, 1.0)  # nothing is repeated in a second
+    actuator = Ros2Actuator(
+        mapper(both), {"/cmd_vel": wheels, "/second": broken}, 1.0
+    )  # nothing is repeated in a second
     actuator.apply(lambda: SAFE)
     with pytest.raises(Unmappable, match="drive could not be published .no such device."):
         actuator.apply(lambda: drive(500.0))

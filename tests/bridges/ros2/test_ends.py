@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
@@ -13,17 +12,12 @@ import pytest
 pytest.importorskip("cyclonedds", reason="the ros2 extra (cyclonedds) is not installed")
 
 from rtcontrol.bridges.client import Refused
-from rtcontrol.bridges.ros2 import EXAMPLE, config
 from rtcontrol.bridges.ros2.bridge import Ros2Bridge, Ros2BridgeOptions
-from rtcontrol.bridges.ros2.mapper import Mapper, Topic
-from rtcontrol.bridges.ros2.msgs import nav_msgs, sensor_msgs
+from rtcontrol.bridges.ros2.mapper import Topic
 from rtcontrol.bridges.wire.messages import ErrorMessage
 from tests.bridges.client.worlds import until
 from tests.bridges.ros2.brain import Brain
-
-SCAN = sensor_msgs.LaserScan(angle_min=-3.1, angle_increment=0.1, range_max=9.0, ranges=[5.0] * 62)
-ODOMETRY = nav_msgs.Odometry()
-ODOMETRY.pose.pose.orientation.w = 1.0
+from tests.bridges.ros2.mapping import SENSES, mapper
 
 
 class Net:
@@ -35,7 +29,7 @@ class Net:
         self.stuck = False
 
     def input(self, topic: Topic) -> Any:
-        message = {"/odom": ODOMETRY, "/scan": SCAN}.get(topic.name)
+        message = SENSES.get(topic.name)
 
         class In:
             @staticmethod
@@ -70,20 +64,12 @@ class Net:
         return [message.linear.x for message in self.told["/cmd_vel"]]
 
 
-@pytest.fixture
-def brain() -> Iterator[Brain]:
-    found = Brain()
-    yield found
-    found.close()
-
-
 class Run:
     """A bridge in a thread, at work; `error` is what it ended with."""
 
     def __init__(self, brain: Brain) -> None:
         self.net = Net()
-        mapper = Mapper(config.load(EXAMPLE), "robot.yaml")
-        self.bridge = Ros2Bridge(mapper, self.net, Ros2BridgeOptions(endpoint=brain.endpoint))
+        self.bridge = Ros2Bridge(mapper(), self.net, Ros2BridgeOptions(endpoint=brain.endpoint))
         self.error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
