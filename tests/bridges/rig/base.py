@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import subprocess
 import sys
@@ -172,10 +171,3 @@ def strangers(endpoint: str, seconds: float) -> subprocess.Popen[str]:
     """Strangers in a process of their own: garbage on raw sockets, messages that are none, hellos without end."""
     command = [sys.executable, "-m", "tests.bridges.rig.strangers", endpoint, str(seconds)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment())
-
-
-def end(process: subprocess.Popen[str] | None, number: int = signal.SIGTERM) -> None:
-    """Send a signal to what runs, and wait for it."""
-    if process is not None and process.poll() is None:
-        os.kill(process.pid, number)
-        process.wait(30)

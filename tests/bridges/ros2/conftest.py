@@ -18,14 +18,18 @@ from tests.helpers.processes import Program, until
 @pytest.fixture
 def domain() -> dict[str, str]:
     """The environment of a DDS domain that nobody else uses."""
+    return own_domain()
+
+
+def own_domain() -> dict[str, str]:
     return {"ROS_DOMAIN_ID": str(random.randint(101, 200)), "ROS_LOCALHOST_ONLY": "1"}
 
 
 class SimulatedRobot(Program):
     """tests/bridges/ros2/robot.py, 1.3 m before the wall at which it turns. A bridge may start while it starts."""
 
-    def __init__(self, domain: dict[str, str], log: Path) -> None:
-        super().__init__(["-m", "tests.bridges.ros2.robot", "0.9"], log, env=domain, stdin=-1, stdout=-1)
+    def __init__(self, domain: dict[str, str], log: Path, ahead: str = "0.9") -> None:
+        super().__init__(["-m", "tests.bridges.ros2.robot", ahead], log, env=domain, stdin=-1, stdout=-1)
         self._ready = False
 
     def until_ready(self) -> None:

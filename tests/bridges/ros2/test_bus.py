@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -19,13 +17,14 @@ from rtcontrol.bridges.ros2.dds import Peers
 from rtcontrol.bridges.ros2.environment import domain
 from rtcontrol.bridges.ros2.errors import Ros2BridgeError, Unmappable
 from rtcontrol.bridges.ros2.msgs import MESSAGES
+from tests.bridges.ros2.conftest import own_domain
 from tests.bridges.ros2.robot import topic
 from tests.helpers.processes import until
 
 
 @pytest.fixture
-def bus() -> Iterator[Bus]:
-    yield Bus(domain({"ROS_DOMAIN_ID": str(random.randint(101, 200)), "ROS_LOCALHOST_ONLY": "1"}))
+def bus() -> Bus:
+    return Bus(domain(own_domain()))
 
 
 @pytest.mark.parametrize(
