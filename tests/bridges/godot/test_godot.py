@@ -94,6 +94,15 @@ def test_call_without_a_time_to_live_ends_with_the_server(stubborn: Engine, stan
     assert stubborn.event("acted", cause="lost")["call"]["name"] == "hold"
 
 
+def test_call_that_grew_too_old_before_it_could_act_is_not_executed(stubborn: Engine, stand: Stand) -> None:
+    stand.welcome()
+    stubborn.say(f"slow {STAND_TTL_MS + 50:.0f}")
+    stubborn.stats()
+    sent = stand.call(stand.observation(), call=GO)
+    assert stand.expect(Executed, 5.0, "executed", lambda m: m.tick == sent.tick).outcome == "expired"
+    assert stubborn.event("acted")["cause"] == "expired"
+
+
 def test_safe_tool_that_would_not_is_tried_again_after_the_end(stubborn: Engine, stand: Stand) -> None:
     stand.welcome()
     stand.call(stand.observation(), call=GO)

@@ -22,6 +22,7 @@ namespace RtControl.Driver
         private long _tooOld, _frames, _stuck;
         private double _rate;
         private bool _nan;
+        private string _trouble; // in this frame
 
         public Flight(Dictionary<string, string> given)
         {
@@ -64,7 +65,8 @@ namespace RtControl.Driver
                     connected = !connected;
                     Tell("event", connected ? "connected" : "lost", "session", Token(client), "at_ms", nowNs / 1e6);
                 }
-                closing = Obey(client, Command()) || _given.ContainsKey("until") && (client.Trouble ?? "").Contains(_given["until"]);
+                _trouble = client.Trouble;
+                closing = Obey(client, Command()) || _given.ContainsKey("until") && (_trouble ?? "").Contains(_given["until"]);
                 _frames++;
                 Thread.Sleep((int)Number("frame-ms", 15));
             }
@@ -170,7 +172,7 @@ namespace RtControl.Driver
                 { "latency_ms", Quantiles(_latencyMs) }, { "age_ms", Quantiles(_ageMs) },
                 { "main_thread_ms", Quantiles(_mainMs) },
                 { "last_error", client.LastError }, { "last_failure", client.LastFailure }, { "epoch", client.Epoch },
-                { "trouble", client.Trouble }, { "ended", client.Ended }, { "clock_known", clock }, { "memory_kb", GC.GetTotalMemory(true) / 1024 },
+                { "trouble", _trouble }, { "ended", client.Ended }, { "clock_known", clock }, { "memory_kb", GC.GetTotalMemory(true) / 1024 },
                 { "next_ms", client.NextObservationNs(0) == null ? null : (object)((client.NextObservationNs(0) - MonotonicClock.NowNs) / 1e6) },
                 { "in_force", client.InForce.ToString().ToLowerInvariant() },
                 { "instruction", client.Welcome == null ? null : client.Welcome.Instruction },
