@@ -133,20 +133,6 @@ def test_instruction_and_reset_reach_the_server(godot: Start, served: Served) ->
     assert (stats["epoch"], stats["counts"]["errors"]) == (1, 0)
 
 
-def test_stalled_main_thread_executes_nothing_expired(godot: Start, served: Served) -> None:
-    engine = godot(served.url, "--set=ttl_ms:200.0")
-    engine.event("acted", cause="call")
-    for _ in range(5):
-        engine.say("stall 300")
-        engine.stats()  # in the next frame
-        engine.event("acted", cause="call")
-    stats = engine.stats()
-    print(f"\nfive stalls of 300 ms, ttl 200 ms: {stats['counts']}; to the execution {quantiles(stats['age_ms'])} ms")
-    assert stats["too_old"] == 0
-    assert stats["counts"]["expired"] >= 5
-    assert stats["counts"]["sessions"] == 1
-
-
 def test_refusal_for_good_ends_the_attempt_in_words(godot: Start, served: Served) -> None:
     engine = godot(served.url, '--set=settings:{"model": "no such model"}')
     why = engine.event("ended")["why"]

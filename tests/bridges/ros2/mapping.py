@@ -24,21 +24,15 @@ def mapper(change: Any = None) -> Mapper:
 
 def reads(kind: str, message: Any, **spec: Any) -> Any:
     """The value of one field of a message of the type."""
-
-    def change(value: dict[str, Any]) -> None:
-        value["observe"] = {"topics": {"/t": {"type": kind, "fields": {"f": spec}}}}
-
-    return mapper(change).sources[0].read(message)["f"]
+    topics = {"/t": {"type": kind, "fields": {"f": spec}}}
+    return mapper(put("observe", value={"topics": topics})).sources[0].read(message)["f"]
 
 
 def publishes(kind: str, fields: dict[str, Any], arguments: dict[str, Any], parameters: dict[str, Any]) -> Any:
     """The message of a call of a tool with one publication."""
-
-    def change(value: dict[str, Any]) -> None:
-        publish = {"/t": {"type": kind, "set": fields}}
-        value["tools"]["act"] = {"description": "", "parameters": parameters, "publish": publish}
-
-    return mapper(change).publications("act", arguments, 1_500_000_000)[0].message
+    publish = {"/t": {"type": kind, "set": fields}}
+    act = {"description": "", "parameters": parameters, "publish": publish}
+    return mapper(put("tools", "act", value=act)).publications("act", arguments, 1_500_000_000)[0].message
 
 
 # Of a robot that stands with nothing near it.

@@ -13,7 +13,7 @@ import pytest
 
 from rtcontrol.bridges.wire.messages import Bye, Hello, Observe
 from tests.bridges.client.worlds import Process
-from tests.bridges.unity.mono import HERE, MISSING, PACKAGE, REASON, Start, compile_cs, core_sources, starting
+from tests.bridges.unity.mono import HERE, MISSING, PACKAGE, REASON, Start, compile_cs, starting
 from tests.conformance.check.stand import Stand
 
 
@@ -33,13 +33,6 @@ def stub(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def play(stub: Path) -> Iterator[Start]:
     yield from starting(stub)
-
-
-def test_core_compiles_alone_as_a_library(tmp_path: Path) -> None:
-    if MISSING:
-        pytest.skip(REASON)
-    said = compile_cs(tmp_path / "core.dll", core_sources(), "-target:library")
-    assert (tmp_path / "core.dll").exists(), said
 
 
 def test_scene_of_the_sample_is_driven_and_closes_safe(play: Start, server: Process) -> None:

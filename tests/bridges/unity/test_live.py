@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import re
-import socket as sockets
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -152,23 +150,6 @@ GARBAGE: dict[str, tuple[list[bytes | None], str]] = {
 }
 
 
-@contextmanager
-def mute() -> Iterator[str]:
-    """Shakes hands, then reads nothing any more."""
-    with sockets.create_server(("127.0.0.1", 0)) as listener:
-        met: list[sockets.socket] = []
-
-        def serve() -> None:
-            peer, _ = listener.accept()
-            met.append(peer)
-            peer.sendall(GREETING + READY)
-
-        threading.Thread(target=serve, daemon=True).start()
-        yield f"tcp://127.0.0.1:{listener.getsockname()[1]}"
-        for peer in met:
-            peer.close()
-
-
 @pytest.fixture(scope="module")
 def met_garbage(exe: Path) -> Iterator[dict[str, tuple[Driver, list[int]]]]:
     """A client for each kind, all at the same time."""
@@ -199,8 +180,8 @@ def test_peer_that_is_no_server_is_survived(met_garbage: dict[str, tuple[Driver,
 
 
 def test_peer_that_does_not_read_is_not_waited_for(driver: Start) -> None:
-    with mute() as endpoint:
-        told = driver("flood", "--endpoint", endpoint).answer()
+    with garbage([GREETING + READY], reads=False) as (address, _):
+        told = driver("flood", "--endpoint", f"tcp://{address}").answer()
     print(told)
     # 50 MB were offered; the socket's buffers and 2 MiB of ours take some.
     assert 0 < told["taken"] < 100
