@@ -29,9 +29,10 @@ def garbage(parts: Sequence[bytes | None], reads: bool = True) -> Iterator[tuple
                     peer.close()
                     return
                 peer.sendall(part)
-            while reads and peer.recv(65536):
+            if not reads:
+                over.wait()
+            while peer.recv(65536):
                 pass
-            over.wait()
 
     with sockets.create_server(("127.0.0.1", 0)) as listener:
         threading.Thread(target=serve, daemon=True).start()

@@ -82,6 +82,9 @@ class GameRig(base.Rig):
         row.too_old = sum(e["age_ms"] > self.ttl_ms for e in acts if e["event"] == "call")
         row.expired = self.expired(begin)
         safe = next((e for e in acts if e["event"] == "safe" and e["at_ms"] >= mark), None)
+        # One that is safe already, on a machine that starved the server, does not become so by the fault.
+        if [e["event"] for e in acts if e["at_ms"] < mark][-1:] == ["safe"]:
+            row.notes.append("the safe call was in force before")
         calls = [e for e in acts if e["event"] == "call" and (safe is None or e["at_ms"] <= safe["at_ms"])]
         if calls:
             row.last, row.last_ms = calls[-1]["name"], calls[-1]["at_ms"] - mark
