@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import socket as sockets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -15,13 +15,12 @@ import pytest
 
 from rtcontrol.bridges.wire.messages import Executed, FunctionCall, Hello
 from tests.bridges.client.worlds import free_port, until
-from tests.bridges.godot.engine import MISSING, REASON, Engine, Served, quantiles
+from tests.bridges.godot.engine import MISSING, REASON, Engine, Served, Start, quantiles
 from tests.bridges.godot.relay import Relay
 from tests.bridges.strangers import garbage
 from tests.conformance.check import check_any_client
 from tests.conformance.check.stand import Stand
 
-Start = Callable[..., Engine]
 pytestmark = pytest.mark.slow
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tests.bridges.unity.mono import HERE, MISSING, REASON, Driver, Start, compile_cs, core_sources, starting
+from tests.bridges.program import starting
+from tests.bridges.unity.mono import HERE, MISSING, REASON, Driver, Start, compile_cs, core_sources
 
 # The system's library has a version in its name, which Unity's plugin has not.
 DLLMAP = '<configuration><dllmap dll="libzmq" target="libzmq.so.5"/></configuration>'
@@ -26,11 +28,11 @@ def exe(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def driver(exe: Path) -> Iterator[Start]:
-    yield from starting(exe)
+    yield from starting(partial(Driver, exe))
 
 
 @pytest.fixture(scope="module")
 def core(exe: Path) -> Iterator[Driver]:
     """The client's pure part."""
-    for start in starting(exe):
+    for start in starting(partial(Driver, exe)):
         yield start("filter")

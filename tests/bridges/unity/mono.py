@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -72,16 +72,3 @@ class Driver(Program):
 
 
 Start = Callable[..., Driver]
-
-
-def starting(exe: Path) -> Iterator[Start]:
-    """For a fixture: starts drivers with arguments of their own, and ends them."""
-    started: list[Driver] = []
-
-    def start(*arguments: str) -> Driver:
-        started.append(Driver(exe, *arguments))
-        return started[-1]
-
-    yield start
-    for one in started:
-        one.end()

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from rtcontrol.bridges.wire.messages import Bye, Hello, Observe
 from tests.bridges.client.worlds import Process
-from tests.bridges.unity.mono import HERE, MISSING, PACKAGE, REASON, Start, compile_cs, starting
+from tests.bridges.program import starting
+from tests.bridges.unity.mono import HERE, MISSING, PACKAGE, REASON, Driver, Start, compile_cs
 from tests.conformance.check.stand import Stand
 
 
@@ -32,7 +34,7 @@ def stub(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def play(stub: Path) -> Iterator[Start]:
-    yield from starting(stub)
+    yield from starting(partial(Driver, stub))
 
 
 def test_scene_of_the_sample_is_driven_and_closes_safe(play: Start, server: Process) -> None:
