@@ -13,7 +13,6 @@ from tests.bridges.program import Program
 ROOT = Path(__file__).resolve().parents[3]
 PACKAGE = ROOT / "bridges" / "unity" / "com.rtcontrol.client"
 CORE = PACKAGE / "Runtime" / "Core"
-VECTORS = ROOT / "tests" / "conformance" / "vectors"
 HERE = Path(__file__).resolve().parent
 MISSING = [name for name in ("mono", "mcs") if shutil.which(name) is None]
 REASON = f"{' and '.join(MISSING)} missing: apt-get install mono-mcs mono-runtime libmono-system-core4.0-cil libzmq5"

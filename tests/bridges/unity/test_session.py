@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 from typing import Any
@@ -11,11 +10,12 @@ import msgpack
 import pytest
 
 from rtcontrol.bridges.wire.messages import ErrorMessage, Executed, FunctionCall, Hello, Observe
-from tests.bridges.unity.mono import HERE, VECTORS, Driver, Start, compile_cs, core_sources
+from tests.bridges.unity.mono import HERE, Driver, Start, compile_cs, core_sources
+from tests.conformance import load
 from tests.conformance.check.stand import Stand
 
 MS = 1_000_000
-VALID = {v["name"]: v["json"] for v in json.loads((VECTORS / "valid.json").read_text("utf-8"))}
+VALID = {v["name"]: v["json"] for v in load("valid")}
 WELCOME: dict[str, Any] = {**VALID["welcome, required fields only"], "t_server_ns": 0, "t_client_ns": 0}
 CALL = {"session": WELCOME["session"], "tick": 0, "epoch": 0, "ttl_ms": 0, "deadline_ns": 0, "t_server_ns": 0}
 

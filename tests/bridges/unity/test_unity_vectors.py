@@ -3,26 +3,17 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import msgpack
 import pytest
 
 from rtcontrol.bridges.wire import decode_json, decode_msgpack
-from tests.bridges.unity.mono import VECTORS, Driver
-
-
-def load(name: str) -> Any:
-    return json.loads((VECTORS / name).read_text("utf-8"))
-
-
-def joined(part: Any) -> str:
-    """A part in hex, or a list of [hex, times] to be repeated and joined."""
-    return part if isinstance(part, str) else "".join(text * times for text, times in part)
+from tests.bridges.unity.mono import Driver
+from tests.conformance import expand, load
 
 
 def test_valid_messages_are_read_and_written_again(core: Driver) -> None:
-    for vector in load("valid.json"):
+    for vector in load("valid"):
         command = " ".join(["again", *vector["msgpack"]])
         again = core.ask(command)
         assert isinstance(again, list), (vector["name"], again)
@@ -40,7 +31,7 @@ def test_valid_messages_are_read_and_written_again(core: Driver) -> None:
 
 
 def test_values_that_are_read_are_those_of_the_json(core: Driver) -> None:
-    for vector in load("valid.json"):
+    for vector in load("valid"):
         if vector["canonical"] and "arrays" not in vector["json"]:
             message = core.ask(" ".join(["decode", *vector["msgpack"]]))["message"]
             assert message == vector["json"], vector["name"]
@@ -48,11 +39,11 @@ def test_values_that_are_read_are_those_of_the_json(core: Driver) -> None:
 
 def test_invalid_messages_are_refused_with_code_and_field(core: Driver) -> None:
     tried = 0
-    for vector in load("invalid.json"):
+    for vector in load("invalid"):
         if "msgpack" not in vector or vector.get("by") == "server":
             continue
         tried += 1
-        answer = core.ask(" ".join(["decode", *map(joined, vector["msgpack"])]))
+        answer = core.ask(" ".join(["decode", *map(expand, vector["msgpack"])]))
         assert answer.get("code") == vector["code"], (vector["name"], answer)
         if vector["code"] in ("invalid", "version") and vector["field"] is not None:
             assert answer["field"] == vector["field"], vector["name"]
@@ -60,13 +51,13 @@ def test_invalid_messages_are_refused_with_code_and_field(core: Driver) -> None:
 
 
 def test_age_of_calls(core: Driver) -> None:
-    for case in load("ttl.json")["age"]:
+    for case in load("ttl")["age"]:
         stamp = -1 if case["t_obs_ns"] is None else case["t_obs_ns"]
         assert core.ask(f"age {stamp} {case['ttl_ms']} {case['now_ns']}") == case["verdict"], case["name"]
 
 
 def test_what_is_in_force(core: Driver) -> None:
-    for sequence in load("ttl.json")["sequences"]:
+    for sequence in load("ttl")["sequences"]:
         own = {key: sequence[key] for key in ("safe_call", "safe_calls") if key in sequence}
         core.ask(f"rule {sequence['epoch']} {msgpack.packb(own).hex()}")
         for number, step in enumerate(sequence["steps"]):
@@ -85,7 +76,7 @@ def test_what_is_in_force(core: Driver) -> None:
 
 
 def test_clock_offsets(core: Driver) -> None:
-    for case in load("clock.json"):
+    for case in load("clock"):
         core.ask("clock")
         found = None
         for sample in case["samples"]:
