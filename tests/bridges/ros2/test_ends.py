@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from types import FrameType
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -31,27 +31,16 @@ class Net:
     def input(self, topic: Topic) -> Any:
         message = SENSES.get(topic.name)
 
-        class In:
-            @staticmethod
-            def poll() -> tuple[Any, int] | None:
-                if self.fails is not None:
-                    raise self.fails
-                return None if message is None else (message, time.monotonic_ns())
+        def poll() -> tuple[Any, int] | None:
+            if self.fails is not None:
+                raise self.fails
+            return None if message is None else (message, time.monotonic_ns())
 
-        return In()
+        return SimpleNamespace(poll=poll)
 
     def output(self, topic: Topic, promise_ms: float | None = None) -> Any:
         told = self.told.setdefault(topic.name, [])
-
-        class Out:
-            failed = 0
-
-            @staticmethod
-            def write(message: Any) -> bool:
-                told.append(message)
-                return True
-
-        return Out()
+        return SimpleNamespace(failed=0, write=lambda message: told.append(message) or True)
 
     def problems(self) -> dict[str, str]:
         return {}
