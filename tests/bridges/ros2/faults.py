@@ -5,7 +5,6 @@ Commands have the bridge's DDS time stamp; calls and observations are timed as t
 
 from __future__ import annotations
 
-import itertools
 import json
 import subprocess
 import sys
@@ -101,8 +100,6 @@ class Rig(base.Rig):
         )
         row.expired = self.expired(begin)
         self._found(row, heard["told"], begin, end)
-        times = [t for t, _, _ in commands if t >= begin]
-        row.gap_ms = max((1e3 * (b - a) for a, b in itertools.pairwise(times)), default=None)
         safe = self._safe(row, commands, begin)
         if mended is not None:
             row.recovered_ms = 1e3 * (self.until_driven(max(mended, safe or mended)) - mended)

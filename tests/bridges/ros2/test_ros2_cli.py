@@ -34,6 +34,8 @@ def test_its_example_needs_no_extra_and_it_starts_with_nothing_but_that(tmp_path
     checked = run("--config", str(tmp_path / "robot.yaml"), "--check", code=BARE)
     assert (checked.returncode, checked.stderr) == (0, "")
     assert "publishes /cmd_vel  geometry_msgs/msg/Twist" in checked.stdout
+    assert "reads     /rtcontrol/instruction  std_msgs/msg/String  -> the instruction" in checked.stdout
+    assert "publishes /diagnostics  diagnostic_msgs/msg/DiagnosticArray" in checked.stdout
 
 
 def test_it_is_a_command_of_rtcontrol(tmp_path: Path) -> None:
@@ -63,13 +65,6 @@ def test_a_mistake_is_told_before_anything_is_connected(
     assert main(["--config", ROBOT, *given, "--check"]) == 2
     told = capsys.readouterr().err
     assert told.startswith(says) and len(told.splitlines()) == 1, told
-
-
-def test_check_names_the_topics_of_the_bridge_itself(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--config", ROBOT, "--check"]) == 0
-    told = capsys.readouterr().out
-    assert "reads     /rtcontrol/instruction  std_msgs/msg/String  -> the instruction" in told
-    assert "publishes /diagnostics  diagnostic_msgs/msg/DiagnosticArray" in told
 
 
 def test_a_peer_that_nobody_knows_is_a_mistake_and_not_the_end_of_the_process() -> None:

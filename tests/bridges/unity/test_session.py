@@ -50,9 +50,15 @@ class Conversation:
         self.said()
 
 
-def test_reset_that_found_no_room_is_said_later_and_an_old_observation_is_not(core: Driver) -> None:
-    talk = Conversation(core)
-    talk.begin()
+@pytest.fixture
+def talk(core: Driver) -> Conversation:
+    """In session."""
+    one = Conversation(core)
+    one.begin()
+    return one
+
+
+def test_reset_that_found_no_room_is_said_later_and_an_old_observation_is_not(talk: Conversation) -> None:
     talk.on("observe")
     talk.on("reset")
     talk.on("observe")
@@ -64,18 +70,14 @@ def test_reset_that_found_no_room_is_said_later_and_an_old_observation_is_not(co
     assert talk.said() == ["reset"]
 
 
-def test_connection_without_room_is_not_tried_in_a_hot_loop(core: Driver) -> None:
-    talk = Conversation(core)
-    talk.begin()
+def test_connection_without_room_is_not_tried_in_a_hot_loop(talk: Conversation) -> None:
     talk.now_ns += 1500 * MS
     assert talk.said() == ["ping"]
     talk.on("unsaid")
     assert talk.on("look")["wait_ns"] >= 10 * MS
 
 
-def test_client_whose_session_has_ended_rests(core: Driver) -> None:
-    talk = Conversation(core)
-    talk.begin()
+def test_client_whose_session_has_ended_rests(talk: Conversation) -> None:
     talk.hear(type="error", code="busy", message="", fatal=True)
     talk.now_ns += 5000 * MS
     assert talk.said() == []
@@ -87,13 +89,10 @@ def test_heartbeat_of_nothing_is_no_reason_to_give_the_server_up(core: Driver) -
     talk.begin(heartbeat_ms=0)
     talk.now_ns += 1 * MS
     found = talk.on("look")
-    assert not found["silent"]
-    assert found["wait_ns"] >= 10 * MS
+    assert not found["silent"] and found["wait_ns"] >= 10 * MS
 
 
-def test_clock_of_the_server_before_or_of_long_ago_is_not_believed(core: Driver) -> None:
-    talk = Conversation(core)
-    talk.begin()
+def test_clock_of_the_server_before_or_of_long_ago_is_not_believed(talk: Conversation) -> None:
     pong = {"type": "pong", "id": 1, "t_received_ns": 5, "t_sent_ns": 5, "t_ping_ns": talk.now_ns}
     assert talk.hear(**pong)["clock"] is not None
     talk.now_ns += 61_000 * MS
@@ -135,9 +134,7 @@ def test_refusal_of_a_hello_before_is_none_of_this_one(core: Driver) -> None:
     assert other.said() == []
 
 
-def test_next_observation_is_timed_before_a_release_of_the_server(core: Driver) -> None:
-    talk = Conversation(core)
-    talk.begin()
+def test_next_observation_is_timed_before_a_release_of_the_server(talk: Conversation) -> None:
     assert talk.on("next", "5000000") is None  # a server of 1.0
     server_ns = 7_000_000 * MS
     pong = {"type": "pong", "id": 1, "t_received_ns": server_ns, "t_sent_ns": server_ns, "t_ping_ns": talk.now_ns}
@@ -153,9 +150,7 @@ def test_next_observation_is_timed_before_a_release_of_the_server(core: Driver) 
 
 
 @pytest.mark.parametrize(("ttl_ms", "then"), [(0, ["hold", "stop"]), (500, ["steer"])])
-def test_call_without_a_time_to_live_ends_with_the_server(core: Driver, ttl_ms: int, then: list[str]) -> None:
-    talk = Conversation(core)
-    talk.begin()
+def test_call_without_a_time_to_live_ends_with_the_server(talk: Conversation, ttl_ms: int, then: list[str]) -> None:
     talk.on("observe")
     talk.fresh(call={"name": "steer"}, ttl_ms=ttl_ms)
     talk.on("lost")
@@ -170,9 +165,7 @@ def test_server_of_1_0_has_all_own_safe_calls_carried_out(core: Driver, minor: i
     assert [c["name"] for c in talk.on("pending")] == (["hold"] if minor else ["hold", "stop"])
 
 
-def test_result_that_is_no_unicode_is_told_all_the_same(core: Driver) -> None:
-    talk = Conversation(core)
-    talk.begin()
+def test_result_that_is_no_unicode_is_told_all_the_same(talk: Conversation) -> None:
     talk.on("observe")
     talk.fresh(call={"name": "stop"})
     talk.said()
