@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from rtcontrol.bridges.client import Client, ClientError, Declined, Refused, Standing
 from rtcontrol.bridges.ros2 import diagnostics
 from rtcontrol.bridges.ros2.actuate import Ros2Actuator, Written
-from rtcontrol.bridges.ros2.errors import Unmappable
+from rtcontrol.bridges.ros2.errors import Unmappable, Unserved
 from rtcontrol.bridges.ros2.mapper import Mapper, Topic
 from rtcontrol.bridges.ros2.observing import Newest, Observer
 from rtcontrol.bridges.shutdown import rest
@@ -109,7 +109,8 @@ class Ros2Bridge:
         log.info("instruction: %s", text)
 
     def run(self) -> None:
-        """Until `stop`, or for the duration. Raises ClientError where the server refuses, or is not there at first."""
+        """Until `stop`, or for the duration. Raises ClientError where the server refuses, or is not there at first,
+        Unserved where the duration is over before one is."""
         began = time.monotonic()
         period_s = 1.0 / self._options.hz
         troubles_at = began + SETTLE_S
@@ -118,9 +119,10 @@ class Ros2Bridge:
         try:
             while not self._over:
                 now = time.monotonic()
-                if self._options.duration_s is not None and now - began >= self._options.duration_s:
-                    break
                 self._link(now, began)
+                if self._options.duration_s is not None and now - began >= self._options.duration_s:
+                    self._check_served()
+                    break
                 self._tick()
                 # Both take milliseconds: after the tick's work, never before it.
                 if now >= troubles_at:
@@ -199,6 +201,12 @@ class Ros2Bridge:
                 self._greet(self._client)
             elif self._options.connect_timeout_s is not None and now - began > self._options.connect_timeout_s:
                 raise self._client.unwelcomed(self._options.connect_timeout_s)
+
+    def _check_served(self) -> None:
+        if not self._welcomed and self._client is not None:
+            why = self._client.unwelcomed(self._options.duration_s or 0.0)
+            what = f"No server was in session within the duration: only the safe call was published. {why.what}"
+            raise Unserved(what, why.remedy)
 
     def _drop(self, client: Client) -> None:
         # The next client begins with what is in force, not with what a server refused.

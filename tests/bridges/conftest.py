@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.bridges.client.worlds import Process, Proxy, free_port
+from tests.conformance.check.stand import Stand
 
 
 @pytest.fixture(scope="session")
@@ -26,6 +27,14 @@ def own_server(tmp_path: Path) -> Iterator[Process]:
     process.start()
     yield process
     process.stop()
+
+
+@pytest.fixture
+def stand() -> Iterator[Stand]:
+    """A server of which each word is the test's."""
+    one = Stand("tcp://127.0.0.1:*")
+    yield one
+    one.close()
 
 
 @pytest.fixture

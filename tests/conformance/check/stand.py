@@ -108,39 +108,37 @@ class Stand:
             raise Failure(f"no {what} in {seconds:g} s{broken}")
         return found
 
-    def welcome(self, resumed: bool = False, token: str | None = None) -> None:
+    def welcome(self, resumed: bool = False, token: str | None = None, **changes: Any) -> None:
         """Answer the hello."""
         assert self.hello is not None
         if not resumed:
             self.token, self.tick = token or secrets.token_urlsafe(24), 0
-        self.send(
-            Welcome(
-                protocol=[PROTOCOL[0], self.minor],
-                server=Program(name="conformance"),
-                session=self.token,
-                resumed=resumed,
-                epoch=0,
-                t_client_ns=self.hello.t_client_ns,
-                t_server_ns=time.monotonic_ns(),
-                agent=self.hello.agent,
-                tools=self.tools,
-                instruction=self.hello.instruction or "",
-                model="none",
-                model_trained_on_tools=False,
-                safe_call=self.hello.safe_call,
-                pacing=self.hello.pacing,
-                hz=10.0,
-                period_ms=100.0,
-                deadline_ms=100.0,
-                ttl_ms=TTL_MS,
-                max_age_ms=1000.0,
-                on_miss="hold",
-                hold_ms=250.0,
-                heartbeat_ms=HEARTBEAT_MS,
-                session_grace_s=30.0,
-                limits=LIMITS.to_dict(),
-            )
-        )
+        fields: dict[str, Any] = {
+            "protocol": [PROTOCOL[0], self.minor],
+            "server": Program(name="conformance"),
+            "session": self.token,
+            "resumed": resumed,
+            "epoch": 0,
+            "t_client_ns": self.hello.t_client_ns,
+            "t_server_ns": time.monotonic_ns(),
+            "agent": self.hello.agent,
+            "tools": self.tools,
+            "instruction": self.hello.instruction or "",
+            "model": "none",
+            "model_trained_on_tools": False,
+            "safe_call": self.hello.safe_call,
+            "pacing": self.hello.pacing,
+            "hz": 10.0,
+            **dict.fromkeys(("period_ms", "deadline_ms"), 100.0),
+            "ttl_ms": TTL_MS,
+            "max_age_ms": 1000.0,
+            "on_miss": "hold",
+            "hold_ms": 250.0,
+            "heartbeat_ms": HEARTBEAT_MS,
+            "session_grace_s": 30.0,
+            "limits": LIMITS.to_dict(),
+        }
+        self.send(Welcome(**{**fields, **changes}))
 
     @property
     def tools(self) -> list[dict[str, Any]]:
