@@ -404,15 +404,18 @@ def test_an_interrupt_of_a_run_that_is_ending_waits_for_nothing(tmp_path: Path) 
     assert not flown.loop.safe_in_force and flown.lines[-1]["end"] == "SIGTERM"
 
 
-@pytest.mark.parametrize("when", ["wait_safe", "close", "collect_effects"])
+@pytest.mark.parametrize("when", ["leave", "wait_safe", "close", "collect_effects"])
 def test_an_interrupt_at_any_point_of_the_way_out_leaves_the_records_end(tmp_path: Path, when: str) -> None:
-    flown = flight(tmp_path, Arm(), duration_s=0.2)
-    actuator = flown.loop._ticks.actuator
+    arm = Arm()
+    flown = flight(tmp_path, arm, duration_s=0.2)
+    actuator, account = flown.loop._ticks.actuator, flown.loop.account
 
     def interrupted(*given: Any) -> bool:
         raise KeyboardInterrupt
 
-    if when == "collect_effects":
+    if when == "leave":
+        plainly, account.leave = account.leave, lambda: setattr(account, "leave", plainly) or interrupted()  # type: ignore[func-returns-value,method-assign]
+    elif when == "collect_effects":
         flown.loop._ticks.collect_effects = (  # type: ignore[method-assign]
             lambda plain=flown.loop._ticks.collect_effects: interrupted() if flown.loop.t_end_ns else plain()
         )
@@ -420,7 +423,9 @@ def test_an_interrupt_at_any_point_of_the_way_out_leaves_the_records_end(tmp_pat
         setattr(actuator, when, interrupted)
     with pytest.raises(KeyboardInterrupt):
         flown.run()
-    assert flown.lines[-1]["end"] == "duration" and flown.lines[-1]["safe_in_force"] is (when != "wait_safe")
+    assert flown.lines[-1]["end"] == "duration"
+    assert flown.lines[-1]["safe_in_force"] is (when not in ("leave", "wait_safe"))
+    until(lambda: arm.acts[-1][1] == STOP)
 
 
 def owner(log: list[str]) -> Agent:
