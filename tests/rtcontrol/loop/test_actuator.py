@@ -121,7 +121,7 @@ def test_a_world_that_hangs_stops_neither_clock_nor_record_and_nothing_old_acts(
         arm.hang()
         time.sleep(2.5 * PERIOD_S)  # from here on a call waits for the world
         found["lines"], found["acts"] = len(flown.ticks), len(arm.acts)
-        time.sleep(1.0)
+        time.sleep(3.0 - 2.5 * PERIOD_S)
         found["later"] = len(flown.ticks)
         found["free"] = arm.let_go()
         until(lambda: len(arm.acts) > found["acts"] + 1)
@@ -132,7 +132,7 @@ def test_a_world_that_hangs_stops_neither_clock_nor_record_and_nothing_old_acts(
     flown.run()
     thread.join()
     # Releases, misses and their lines went on, at the rate.
-    assert found["later"] - found["lines"] >= 0.8 * HZ
+    assert found["later"] - found["lines"] >= 2.4 * HZ
     assert flown.loop.ledger.skipped_releases <= 2
     assert {"hold", "pending"} <= {t["action"] for t in flown.ticks if t["kind"] == "miss"}
     # The safe call is the first thing that acts, within a period of the world's yielding.
