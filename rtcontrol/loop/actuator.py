@@ -255,7 +255,8 @@ class Actuator:
                 self._wanted = [call for call in self._wanted if call and call.name != order.call.name]
                 if not self._wanted:
                     self._due_ns = self._emission = None
-        self._post(Completion(order.tick, effect, began, ended, stands, fault))
+        self.effects.append(Completion(order.tick, effect, began, ended, stands, fault))
+        self._wake()
 
     def _bring_in_force(self) -> None:
         """One attempt at each safe call that is not in force, nor under way."""
@@ -265,8 +266,7 @@ class Actuator:
             demand, why, emission = self._demand, self._why, self._emission
             self._emission, self._due_ns = None, None
             begun = [call for call in self._wanted if call not in self._under_way]
-            self._attempt += bool(begun)
-            attempt = self._attempt
+            self._attempt = attempt = self._attempt + bool(begun)
             self._under_way += [None, *begun]
         try:
             if emission is not None:
