@@ -86,7 +86,7 @@ class Tally:
         elif "overran" in line:
             self._times(line)
         elif "safe" in line:
-            self.counts["safe_calls"] += line["why"] == "miss" and line.get("in_force", True)
+            self.counts["safe_calls"] += line["why"] != "exit" and line.get("in_force", True)
             self.counts["fallback_errors"] += "error" in line
         elif "episode" in line:
             self.episodes.append(line["episode"])

@@ -123,7 +123,7 @@ def run_remote(config: RunOptions, ending: Shutdown, endpoint: str = BOUND, part
         return ending.status
 
 
-def _fly(session: SoloSession, terms: Terms, onlooker: LiveView, ending: Shutdown, partner: Partner | None) -> int:
+def _fly(session: SoloSession, terms: Terms, view: LiveView, ending: Shutdown, partner: Partner | None) -> int:
     def made(loop: ControlLoop) -> None:
         session.take(loop)
         if partner is not None:
@@ -135,7 +135,7 @@ def _fly(session: SoloSession, terms: Terms, onlooker: LiveView, ending: Shutdow
     sample = Observation(0, 0, 0, RemoteData.of(None, "warm-up")) if terms.config.warmup else None
     try:
         clock = arrivals(terms, env)
-        return run_loop(terms.config, terms.agent, env, host, sample, onlooker, ending, clock, made)
+        return run_loop(terms.config, terms.agent, env, host, sample, view, ending, clock, made)
     except UserError as error:
         session.send(ErrorMessage(code=Code.INTERNAL.value, message=error.what, remedy=error.remedy, fatal=True))
         raise

@@ -21,18 +21,18 @@ from typing import Any
 import pytest
 from commands import EXPERT, ROOT, call, wait_for_ticks
 
+from rtcontrol.bridges import shutdown
 from rtcontrol.bridges.shutdown import Interrupted, Shutdown
 from rtcontrol.envs.lander.world import Lander
 from rtcontrol.hosts.deciders import NoopSource
 from rtcontrol.hosts.inprocess import InProcessHost
 from rtcontrol.loop import loop
 from rtcontrol.models.errors import UserError
-from rtcontrol.record.record import Folder
-from rtcontrol.run import assemble, status
-from rtcontrol.run.fit import fit
+from rtcontrol.record.record import Folder, Recorder, read_record
+from rtcontrol.run import status
 from rtcontrol.run.live import LiveView
 from rtcontrol.run.options import RunOptions
-from rtcontrol.run.run import run_loop
+from rtcontrol.run.run import run
 
 # Its one call is the safe one, which takes its time and says when it begins and ends.
 WORLD = """
@@ -64,6 +64,15 @@ class World:
     def instruct(self, text): pass
 """
 Start = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture(autouse=True)
+def handlers() -> Iterator[None]:
+    """A process that was asked to end keeps the last ones."""
+    before = {number: signal.getsignal(number) for number in shutdown.SIGNALS}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture
@@ -103,6 +112,16 @@ def until(what: Callable[[], object], why: str, seconds: float = 30.0) -> None:
 def said(folder: Path) -> str:
     path = folder / "said"
     return path.read_text() if path.exists() else ""
+
+
+def lander(out: Path) -> int:
+    """A short run in this process; gives its exit status."""
+    options = RunOptions(env="lander", model="noop", host="inprocess", duration_s=0.2, out=out)
+    with Shutdown() as ending:
+        try:
+            return run(options, ending)
+        except Interrupted as interrupted:
+            return interrupted.status
 
 
 def report(out: Path) -> dict[str, Any]:
@@ -164,17 +183,47 @@ def test_hangup_stays_ignored_where_it_was(start: Start, tmp_path: Path) -> None
 
 def test_signals_are_counted_not_lost() -> None:
     told: list[str] = []
+
+    def status(number: signal.Signals) -> int | None:
+        """That the signal interrupts with."""
+        try:
+            signal.raise_signal(number)
+        except Interrupted as interrupted:
+            return interrupted.status
+        return None
+
     with Shutdown() as ending:
-        with pytest.raises(Interrupted) as early:
-            signal.raise_signal(signal.SIGHUP)
-        assert early.value.status == 129
+        assert status(signal.SIGHUP) == 129
         ending.of(told.append)
         assert told == ["SIGHUP"]
-        signal.raise_signal(signal.SIGINT)
+        assert status(signal.SIGINT) is None
         for _ in range(2):
-            with pytest.raises(Interrupted):
-                signal.raise_signal(signal.SIGTERM)
+            assert status(signal.SIGTERM) is None  # it came along with the one before
+            ending._peace_s = 0.0
+            assert status(signal.SIGTERM) == 143
+        ending._peace_s, ending.shielded = 0.0, True
+        assert status(signal.SIGTERM) is None
         assert (ending.status, told) == (129, ["SIGHUP"])
+
+
+@pytest.mark.parametrize(("where", "name", "code"), [(Recorder, "write", 130), (LiveView, "close", 0)])
+def test_signals_during_the_last_writes_lose_neither_the_records_end_nor_the_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: type[Any], name: str, code: int
+) -> None:
+    plain, came = getattr(where, name), []
+
+    def thrice(self: Any, *given: Any) -> None:
+        if not came and (not given or "end" in given[0]):
+            for _ in range(3):
+                came.append(signal.SIGINT)
+                signal.raise_signal(signal.SIGINT)
+        plain(self, *given)
+
+    monkeypatch.setattr(where, name, thrice)
+    assert lander(tmp_path) == code and len(came) == 3
+    *_, last = read_record(tmp_path / "record.jsonl")
+    assert (last["end"], last["safe_in_force"]) == ("duration", True)
+    assert report(tmp_path)["ended_by"] == "duration"
 
 
 @pytest.mark.timeout(20)
@@ -267,14 +316,7 @@ def test_a_safe_call_that_is_not_in_force_has_its_own_status(
 
     monkeypatch.setattr(Lander, "engines", stuck)
     monkeypatch.setattr(loop, "LEAVE_S", 0.3)
-    options = RunOptions(env="lander", model="noop", host="inprocess", duration_s=0.2, out=tmp_path)
-    agent, env = assemble.agent("lander"), assemble.environment("lander", None)
-    sample = assemble.sample(options, env)
-    fit(agent, env, sample)
-    host = assemble.host(options, assemble.decider(options, agent, "noop"), "noop")
-    with Shutdown() as ending:
-        code = run_loop(options, agent, env, host, sample, LiveView(False), ending)
-    assert code == status.UNSAFE
+    assert lander(tmp_path) == status.UNSAFE
     said = capsys.readouterr().err
     assert "could not be brought into force" in said and "the valve is stuck" in said
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -296,6 +297,22 @@ def test_a_full_server_says_so(bench: Any) -> None:
     one.enter()
     error = two.denied()
     assert error.code == "busy" and error.retryable
+
+
+def test_lines_that_a_full_disk_refuses_are_counted_in_the_sessions_figures_and_report(bench: Any) -> None:
+    made = bench()
+    peer = made.enter(pacing="client")
+    peer.ask()
+    assert made.admission.sessions()[0]["lost_lines"] == 0
+    [session] = made.admission._sessions.all()
+    with Path("/dev/full").open("w") as full:
+        os.dup2(full.fileno(), session.loop.recorder._fd)
+    for _ in range(5):
+        assert peer.ask().status == "fresh"
+    until(lambda: made.admission.sessions()[0]["lost_lines"] >= 5)
+    assert sum("The disk takes no more" in line for line in made.said) == 1
+    peer.send(Bye(session=peer.token))
+    assert report(made)["record"]["lost_lines"] >= 6
 
 
 def test_two_clients_with_different_tools_do_not_disturb_each_other(bench: Any) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -86,7 +88,15 @@ def test_killed_server_is_started_again_and_that_is_said(start: Start, tmp_path:
     assert supervisor.wait(10) == 128 + signal.SIGTERM
     assert gone(second)
     assert supervisor.stderr is not None
-    assert f"the server (pid {first}) ended by signal 9" in supervisor.stderr.read()
+    told = [re.sub(r"^\S+ supervise: |\d+\.\d+ s", "", line) for line in supervisor.stderr.read().splitlines()]
+    assert told == [
+        f"started the server (pid {first})",
+        f"the server (pid {first}) was ended by SIGKILL after  with status 137: restart 1 in ; `rtcontrol report` "
+        "makes the reports that it could not",
+        f"started the server (pid {second}, restart 1)",
+        f"the server (pid {second}) was ended by SIGTERM after  with status 143: not started again (SIGTERM asked for "
+        "it), 1 restarts in all",
+    ]
 
 
 def test_memory_above_the_limit_ends_the_server_and_what_it_started(start: Start, tmp_path: Path) -> None:
@@ -114,7 +124,9 @@ def test_memory_above_the_limit_ends_the_server_and_what_it_started(start: Start
 def test_end_that_is_meant_ends_the_supervisor_with_the_same_status(start: Start, tmp_path: Path, status: int) -> None:
     supervisor = start(PIDS + f"sys.exit({status})")
     assert supervisor.wait(20) == status
-    assert len(pids(tmp_path, 1)) == 1
+    assert len(pids(tmp_path, 1)) == 1 and supervisor.stderr is not None
+    why = {0: "done", 2: "a mistake in what was given"}[status]
+    assert f"with status {status}: not started again ({why}), 0 restarts in all" in supervisor.stderr.read()
 
 
 def test_server_that_cannot_start_is_given_up(tmp_path: Path) -> None:
@@ -123,8 +135,9 @@ def test_server_that_cannot_start_is_given_up(tmp_path: Path) -> None:
     command = [sys.executable, "-c", PIDS + "sys.exit(7)", str(tmp_path)]
     assert supervise(command, None, said.append, backoff_s=(0.05, 30.0)) == 7
     assert len(pids(tmp_path, 1)) == 5
-    assert [line.rsplit(" in ")[-1] for line in said[:-1]] == ["0.05 s", "0.1 s", "0.2 s", "0.4 s"]
-    assert "giving up" in said[-1]
+    pauses = [line.partition("restart ")[2][5:10].rstrip(" s;") for line in said[1:-1:2]]
+    assert pauses == ["0.05", "0.1", "0.2", "0.4"]
+    assert "with status 7: not started again (it died 5 times within 10 s of its start;" in said[-1]
 
 
 def test_signal_is_passed_on_and_the_servers_own_status_returned(start: Start, tmp_path: Path) -> None:
@@ -164,6 +177,23 @@ def test_hangup_ends_the_server_in_order(serve: Start, tmp_path: Path, options: 
     rest = server.communicate(timeout=30)[0]
     assert server.returncode == 129
     assert "SIGHUP: ending 0 sessions" in rest
+    assert len([*(tmp_path / "runs").glob("serve-*/server.json")]) == 1
+
+
+@pytest.mark.parametrize("options", [(), ("--supervise",)])
+def test_further_signals_at_the_very_end_change_nothing(serve: Start, tmp_path: Path, options: tuple[str, ...]) -> None:
+    server = serve(*options)
+    server.send_signal(signal.SIGINT)
+    assert server.stdout is not None
+    while not server.stdout.readline().startswith("records and reports: "):
+        assert server.poll() is None
+    for number in (signal.SIGINT, signal.SIGTERM) * 1000:
+        if server.poll() is not None:
+            break
+        server.send_signal(number)
+        time.sleep(0.001)
+    assert server.wait(10) == 130
+    assert "Traceback" not in (said := (tmp_path / "stderr").read_text()), said
     assert len([*(tmp_path / "runs").glob("serve-*/server.json")]) == 1
 
 
