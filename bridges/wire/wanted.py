@@ -6,37 +6,25 @@ import json
 from functools import cache
 from typing import Any
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from rtcontrol.bridges.wire.errors import Code, WireError
-from rtcontrol.bridges.wire.messages import Message, whole
+from rtcontrol.bridges.wire.messages import MODELS
 
 PLAIN = {"string": "a string", "boolean": "true or false", "array": "a list", "object": "a map"}
+NUMBERS = {"integer": "a whole number", "number": "a number"}
+schema_of = cache(lambda kind: MODELS[kind].model_json_schema(by_alias=True))
 
 
-def explain(error: ValidationError, kind: str, seq: int | None = None, t_client_ns: int | None = None) -> WireError:
+def explain(error: ValidationError, kind: str) -> WireError:
     """The refusal of a message of type `kind` that is none; names the first field that is wrong."""
     first = error.errors(include_url=False)[0]
     # Of the union of all messages the first step is the tag.
     steps = first["loc"][1:] if first["loc"][:1] == (kind,) else first["loc"]
-    context = first.get("ctx", {})
-    field = "".join(f"[{s}]" if isinstance(s, int) else f".{s}" for s in steps).lstrip(".")
-    field = (str(context["field"]) if "field" in context else field)[:200]
-    if "remedy" in context:
-        what, remedy = first["msg"], str(context["remedy"])
-    else:
-        missing = first["type"] == "missing"
-        what = f"{kind}.{field} {'is missing' if missing else 'is ' + _shown(first['input'])}"
-        remedy = f"Give {wanted(_schema_at(kind, steps))}."
-    hello = kind == "hello"
-    stamp = t_client_ns if hello else None
-    return WireError(Code.INVALID, f"{what}.", remedy, field=field, seq=seq, t_client_ns=stamp, fatal=hello)
-
-
-def count_of(value: Any, limit: int = 1 << 53) -> int | None:
-    """The count that a field not yet checked holds, if it does."""
-    value = whole(value)
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < limit else None
+    field = "".join(f"[{s}]" if isinstance(s, int) else f".{s}" for s in steps).lstrip(".")[:200]
+    is_what = "missing" if first["type"] == "missing" else _shown(first["input"])
+    remedy = f"Give {wanted(_schema_at(kind, steps))}."
+    return WireError(Code.INVALID, f"{kind}.{field} is {is_what}.", remedy, field=field, fatal=kind == "hello")
 
 
 def _shown(value: Any) -> str:
@@ -46,15 +34,8 @@ def _shown(value: Any) -> str:
     return f"a string of {len(value)} characters" if long else json.dumps(value, default=repr)[:60]
 
 
-@cache
-def _schema(kind: str) -> dict[str, Any]:
-    model: type[BaseModel] = next(m for m in Message.__args__ if m.model_fields["type"].default == kind)
-    return TypeAdapter(model).json_schema(by_alias=True)
-
-
 def _schema_at(kind: str, steps: tuple[int | str, ...]) -> dict[str, Any]:
-    root = _schema(kind)
-    at = root
+    root = at = schema_of(kind)
     for step in steps:
         at = at.get("items", {}) if isinstance(step, int) else at.get("properties", {}).get(step, {})
         at = next((arm for arm in at.get("anyOf", ()) if arm != {"type": "null"}), at)
@@ -65,21 +46,18 @@ def _schema_at(kind: str, steps: tuple[int | str, ...]) -> dict[str, Any]:
 
 def wanted(schema: dict[str, Any]) -> str:
     """A JSON schema in words: `a number from 0.001 to 10000`."""
-    if (values := schema.get("enum") or ([schema["const"]] if "const" in schema else None)) is not None:
+    if values := schema.get("enum", [schema["const"]] if "const" in schema else []):
         return ("one of " if len(values) > 1 else "") + ", ".join(f'"{v}"' for v in values)
-    kind = schema.get("type", "")
-    if kind in ("integer", "number"):
+    kind = schema.get("type", "object")
+    if kind in NUMBERS:
         low, high = schema.get("minimum", schema.get("ge")), schema.get("maximum", schema.get("le"))
         high = schema["lt"] - 1 if "lt" in schema else high
         span = f" from {low:.16g}" if low is not None else ""
-        span += f" to {high}" if isinstance(high, int) else f" to {high:g}" if high is not None else ""
-        return ("a whole number" if kind == "integer" else "a number") + span
+        return f"{NUMBERS[kind]}{span}" + ("" if high is None else f" to {high if kind == 'integer' else f'{high:g}'}")
     low, high = (schema.get(f"{end}{'Items' if kind == 'array' else 'Length'}") for end in ("min", "max"))
-    unit = "entries" if kind == "array" else "characters"
-    size = (
-        f" of {low or 0} to {high} {unit}" if high is not None and high != low else f" of {low} {unit}" if low else ""
-    )
+    span = f" of {low or 0} to {high}" if high is not None and high != low else f" of {low}" if low else ""
+    size = f"{span} {'entries' if kind == 'array' else 'characters'}" if span else ""
     inner = schema.get("items", {})
-    each = f", each {wanted(inner)}" if kind == "array" and inner.get("type") in (*PLAIN, "integer", "number") else ""
+    each = f", each {wanted(inner)}" if inner.get("type") in (*PLAIN, *NUMBERS) else ""
     keys = f" with {', '.join(schema['required'])}" if "required" in schema else ""
-    return PLAIN.get(kind, "a map") + keys + size + each
+    return PLAIN[kind] + keys + size + each
