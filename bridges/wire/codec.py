@@ -159,7 +159,7 @@ def _validated(header: dict[str, Any]) -> Message:
         version = header.get("protocol")
         numbers = [_count(n) for n in version] if isinstance(version, list) else []
         greets = header["type"] == "hello"
-        stamp_ns = _count(header.get("t_client_ns"), 1 << 63) if greets and numbers[1:2] != [0] else None
+        stamp_ns = _count(header.get("t_client_ns"), 1 << 63) if greets and numbers != [1, 0] else None
         # Another major version may have another hello: its number alone is read.
         if greets and numbers and numbers[0] not in (None, PROTOCOL[0]):
             what = f"protocol: major version {numbers[0]}, but {HERE} is spoken here."
