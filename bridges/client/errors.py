@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pydantic import ValidationError
 
 from rtcontrol.bridges.wire import WireError
+from rtcontrol.bridges.wire.codec import explain
 from rtcontrol.bridges.wire.messages import ErrorMessage
-from rtcontrol.bridges.wire.wanted import explain
 
 
 class ClientError(Exception):

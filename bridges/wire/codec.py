@@ -1,7 +1,8 @@
 """Messages to bytes and back: msgpack with raw buffers (ZeroMQ), JSON with base64 (WebSocket).
 
 ZeroMQ: `[header][buffer...]`, the header a msgpack map; `arrays[i].part` is the index of its buffer among the parts
-(the header is part 0). JSON: one text, `arrays[i].base64`. No pickle, no extension types.
+(the header is part 0). JSON: one text, `arrays[i].base64`. No pickle, no extension types. What is no message is refused
+with what to write instead, in the protocol's own words.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import base64
 import json
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import msgpack
@@ -18,10 +20,13 @@ from pydantic import ValidationError
 from rtcontrol.bridges.wire.errors import Code, WireError
 from rtcontrol.bridges.wire.limits import LIMITS, PLAIN, Limits, check_size, check_value, large
 from rtcontrol.bridges.wire.messages import ANY, MODELS, PROTOCOL, Message, Observe, whole
-from rtcontrol.bridges.wire.wanted import explain
 
+KINDS = {"string": "a string", "boolean": "true or false", "array": "a list", "object": "a map"}
+NUMBERS = {"integer": "a whole number", "number": "a number"}
 HERE = ".".join(map(str, PROTOCOL))
 LENGTHS = {"max_str_len": "max_string_bytes", "max_array_len": "max_items", "max_map_len": "max_items"}
+
+_schema = cache(lambda kind: MODELS[kind].model_json_schema(by_alias=True))
 
 
 def encode_msgpack(message: Message) -> list[bytes]:
@@ -177,3 +182,50 @@ def _validated(header: dict[str, Any]) -> Message:
 def _count(value: Any, limit: int = 1 << 53) -> int | None:
     value = whole(value)
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < limit else None
+
+
+def explain(error: ValidationError, kind: str) -> WireError:
+    """The refusal of a message of type `kind` that is none; names the first field that is wrong."""
+    first = error.errors(include_url=False)[0]
+    # Of the union of all messages the first step is the tag.
+    steps = first["loc"][1:] if first["loc"][:1] == (kind,) else first["loc"]
+    field = "".join(f"[{s}]" if isinstance(s, int) else f".{s}" for s in steps).lstrip(".")[:200]
+    is_what = "missing" if first["type"] == "missing" else _shown(first["input"])
+    remedy = f"Give {_wanted(_schema_at(kind, steps))}."
+    return WireError(Code.INVALID, f"{kind}.{field} is {is_what}.", remedy, field=field, fatal=kind == "hello")
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, (dict, list)):
+        return f"a list of {len(value)}" if isinstance(value, list) else "a map"
+    long = isinstance(value, str) and len(value) > 40
+    return f"a string of {len(value)} characters" if long else json.dumps(value, default=repr)[:60]
+
+
+def _schema_at(kind: str, steps: tuple[int | str, ...]) -> dict[str, Any]:
+    root = at = _schema(kind)
+    for step in steps:
+        at = at.get("items", {}) if isinstance(step, int) else at.get("properties", {}).get(step, {})
+        at = next((arm for arm in at.get("anyOf", ()) if arm != {"type": "null"}), at)
+        if "$ref" in at:
+            at = root["$defs"][at["$ref"].rsplit("/", 1)[1]]
+    return at
+
+
+def _wanted(schema: dict[str, Any]) -> str:
+    # A JSON schema in words: `a number from 0.001 to 10000`.
+    if values := schema.get("enum", [schema["const"]] if "const" in schema else []):
+        return ("one of " if len(values) > 1 else "") + ", ".join(f'"{v}"' for v in values)
+    kind = schema.get("type", "object")
+    if kind in NUMBERS:
+        low, high = schema.get("minimum", schema.get("ge")), schema.get("maximum", schema.get("le"))
+        high = schema["lt"] - 1 if "lt" in schema else high
+        span = f" from {low:.16g}" if low is not None else ""
+        return f"{NUMBERS[kind]}{span}" + ("" if high is None else f" to {high if kind == 'integer' else f'{high:g}'}")
+    low, high = (schema.get(f"{end}{'Items' if kind == 'array' else 'Length'}") for end in ("min", "max"))
+    span = f" of {low or 0} to {high}" if high is not None and high != low else f" of {low}" if low else ""
+    size = f"{span} {'entries' if kind == 'array' else 'characters'}" if span else ""
+    inner = schema.get("items", {})
+    each = f", each {_wanted(inner)}" if inner.get("type") in (*KINDS, *NUMBERS) else ""
+    keys = f" with {', '.join(schema['required'])}" if "required" in schema else ""
+    return KINDS[kind] + keys + size + each

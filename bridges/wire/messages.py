@@ -185,10 +185,9 @@ class Timing(MessagePart):
 class CallMessage(OfSession):
     """Server -> client: what to do now.
 
-    `fresh`: a new decision (`call` absent: the call in force goes on, and its time-to-live is renewed). `held`: the
-    tick missed or was unsure; the call in force may go on until its own time-to-live ends. `safe`: execute the safe
-    calls, `calls` in order (1.0: `call`, a message each). `ttl_ms` counts from `t_obs_ns` on the *client's* clock; 0 is
-    no limit. The client never executes a call that is older.
+    `fresh`: a new decision (`call` absent: the call in force goes on, its time-to-live renewed). `held`: no decision;
+    the call in force may go on until its own time-to-live ends. `safe`: execute the safe calls, `calls` in order (1.0:
+    `call`, a message each). `ttl_ms` counts from `t_obs_ns` on the *client's* clock; 0 is no limit.
     """
 
     type: Literal["call"] = "call"
