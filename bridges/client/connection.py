@@ -67,13 +67,10 @@ class ServerConnection:
             self.hello_ns, self._said_hello_ns = now_ns + HELLO_AGAIN_NS, now_ns
         return due
 
-    def soonest(self, now_ns: int) -> None:
-        """Another hello, as soon as the server takes one."""
-        self.hello_ns = max(now_ns, self._said_hello_ns + BETWEEN_HELLOS_NS)
-
-    def later(self, now_ns: int) -> None:
-        """Another hello, after a growing, random pause: the server has no room yet, say."""
-        self.hello_ns = now_ns + self._pause_ns(*LATER_S)
+    def again(self, now_ns: int, later: bool) -> None:
+        """Another hello: as soon as the server takes one, or `later`, after a growing, random pause (it is full)."""
+        soonest_ns = max(now_ns, self._said_hello_ns + BETWEEN_HELLOS_NS)
+        self.hello_ns = now_ns + self._pause_ns(*LATER_S) if later else soonest_ns
 
     def wake_ns(self) -> int | None:
         """When something becomes due by itself."""

@@ -49,7 +49,7 @@ class Core(SessionState):
             self.error, self.connection.open = error, False
             self.waiting.clear()
             self.unanswered = self.refused = None
-            self.begins(self.force.left(), now_ns)
+            self.begins(self.force.ends("session_ended"), now_ns)
             self.version += 1
 
     # What the connection says.
@@ -159,9 +159,9 @@ class Core(SessionState):
         elif isinstance(message, messages.Bye) and message.session in (None, self.token):
             if self.options.persist:
                 self._known = False
-                self.begins(self.force.left(), now_ns)
+                self.begins(self.force.ends("session_ended"), now_ns)
                 self._greet_anew(now_ns)
-                self.connection.later(now_ns)
+                self.connection.again(now_ns, later=True)
             else:
                 why = f"The server ended the session ({message.reason[:200]})."
                 self.end(ClientError(why, "Connect anew."), now_ns)
@@ -263,14 +263,10 @@ class Core(SessionState):
             first = not connection.open and self._known
             self._known = self._known and connection.open and not message.fatal
             self._greet_anew(now_ns)
-            if not unknown:
-                connection.later(now_ns)
-            elif first:
-                connection.hello_ns = now_ns
-            else:
-                connection.soonest(now_ns)
+            connection.again(now_ns, later=not unknown)
+            connection.hello_ns = now_ns if unknown and first else connection.hello_ns
         elif not connection.open:
-            connection.later(now_ns)
+            connection.again(now_ns, later=True)
         elif self.unanswered is not None and message.seq == self.unanswered.seq:
             self.unanswered, self.refused = None, self.last_error
             self.version += 1

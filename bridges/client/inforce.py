@@ -90,7 +90,7 @@ class InForce:
             return self.look(now_ns), False
         self.last_tick = message.tick
         if message.status == "safe":
-            return self._ends(message.cause or "safe", message.tick, all_of(message.calls, message.call)), False
+            return self.ends(message.cause or "safe", message.tick, all_of(message.calls, message.call)), False
         fresh, call = message.status == "fresh", message.call
         too_old = fresh and expired(message.t_obs_ns, message.ttl_ms, now_ns)
         begins = fresh and not too_old and call is not None
@@ -109,15 +109,11 @@ class InForce:
 
     def look(self, now_ns: int) -> bool:
         """Nothing arrived: has what is in force run out?"""
-        return self._over(now_ns) and self._ends("expired")
+        return self._over(now_ns) and self.ends("expired")
 
     def lost(self) -> bool:
         """The server is dead: a call with a time-to-live lives on for it, one without ends now."""
-        return self.kind == "call" and self.expires_ns is None and self._ends("server_lost")
-
-    def left(self) -> bool:
-        """The session has ended (bye, or a fatal error)."""
-        return self._ends("session_ended")
+        return self.kind == "call" and self.expires_ns is None and self.ends("server_lost")
 
     def at(self, now_ns: int) -> Standing:
         """What is in force at this instant, whether or not anybody has looked since."""
@@ -136,7 +132,8 @@ class InForce:
     def _over(self, now_ns: int) -> bool:
         return self.expires_ns is not None and now_ns > self.expires_ns
 
-    def _ends(self, cause: str, tick: int | None = None, told: tuple[FunctionCall, ...] = ()) -> bool:
+    def ends(self, cause: str, tick: int | None = None, told: tuple[FunctionCall, ...] = ()) -> bool:
+        """It is safe from now on, unless it is already."""
         begins = self.kind != "safe"
         if begins:
             self._set("safe", self.safe(cause, tick, told))

@@ -98,14 +98,14 @@ class SessionState:
             return
         self.version += 1
         standing = self.force.at(now_ns)
-        if standing.tick is not None:
-            _keep(self.owed, standing.tick, None)
         of_safe = self.options.on_safe is not None and standing.status == "safe"
         if of_safe or self.options.on_call is not None:
             if (missed := self.begun.get(of_safe)) is not None:
                 why = "superseded while the handler was busy"
                 self.acknowledge(missed.tick, "expired", now_ns, error=why)
             self.begun[of_safe] = standing
+        if standing.tick is not None:  # last: what was missed may have the number, of a session before
+            _keep(self.owed, standing.tick, None)
 
     def take(self, of_safe: bool, now_ns: int) -> Standing | None:
         """What waits for a handler, if it is in force at this instant; else it is acknowledged as expired."""
