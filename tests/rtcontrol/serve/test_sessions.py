@@ -259,7 +259,7 @@ def test_observation_that_the_agent_cannot_read_is_told(bench: Any) -> None:
         ({"max_age_ms": 0.0}, "invalid", "max_age"),
         ({"protocol": [2, 0]}, "version", "1.1"),
         ({"protocol": [1, 0], "agent": "nobody"}, "agent", "lander"),
-        ({"protocol": [1, 0], "model": "/etc"}, "model", "Use"),
+        ({"protocol": [1, 0], "resume": "x" * 32}, "session", "resume"),
         ({"resume": "x" * 32}, "session", "resume"),
     ],
 )
