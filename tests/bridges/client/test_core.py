@@ -333,6 +333,17 @@ def test_each_call_is_acknowledged_once_and_only_in_its_own_epoch(core: Core) ->
     assert said(core, S + 6 * MS) == ["reset"]
 
 
+def test_call_with_the_number_of_one_missed_in_the_session_before_is_acknowledged_as_it_went() -> None:
+    core = Core(Options(**OWN, on_call=print), S)
+    greeted(core)
+    core.hear(call_message(5, "safe"), S)  # the handler is busy
+    core.lost(2 * S, "cut")
+    greeted(core, 3 * S, session="f" * 16)
+    core.hear(call_message(5, session="f" * 16, call=FunctionCall(name="left"), t_obs_ns=3 * S), 3 * S + MS)
+    core.acknowledge(5, "executed", 3 * S + 2 * MS)
+    assert [m.outcome for m in core.due(3 * S + 3 * MS) if isinstance(m, messages.Executed)] == ["executed"]
+
+
 def test_call_whose_stamp_is_not_its_observations_is_void(core: Core) -> None:
     seq = core.observe(look(S)).seq
     core.hear(call_message(5, call=FunctionCall(name="left"), seq_obs=seq, t_obs_ns=S + MS), S + 2 * MS)
