@@ -12,14 +12,16 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from rtcontrol.bridges.client import Client, ClientError, Declined, Refused, Standing
+from rtcontrol.bridges.client.errors import checked
 from rtcontrol.bridges.ros2 import diagnostics
 from rtcontrol.bridges.ros2.actuate import Ros2Actuator, Written
 from rtcontrol.bridges.ros2.errors import Unmappable, Unserved
 from rtcontrol.bridges.ros2.mapper import Mapper, Topic
 from rtcontrol.bridges.ros2.observing import Newest, Observer
 from rtcontrol.bridges.shutdown import rest
-from rtcontrol.bridges.wire import LIMITS, WireError
+from rtcontrol.bridges.wire import LIMITS
 from rtcontrol.bridges.wire.limits import check_value
+from rtcontrol.bridges.wire.messages import Instruct
 
 RETRY_S = 1.0
 TROUBLE_S = 1.0  # how often the network is asked what is wrong
@@ -99,9 +101,11 @@ class Ros2Bridge:
     def instruct(self, text: str) -> None:
         """The goal from now on; it survives reconnects. One that no server takes is warned of, and changes nothing."""
         try:
-            check_value(text, LIMITS)
-        except WireError as error:
-            log.warning("The instruction was not taken: %s %s", error.message, error.remedy)
+            with checked("instruct"):
+                check_value(text, LIMITS)
+                Instruct(session="-" * 16, instruction=text)
+        except ClientError as error:
+            log.warning("The instruction was not taken: %s", error)
             return
         self._instruction = text
         if self._client is not None:

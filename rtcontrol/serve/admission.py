@@ -87,7 +87,7 @@ class Admission:
             if not isinstance(error, WireError):
                 log.exception("a message of type %s failed", message.type)
                 error = WireError(Code.INTERNAL, f"{type(error).__name__}.", "Tell the server's author.")
-            if isinstance(message, Hello):
+            if isinstance(message, Hello) and message.protocol[1] >= 1:
                 error.t_client_ns = message.t_client_ns
             elif isinstance(message, Observe):
                 error.seq = message.seq
@@ -227,7 +227,8 @@ class Admission:
             why = "client lost" if error is None else error.message[:200]
             self.say(f"{session.id}: {why}; kept for {self.options.session_grace_s:g} s")
         if error is not None:
-            error.t_client_ns = session.hello.t_client_ns
+            if session.hello.protocol[1] >= 1:
+                error.t_client_ns = session.hello.t_client_ns
             session.refused[error.code.value] += 1
             if peer is not None:
                 self.refused(peer, error)

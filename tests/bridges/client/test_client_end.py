@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from rtcontrol.bridges.client import AsyncClient, Standing
-from rtcontrol.bridges.client.transport import Dealer
+from rtcontrol.bridges.client.link import Link
+from rtcontrol.bridges.wire import Message
 from rtcontrol.bridges.wire.messages import Bye, Executed, Hello, Observe
 from tests.bridges.client.joining import joined
 from tests.bridges.client.worlds import OWN, STRAIGHT, environment, until
@@ -185,14 +186,13 @@ def test_socket_that_fails_ends_safe_though_no_goodbye_can_be_sent(stand: Stand)
     client.observe(text="left 1")
     stand.call(stand.expect(Observe, 5.0, "observation"), ttl_ms=0.0)
     until(lambda: seen == ["fresh"], "no call")
-    dealer = client._link._dealer
+    link = client._link
 
-    def send(parts: list[bytes]) -> bool:
-        assert dealer._socket is not None
-        dealer._socket.close(linger=0)
-        return Dealer.send(dealer, parts)
+    def send(messages: list[Message]) -> None:
+        link._socket.close(linger=0)
+        Link._send(link, messages)
 
-    dealer.send = send  # type: ignore[method-assign]
+    link._send = send  # type: ignore[method-assign]
     client.observe(text="left 2")
     until(lambda: seen == ["fresh", "safe"], "the call stays in force")
     assert client.call().status == "safe" and "The client failed (ZMQError" in str(client.error)

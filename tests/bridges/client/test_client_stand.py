@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import runpy
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ from rtcontrol.bridges.wire.messages import (
     Bye,
     ErrorMessage,
     Executed,
+    FunctionCall,
     Hello,
     Instruct,
     Message,
@@ -25,7 +28,7 @@ from rtcontrol.bridges.wire.messages import (
     Reset,
 )
 from tests.bridges.client.joining import Joining, joined
-from tests.bridges.client.worlds import OWN, STRAIGHT, until
+from tests.bridges.client.worlds import OWN, ROOT, STRAIGHT, until
 from tests.conformance.check.stand import Stand
 
 UNKNOWN = ErrorMessage(code="session", message="unknown", retryable=True)
@@ -177,6 +180,21 @@ def test_instruction_that_was_refused_is_not_said_again_to_a_restarted_server(st
     again = stand.expect(Hello, 10.0, "hello")
     assert (again.instruction, client.error) == (OWN["instruction"], None)
     client.close()
+
+
+def test_example_of_the_documentation_executes_all_of_several_safe_calls(stand: Stand) -> None:
+    example = runpy.run_path(str(ROOT / "docs" / "example_client.py"))
+    with ThreadPoolExecutor() as pool:
+        ended = pool.submit(example["main"], stand.endpoint, 0.6)
+        stand.expect(Hello, 10.0, "hello")
+        stand.welcome()
+        pushes = [FunctionCall(name="push", arguments={"force": force}) for force in (1, 2)]
+        stand.call(stand.expect(Observe, 5.0, "observation"), status="safe", call=pushes[0], calls=pushes)
+        stand.expect(Bye, 10.0, "bye")
+        ended.result(10)
+    speeds = [float(m.text.split()[-1]) for m in stand.heard if isinstance(m, Observe) and m.text]
+    # Both pushes in each period of 0.05 s, from when they are in force.
+    assert {round(later - before, 2) for before, later in pairwise(speeds)} <= {0.0, 0.15} and speeds[-1] > 0.0
 
 
 def test_no_reconnect_for_ever_refused_client(stand: Stand) -> None:

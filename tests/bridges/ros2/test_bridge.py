@@ -173,6 +173,8 @@ def test_nothing_that_a_robot_says_ends_its_bridge(
     running.says("The instruction was not taken: ")
     running.says("The observation is not sent: ")
     running.says("observation is in order")
+    robot.tell("instruct")
+    running.says("The instruction was not taken: instruct.instruction says nothing.")
     robot.until_it_moves()
     assert "x" not in brain.instruction and running.popen.poll() is None
 

@@ -64,7 +64,12 @@ def _of_1_1() -> list[Vector]:
         _text("1.1: a key twice (json)", '{"type":"bye","reason":"a","reason":"b"}', "malformed"),
         _text("1.1: a key twice in a nested map (json)", '{"type":"bye","x":[{"a":1,"a":1}]}', "malformed"),
     ]
-    return [*found, *({**v, "minor": 1, "by": "server"} for v in twice)]
+    blank = [
+        v
+        for text in ("", " \n\t")
+        for v in _both(f"1.1: an instruct of {text!r}", {**INSTRUCT, "instruction": text}, "instruction", "instruction")
+    ]
+    return [*found, *({**v, "minor": 1, "by": "server"} for v in (*twice, *blank))]
 
 
 def _wrong(value: Any) -> Any:

@@ -204,6 +204,9 @@ def test_instruction_in_flight_is_confirmed_and_recorded(bench: Any) -> None:
     peer.observe()
     assert peer.expect(Instruct).instruction == "hover at 0.7"
     assert peer.expect(CallMessage).status == "fresh"
+    peer.send(Instruct.model_construct(type="instruct", session=peer.token, instruction=" "))
+    error = peer.refused()
+    assert (error.code, error.field, error.fatal) == ("instruction", "instruction", False) and error.remedy
     peer.send(Bye(session=peer.token))
     assert [i["instruction"] for i in report(made)["instruction_changes"]] == ["hover at 0.7"]
 
@@ -256,6 +259,8 @@ def test_observation_that_the_agent_cannot_read_is_told(bench: Any) -> None:
         ({"deadline_ms": 100.0}, "invalid", "period"),
         ({"max_age_ms": 0.0}, "invalid", "max_age"),
         ({"protocol": [2, 0]}, "version", "1.1"),
+        ({"protocol": [1, 0], "agent": "nobody"}, "agent", "lander"),
+        ({"protocol": [1, 0], "resume": "x" * 32}, "session", "resume"),
         ({"resume": "x" * 32}, "session", "resume"),
     ],
 )
@@ -265,7 +270,8 @@ def test_hello_is_refused_with_the_reason(bench: Any, fields: dict[str, Any], co
     error = peer.refused()
     assert error.code == code, error
     assert says in error.message + error.remedy, error
-    assert error.t_client_ns == said.t_client_ns, "which hello it refuses"
+    of_1_1 = said.t_client_ns if said.protocol != [1, 0] else None
+    assert error.t_client_ns == of_1_1, "which hello it refuses; nothing of 1.1 to a client of 1.0"
     # The connection is as good as new.
     peer.enter()
 
