@@ -14,7 +14,10 @@ from rich.table import Table
 from rtcontrol.models.errors import UserError
 
 app = typer.Typer(
-    no_args_is_help=True, add_completion=False, help="Measure on this machine, side by side with the baselines."
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    help="Measure on this machine, side by side with the baselines.",
 )
 
 NAMES = {

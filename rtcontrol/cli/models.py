@@ -19,7 +19,12 @@ from rtcontrol.models.errors import UserError
 if TYPE_CHECKING:
     from rtcontrol.recipes.imitation import Recipe
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, help="Train, inspect and adopt controller models.")
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    help="Train, inspect and adopt controller models.",
+)
 # Each recipe and the environment that its model is for.
 RECIPES = {"driver": "road", "lander": "lander", "paddle": "paddle"}
 
