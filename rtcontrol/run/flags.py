@@ -100,7 +100,7 @@ def _as_flags(value: Any, kind: Any) -> Any:
     if (item := next(iter(get_args(kind)), None)) is not None:
         items = [_as_flags(one, item) for one in (value if isinstance(value, list) else [value])]
         return items if item is str else ",".join(map(str, items))  # such as 0,1
-    takes = {float: (int, float), Path: str}.get(kind, kind)
+    takes: Any = {float: (int, float), Path: str}.get(kind, kind)
     if not isinstance(value, takes) or isinstance(value, bool) != (kind is bool):
         raise ValueError
     # As a shell would have it.

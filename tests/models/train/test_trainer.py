@@ -24,7 +24,7 @@ from rtcontrol.models.tokenizer import STTokenizer
 from rtcontrol.models.train.export import export
 from rtcontrol.models.train.policy import TreePolicy
 from rtcontrol.models.train.rows import Row, RowEncoder
-from rtcontrol.models.train.scratch import ModelShape, new_model, parameter_count
+from rtcontrol.models.train.scratch import ModelShape, new_model
 from rtcontrol.models.train.trainer import TrainConfig, Trainer, group_rows
 from rtcontrol.models.train.vocabulary import build_tokenizer, number_words
 
@@ -181,7 +181,7 @@ def test_export_loads_in_transformers_with_the_same_ids_and_logits(exported: tup
     with torch.no_grad():
         ids = torch.tensor([prompt])
         torch.testing.assert_close(loaded(ids).logits, model.eval()(ids).logits, atol=1e-5, rtol=1e-4)
-    assert parameter_count(loaded) == parameter_count(model)
+    assert loaded.num_parameters() == model.num_parameters()
 
 
 def test_export_in_bf16_leaves_the_training_model_as_it_is(
