@@ -174,10 +174,20 @@ def test_what_excludes_each_other_is_refused_by_the_object_itself(env: str, name
 def test_every_option_stands_in_the_help_under_its_own_name(capsys: pytest.CaptureFixture[str]) -> None:
     for kind, name in ((RunOptions, "run"), (ServerOptions, "serve")):
         assert call(name, "--help") == 0
-        shown = set(re.findall(r"--[a-z][a-z-]*", capsys.readouterr().out))
+        text = capsys.readouterr().out
+        shown = set(re.findall(r"--[a-z][a-z-]*", text))
         marks = {
             f.name: getattr(get_type_hints(kind, include_extras=True)[f.name], "__metadata__", ()) for f in fields(kind)
         }
         flags = {m.name or field for field, found in marks.items() for m in found if isinstance(m, Flag)}
         assert len(flags) > 15
         assert {"--" + flag.replace("_", "-") for flag in {*flags, "config"}} <= shown
+        if name == "run":
+            said = " ".join(text.replace("│", " ").split())
+            for part in (
+                "(default: the period)",
+                "(default: 4 periods",
+                "What runs the model: torch",
+                "[default: ray]",
+            ):
+                assert part in said
