@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 import zmq
 from wire_peer import WirePeer
 
@@ -88,24 +89,24 @@ def test_a_client_that_never_reads_harms_nobody(bench: Any) -> None:
     assert made.admission.health()["sessions"]["live"] == 2
 
 
-def test_server_that_ends_makes_everybody_safe_and_says_bye(process: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_server_that_ends_makes_everybody_safe_and_says_bye(
+    process: Any, tmp_path: Path, number: signal.Signals
+) -> None:
     server = process()
     with WirePeer(server.endpoint) as peer:
         peer.enter(hz=20)
         peer.observe()
         peer.expect(CallMessage)
-        status, said = server.end(signal.SIGTERM)
+        status, said = server.end(number)
         assert peer.expect(CallMessage, status="safe").call is not None
         assert peer.expect(Bye).reason == "server stopped"
-    assert status == 143
+    assert status == 128 + number
+    assert f"{number.name}: ending 1 sessions" in said
     assert any("session-0001: over (server stopped)" in line for line in said), said
     told = json.loads((tmp_path / "out" / "session-0001" / "report.json").read_text())
     assert told["ended_by"] == "server stopped" and told["wire"]["client"]["name"] == "test"
     assert json.loads((tmp_path / "out" / "server.json").read_text())["sessions_total"] == 1
-
-
-def test_ctrl_c_has_its_own_status(process: Any) -> None:
-    assert process().end(signal.SIGINT)[0] == 130
 
 
 def test_killed_client_leaves_its_record_and_the_others_alone(process: Any, tmp_path: Path) -> None:
@@ -131,7 +132,7 @@ def test_killed_client_leaves_its_record_and_the_others_alone(process: Any, tmp_
         assert peer.ask().status == "fresh"
         with WirePeer(server.endpoint) as heir:
             assert heir.enter(resume=token).resumed
-    assert server.end()[0] == 143
+    assert server.end(signal.SIGINT)[0] == 130
 
 
 def test_killed_server_forgets_its_sessions(process: Any) -> None:
