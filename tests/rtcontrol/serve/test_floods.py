@@ -6,12 +6,12 @@ import threading
 from typing import Any
 
 import pytest
-from wire_peer import WirePeer
 
 from rtcontrol.bridges.wire import PROTOCOL, encode_msgpack
 from rtcontrol.bridges.wire.messages import Bye, ErrorMessage, Hello, Observe, Ping, Pong, Program
 from rtcontrol.serve.session import Session
 from tests.helpers.processes import until
+from tests.rtcontrol.serve.wire_peer import WirePeer
 
 
 def greet(peer: WirePeer) -> None:

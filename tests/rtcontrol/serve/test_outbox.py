@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from wire_peer import WirePeer
 
 from rtcontrol.bridges.wire.messages import Bye
 from rtcontrol.serve.outbox import MAX_WAITING, Outbox, OutboxLog
 from tests.helpers.processes import Program, until
+from tests.rtcontrol.serve.wire_peer import WirePeer
 
 
 @pytest.fixture

@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 import zmq
 from commands import refused
-from wire_peer import WirePeer
 
 from rtcontrol.bridges.shutdown import Shutdown
 from rtcontrol.bridges.wire.messages import Bye, CallMessage, ErrorMessage, Outcome, Reset, Welcome
 from rtcontrol.run.options import RunOptions
 from rtcontrol.serve.solo import run_remote
 from tests.helpers.processes import Program, free_port
+from tests.rtcontrol.serve.wire_peer import WirePeer
 
 Fly = Callable[..., tuple["Future[int]", str]]
 Start = Callable[..., tuple[Program, str]]

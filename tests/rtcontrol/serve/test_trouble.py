@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from wire_peer import WirePeer
 
 from rtcontrol.bridges.wire.messages import CallMessage, Instruct
 from rtcontrol.hosts.base import DecisionRequest
@@ -17,6 +16,7 @@ from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.errors import UserError
 from rtcontrol.serve import negotiate
 from tests.helpers.processes import until
+from tests.rtcontrol.serve.wire_peer import WirePeer
 
 
 class Picky:
