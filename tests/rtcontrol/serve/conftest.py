@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -39,18 +39,34 @@ class Bench:
         return peer
 
 
+@contextmanager
+def serving(out: Path, **options: Any) -> Iterator[Bench]:
+    """A server in this process; scripted deciders, unless the options say else."""
+    said: list[str] = []
+    # A lost client is soon found, a slow one is not taken for lost.
+    given = {"out": out, "model": "random", "host": "inprocess", "heartbeat_s": 0.2, "silent_heartbeats": 20, **options}
+    with ExitStack() as stack:
+        server = stack.enter_context(Server(ServeOptions(**given), ["tcp://127.0.0.1:*"], say=said.append))
+        yield Bench(server, stack, said)
+
+
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Callable[..., Bench]]:
-    """Makes a server in this process; scripted deciders, unless the options say else."""
     with ExitStack() as stack:
+        yield lambda **options: stack.enter_context(serving(tmp_path / "out", **options))
 
-        def make(**options: Any) -> Bench:
-            said: list[str] = []
-            given = {"out": tmp_path / "out", "model": "random", "host": "inprocess", **options}
-            server = stack.enter_context(Server(ServeOptions(**given), ["tcp://127.0.0.1:*"], say=said.append))
-            return Bench(server, stack, said)
 
-        yield make
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with serving(tmp_path_factory.mktemp("out")) as made:
+        yield made.server
+
+
+@pytest.fixture
+def peer(shared: Server) -> Iterator[WirePeer]:
+    """Of a server that the tests of a module share."""
+    with WirePeer(shared.endpoints[0]) as made:
+        yield made
 
 
 @pytest.fixture
