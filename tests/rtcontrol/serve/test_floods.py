@@ -7,15 +7,9 @@ from typing import Any
 
 import pytest
 
-from rtcontrol.bridges.wire import PROTOCOL
-from rtcontrol.bridges.wire.messages import Bye, ErrorMessage, Hello, Observe, Ping, Pong, Program
+from rtcontrol.bridges.wire.messages import Bye, ErrorMessage, Observe, Ping, Pong
 from rtcontrol.serve.session import Session
 from tests.helpers.processes import until
-from tests.rtcontrol.serve.wire_peer import WirePeer
-
-
-def greet(peer: WirePeer) -> None:
-    peer.send(Hello(protocol=list(PROTOCOL), client=Program(name="flood"), t_client_ns=1, agent="lander"))
 
 
 def test_hello_and_bye_in_turns_start_no_threads_without_bound(bench: Any) -> None:
@@ -24,7 +18,7 @@ def test_hello_and_bye_in_turns_start_no_threads_without_bound(bench: Any) -> No
     before = threading.active_count()
     most = before
     for _ in range(500):
-        greet(flood)
+        flood.hello()
         flood.send(Bye())
         most = max(most, threading.active_count())
     flood.send(Ping(id=1, t_ns=1))
@@ -45,7 +39,7 @@ def test_many_connections_that_leave_at_once_leave_no_threads(bench: Any) -> Non
         made.admission.opening.acquire()
     peers = [made.peer() for _ in range(60)]
     for peer in peers:
-        greet(peer)
+        peer.hello()
         peer.send(Bye())
         peer.send(Ping(id=1, t_ns=1))
         peer.expect(Pong)
@@ -102,13 +96,3 @@ def test_fault_of_one_look_does_not_end_the_housekeeping_which_drops_a_client_th
     until(lambda: made.admission.health()["sessions"]["parked"] == 1)
     peer.observe()
     assert peer.refused().code == "state"
-
-
-def test_health_tells_of_the_decoder_and_of_clients_errors(bench: Any) -> None:
-    made = bench(model=None)
-    peer = made.peer()
-    peer.send(ErrorMessage(code="internal", message="none"))
-    until(lambda: made.admission.health()["errors_from_clients"] == 1)
-    assert made.admission.health()["decoder"] is True
-    made.admission.pool._models.close()
-    assert made.admission.health()["decoder"] is False

@@ -329,6 +329,8 @@ def test_garbage_is_answered_within_the_rate_and_counted(bench: Any) -> None:
     time.sleep(0.2)
     peer.socket.send(b"\xc1")
     assert peer.refused().dropped >= 70
+    peer.send(ErrorMessage(code="internal", message="none"))
+    until(lambda: made.admission.health()["errors_from_clients"] == 1)
 
 
 def test_too_many_parts_and_bytes_are_drained(peer: WirePeer) -> None:

@@ -96,7 +96,9 @@ def test_a_decoder_that_does_not_answer_is_no_fault_of_the_instruction(
 
 def test_a_closed_decoder_is_told_as_such(bench: Any) -> None:
     made = bench(model="lander")
+    assert made.admission.health()["decoder"] is True
     made.admission.pool._models.close()
+    assert made.admission.health()["decoder"] is False
     peer = made.peer()
     error = peer.denied()
     assert error.code == "decoder" and error.retryable and error.field is None
