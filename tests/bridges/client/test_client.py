@@ -5,9 +5,7 @@ from __future__ import annotations
 import array
 import asyncio
 import ctypes
-import os
-import subprocess
-import sys
+import runpy
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +18,7 @@ import pytest
 from rtcontrol.bridges.client import AsyncClient, Client, ClientError, Refused, Standing
 from rtcontrol.bridges.client.arrays import to_arrays
 from tests.bridges.client.worlds import OWN, ROOT, STEER, STRAIGHT, Process, free_port, until
+from tests.helpers.processes import python
 
 EXAMPLE = ROOT / "docs" / "example_client.py"
 ANGLES = range(-30, 31, 10)
@@ -238,26 +237,17 @@ def test_client_imports_with_three_packages_and_without_the_floors_above() -> No
         "floors = {m.split('.')[1] for m in sys.modules if m.startswith('rtcontrol.')}\n"
         "assert floors == {'bridges'}, floors\n"
     )
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)
-    assert done.returncode == 0, done.stderr
+    assert python("-c", code).stderr == ""
 
 
-def example(endpoint: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(EXAMPLE), endpoint]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.run(command, capture_output=True, text=True, env=environment, cwd=Path("/"), check=False)
-
-
-def test_example_in_the_documentation_drives_its_own_loop(server: Process) -> None:
+def test_example_in_the_documentation_drives_its_own_loop(server: Process, capsys: pytest.CaptureFixture[str]) -> None:
     assert len(EXAMPLE.read_text().splitlines()) < 40
-    done = example(server.endpoint)
-    assert done.returncode == 0, done.stderr
-    assert int(done.stdout.split("fresh calls")[0].split()[-1]) > 0
+    runpy.run_path(str(EXAMPLE))["main"](server.endpoint, seconds=0.5)
+    assert int(capsys.readouterr().out.split("fresh calls")[0].split()[-1]) > 0
 
 
 @pytest.mark.slow
 def test_example_in_the_documentation_says_in_one_line_that_nobody_is_there() -> None:
-    done = example(f"tcp://127.0.0.1:{free_port()}")
+    done = python(str(EXAMPLE), f"tcp://127.0.0.1:{free_port()}", cwd=Path("/"))
     assert done.returncode == 2
     assert "rtcontrol serve" in done.stderr and len(done.stderr.splitlines()) == 1
