@@ -11,14 +11,7 @@ import msgpack
 
 from rtcontrol.bridges.client.options import Options
 from rtcontrol.bridges.wire import WireError
-from rtcontrol.bridges.wire.messages import (
-    Bye,
-    CallMessage,
-    Instruct,
-    Ping,
-    Pong,
-    Reset,
-)
+from rtcontrol.bridges.wire.messages import Bye, CallMessage, Instruct, Ping, Pong, Reset
 from tests.conformance.check.asker import Asker
 from tests.conformance.check.finding import Failure, Finding, Skip
 

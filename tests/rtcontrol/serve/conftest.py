@@ -56,6 +56,11 @@ def bench(tmp_path: Path) -> Iterator[Callable[..., Bench]]:
         yield lambda **options: stack.enter_context(serving(tmp_path / "out", **options))
 
 
+@pytest.fixture
+def made(bench: Callable[..., Bench]) -> Bench:
+    return bench()
+
+
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with serving(tmp_path_factory.mktemp("out")) as made:

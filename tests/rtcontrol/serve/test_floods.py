@@ -12,8 +12,7 @@ from rtcontrol.serve.session import Session
 from tests.helpers.processes import until
 
 
-def test_hello_and_bye_in_turns_start_no_threads_without_bound(bench: Any) -> None:
-    made = bench()
+def test_hello_and_bye_in_turns_start_no_threads_without_bound(made: Any) -> None:
     flood, honest = made.peer(), made.peer()
     before = threading.active_count()
     most = before
@@ -54,8 +53,7 @@ def test_many_connections_that_leave_at_once_leave_no_threads(bench: Any) -> Non
     made.peer().enter()
 
 
-def test_thread_that_cannot_be_started_costs_only_its_hello(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = bench()
+def test_thread_that_cannot_be_started_costs_only_its_hello(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
     def no_thread(self: Session) -> None:
         raise RuntimeError("can't start new thread")
@@ -69,8 +67,7 @@ def test_thread_that_cannot_be_started_costs_only_its_hello(bench: Any, monkeypa
     peer.enter()
 
 
-def test_message_in_hand_does_not_revive_a_dropped_connection(bench: Any) -> None:
-    made = bench()
+def test_message_in_hand_does_not_revive_a_dropped_connection(made: Any) -> None:
     peer = made.enter(pacing="client")
     (connection,) = made.admission.connections()
     message = Observe(session=peer.token, seq=9, epoch=0, t_ns=1, text="x")

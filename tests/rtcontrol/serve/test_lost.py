@@ -16,8 +16,7 @@ from tests.helpers.processes import Program, until
 from tests.rtcontrol.serve.wire_peer import WirePeer
 
 
-def test_lost_client_is_made_safe_parked_and_resumed(bench: Any) -> None:
-    made = bench()
+def test_lost_client_is_made_safe_parked_and_resumed(made: Any) -> None:
     first = made.peer()
     token = first.enter(pacing="client", instruction="hover at 0.7").session
     for _ in range(3):
@@ -44,8 +43,7 @@ def test_lost_client_is_made_safe_parked_and_resumed(bench: Any) -> None:
     assert error.code == "session" and error.retryable
 
 
-def test_resuming_takes_over_a_connection_that_nobody_missed_yet(bench: Any) -> None:
-    made = bench()
+def test_resuming_takes_over_a_connection_that_nobody_missed_yet(made: Any) -> None:
     first, second = made.peer(), made.peer()
     first.enter(pacing="client")
     first.ask()
@@ -73,8 +71,7 @@ def test_heartbeats_keep_a_quiet_client(bench: Any) -> None:
     assert peer.ask().status == "fresh"
 
 
-def test_a_client_that_never_reads_harms_nobody(bench: Any) -> None:
-    made = bench()
+def test_a_client_that_never_reads_harms_nobody(made: Any) -> None:
     slow, other = made.peer(), made.peer()
     slow.socket.rcvhwm = 1
     slow.enter(pacing="client")
@@ -145,8 +142,7 @@ def test_killed_server_forgets_its_sessions(process: Any) -> None:
         assert peer.ask().status == "fresh"
 
 
-def test_identity_of_another_gives_no_session(bench: Any) -> None:
-    made = bench()
+def test_identity_of_another_gives_no_session(made: Any) -> None:
     peer = made.enter(pacing="client")
     thief = zmq.Context.instance().socket(zmq.DEALER)
     identity = next(c.identity for c in made.admission.connections())

@@ -85,8 +85,7 @@ def test_own_tools_are_decided_and_told_to_be_foreign(peer: WirePeer) -> None:
     assert [c.tick for c in calls] == list(range(20))
 
 
-def test_client_paced_answers_each_observation_in_order(bench: Any) -> None:
-    made = bench()
+def test_client_paced_answers_each_observation_in_order(made: Any) -> None:
     peer = made.enter(pacing="client")
     sent = [peer.observe() for _ in range(30)]
     calls = [peer.expect(CallMessage) for _ in sent]
@@ -110,8 +109,7 @@ def test_client_that_runs_ahead_is_refused_by_the_queues_bound(bench: Any) -> No
     assert answered == sorted(answered)
 
 
-def test_server_paced_sends_one_call_a_tick(bench: Any) -> None:
-    made = bench()
+def test_server_paced_sends_one_call_a_tick(made: Any) -> None:
     peer = made.enter(hz=50)
     give_up, calls = time.monotonic() + 0.5, []
     while time.monotonic() < give_up:
@@ -142,8 +140,7 @@ def test_silent_client_is_held_then_made_safe_between_ticks(peer: WirePeer) -> N
     assert ticks == sorted(set(ticks))
 
 
-def test_wrong_token_is_refused_and_the_session_goes_on(bench: Any) -> None:
-    made = bench()
+def test_wrong_token_is_refused_and_the_session_goes_on(made: Any) -> None:
     mine, other = made.peer(), made.peer()
     mine.enter(pacing="client")
     other.enter(pacing="client")
@@ -167,8 +164,7 @@ def test_what_needs_a_hello_is_refused_before_it_and_a_servers_message_always(pe
     assert peer.refused().code == "state"
 
 
-def test_replayed_and_reordered_sequence_numbers(bench: Any) -> None:
-    made = bench()
+def test_replayed_and_reordered_sequence_numbers(made: Any) -> None:
     peer = made.enter(pacing="client")
     peer.ask(seq=10)
     for seq in (10, 9, 0):
@@ -181,8 +177,7 @@ def test_replayed_and_reordered_sequence_numbers(bench: Any) -> None:
     assert report(made)["wire"]["refused"] == {"sequence": 3}
 
 
-def test_epochs(bench: Any) -> None:
-    made = bench()
+def test_epochs(made: Any) -> None:
     peer = made.enter(pacing="client")
     peer.ask()
     peer.observe(epoch=1)
@@ -200,8 +195,7 @@ def test_epochs(bench: Any) -> None:
     ]
 
 
-def test_instruction_in_flight_is_confirmed_and_recorded(bench: Any) -> None:
-    made = bench()
+def test_instruction_in_flight_is_confirmed_and_recorded(made: Any) -> None:
     peer = made.enter(pacing="client")
     peer.ask()
     peer.send(Instruct(session=peer.token, instruction="hover at 0.7"))
@@ -212,8 +206,7 @@ def test_instruction_in_flight_is_confirmed_and_recorded(bench: Any) -> None:
     assert [i["instruction"] for i in report(made)["instruction_changes"]] == ["hover at 0.7"]
 
 
-def test_acknowledgements_are_counted_and_foreign_ones_refused(bench: Any) -> None:
-    made = bench()
+def test_acknowledgements_are_counted_and_foreign_ones_refused(made: Any) -> None:
     peer = made.enter(**OWN, pacing="client", capabilities=["executed"])
     for outcome in ("executed", "expired", "failed"):
         tick = peer.ask(None, data={"x": 1}).tick
@@ -281,8 +274,7 @@ def test_a_repeated_hello_is_welcomed_again_and_another_one_refused(peer: WirePe
     assert peer.denied(hz=5.0).code == "state"
 
 
-def test_a_robot_has_one_session(bench: Any) -> None:
-    made = bench()
+def test_a_robot_has_one_session(made: Any) -> None:
     one, two = made.peer(), made.peer()
     one.enter(robot="arm-1")
     error = two.denied(robot="arm-1")
@@ -303,8 +295,7 @@ def test_a_full_server_says_so(bench: Any) -> None:
     assert error.code == "busy" and error.retryable
 
 
-def test_two_clients_with_different_tools_do_not_disturb_each_other(bench: Any) -> None:
-    made = bench()
+def test_two_clients_with_different_tools_do_not_disturb_each_other(made: Any) -> None:
     one, two = made.peer(), made.peer()
     one.enter(pacing="client")
     two.enter(**OWN, pacing="client")
@@ -317,8 +308,7 @@ def test_two_clients_with_different_tools_do_not_disturb_each_other(bench: Any) 
     assert made.admission.health()["sessions"]["live"] == 2
 
 
-def test_garbage_is_answered_within_the_rate_and_counted(bench: Any) -> None:
-    made = bench()
+def test_garbage_is_answered_within_the_rate_and_counted(made: Any) -> None:
     peer = made.enter(pacing="client")
     for _ in range(100):
         peer.socket.send(b"\xc1garbage")
@@ -352,8 +342,7 @@ def test_more_messages_than_allowed_are_dropped(bench: Any) -> None:
     until(lambda: made.admission.health()["refused"]["rate"] > 100)
 
 
-def test_bye_frees_the_connection_for_another_hello(bench: Any) -> None:
-    made = bench()
+def test_bye_frees_the_connection_for_another_hello(made: Any) -> None:
     peer = made.peer()
     first = peer.enter(pacing="client")
     peer.ask()
@@ -375,8 +364,7 @@ def test_a_bye_is_answered_to_a_client_of_1_1_and_is_nothing_without_a_session(p
     assert not any(isinstance(m, ErrorMessage) for m in peer.inbox)
 
 
-def test_a_bye_ends_its_session_also_when_its_connection_was_found_gone_before(bench: Any) -> None:
-    made = bench()
+def test_a_bye_ends_its_session_also_when_its_connection_was_found_gone_before(made: Any) -> None:
     one, other = made.peer(), made.peer()
     one.enter(hz=50)
     one.observe()
@@ -396,8 +384,7 @@ def test_a_bye_ends_its_session_also_when_its_connection_was_found_gone_before(b
     until(lambda: made.admission.health()["sessions"]["parked"] == 0)
 
 
-def test_every_bye_of_clients_that_close_at_once_ends_its_session(bench: Any) -> None:
-    made = bench()
+def test_every_bye_of_clients_that_close_at_once_ends_its_session(made: Any) -> None:
     peers = [made.peer() for _ in range(12)]
     for peer in peers:
         peer.enter(hz=100)
@@ -423,8 +410,7 @@ def test_a_tick_tells_its_release_and_the_welcome_the_next_one(peer: WirePeer) -
     assert (again.release_ns - first.release_ns) % 50_000_000 == 0  # type: ignore[operator]
 
 
-def test_all_safe_calls_are_in_force_and_told(bench: Any) -> None:
-    made = bench()
+def test_all_safe_calls_are_in_force_and_told(made: Any) -> None:
     calls = [STOP, FunctionCall(name="move", arguments={"dx": 0, "fast": False})]
     for protocol, told in (([1, 1], [calls]), ([1, 0], [None, None])):
         peer = made.peer()
@@ -460,7 +446,7 @@ def test_a_named_agent_is_not_flown_by_the_servers_model_of_another(bench: Any) 
 
 
 def test_a_safe_call_that_is_not_in_force_is_said_though_too_much_was_said_before(
-    bench: Any, monkeypatch: pytest.MonkeyPatch
+    made: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stuck(self: RemoteEnvironment, call: Any, epoch: int | None, not_after_ns: int | None = None) -> Any:
         raise OSError("stuck")
@@ -468,7 +454,6 @@ def test_a_safe_call_that_is_not_in_force_is_said_though_too_much_was_said_befor
     monkeypatch.setattr(RemoteEnvironment, "execute", stuck)
     monkeypatch.setattr("rtcontrol.loop.loop.LEAVE_S", 0.1)
     monkeypatch.setattr("rtcontrol.serve.session.TokenBucket", lambda *rate: TokenBucket(1e-6, 0.0))
-    made = bench()
     peer = made.peer()
     peer.enter()
     peer.send(Bye(session=peer.token))

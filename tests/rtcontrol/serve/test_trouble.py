@@ -52,8 +52,7 @@ def accept(peer: WirePeer, text: str) -> None:
     assert any(isinstance(m, Instruct) and m.instruction == text for m in peer.inbox)
 
 
-def test_a_full_decoder_refuses_for_now(bench: Any) -> None:
-    made = bench()
+def test_a_full_decoder_refuses_for_now(made: Any) -> None:
     made.admission.pool._inline._places.limit = 0
     peer = made.peer()
     error = peer.denied()
@@ -62,8 +61,7 @@ def test_a_full_decoder_refuses_for_now(bench: Any) -> None:
     peer.enter()
 
 
-def test_trouble_at_resuming_keeps_the_session(bench: Any) -> None:
-    made = bench()
+def test_trouble_at_resuming_keeps_the_session(made: Any) -> None:
     first = made.peer()
     token = first.enter(pacing="client").session
     first.ask()
@@ -155,8 +153,7 @@ def test_rate_that_the_machine_does_not_reach_is_told_in_the_welcome(picky: Any)
     assert not any("reaches" in warning for warning in quick.warnings)
 
 
-def test_loop_that_waits_for_ever_does_not_say_inf(bench: Any) -> None:
-    made = bench()
+def test_loop_that_waits_for_ever_does_not_say_inf(made: Any) -> None:
     peer = made.enter(pacing="client")
     peer.close()
     parked(made)
