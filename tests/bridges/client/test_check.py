@@ -53,7 +53,7 @@ def wrong_client(endpoint: str) -> None:
     hello = {"type": "hello", "protocol": [1, 0], "client": {"name": "wrong"}, "t_client_ns": 1, "agent": "x"}
     for _ in range(2):
         dealer.send(msgpack.packb({**hello, "capabilities": ["executed"]}))
-        time.sleep(0.5)
+        time.sleep(0.2)
     token = None
     end_s = time.monotonic() + 40
     while time.monotonic() < end_s:
