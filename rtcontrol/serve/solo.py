@@ -82,17 +82,8 @@ def run_remote(config: RunOptions, ending: Shutdown, endpoint: str = BOUND, part
     client costs misses until it resumes. UserError where the endpoint cannot be used.
     """
     ending.of(lambda name: None)
-    options = ServeOptions(
-        out=config.out,
-        agent=config.agent,
-        model=config.model,
-        engine=config.engine,
-        host=config.host,
-        hz=config.hz,
-        hz_max=MAX_HZ,
-        max_sessions=1,
-        seed=config.seed,
-    )
+    shared = {name: getattr(config, name) for name in ("out", "agent", "model", "engine", "host", "hz", "seed")}
+    options = ServeOptions(hz_max=MAX_HZ, max_sessions=1, **shared)
     options.check()
     arrived: Queue[SoloSession] = Queue()
 
