@@ -23,8 +23,6 @@ from rtcontrol.serve.session import BYE, LOST, OPENING_AT_ONCE, STOPPED, Session
 from rtcontrol.serve.sessions import Sessions, own
 from rtcontrol.serve.trouble import AGAIN
 
-__all__ = ["Admission", "Connection"]
-
 log = logging.getLogger("rtcontrol.serve")
 # Without a session; those that were silent the longest are forgotten.
 MAX_STRANGERS = 1024

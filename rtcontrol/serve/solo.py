@@ -28,7 +28,7 @@ from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.outbox import Outbox
 from rtcontrol.serve.peer import Peer
 from rtcontrol.serve.router import Router
-from rtcontrol.serve.session import BYE, Session, SessionOwner, arrivals
+from rtcontrol.serve.session import BYE, Session, arrivals
 from rtcontrol.serve.terms import Terms, ttl_of
 
 # What a client must bring that takes the place of one that is gone.
@@ -49,7 +49,7 @@ class Partner(Protocol):
 class SoloSession(Session):
     """Its loop runs on the thread that gets it from `arrived`, and goes on while the client is away."""
 
-    def __init__(self, number: int, peer: Peer, hello: Hello, owner: SessionOwner, arrived: Queue[SoloSession]) -> None:
+    def __init__(self, number: int, peer: Peer, hello: Hello, owner: Admission, arrived: Queue[SoloSession]) -> None:
         super().__init__(number, peer, hello, owner)
         self._arrived = arrived
 
@@ -82,17 +82,8 @@ def run_remote(config: RunOptions, ending: Shutdown, endpoint: str = BOUND, part
     client costs misses until it resumes. UserError where the endpoint cannot be used.
     """
     ending.of(lambda name: None)
-    options = ServeOptions(
-        out=config.out,
-        agent=config.agent,
-        model=config.model,
-        engine=config.engine,
-        host=config.host,
-        hz=config.hz,
-        hz_max=MAX_HZ,
-        max_sessions=1,
-        seed=config.seed,
-    )
+    shared = {name: getattr(config, name) for name in ("out", "agent", "model", "engine", "host", "hz", "seed")}
+    options = ServeOptions(hz_max=MAX_HZ, max_sessions=1, **shared)
     options.check()
     arrived: Queue[SoloSession] = Queue()
 

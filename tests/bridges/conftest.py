@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -20,11 +20,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
     process.stop()
 
 
-@pytest.fixture
-def own_server(tmp_path: Path) -> Iterator[Process]:
-    """One to be stopped and killed."""
-    process = Process(tmp_path, free_port())
-    process.start()
+@pytest.fixture(scope="session")
+def mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
+    process = Process(tmp_path_factory.mktemp("mortal"), free_port())
     yield process
     process.stop()
 
@@ -35,6 +33,15 @@ def stand() -> Iterator[Stand]:
     one = Stand("tcp://127.0.0.1:*")
     yield one
     one.close()
+
+
+@pytest.fixture
+def own_server(mortal: Process) -> Process:
+    """One to be stopped and killed; it runs when a test begins."""
+    if mortal.process is None or mortal.process.poll() is not None:
+        mortal.start()
+    mortal.signal(signal.SIGCONT)
+    return mortal
 
 
 @pytest.fixture

@@ -15,6 +15,8 @@ from tests.conformance.check.finding import Failure
 
 HEARTBEAT_MS = 300.0
 TTL_MS = 400.0
+# Of each time that a client is given.
+PATIENCE = 1.0
 M = TypeVar("M", bound=Message)
 
 
@@ -102,7 +104,7 @@ class Stand:
 
     def expect(self, kind: type[M], seconds: float, what: str, fits: Callable[[M], bool] = lambda m: True) -> M:
         """The next message of the kind that fits. Raises Failure."""
-        found = self.pump(seconds, lambda m: isinstance(m, kind) and fits(m))
+        found = self.pump(PATIENCE * seconds, lambda m: isinstance(m, kind) and fits(m))
         if not isinstance(found, kind):
             broken = f"; last refused: {self.broken[-1][:160]}" if self.broken else ""
             raise Failure(f"no {what} in {seconds:g} s{broken}")

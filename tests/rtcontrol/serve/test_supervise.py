@@ -13,43 +13,35 @@ from pathlib import Path
 
 import psutil
 import pytest
+from commands import refused
 
 from rtcontrol.serve.supervise import command_line, resident_mb, supervise
-from tests.helpers.processes import Program, cli, python, until
+from tests.helpers.processes import Program, python, until
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads /proc")
 Start = Callable[..., "subprocess.Popen[str]"]
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
+def program(tmp_path: Path) -> Iterator[Start]:
     running: list[Program] = []
 
-    def begin(code: str, *options: str) -> subprocess.Popen[str]:
-        """Supervise a Python program, which finds its folder in sys.argv[1]."""
-        command = ["-m", "rtcontrol.serve.supervise", *options, "--", sys.executable, "-c", code, str(tmp_path)]
-        running.append(Program(command, tmp_path / f"log{len(running)}", stderr=subprocess.PIPE))
+    def begin(*command: str, **options: int) -> subprocess.Popen[str]:
+        running.append(Program(command, tmp_path / f"log{len(running)}", cwd=tmp_path, **options))
         return running[-1].popen
 
     yield begin
-    for program in running:
-        program.kill()
+    for one in running:
+        one.kill()
 
 
 @pytest.fixture
-def serve(tmp_path: Path) -> Iterator[Start]:
-    """Starts a server, which listens."""
-    running: list[Program] = []
-
-    def begin(*options: str) -> subprocess.Popen[str]:
-        command = ["-m", "rtcontrol", "serve", "--model", "random", "--bind", "tcp://127.0.0.1:*", *options]
-        running.append(Program(command, tmp_path / "stderr", cwd=tmp_path, stdout=subprocess.PIPE))
-        listens(running[-1].popen)
-        return running[-1].popen
-
-    yield begin
-    for program in running:
-        program.kill()
+def start(program: Start, tmp_path: Path) -> Start:
+    """Supervises a Python program, which finds its folder in sys.argv[1]."""
+    return lambda code, *options: program(
+        *("-m", "rtcontrol.serve.supervise", *options, "--", sys.executable, "-c", code, str(tmp_path)),
+        stderr=subprocess.PIPE,
+    )
 
 
 def listens(server: subprocess.Popen[str]) -> None:
@@ -170,14 +162,24 @@ def test_hangup_is_passed_on_but_stays_ignored_where_it_was(start: Start, tmp_pa
     assert alive(child)
 
 
-@pytest.mark.parametrize("options", [(), ("--supervise",)])
-def test_hangup_ends_the_server_in_order(serve: Start, tmp_path: Path, options: tuple[str, ...]) -> None:
-    server = serve(*options)
+def test_hangup_ends_the_server_in_order_in_the_folder_that_was_chosen_once_for_all_restarts(
+    program: Start, tmp_path: Path
+) -> None:
+    command = ["-m", "rtcontrol", "serve", "--supervise", "--model", "random", "--bind", "tcp://127.0.0.1:*"]
+    server = program(*command, stdout=subprocess.PIPE)
+    listens(server)
+    (child,) = psutil.Process(server.pid).children()
+    line = child.cmdline()
+    child.kill()
+    # In another second than the first: a folder named after the time would be another one.
+    listens(server)
     server.send_signal(signal.SIGHUP)
     rest = server.communicate(timeout=30)[0]
     assert server.returncode == 129
     assert "SIGHUP: ending 0 sessions" in rest
-    assert len([*(tmp_path / "runs").glob("serve-*/server.json")]) == 1
+    # The process that was killed wrote nothing: it is the time of the start that names the folder.
+    (told,) = (tmp_path / "runs").glob("serve-*/server.json")
+    assert tmp_path / line[line.index("--out") + 1] == told.parent
 
 
 @pytest.mark.parametrize("options", [(), ("--supervise",)])
@@ -211,20 +213,6 @@ def test_supervision_is_not_asked_for_again_in_the_child() -> None:
     assert command[6:] == [sys.executable, "-m", "rtcontrol", "serve", "--hz", "8", "--seed", "1", "--no-supervise"]
 
 
-def test_folder_is_chosen_once_for_all_restarts(serve: Start) -> None:
-    server = serve("--supervise")
-    (child,) = psutil.Process(server.pid).children()
-    child_line = child.cmdline()
-    child.kill()
-    # In another second than the first: a folder named after the time would be another one.
-    listens(server)
-    server.send_signal(signal.SIGTERM)
-    rest = server.communicate(timeout=30)[0]
-    folder = next(line.split()[-1] for line in rest.splitlines() if line.startswith("records and reports: "))
-    # The process that was killed wrote nothing: it is the time of the start that names the folder.
-    assert "--out" in child_line and child_line[child_line.index("--out") + 1] == folder
-
-
 def test_supervisor_imports_nothing_heavy() -> None:
     code = (
         "import sys, rtcontrol.serve.supervise\n"
@@ -234,7 +222,8 @@ def test_supervisor_imports_nothing_heavy() -> None:
 
 
 @pytest.mark.parametrize("option", ["--allow-origin", "--token-file", "--static"])
-def test_option_of_the_gateway_without_http_is_a_mistake(option: str, tmp_path: Path) -> None:
-    done = cli("serve", "--model", "random", option, str(tmp_path))
-    assert done.returncode == 2
-    assert option in done.stderr and "--http" in done.stderr
+def test_option_of_the_gateway_without_http_is_a_mistake(
+    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = refused(capsys, "serve", "--model", "random", option, str(tmp_path))
+    assert option in said and "--http" in said
