@@ -14,7 +14,7 @@ import pytest
 
 from rtcontrol.bridges.client import AsyncClient, Client, ClientError
 from rtcontrol.bridges.wire import decode_msgpack
-from rtcontrol.bridges.wire.messages import Observe, (
+from rtcontrol.bridges.wire.messages import (
     Bye,
     ErrorMessage,
     Executed,
@@ -22,6 +22,7 @@ from rtcontrol.bridges.wire.messages import Observe, (
     Hello,
     Instruct,
     Message,
+    Observe,
     Ping,
     Pong,
     Reset,
