@@ -10,7 +10,7 @@ import sys
 import threading
 import traceback
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,18 +30,6 @@ WARM_ROUNDS = 3
 SWITCH_INTERVAL_S = 2e-5
 # A build yields the processor to decisions, where there are not enough for both.
 BUILDER_NICE = 10
-
-
-def as_request(fields: Sequence[Any]) -> DecisionRequest:
-    """From the unpacked fields; ValueError when there are others."""
-    tick, epoch, observation, instruction, history = fields
-    return DecisionRequest(tick, epoch, observation, instruction, tuple(history))
-
-
-def pack_cancel(tick: int) -> bytes:
-    """The lane tells it from a request by its type."""
-    packed: bytes = msgpack.packb(tick)
-    return packed
 
 
 def pack_reply(reply: DecisionReply) -> bytes:
@@ -216,7 +204,8 @@ class Lane:
             if isinstance(fields, int):
                 self.rota.cancel(key, fields)
             else:
-                self.rota.put(key, as_request(fields))
+                tick, epoch, observation, instruction, history = fields
+                self.rota.put(key, DecisionRequest(tick, epoch, observation, instruction, tuple(history)))
                 self._clients[key] = client
         except Exception as error:
             self._router.send_multipart((client, _unsaid(-1, error)))

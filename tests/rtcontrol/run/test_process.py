@@ -279,7 +279,16 @@ def test_a_safe_call_that_is_not_in_force_has_its_own_status(
     assert "could not be brought into force" in said and "the valve is stuck" in said
 
 
-def test_a_home_that_cannot_be_written_is_named_before_ray_starts(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("limit", "home", "says", "remedy"),
+    [
+        (None, "/dev/null/x", "HOME (/dev/null/x) cannot be written (Not a directory)", "RAY_AUTH_TOKEN"),
+        (8192, "/tmp", "Ray cannot start: a file may not get 80 MB large, as Ray's do (File too large)", "ulimit -f"),
+    ],
+)
+def test_what_keeps_ray_from_its_files_is_named_before_it_starts(
+    tmp_path: Path, limit: int | None, home: str, says: str, remedy: str
+) -> None:
     command = [sys.executable, "-m", "rtcontrol", *EXPERT[:5], "--host", "ray", "--no-live"]
     environment = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
     done = subprocess.run(
@@ -287,9 +296,10 @@ def test_a_home_that_cannot_be_written_is_named_before_ray_starts(tmp_path: Path
         capture_output=True,
         text=True,
         timeout=120,
-        env={**environment, "PYTHONPATH": str(ROOT), "HOME": "/dev/null/x"},
+        env={**environment, "PYTHONPATH": str(ROOT), "HOME": home},
+        preexec_fn=lambda: limit and resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
     )
     assert done.returncode == 2, done.stderr
     last = done.stderr.splitlines()[-1]
-    assert last.startswith("HOME (/dev/null/x) cannot be written (Not a directory)") and "RAY_AUTH_TOKEN" in last
+    assert last.startswith(says) and remedy in last and "--host inprocess" in last
     assert not (tmp_path / "out").exists()
