@@ -134,7 +134,7 @@ class DecoderActor:
             endpoint = f"tcp://{address}:{router.bind_to_random_port(f'tcp://{address}')}"
 
         def run() -> None:
-            # A process whose lane is dead but whose heart beats would never be missed: it ends, and Ray starts it again.
+            # One whose lane is dead but whose heart beats would never be missed: it ends, and Ray starts it again.
             try:
                 work(router)
             except BaseException:
