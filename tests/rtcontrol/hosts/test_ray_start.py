@@ -14,7 +14,6 @@ import pytest
 from pooled import called, naming, running
 
 from rtcontrol.hosts.ray_pool import RayPool, own_host
-from rtcontrol.models.errors import UserError
 from tests.helpers.processes import Program, until
 
 COMMAND = ["-m", "rtcontrol", "run", "--env", "lander", "--model", "expert", "--no-live", "--duration", "60", "--out"]
@@ -105,12 +104,4 @@ def test_tcp_under_curve_for_another_machine(ray_pool: RayPool, monkeypatch: pyt
         assert called(host, 1) == 'far(at="x 1")'
     finally:
         host.close()
-
-
-@pytest.mark.parametrize(("fault", "says"), [("user", "No such checkpoint"), ("bug", "oops")])
-def test_a_decider_that_cannot_be_made_is_a_users_error(ray_pool: RayPool, fault: str, says: str) -> None:
-    host = own_host(naming("left", fault))
-    with pytest.raises(UserError, match=says):
-        host.start()
-    host.close()
-    assert ray_pool.alive()
+    assert ray_pool.alive()  # its Ray was joined, and is left as it was
