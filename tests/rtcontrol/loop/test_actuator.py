@@ -169,29 +169,6 @@ def test_a_world_that_hangs_stops_neither_clock_nor_record_and_nothing_old_acts(
     assert arm.acts[found["acts"] + 1][1] == MOVE
 
 
-def test_a_world_that_hangs_while_the_safe_call_fails(tmp_path: Path) -> None:
-    arm, first = Arm(), []
-    flown = flight(tmp_path, arm, on_miss="safe")
-
-    def trouble() -> None:
-        until(lambda: flown.loop.ledger.ticks >= 4)
-        arm.hang()
-        time.sleep(0.4)
-        arm.refuse = failing(2)
-        free, before = arm.let_go(), len(arm.tries)
-        until(lambda: len(arm.tries) > before)
-        first.append((arm.tries[before], free))
-        until(lambda: len(arm.tries) > before + 3)
-        flown.loop.stop("enough")
-
-    beside(trouble, flown.run)
-    (when, call), free = first[0]
-    assert call == STOP and when - free <= PERIOD_S * 1e9
-    # It failed; then a fresh call came that acted in time, which is newer, or the safe call was brought in force.
-    assert "error" in safes(flown)[0] and not safes(flown)[0]["in_force"]
-    assert safes(flown, "exit")[-1]["in_force"] and arm.acts[-1][1] == STOP
-
-
 @pytest.mark.parametrize(("hold_ms", "max_age_ms"), [(100.0, 10_000), (10_000.0, 400)])
 def test_a_late_decision_acts_neither_beyond_the_hold_nor_beyond_the_age(
     tmp_path: Path, hold_ms: float, max_age_ms: float

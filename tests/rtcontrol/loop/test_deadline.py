@@ -8,6 +8,7 @@ import subprocess
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from cart import Flight
@@ -55,15 +56,9 @@ def test_counts_add_up(story: list[tuple[str, int, Cause]]) -> None:
     assert worst == max((sum(b in bad for b in range(i, i + 4)) for i in range(max(1, k - 3))), default=0)
 
 
-class Host:
-    """Only what attribution asks of a host."""
-
-    def __init__(self, up: bool = True) -> None:
-        self.up = up
-        self.incarnation = 0
-
-    def alive(self) -> bool:
-        return self.up
+def host(up: bool = True, incarnation: int = 0) -> Any:
+    """Only what attribution asks of one."""
+    return SimpleNamespace(alive=lambda: up, incarnation=incarnation)
 
 
 D = 60_000_000
@@ -76,30 +71,27 @@ def tick_at(wake_ns: int = 0) -> Tick:
     return tick
 
 
-def cause_of(tick: Tick, host: Host, fault: Cause | None = None, reply: DecisionReply | None = None) -> Cause:
-    watch = PauseWatch(62_500_000)
-    return attribute(tick, time.monotonic_ns(), watch, host, fault, reply)  # type: ignore[arg-type]
+def cause_of(tick: Tick, host: Any, fault: Cause | None = None, reply: DecisionReply | None = None) -> Cause:
+    return attribute(tick, time.monotonic_ns(), PauseWatch(62_500_000), host, fault, reply)
 
 
 def test_precedence_without_a_pause() -> None:
     stale = Cause.STALE_OBSERVATION
-    assert cause_of(tick_at(D // 2), Host(up=False), stale) is Cause.HOST
-    assert cause_of(tick_at(D // 2), Host(), stale) is Cause.WAKE
-    assert cause_of(tick_at(), Host(), stale) is stale
-    assert cause_of(tick_at(), Host()) is Cause.DECIDE
+    assert cause_of(tick_at(D // 2), host(up=False), stale) is Cause.HOST
+    assert cause_of(tick_at(D // 2), host(), stale) is Cause.WAKE
+    assert cause_of(tick_at(), host(), stale) is stale
+    assert cause_of(tick_at(), host()) is Cause.DECIDE
     quick = DecisionReply(0, Decision(None), None, 1_000_000)
-    assert cause_of(tick_at(), Host(), None, quick) is Cause.WAKE
-    assert cause_of(tick_at(), Host(), None, DecisionReply(0, Decision(None), None, 2 * D)) is Cause.DECIDE
-    restarted = Host()
-    restarted.incarnation = 1
-    assert cause_of(tick_at(), restarted) is Cause.HOST
+    assert cause_of(tick_at(), host(), None, quick) is Cause.WAKE
+    assert cause_of(tick_at(), host(), None, DecisionReply(0, Decision(None), None, 2 * D)) is Cause.DECIDE
+    assert cause_of(tick_at(), host(incarnation=1)) is Cause.HOST
 
 
 def test_a_fault_in_time_is_not_blamed_on_the_machine() -> None:
     now = time.monotonic_ns()
     tick = Tick(0, now, now + D, now + D // 2)
-    assert cause_of(tick, Host(up=False), Cause.INVALID) is Cause.INVALID
-    assert cause_of(tick, Host(up=False), Cause.EXECUTE) is Cause.EXECUTE
+    assert cause_of(tick, host(up=False), Cause.INVALID) is Cause.INVALID
+    assert cause_of(tick, host(up=False), Cause.EXECUTE) is Cause.EXECUTE
 
 
 def test_garbage_collection_that_stops_everything_is_pause(tmp_path: Path) -> None:
