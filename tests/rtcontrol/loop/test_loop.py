@@ -110,7 +110,7 @@ def test_stale_observation(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("force", [7, True])  # True equals a legal one, but only in Python's eyes
 def test_invalid_call(tmp_path: Path, force: int) -> None:
-    flight = Flight(tmp_path, at(4, lambda: Decision(Call("push", {"force": force})))).run()
+    flight = Flight(tmp_path, lambda r: Decision(Call("push", {"force": force if r.tick == 4 else 1}))).run()
     flight.blames("invalid", 1, 1)
     assert f"force={force}".lower() in flight.ticks[4]["error"].lower()
     assert all(call.arguments["force"] is not force for _, call, _ in flight.world.executed)
