@@ -12,7 +12,7 @@ from rtcontrol.bridges.wire import Code, WireError
 from rtcontrol.bridges.wire.messages import ErrorMessage, Hello
 from rtcontrol.envs.base import Observation
 from rtcontrol.envs.remote import RemoteData
-from rtcontrol.hosts.inprocess import InlinePool
+from rtcontrol.hosts.inprocess import InProcessPool
 from rtcontrol.loop.config import MAX_HZ
 from rtcontrol.loop.loop import ControlLoop
 from rtcontrol.loop.pause import PauseWatch
@@ -92,7 +92,7 @@ def run_remote(config: RunOptions, ending: Shutdown, endpoint: str = BOUND, part
 
     with ExitStack() as stack:
         say = stack.enter_context(Outbox(2)).say
-        admission = Admission(options, InlinePool(), PauseWatch(config.period_ns), say, make)
+        admission = Admission(options, InProcessPool(lanes=0), PauseWatch(config.period_ns), say, make)
         endpoint = config.connect or config.bind or endpoint
         router = Router(admission, [endpoint], config.keys, connect=config.connect is not None)
         stack.callback(router.close)

@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 import os
 import resource
-import signal
-import subprocess
-import sys
-import time
 import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from cart import Flight, good, slow
+from commands import wait_for_ticks
 
 from rtcontrol.hosts.base import DecisionRequest
 from rtcontrol.models.call import Decision
@@ -21,45 +20,35 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.record import record as records
 from rtcontrol.record.record import Recorder, read_record
 from rtcontrol.report import report
+from tests.helpers.processes import Program
 
-FIELDS = {
-    "releases",
-    "ticks",
-    "on_time",
-    "misses",
-    "skipped_releases",
-    "miss_rate",
-    "misses_by_cause",
-    "null",
-    "held",
-    "longest_miss_run",
-    "worst_window",
-    "superseded_observations",
-    "latency_ms",
-    "decide_ms",
-    "wake_ms",
-    "observation_age_ms",
-    "execute_ms",
-    "jitter_ms",
-    "forward_passes",
-    "tokens",
-    "warmup",
-    "hz",
-    "period_ms",
-    "deadline_ms",
-    "clock",
-    "env",
-    "agent",
-    "model",
-    "engine",
-    "host",
-    "machine",
-    "started_at",
-    "duration_s",
-    "outcome",
-    "schema_version",
-    "host_events",
-}
+FIELDS = """releases ticks on_time misses skipped_releases miss_rate misses_by_cause null held longest_miss_run
+worst_window superseded_observations latency_ms decide_ms wake_ms observation_age_ms execute_ms jitter_ms forward_passes
+tokens warmup hz period_ms deadline_ms clock env agent model engine host machine started_at duration_s outcome
+schema_version host_events"""
+
+
+@contextmanager
+def files_of(most: int) -> Iterator[None]:
+    """No file may get larger meanwhile."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@contextmanager
+def full_disk(recorder: Recorder) -> Iterator[None]:
+    room, full = os.dup(recorder._fd), os.open("/dev/full", os.O_WRONLY)
+    os.dup2(full, recorder._fd)
+    yield
+    os.dup2(room, recorder._fd)
+
+
+def written(path: Path) -> list[int]:
+    return [line["line"] for line in read_record(path) if "line" in line]
 
 
 def test_report_agrees_with_the_live_counts(tmp_path: Path) -> None:
@@ -71,7 +60,7 @@ def test_report_agrees_with_the_live_counts(tmp_path: Path) -> None:
     assert made["misses_by_cause"] == dict(ledger.misses_by_cause)
     assert made["longest_miss_run"] == ledger.longest_miss_run
     assert made["safe_calls"] == ledger.safe_calls
-    assert set(made) >= FIELDS
+    assert set(made) >= {*FIELDS.split()}
     assert set(made["latency_ms"]) == {"p50", "p90", "p99", "p99_9", "max", "mean"}
     # Late decisions are in the figures too: leaving them out would flatter.
     assert made["decide_ms"]["max"] >= 50
@@ -89,20 +78,17 @@ def test_a_full_disk_does_not_stop_the_loop_and_what_waited_is_written_when_ther
     flight = Flight(tmp_path, decide)
     recorder, told = flight.recorder, []
     recorder._tell = told.append
-    room = os.dup(recorder._fd)
-    full = os.open("/dev/full", os.O_WRONLY)
-    os.dup2(full, recorder._fd)
-    flight.loop.run()
-    assert flight.loop.ledger.releases == 25
-    lost = recorder.lost
-    assert lost >= 25 and len(told) == 1 and "No space left" in told[0]
-    made = report.build(flight.path, vars(flight.loop.ledger), recorder)
-    assert (made["releases"], made["on_time"]) == (25, flight.loop.ledger.on_time)
-    assert made["misses_by_cause"] == flight.causes and flight.causes["decide"] == 1
-    assert report.write(made, tmp_path / "report.json") is None
-    assert (made["record"]["lost_lines"], made["ended_by"]) == (lost, "duration")
-    assert made["latency_ms"]["p50"] is not None
-    os.dup2(room, recorder._fd)
+    with full_disk(recorder):
+        flight.loop.run()
+        assert flight.loop.ledger.releases == 25
+        lost = recorder.lost
+        assert lost >= 25 and len(told) == 1 and "No space left" in told[0]
+        made = report.build(flight.path, vars(flight.loop.ledger), recorder)
+        assert (made["releases"], made["on_time"]) == (25, flight.loop.ledger.on_time)
+        assert made["misses_by_cause"] == flight.causes and flight.causes["decide"] == 1
+        assert report.write(made, tmp_path / "report.json") is None
+        assert (made["record"]["lost_lines"], made["ended_by"]) == (lost, "duration")
+        assert made["latency_ms"]["p50"] is not None
     recorder.write({"late": 1, "used": False})
     assert recorder.lost == 0
     recorder.close()
@@ -112,29 +98,23 @@ def test_a_full_disk_does_not_stop_the_loop_and_what_waited_is_written_when_ther
 @pytest.mark.parametrize("room", [60, 66, 76])
 def test_a_line_cut_short_is_written_whole_when_there_is_room(tmp_path: Path, room: int) -> None:
     recorder = Recorder(tmp_path / "r.jsonl", {})
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (room, before[1]))
-    try:
+    with files_of(room):
         for k in range(10):
             recorder.write({"line": k})
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert 5 < recorder.lost < 10
     recorder.write({"line": 10})
     recorder.close()
-    assert [line["line"] for line in read_record(tmp_path / "r.jsonl") if "line" in line] == [*range(11)]
+    assert written(tmp_path / "r.jsonl") == [*range(11)]
 
 
 def test_all_that_waits_is_written_at_the_end_where_there_is_room(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path / "r.jsonl", {})
-    room = os.dup(recorder._fd)
-    os.dup2(os.open("/dev/full", os.O_WRONLY), recorder._fd)
-    for k in range(500):
-        recorder.write({"line": k})
-    os.dup2(room, recorder._fd)
+    with full_disk(recorder):
+        for k in range(500):
+            recorder.write({"line": k})
     recorder.close()
     assert recorder.lost == 0
-    assert [line["line"] for line in read_record(tmp_path / "r.jsonl") if "line" in line] == [*range(500)]
+    assert written(tmp_path / "r.jsonl") == [*range(500)]
 
 
 def test_more_than_can_wait_is_counted_and_the_live_counts_decide(
@@ -142,8 +122,8 @@ def test_more_than_can_wait_is_counted_and_the_live_counts_decide(
 ) -> None:
     monkeypatch.setattr(records, "KEPT", 5)
     flight = Flight(tmp_path)
-    os.dup2(os.open("/dev/full", os.O_WRONLY), flight.recorder._fd)
-    flight.run()
+    with full_disk(flight.recorder):
+        flight.run()
     assert flight.recorder.lost > 25 and len([*flight.recorder.unwritten()]) == 5
     flight.loop.ledger.misses_by_cause["pause"] += 1
     made = report.build(flight.path, vars(flight.loop.ledger), flight.recorder)
@@ -154,12 +134,8 @@ def test_more_than_can_wait_is_counted_and_the_live_counts_decide(
 def test_a_report_that_cannot_be_written_leaves_the_old_one_whole(tmp_path: Path) -> None:
     path = tmp_path / "report.json"
     assert report.write({"a": 1}, path) is None
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (5, before[1]))
-    try:
+    with files_of(5):
         assert report.write({"b": 2}, path) == "File too large"
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert json.loads(path.read_text()) == {"a": 1}
     assert [p.name for p in tmp_path.iterdir()] == ["report.json"]
 
@@ -207,14 +183,10 @@ from pathlib import Path
 from cart import Flight
 Flight(Path({str(tmp_path)!r}), duration_s=60.0).run()
 """
-    process = subprocess.Popen([sys.executable, "-c", code])
-    path = tmp_path / "record.jsonl"
-    give_up = time.monotonic() + 30
-    while time.monotonic() < give_up and not (path.exists() and path.read_bytes().count(b'"kind"') > 20):
-        time.sleep(0.05)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    made = report.build(path)
+    process = Program(["-c", code], tmp_path / "stderr")
+    wait_for_ticks(tmp_path, 21)
+    process.kill()
+    made = report.build(tmp_path / "record.jsonl")
     assert made["ticks"] > 20
     assert made["ended_by"] == "killed"
     assert made["releases"] == made["ticks"] + made["skipped_releases"]

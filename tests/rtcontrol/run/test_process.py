@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import EXPERT, ROOT, call, wait_for_ticks
+from commands import EXPERT, call, wait_for_ticks
 
 from rtcontrol.bridges import shutdown
 from rtcontrol.bridges.shutdown import Interrupted, Shutdown
@@ -33,6 +33,7 @@ from rtcontrol.run import status
 from rtcontrol.run.live import LiveView
 from rtcontrol.run.options import RunOptions
 from rtcontrol.run.run import run
+from tests.helpers.processes import cli, environment, until
 
 # Its one call is the safe one, which takes its time and says when it begins and ends.
 WORLD = """
@@ -89,7 +90,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
             subprocess.Popen(
                 [*command, "--model", "noop", "--host", "inprocess", *options],
                 cwd=tmp_path,
-                env={**os.environ, "PYTHONPATH": str(ROOT)},
+                env=environment(),
                 text=True,
                 **{**pipe, **how},
             )
@@ -100,13 +101,6 @@ def start(tmp_path: Path) -> Iterator[Start]:
     for process in running:
         process.kill()
         process.communicate()
-
-
-def until(what: Callable[[], object], why: str, seconds: float = 30.0) -> None:
-    give_up = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < give_up, why
-        time.sleep(0.02)
 
 
 def said(folder: Path) -> str:
@@ -321,17 +315,20 @@ def test_a_safe_call_that_is_not_in_force_has_its_own_status(
     assert "could not be brought into force" in said and "the valve is stuck" in said
 
 
-def test_a_home_that_cannot_be_written_is_named_before_ray_starts(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "rtcontrol", *EXPERT[:5], "--host", "ray", "--no-live"]
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
-    done = subprocess.run(
-        [*command, "--out", str(tmp_path / "out")],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={**environment, "PYTHONPATH": str(ROOT), "HOME": "/dev/null/x"},
-    )
+@pytest.mark.parametrize(
+    ("limit", "home", "says", "remedy"),
+    [
+        (None, "/dev/null/x", "HOME (/dev/null/x) cannot be written (Not a directory)", "RAY_AUTH_TOKEN"),
+        (8192, "/tmp", "Ray cannot start: a file may not get 80 MB large, as Ray's do (File too large)", "ulimit -f"),
+    ],
+)
+def test_what_keeps_ray_from_its_files_is_named_before_it_starts(
+    tmp_path: Path, limit: int | None, home: str, says: str, remedy: str
+) -> None:
+    limited = lambda: limit and resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))  # noqa: E731
+    words = (*EXPERT[:5], "--host", "ray", "--no-live", "--out", str(tmp_path / "out"))
+    done = cli(*words, env={"HOME": home, "RAY_ADDRESS": "", "RAY_AUTH_TOKEN": ""}, preexec_fn=limited)
     assert done.returncode == 2, done.stderr
     last = done.stderr.splitlines()[-1]
-    assert last.startswith("HOME (/dev/null/x) cannot be written (Not a directory)") and "RAY_AUTH_TOKEN" in last
+    assert last.startswith(says) and remedy in last and "--host inprocess" in last
     assert not (tmp_path / "out").exists()

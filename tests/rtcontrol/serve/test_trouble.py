@@ -53,11 +53,11 @@ def accept(peer: WirePeer, text: str) -> None:
 
 
 def test_a_full_decoder_refuses_for_now(made: Any) -> None:
-    made.admission.pool._inline._places.limit = 0
+    made.admission.pool._inline.places.limit = 0
     peer = made.peer()
     error = peer.denied()
     assert error.code == "busy" and error.retryable and error.fatal and error.field is None
-    made.admission.pool._inline._places.limit = 1
+    made.admission.pool._inline.places.limit = 1
     peer.enter()
 
 
@@ -67,12 +67,12 @@ def test_trouble_at_resuming_keeps_the_session(made: Any) -> None:
     first.ask()
     first.close()
     parked(made)
-    made.admission.pool._inline._places.limit = 0
+    made.admission.pool._inline.places.limit = 0
     second = made.peer()
     error = second.denied(resume=token)
     assert error.code == "busy" and error.retryable and not error.fatal
     parked(made)
-    made.admission.pool._inline._places.limit = 1
+    made.admission.pool._inline.places.limit = 1
     assert second.enter(resume=token).resumed
     second.seq = first.seq
     assert second.ask().status == "fresh"
