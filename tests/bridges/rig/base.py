@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 import psutil
 
+from rtcontrol.hosts.ray_actor import DecoderActor
 from rtcontrol.models.checkpoint import ZOO
 from tests.bridges.client.worlds import Process
 from tests.bridges.rig.table import Row
@@ -21,7 +22,6 @@ from tests.bridges.rig.tap import Tap
 from tests.helpers.processes import environment, free_port, until
 
 TTL_MS = 500.0
-DECODERS = ("ray::PoolActor",)
 
 Fault = Callable[[Any], Row]
 
@@ -125,7 +125,7 @@ class Rig(ABC):
 
     def decider(self) -> psutil.Process:
         """The process that decides for the Ray host."""
-        return child(self.deciding().pid, *DECODERS)
+        return child(self.deciding().pid, f"ray::{DecoderActor.__name__}")
 
     def deciding(self) -> psutil.Process:
         """The server, or the run that decides."""
