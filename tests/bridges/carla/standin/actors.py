@@ -9,7 +9,7 @@ from typing import Any
 from tests.bridges.carla.standin import lights, wire
 from tests.bridges.carla.standin.geometry import Box, Pose
 from tests.bridges.carla.standin.physics import MAX_STEER, STEERING_CURVE, WHEELBASE_M, Bicycle
-from tests.bridges.carla.standin.roads import LIMIT_KMH, signal_number
+from tests.bridges.carla.standin.roads import LIMIT_KMH
 
 # Semantic tags.
 CAR, LIGHT = b"\x0e", b"\x07"
@@ -41,9 +41,9 @@ class Actor:
 
     def pack(self, elapsed_s: float) -> bytes:
         """Its part of a packet."""
-        return wire.OTHER_ACTOR.pack(*self.placed())
+        return wire.OTHER_ACTOR.pack(*self.where())
 
-    def placed(self) -> tuple[float, ...]:
+    def where(self) -> tuple[float, ...]:
         place = (self.pose.x, -self.pose.y, 0.0, 0.0, wire.yaw(self.pose.heading), 0.0)
         return (self.number, wire.ACTIVE, *place, *(0.0,) * 9)
 
@@ -51,16 +51,18 @@ class Actor:
 class TrafficLight(Actor):
     """The light of one arm."""
 
-    arm: str = ""
+    def __init__(self, number: int, description: list[Any], arm: str, placed: lights.Placed) -> None:
+        super().__init__(number, description, pose=placed.pole, tags=LIGHT)
+        self.arm, self.placed = arm, placed
 
     def box(self) -> list[Any]:
         """Of a light CARLA tells what triggers it, not how large it is."""
-        return lights.volume(self.arm)
+        return self.placed.volume
 
     def pack(self, elapsed_s: float) -> bytes:
         state, since = lights.state(self.arm, elapsed_s), lights.since_change(self.arm, elapsed_s)
         times = (lights.GREEN_S, lights.YELLOW_S, lights.CLEAR_S, since)
-        return wire.TRAFFIC_LIGHT.pack(*self.placed(), str(signal_number(self.arm)).encode(), *times, 0, False, state)
+        return wire.TRAFFIC_LIGHT.pack(*self.where(), self.placed.sign.encode(), *times, 0, False, state)
 
 
 @dataclass(eq=False)

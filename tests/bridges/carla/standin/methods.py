@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tests.bridges.carla.standin import blueprints, wire
+from tests.bridges.carla.standin import blueprints, lights, wire
 from tests.bridges.carla.standin.actors import physics
 from tests.bridges.carla.standin.rpc import Refused, Table, answering
 from tests.bridges.carla.standin.town import opendrive
 from tests.bridges.carla.standin.world import World
 
-# The second is the same town by another name: for those who load one.
+# The second is the same town with lights that were placed by hand.
 MAPS = ("Standin/Maps/Standin", "Standin/Maps/Standin2")
 
 
@@ -49,7 +49,7 @@ class Methods:
             if (short := name.rsplit("/", 1)[-1]) not in known:
                 raise Refused("map not found")
             self.map = known[short]
-        self.world.begin()
+        self.world.begin(lights.by_hand if self.map == MAPS[1] else lights.generated)
         if reset:
             self.world.apply(wire.Settings())
         self.world.on_step(self.world.packet())
