@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from typing import Any
 
 from tests.bridges.carla.standin import lights, wire
@@ -88,37 +88,12 @@ class Vehicle(Actor):
         sideways = body.speed * body.turn_rate
         state = wire.GREEN if self.light is None else lights.state(self.light.arm, elapsed_s)
         gear = control.gear if control.manual_gear_shift else -1 if control.reverse else int(body.speed > 0.1)
-        return wire.VEHICLE.pack(
-            self.number,
-            wire.ACTIVE,
-            body.x,
-            -body.y,
-            0.0,
-            0.0,
-            wire.yaw(body.heading),
-            0.0,
-            x,
-            -y,
-            0.0,
-            0.0,
-            0.0,
-            -math.degrees(body.turn_rate),
-            body.acceleration * cos - sideways * sin,
-            -body.acceleration * sin - sideways * cos,
-            0.0,
-            control.throttle,
-            control.steer,
-            control.brake,
-            control.hand_brake,
-            control.reverse,
-            control.manual_gear_shift,
-            gear,
-            LIMIT_KMH,
-            state,
-            self.light is not None,
-            self.light.number if self.light else 0,
-            0,
-        )
+        pushed = (body.acceleration * cos - sideways * sin, -body.acceleration * sin - sideways * cos, 0.0)
+        place = (body.x, -body.y, 0.0, 0.0, wire.yaw(body.heading), 0.0)
+        moves = (x, -y, 0.0, 0.0, 0.0, -math.degrees(body.turn_rate), *pushed)
+        light = (self.light is not None, self.light.number if self.light else 0)
+        pedals = astuple(control)[:-1]
+        return wire.VEHICLE.pack(self.number, wire.ACTIVE, *place, *moves, *pedals, gear, LIMIT_KMH, state, *light, 0)
 
 
 def physics(vehicle: Vehicle) -> list[Any]:
