@@ -44,6 +44,19 @@ def start(program: Start, tmp_path: Path) -> Start:
     )
 
 
+@pytest.fixture
+def serve(program: Start) -> Start:
+    """Starts a server, which listens."""
+    command = ("-m", "rtcontrol", "serve", "--model", "random", "--bind", "tcp://127.0.0.1:*")
+
+    def begin(*options: str) -> subprocess.Popen[str]:
+        server = program(*command, *options, stdout=subprocess.PIPE)
+        listens(server)
+        return server
+
+    return begin
+
+
 def listens(server: subprocess.Popen[str]) -> None:
     assert server.stdout is not None and server.stdout.readline().startswith("listening on ")
 
@@ -163,11 +176,9 @@ def test_hangup_is_passed_on_but_stays_ignored_where_it_was(start: Start, tmp_pa
 
 
 def test_hangup_ends_the_server_in_order_in_the_folder_that_was_chosen_once_for_all_restarts(
-    program: Start, tmp_path: Path
+    serve: Start, tmp_path: Path
 ) -> None:
-    command = ["-m", "rtcontrol", "serve", "--supervise", "--model", "random", "--bind", "tcp://127.0.0.1:*"]
-    server = program(*command, stdout=subprocess.PIPE)
-    listens(server)
+    server = serve("--supervise")
     (child,) = psutil.Process(server.pid).children()
     line = child.cmdline()
     child.kill()
@@ -195,7 +206,7 @@ def test_further_signals_at_the_very_end_change_nothing(serve: Start, tmp_path: 
         server.send_signal(number)
         time.sleep(0.001)
     assert server.wait(10) == 130
-    assert "Traceback" not in (said := (tmp_path / "stderr").read_text()), said
+    assert "Traceback" not in (said := (tmp_path / "log0").read_text()), said
     assert len([*(tmp_path / "runs").glob("serve-*/server.json")]) == 1
 
 
