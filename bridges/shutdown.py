@@ -3,6 +3,7 @@ terminal that it was started from."""
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import errno
 import io
@@ -16,7 +17,11 @@ from typing import Any, Self
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 STATUS = {number.name: 128 + number for number in SIGNALS}
-SHIELDED = b"still ending: the safe call is being executed; a third signal leaves at once\n"
+SAFE_CALL = b"still ending: the safe call is being executed; a third signal leaves at once\n"
+WRITING = b"still ending: the report is being written\n"
+DONE = b"ending: all is written; another signal leaves at once\n"
+# What one signal interrupted is not interrupted anew by those that come along with it.
+PEACE_S = 0.5
 
 
 class Interrupted(KeyboardInterrupt):
@@ -29,15 +34,18 @@ class Interrupted(KeyboardInterrupt):
 
 class Shutdown:
     """While it is entered (on the main thread), the first signal tells `stop` its name; the second one changes nothing
-    and says so on stderr; each further one raises Interrupted. A first one before there is anything to stop raises it
-    at once.
+    and says so on stderr; each further one raises Interrupted, but for those within half a second of another that did.
+    A first one before there is anything to stop raises it at once. While `shielded` is set none does.
 
-    SIGHUP stays ignored where it was (nohup). Entering also makes stdout and stderr outlive their terminal.
+    A process that was asked to end is over when it is left: of further signals the second one leaves what hangs in the
+    interpreter's own end. SIGHUP stays ignored where it was (nohup). Entering also makes stdout and stderr outlive
+    their terminal.
     """
 
     def __init__(self, stop: Callable[[str], object] | None = None) -> None:
-        self.name = ""
-        self._stop, self._count = stop, 0
+        self.name, self.shielded = "", False
+        self._stop, self._count, self._peace_s = stop, 0, 0.0
+        self._doing = SAFE_CALL
         self._before: dict[int, Any] = {}
 
     def of(self, stop: Callable[[str], object]) -> None:
@@ -60,12 +68,16 @@ class Shutdown:
     def _handle(self, number: int, frame: object) -> None:
         self._count += 1
         self.name = self.name or signal.Signals(number).name
-        if self._count > 2 or (self._count == 1 and self._stop is None):
-            raise Interrupted(number)
-        if self._count == 2:
+        if self._count == 2 or self.shielded:
             with contextlib.suppress(OSError):
-                os.write(2, SHIELDED)
-        elif self._stop is not None:
+                os.write(2, WRITING if self.shielded else self._doing)
+        elif self._doing is DONE:
+            os._exit(self.status)
+        elif self._count > 2 or self._stop is None:
+            if (now := time.monotonic()) >= self._peace_s:
+                self._peace_s = now + PEACE_S
+                raise Interrupted(number)
+        else:
             self._stop(self.name)
 
     def __enter__(self) -> Self:
@@ -76,8 +88,18 @@ class Shutdown:
         return self
 
     def __exit__(self, *exc: object) -> None:
+        if self.name:
+            self._doing, self._count = DONE, 1
+            atexit.register(_ignore)
+            return
         for number, handler in self._before.items():
             signal.signal(number, handler)
+
+
+def _ignore() -> None:
+    # Python's own handlers end before the process does.
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def rest(over: Callable[[], bool], until_s: float = math.inf) -> None:

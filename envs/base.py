@@ -129,7 +129,7 @@ class Emission:
 class Emitting(Protocol):
     """An environment that wants to be told every tick's outcome, in order and from the actuator's thread: exactly one
     emission a tick, and one more `safe` when a hold ends between two ticks or the run is over. Its `execute` and
-    `emit` never block."""
+    `emit` never block; where `emit` raises, a fresh call has failed, and `safe` is told again until it could be."""
 
     def emit(self, emission: Emission) -> None: ...
 

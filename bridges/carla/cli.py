@@ -12,7 +12,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -53,10 +53,10 @@ class Parser(argparse.ArgumentParser):
         raise CarlaBridgeError(f"{message[0].upper()}{message[1:]}.", f"See `{self.prog} --help`.")
 
 
-def arguments(given: Sequence[str], prog: str) -> argparse.Namespace:
-    """The command line. Raises CarlaBridgeError."""
-    parser = Parser(prog=prog, description=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add = parser.add_argument
+def parser(prog: str) -> Parser:
+    """Of the command line."""
+    made = Parser(prog=prog, description=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = made.add_argument
     add("--connect", default="tcp://127.0.0.1:5555", help="the rtcontrol server (default: %(default)s)")
     add("--carla-host", default="127.0.0.1", help="the CARLA server's machine (default: %(default)s)")
     add("--carla-port", type=int, default=2000, help="its port (default: %(default)s)")
@@ -83,10 +83,19 @@ def arguments(given: Sequence[str], prog: str) -> argparse.Namespace:
     add("--standin", action="store_true", help=f"say in every figure that this is the {STANDIN}")
     add("--wait-carla", action="store_true", help="wait for a CARLA server, as long as for a lost one")
     add("--supervised", action="store_true", help=argparse.SUPPRESS)
-    return parser.parse_args(given)
+    return made
 
 
-def main(given: Sequence[str] | None = None, prog: str = "python -m rtcontrol.bridges.carla") -> int:
+def arguments(given: Sequence[str], prog: str) -> argparse.Namespace:
+    """What the command line says. Raises CarlaBridgeError."""
+    return parser(prog).parse_args(given)
+
+
+def main(
+    given: Sequence[str] | None = None,
+    prog: str = "python -m rtcontrol.bridges.carla",
+    arguments: Callable[[Sequence[str], str], argparse.Namespace] = arguments,
+) -> int:
     """Run; mistakes are one paragraph on stderr and status 2. Supervised, they are an event on stdout."""
     supervised = False
     try:

@@ -1,14 +1,13 @@
 """Which traffic lights govern which lanes, and where their stop lines are.
 
 A vehicle itself is told of a light only within its trigger box, metres before the junction (carla#2268, carla#9445): at
-50 km/h that is one step, too late to brake. So a light is found from three sources, none of which is enough:
+50 km/h that is one step, too late to brake. So a light is found from two sources, neither of which is enough:
 
 - the map's landmarks of its signal (`Map.get_all_landmarks_from_id`): exact lanes; in CARLA's own towns they are those
   *within* the junction, and a light that a map's maker placed by hand may have none;
-- its trigger volume: where vehicles are to stop, but one box around all lanes' boxes, along the world's axes
-  (`UBoundingBoxCalculator::CombineBoxes`);
-- its stop waypoints (`TrafficLight.get_stop_waypoints`, carla#4121): lanes under that box, but sampled along the wrong
-  axis on roads that lie along x (LibCarla/source/carla/client/TrafficLight.cpp), so that some are missing.
+- its trigger volume: where vehicles are to stop, but generated it is one box around all lanes' boxes, along the world's
+  axes (`UBoundingBoxCalculator::CombineBoxes`). The lanes under it are looked up here: the client's stop waypoints
+  (`TrafficLight.get_stop_waypoints`, carla#4121) go along the actor's axis by the box's x, and so miss some.
 
 The line is where the landmark is, at the latest where the lane enters the junction, and never farther behind the middle
 of the trigger box than CARLA itself sets it back (`UTrafficLightComponent::InitializeSign`): a box that was placed by
@@ -17,6 +16,7 @@ hand far before the junction wins, so a car may stand some metres short of the p
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -32,23 +32,38 @@ BOX_TO_LINE_M = 3.0
 BOX_BEFORE_M, BOX_BESIDE_M = 20.0, 20.0
 
 
+# How far within the junction a box may lie and still be of the lanes that enter there.
+INSIDE_M = 10.0
+
+
 class Lamp(NamedTuple):
     """A light as CARLA tells of it: its actor's number, its signal's id in the map ("": none), the middle of its
-    trigger volume (None: it has none), its stop waypoints."""
+    trigger volume (None: it has none), waypoints on the lanes under that."""
 
     number: int
     sign: str
     middle: tuple[float, float] | None
-    stops: Sequence[Any] = ()
+    under: Sequence[Any] = ()
 
 
-def lamp_of(light: carla.TrafficLight) -> Lamp:
+def lamp_of(light: carla.TrafficLight, map: carla.Map) -> Lamp:
     """What the client knows of a light; no server is asked."""
-    volume = light.trigger_volume
-    if max(volume.extent.x, volume.extent.y) <= 0.0:
-        return Lamp(light.id, light.get_opendrive_id(), None)
-    middle = light.get_transform().transform(volume.location)
-    return Lamp(light.id, light.get_opendrive_id(), (middle.x, middle.y), light.get_stop_waypoints())
+    import carla
+
+    volume, at = light.trigger_volume, light.get_transform()
+    extent, sign = volume.extent, light.get_opendrive_id()
+    if max(extent.x, extent.y) <= 0.0:
+        return Lamp(light.id, sign, None)
+    box, middle = carla.Transform(volume.location, volume.rotation), at.transform(volume.location)
+    # Not to its very ends, which may lie in the lane beside it.
+    along = [carla.Location(x=m) for m in _across(extent.x)] + [carla.Location(y=m) for m in _across(extent.y)]
+    found = [map.get_waypoint(at.transform(box.transform(place))) for place in along]
+    return Lamp(light.id, sign, (middle.x, middle.y), [waypoint for waypoint in found if waypoint is not None])
+
+
+def _across(half_m: float) -> Iterator[float]:
+    steps = max(math.ceil(half_m), 1)
+    return (0.9 * half_m * n / steps for n in range(-steps, steps + 1))
 
 
 def govern(road: TownRoad, lamps: Iterable[Lamp]) -> None:
@@ -71,13 +86,23 @@ def _lines(road: TownRoad, lamp: Lamp) -> Iterator[tuple[LaneLine, float]]:
             before |= {lane: lane.length for lane in inside.before if not lane.junction}
     for lane, line in before.items():
         yield lane, min(line, lane.length, _by_box(lane, line, lamp.middle))
-    for waypoint in lamp.stops:
-        lane = road.lane_of(waypoint)
-        at = waypoint.transform.location
-        s = min(lane.search(at.x, at.y)[0] + BOX_TO_LINE_M, lane.length)
-        # Where landmarks tell of lanes, they tell of all; a box may still stand on a short lane that leads to one.
-        if not marked or lane in before or (not lane.junction and any(after in before for after in lane.after)):
-            yield lane, 0.0 if lane.junction else s
+    if lamp.middle is None:
+        return
+    # Where landmarks tell of lanes, they tell of all, and a box that touches one beside them does not count; it may
+    # still stand on a short lane that leads to one. A signal whose lanes are all elsewhere says nothing of the box.
+    under = list(_under(road, lamp))
+    for lane in [it for it in under if it in before or any(after in before for after in it.after)] or under:
+        yield lane, min(lane.search(*lamp.middle)[0] + BOX_TO_LINE_M, lane.length)
+
+
+def _under(road: TownRoad, lamp: Lamp) -> Iterator[LaneLine]:
+    """The lanes outside the junction that the trigger box lies on, or at whose end it lies within the junction."""
+    for waypoint in lamp.under:
+        lane, at = road.lane_of(waypoint), waypoint.transform.location
+        if not lane.junction:
+            yield lane
+        elif lane.search(at.x, at.y)[0] < INSIDE_M:
+            yield from (before for before in lane.before if not before.junction)
 
 
 def _marked(road: TownRoad, sign: str) -> Iterator[tuple[LaneLine, float]]:

@@ -233,7 +233,7 @@ class CarlaWorld:
 
     def lamps(self) -> list[Lamp]:
         """The town's traffic lights."""
-        return [lamp_of(one) for one in self._lights.values()]
+        return [lamp_of(one, self.map) for one in self._lights.values()]
 
     def _learn(self, new: list[int]) -> None:
         try:

@@ -7,25 +7,25 @@ import inspect
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import fields
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
-from rtcontrol.bridges.client.arrays import to_arrays
 from rtcontrol.bridges.client.connection import NOBODY
 from rtcontrol.bridges.client.errors import ClientError, Closed, checked
-from rtcontrol.bridges.client.execution import What
 from rtcontrol.bridges.client.handler import Handler, Loop
 from rtcontrol.bridges.client.inforce import Standing
 from rtcontrol.bridges.client.link import Link
+from rtcontrol.bridges.client.observation import Some, observation
 from rtcontrol.bridges.client.options import Options
 from rtcontrol.bridges.wire import LIMITS
 from rtcontrol.bridges.wire.limits import check_value
-from rtcontrol.bridges.wire.messages import Observe, Outcome, Welcome
+from rtcontrol.bridges.wire.messages import Outcome, Outcomes, Welcome
 
-Some = Mapping[str, Any] | None
-Look = str | Some  # text, or data
+Result = TypeVar("Result")
+Ready = Callable[[], bool]
 DECIDE_S = 30.0
+COUNTS = ("observed", "superseded", "fresh", "held", "safe", "expired", "errors", "sessions", "resumed", "reconnects")
 _clients: weakref.WeakSet[Client] = weakref.WeakSet()  # to be closed at the interpreter's exit
 
 
@@ -70,14 +70,15 @@ class Client:
             what = "on_safe= is a coroutine function." if not awaits or loop else "on_call= is a coroutine function."
             raise ClientError(what, "Give a plain function; only AsyncClient takes a coroutine function, as on_call.")
         self.notified: Callable[[], None] = lambda: None  # something may have changed: from other threads
+        self.until: Callable[[Ready, float | None], Awaitable[None]] = self._blocked
         self._condition, self._seen = threading.Condition(), 0
         self._handlers: list[Handler] = []
         self._link = Link(endpoint, self.options, listens, self._changed)
         self._core = self._link.core
         if on_call is not None:
-            self._handlers.append(Handler(self._link, self._core.execution.handled, on_call, loop if awaits else None))
+            self._handlers.append(Handler(self._link, False, on_call, loop if awaits else None))
         if on_safe is not None:
-            self._handlers.append(Handler(self._link, self._core.execution.handled_safe, on_safe, None))
+            self._handlers.append(Handler(self._link, True, on_safe, None))
         self._changed()  # something may have come before they were there
         _clients.add(self)
 
@@ -88,29 +89,28 @@ class Client:
             self._condition.notify_all()
         self.notified()
 
+    # What may wait is written once, as coroutines; here `until` blocks, and never awaits.
+
+    async def _blocked(self, ready: Ready, limit_s: float | None) -> None:
+        with self._condition:
+            self._condition.wait_for(ready, limit_s)
+
     def _ready(self) -> Self:
         try:
-            self._until(self.settled, self.options.connect_timeout_s)
-            self.check_welcomed()
+            _result(self.welcomed())
         except BaseException:
             self.close()
             raise
         return self
 
-    def _until(self, ready: Callable[[], bool], limit_s: float | None) -> None:
-        with self._condition:
-            self._condition.wait_for(ready, limit_s)
-
-    def settled(self) -> bool:
-        """Whether the server has answered: welcomed, or refused."""
-        return self._core.welcome is not None or self._core.error is not None
-
-    def check_welcomed(self) -> None:
-        """Raises ClientError: not within `connect_timeout_s`."""
-        if self._core.error is not None:
-            raise self._core.error
-        if self._core.welcome is None:
-            raise self.unwelcomed(self.options.connect_timeout_s or 0)
+    async def welcomed(self) -> None:
+        """Wait until the server has answered. Raises ClientError: refused, or not within `connect_timeout_s`."""
+        core, limit_s = self._core, self.options.connect_timeout_s
+        await self.until(lambda: core.welcome is not None or core.error is not None, limit_s)
+        if core.error is not None:
+            raise core.error
+        if core.welcome is None:
+            raise self.unwelcomed(limit_s or 0)
 
     def unwelcomed(self, seconds: float) -> ClientError:
         """What to say where no welcome came within so long."""
@@ -135,14 +135,14 @@ class Client:
     @property
     def trouble(self) -> str:
         """What keeps the session from being live, as far as is known: the server's words, or the connection's state."""
-        said = self._core.tally.last_error
+        said = self._core.last_error
         return f"the server answered {said.removesuffix('.')}" if said else self._core.connection.trouble
 
     @property
     def welcome(self) -> Welcome:
         """What the server put in force; the newest, after a restart of the server. Raises Closed before the first."""
         if self._core.welcome is None:
-            raise Closed("never welcomed")
+            raise Closed("The client is closed (never welcomed).", "Connect anew.")
         return self._core.welcome
 
     @property
@@ -157,9 +157,21 @@ class Client:
 
     @property
     def statistics(self) -> dict[str, Any]:
-        """Counts and latencies since the client was made; see `ClientTally.statistics`."""
+        """Counts since the client was made; `latency_ms` is from the observation's stamp to the call's arrival, of the
+        last 4096 fresh calls; `clock` the server's minus ours, by the fastest recent round trip.
+
+        `superseded` observations were replaced by newer ones before they were sent; `expired` calls ran out of their
+        time-to-live, in force or on the way; `ignored` ones were of another session, epoch or order.
+        """
         with self._link.lock:
-            return self._core.tally.statistics(self._core.offset.now(time.monotonic_ns()))
+            core, clock = self._core, self._core.offset.now(time.monotonic_ns())
+            ms, last = [round(ns / 1e6, 3) for ns in sorted(core.latency_ns)], len(core.latency_ns) - 1
+            latency = {
+                n: ms[min(last, int(s * last + s))] for n, s in (("p50", 0.5), ("p99", 0.99), ("max", 1.0)) if ms
+            }
+            found = {**{name: core.count[name] for name in COUNTS}, "ignored": dict(core.ignored)}
+            offset = {"offset_ms": clock.offset_ns / 1e6, "rtt_ms": clock.rtt_ns / 1e6} if clock else {}
+            return {**found, "latency_ms": latency, "clock": offset, "last_error": core.last_error}
 
     def call(self) -> Standing:
         """What is in force at this instant: never older than its time-to-live, else the safe call."""
@@ -183,14 +195,18 @@ class Client:
 
         Raises ClientError: nothing in it, a field that the protocol forbids, an instant of the future.
         """
-        look = _look(text, data, arrays, t_ns)
+        look = observation(text, data, arrays, t_ns)
         with self._link.lock:
             seq = self._core.observe(look).seq
         self._link.wake()
         return seq
 
     def executed(
-        self, standing: Standing | int, outcome: What = "executed", result: str | None = None, error: str | None = None
+        self,
+        standing: Standing | int,
+        outcome: Outcomes = "executed",
+        result: str | None = None,
+        error: str | None = None,
     ) -> None:
         """Tell what became of a call (its `Standing`, or tick): for clients that said `acknowledge=True` and have no
         `on_call`. What the client began itself (no tick), and what was told already, is not told."""
@@ -199,7 +215,7 @@ class Client:
         tick, words = standing if isinstance(standing, int) else standing.tick, {"result": result, "error": error}
         with checked("executed"), self._link.lock:
             check_value(words, LIMITS)
-            self._core.execution.acknowledge(tick, outcome, time.monotonic_ns(), **words)
+            self._core.acknowledge(tick, outcome, time.monotonic_ns(), **words)
         self._link.wake()
 
     def instruct(self, instruction: str) -> None:
@@ -225,55 +241,50 @@ class Client:
     def wait(self, timeout: float | None = None) -> Standing:
         """What is in force as soon as something new has come since the last `wait`: the next tick's call, held or
         safe, or an expiry; at the latest after `timeout` seconds, or when the session has ended."""
-        self._until(self.news, timeout)
-        return self.seen()
+        return _result(self.waited(timeout))
 
-    def news(self) -> bool:
-        """Whether `wait` has nothing to wait for."""
-        return self._core.version != self._seen or self._core.error is not None
-
-    def seen(self) -> Standing:
-        """What is in force, and no news any more."""
+    async def waited(self, timeout: float | None = None) -> Standing:
+        """As `wait`."""
+        await self.until(lambda: self._core.version != self._seen or self._core.error is not None, timeout)
         self._seen = self._core.version
         return self.call()
 
     def decide(
-        self, observation: Look = None, *, arrays: Some = None, t_ns: int | None = None, timeout: float | None = None
+        self,
+        observation: str | Some = None,
+        *,
+        arrays: Some = None,
+        t_ns: int | None = None,
+        timeout: float | None = None,
     ) -> Standing:
         """Send an observation (text, or data) and wait for its call: for `pacing="client"`.
 
         Returns what is in force then; safe if no call came within the time-to-live or `timeout` (default: 30 s), or
         if the observation was refused (`cause`). Raises ClientError for a mistake in the observation.
         """
-        limit_s = self.ask(observation, arrays, t_ns, timeout)
-        try:
-            self._until(self.answered, limit_s)
-        finally:
-            standing = self.decided()
-        return standing
+        return _result(self.decided(observation, arrays=arrays, t_ns=t_ns, timeout=timeout))
 
-    def ask(self, observation: Look, arrays: Some, t_ns: int | None, timeout: float | None) -> float:
-        """Begin `decide`; how long to wait."""
+    async def decided(
+        self, look: str | Some = None, *, arrays: Some = None, t_ns: int | None = None, timeout: float | None = None
+    ) -> Standing:
+        """As `decide`."""
+        core = self._core
         if self.options.pacing != "client":
             raise ClientError('decide() is for pacing="client".', "Use observe() and wait() here.")
-        text, data = (observation, None) if isinstance(observation, str) else (None, observation)
-        look, ttl_ms = _look(text, data, arrays, t_ns), self.welcome.ttl_ms
+        text, data = (look, None) if isinstance(look, str) else (None, look)
+        shown, ttl_ms = observation(text, data, arrays, t_ns), self.welcome.ttl_ms
         with self._link.lock:
-            self._core.ask(look)
+            core.ask(shown)
         self._link.wake()
         limit_s = DECIDE_S if timeout is None else timeout
-        # A call that comes later would be too old.
-        left_s = (look.t_ns - time.monotonic_ns()) / 1e9 + ttl_ms / 1e3
-        return max(0.0, min(limit_s, left_s)) if ttl_ms else limit_s
-
-    def answered(self) -> bool:
-        """Whether `decide` has nothing to wait for."""
-        return self._core.unanswered is None or self._core.error is not None
-
-    def decided(self) -> Standing:
-        """End `decide`: its answer."""
-        with self._link.lock:
-            return self._core.decided(time.monotonic_ns())
+        if ttl_ms:  # a call that comes later would be too old
+            limit_s = max(0.0, min(limit_s, (shown.t_ns - time.monotonic_ns()) / 1e9 + ttl_ms / 1e3))
+        try:
+            await self.until(lambda: core.unanswered is None or core.error is not None, limit_s)
+        finally:
+            with self._link.lock:
+                standing = core.decided(time.monotonic_ns())
+        return standing
 
     def close(self) -> None:
         """Say bye and let go; may be called twice. Nothing is in force any more but the safe call, which the handler is
@@ -289,6 +300,15 @@ class Client:
         self.close()
 
 
+def _result(waiting: Coroutine[Any, Any, Result]) -> Result:
+    """Of a coroutine that never awaits."""
+    try:
+        waiting.send(None)
+    except StopIteration as end:
+        return end.value
+    raise AssertionError("it awaits")
+
+
 @atexit.register
 def _close_all() -> None:
     clients = list(_clients)
@@ -296,17 +316,3 @@ def _close_all() -> None:
         client._link.close()  # all are safe before one is waited for
     for client in clients:
         client.close()
-
-
-def _look(text: str | None, data: Some, arrays: Some, t_ns: int | None) -> Observe:
-    now_ns = time.monotonic_ns()
-    if text is None and data is None and not arrays:
-        raise ClientError("An observation without anything in it.", "Give text=, data= or arrays=.")
-    if t_ns is not None and t_ns > now_ns:
-        raise ClientError(f"t_ns={t_ns} lies in the future.", "Use time.monotonic_ns() at the capture.")
-    plain, stamp_ns = None if data is None else dict(data), now_ns if t_ns is None else t_ns
-    with checked("observe"):
-        check_value({"data": plain, "text": text}, LIMITS)
-        given = to_arrays(arrays or {})
-        # Session, seq and epoch are the core's to fill in.
-        return Observe(session="-" * 16, seq=0, epoch=0, t_ns=stamp_ns, text=text, data=plain, arrays=given)

@@ -32,15 +32,13 @@ class ServerConnection:
 
     def connected(self, now_ns: int) -> None:
         """It is there: a hello is due."""
-        self.up, self.trouble = True, "the server says nothing"
+        self.up, self.trouble, self.heard_ns = True, "the server says nothing", now_ns
         self._retry_ns = self.hello_ns = 0
         self.greeted_ns, self.astray = None, False
-        self.heard_ns = now_ns
 
     def welcomed(self, heartbeat_ms: float) -> None:
         """The server's heartbeat counts from now on."""
-        self.open = True
-        self.beat_ns = int(max(heartbeat_ms, LEAST_BEAT_MS) * 1e6)
+        self.open, self.beat_ns = True, int(max(heartbeat_ms, LEAST_BEAT_MS) * 1e6)
         self._attempts = 0  # now, not when connected: else a server that turns us away were asked ten times a second
 
     def lost(self, now_ns: int, why: str) -> None:
@@ -64,18 +62,19 @@ class ServerConnection:
 
     def greets(self, now_ns: int) -> bool:
         """Whether a hello is to be said now."""
-        if now_ns < self.hello_ns:
-            return False
-        self.hello_ns, self._said_hello_ns = now_ns + HELLO_AGAIN_NS, now_ns
-        return True
+        due = now_ns >= self.hello_ns
+        if due:
+            self.hello_ns, self._said_hello_ns = now_ns + HELLO_AGAIN_NS, now_ns
+        return due
 
-    def soonest_ns(self, now_ns: int) -> int:
-        """When the server takes another hello."""
-        return max(now_ns, self._said_hello_ns + BETWEEN_HELLOS_NS)
+    def again(self, now_ns: int, later: bool) -> None:
+        """Another hello: as soon as the server takes one, or `later`, after a growing, random pause (it is full)."""
+        soonest_ns = max(now_ns, self._said_hello_ns + BETWEEN_HELLOS_NS)
+        self.hello_ns = now_ns + self._pause_ns(*LATER_S) if later else soonest_ns
 
-    def later(self, now_ns: int) -> None:
-        """Another hello, after a growing, random pause: the server has no room yet, say."""
-        self.hello_ns = now_ns + self._pause_ns(*LATER_S)
+    def wake_ns(self) -> int | None:
+        """When something becomes due by itself."""
+        return (self._retry_ns or None) if not self.up else self._dead_ns() + 1 if self.open else self.hello_ns
 
     def _pause_ns(self, first_s: float, most_s: float) -> int:
         pause_s = min(most_s, first_s * 2 ** min(self._attempts, 20)) * random.uniform(0.5, 1.0)
@@ -84,7 +83,3 @@ class ServerConnection:
 
     def _dead_ns(self) -> int:
         return self.heard_ns + (DEAD_HEARTBEATS * self.beat_ns if self.open else GREETING_SILENCE_NS)
-
-    def wake_ns(self) -> int | None:
-        """When something becomes due by itself."""
-        return (self._retry_ns or None) if not self.up else self._dead_ns() + 1 if self.open else self.hello_ns

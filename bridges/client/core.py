@@ -7,86 +7,49 @@ It is told what happens and when (`connected`, `lost`, `hear`, `look`), and aske
 
 from __future__ import annotations
 
+from collections import Counter, deque
 from collections.abc import Sequence
 
 from rtcontrol.bridges.client.connection import S, ServerConnection
 from rtcontrol.bridges.client.errors import ClientError, Refused
-from rtcontrol.bridges.client.execution import Execution
-from rtcontrol.bridges.client.inforce import InForce, Standing, safe_calls
+from rtcontrol.bridges.client.inforce import all_of
 from rtcontrol.bridges.client.offset import OffsetFilter
 from rtcontrol.bridges.client.options import Options
-from rtcontrol.bridges.client.outgoing import OF_ITS_TIME, QUEUE, ROOM_AGAIN_NS, Outgoing
-from rtcontrol.bridges.client.tally import ClientTally
+from rtcontrol.bridges.client.session import QUEUE, SessionState
 from rtcontrol.bridges.wire import PROTOCOL, Code, Message, messages
+from rtcontrol.bridges.wire.messages import Observe, Ping, Pong, Reset
 
 CLOCK_PING_NS = 10 * S  # who observes all the time is never silent, and would never compare clocks
+ROOM_AGAIN_NS = S // 50  # after this a connection without room is tried again
+OF_ITS_TIME = (Observe, Ping, Pong)  # what is worth nothing later
 
 
-class Core:
+class Core(SessionState):
     """One client's conversation over any number of connections and sessions."""
 
     def __init__(self, options: Options, now_ns: int, listens: bool = False) -> None:
-        options.hello(0)  # mistakes are told before anything is connected
-        self.options = options
+        super().__init__(options)
         self.connection = ServerConnection(options.backoff_s, now_ns, listens)
-        self.out = Outgoing(newest=options.pacing == "server")
-        self.force = InForce(0, options.safe_calls)
-        self.execution = Execution(options, self.force, self.out)
-        self.welcome: messages.Welcome | None = None
-        self.error: ClientError | None = None  # why it ended: nothing is said any more
-        self.version = 0  # grows with each call message, and whatever else changes what is in force
-        self.unanswered: messages.Observe | None = None  # of decide(): said again after a reconnect
-        self.refused: str | None = None  # why decide()'s observation was refused
-        self.instruction: str | None = None  # the one in force, as the server told it last
-        self.tally = ClientTally()
         self.offset = OffsetFilter()
+        self.welcome: messages.Welcome | None = None
+        self.instruction: str | None = None  # the one in force, as the server told it last
+        self.error: ClientError | None = None  # why it ended: nothing is said any more
+        self.last_error: str | None = None  # in the server's words
+        self.ignored: Counter[str] = Counter()  # calls and messages, by why
+        self.latency_ns: deque[int] = deque(maxlen=4096)
         self._release_ns: int | None = None  # of any of the session's ticks, by the server's clock
         self._known = False  # whether our token is a session's
-        self._wanted: str | None = None  # the newest instruction asked for that was not refused
-        self._greeting: str | None = None  # the one of this connection's hello, which is repeated as it was
+        self._greeting: str | None = None  # the instruction of this connection's hello, which is repeated as it was
         self._said_ns, self._pinged_ns = now_ns, 0
-
-    @property
-    def epoch(self) -> int:
-        return self.force.epoch
-
-    # What the user says.
-
-    def observe(self, look: messages.Observe) -> messages.Observe:
-        """Queue an observation (session, seq and epoch are filled in); in the server's pacing it replaces one that is
-        not sent yet."""
-        self.tally.count["superseded"] += self.out.replace()
-        self.tally.count["observed"] += 1
-        return self.out.observe(look, self.epoch)
-
-    def ask(self, look: messages.Observe) -> None:
-        """As `observe`, and `unanswered` until its call has come. Raises ClientError: there is one already."""
-        if self.unanswered is not None:
-            raise ClientError("decide() is running already.", "Wait for its return.")
-        self.unanswered, self.refused = self.observe(look), None
-
-    def instruct(self, instruction: str) -> None:
-        """Another goal; it survives reconnects."""
-        self.out.say(messages.Instruct(session=self.out.token, instruction=instruction))
-        self._wanted = instruction
-
-    def reset(self, ended: messages.Outcome | None = None) -> int:
-        """A new epoch: nothing of the old one counts any more."""
-        self.out.drop(messages.Observe)
-        self.force.reset(self.epoch + 1)
-        # Those that there is no room for are made up for when the session is resumed.
-        self.out.say(messages.Reset(session=self.out.token, epoch=self.epoch, ended=ended))
-        self.execution.owed.clear()
-        self.unanswered = None
-        self.version += 1
-        return self.epoch
+        self._room_ns = 0  # no more is said before, for want of room
 
     def end(self, error: ClientError, now_ns: int) -> None:
         """No more is said; the safe call is in force from now on."""
         if self.error is None:
             self.error, self.connection.open = error, False
-            self.out.waiting.clear()
-            self._begins(self.force.left(), now_ns)
+            self.waiting.clear()
+            self.unanswered = self.refused = None
+            self.begins(self.force.ends("session_ended"), now_ns)
             self.version += 1
 
     # What the connection says.
@@ -94,7 +57,7 @@ class Core:
     def connected(self, now_ns: int) -> None:
         """A connection is there: greet."""
         self.connection.connected(now_ns)
-        self.out.room_ns = 0
+        self._room_ns = 0
 
     def lost(self, now_ns: int, why: str) -> None:
         """There is no connection any more: a client that listens greets the next peer; another one connects anew after
@@ -104,11 +67,11 @@ class Core:
 
     def _greet_anew(self, now_ns: int) -> None:
         if self.connection.open:
-            self.tally.count["reconnects"] += 1
-            self._begins(self.force.lost(), now_ns)
+            self.count["reconnects"] += 1
+            self.begins(self.force.lost(), now_ns)
         self.connection.open, self.connection.greeted_ns = False, None
         # An observation as old as the gap helps nobody; decide()'s is said again.
-        self.out.drop(*OF_ITS_TIME)
+        self.drop(*OF_ITS_TIME)
 
     def reconnects(self, now_ns: int) -> bool:
         """Whether the socket is to be closed and made anew now."""
@@ -131,28 +94,31 @@ class Core:
                 return []
             again = connection.greeted_ns is not None
             if not again:
-                connection.greeted_ns, self._greeting = now_ns, self._wanted
-            hello = self.options.hello(now_ns, self.out.token if self._known else None, self._greeting)
+                connection.greeted_ns, self._greeting = now_ns, self.wanted
+            hello = self.options.hello(now_ns, self.token if self._known else None, self._greeting)
             # A welcome may take a while; whether anybody is there at all, a ping tells.
             return [hello, self._ping(now_ns)] if again else [hello]
-        if now_ns < self.out.room_ns:
+        if now_ns < self._room_ns:
             return []
-        said = list(self.out.waiting)
-        self.out.waiting.clear()
+        said = list(self.waiting)
+        self.waiting.clear()
         silent = not said and now_ns - self._said_ns >= connection.beat_ns
         if silent or not self._pinged_ns or now_ns - self._pinged_ns >= CLOCK_PING_NS:
             said.append(self._ping(now_ns))
         self._said_ns = now_ns if said else self._said_ns
         return said
 
-    def _ping(self, now_ns: int) -> messages.Ping:
+    def _ping(self, now_ns: int) -> Ping:
         self._pinged_ns = now_ns
-        return messages.Ping(id=now_ns % (1 << 53), t_ns=now_ns)
+        return Ping(id=now_ns % (1 << 53), t_ns=now_ns)
 
     def unsent(self, rest: Sequence[Message], now_ns: int) -> None:
-        """What was due could not be sent, from this message on: there is no connection yet, or it is full."""
+        """What was due could not be sent, from this message on: there is no connection yet, or it is full. An
+        observation is old by the time there is room. The rest is not said twice: without its reset, say, the server
+        would stay in an episode that is over."""
         if self.connection.open:
-            self.out.unsent(rest, now_ns)
+            self.waiting.extendleft(m for m in reversed(rest) if not isinstance(m, OF_ITS_TIME))
+            self._room_ns = now_ns + ROOM_AGAIN_NS
         else:
             self.connection.hello_ns, self.connection.greeted_ns = now_ns + ROOM_AGAIN_NS, None
 
@@ -164,14 +130,14 @@ class Core:
         if self.error is None:
             times.append(self.connection.wake_ns() or times[0])
             if self.connection.open:
-                times.append(self.out.room_ns if self.out.waiting else self._said_ns + self.connection.beat_ns)
+                times.append(self._room_ns if self.waiting else self._said_ns + self.connection.beat_ns)
         return max(now_ns, min(times))
 
     def look(self, now_ns: int) -> None:
         """End what is in force when its time has come."""
         if self.force.look(now_ns):
-            self.tally.count["expired"] += 1
-            self._begins(True, now_ns)
+            self.count["expired"] += 1
+            self.begins(True, now_ns)
 
     def hear(self, message: Message, now_ns: int) -> None:
         """A message of the server."""
@@ -182,69 +148,69 @@ class Core:
             self._call(message, now_ns)
         elif isinstance(message, messages.Welcome):
             self._welcomed(message, now_ns)
-        elif isinstance(message, messages.Ping):
-            self.out.say(messages.Pong(id=message.id, t_ping_ns=message.t_ns, t_received_ns=now_ns, t_sent_ns=now_ns))
-        elif isinstance(message, messages.Pong):
+        elif isinstance(message, Ping):
+            self.say(Pong(id=message.id, t_ping_ns=message.t_ns, t_received_ns=now_ns, t_sent_ns=now_ns))
+        elif isinstance(message, Pong):
             self.offset.add(message.t_ping_ns, message.t_received_ns, message.t_sent_ns, now_ns)
-        elif isinstance(message, messages.Instruct) and message.session == self.out.token:
-            self._wanted = self.instruction = message.instruction
+        elif isinstance(message, messages.Instruct) and message.session == self.token:
+            self.wanted = self.instruction = message.instruction
         elif isinstance(message, messages.ErrorMessage):
             self._error(message, now_ns)
-        elif isinstance(message, messages.Bye) and message.session in (None, self.out.token):
+        elif isinstance(message, messages.Bye) and message.session in (None, self.token):
             if self.options.persist:
                 self._known = False
-                self._begins(self.force.left(), now_ns)
+                self.begins(self.force.ends("session_ended"), now_ns)
                 self._greet_anew(now_ns)
-                self.connection.later(now_ns)
+                self.connection.again(now_ns, later=True)
             else:
                 why = f"The server ended the session ({message.reason[:200]})."
                 self.end(ClientError(why, "Connect anew."), now_ns)
         else:
-            self.tally.ignored[message.type] += 1
+            self.ignored[message.type] += 1
 
     # Single messages.
 
     def _welcomed(self, welcome: messages.Welcome, now_ns: int) -> None:
         if self.connection.open or self._of_before(welcome):
-            self.tally.ignored["welcome"] += 1  # the answer to a hello said twice, or before
+            self.ignored["welcome"] += 1  # the answer to a hello said twice, or before
             return
         if not welcome.protocol or welcome.protocol[0] != PROTOCOL[0]:
             what = f"The server speaks protocol {welcome.protocol}, not {list(PROTOCOL)}."
             self.end(ClientError(what, "Update either."), now_ns)
             return
         self.connection.welcomed(welcome.heartbeat_ms)
-        self.welcome, self.instruction = welcome, welcome.instruction
-        self._release_ns = welcome.release_ns
-        own_calls = self.options.safe_calls or safe_calls(welcome)
+        self.welcome, self.instruction, self._release_ns = welcome, welcome.instruction, welcome.release_ns
+        safe_calls = self.own_safe_calls or all_of(welcome.safe_calls, welcome.safe_call)
         if welcome.resumed:
-            self.tally.count["resumed"] += 1
-            self.force.safe_calls = own_calls
-            queued = {m.epoch for m in self.out.waiting if isinstance(m, messages.Reset)}
+            self.count["resumed"] += 1
+            self.force.safe_calls = safe_calls
+            queued = {m.epoch for m in self.waiting if isinstance(m, Reset)}
             for epoch in range(min(self.epoch, welcome.epoch + QUEUE), welcome.epoch, -1):
                 if epoch not in queued:
-                    self.out.waiting.appendleft(messages.Reset(session=self.out.token, epoch=epoch))
+                    self.waiting.appendleft(Reset(session=self.token, epoch=epoch))
         else:
-            self.tally.count["sessions"] += 1
-            self._known = True
+            self.count["sessions"] += 1
+            self._known, self.token = True, welcome.session
             # Another server, maybe of another machine: its clock is another one.
             self.offset, self._pinged_ns = OffsetFilter(), 0
             # What waited was for the session that is gone; only its newest look at the world is as good as ever.
-            looks = self.out.begin(welcome.session)
-            self.execution.owed.clear()
-            self._begins(self.force.begin(welcome.epoch, own_calls), now_ns)
+            looks = [m for m in self.waiting if isinstance(m, Observe)]
+            for gone in (self.waiting, self.stamps, self.owed):
+                gone.clear()
+            self.begins(self.force.begin(welcome.epoch, safe_calls), now_ns)
             for look in looks:
-                self.out.observe(look, self.epoch)
-            if self._wanted is not None and self._wanted != self._greeting:
-                self.out.say(messages.Instruct(session=self.out.token, instruction=self._wanted))
+                self.number(look)
+            if self.wanted is not None and self.wanted != self._greeting:
+                self.say(messages.Instruct(session=self.token, instruction=self.wanted))
         if self.unanswered is not None:
-            self.out.drop(messages.Observe)
-            self.unanswered = self.out.observe(self.unanswered, self.epoch)
+            self.drop(Observe)
+            self.unanswered = self.number(self.unanswered)
         self.version += 1
 
     def _call(self, message: messages.CallMessage, now_ns: int) -> None:
-        known = self.out.stamps.get(message.seq_obs) if message.seq_obs is not None else None
+        known = self.stamps.get(message.seq_obs) if message.seq_obs is not None else None
         reason = None
-        if not self.connection.open or message.session != self.out.token:
+        if not self.connection.open or message.session != self.token:
             reason = "session"
         elif message.epoch != self.epoch:
             reason = "epoch"
@@ -253,27 +219,21 @@ class Core:
         elif message.status == "fresh" and known is not None and known != message.t_obs_ns:
             reason = "stamp"  # it would live longer, or shorter, than its observation allows
         if reason is not None:
-            self.tally.ignored[reason] += 1
+            self.ignored[reason] += 1
             return
-        self.tally.count[message.status] += 1
+        self.count[message.status] += 1
         if self.unanswered is not None and message.seq_obs == self.unanswered.seq:
             self.unanswered = None
         if message.status == "fresh" and message.t_obs_ns is not None:
-            self.tally.latency_ns.append(now_ns - message.t_obs_ns)
-        if message.release_ns is not None:
-            self._release_ns = message.release_ns
+            self.latency_ns.append(now_ns - message.t_obs_ns)
+        self._release_ns = self._release_ns if message.release_ns is None else message.release_ns
         begins, too_old = self.force.receive(message, now_ns)
         if too_old:
-            self.tally.count["expired"] += 1
-            self.execution.owed[message.tick] = None
-            self.execution.acknowledge(message.tick, "expired", now_ns)
-        self._begins(begins, now_ns)
+            self.count["expired"] += 1
+            self.owed[message.tick] = None
+            self.acknowledge(message.tick, "expired", now_ns)
+        self.begins(begins, now_ns)
         self.version += 1
-
-    def _begins(self, begins: bool, now_ns: int) -> None:
-        if begins:
-            self.version += 1
-            self.execution.begin(now_ns)
 
     def _of_before(self, answer: messages.Welcome | messages.ErrorMessage) -> bool:
         """Whether it answers a hello of an earlier greeting, whose epoch, say, may be over."""
@@ -282,14 +242,14 @@ class Core:
 
     def _error(self, message: messages.ErrorMessage, now_ns: int) -> None:
         if self._of_before(message):
-            self.tally.ignored["error"] += 1
+            self.ignored["error"] += 1
             return
         connection = self.connection
-        self.tally.count["errors"] += 1
-        self.tally.last_error = f"{message.code}: {message.message} {message.remedy}".rstrip()[:500]
-        if message.code == Code.INSTRUCTION and self.instruction is not None and self._wanted != self.instruction:
+        self.count["errors"] += 1
+        self.last_error = f"{message.code}: {message.message} {message.remedy}".rstrip()[:500]
+        if message.code == Code.INSTRUCTION and self.instruction is not None and self.wanted != self.instruction:
             # Said again in a later hello it would be refused for good: the one before goes on.
-            self._wanted = self.instruction
+            self.wanted = self.instruction
             if not connection.open:
                 connection.hello_ns, connection.greeted_ns = now_ns, None
                 return
@@ -301,30 +261,15 @@ class Core:
         elif unknown or message.fatal:
             # Live: this connection is a new one to the server, so resume. Resuming: nobody knows the session, so anew.
             first = not connection.open and self._known
-            if not connection.open or message.fatal:
-                self._known = False
+            self._known = self._known and connection.open and not message.fatal
             self._greet_anew(now_ns)
-            if unknown:
-                connection.hello_ns = now_ns if first else connection.soonest_ns(now_ns)
-            else:
-                connection.later(now_ns)
+            connection.again(now_ns, later=not unknown)
+            connection.hello_ns = now_ns if unknown and first else connection.hello_ns
         elif not connection.open:
-            connection.later(now_ns)
+            connection.again(now_ns, later=True)
         elif self.unanswered is not None and message.seq == self.unanswered.seq:
-            self.unanswered, self.refused = None, self.tally.last_error
+            self.unanswered, self.refused = None, self.last_error
             self.version += 1
-
-    # For those who execute.
-
-    def decided(self, now_ns: int) -> Standing:
-        """decide() waits no longer: its answer. The call of another observation is none."""
-        why = "no_answer" if self.unanswered is not None else self.refused
-        self.unanswered = None
-        now = self.force.at(now_ns)
-        if why is None or self.error is not None:
-            return now
-        calls = self.force.safe_calls
-        return Standing(calls[0] if calls else None, "safe", cause=why, more=calls[1:])
 
     def next_observation_ns(self, lead_ns: int, now_ns: int) -> int:
         """The next instant that lies `lead_ns` before a tick; a period from now where ticks or clock are not known."""

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pydantic import ValidationError
 
 from rtcontrol.bridges.wire import WireError
+from rtcontrol.bridges.wire.codec import explain
 from rtcontrol.bridges.wire.messages import ErrorMessage
-from rtcontrol.bridges.wire.wanted import explain
 
 
 class ClientError(Exception):
@@ -29,10 +29,7 @@ class Refused(ClientError):
 
 
 class Closed(ClientError):
-    """The client was closed, or its session has ended."""
-
-    def __init__(self, why: str = "") -> None:
-        super().__init__(f"The client is closed{f' ({why})' if why else ''}.", "Connect anew.")
+    """The client was closed before it was welcomed."""
 
 
 class Declined(Exception):
@@ -45,8 +42,6 @@ def checked(message: str) -> Iterator[None]:
     """What the protocol forbids in a message is the caller's mistake: ClientError, naming the field."""
     try:
         yield
-    except WireError as error:
-        raise ClientError(error.message, error.remedy) from None
-    except ValidationError as error:
-        told = explain(error, message)
+    except (WireError, ValidationError) as error:
+        told = error if isinstance(error, WireError) else explain(error, message)
         raise ClientError(told.message, told.remedy) from None

@@ -8,16 +8,15 @@ import contextlib
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
 
 from rtcontrol.bridges.client.errors import Declined
-from rtcontrol.bridges.client.execution import What
 from rtcontrol.bridges.client.inforce import Standing
 from rtcontrol.bridges.client.link import Link
+from rtcontrol.bridges.wire.messages import Outcomes
 
 CANCEL_S = 0.05  # how long a cancelled coroutine may still take before the safe call begins beside it
 AGAIN_S = 0.1  # until a safe call that raised is tried again, where no session tells its period
@@ -28,17 +27,15 @@ log = logging.getLogger(__name__)
 
 
 class Handler:
-    """A thread that calls `handle` with what a queue of the core holds, one at a time, each of several safe calls on
-    its own. A safe call that raises is tried again each period, until it returns or another call is in force. A
-    coroutine function runs in `loop`, where it is cancelled when safe comes into force; a loop that has ended is
-    replaced for the safe call."""
+    """A thread that calls `handle` with what begins to be in force (`of_safe`: with safe alone), one at a time, each of
+    several safe calls on its own. A safe call that raises is tried again each period, until it returns or another call
+    is in force. A coroutine function runs in `loop`, where it is cancelled when safe comes into force; a loop that has
+    ended is replaced for the safe call."""
 
     _around: ContextVar[Handler | None] = ContextVar("around", default=None)  # the one that runs this code
 
-    def __init__(
-        self, link: Link, queue: deque[Standing], handle: Callable[[Standing], Any], loop: Loop | None
-    ) -> None:
-        self._link, self._queue, self._handle, self._loop = link, queue, handle, loop
+    def __init__(self, link: Link, of_safe: bool, handle: Callable[[Standing], Any], loop: Loop | None) -> None:
+        self._link, self._core, self._of_safe, self._handle, self._loop = link, link.core, of_safe, handle, loop
         self._event, self._idle = threading.Event(), threading.Event()
         self._idle.set()  # cleared while a safe call runs
         self._running: Standing | None = None  # in the loop
@@ -54,15 +51,19 @@ class Handler:
             return  # it would wait for itself
         self._thread.join(CLOSE_S)
         self._idle.wait(SAFE_S - CLOSE_S)
-        if self._queue or self._owed:
+        if self._pending:
             log.error("The client is closed, and its handler has not carried out the safe call.")
+
+    @property
+    def _pending(self) -> bool:
+        return bool(self._of_safe in self._core.begun or self._owed)
 
     def _run(self) -> None:
         self._around.set(self)  # a coroutine inherits it
         while self._goes_on():
             self._event.wait(max(0.0, self._again_s - time.monotonic()) if self._owed else None)
             self._event.clear()
-            while self._queue or (self._owed and time.monotonic() >= self._again_s):
+            while self._of_safe in self._core.begun or (self._owed and time.monotonic() >= self._again_s):
                 if self._loop is not None:
                     self._await(self._loop)
                 else:
@@ -71,7 +72,7 @@ class Handler:
 
     def _goes_on(self) -> bool:
         with self._link.lock:  # the end and its safe call come in one
-            return bool(self._queue or self._owed) or self._link.core.error is None
+            return self._pending or self._core.error is None
 
     def _await(self, loop: Loop) -> None:
         if self._ended(loop):
@@ -89,80 +90,69 @@ class Handler:
         while not task.done() and not self._ended(loop):
             self._event.wait(AGAIN_S)  # a loop does not tell its end
             self._event.clear()
-            if self._over():
+            now, running = self._now(), self._running
+            # Safe came into force instead of what runs. A reset does not count: the handler may have made it.
+            if running and running.status != "safe" and now.status == "safe" and now.cause != "reset":
                 task.cancel()
                 concurrent.futures.wait([task], CANCEL_S)
                 return
 
     def _ended(self, loop: Loop) -> bool:
-        return loop.is_closed() or (self._link.core.error is not None and not loop.is_running())
+        return loop.is_closed() or (self._core.error is not None and not loop.is_running())
 
     async def _act(self, replaced: bool = False) -> None:
         """Hand over what waits, else the safe calls that are owed. Taken in the step that begins it: the loop, which
         may have been replaced, may have been busy since."""
-        taken = self._take()
-        if taken is not None:
-            alone = [replace(taken, call=call, more=()) for call in taken.calls] or [taken]
-            self._owed = alone if taken.status == "safe" else []
-        elif self._now().status != "safe":
+        with self._link.lock:
+            taken = self._core.take(self._of_safe, time.monotonic_ns())
+        self._link.wake()
+        safe = (taken or self._now()).status == "safe"
+        if taken is not None and safe:
+            self._owed = [replace(taken, call=call, more=()) for call in taken.calls] or [taken]
+        elif not safe:
             self._owed = []
         results: list[Any] = []
         errors: list[BaseException] = []
         if self._owed:
             self._idle.clear()
         try:
-            for standing in [taken] if taken is not None and not self._owed else list(self._owed):
+            for standing in list(self._owed) if taken is None or safe else [taken]:
                 self._running = standing
                 try:
-                    if replaced and standing.status != "safe":
+                    if replaced and not safe:
                         raise RuntimeError("the event loop has ended")
                     result = self._handle(standing)
                     results.append(result if self._loop is None else await result)
+                    self._owed = [owed for owed in self._owed if owed is not standing]
                 except BaseException as error:
                     errors.append(error)
                     if isinstance(error, GeneratorExit):
                         raise  # left behind by a loop that has ended: there is no going on in it
-                else:
-                    if standing in self._owed:
-                        self._owed.remove(standing)
             for raised in errors:
                 if self._loop is not None and not isinstance(raised, Exception):
                     raise raised  # cancelled, or the end of the program: the loop's to know
         finally:
-            if self._owed:
-                welcome, over = self._link.core.welcome, self._link.core.error is not None
-                period_s = AGAIN_S if welcome is None or over else min(welcome.period_ms / 1e3, SELDOM_S)
-                self._again_s = time.monotonic() + period_s
+            welcome = None if self._core.error is not None else self._core.welcome
+            self._again_s = time.monotonic() + (min(welcome.period_ms / 1e3, SELDOM_S) if welcome else AGAIN_S)
             if taken is not None:
                 self._tell(taken, results, errors)
-            if taken is None or taken.status == "safe":
+            if taken is None or safe:
                 self._idle.set()
-
-    def _take(self) -> Standing | None:
-        with self._link.lock:
-            taken = self._link.core.execution.take(self._queue, time.monotonic_ns())
-        self._link.wake()
-        return taken
 
     def _now(self) -> Standing:
         with self._link.lock:
-            return self._link.core.force.at(time.monotonic_ns())
-
-    def _over(self) -> bool:
-        """Whether safe came into force instead of what runs. A reset does not count: the handler may have made it."""
-        now, running = self._now(), self._running
-        return running is not None and running.status != "safe" and now.status == "safe" and now.cause != "reset"
+            return self._core.force.at(time.monotonic_ns())
 
     def _tell(self, standing: Standing, results: Sequence[Any], errors: Sequence[BaseException]) -> None:
-        outcome: What = "executed"
+        outcome: Outcomes = "executed"
         for error in errors:
             declined = isinstance(error, Declined) and outcome != "failed"
             outcome = "refused" if declined else "failed"
             if not isinstance(error, Declined | asyncio.CancelledError):
                 log.error("A handler failed.", exc_info=error)
-        result, why = _words([r for r in results if r is not None], 8192), _words(errors, 1000)
+        words = {"result": _words([r for r in results if r is not None], 8192), "error": _words(errors, 1000)}
         with self._link.lock:
-            self._link.core.execution.acknowledge(standing.tick, outcome, time.monotonic_ns(), result=result, error=why)
+            self._core.acknowledge(standing.tick, outcome, time.monotonic_ns(), **words)
         self._link.wake()
 
 

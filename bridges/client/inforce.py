@@ -4,10 +4,12 @@ time, and carries out what begins."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from rtcontrol.bridges.wire.messages import CallMessage, FunctionCall, Welcome
+from rtcontrol.bridges.wire.messages import CallMessage, FunctionCall
+
+Kind = Literal["none", "call", "safe"]
 
 
 @dataclass(frozen=True)
@@ -49,18 +51,12 @@ class Standing:
 def expired(t_obs_ns: int | None, ttl_ms: float, now_ns: int) -> bool:
     """Whether a call that answers an observation of `t_obs_ns` (the client's clock) is too old at `now_ns`. One without
     a stamp, or of the future, answers no observation of this client: too old. A `ttl_ms` of 0 is no limit."""
-    return t_obs_ns is None or now_ns < t_obs_ns or (ttl_ms != 0 and now_ns > _until_ns(t_obs_ns, ttl_ms))
+    return t_obs_ns is None or now_ns < t_obs_ns or (ttl_ms != 0 and now_ns > t_obs_ns + int(ttl_ms * 1e6))
 
 
-def safe_calls(told: CallMessage | Welcome) -> tuple[FunctionCall, ...]:
-    """Those that a `safe` message, or the welcome, tells: 1.0 has one at most."""
-    several = told.calls if isinstance(told, CallMessage) else told.safe_calls
-    one = told.call if isinstance(told, CallMessage) else told.safe_call
+def all_of(several: Sequence[FunctionCall] | None, one: FunctionCall | None) -> tuple[FunctionCall, ...]:
+    """The safe calls that a message tells; one of 1.0 has one at most."""
     return tuple(several or ([] if one is None else [one]))
-
-
-def _until_ns(t_obs_ns: int, ttl_ms: float) -> int:
-    return t_obs_ns + int(ttl_ms * 1e6)
 
 
 class InForce:
@@ -68,14 +64,16 @@ class InForce:
     then `at()` is to be carried out. Not thread-safe; `look` is called at `expires_ns`, or at least every 50 ms."""
 
     def __init__(self, epoch: int, safe_calls: Sequence[FunctionCall] = ()) -> None:
-        self._origin: CallMessage | None = None  # of the call in force
-        self._stamp_ns = 0  # of the observation that it was last renewed for
+        self.kind: Kind = "none"
+        self.expires_ns: int | None = None
+        self._now: Standing  # without its age
+        self._stamp_ns = 0  # of the observation that the call in force was last renewed for
         self.begin(epoch, safe_calls)
 
     def begin(self, epoch: int, safe_calls: Sequence[FunctionCall]) -> bool:
         """The welcome of a new session (not of a resumed one): ticks begin anew, and a call of the session before ends,
         since nobody would end it later."""
-        ended = self._origin is not None and self.kind == "call"
+        ended = self.kind == "call"
         self.safe_calls, self.last_tick = tuple(safe_calls), -1
         self.reset(epoch, "no_call_yet")
         return ended
@@ -83,7 +81,7 @@ class InForce:
     def reset(self, epoch: int, cause: str = "reset") -> None:
         """A new episode, whose world is at rest: nothing is in force in it yet."""
         self.epoch = epoch
-        self._set("none", (), None, cause, None)
+        self._set("none", self.safe(cause))
 
     def receive(self, message: CallMessage, now_ns: int) -> tuple[bool, bool]:
         """A call message arrived at `now_ns` of the client's clock: whether something begins, and whether the message's
@@ -92,65 +90,54 @@ class InForce:
             return self.look(now_ns), False
         self.last_tick = message.tick
         if message.status == "safe":
-            return self._safe(message.cause or "safe", message.tick, safe_calls(message)), False
-        fresh = message.status == "fresh"
+            return self.ends(message.cause or "safe", message.tick, all_of(message.calls, message.call)), False
+        fresh, call = message.status == "fresh", message.call
         too_old = fresh and expired(message.t_obs_ns, message.ttl_ms, now_ns)
-        stamp_ns = message.t_obs_ns or 0
-        until_ns = _until_ns(stamp_ns, message.ttl_ms) if message.ttl_ms else None
-        if fresh and not too_old and message.call is not None:
-            self._set("call", (message.call,), until_ns, None, message.tick)
-            self._origin, self._stamp_ns = message, stamp_ns
-            return True, False
-        begins = self.look(now_ns)  # first: a decision to go on does not revive what has run out
-        if self.kind == "call":
-            if fresh and not too_old:
-                self.expires_ns, self._cause, self._stamp_ns = until_ns, None, stamp_ns
-            else:
-                self._cause = message.cause or "late"
-        return begins, too_old and message.call is not None
+        begins = fresh and not too_old and call is not None
+        if begins:
+            seen = {"seq_obs": message.seq_obs, "confidence": message.confidence}
+            self._set("call", Standing(call, "fresh", tick=message.tick, **seen))  # type: ignore[arg-type]
+        else:  # first: a decision to go on does not revive what has run out
+            begins = self.look(now_ns)
+        if self.kind == "call" and fresh and not too_old:
+            self._now = replace(self._now, status="fresh", cause=None)
+            self._stamp_ns = message.t_obs_ns or 0
+            self.expires_ns = self._stamp_ns + int(message.ttl_ms * 1e6) if message.ttl_ms else None
+        elif self.kind == "call":
+            self._now = replace(self._now, status="held", cause=message.cause or "late")
+        return begins, too_old and call is not None
 
     def look(self, now_ns: int) -> bool:
         """Nothing arrived: has what is in force run out?"""
-        return self.expires_ns is not None and now_ns > self.expires_ns and self._safe("expired")
+        return self._over(now_ns) and self.ends("expired")
 
     def lost(self) -> bool:
         """The server is dead: a call with a time-to-live lives on for it, one without ends now."""
-        return self.kind == "call" and self.expires_ns is None and self._safe("server_lost")
-
-    def left(self) -> bool:
-        """The session has ended (bye, or a fatal error)."""
-        return self._safe("session_ended")
+        return self.kind == "call" and self.expires_ns is None and self.ends("server_lost")
 
     def at(self, now_ns: int) -> Standing:
         """What is in force at this instant, whether or not anybody has looked since."""
-        over = self.expires_ns is not None and now_ns > self.expires_ns
-        if self.kind != "call" or self._origin is None or over:
-            calls = self._calls if self.kind == "safe" else self.safe_calls
-            cause, tick = ("expired", None) if over else (self._cause, self._tick)
-            return Standing(calls[0] if calls else None, "safe", cause=cause, tick=tick, more=calls[1:])
-        return Standing(
-            self._calls[0],
-            "held" if self._cause else "fresh",
-            cause=self._cause,
-            tick=self._tick,
-            seq_obs=self._origin.seq_obs,
-            confidence=self._origin.confidence,
-            age_ms=(now_ns - self._stamp_ns) / 1e6,
-            left_ms=None if self.expires_ns is None else (self.expires_ns - now_ns) / 1e6,
-        )
+        if self._over(now_ns):
+            return self.safe("expired")
+        if self.kind != "call":
+            return self._now if self.kind == "safe" else self.safe(self._now.cause)
+        left_ms = None if self.expires_ns is None else (self.expires_ns - now_ns) / 1e6
+        return replace(self._now, age_ms=(now_ns - self._stamp_ns) / 1e6, left_ms=left_ms)
 
-    def _safe(self, cause: str, tick: int | None = None, calls: tuple[FunctionCall, ...] = ()) -> bool:
+    def safe(self, cause: str | None, tick: int | None = None, told: tuple[FunctionCall, ...] = ()) -> Standing:
+        """To act safe: by the calls that were told with it, or the session's."""
+        calls = told or self.safe_calls
+        return Standing(calls[0] if calls else None, "safe", cause=cause, tick=tick, more=calls[1:])
+
+    def _over(self, now_ns: int) -> bool:
+        return self.expires_ns is not None and now_ns > self.expires_ns
+
+    def ends(self, cause: str, tick: int | None = None, told: tuple[FunctionCall, ...] = ()) -> bool:
+        """It is safe from now on, unless it is already."""
         begins = self.kind != "safe"
         if begins:
-            self._set("safe", calls or self.safe_calls, None, cause, tick)
+            self._set("safe", self.safe(cause, tick, told))
         return begins
 
-    def _set(
-        self,
-        kind: Literal["none", "call", "safe"],
-        calls: tuple[FunctionCall, ...],
-        until_ns: int | None,
-        cause: str | None,
-        tick: int | None,
-    ) -> None:
-        self.kind, self._calls, self.expires_ns, self._cause, self._tick = kind, calls, until_ns, cause, tick
+    def _set(self, kind: Kind, now: Standing) -> None:
+        self.kind, self._now, self.expires_ns = kind, now, None

@@ -33,7 +33,5 @@ class OffsetFilter:
 
     def now(self, now_ns: int) -> Offset | None:
         """The offset believed at `now_ns` of our clock; None while there is no exchange young enough."""
-        while self._samples and now_ns - self._samples[0][0] > MAX_AGE_NS:
-            self._samples.popleft()
-        # The newest of equal ones, since clocks drift.
-        return min((s for _, s in reversed(self._samples)), key=lambda s: s.rtt_ns, default=None)
+        young = (offset for t_ns, offset in reversed(self._samples) if now_ns - t_ns <= MAX_AGE_NS)
+        return min(young, key=lambda offset: offset.rtt_ns, default=None)  # the newest of equal ones: clocks drift

@@ -8,20 +8,17 @@ from numbers import Real
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import ValidationError
-
 from rtcontrol.bridges.client.errors import ClientError, checked
 from rtcontrol.bridges.wire import PROTOCOL, curve
-from rtcontrol.bridges.wire.messages import FunctionCall, Hello, Program, Token
+from rtcontrol.bridges.wire.messages import FunctionCall, Hello, Token
 
 CallLike = FunctionCall | Mapping[str, Any] | str
-PLAIN = ("agent", "model", "pacing", "on_miss", "robot")
-NUMBERS = ("hz", "deadline_ms", "ttl_ms", "max_age_ms", "hold_ms")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The hello's fields, and how the client itself behaves. What is None is left to the server.
+    """The hello's fields (docs/protocol.md, section 4), and how the client itself behaves. What is None is left to the
+    server.
 
     `agent`: the server's agent of this name; or `tools`: own ones, OpenAI-style definitions; neither: the server's.
     `safe_call`: executed whenever no call may be: a name, {"name": ..., "arguments": {...}}, or a list of these, one
@@ -67,38 +64,20 @@ class Options:
     def acknowledges(self) -> bool:
         return self.on_call is not None if self.acknowledge is None else self.acknowledge
 
-    @property
-    def safe_calls(self) -> tuple[FunctionCall, ...]:
-        """The client's own. Raises ClientError."""
-        given = self.safe_call
-        many = given if isinstance(given, Sequence) and not isinstance(given, str) else [given]
-        return tuple(_call(one) for one in many if one is not None)
-
     def hello(self, t_ns: int, resume: Token | None = None, instruction: str | None = None) -> Hello:
         """The hello of these options. Raises ClientError naming the field."""
-        tools = self.tools
-        if self.agent is not None and tools is not None:
+        if self.agent is not None and self.tools is not None:
             raise ClientError("An agent has tools of its own.", "Give agent=NAME or tools=[...], not both.")
-        if tools is not None and (isinstance(tools, (str, Mapping)) or not _are_maps(tools)):
-            raise ClientError(
-                f"tools= ({type(tools).__name__}) is no list of function definitions.",
-                'Give a list of them: tools=[{"name": ..., "description": ..., "parameters": {...}}].',
-            )
-        fields = {name: getattr(self, name) for name in PLAIN} | {n: _number(getattr(self, n)) for n in NUMBERS}
-        if safe_calls := self.safe_calls:
-            fields["safe_call"] = safe_calls[0]  # all that a server of 1.0 takes
-            fields["safe_calls"] = list(safe_calls) if len(safe_calls) > 1 else None
+        fields = {name: _plain(getattr(self, name)) for name in Hello.model_fields if hasattr(self, name)}
+        given = fields["safe_call"] if isinstance(fields["safe_call"], list) else [fields["safe_call"]]
+        calls = [{"name": call} if isinstance(call, str) else call for call in given]
+        if len(calls) > 1:
+            fields["safe_calls"] = calls
+        fields |= {"safe_call": next(iter(calls), None), "protocol": list(PROTOCOL), "t_client_ns": t_ns}
+        fields["client"] = {"name": self.name[:64] or Options.name, "version": "1.0", "language": "python"}
+        fields |= {"resume": resume, "capabilities": ["executed"] if self.acknowledges else []}
         with checked("hello"):
-            return Hello(
-                protocol=list(PROTOCOL),
-                client=Program(name=self.name[:64] or Options.name, version="1.0", language="python"),
-                t_client_ns=t_ns,
-                capabilities=["executed"] if self.acknowledges else [],
-                tools=None if tools is None else [dict(tool) for tool in tools],
-                instruction=self.instruction if instruction is None else instruction,
-                resume=resume,
-                **fields,
-            )
+            return Hello.model_validate(fields | ({} if instruction is None else {"instruction": instruction}))
 
     def key_pairs(self) -> tuple[curve.KeyPair, str] | None:
         """This client's pair and the server's public key, or None. Raises ClientError."""
@@ -112,20 +91,10 @@ class Options:
             raise ClientError(error.what, error.remedy) from None
 
 
-def _are_maps(given: Any) -> bool:
-    return isinstance(given, Sequence) and all(isinstance(tool, Mapping) for tool in given)
-
-
-def _number(value: Any) -> Any:
-    # Integers and numpy's are as good; whatever is no number is refused by name.
-    return float(value) if isinstance(value, Real) and not isinstance(value, bool) else value
-
-
-def _call(given: CallLike) -> FunctionCall:
-    try:
-        if isinstance(given, FunctionCall):
-            return given
-        return FunctionCall(name=given) if isinstance(given, str) else FunctionCall.model_validate(dict(given))
-    except (ValidationError, TypeError, ValueError):
-        what = f"safe_call {str(given)[:80]!r} is no call."
-        raise ClientError(what, 'Give {"name": ..., "arguments": {...}}, or a list of these.') from None
+def _plain(value: Any) -> Any:
+    # The wire's types are strict: any mapping, sequence or number (numpy's, say) is as good.
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
+        return [_plain(one) for one in value]
+    return float(value) if isinstance(value, Real) and not isinstance(value, (bool, int)) else value

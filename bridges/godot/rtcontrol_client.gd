@@ -383,7 +383,7 @@ func _carry_out(step, cause):
 		var done = _invoke(calls[i])
 		if done["outcome"] == "executed":
 			emit_signal("acted", calls[i], _cause)
-		elif not again:
+		elif done.has("error") and not again:
 			emit_signal("trouble", done["error"])
 		if done.has("unfit"):
 			if safe and not unfit:
@@ -422,6 +422,8 @@ func _invoke(call):
 		arguments.append(value)
 	while not arguments.empty() and arguments.back() == null:
 		arguments.pop_back() # the method's own defaults
+	if rule.over(now_ns()):
+		return {"outcome": "expired"} # reading and hearing took their time; the next look is safe
 	var result = world.callv(call["name"], arguments)
 	if result is bool and not result:
 		return {"outcome": "refused", "error": "%s would not" % call["name"]}

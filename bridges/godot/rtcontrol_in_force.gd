@@ -61,7 +61,12 @@ func receive(message, now):
 func look(now):
 	if not owed.empty():
 		return {"act": "safe", "calls": owed, "expired": false, "tick": -1}
-	return _safe() if kind == "call" and expires_ns >= 0 and now > expires_ns else _nothing()
+	return _safe() if over(now) else _nothing()
+
+
+# Whether a call is in force whose time is over.
+func over(now):
+	return kind == "call" and expires_ns >= 0 and now > expires_ns
 
 
 # The server is dead: a call with a time-to-live lives on for it, one without ends now.

@@ -12,14 +12,16 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from rtcontrol.bridges.client import Client, ClientError, Declined, Refused, Standing
+from rtcontrol.bridges.client.errors import checked
 from rtcontrol.bridges.ros2 import diagnostics
 from rtcontrol.bridges.ros2.actuate import Ros2Actuator, Written
-from rtcontrol.bridges.ros2.errors import Unmappable
+from rtcontrol.bridges.ros2.errors import Unmappable, Unserved
 from rtcontrol.bridges.ros2.mapper import Mapper, Topic
 from rtcontrol.bridges.ros2.observing import Newest, Observer
 from rtcontrol.bridges.shutdown import rest
-from rtcontrol.bridges.wire import LIMITS, WireError
+from rtcontrol.bridges.wire import LIMITS
 from rtcontrol.bridges.wire.limits import check_value
+from rtcontrol.bridges.wire.messages import Instruct
 
 RETRY_S = 1.0
 TROUBLE_S = 1.0  # how often the network is asked what is wrong
@@ -99,9 +101,11 @@ class Ros2Bridge:
     def instruct(self, text: str) -> None:
         """The goal from now on; it survives reconnects. One that no server takes is warned of, and changes nothing."""
         try:
-            check_value(text, LIMITS)
-        except WireError as error:
-            log.warning("The instruction was not taken: %s %s", error.message, error.remedy)
+            with checked("instruct"):
+                check_value(text, LIMITS)
+                Instruct(session="-" * 16, instruction=text)
+        except ClientError as error:
+            log.warning("The instruction was not taken: %s", error)
             return
         self._instruction = text
         if self._client is not None:
@@ -109,7 +113,8 @@ class Ros2Bridge:
         log.info("instruction: %s", text)
 
     def run(self) -> None:
-        """Until `stop`, or for the duration. Raises ClientError where the server refuses, or is not there at first."""
+        """Until `stop`, or for the duration. Raises ClientError where the server refuses, or is not there at first,
+        Unserved where the duration is over before one is."""
         began = time.monotonic()
         period_s = 1.0 / self._options.hz
         troubles_at = began + SETTLE_S
@@ -118,9 +123,10 @@ class Ros2Bridge:
         try:
             while not self._over:
                 now = time.monotonic()
-                if self._options.duration_s is not None and now - began >= self._options.duration_s:
-                    break
                 self._link(now, began)
+                if self._options.duration_s is not None and now - began >= self._options.duration_s:
+                    self._check_served()
+                    break
                 self._tick()
                 # Both take milliseconds: after the tick's work, never before it.
                 if now >= troubles_at:
@@ -199,6 +205,12 @@ class Ros2Bridge:
                 self._greet(self._client)
             elif self._options.connect_timeout_s is not None and now - began > self._options.connect_timeout_s:
                 raise self._client.unwelcomed(self._options.connect_timeout_s)
+
+    def _check_served(self) -> None:
+        if not self._welcomed and self._client is not None:
+            why = self._client.unwelcomed(self._options.duration_s or 0.0)
+            what = f"No server was in session within the duration: only the safe call was published. {why.what}"
+            raise Unserved(what, why.remedy)
 
     def _drop(self, client: Client) -> None:
         # The next client begins with what is in force, not with what a server refused.

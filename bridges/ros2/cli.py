@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from rtcontrol.bridges.client import ClientError, Options
+from rtcontrol.bridges.ros2 import EXAMPLE
 from rtcontrol.bridges.ros2.errors import Ros2BridgeError
 from rtcontrol.bridges.shutdown import STATUS, Interrupted, Shutdown
 from rtcontrol.bridges.wire import LIMITS, WireError
@@ -30,7 +31,8 @@ examples:
   rtcontrol bridge ros2 --config robot.yaml --check
   rtcontrol bridge ros2 --config robot.yaml --instruct "follow the left wall"
 
-Exit status: 0, 2 mistake in what was given or no server, 129 SIGHUP, 130 Ctrl-C, 143 SIGTERM.
+Exit status: 0; 2 mistake in what was given, or no server within --connect-timeout; 7 none within --duration; 129
+SIGHUP, 130 Ctrl-C, 143 SIGTERM.
 """
 
 
@@ -59,7 +61,7 @@ def arguments(given: Sequence[str], prog: str) -> argparse.Namespace:
 
 
 def main(given: Sequence[str] | None = None, prog: str = "python -m rtcontrol.bridges.ros2") -> int:
-    """Run; mistakes are one paragraph on stderr and status 2."""
+    """Run; what ends it is one paragraph on stderr and status 2, or the error's own."""
     options = arguments(sys.argv[1:] if given is None else given, prog)
     try:
         return run(options)
@@ -67,20 +69,20 @@ def main(given: Sequence[str] | None = None, prog: str = "python -m rtcontrol.br
         return left.status if isinstance(left, Interrupted) else STATUS["SIGINT"]
     except (Ros2BridgeError, ClientError) as error:
         print(f"{error.what} {error.remedy}", file=sys.stderr)
-        return 2
+        return getattr(error, "status", 2)
 
 
 def run(options: argparse.Namespace) -> int:
     """What the options ask for; the exit status. Raises Ros2BridgeError, ClientError."""
+    if options.example:
+        print(EXAMPLE.read_text("utf-8"), end="")
+        return 0
     for module, package in (("cyclonedds", "cyclonedds"), ("yaml", "pyyaml")):
         if importlib.util.find_spec(module) is None:
             raise Ros2BridgeError(f"The ROS 2 bridge needs {package}.", "Install it: pip install 'rtcontrol[ros2]'.")
     from rtcontrol.bridges.ros2 import config
     from rtcontrol.bridges.ros2.mapper import Mapper
 
-    if options.example:
-        print(Path(config.EXAMPLE).read_text("utf-8"), end="")
-        return 0
     if options.config is None:
         raise Ros2BridgeError("No --config is given.", "Begin with: rtcontrol bridge ros2 --example > robot.yaml")
     robot = config.load(options.config)

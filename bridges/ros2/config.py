@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from rtcontrol.bridges.ros2 import EXAMPLE
 from rtcontrol.bridges.ros2.errors import Ros2BridgeError
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
@@ -289,6 +290,3 @@ def _told(error: ValidationError, where: str) -> Ros2BridgeError:
         )
     message = first["msg"].removeprefix("Value error, ")
     return Ros2BridgeError(f"{where}: {key}: {message[0].lower()}{message[1:]}.", f"See {EXAMPLE}.")
-
-
-EXAMPLE = str(Path(__file__).parent / "examples" / "robot.yaml")

@@ -36,9 +36,9 @@ def status(connected: bool, standing: str, figures: Mapping[str, Any], troubles:
         level = ERROR
         message = f"safe call in force: {message}" if troubles else "safe call in force"
     if not connected:
-        rest = (
-            "safe call in force" if standing == "safe" else "the last call is in force until its time-to-live is over"
-        )
+        rest = "safe call in force"
+        if standing != "safe":
+            rest = "the last call is in force until its time-to-live is over"
         level, message = ERROR, f"no connection to the server: {rest}"
     values = [diagnostic_msgs.KeyValue(key=str(key), value=_text(value)) for key, value in figures.items()]
     values += [diagnostic_msgs.KeyValue(key=key, value=value) for key, value in troubles.items()]

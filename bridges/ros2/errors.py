@@ -4,11 +4,19 @@ from __future__ import annotations
 
 
 class Ros2BridgeError(Exception):
-    """A mistake in what was given: `what` and `remedy`, in sentences."""
+    """A mistake in what was given: `what` and `remedy`, in sentences. `status` is the program's exit status."""
+
+    status = 2
 
     def __init__(self, what: str, remedy: str) -> None:
         super().__init__(f"{what} {remedy}")
         self.what, self.remedy = what, remedy
+
+
+class Unserved(Ros2BridgeError):
+    """The run's time was over before a server had welcomed it: nothing but the safe call was published."""
+
+    status = 7
 
 
 class Unmappable(ValueError):

@@ -8,57 +8,42 @@ from cyclonedds.qos import Policy
 
 from rtcontrol.bridges.ros2.dds import DdsPeer, Input, Output, dds_type
 
-_RELIABILITY = {"reliable": 1, "best_effort": 0}
-_DURABILITY = {"volatile": 0, "transient_local": 1}
+_RANK = {"best_effort": 0, "reliable": 1, "volatile": 0, "transient_local": 1}
 
 
 def reading(entry: Input, peers: Sequence[DdsPeer]) -> str | None:
     """What keeps a topic from being heard; `peers` are its publishers."""
-    name = entry.topic.name
-    if not peers:
-        return f"Nobody publishes {name}. Start the robot, or correct the topic's name, ROS_DOMAIN_ID or the network."
-    if entry.writers() >= len(peers):
-        return None  # also under another name: DDS compares what a type is made of
-    fitting = [peer for peer in peers if peer.type == dds_type(entry.topic)]
-    if not fitting:
-        return _type(name, "is published as", peers[0], entry.topic.type)
-    asked = entry.topic.qos.reliability or "best_effort"
-    for peer in fitting:
-        reliability, durability = _of(peer)
-        if _RELIABILITY[reliability] < _RELIABILITY[asked]:
-            return _qos(name, f"its publisher offers {reliability}", f"qos.reliability asks for {asked}")
-        if _DURABILITY[durability] < _DURABILITY[entry.topic.qos.durability]:
-            kept = entry.topic.qos.durability
-            return _qos(name, f"its publisher offers {durability}", f"qos.durability asks for {kept}")
-    count, policy = entry.incompatible()
-    if count and not entry.writers():
-        return _qos(name, f"its publisher's {policy} does not suit us", "no key changes that here")
-    return None
+    words = ("publishes", "is published as", "its publisher", "offers", "asks for")
+    return _problem(entry, entry.writers(), peers, "best_effort", words)
 
 
 def writing(out: Output, peers: Sequence[DdsPeer]) -> str | None:
     """What keeps a topic from being told; `peers` are its subscribers."""
-    name = out.topic.name
+    words = ("subscribes to", "is subscribed to as", "a subscriber", "asks for", "offers")
+    return _problem(out, out.readers(), peers, "reliable", words)
+
+
+def _problem(
+    end: Input | Output, matched: int, peers: Sequence[DdsPeer], usual: str, words: tuple[str, str, str, str, str]
+) -> str | None:
+    does, typed, who, they, we = words
+    name, qos = end.topic.name, end.topic.qos
     if not peers:
-        return (
-            f"Nobody subscribes to {name}. Start the robot, or correct the topic's name, ROS_DOMAIN_ID or the network."
-        )
-    if out.readers() >= len(peers):
-        return None
-    fitting = [peer for peer in peers if peer.type == dds_type(out.topic)]
+        return f"Nobody {does} {name}. Start the robot, or correct the topic's name, ROS_DOMAIN_ID or the network."
+    if matched >= len(peers):
+        return None  # also under another name: DDS compares what a type is made of
+    fitting = [peer for peer in peers if peer.type == dds_type(end.topic)]
     if not fitting:
-        return _type(name, "is subscribed to as", peers[0], out.topic.type)
-    offered = out.topic.qos.reliability or "reliable"
+        return _type(name, typed, peers[0], end.topic.type)
+    own = (qos.reliability or usual, qos.durability)
     for peer in fitting:
-        reliability, durability = _of(peer)
-        if _RELIABILITY[offered] < _RELIABILITY[reliability]:
-            return _qos(name, f"a subscriber asks for {reliability}", f"qos.reliability offers {offered}")
-        if _DURABILITY[out.topic.qos.durability] < _DURABILITY[durability]:
-            kept = out.topic.qos.durability
-            return _qos(name, f"a subscriber asks for {durability}", f"qos.durability offers {kept}")
-    count, policy = out.incompatible()
-    if count and not out.readers():
-        return _qos(name, f"a subscriber's {policy} does not suit us", "no key changes that here")
+        for key, theirs, ours in zip(("reliability", "durability"), _of(peer), own, strict=True):
+            offered, asked = (theirs, ours) if they == "offers" else (ours, theirs)
+            if _RANK[offered] < _RANK[asked]:
+                return _qos(name, f"{who} {they} {theirs}", f"qos.{key} {we} {ours}")
+    count, policy = end.incompatible()
+    if count and not matched:
+        return _qos(name, f"{who}'s {policy} does not suit us", "no key changes that here")
     return None
 
 

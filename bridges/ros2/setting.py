@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rtcontrol.bridges.ros2.config import SetSpec, ToolSpec
@@ -23,10 +24,8 @@ def setter(cls: Any, path: Path, spec: SetSpec, tool: ToolSpec) -> Setter:
             return lambda message, _, stamp_ns: path.set(message, _time(path, stamp_ns))
         constant = spec.value
         assert constant is not None
-        try:
+        with _mistake():
             path.set(trial := cls(), _convert(path, constant))
-        except Unmappable as error:
-            raise ValueError(str(error)) from None
         try:
             trial.serialize()
         except Exception:  # whatever cyclonedds makes of, say, words in a list of numbers
@@ -44,28 +43,21 @@ def setter(cls: Any, path: Path, spec: SetSpec, tool: ToolSpec) -> Setter:
             if value not in spec.values:
                 raise ValueError(f"values has nothing for {value!r}")
         for value in spec.values.values():
-            try:
+            with _mistake("values: "):
                 _convert(path, value)
-            except Unmappable as error:
-                raise ValueError(f"values: {error}") from None
     elif path.kind in ("real", "integer", "time"):
         if spec.min is None or spec.max is None:
             raise ValueError("add `min` and `max`: what is published is clamped to them, whatever the model says")
         for key, limit in (("min", spec.min), ("max", spec.max)):
-            try:
+            with _mistake(f"{key}: "):
                 _convert(path, limit)
-            except Unmappable as error:
-                raise ValueError(f"{key}: {error}") from None
     if spec.min is not None and spec.max is not None and spec.min > spec.max:
         raise ValueError("min is above max")
     if path.kind in ("message", "quaternion", "vector", "list"):
         raise ValueError(f"{path.text} is a {path.kind}, not a single value: name a field in it")
-
     if spec.default is not None:
-        try:
+        with _mistake("default: "):
             _convert(path, _argument(spec.default, spec, path, None))
-        except Unmappable as error:
-            raise ValueError(f"default: {error}") from None
 
     def set_argument(message: Any, arguments: Mapping[str, Any], _: int) -> None:
         try:
@@ -74,6 +66,14 @@ def setter(cls: Any, path: Path, spec: SetSpec, tool: ToolSpec) -> Setter:
             raise Unmappable(f"{name}: {error}") from None
 
     return set_argument
+
+
+@contextlib.contextmanager
+def _mistake(key: str = "") -> Iterator[None]:
+    try:
+        yield
+    except Unmappable as error:
+        raise ValueError(f"{key}{error}") from None
 
 
 def _argument(value: Any, spec: SetSpec, path: Path, listed: Sequence[Any] | None) -> Any:

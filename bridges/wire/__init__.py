@@ -1,4 +1,4 @@
-"""Protocol 1.0 between the control loop and whatever acts: one message schema, msgpack over ZeroMQ and JSON over
+"""Protocol 1.1 between the control loop and whatever acts: one message schema, msgpack over ZeroMQ and JSON over
 WebSocket (docs/protocol.md)."""
 
 from rtcontrol.bridges.wire.codec import decode_json, decode_msgpack, encode_json, encode_msgpack
@@ -6,15 +6,5 @@ from rtcontrol.bridges.wire.errors import Code, WireError
 from rtcontrol.bridges.wire.limits import LIMITS, Limits
 from rtcontrol.bridges.wire.messages import PROTOCOL, Message
 
-__all__ = [
-    "LIMITS",
-    "PROTOCOL",
-    "Code",
-    "Limits",
-    "Message",
-    "WireError",
-    "decode_json",
-    "decode_msgpack",
-    "encode_json",
-    "encode_msgpack",
-]
+__all__ = ["LIMITS", "PROTOCOL", "Code", "Limits", "Message", "WireError"]
+__all__ += ["decode_json", "decode_msgpack", "encode_json", "encode_msgpack"]

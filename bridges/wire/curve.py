@@ -30,36 +30,32 @@ class KeyPair:
 
 def load_public(path: Path) -> str:
     """The public key (Z85) of a certificate file. Raises KeyFileError."""
-    return _load(path)[0]
+    return _load(path).public
 
 
 def load_pair(path: Path) -> KeyPair:
     """The pair of a `.key_secret` file. Raises KeyFileError, also where others than its owner may read it."""
-    public, secret = _load(path)
-    if secret is None:
+    pair = _load(path)
+    if not pair.secret:
         raise KeyFileError(f"{path} holds no secret key.", f"Give the {path.stem}.key_secret file.")
-    if os.name == "posix" and path.stat().st_mode & 0o077:
-        raise KeyFileError(
-            f"{path} may be read by other users of this machine (mode {path.stat().st_mode & 0o777:o}).",
-            f"chmod 600 {path}",
-        )
-    return KeyPair(public, secret)
+    if os.name == "posix" and (mode := path.stat().st_mode & 0o777) & 0o077:
+        raise KeyFileError(f"{path} may be read by other users of this machine (mode {mode:o}).", f"chmod 600 {path}")
+    return pair
 
 
-def _load(path: Path) -> tuple[str, str | None]:
+def _load(path: Path) -> KeyPair:
+    again = "rtcontrol keys new NAME"
     try:
         if path.stat().st_size > 65_536:
             raise ValueError("too long")
-        public, secret = load_certificate(path)
-        for key in (public, secret):
-            if key is not None and (len(key) != 40 or len(z85.decode(key)) != 32):
-                raise ValueError("a key is no 40 characters of Z85")
+        keys = [key for key in load_certificate(path) if key is not None]
+        if any(len(key) != 40 or len(z85.decode(key)) != 32 for key in keys):
+            raise ValueError("a key is no 40 characters of Z85")
+        return KeyPair(*(key.decode("ascii") for key in (*keys, b"")[:2]))
     except FileNotFoundError:
-        raise KeyFileError(f"There is no key file {path}.", "Make one: rtcontrol keys new NAME") from None
+        raise KeyFileError(f"There is no key file {path}.", f"Make one: {again}") from None
     except OSError as error:
         raise KeyFileError(f"{path} cannot be read ({error.strerror}).", "Give a readable key file.") from None
     except Exception as error:  # whatever a damaged file provokes; its text is not repeated: it may hold a secret
-        raise KeyFileError(
-            f"{path} is no ZeroMQ certificate ({type(error).__name__}).", "Make a new one: rtcontrol keys new NAME"
-        ) from None
-    return public.decode("ascii"), secret.decode("ascii") if secret else None
+        what = f"{path} is no ZeroMQ certificate ({type(error).__name__})."
+        raise KeyFileError(what, f"Make a new one: {again}") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY, dataclass
 from enum import StrEnum
 
 
@@ -19,32 +20,29 @@ class Code(StrEnum):
     AGENT = "agent"  # unknown agent
     TOOLS = "tools"  # the tool schema cannot be compiled
     MODEL = "model"  # unknown model, or one that clients may not choose
-    INSTRUCTION = "instruction"  # the instruction does not fit the model's context
+    INSTRUCTION = "instruction"  # the instruction does not fit the model's context, or is none
     BUSY = "busy"  # an exclusive robot is claimed already, or the server is full
     RATE = "rate"  # more messages than allowed; this many were dropped
     DECODER = "decoder"  # the decoder cannot be reached
     INTERNAL = "internal"  # a fault of the server
 
 
+@dataclass(eq=False)
 class WireError(Exception):
     """A message that is refused: names field, rule and remedy. It becomes an `error` message for the sender.
 
     `fatal`: the session, or the attempt to open one, ends with it. `retryable`: the same message may succeed later.
     """
 
-    def __init__(
-        self,
-        code: Code,
-        message: str,
-        remedy: str = "",
-        *,
-        field: str | None = None,
-        seq: int | None = None,
-        t_client_ns: int | None = None,
-        retryable: bool = False,
-        fatal: bool = False,
-    ) -> None:
-        super().__init__(f"{code}: {message} {remedy}".rstrip())
-        self.code, self.message, self.remedy = code, message, remedy
-        self.field, self.seq, self.t_client_ns = field, seq, t_client_ns
-        self.retryable, self.fatal = retryable, fatal
+    code: Code
+    message: str
+    remedy: str = ""
+    _: KW_ONLY
+    field: str | None = None
+    seq: int | None = None
+    t_client_ns: int | None = None
+    retryable: bool = False
+    fatal: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.code}: {self.message} {self.remedy}".rstrip()

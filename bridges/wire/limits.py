@@ -28,15 +28,15 @@ class Limits:
 
 
 LIMITS = Limits()
-INT_MIN, INT_MAX = -(1 << 63), (1 << 64) - 1
+PLAIN = "Send null, booleans, numbers, strings, lists and maps; raw bytes go into parts of their own."
 
 
 def check_size(sizes: list[int], limits: Limits) -> None:
     """The parts' sizes in bytes, header first. Raises WireError TOO_LARGE."""
     if len(sizes) > limits.max_parts:
-        raise large(f"a message of {len(sizes)} parts", "max_parts", limits.max_parts)
+        raise large(f"a message of {len(sizes)} parts", "max_parts", limits)
     if sum(sizes) > limits.max_message_bytes:
-        raise large(f"a message of {sum(sizes)} bytes", "max_message_bytes", limits.max_message_bytes)
+        raise large(f"a message of {sum(sizes)} bytes", "max_message_bytes", limits)
 
 
 def check_value(root: Any, limits: Limits) -> None:
@@ -48,12 +48,10 @@ def check_value(root: Any, limits: Limits) -> None:
     total = 0
     while stack:
         value, path, depth = stack.pop()
-        if value is None or isinstance(value, bool):
-            continue
         if isinstance(value, str):
             _check_string(value, path, limits)
-        elif isinstance(value, int):
-            if not INT_MIN <= value <= INT_MAX:
+        elif isinstance(value, int):  # also a boolean
+            if not -(1 << 63) <= value < 1 << 64:
                 raise WireError(Code.INVALID, f"{path}: an integer beyond 64 bits.", "Send a smaller one.", field=path)
         elif isinstance(value, float):
             if not math.isfinite(value):
@@ -61,38 +59,32 @@ def check_value(root: Any, limits: Limits) -> None:
         elif isinstance(value, (dict, list)):
             total += len(value)
             if depth > limits.max_depth:
-                raise large(f"{path}: nesting deeper than {limits.max_depth}", "max_depth", limits.max_depth, path)
+                raise large(f"{path}: nesting deeper than {limits.max_depth}", "max_depth", limits, path)
             if len(value) > limits.max_items:
-                raise large(f"{path}: {len(value)} items", "max_items", limits.max_items, path)
+                raise large(f"{path}: {len(value)} items", "max_items", limits, path)
             if total > limits.max_total_items:
-                raise large("the message's items together", "max_total_items", limits.max_total_items)
-            if isinstance(value, dict):
-                for key, inner in value.items():
-                    if not isinstance(key, str):
-                        raise WireError(
-                            Code.MALFORMED, f"{path or 'header'}: a map key is no string.", "Use string keys."
-                        )
-                    _check_string(key, path, limits)
-                    stack.append((inner, f"{path}.{key[:40]}" if path else key[:40], depth + 1))
-            else:
+                raise large("the message's items together", "max_total_items", limits)
+            if isinstance(value, list):
                 stack.extend((inner, f"{path}[{i}]", depth + 1) for i, inner in enumerate(value))
-        else:
-            raise WireError(
-                Code.MALFORMED,
-                f"{path}: a value of type {type(value).__name__}.",
-                "Send null, booleans, numbers, strings, lists and maps; raw bytes go into parts of their own.",
-                field=path,
-            )
+                continue
+            for key, inner in value.items():
+                if not isinstance(key, str):
+                    raise WireError(Code.MALFORMED, f"{path or 'header'}: a map key is no string.", "Use string keys.")
+                _check_string(key, path, limits)
+                stack.append((inner, f"{path}.{key[:40]}" if path else key[:40], depth + 1))
+        elif value is not None:
+            raise WireError(Code.MALFORMED, f"{path}: a value of type {type(value).__name__}.", PLAIN, field=path)
 
 
 def _check_string(text: str, path: str, limits: Limits) -> None:
     # Four bytes a character at most: only strings near the limit need to be encoded.
     if 4 * len(text) > limits.max_string_bytes and len(text.encode("utf-8", "replace")) > limits.max_string_bytes:
-        raise large(f"{path}: a string of {len(text)} characters", "max_string_bytes", limits.max_string_bytes, path)
+        raise large(f"{path}: a string of {len(text)} characters", "max_string_bytes", limits, path)
     if not text.isascii() and any("\ud800" <= c <= "\udfff" for c in text):
         raise WireError(Code.MALFORMED, f"{path}: a lone surrogate.", "Send valid Unicode.", field=path)
 
 
-def large(what: str, name: str, limit: int, path: str | None = None) -> WireError:
+def large(what: str, name: str, limits: Limits, path: str | None = None) -> WireError:
     """The refusal of what exceeds the limit `name`."""
-    return WireError(Code.TOO_LARGE, f"{what}: above the limit {name} = {limit}.", "Send less.", field=path)
+    what = f"{what}: above the limit {name} = {getattr(limits, name)}."
+    return WireError(Code.TOO_LARGE, what, "Send less.", field=path)

@@ -8,13 +8,13 @@ What came with 1.1 is absent in 1.0: both sides speak the lower of their minor v
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, model_validator
-from pydantic_core import PydanticCustomError
+
+from rtcontrol.bridges.wire.errors import Code, WireError
 
 PROTOCOL = (1, 1)
-DTYPES = {"b1": 1, "i1": 1, "u1": 1, "i2": 2, "u2": 2, "i4": 4, "u4": 4, "i8": 8, "u8": 8, "f2": 2, "f4": 4, "f8": 8}
 
 
 def whole(value: Any) -> Any:
@@ -24,24 +24,39 @@ def whole(value: Any) -> Any:
 
 Whole = Annotated[int, BeforeValidator(whole)]
 Name = Annotated[str, Field(min_length=1, max_length=64)]
+Word = Annotated[str, Field(max_length=64)]
+Title = Annotated[str, Field(max_length=256)]
 Text = Annotated[str, Field(max_length=65_536)]
 Token = Annotated[str, Field(min_length=16, max_length=128)]
 Count = Annotated[Whole, Field(ge=0, lt=1 << 53)]
 Nanoseconds = Annotated[Whole, Field(ge=0, lt=1 << 63)]
 Milliseconds = Annotated[float, Field(ge=0, le=1e9)]
+Seconds = Annotated[float, Field(ge=0)]
 Hertz = Annotated[float, Field(ge=0.001, le=10_000)]
 Pacing = Literal["server", "client"]
+OnMiss = Literal["hold", "safe"]
+Outcomes = Literal["executed", "expired", "failed", "refused"]
+Dtype = Literal["b1", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4", "f8"]
+DTYPES = {dtype: int(dtype[1]) for dtype in get_args(Dtype)}  # bytes an item
 
 
 class MessagePart(BaseModel):
     """Base of all: frozen, strict types, finite numbers; null fields are absent ones."""
 
-    model_config = ConfigDict(frozen=True, strict=True, extra="ignore", allow_inf_nan=False)
+    model_config = ConfigDict(
+        frozen=True, strict=True, extra="ignore", allow_inf_nan=False, populate_by_name=True, serialize_by_alias=True
+    )
 
     @model_validator(mode="before")
     @classmethod
     def _null_is_absent(cls, value: Any) -> Any:
         return {k: v for k, v in value.items() if v is not None} if isinstance(value, dict) else value
+
+
+class OfSession(MessagePart):
+    """Base of what is said in a session only; `session` is the welcome's token."""
+
+    session: Token
 
 
 class FunctionCall(MessagePart):
@@ -59,33 +74,17 @@ class Array(MessagePart):
     base64). Relation: len(data) = product(shape) x item size of dtype."""
 
     name: Name
-    dtype: Literal["b1", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4", "f8"]
+    dtype: Dtype
     shape: Annotated[list[Annotated[Whole, Field(ge=0, le=1 << 30)]], Field(max_length=8)]
     data: bytes
-
-    @model_validator(mode="after")
-    def _fits(self) -> Array:
-        need = math.prod(self.shape) * DTYPES[self.dtype]
-        if need != len(self.data):
-            raise PydanticCustomError(
-                "size",
-                "observe.arrays has an array {name} of {have} bytes, but its shape and dtype need {need}",
-                {
-                    "name": repr(self.name),
-                    "have": len(self.data),
-                    "need": need,
-                    "remedy": "Send product(shape) x size bytes.",
-                },
-            )
-        return self
 
 
 class Program(MessagePart):
     """Who speaks: for logs and reports only."""
 
     name: Name
-    version: Annotated[str, Field(max_length=64)] = ""
-    language: Annotated[str, Field(max_length=64)] = ""
+    version: Word = ""
+    language: Word = ""
 
 
 class Hello(MessagePart):
@@ -96,10 +95,10 @@ class Hello(MessagePart):
     client: Program
     t_client_ns: Nanoseconds
     capabilities: Annotated[list[Name], Field(max_length=32)] = []
-    agent: Annotated[str, Field(max_length=256)] | None = None
+    agent: Title | None = None
     tools: Annotated[list[dict[str, Any]], Field(min_length=1, max_length=64)] | None = None
     instruction: Text | None = None
-    model: Annotated[str, Field(max_length=256)] | None = None
+    model: Title | None = None
     safe_call: FunctionCall | None = None
     safe_calls: SafeCalls | None = None  # 1.1; wins over `safe_call`
     pacing: Pacing = "server"
@@ -107,19 +106,18 @@ class Hello(MessagePart):
     deadline_ms: Milliseconds | None = None
     ttl_ms: Milliseconds | None = None
     max_age_ms: Milliseconds | None = None
-    on_miss: Literal["hold", "safe"] | None = None
+    on_miss: OnMiss | None = None
     hold_ms: Milliseconds | None = None
     robot: Name | None = None
     resume: Token | None = None
 
 
-class Welcome(MessagePart):
+class Welcome(OfSession):
     """Server -> client, the answer to hello: the session and what is in force in it."""
 
     type: Literal["welcome"] = "welcome"
     protocol: list[Count]
     server: Program
-    session: Token
     resumed: bool
     epoch: Count
     t_client_ns: Nanoseconds  # echo of the hello's
@@ -140,20 +138,19 @@ class Welcome(MessagePart):
     deadline_ms: Milliseconds
     ttl_ms: Milliseconds
     max_age_ms: Milliseconds
-    on_miss: Literal["hold", "safe"]
+    on_miss: OnMiss
     hold_ms: Milliseconds
     heartbeat_ms: Milliseconds
-    session_grace_s: Annotated[float, Field(ge=0)]
+    session_grace_s: Seconds
     limits: dict[str, Whole]
     warnings: list[str] = []
 
 
-class Observe(MessagePart):
+class Observe(OfSession):
     """Client -> server: one look at the world. `text` is what the model reads; where it is absent, the agent makes it
     of `data` (its own rendering), or the server renders `data` as `key value` pairs."""
 
     type: Literal["observe"] = "observe"
-    session: Token
     seq: Count  # grows with every observation of the session
     epoch: Count
     t_ns: Nanoseconds  # when it was captured
@@ -165,7 +162,15 @@ class Observe(MessagePart):
     def _shows_something(self) -> Observe:
         if self.text is None and self.data is None and not self.arrays:
             remedy = "Give at least one of text, data and arrays."
-            raise PydanticCustomError("empty", "observe shows nothing", {"field": "text", "remedy": remedy})
+            raise WireError(Code.INVALID, "observe shows nothing.", remedy, field="text", seq=self.seq)
+        for i, array in enumerate(self.arrays):
+            need, have = math.prod(array.shape) * DTYPES[array.dtype], len(array.data)
+            if need != have:
+                what = (
+                    f"observe.arrays has an array {array.name!r} of {have} bytes, but its shape and dtype need {need}."
+                )
+                remedy = "Send product(shape) x size bytes."
+                raise WireError(Code.INVALID, what, remedy, field=f"arrays[{i}]", seq=self.seq)
         return self
 
 
@@ -177,17 +182,15 @@ class Timing(MessagePart):
     late_ms: Milliseconds | None = None  # beyond the deadline, 0 when in time
 
 
-class CallMessage(MessagePart):
+class CallMessage(OfSession):
     """Server -> client: what to do now.
 
-    `fresh`: a new decision (`call` absent: the call in force goes on, and its time-to-live is renewed). `held`: the
-    tick missed or was unsure; the call in force may go on until its own time-to-live ends. `safe`: execute the safe
-    calls, `calls` in order (1.0: `call`, a message each). `ttl_ms` counts from `t_obs_ns` on the *client's* clock; 0 is
-    no limit. The client never executes a call that is older.
+    `fresh`: a new decision (`call` absent: the call in force goes on, its time-to-live renewed). `held`: no decision;
+    the call in force may go on until its own time-to-live ends. `safe`: execute the safe calls, `calls` in order (1.0:
+    `call`, a message each). `ttl_ms` counts from `t_obs_ns` on the *client's* clock; 0 is no limit.
     """
 
     type: Literal["call"] = "call"
-    session: Token
     tick: Count
     epoch: Count
     seq_obs: Count | None = None  # of the observation that it answers
@@ -204,25 +207,30 @@ class CallMessage(MessagePart):
     timing: Timing = Timing()
 
 
-class Executed(MessagePart):
+class Executed(OfSession):
     """Client -> server: what became of a call. Executed ones feed the model's history."""
 
     type: Literal["executed"] = "executed"
-    session: Token
     tick: Count
     epoch: Count
-    outcome: Literal["executed", "expired", "failed", "refused"]
+    outcome: Outcomes
     t_ns: Nanoseconds
     result: Text | None = None
     error: Text | None = None
 
 
-class Instruct(MessagePart):
+class Instruct(OfSession):
     """Either way: the goal from now on. Server -> client: it is in force (also where somebody else changed it)."""
 
     type: Literal["instruct"] = "instruct"
-    session: Token
     instruction: Text
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Instruct:
+        if not self.instruction.strip():
+            remedy = "Say in `instruction` what to do; to stop, end the session."
+            raise WireError(Code.INSTRUCTION, "instruct.instruction says nothing.", remedy, field="instruction")
+        return self
 
 
 class Outcome(MessagePart):
@@ -231,18 +239,13 @@ class Outcome(MessagePart):
     seed: Whole = 0
     ret: Annotated[float, Field(alias="return")] = 0.0
     success: bool | None = None
-    seconds: Annotated[float, Field(ge=0)] = 0.0
-
-    model_config = ConfigDict(
-        frozen=True, strict=True, extra="ignore", allow_inf_nan=False, populate_by_name=True, serialize_by_alias=True
-    )
+    seconds: Seconds = 0.0
 
 
-class Reset(MessagePart):
+class Reset(OfSession):
     """Client -> server: a new episode begins; `epoch` is one more than the last. Calls of old epochs are void."""
 
     type: Literal["reset"] = "reset"
-    session: Token
     epoch: Count
     ended: Outcome | None = None  # the episode before
 
@@ -289,5 +292,5 @@ class Bye(MessagePart):
 
 
 Message = Hello | Welcome | Observe | CallMessage | Executed | Instruct | Reset | Ping | Pong | ErrorMessage | Bye
+MODELS: dict[str, type[BaseModel]] = {model.model_fields["type"].default: model for model in get_args(Message)}
 ANY: TypeAdapter[Message] = TypeAdapter(Annotated[Message, Field(discriminator="type")])
-TYPES = ("hello", "welcome", "observe", "call", "executed", "instruct", "reset", "ping", "pong", "error", "bye")

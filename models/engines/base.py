@@ -48,7 +48,6 @@ class PrefixInfo:
 
     tokens: int
     source: str
-    milliseconds: float
     note: str | None = None
 
 

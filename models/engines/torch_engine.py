@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -68,7 +67,6 @@ class TorchEngine:
 
     def load_prefix(self, ids: Sequence[int], plan: SchemaPlan) -> PrefixInfo:
         """Take the prefix's KV from disk, or compute and store it; compile the plan."""
-        began = time.perf_counter()
         config, n = self.model.config, len(ids)
         self._prefix = list(ids)
         self.sequence.forget()
@@ -87,7 +85,7 @@ class TorchEngine:
         self._decoder = PackedDecoder(self.sequence, plan, self._tokenizer, self._budget)
         self._chosen = {} if self._budget else self._auto_budget(self._decoder)
         source = "disk" if isinstance(found, tuple) else "computed"
-        return PrefixInfo(n, source, (time.perf_counter() - began) * 1e3, note)
+        return PrefixInfo(n, source, note)
 
     def _auto_budget(self, decoder: PackedDecoder) -> dict[str, Any]:
         limit = Budget()

@@ -37,7 +37,6 @@ KV_SETTINGS = (
 class ModelConfig:
     """The shape of a dense decoder-only model."""
 
-    model_type: str
     vocabulary: int
     hidden: int
     layers: int
@@ -76,7 +75,6 @@ class ModelConfig:
         head_dim = raw.get("head_dim") or raw["hidden_size"] // raw["num_attention_heads"]
         inv_freq, scale = _rope(raw, head_dim)
         return cls(
-            kind,
             raw["vocab_size"],
             raw["hidden_size"],
             raw["num_hidden_layers"],

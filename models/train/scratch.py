@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from tokenizers import Tokenizer
@@ -81,8 +80,3 @@ def _ordinal_rows(weight: torch.Tensor, tokenizer: Tokenizer, scale: float = 0.0
     pattern[:, : waves.shape[1]] = waves
     pattern += values * directions[0] * 2 + values.abs() * directions[1] + values.sign() * directions[2]
     weight[ids] = pattern + torch.randn(len(ids), hidden) * scale * 0.1
-
-
-def parameter_count(model: Any) -> int:
-    """Parameters, tied ones once."""
-    return sum(p.numel() for p in model.parameters())

@@ -21,6 +21,7 @@ from rtcontrol.models.call import Call
 from rtcontrol.models.decider import DeciderSpec, STDecider
 from rtcontrol.models.packed import Node, common_start
 from rtcontrol.models.token_by_token import token_by_token
+from rtcontrol.report.series import Series
 
 WARM_UP = 10
 HELD = 100.0  # logits
@@ -129,12 +130,6 @@ def hold_to(decoder: Any, function: str) -> None:
     decoder.logits = raised
 
 
-def percentiles(values: Sequence[float]) -> dict[str, float]:
-    """p50, p90, p99, mean of milliseconds."""
-    p50, p90, p99 = np.percentile(values, [50, 90, 99])
-    return {"p50": p50, "p90": p90, "p99": p99, "mean": float(np.mean(values))}
-
-
 def bench_schema(
     model: str,
     tools: Sequence[dict[str, Any]],
@@ -156,7 +151,7 @@ def bench_schema(
             counts.append(count)
             for way, value in times.items():
                 raw[way].append(value)
-    summary = {way: percentiles(values) for way, values in raw.items()}
+    summary: dict[str, Any] = {way: Series(values).summary() for way, values in raw.items()}
     p50 = {way: s["p50"] for way, s in summary.items()}
     return {
         "ms": summary,

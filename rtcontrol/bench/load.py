@@ -11,9 +11,9 @@ from typing import Any
 import zmq
 
 from rtcontrol.bench.wire import TEXT, free_port, wait_for
-from rtcontrol.bench.wire_ways import Servers, dealer, hello, pong
+from rtcontrol.bench.wire_ways import Servers, WireSession, dealer, hello, pong
 from rtcontrol.bridges.wire import decode_msgpack, encode_msgpack
-from rtcontrol.bridges.wire.messages import CallMessage, Message, Observe, Ping, Welcome
+from rtcontrol.bridges.wire.messages import CallMessage, Message, Ping, Welcome
 from rtcontrol.models.errors import UserError
 
 
@@ -24,8 +24,7 @@ class LoadClient:
         self.socket = dealer(endpoint)
         self._period_s = 0.5 / hz
         self.due = time.monotonic()
-        self._welcome: Welcome | None = None
-        self._seq = 0
+        self._session: WireSession | None = None
         self.ticks: list[int] = []
         self.status: Counter[str] = Counter()
         self.causes: Counter[str] = Counter()
@@ -34,16 +33,12 @@ class LoadClient:
 
     @property
     def ready(self) -> bool:
-        return self._welcome is not None
+        return self._session is not None
 
     def observe(self) -> None:
         self.due += self._period_s
-        if self._welcome is None:
-            return
-        self._seq += 1
-        token, epoch = self._welcome.session, self._welcome.epoch
-        seen = Observe(session=token, seq=self._seq, epoch=epoch, t_ns=time.monotonic_ns(), text=TEXT)
-        self.socket.send_multipart(encode_msgpack(seen))
+        if self._session is not None:
+            self.socket.send_multipart(encode_msgpack(self._session.observe(TEXT)))
 
     def receive(self) -> None:
         while int(self.socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
@@ -52,7 +47,7 @@ class LoadClient:
     def _take(self, message: Message) -> None:
         now = time.monotonic_ns()
         if isinstance(message, Welcome):
-            self._welcome = message
+            self._session = WireSession(message)
         elif isinstance(message, CallMessage):
             self.ticks.append(message.tick)
             self.status[message.status] += 1

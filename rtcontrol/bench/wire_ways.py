@@ -81,49 +81,49 @@ class Echo:
 
 
 class ZeroMQ:
-    """Protocol 1.0, msgpack over ZeroMQ."""
+    """The protocol as msgpack over ZeroMQ."""
 
     def __init__(self, endpoint: str, first: Hello) -> None:
-        self._socket = dealer(endpoint)
-        self._socket.send_multipart(encode_msgpack(first))
+        self._socket = self._open(endpoint)
+        self._send(first)
         self._session = WireSession(self._receive())
 
     def trip(self, text: str) -> None:
-        self._socket.send_multipart(encode_msgpack(self._session.observe(text)), copy=True)
+        self._send(self._session.observe(text))
         while not self._session.answered(self._receive()):
             pass
 
     def _receive(self) -> Message:
-        while isinstance(message := decode_msgpack(self._socket.recv_multipart()), Ping):
-            self._socket.send_multipart(encode_msgpack(pong(message)))
+        while isinstance(message := self._next(), Ping):
+            self._send(pong(message))
         return message
 
-    def close(self) -> None:
-        self._socket.close(0)
+    def _open(self, endpoint: str) -> Any:
+        return dealer(endpoint)
 
+    def _send(self, message: Message) -> None:
+        self._socket.send_multipart(encode_msgpack(message))
 
-class WebSocket:
-    """Protocol 1.0, JSON over WebSocket."""
-
-    def __init__(self, url: str, first: Hello) -> None:
-        from websockets.sync.client import connect
-
-        self._socket = connect(url, compression=None)
-        self._socket.send(encode_json(first))
-        self._session = WireSession(self._receive())
-
-    def trip(self, text: str) -> None:
-        self._socket.send(encode_json(self._session.observe(text)))
-        while not self._session.answered(self._receive()):
-            pass
-
-    def _receive(self) -> Message:
-        while isinstance(message := decode_json(self._socket.recv(TIMEOUT_MS / 1e3)), Ping):
-            self._socket.send(encode_json(pong(message)))
-        return message
+    def _next(self) -> Message:
+        return decode_msgpack(self._socket.recv_multipart())
 
     def close(self) -> None:
         self._socket.close()
+
+
+class WebSocket(ZeroMQ):
+    """The protocol as JSON over WebSocket."""
+
+    def _open(self, endpoint: str) -> Any:
+        from websockets.sync.client import connect
+
+        return connect(endpoint, compression=None)
+
+    def _send(self, message: Message) -> None:
+        self._socket.send(encode_json(message))
+
+    def _next(self) -> Message:
+        return decode_json(self._socket.recv(TIMEOUT_MS / 1e3))
 
 
 class HTTP:

@@ -6,7 +6,6 @@ import contextlib
 import importlib.util
 import shutil
 import sys
-import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +13,7 @@ from pathlib import Path
 from rtcontrol.bridges.shutdown import Interrupted, Shutdown
 from rtcontrol.carla.bridge_process import BridgeProcess
 from rtcontrol.carla.standin import StandIn
+from rtcontrol.hosts.processes import Guardian
 from rtcontrol.models.errors import UserError
 from rtcontrol.run.options import CARLA, STANDIN, RunOptions
 from rtcontrol.run.status import INTERNAL
@@ -38,8 +38,9 @@ def run_carla(
         )
     options = replace(options, env=STANDIN if options.carla_standin else CARLA, agent=options.agent or AGENT)
     with contextlib.ExitStack() as stack:
-        folder = Path(tempfile.mkdtemp(prefix="rtcontrol-"))
-        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        guardian = Guardian()  # it removes its folder, however we end
+        stack.callback(guardian.end)
+        folder = Path(guardian.folder)
         traffic = options.traffic if options.traffic is not None else TRAFFIC[options.carla_standin]
         host, port = options.carla_host, options.carla_port
         if options.carla_standin:

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import platform
 import sys
 import traceback
+from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
+from rtcontrol import __version__
 from rtcontrol.bridges.shutdown import Interrupted, Shutdown, outlive_terminal
 from rtcontrol.loop import errors
 from rtcontrol.models.errors import UserError
 from rtcontrol.record.folder import Folder
+from rtcontrol.record.machine import version
 from rtcontrol.run.flags import command
 from rtcontrol.run.options import CARLA, REMOTE, RunOptions, named_by_time
 from rtcontrol.run.status import HELP
@@ -43,7 +47,7 @@ Examples:
 
   rtcontrol run --env carla-bridge --hz 16 --instruct "follow the car ahead at 20 metres"     (docs/bridges.md)
 
-  rtcontrol run --config run.toml --duration 60      (lines such as: env = "lander")
+  rtcontrol run --config run.toml --duration 60      (lines such as: `env = "lander"`)
 
 While it runs, a line typed on the terminal is the new instruction (--stdin: one from a pipe, too); Ctrl-C ends it with
 the safe call and the report.
@@ -74,12 +78,28 @@ def _exists(module: str) -> bool:
         return False
 
 
-app = typer.Typer(cls=LazyGroup, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(
+    cls=LazyGroup,
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+)
+
+
+def _versions(asked: bool) -> None:
+    if asked:
+        found = (f"{name} {version(name) or 'not installed'}" for name in ("torch", "ray"))
+        print(f"rtcontrol {__version__} (python {platform.python_version()}, {', '.join(found)})")
+        raise typer.Exit
 
 
 @app.callback()
 def _root(
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks (may stand anywhere in the line).")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the versions.", is_eager=True, callback=_versions)
+    ] = False,
 ) -> None:
     """Real-time LLM function calling for robots and games.
 
@@ -215,9 +235,11 @@ def main() -> None:
         status = _complain(text, 1, debug)
     except Exception as error:
         if hasattr(error, "format_message"):
-            # The command line itself was wrong: Typer's own words.
-            hint = getattr(getattr(error, "ctx", None), "command_path", "rtcontrol")
-            status = _complain(f"{error.format_message().rstrip('.')}. See `{hint} --help`.", 2, debug)
+            # The command line itself was wrong: Typer's own words, none where it has shown the help for want of any.
+            named = " ".join(["rtcontrol", *takewhile(lambda a: not a.startswith("-"), arguments)])
+            hint = getattr(getattr(error, "ctx", None), "command_path", named)
+            said = error.format_message().rstrip(".")
+            status = _complain(f"{said}. See `{hint} --help`.", 2, debug) if said else 2
         else:
             text = f"Internal error: {type(error).__name__}: {error}. Run again with --debug for the traceback."
             status = _complain(text, 1, debug)

@@ -14,7 +14,10 @@ from rich.table import Table
 from rtcontrol.models.errors import UserError
 
 app = typer.Typer(
-    no_args_is_help=True, add_completion=False, help="Measure on this machine, side by side with the baselines."
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    help="Measure on this machine, side by side with the baselines.",
 )
 
 NAMES = {
@@ -26,13 +29,36 @@ NAMES = {
 }
 
 
+def check_writable(path: Path | None) -> Path | None:
+    """It; a file that could not be written is refused before anything is measured."""
+    try:
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.open("a").close()
+    except OSError as error:
+        raise UserError(f"{path} cannot be written ({error.strerror}).", "Give another path.") from None
+    return path
+
+
+def save(path: Path | None, document: dict[str, Any]) -> None:
+    """Write the figures, and what was measured on, where a file is wanted; says so."""
+    if path is not None:
+        from rtcontrol.record.machine import describe
+
+        path.write_text(json.dumps({**document, "machine": describe()}, indent=1) + "\n")
+        print(f"All figures: {path}")
+
+
+JsonFile = Annotated[Path | None, typer.Option("--json", help="Write all figures here.", callback=check_writable)]
+
+
 @app.command()
 def decide(
     model: Annotated[str, typer.Option(help="Bundled name or checkpoint folder.")] = "lander",
     decisions: Annotated[int, typer.Option(min=20, help="Decisions to measure for each schema.")] = 300,
     dtype: Annotated[str, typer.Option(help="auto, fp32 or bf16.")] = "auto",
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads of torch (default: torch's own).")] = None,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write raw milliseconds and ratios here.")] = None,
+    json_file: JsonFile = None,
 ) -> None:
     """One-pass decisions against their floor, token-by-token decoding and a generated JSON call.
 
@@ -47,9 +73,7 @@ def decide(
     """
     from rtcontrol.bench.decide import WARM_UP, bench_schema
     from rtcontrol.bench.situations import observations, schemas
-    from rtcontrol.record.machine import describe
 
-    check_writable(json_file)
     texts = observations(decisions + WARM_UP)
     results: dict[str, dict[str, Any]] = {}
     console = Console()
@@ -63,18 +87,15 @@ def decide(
             results[name] = bench_schema(model, which, texts, 5, step, function, dtype=dtype, threads=threads)
     for name, result in results.items():
         console.print(_table(name, result))
-    if json_file:
-        more = ("long", "long_arguments")
-        document = {**results["bundled"], **{name: results[name] for name in more}, "machine": describe()}
-        document["ratios"] = {**results["bundled"]["ratios"], **{name: results[name]["ratios"] for name in more}}
-        json_file.write_text(json.dumps(document, indent=1) + "\n")
-        console.print(f"Raw milliseconds: {json_file}")
+    bundled = results.pop("bundled")
+    ratios = {**bundled["ratios"], **{name: result["ratios"] for name, result in results.items()}}
+    save(json_file, {**bundled, **results, "ratios": ratios})
 
 
 @app.command()
 def train(
     rows: Annotated[int, typer.Option(min=32, help="Training samples to run each way.")] = 64,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures here.")] = None,
+    json_file: JsonFile = None,
 ) -> None:
     """Packed-tree training against one sequence a head (length-sorted, at its best batch size): samples a second.
 
@@ -84,9 +105,7 @@ def train(
     """
     from rtcontrol.bench.train import compare
     from rtcontrol.models.train.scratch import ModelShape
-    from rtcontrol.record.machine import describe
 
-    check_writable(json_file)
     console = Console()
     with console.status("training") as status:
         found = compare(rows, ModelShape(), lambda what: status.update(what))
@@ -96,8 +115,7 @@ def train(
     console.print(table)
     for name, ratio in found["ratios"].items():
         console.print(f"{name}: {ratio:.2f}")
-    if json_file:
-        json_file.write_text(json.dumps({**found, "machine": describe()}, indent=1) + "\n")
+    save(json_file, found)
 
 
 WAYS = {
@@ -115,7 +133,7 @@ WAYS = {
 def wire(
     trips: Annotated[int, typer.Option(min=100, help="Round trips to measure each way.")] = 5000,
     model: Annotated[str, typer.Option(help="Bundled name or checkpoint folder.")] = "lander",
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write raw milliseconds and figures here.")] = None,
+    json_file: JsonFile = None,
 ) -> None:
     """Observation out to call in, over each transport, beside a bare echo of the same bytes and openpi's client.
 
@@ -130,10 +148,8 @@ def wire(
       rtcontrol bench wire --trips 20000 --json wire.json
     """
     from rtcontrol.bench.wire import bench as bench_wire
-    from rtcontrol.record.machine import describe
     from rtcontrol.report.series import Series
 
-    check_writable(json_file)
     console = Console()
     with Progress(console=console, transient=True) as bar:
         task = bar.add_task("round trips", total=trips)
@@ -150,11 +166,8 @@ def wire(
     console.print(table)
     if "openpi_echo" not in figures:
         console.print("openpi's client: not measured (it is not installed)")
-    if json_file:
-        overhead = {name: round((ms["p50"] or 0) - floor, 4) for name, ms in figures.items()}
-        document = {**found, "figures": figures, "p50_above_echo_ms": overhead, "machine": describe()}
-        json_file.write_text(json.dumps(document) + "\n")
-        console.print(f"Raw milliseconds: {json_file}")
+    overhead = {name: round((ms["p50"] or 0) - floor, 4) for name, ms in figures.items()}
+    save(json_file, {**found, "figures": figures, "p50_above_echo_ms": overhead})
 
 
 @app.command()
@@ -163,7 +176,7 @@ def load(
     hz: Annotated[float, typer.Option(min=0.1, max=1000, help="Rate of each client's loop.")] = 16.0,
     seconds: Annotated[float, typer.Option(min=1, help="How long to count, after 2 s of warm-up.")] = 30.0,
     model: Annotated[str, typer.Option(help="noop (the null decoder), random, or a checkpoint.")] = "noop",
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures here.")] = None,
+    json_file: JsonFile = None,
 ) -> None:
     """Many clients of one server: every tick's call is counted, those that never came, and the misses by cause.
 
@@ -174,10 +187,8 @@ def load(
       rtcontrol bench load --clients 8 --hz 16 --model lander
     """
     from rtcontrol.bench.load import load as bench_load
-    from rtcontrol.record.machine import describe
     from rtcontrol.report.series import Series
 
-    check_writable(json_file)
     console = Console()
     with Progress(console=console, transient=True) as bar:
         task = bar.add_task(f"{clients} clients at {hz:g} Hz", total=seconds)
@@ -189,20 +200,7 @@ def load(
     )
     console.print(f"status {found['status']}, misses by cause {found['misses_by_cause'] or 'none'}")
     console.print(f"call sent to call received: p50 {way['p50']} ms, p99 {way['p99']}, max {way['max']}")
-    if json_file:
-        json_file.write_text(json.dumps({**found, "figures": way, "machine": describe()}) + "\n")
-
-
-def check_writable(path: Path | None) -> None:
-    """Refuse, before anything is measured, a file that could not be written after."""
-    if path is None:
-        return
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a"):
-            pass
-    except OSError as error:
-        raise UserError(f"{path} cannot be written ({error.strerror}).", "Give another path.") from None
+    save(json_file, {**found, "figures": way})
 
 
 def _table(name: str, result: dict[str, Any]) -> Table:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Sequence
+from argparse import Namespace
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import typer
 
 from rtcontrol.bridges.carla import cli as carla_cli
 from rtcontrol.bridges.ros2 import cli as ros2_cli
-from rtcontrol.run.flags import load
+from rtcontrol.run.flags import CONFIG, load
 
-app = typer.Typer(no_args_is_help=True, add_completion=False)
+app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode="markdown")
 
 
 @app.callback()
@@ -22,12 +23,15 @@ def bridge() -> None:
 
     Unity and Godot games bring their own client: docs/bridges.md, bridges/unity, bridges/godot.
 
-    \b
     Examples:
+
       rtcontrol bridge ros2 --example > robot.yaml
+
       rtcontrol bridge ros2 --config robot.yaml
+
       rtcontrol bridge carla --instruct "follow the car ahead at 20 metres"
-      rtcontrol bridge carla --config run.toml      (its options as lines; flags win)
+
+      rtcontrol bridge carla --config run.toml      (its options as lines, such as: `hz = 16`; flags win)
     """
 
 
@@ -38,8 +42,7 @@ def bridge() -> None:
 )
 def ros2(context: typer.Context) -> None:
     # Its options are those of `python -m rtcontrol.bridges.ros2`, which runs without the rest of rtcontrol.
-    sys.stdout.flush()
-    raise typer.Exit(ros2_cli.main(context.args, "rtcontrol bridge ros2"))
+    _ends(ros2_cli.main, context.args, "rtcontrol bridge ros2")
 
 
 @app.command(
@@ -48,21 +51,25 @@ def ros2(context: typer.Context) -> None:
     add_help_option=False,
 )
 def carla(context: typer.Context) -> None:
+    _ends(carla_cli.main, context.args, "rtcontrol bridge carla", _arguments)
+
+
+def _ends(main: Callable[..., int], *given: Any) -> NoReturn:
     sys.stdout.flush()
-    prog = "rtcontrol bridge carla"
-    raise typer.Exit(carla_cli.main(_with_file(context.args, vars(carla_cli.arguments([], prog))), prog))
+    try:
+        status = main(*given)
+    except SystemExit as ended:
+        # argparse's, which has shown its help or a mistake
+        status = int(ended.code or 0)
+    raise typer.Exit(status)
 
 
-def _with_file(given: Sequence[str], known: Collection[str]) -> list[str]:
-    """What `--config FILE` says, before the rest, so that flags win."""
-    rest: list[str] = []
-    told: dict[str, Any] = {}
-    words = iter(given)
-    for word in words:
-        name, equals, value = word.partition("=")
-        if name == "--config":
-            told |= load(Path(value if equals else next(words, "")), "bridge", known)
-        else:
-            rest.append(word)
+def _arguments(given: Sequence[str], prog: str) -> Namespace:
+    """The command line with what `--config FILE` says before the rest, so that flags win."""
+    parser = carla_cli.parser(prog)
+    kinds = {one.dest: bool if one.nargs == 0 else one.type or str for one in parser._actions}
+    parser.add_argument("--config", type=Path, help=CONFIG)
+    path = parser.parse_args(given).config
+    told = {} if path is None else load(path, "bridge", kinds)
     flags = (f"--{k.replace('_', '-')}" + ("" if v is True else f"={v}") for k, v in told.items() if v is not False)
-    return [*flags, *rest]
+    return parser.parse_args([*flags, *given])

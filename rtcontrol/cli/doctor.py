@@ -39,7 +39,6 @@ def examine() -> Iterator[Finding]:
         ("ray", "pip install ray  (until then: --host inprocess)", False),
         ("pyzmq", "pip install pyzmq", False),
         ("gymnasium", 'pip install "gymnasium[box2d]"', False),
-        ("vllm", "pip install vllm  (only for models beyond the torch engine)", True),
         ("carla", "pip install 'rtcontrol[carla]'  (only for --env carla-bridge)", True),
     ):
         found = version(package)

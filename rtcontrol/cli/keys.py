@@ -15,6 +15,7 @@ from rtcontrol.serve import keyring
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
+    rich_markup_mode="markdown",
     help="The keys of clients that may connect from other machines: make, list, revoke.",
 )
 Folder = Annotated[

@@ -13,13 +13,18 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from rtcontrol.cli.bench import check_writable
+from rtcontrol.cli.bench import JsonFile, check_writable, save
 from rtcontrol.models.errors import UserError
 
 if TYPE_CHECKING:
     from rtcontrol.recipes.imitation import Recipe
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, help="Train, inspect and adopt controller models.")
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    help="Train, inspect and adopt controller models.",
+)
 # Each recipe and the environment that its model is for.
 RECIPES = {"driver": "road", "lander": "lander", "paddle": "paddle"}
 
@@ -78,7 +83,7 @@ def score(
     sentences: Annotated[
         int | None, typer.Option(min=1, help="Phrasings of each list and kind of goal. (default: all)")
     ] = None,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write every figure here.")] = None,
+    json_file: JsonFile = None,
 ) -> None:
     """Fly a model in lockstep on seeds it was not trained on: by goal and by phrasing, beside its recipe's expert.
 
@@ -88,15 +93,12 @@ def score(
 
       rtcontrol models score runs/train-paddle/checkpoint --recipe paddle
     """
-    import json
-
     from rtcontrol.models.decider import DeciderSpec
     from rtcontrol.recipes.score import Trial, model_policy
 
-    check_writable(json_file)
     title = recipe or (model if model in RECIPES else "lander")
     agent = _recipe(title).agent
-    trial: Trial = importlib.import_module(f"rtcontrol.recipes.{title}_score").TRIAL
+    trial: Trial = importlib.import_module(f"rtcontrol.recipes.{title}").TRIAL
     decider = DeciderSpec(model, tuple(agent.tools.openai()), history=agent.history).build()
     console = Console()
     with console.status("flying") as status:
@@ -112,8 +114,7 @@ def score(
             same = f"{s['same outcome']}/{s['phrasings']}"
             phrasings.add_row(name, kind, same, str(s["wilson_95"]), str(s["succeed"]), str(s["canonical succeed"]))
     console.print(phrasings)
-    if json_file:
-        json_file.write_text(json.dumps(found, indent=1) + "\n")
+    save(json_file, found)
 
 
 @app.command()

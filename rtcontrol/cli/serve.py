@@ -28,13 +28,15 @@ Examples:
 
   rtcontrol serve --supervise --memory-limit-mb 4000
 
+  rtcontrol serve --config run.toml --hz 20      (lines such as: `http = "127.0.0.1:8080"`)
+
   rtcontrol serve --model noop --bind ipc:///tmp/rtcontrol.sock      (tries out a client without a model)
 
 docs/protocol.md is what a client must know, docs/security.md who can reach what. Each session leaves its record and
 report in --out. Exit status: 0; 1 internal error; 2 mistake in what was given; 129 SIGHUP, 130 Ctrl-C, 143 SIGTERM (the
 first one ends all sessions with their safe calls, a second one changes nothing, a third one leaves).
 """
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(add_completion=False, rich_markup_mode="markdown", pretty_exceptions_enable=False)
 
 
 def _serve(options: ServerOptions) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +36,8 @@ def build(admission: Admission, tool_sets: ToolSets, options: GatewayOptions, me
     model = public_name(options.model)
     since = int(time.time())
 
-    async def decide(request: simpletool.FunctionCallRequest) -> Timed:
-        timed = await tool_sets.decide(
-            tuple(request.tools), request.instruction(), request.observation(), request.history or ()
-        )
+    async def decide(tools: Sequence[dict[str, Any]], *told: Any) -> Timed:
+        timed = await tool_sets.decide(tuple(tools), *told)
         metrics.latency.observe(timed.latency_ms / 1e3)
         return timed
 
@@ -66,7 +64,7 @@ def build(admission: Admission, tool_sets: ToolSets, options: GatewayOptions, me
         status = 200
         try:
             wanted = await body.read(request, simpletool.FunctionCallRequest, options)
-            timed = await decide(wanted)
+            timed = await decide(wanted.tools, wanted.instruction(), wanted.observation(), wanted.history or ())
             answer = simpletool.respond(timed.decision.call, timed.schemas, timed.latency_ms)
         except (Refusal, UserError, Unavailable) as error:
             status, text = _simpletool_error(error)
@@ -84,10 +82,7 @@ def build(admission: Admission, tool_sets: ToolSets, options: GatewayOptions, me
         wanted = await body.read(request, openai_api.ChatRequest, options)
         if wanted.model not in (model, DEFAULT_MODEL):
             raise Refusal(404, "model_not_found", f"There is no model {wanted.model[:80]!r} here.", f"Use {model!r}.")
-        timed = await tool_sets.decide(
-            tuple(wanted.chosen_tools()), wanted.instruction(), wanted.observation(), wanted.history()
-        )
-        metrics.latency.observe(timed.latency_ms / 1e3)
+        timed = await decide(wanted.chosen_tools(), wanted.instruction(), wanted.observation(), wanted.history())
         metrics.requests.labels("chat", 200).inc()
         if not wanted.stream:
             return JSONResponse(openai_api.completion(wanted, timed))

@@ -12,7 +12,7 @@ from rtcontrol.hosts.base import Decider, DeciderSource, DecisionReply, Decision
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.domain import ClosedDomain
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.schema import ToolSchema, tool_schemas
+from rtcontrol.models.schema import tool_schemas
 
 PLAIN = ("expert", "noop", "random")
 
@@ -72,9 +72,10 @@ class STModel:
 
 @dataclass(frozen=True)
 class ExpertSource:
-    """A scripted expert: `function` gives the call for a request."""
+    """A scripted decider: `function` gives the call for a request, None to leave whatever is in force."""
 
-    function: Callable[[DecisionRequest], Call]
+    function: Callable[[DecisionRequest], Call | None]
+    model: str = "expert"
 
     def build(self) -> ExpertSource:
         return self
@@ -83,21 +84,19 @@ class ExpertSource:
         return Decision(self.function(request))
 
     def info(self) -> dict[str, Any]:
-        return {"engine": "script", "model": "expert"}
+        return {"engine": "script", "model": self.model}
+
+
+def _null(request: DecisionRequest) -> None:
+    return None
 
 
 @dataclass(frozen=True)
-class NoopSource:
+class NoopSource(ExpertSource):
     """Leaves whatever is in force: the null function, always."""
 
-    def build(self) -> NoopSource:
-        return self
-
-    def decide(self, request: DecisionRequest) -> Decision:
-        return Decision(None)
-
-    def info(self) -> dict[str, Any]:
-        return {"engine": "script", "model": "noop"}
+    function: Callable[[DecisionRequest], Call | None] = _null
+    model: str = "noop"
 
 
 @dataclass(frozen=True)
@@ -110,24 +109,18 @@ class RandomSource:
     tools: Sequence[dict[str, Any]]
     seed: int = 0
 
-    def build(self) -> RandomCalls:
-        return RandomCalls(tool_schemas(list(self.tools)), self.seed)
+    def build(self) -> ExpertSource:
+        schemas = tool_schemas(list(self.tools))
 
+        def call(request: DecisionRequest) -> Call:
+            chance = random.Random(f"{self.seed}/{request.epoch}/{request.tick}")
+            schema = chance.choice(schemas)
+            arguments = {}
+            for parameter in schema.parameters:
+                if isinstance(parameter.domain, ClosedDomain):
+                    arguments[parameter.name] = chance.choice(parameter.domain.values)
+                elif parameter.required:
+                    raise ValueError(f"no random value for {schema.name}.{parameter.name}: its domain is open")
+            return Call(schema.name, arguments)
 
-class RandomCalls:
-    def __init__(self, schemas: Sequence[ToolSchema], seed: int) -> None:
-        self._schemas, self._seed = schemas, seed
-
-    def decide(self, request: DecisionRequest) -> Decision:
-        chance = random.Random(f"{self._seed}/{request.epoch}/{request.tick}")
-        schema = chance.choice(self._schemas)
-        arguments = {}
-        for parameter in schema.parameters:
-            if isinstance(parameter.domain, ClosedDomain):
-                arguments[parameter.name] = chance.choice(parameter.domain.values)
-            elif parameter.required:
-                raise ValueError(f"no random value for {schema.name}.{parameter.name}: its domain is open")
-        return Decision(Call(schema.name, arguments))
-
-    def info(self) -> dict[str, Any]:
-        return {"engine": "script", "model": "random"}
+        return ExpertSource(call, "random")

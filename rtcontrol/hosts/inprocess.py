@@ -71,18 +71,17 @@ class Rota:
 
 class InProcessPool:
     """Deciders are built on the thread that opens the session, one at a time, and asked on the workers' threads: one
-    for each lane.
+    for each lane. Without lanes each is asked inside `submit`: for those that take no time (no-op, random, expert).
 
     Python's one lock is shared with everything else in the process: for tests, embedding and machines without Ray.
     `preload` loads torch at the start: it holds the interpreter for a second or two, so not while sessions go on.
     """
 
-    name = "inprocess"
     gave_up: str | None = None
 
     def __init__(self, limit: int = LIMIT, lanes: int = 1, preload: bool = True) -> None:
-        self.lanes = lanes
-        self._preload = preload
+        self.name = "inprocess" if lanes else "inline"
+        self.lanes, self._preload = lanes, preload and lanes > 0
         self.places = Places(limit)
         self.rota = Rota(lanes)
         self.arrived = threading.Condition()
@@ -111,13 +110,13 @@ class InProcessPool:
             with self._building:
                 if self.closed:
                     raise PlaceTrouble("The decoder is closed.", "Start it again.")
-                return [build(source) for _ in range(self.lanes)]
+                return [build(source) for _ in range(self.lanes or 1)]
         except BaseException:
             self.places.free()
             raise
 
     def alive(self) -> bool:
-        return self._workers[0].is_alive()
+        return not self.closed and all(worker.is_alive() for worker in self._workers)
 
     def close(self) -> None:
         """A decision that is being made ends with the process: the workers are daemons."""
@@ -144,7 +143,6 @@ class InProcessPool:
 class InProcessHost:
     """One session's part of an `InProcessPool`; without one it has a pool of its own, with so many lanes."""
 
-    name = "inprocess"
     gave_up: str | None = None
 
     def __init__(self, source: DeciderSource, lanes: int = 1, pool: InProcessPool | None = None) -> None:
@@ -152,6 +150,7 @@ class InProcessHost:
         self.events: list[HostEvent] = []
         self._source, self._own = source, pool is None
         self._pool = pool or InProcessPool(1, lanes, preload=False)
+        self.name = self._pool.name
         self._deciders: list[Decider] = []
         # No SimpleQueue: its timed get waits for ever where a signal's handler outlasts the timeout (CPython 3.11).
         self._replies: Queue[DecisionReply | None] = Queue()
@@ -165,10 +164,14 @@ class InProcessHost:
 
     def submit(self, request: DecisionRequest) -> None:
         pool = self._pool
+        if not self.alive():
+            return
+        if not pool.lanes:
+            self.decide(0, request)
+            return
         with pool.arrived:
-            if self.alive():
-                pool.rota.put(self, request)
-                pool.arrived.notify()
+            pool.rota.put(self, request)
+            pool.arrived.notify()
 
     def wait(self, timeout_ns: int) -> DecisionReply | None:
         try:
@@ -198,77 +201,6 @@ class InProcessHost:
             self._pool.close()
 
     def decide(self, lane: int, request: DecisionRequest) -> None:
-        """On a worker's thread."""
+        """On the lane's thread."""
         for decider in self._deciders[lane : lane + 1]:  # none once it is closed
             self._replies.put(answer(decider, request))
-
-
-class InlineHost:
-    """Decides inside `submit`, on the caller's thread: for deciders that take no time (no-op, random, expert)."""
-
-    name = "inline"
-    gave_up: str | None = None
-
-    def __init__(self, source: DeciderSource, closed: Callable[[], None] = lambda: None) -> None:
-        self.incarnation = 0
-        self.events: list[HostEvent] = []
-        self._decider = build(source)
-        self._closed: Callable[[], None] | None = closed
-        self._replies: deque[DecisionReply] = deque()
-        self._woken = threading.Event()
-
-    def start(self, stopped: Callable[[], bool] = lambda: False) -> dict[str, Any]:
-        return describe(self._decider)
-
-    def submit(self, request: DecisionRequest) -> None:
-        self._replies.append(answer(self._decider, request))
-
-    def wait(self, timeout_ns: int) -> DecisionReply | None:
-        if self._replies:
-            return self._replies.popleft()
-        if timeout_ns > 0:
-            self._woken.wait(timeout_ns / 1e9)
-        self._woken.clear()
-        return None
-
-    def wake(self) -> None:
-        self._woken.set()
-
-    def alive(self) -> bool:
-        return self._closed is not None
-
-    def cancel(self, tick: int) -> None:
-        """Nothing waits: it was decided when it was submitted."""
-
-    def close(self) -> None:
-        self._replies.clear()
-        closed, self._closed = self._closed, None
-        if closed is not None:
-            closed()
-
-
-class InlinePool:
-    """Every session decides on its own thread."""
-
-    name = "inline"
-    gave_up: str | None = None
-
-    def __init__(self, limit: int = LIMIT) -> None:
-        self._places = Places(limit)
-
-    def start(self, stopped: Callable[[], bool] = lambda: False) -> dict[str, Any]:
-        return {}
-
-    def open(self, session: str, source: DeciderSource) -> InlineHost:
-        self._places.take()
-        try:
-            return InlineHost(source, self._places.free)
-        except BaseException:
-            self._places.free()
-            raise
-
-    def alive(self) -> bool:
-        return True
-
-    def close(self) -> None:
-        """Nothing to end."""

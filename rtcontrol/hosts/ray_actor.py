@@ -10,7 +10,7 @@ import sys
 import threading
 import traceback
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,18 +32,6 @@ SWITCH_INTERVAL_S = 2e-5
 BUILDER_NICE = 10
 
 
-def as_request(fields: Sequence[Any]) -> DecisionRequest:
-    """From the unpacked fields; ValueError when there are others."""
-    tick, epoch, observation, instruction, history = fields
-    return DecisionRequest(tick, epoch, observation, instruction, tuple(history))
-
-
-def pack_cancel(tick: int) -> bytes:
-    """The lane tells it from a request by its type."""
-    packed: bytes = msgpack.packb(tick)
-    return packed
-
-
 def pack_reply(reply: DecisionReply) -> bytes:
     """Decision and call as their fields in order. A reply that cannot be packed costs its tick, not the lane."""
     made = reply.decision
@@ -62,64 +50,20 @@ def _unsaid(tick: int, error: Exception) -> bytes:
     return pack_reply(DecisionReply(tick, None, text.encode("utf-8", "replace").decode(), 0))
 
 
-class Sockets:
-    """The sockets that a decoder's process answers on, each with a thread of its own.
-
-    A client on the same machine talks ipc under `directory`; any other talks tcp under CURVE, with a `key` that only
-    the actor's answer tells.
-    """
-
-    def __init__(self, directory: str, host: str) -> None:
-        self._local = host == socket.gethostname() and Path(directory).is_dir()
-        self._directory = Path(directory)
-        self._context = zmq.Context()
-        self.key, self._secret = (b"", b"") if self._local else zmq.curve_keypair()
-
-    def serve(self, name: str, work: Callable[[zmq.Socket[bytes]], None]) -> str:
-        """Start `work` on a new ROUTER; gives its endpoint."""
-        router = self._context.socket(zmq.ROUTER)
-        router.linger = 0
-        if self._local:
-            # The pid keeps a restarted process off the socket that its predecessor left behind.
-            endpoint = f"ipc://{self._directory}/{name}-{os.getpid()}"
-            router.bind(endpoint)
-        else:
-            router.curve_server, router.curve_secretkey = True, self._secret
-            import ray
-
-            address: str = ray.util.get_node_ip_address()
-            endpoint = f"tcp://{address}:{router.bind_to_random_port(f'tcp://{address}')}"
-        threading.Thread(target=_serve, args=(router, work), name=name, daemon=True).start()
-        return endpoint
-
-
-def _serve(router: zmq.Socket[bytes], work: Callable[[zmq.Socket[bytes]], None]) -> None:
-    """The whole life of a socket's thread. A process whose lane is dead but whose heart beats would never be missed:
-    it ends, and Ray starts it again."""
-    try:
-        work(router)
-    except BaseException:
-        traceback.print_exc()
-        os._exit(1)
-
-
-def _echo(router: zmq.Socket[bytes]) -> None:
-    """A heartbeat's thread."""
-    while True:
-        router.send_multipart(router.recv_multipart())
-
-
 class DecoderActor:
     """Builds, keeps and asks the deciders of sessions: of each session one a lane. On a lane, a session's DEALER has
     the session's key, a slash and a number as its identity: one that replaces another is not taken for it.
 
-    Ray calls `open` on a thread of the concurrency group `BUILDERS`, the others on another; each lane has a thread
-    that decides. Each may be asked again and again.
+    A client on the same machine talks ipc under `directory`; any other talks tcp under CURVE, with a key that only the
+    answer of `start` tells. Ray calls `open` on a thread of the concurrency group `BUILDERS`, the others on another;
+    each lane has a thread that decides. Each may be asked again and again.
     """
 
     def __init__(self, lanes: int, preload: bool, directory: str, host: str) -> None:
         sys.setswitchinterval(SWITCH_INTERVAL_S)
-        self._sockets = Sockets(directory, host)
+        self._local = host == socket.gethostname() and Path(directory).is_dir()
+        self._directory, self._context = directory, zmq.Context()
+        self._key, self._secret = (b"", b"") if self._local else zmq.curve_keypair()
         self._lanes, self._preload = lanes, preload
         self._deciders: dict[bytes, list[Decider]] = {}
         self._lock = threading.Lock()
@@ -134,11 +78,10 @@ class DecoderActor:
                 # It holds the interpreter for up to a second: not while others decide or the heart must beat.
                 import rtcontrol.models.engines.torch_engine  # noqa: F401
 
-            serve = self._sockets.serve
             self._answer = {
-                "lanes": [serve(f"lane{i}", partial(self._decide, i)) for i in range(self._lanes)],
-                "heartbeat": serve("heartbeat", _echo),
-                "key": self._sockets.key,
+                "lanes": [self._serve(f"lane{i}", partial(self._decide, i)) for i in range(self._lanes)],
+                "heartbeat": self._serve("heartbeat", _echo),
+                "key": self._key,
                 "pid": os.getpid(),
             }
         return self._answer
@@ -174,6 +117,32 @@ class DecoderActor:
                 for closed in self._closed:
                     closed.append(key)
             return len(self._deciders)
+
+    def _serve(self, name: str, work: Callable[[zmq.Socket[bytes]], None]) -> str:
+        """Start `work` on a new ROUTER and a thread of its own; gives the endpoint."""
+        router = self._context.socket(zmq.ROUTER)
+        router.linger = 0
+        if self._local:
+            # The pid keeps a restarted process off the socket that its predecessor left behind.
+            endpoint = f"ipc://{self._directory}/{name}-{os.getpid()}"
+            router.bind(endpoint)
+        else:
+            router.curve_server, router.curve_secretkey = True, self._secret
+            import ray
+
+            address: str = ray.util.get_node_ip_address()
+            endpoint = f"tcp://{address}:{router.bind_to_random_port(f'tcp://{address}')}"
+
+        def run() -> None:
+            # One whose lane is dead but whose heart beats would never be missed: it ends, and Ray starts it again.
+            try:
+                work(router)
+            except BaseException:
+                traceback.print_exc()
+                os._exit(1)
+
+        threading.Thread(target=run, name=name, daemon=True).start()
+        return endpoint
 
     def _decide(self, i: int, router: zmq.Socket[bytes]) -> None:
         """A lane's thread: take in all that has arrived, decide for the session whose turn it is, and so on."""
@@ -216,7 +185,8 @@ class Lane:
             if isinstance(fields, int):
                 self.rota.cancel(key, fields)
             else:
-                self.rota.put(key, as_request(fields))
+                tick, epoch, observation, instruction, history = fields
+                self.rota.put(key, DecisionRequest(tick, epoch, observation, instruction, tuple(history)))
                 self._clients[key] = client
         except Exception as error:
             self._router.send_multipart((client, _unsaid(-1, error)))
@@ -228,6 +198,12 @@ class Lane:
         """The session is closed."""
         self.rota.remove(key)
         self._clients.pop(key, None)
+
+
+def _echo(router: zmq.Socket[bytes]) -> None:
+    """A heartbeat's thread."""
+    while True:
+        router.send_multipart(router.recv_multipart())
 
 
 def _yield_processor() -> None:

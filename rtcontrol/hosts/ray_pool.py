@@ -1,28 +1,25 @@
-"""A decoder pool in one Ray actor: who has a decider there, and how all come back when its process is lost."""
+"""A decoder pool in one Ray actor: who has a decider there, and how all come back when its process, or Ray, is lost."""
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import logging
+import os
+import socket
 import threading
+import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
-
-import zmq
+from typing import Any
 
 from rtcontrol.hosts.base import LIMIT, DeciderSource, PlaceTrouble
 from rtcontrol.hosts.inprocess import Places
-from rtcontrol.hosts.ray_actor import BUILDERS
-from rtcontrol.hosts.ray_link import DecoderLink
-from rtcontrol.hosts.ray_process import START_TIMEOUT_S, RayProcess
-from rtcontrol.hosts.ray_start import POLL_S, REMEDY, Stopped
+from rtcontrol.hosts.ray_actor import BUILDERS, DecoderActor
+from rtcontrol.hosts.ray_host import DecoderLink, RayHost, until_lost
+from rtcontrol.hosts.ray_start import POLL_S, REMEDY, START_TIMEOUT_S, RaySession, Stopped, ask, share, source_root
 from rtcontrol.models.errors import UserError
-
-if TYPE_CHECKING:
-    from rtcontrol.hosts.ray_host import RayHost
 
 log = logging.getLogger("rtcontrol.host")
 
@@ -33,45 +30,53 @@ NOTICE_S = 2.0  # within which the watcher has noticed a lost process
 ATTEMPTS = 3
 # So often a session's decider is built again (once in `AGAIN_S`) in a process that is up.
 REBUILDS = 30
-# For the process's life: to end a context is to wait for its sockets, which their sessions' threads must close.
-_CONTEXT: zmq.Context[Any] = zmq.Context()
+# How often Ray itself is started again until it has lasted for `STEADY_S`.
+RAY_TRIES, STEADY_S = 3, 60.0
+
+
+def own_host(source: DeciderSource, lanes: int = 1, gpus: float | None = None) -> RayHost:
+    """A run's host: the one session of a pool of its own."""
+    return RayHost(RayPool(1, gpus, lanes, preload=False), source, "the run", own=True)
 
 
 class RayPool:
-    """The client of one `DecoderActor`.
+    """The client of one `DecoderActor`: starts it, watches it, ends it and all that was started for it.
 
-    When its process is lost, all sessions' hosts say so; it is started again, and every session's decider is built
-    there again from its source, one after the other: each host says when its own is back. `gave_up` says why that
-    failed for good.
+    When its process is lost (its socket closes within a millisecond; one that was stopped or hangs answers no more),
+    all sessions' hosts say so; Ray starts it again, and every session's decider is built there again from its source,
+    one after the other: each host says when its own is back. A Ray that was started here and lost its raylet or its GCS
+    is noticed as soon, shut down, and started again with a new actor. `gave_up` says why that failed for good.
     """
 
     name = "ray"
 
     def __init__(self, limit: int = LIMIT, gpus: float | None = None, lanes: int = 1, preload: bool = True) -> None:
-        self._places = Places(limit)
-        self._process = RayProcess(self, _CONTEXT, lanes, preload, gpus)
-        self._numbers = itertools.count()
+        """`gpus` None: one if Ray has any."""
         self.gave_up: str | None = None
+        self.actor: Any = None
+        self._gpus, self._arguments = gpus, (lanes, preload)
+        self._places = Places(limit)
+        self._ray = RaySession()
+        self._tries, self._began = 0, 0.0
+        self._watcher: threading.Thread | None = None
+        self._closed = threading.Event()
         # Guards all below, and tells of its changes.
         self._changed = threading.Condition()
         self._answer: dict[str, Any] | None = None  # of the process that is up
         self._hosts: set[RayHost] = set()
         self._busy = 0  # threads that use Ray
-        self._closed = False
 
     def start(self, stopped: Callable[[], bool] = lambda: False) -> dict[str, Any]:
         try:
-            answer = self._process.start(stopped)
+            self._answer = answer = self._start(stopped)
         except Stopped:
             return {}
-        self._answer = answer
-        self._process.watch(answer)
+        self._watcher = threading.Thread(target=self._watch, args=(answer,), name="ray-watcher", daemon=True)
+        self._watcher.start()
         return {"pid": answer["pid"], "endpoint": answer["lanes"][0]}
 
     def open(self, session: str, source: DeciderSource) -> RayHost:
-        from rtcontrol.hosts.ray_host import RayHost
-
-        host = RayHost(source, pool=self, session=session)
+        host = RayHost(self, source, session)
         host.start()
         return host
 
@@ -80,106 +85,48 @@ class RayPool:
 
     def close(self) -> None:
         with self._changed:
-            self._closed = True
+            self._closed.set()
             self._answer = None
             for host in self._hosts:
-                host.end()
+                host.up = False
             self._changed.notify_all()
-        self.idle()
-        self._process.end()
+        if self._watcher is not None:
+            self._watcher.join()
+        self._end_ray()
 
-    # -- for the hosts ------------------------------------------------------------------------------------------------
+    # -- the actor: any thread ----------------------------------------------------------------------------------------
 
-    def admit(self, host: RayHost, session: str, stopped: Callable[[], bool]) -> None:
-        """Build the host's decider, and give it its link."""
-        self._places.take()
-        try:
-            self._admit(host, session, stopped)
-        except BaseException as error:
-            self._places.free()
-            if isinstance(error, Stopped) and not stopped():
-                raise PlaceTrouble("The decoder is closed.", "Start it again.") from None
-            raise
-
-    def release(self, host: RayHost) -> None:
-        """Free the decider of a host that is being closed, on that host's thread."""
-        with self._changed:
-            if host not in self._hosts:
-                return
-            self._hosts.remove(host)
-            self._free(host.key)
-        self._places.free()
-
-    def _admit(self, host: RayHost, session: str, stopped: Callable[[], bool]) -> None:
+    def _start(self, stopped: Callable[[], bool]) -> dict[str, Any]:
+        """Start Ray and the actor; gives what the actor's `start` answers. Raises UserError, and Stopped when `stopped`
+        says so before it runs."""
+        self._ray.start(stopped)
         import ray
 
-        host.key = b"%d" % next(self._numbers)
-        for _ in range(ATTEMPTS):
-            answer = self._until_up()
-            try:
-                with self._using_ray(answer):
-                    built = self._process.ask(self._build(host), partial(self._leave, answer, stopped))
-            except UserError:
-                with self._changed:
-                    self._free(host.key)
-                raise
-            except (ray.exceptions.RayError, Stopped):
-                if stopped():
-                    raise Stopped from None
-                built = {"pid": None}
-            if built["pid"] != answer["pid"]:
-                log.warning("the decoder was lost while it made the decider of %s", session)
-                with self._changed:
-                    self._changed.wait_for(partial(self._gone, answer), NOTICE_S)
-            elif self._hand_over(host, answer, built, None):
-                return
-        raise PlaceTrouble(
-            f"The decoder's process was lost {ATTEMPTS} times while it made the decider of {session}.",
-            "It may need more memory than there is (see `rtcontrol doctor`); choose a smaller model.",
-        )
-
-    def _until_up(self) -> dict[str, Any]:
-        with self._changed:
-            self._changed.wait_for(lambda: self._answer or self._closed or self.gave_up, START_TIMEOUT_S)
-            if self._closed:
-                raise Stopped
-            if self._answer is None:
-                why = self.gave_up or f"The decoder's process did not come back within {START_TIMEOUT_S:g} s."
-                raise PlaceTrouble(why, REMEDY)
-            return self._answer
-
-    def _build(self, host: RayHost) -> Any:
-        """Ask for the host's decider; gives the reference to the answer."""
-        call = self._process.actor.open.options(concurrency_group=BUILDERS)
+        options: dict[str, Any] = {"max_restarts": -1, "concurrency_groups": {BUILDERS: 1}, **share(self._gpus)}
+        if root := source_root():
+            path = os.pathsep.join(p for p in (root, os.environ.get("PYTHONPATH")) if p)
+            options["runtime_env"] = {"env_vars": {"PYTHONPATH": path}}
+        where = (self._ray.folder, socket.gethostname())
         try:
-            return call.remote(host.key, host.source, host.last and replace(host.last, data=None))
-        except TypeError as error:
-            raise UserError(f"The decider's source cannot be sent ({error}).", "Make it picklable.") from error
+            self.actor = ray.remote(**options)(DecoderActor).remote(*self._arguments, *where)
+            answer = ask(self.actor.start.remote(), stopped)
+        except ray.exceptions.RayError as error:
+            reason = str(error).strip().splitlines()[0].rstrip(".")
+            raise PlaceTrouble(f"Ray cannot run the decoder's process: {reason}.", REMEDY) from error
+        self._began = time.monotonic()
+        return answer
 
-    def _hand_over(self, host: RayHost, answer: dict[str, Any], built: dict[str, Any], lost_ns: int | None) -> bool:
-        """Give the host its link to the decider; `lost_ns` is when it lost the one before. False when it cannot."""
-        link = DecoderLink(self._process.context, answer, host.woken, b"%s/%d" % (host.key, next(self._numbers)))
-        ready = link.ready(READY_MS)
+    def _end_ray(self) -> None:
         with self._changed:
-            if ready and not self._gone(answer) and (lost_ns is None or host in self._hosts):
-                host.info = {**built["info"], "pid": built["pid"], "endpoint": answer["lanes"][0]}
-                host.offer(link, lost_ns)
-                self._hosts.add(host)
-                return True
-        link.close()
-        return False
+            self._changed.wait_for(lambda: self._busy == 0, POLL_S + READY_MS / 1e3)
+        with contextlib.suppress(ImportError):
+            import ray
 
-    def _leave(self, answer: dict[str, Any], stopped: Callable[[], bool]) -> bool:
-        return stopped() or self._gone(answer)
-
-    def _gone(self, answer: dict[str, Any]) -> bool:
-        return self._answer is not answer
-
-    def _free(self, key: bytes) -> None:
-        """Where the process is away, there is nothing to free. Locked, and so before Ray is shut down."""
-        if self._answer is not None:
-            with contextlib.suppress(Exception):
-                self._process.actor.close.remote(key)
+            if self.actor is not None and ray.is_initialized() and self._ray.died() is None:
+                with contextlib.suppress(ray.exceptions.RayError):
+                    ray.kill(self.actor)
+        self.actor = None
+        self._ray.end()
 
     @contextlib.contextmanager
     def _using_ray(self, answer: dict[str, Any]) -> Iterator[None]:
@@ -195,38 +142,176 @@ class RayPool:
                 self._busy -= 1
                 self._changed.notify_all()
 
-    # -- on the watcher's thread --------------------------------------------------------------------------------------
+    def _gone(self, answer: dict[str, Any]) -> bool:
+        return self._answer is not answer
 
-    def lost(self, lost_ns: int) -> None:
+    # -- sessions: their own threads ----------------------------------------------------------------------------------
+
+    def admit(self, host: RayHost, stopped: Callable[[], bool]) -> None:
+        """Build the host's decider, and give it its link; neither where `stopped` says so before."""
+        import ray
+
+        self._places.take()
+        try:
+            for _ in range(ATTEMPTS):
+                answer = self._until_up()
+                with contextlib.suppress(ray.exceptions.RayError, Stopped):
+                    if self._bring(host, answer, stopped):
+                        return
+                if stopped():
+                    break
+                log.warning("the decoder was lost while it made the decider of %s", host.session)
+                with self._changed:
+                    self._changed.wait_for(partial(self._gone, answer), NOTICE_S)
+            else:
+                raise PlaceTrouble(
+                    f"The decoder's process was lost {ATTEMPTS} times while it made the decider of {host.session}.",
+                    "It may need more memory than there is (see `rtcontrol doctor`); choose a smaller model.",
+                )
+        except UserError:
+            with self._changed:
+                self._free(host.key)
+            raise
+        finally:
+            if host not in self._hosts:
+                self._places.free()
+
+    def release(self, host: RayHost) -> None:
+        """Free the decider of a host that is being closed, on that host's thread."""
+        with self._changed:
+            if host not in self._hosts:
+                return
+            self._hosts.remove(host)
+            self._free(host.key)
+        self._places.free()
+
+    def _until_up(self) -> dict[str, Any]:
+        with self._changed:
+            self._changed.wait_for(lambda: self._answer or self._closed.is_set() or self.gave_up, START_TIMEOUT_S)
+            if self._closed.is_set():
+                raise PlaceTrouble("The decoder is closed.", "Start it again.")
+            if self._answer is None:
+                why = self.gave_up or f"The decoder's process did not come back within {START_TIMEOUT_S:g} s."
+                raise PlaceTrouble(why, REMEDY)
+            return self._answer
+
+    def _bring(self, host: RayHost, answer: dict[str, Any], stopped: Callable[[], bool] = lambda: False) -> bool:
+        """Build the host's decider in the process that gave `answer`, and give the host its link to it; False when that
+        process is not up any more. Raises UserError from the build, RayError and Stopped."""
+        with self._using_ray(answer):
+            build = self.actor.open.options(concurrency_group=BUILDERS)
+            try:
+                asked = build.remote(host.key, host.source, host.last and replace(host.last, data=None))
+            except TypeError as error:
+                raise UserError(f"The decider's source cannot be sent ({error}).", "Make it picklable.") from error
+            built = ask(asked, lambda: stopped() or self._gone(answer))
+        if built["pid"] != answer["pid"]:
+            return False
+        link = DecoderLink(answer, host.key, host.woken)
+        ready = link.ready(READY_MS)
+        with self._changed:
+            # One that was lost may have been closed meanwhile.
+            if ready and not self._gone(answer) and (host.lost_ns is None or host in self._hosts):
+                host.info = {**built["info"], "pid": built["pid"], "endpoint": answer["lanes"][0]}
+                host.offer(link)
+                self._hosts.add(host)
+                return True
+        link.close()
+        return False
+
+    def _free(self, key: bytes) -> None:
+        """Where the process is away, there is nothing to free. Locked, and so before Ray is shut down."""
+        if self._answer is not None:
+            with contextlib.suppress(Exception):
+                self.actor.close.remote(key)
+
+    # -- what is lost comes back: the watcher's thread ----------------------------------------------------------------
+
+    def _watch(self, answer: dict[str, Any]) -> None:
+        try:
+            while (lost_ns := until_lost(answer, self._ray.files, self._closed)) is not None:
+                self._lose(lost_ns)
+                if time.monotonic() - self._began > STEADY_S:
+                    self._tries = 0
+                found = None
+                if self._ray.died() is None:
+                    log.warning("decoder lost (pid %d); waiting for Ray to restart it", answer["pid"])
+                    found = self._until_back()
+                while found is None and not self._closed.is_set():
+                    found = self._ray_again()
+                if found is None:
+                    return
+                answer = found
+                seconds = (time.monotonic_ns() - lost_ns) / 1e9
+                log.warning("decoder's process is back after %.2f s (pid %d)", seconds, answer["pid"])
+                self._back(answer)
+        except PlaceTrouble as error:
+            self._give_up(error.what)
+        except Exception as error:
+            log.exception("the decoder is not watched any more")
+            self._give_up(f"The decoder is not watched any more ({type(error).__name__}: {error}).")
+
+    def _lose(self, lost_ns: int) -> None:
         with self._changed:
             self._answer = None
-            for host in self._hosts:
-                if host.alive():  # else it was not yet back from the loss before
-                    host.lose(lost_ns)
+            for host in filter(RayHost.alive, self._hosts):  # others are not yet back from the loss before
+                host.lose(lost_ns)
             self._changed.notify_all()
 
-    def idle(self) -> None:
-        with self._changed:
-            self._changed.wait_for(lambda: self._busy == 0, POLL_S + READY_MS / 1e3)
+    def _until_back(self) -> dict[str, Any] | None:
+        """Ask Ray for the process until it answers; None when Ray itself is lost, or nobody waits any more.
 
-    def back(self, answer: dict[str, Any], lost_ns: int) -> None:
+        PlaceTrouble when it takes too long."""
+        import ray
+
+        # A call made while the actor is away is looked at again only every second or two, so ask afresh meanwhile.
+        asked: deque[Any] = deque(maxlen=32)
+        give_up = time.monotonic() + START_TIMEOUT_S
+        # A call to a Ray that was shut down would start it anew.
+        while not self._closed.is_set() and self._ray.died() is None:
+            if not ray.is_initialized():
+                raise PlaceTrouble("Ray was shut down by whoever had started it.", "Start again.")
+            if time.monotonic() > give_up:
+                raise PlaceTrouble(f"The decoder's process did not come back within {START_TIMEOUT_S:g} s.", REMEDY)
+            asked.append(self.actor.start.remote())
+            try:
+                if done := ray.wait(list(asked), timeout=0.1)[0]:
+                    asked.remove(done[0])
+                    answer: dict[str, Any] = ray.get(done[0])
+                    return answer
+            except ray.exceptions.RayTaskError as error:
+                log.error("decoder fails to start again: %s", error.cause)
+                self._closed.wait(1.0)
+            except ray.exceptions.RayError:
+                self._closed.wait(0.05)
+        return None
+
+    def _ray_again(self) -> dict[str, Any] | None:
+        """Start Ray and the actor again; None when that failed, or nobody waits any more. PlaceTrouble when it was
+        tried too often."""
+        if self._tries == RAY_TRIES:
+            raise PlaceTrouble(f"Ray was lost, and {RAY_TRIES} times started again in vain.", REMEDY)
+        self._tries += 1
+        if (died := self._ray.died()) is not None:
+            log.warning("Ray's %s has ended: Ray is started again", died)
+        try:
+            self._end_ray()
+            self._ray = RaySession()
+            return self._start(self._closed.is_set)
+        except Stopped:
+            return None
+        except UserError as error:
+            log.error("Ray does not start again: %s", error)
+            self._closed.wait(1.0)
+            return None
+
+    def _back(self, answer: dict[str, Any]) -> None:
         with self._changed:
-            if not self._closed:
+            if not self._closed.is_set():
                 self._answer = answer
                 self._changed.notify_all()
-                again = threading.Thread(
-                    target=self._reopen, args=(answer, list(self._hosts)), name="pool-reopen", daemon=True
-                )
-                again.start()
-
-    def give_up(self, why: str) -> None:
-        with self._changed:
-            self.gave_up = why
-            if not self._hosts:  # whose loops would tell it
-                log.error("no more decisions: %s", why)
-            for host in self._hosts:
-                host.give_up(why)
-            self._changed.notify_all()
+                again = (answer, list(self._hosts))
+                threading.Thread(target=self._reopen, args=again, name="pool-reopen", daemon=True).start()
 
     def _reopen(self, answer: dict[str, Any], hosts: Sequence[RayHost]) -> None:
         """Build the deciders of all sessions in the restarted process; the watcher goes on meanwhile."""
@@ -238,14 +323,11 @@ class RayPool:
                 failed = []
                 for host in hosts:
                     try:
-                        with self._using_ray(answer):
-                            built = self._process.ask(self._build(host), partial(self._gone, answer))
+                        if not self._bring(host, answer):
+                            failed.append(host)
                     except UserError as error:
                         log.error("a session's decider cannot be made again: %s", error)
                         why = str(error)
-                        failed.append(host)
-                        continue
-                    if not self._hand_over(host, answer, built, host.lost_ns):
                         failed.append(host)
                 with self._changed:
                     self._changed.wait_for(partial(self._gone, answer), AGAIN_S if failed else 0)
@@ -257,3 +339,12 @@ class RayPool:
                     return
             for host in hosts:
                 host.give_up(f"The decider could not be made again {REBUILDS} times: {why}")
+
+    def _give_up(self, why: str) -> None:
+        with self._changed:
+            self.gave_up = why
+            if not self._hosts:  # whose loops would tell it
+                log.error("no more decisions: %s", why)
+            for host in self._hosts:
+                host.give_up(why)
+            self._changed.notify_all()

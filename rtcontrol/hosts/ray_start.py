@@ -1,9 +1,10 @@
-"""Starts Ray small and quiet, or joins the one that is there."""
+"""Ray itself: started small and quiet, or joined where it is there; what an actor may take of it, and says."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import logging
 import os
 import select
@@ -11,11 +12,13 @@ import signal
 import socket
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import rtcontrol
+from rtcontrol.hosts.base import PlaceTrouble
 from rtcontrol.hosts.processes import MARK, Guardian, kill_marked, marked
 from rtcontrol.models.errors import UserError
 
@@ -23,9 +26,13 @@ log = logging.getLogger("rtcontrol.host")
 
 REMEDY = "Use `--host inprocess`, which needs no Ray, or see `rtcontrol doctor`."
 POLL_S = 0.05
+START_TIMEOUT_S = 300.0
 VITAL = ("gcs_server", "raylet")
 # How long a Ray that is still starting may take until it can be shut down.
 END_S = 30.0
+OBJECT_STORE_BYTES = 80_000_000
+# For Ray's logs and sockets.
+ROOM_BYTES = 1_000_000
 # No platform's struct sigaction is longer (glibc on x86-64: 152 bytes).
 SIGACTION_BYTES = 512
 
@@ -38,6 +45,41 @@ def source_root() -> str | None:
 
 class Stopped(Exception):
     """The run was ended while its decoder was being started."""
+
+
+def share(gpus: float | None) -> dict[str, float]:
+    """What an actor takes of the machine; None: a GPU if there is any. UserError where none is free."""
+    import ray
+
+    free = ray.available_resources()
+    if gpus is None:
+        gpus = 1 if ray.cluster_resources().get("GPU", 0) >= 1 else 0
+    if gpus > free.get("GPU", 0):
+        raise UserError("Ray has no free GPU.", "End what holds it, or use `--host inprocess`.")
+    # Waiting for a CPU that somebody holds for good would hang; sharing one is only slower.
+    return {"num_cpus": 1 if free.get("CPU", 0) >= 1 else 0, "num_gpus": gpus}
+
+
+def ask(asked: Any, stopped: Callable[[], bool]) -> dict[str, Any]:
+    """The answer to a call of an actor. Raises UserError for what went wrong in the call, RayError for what went wrong
+    with the actor, Stopped when `stopped` says so."""
+    import ray
+
+    # In short waits: a long one would not be left when the run is stopped.
+    give_up = time.monotonic() + START_TIMEOUT_S
+    while not ray.wait([asked], timeout=POLL_S)[0]:
+        if stopped():
+            raise Stopped
+        if time.monotonic() > give_up:
+            raise PlaceTrouble(f"The decider was not built within {START_TIMEOUT_S:g} s.", REMEDY)
+    try:
+        answer: dict[str, Any] = ray.get(asked)
+    except ray.exceptions.RayTaskError as error:
+        cause = error.cause
+        if isinstance(cause, UserError):
+            raise cause from None
+        raise UserError(f"The decider cannot be built: {cause!r}.", "Run with --debug.") from error
+    return answer
 
 
 class RaySession:
@@ -73,6 +115,7 @@ class RaySession:
         self.folder = self._guardian.folder
         if ray.is_initialized():
             return
+        _room(self.folder)
         _home()
         logging.getLogger("ray").setLevel(logging.ERROR)
         self._thread = threading.Thread(target=self._run, name="ray-start", daemon=True)
@@ -125,7 +168,7 @@ class RaySession:
                 with _sigterm_kept():
                     ray.init(**options)
             else:
-                options |= {"num_cpus": 1, "include_dashboard": False, "object_store_memory": 80_000_000}
+                options |= {"num_cpus": 1, "include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES}
                 with _sigterm_kept(), _marking(self.folder):
                     ray.init(**options, _temp_dir=self.folder)
                 for _, fd, program in marked(self.folder):
@@ -175,7 +218,9 @@ def _sigterm_kept() -> Iterator[None]:
 
 
 def _cannot(error: BaseException) -> UserError:
-    reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    reason = (str(error).strip().splitlines() or [type(error).__name__])[0].partition("  Last 0 lines of error files")[
+        0
+    ]
     return UserError(f"Ray cannot start: {reason.rstrip('.')}.", REMEDY)
 
 
@@ -193,6 +238,22 @@ def _home() -> None:
             f"HOME ({Path.home()}) cannot be written ({error.strerror}), and Ray keeps its access token in {folder}.",
             "Set HOME to a folder that you may write, or RAY_AUTH_TOKEN to a secret of your own, or use `--host "
             "inprocess`, which needs no Ray.",
+        ) from None
+
+
+def _room(folder: str) -> None:
+    """UserError where Ray could not keep its files: it would try for half a minute, and name no reason."""
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            os.posix_fallocate(file.fileno(), 0, ROOM_BYTES)
+            file.truncate(OBJECT_STORE_BYTES)  # takes no room
+    except OSError as error:
+        what, remedy = f"{Path(folder).parent} has no room for Ray's files", "Make room there, or set TMPDIR elsewhere"
+        if error.errno == errno.EFBIG:
+            what = f"a file may not get {OBJECT_STORE_BYTES // 1_000_000} MB large, as Ray's do"
+            remedy = "Raise the limit (`ulimit -f unlimited`)"
+        raise UserError(
+            f"Ray cannot start: {what} ({error.strerror}).", f"{remedy}, or use `--host inprocess`, which needs no Ray."
         ) from None
 
 

@@ -77,10 +77,10 @@ class Actuator:
 
     At most one call waits: the newest wins. `safe` clears it, and is what acts first when the world yields; a safe
     call that fails is tried again every `retry_ns` (None: when `retry` says so) until it is in force or a newer call
-    of its tool acted. Several safe calls are begun in order, each on a thread of its own: one that hangs or fails
-    holds up none of the others; other calls wait for all of them. Where the loop itself does not come back by
-    `guard_ns` (the agent's own code hangs, say), the safe calls are demanded here. What came of it all is put into
-    `effects`, in order, and told by `wake`.
+    of its tool acted. What an emitting world could not be told of has failed, too. Several safe calls are begun in
+    order, each on a thread of its own: one that hangs or fails holds up none of the others; other calls wait for all of
+    them. Where the loop itself does not come back by `guard_ns` (the agent's own code hangs, say), the safe calls are
+    demanded here. What came of it all is put into `effects`, in order, and told by `wake`.
     """
 
     def __init__(self, agent: Agent, env: Environment, retry_ns: int | None, wake: Callable[[], None]) -> None:
@@ -88,7 +88,8 @@ class Actuator:
         self._functions = {t.name: t.function for t in agent.tools}
         self._bindings = env.bindings
         self._env, self._wake, self._retry_ns = env, wake, retry_ns
-        self._world = env if isinstance(env, Emitting) else None
+        self._emit: Callable[[Emission], None] = env.emit if isinstance(env, Emitting) else lambda emission: None
+        self.parting: Callable[[], Emission | None] = lambda: None  # what such a world is told where the loop hangs
         self.effects: deque[Completion | SafeAttempt | Fault] = deque()
         self.guard_ns: int | None = None  # set by the loop at each release
         self.attempting = False  # a safe call was demanded, or is due again, and has not been tried since
@@ -96,7 +97,7 @@ class Actuator:
         self._bell: SimpleQueue[None] = SimpleQueue()
         self._jobs: deque[Order | Emission | str] = deque()
         self._order: Order | None = None
-        self._wanted: list[Call] = []
+        self._wanted: list[Call | None] = []  # None: the agent has none, and the world is told so
         self._under_way: list[Call | None] = []  # safe calls that were begun and have not ended; None: their round
         self._demand = self._attempt = 0
         self._due_ns: int | None = None  # of the next attempt
@@ -139,7 +140,7 @@ class Actuator:
             if self._emission is not None:
                 self._jobs.append(self._emission)
             self._attempt, self._due_ns, self._why, self._emission = 0, 0, why, emission
-            self._wanted = list(self._safe_calls)
+            self._wanted = list(self._safe_calls) or [None]
             self._in_force.clear()
             self.attempting = True
         self._bell.put(None)
@@ -232,7 +233,7 @@ class Actuator:
         """The loop did not come back in time: nobody else will bring the safe calls in force."""
         self.guard_ns = None
         now = time.monotonic_ns()
-        if (cleared := self.safe("loop")) is not None:
+        if (cleared := self.safe("loop", self.parting())) is not None:
             self._post(Completion(cleared.tick, "too_late", now, now, False))
 
     def _perform(self, order: Order) -> None:
@@ -241,39 +242,44 @@ class Actuator:
         fault = None
         try:
             effect = self._act(order.call, order.epoch, order.not_after_ns)
+            if effect == "acted" and order.fresh is not None:
+                self._emit(order.fresh)
         except BaseException as error:  # also SystemExit: a tool must not end the one thread that can stop it
-            fault = error
-        if (emission := {"acted": order.fresh, "epoch_over": order.void}.get(effect)) is not None:
-            self._tell(emission)
+            effect, fault = "failed", error
+        if effect == "epoch_over" and order.void is not None:
+            self._tell(order.void)
         ended = time.monotonic_ns()
         with self._lock:
             stands = order.demand == self._demand
             if effect == "acted" and stands and self._wanted:
-                self._wanted = [call for call in self._wanted if call.name != order.call.name]
-                self._due_ns = self._due_ns if self._wanted else None
+                self._wanted = [call for call in self._wanted if call and call.name != order.call.name]
+                if not self._wanted:
+                    self._due_ns = self._emission = None
         self.effects.append(Completion(order.tick, effect, began, ended, stands, fault))
         self._wake()
 
     def _bring_in_force(self) -> None:
         """One attempt at each safe call that is not in force, nor under way."""
         began = time.monotonic_ns()
-        several = len(self._safe_calls) > 1
+        fault = None
         with self._lock:
             demand, why, emission = self._demand, self._why, self._emission
             self._emission, self._due_ns = None, None
             begun = [call for call in self._wanted if call not in self._under_way]
-            self._attempt += bool(begun) or not self._safe_calls
-            attempt = self._attempt
+            self._attempt = attempt = self._attempt + bool(begun)
             self._under_way += [None, *begun]
-        if not self._safe_calls:
-            self._post(SafeAttempt(None, why, attempt, time.monotonic_ns(), True, True))
+        try:
+            if emission is not None:
+                self._emit(emission)
+        except BaseException as error:
+            fault = error
         for call in begun:
-            attempted = partial(self._try, call, demand, why, attempt)
-            if not (several and self._beside(attempted)):
+            attempted = partial(self._try, call, demand, why, attempt, fault)
+            if not (len(self._safe_calls) > 1 and self._beside(attempted)):
                 attempted()
-        if emission is not None:
-            self._tell(emission)
         with self._lock:
+            if fault is not None and demand == self._demand:
+                self._emission = emission  # it is told again, with the next attempt
             if self._wanted and self._due_ns is None and (self._retry_ns is not None or why == "exit"):
                 self._due_ns = began + (self._retry_ns or EXIT_RETRY_NS)
             self._ended(None)
@@ -294,11 +300,11 @@ class Actuator:
         thread.join(PATIENCE_LOCKSTEP_S if self._retry_ns is None else PATIENCE_S)
         return True
 
-    def _try(self, call: Call, demand: int, why: str, attempt: int) -> None:
+    def _try(self, call: Call | None, demand: int, why: str, attempt: int, fault: BaseException | None) -> None:
         effect: Effect = "acted"
-        fault = None
         try:
-            effect = self._act(Call(call.name, self._tools.convert(call)), None, None)
+            if call is not None:
+                effect = self._act(Call(call.name, self._tools.convert(call)), None, None)
         except BaseException as error:  # it is tried again
             fault = error
         with self._lock:
@@ -324,10 +330,7 @@ class Actuator:
 
     def _tell(self, what: Emission | str) -> None:
         try:
-            if isinstance(what, str):
-                self._env.instruct(what)
-            elif self._world is not None:
-                self._world.emit(what)
+            self._env.instruct(what) if isinstance(what, str) else self._emit(what)
         except BaseException as error:
             self._post(Fault("instruct" if isinstance(what, str) else "emit", error))
 

@@ -87,8 +87,12 @@ class RunConfig:
     late: Annotated[str, Flag("A decision after its deadline: drop or use.")] = "drop"
     max_miss_rate: Annotated[float | None, Flag("Exit status 3 above it.")] = None
     min_confidence: Annotated[float, Flag("Less sure calls are held back.")] = 0.0
-    rt_priority: Annotated[int, Flag("SCHED_FIFO priority of the loop's thread, 1 to 99.")] = 0
-    affinity: Annotated[tuple[int, ...], Flag("CPUs of the loop's thread, such as 0,1.", given=str, parse=cpus)] = ()
+    rt_priority: Annotated[
+        int, Flag("SCHED_FIFO priority of the loop's and the actuator's threads, 1 to 99; 0: none.")
+    ] = 0
+    affinity: Annotated[
+        tuple[int, ...], Flag("CPUs of the loop's and the actuator's threads, such as 0,1.", given=str, parse=cpus)
+    ] = ()
     mlock: Annotated[bool, Flag("Lock the memory.")] = False
     warmup: int = 5
     warmup_s: float = 0.0

@@ -68,7 +68,7 @@ class ControlLoop:
         self.account = Account()
         self.account.add({"header": recorder.header})
         recorder.fold = self.account.add
-        self._world_started = False
+        self._world_started = self._end_written = False
 
     def instruct(self, text: str) -> None:
         """From the next release on, decide (and judge) by `text`."""
@@ -153,7 +153,11 @@ class ControlLoop:
         try:
             if self._world_started:
                 self.safe_in_force, actuator.guard_ns = False, None
-                outcomes.leave()
+                try:
+                    outcomes.leave()
+                except KeyboardInterrupt:
+                    outcomes.leave()
+                    raise
                 self.safe_in_force = actuator.wait_safe(patience_s)
                 if not self.safe_in_force:
                     self._notify(
@@ -167,12 +171,18 @@ class ControlLoop:
                 outcomes.note(self.env.episodes if self._world_started else (), self.host.events)
             finally:
                 try:
-                    # What is still in flight is no release: nobody waited for it until its deadline.
-                    t_s = outcomes.t_s(self.t_end_ns) if outcomes.t0_ns else 0.0
-                    end = {"end": self.ended_by, "t_s": t_s, "open": self._ticks.open}
-                    self.recorder.write({**end, "safe_in_force": self.safe_in_force if self._world_started else None})
+                    self.write_end()
                 finally:
                     try:
                         self.host.close()
                     finally:
                         self.env.close()
+
+    def write_end(self) -> None:
+        """The record's last line, unless it is written: an interrupt of `run` may have cut it short."""
+        if not self._end_written:
+            # What is still in flight is no release: nobody waited for it until its deadline.
+            t_s = self._outcomes.t_s(self.t_end_ns) if self._outcomes.t0_ns else 0.0
+            end = {"end": self.ended_by, "t_s": t_s, "open": self._ticks.open}
+            self.recorder.write({**end, "safe_in_force": self.safe_in_force if self._world_started else None})
+            self._end_written = True

@@ -49,7 +49,7 @@ class Outcomes:
         self._config, self._env, self._host = config, env, host
         self._emit, self._watch, self._clock, self._actuator = emit, watch, clock, actuator
         self._stop, self._cleared = stop, cleared
-        self._safe_calls = fallback.safe_calls
+        self._safe_calls, actuator.parting = fallback.safe_calls, self._parting
         hold_ms = config.hold_ms if config.hold_ms is not None else fallback.hold_ms
         self.policy = FallbackPolicy(config.on_miss, round(hold_ms * 1e6))
         self.emits = isinstance(env, Emitting)

@@ -6,7 +6,7 @@ Seeds 1000 and up are for evaluation only; no recipe touches them.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from rtcontrol.envs.base import Episode
@@ -30,10 +30,10 @@ class Trial:
     skill: Skill
     goals: tuple[Task, ...]
     opposite: Mapping[Task, Task]
-    mixed: Mapping[str, tuple[Task, ...]]
     kinds: tuple[Any, ...]
     seen_words: Sentences
     unseen_words: Sentences
+    mixed: Mapping[str, tuple[Task, ...]] = field(default_factory=dict)
 
     def score(
         self, policy: Policy, seeds: int, progress: Progress = lambda _: None, sentences: int | None = None
@@ -55,11 +55,15 @@ class Trial:
             "no-op": self.skill.no_op_policy,
             "random": self.skill.random_policy(0),
         }
+
+        def beside(told: Sequence[Case]) -> dict[str, Any]:
+            entry = {"model": summary(self._play(policy, told))}
+            return entry | {name: summary(evaluate(self.skill, other, told)) for name, other in others.items()}
+
         for goal in self.goals:
             progress(goal.text())
             told = cases(goal, span)
-            entry = {"model": summary(self._play(policy, told))}
-            entry |= {name: summary(evaluate(self.skill, other, told)) for name, other in others.items()}
+            entry = beside(told)
             if goal in self.opposite:
                 text = self.opposite[goal].text()
                 entry["model told the opposite"] = summary(self._play(policy, cases(goal, span, text)))
@@ -67,10 +71,7 @@ class Trial:
         for title, goals in self.mixed.items():
             progress(title)
             told = [case for i, seed in enumerate(span) for case in cases(goals[i % len(goals)], [seed])]
-            found[title] = {
-                "model": summary(self._play(policy, told)),
-                **{name: summary(evaluate(self.skill, other, told)) for name, other in others.items()},
-            }
+            found[title] = beside(told)
         return found
 
     def phrasing_scores(self, policy: Policy, progress: Progress, sentences: int | None = None) -> dict[str, Any]:

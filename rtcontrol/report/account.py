@@ -88,7 +88,7 @@ class Account:
         elif "ack" in event:
             self._acknowledge(event)
         elif "safe" in event:
-            self.safe_calls += event["why"] == "miss" and event.get("in_force", True)
+            self.safe_calls += event["why"] != "exit" and event.get("in_force", True)
             self.fallback_errors += "error" in event
         elif "episode" in event:
             self._episode(event["episode"])

@@ -202,9 +202,9 @@ def host(config: RunConfig, source: DeciderSource, model: str) -> Host:
         from rtcontrol.hosts.inprocess import InProcessHost
 
         return InProcessHost(source, config.pipeline)
-    from rtcontrol.hosts.ray_host import RayHost
+    from rtcontrol.hosts.ray_pool import own_host
 
-    return RayHost(source, config.pipeline, gpus=0 if model in PLAIN else None)
+    return own_host(source, config.pipeline, gpus=0 if model in PLAIN else None)
 
 
 def sample(config: RunConfig, env: Environment) -> Observation | None:

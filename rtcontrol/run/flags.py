@@ -5,10 +5,10 @@ from __future__ import annotations
 import difflib
 import inspect
 import tomllib
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 
@@ -16,17 +16,20 @@ from rtcontrol.loop.config import Flag
 from rtcontrol.models.errors import UserError
 
 TABLES = ("run", "serve", "bridge")
-# What stands for a flag's type in a file, and how that is called.
-IN_FILES: dict[Any, tuple[tuple[type, ...], str]] = {
-    float: ((int, float), "a number"),
-    int: ((int,), "a whole number"),
-    bool: ((bool,), "true or false"),
-    str: ((str,), "text in quotes"),
-    Path: ((str,), "a path in quotes"),
-    list[str]: ((list,), "a list of texts in quotes"),
+# What a file says for an option of each type: how that is called.
+IN_FILES: dict[Any, str] = {
+    float: "a number",
+    int: "a whole number",
+    bool: "true or false",
+    str: "text in quotes",
+    Path: "a path in quotes",
+    tuple[str, ...]: "a list of texts in quotes",
+    tuple[int, ...]: "a list of whole numbers",
 }
-# Brackets would be taken for the help's own marks.
-CONFIG = "TOML file of these options; flags win. What one command alone takes stands in its table: run, serve, bridge."
+CONFIG = (
+    "TOML file of these options; flags win. What one command alone takes stands in its table: [run], [serve], "
+    "[bridge]. Relative paths in it, as in flags, begin where the command is run."
+)
 
 
 def command(kind: type[Any], table: str, run: Callable[[Any], int]) -> Callable[..., None]:
@@ -44,7 +47,7 @@ def command(kind: type[Any], table: str, run: Callable[[Any], int]) -> Callable[
         default = inspect.Parameter.empty if field.default is MISSING else field.default
         if flag.given or "(default:" in flag.help:
             given, default = given | None, None
-        kinds[flag.name or field.name] = given
+        kinds[flag.name or field.name] = hints[field.name].__origin__
         parameters.append(_parameter(flag.name or field.name, given, default, flag.help))
 
     def call(config: Path | None, **given: Any) -> None:
@@ -64,41 +67,50 @@ def _parameter(name: str, given: Any, default: Any, text: str, **more: Any) -> i
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[given, option])
 
 
-def load(path: Path, table: str, known: Collection[str]) -> dict[str, Any]:
-    """What the file says to the command `table`: its own table over what stands above all tables. Raises UserError,
-    also for a key that is not `known`."""
+def load(path: Path, table: str, kinds: Mapping[str, Any]) -> dict[str, Any]:
+    """What the file says to the command `table`, as its flags take it: its own table over what stands above all
+    tables. Raises UserError, also for a key that is not in `kinds` (option to type) and a value of another type."""
     try:
         told = tomllib.loads(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
         what = f"--config {path} cannot be read ({getattr(error, 'strerror', None) or error})."
-        raise UserError(what, "Give a TOML file, of lines such as `hz = 16`.") from None
+        raise UserError(what, 'Give a TOML file, of lines such as `hz = 16` or `env = "lander"`.') from None
     tables = {key: value for key, value in told.items() if isinstance(value, dict)}
     for key in tables:
         if key not in TABLES:
             raise UserError(f"{path}: there is no table [{key}].", f"There are {', '.join(f'[{t}]' for t in TABLES)}.")
     values = {k.replace("-", "_"): v for k, v in (told | tables.get(table, {})).items() if k not in tables}
     for key in values:
-        if key not in known:
-            near = difflib.get_close_matches(key, known, 1, 0.0)
+        if key not in kinds:
+            near = difflib.get_close_matches(key, kinds, 1, 0.0)
             raise UserError(
                 f"{path}: {key} is no option of `rtcontrol {table}`.",
                 f"The nearest one is {near[0]}. What another command takes stands under its [table]; see --help.",
             )
+        kind = next(k for k in IN_FILES if kinds[key] in (k, k | None))
+        try:
+            values[key] = _as_flags(values[key], kind)
+        except ValueError:
+            raise UserError(f"{path}: {key} = {values[key]!r} cannot be used.", f"It needs {IN_FILES[kind]}.") from None
     return values
+
+
+def _as_flags(value: Any, kind: Any) -> Any:
+    """A file's value as the flags of this type take it; one may stand for a list of one. Raises ValueError."""
+    if (item := next(iter(get_args(kind)), None)) is not None:
+        items = [_as_flags(one, item) for one in (value if isinstance(value, list) else [value])]
+        return items if item is str else ",".join(map(str, items))  # such as 0,1
+    takes: Any = {float: (int, float), Path: str}.get(kind, kind)
+    if not isinstance(value, takes) or isinstance(value, bool) != (kind is bool):
+        raise ValueError
+    # As a shell would have it.
+    return str(Path(value).expanduser()) if isinstance(value, str) and value.startswith("~/") else value
 
 
 def _reads(table: str, kinds: dict[str, Any]) -> Callable[[typer.Context, Path | None], Path | None]:
     def read(context: typer.Context, path: Path | None) -> Path | None:
         if path is not None:
-            values = load(path, table, kinds)
-            for key, value in values.items():
-                kind = next(k for k in IN_FILES if kinds[key] in (k, k | None))
-                takes, word = IN_FILES[kind]
-                if isinstance(value, list) and kind is str:
-                    values[key] = ",".join(map(str, value))  # such as 0,1
-                elif not isinstance(value, takes) or isinstance(value, bool) != (kind is bool):
-                    raise UserError(f"{path}: {key} = {value!r} cannot be used.", f"It needs {word}.")
-            context.default_map = values
+            context.default_map = load(path, table, kinds)
         return path
 
     return read

@@ -52,7 +52,7 @@ class LiveView(logging.Handler):
         """Begin to look on; stdin is read where somebody can type, or where it was asked for."""
         self._loop, self._recorder = loop, recorder
         logging.getLogger("rtcontrol").addHandler(self)
-        self._thread = threading.Thread(target=self._run, name="onlooker", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="view", daemon=True)
         self._thread.start()
         if _can_read_stdin(self._stdin):
             threading.Thread(target=_read_stdin, args=(loop,), name="stdin", daemon=True).start()

@@ -12,6 +12,7 @@ from rtcontrol.models.errors import UserError
 
 REMOTE, CARLA, STANDIN = "remote", "carla-bridge", "carla-standin"
 CARLA_AT = ("127.0.0.1", 2000)
+RECONNECT_S = 30.0
 # The rate that the machine reaches is told from the decisions of so many seconds.
 WARMUP_S = 1.0
 
@@ -40,7 +41,7 @@ class RunOptions(RunConfig):
     traffic: Annotated[int | None, Flag("--env carla-bridge: other vehicles. (default: 20; stand-in: 12)")] = None
     carla_standin: Annotated[bool, Flag("--env carla-bridge: drive in the stand-in, which is not CARLA.")] = False
     reconnect_s: Annotated[float, Flag("--env carla-bridge: how long a CARLA server that is lost is waited for.")] = (
-        30.0
+        RECONNECT_S
     )
     trace: Annotated[bool, Flag("--env carla-bridge: a line a step, in trace.jsonl.")] = False
 
@@ -57,8 +58,9 @@ class RunOptions(RunConfig):
             _refuse("--bind and --connect exclude each other.", "Give one of them.")
         if (remote or carla) and self.goal is not None:
             _refuse("--goal is for bundled environments.", "Tell a client's agent what to do with --instruct.")
-        if not carla and (self.town is not None or self.traffic is not None or self.carla_standin or self.trace):
-            _refuse("--town, --traffic, --carla-standin and --trace are for --env carla-bridge.")
+        drive = (self.town, self.traffic, self.carla_standin, self.trace, self.reconnect_s)
+        if not carla and drive != (None, None, False, False, RECONNECT_S):
+            _refuse("--town, --traffic, --carla-standin, --trace and --reconnect-s are for --env carla-bridge.")
         if elsewhere and (not carla or self.carla_standin):
             why = "--carla-standin starts a server of its own" if carla else "they are for --env carla-bridge"
             _refuse(f"--carla-host and --carla-port have no effect here: {why}.")

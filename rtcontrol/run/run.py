@@ -51,25 +51,24 @@ def run_loop(
     env: Environment,
     host: Host,
     sample: Observation | None,
-    onlooker: LiveView,
+    view: LiveView,
     ending: Shutdown,
     clock: LoopClock | None = None,
     made: Callable[[ControlLoop], None] = lambda loop: None,
 ) -> int:
     """`run` with everything chosen. `made` is told the loop before it runs."""
     header = config.header(chosen.fallback.hold_ms)
-    recorder = Recorder(
-        config.out / "record.mcap", header, provisional=True, tell=onlooker.say, patient=config.clock == "lockstep"
-    )
+    record, patient = config.out / "record.mcap", config.clock == "lockstep"
+    recorder = Recorder(record, header, provisional=True, tell=view.say, patient=patient)
     for warning in chosen.tools.warnings():
-        onlooker.say(warning)
-    loop = ControlLoop(config, chosen, env, host, recorder, sample=sample, notify=onlooker.say, clock=clock)
+        view.say(warning)
+    loop = ControlLoop(config, chosen, env, host, recorder, sample=sample, notify=view.say, clock=clock)
     made(loop)
     began, sound, written = True, True, True
     left: Interrupted | None = None
     try:
         ending.of(loop.stop)
-        onlooker.watch(loop, recorder)
+        view.watch(loop, recorder)
         loop.run()
     except Interrupted as interrupted:
         left = interrupted
@@ -77,13 +76,18 @@ def run_loop(
         began = loop.launched
         raise
     finally:
-        onlooker.close()
-        if not began:
-            recorder.discard()
-        recorder.keep()
-        recorder.close()
-        if began:
-            sound, written = _report(config, loop, recorder)
+        ending.shielded = True  # before anything that a signal could cut short
+        try:
+            view.close()
+            loop.write_end()
+            if not began:
+                recorder.discard()
+            recorder.keep()
+            recorder.close()
+            if began:
+                sound, written = _report(config, loop, recorder)
+        finally:
+            ending.shielded = False
     return _status(config, loop, recorder, left, sound and loop.failure is None, written)
 
 

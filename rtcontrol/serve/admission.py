@@ -23,8 +23,6 @@ from rtcontrol.serve.session import BYE, LOST, OPENING_AT_ONCE, STOPPED, Session
 from rtcontrol.serve.sessions import Sessions, own
 from rtcontrol.serve.trouble import AGAIN
 
-__all__ = ["Admission", "Connection"]
-
 log = logging.getLogger("rtcontrol.serve")
 # Without a session; those that were silent the longest are forgotten.
 MAX_STRANGERS = 1024
@@ -87,8 +85,10 @@ class Admission:
             if not isinstance(error, WireError):
                 log.exception("a message of type %s failed", message.type)
                 error = WireError(Code.INTERNAL, f"{type(error).__name__}.", "Tell the server's author.")
-            if isinstance(message, Hello):
+            if isinstance(message, Hello) and message.protocol[1] >= 1:
                 error.t_client_ns = message.t_client_ns
+            elif isinstance(message, Observe):
+                error.seq = message.seq
             self.refused(peer, error)
 
     def refuse(self, connection: Connection, error: WireError) -> None:
@@ -225,7 +225,8 @@ class Admission:
             why = "client lost" if error is None else error.message[:200]
             self.say(f"{session.id}: {why}; kept for {self.options.session_grace_s:g} s")
         if error is not None:
-            error.t_client_ns = session.hello.t_client_ns
+            if session.hello.protocol[1] >= 1:
+                error.t_client_ns = session.hello.t_client_ns
             session.refused[error.code.value] += 1
             if peer is not None:
                 self.refused(peer, error)

@@ -28,7 +28,6 @@ class Guard:
     """Applies the rule to a socket before it is bound, and watches the allow-list while it is open."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], folder: Path | None) -> None:
-        self._folder = folder
         self._pair: keyring.KeyPair | None = None
         self._auth: ThreadAuthenticator | None = None
         self._list = _AllowList(folder) if folder else None
@@ -37,7 +36,7 @@ class Guard:
                 self._pair = keyring.load_pair(folder / f"{keyring.SERVER}.key_secret")
             except keyring.KeyFileError as error:
                 raise UserError(error.what, error.remedy) from None
-            if not self._list.names():
+            if not keyring.clients(folder):
                 log.warning("No client's key is in %s yet: nobody can connect until `rtcontrol keys new NAME`.", folder)
             # In a thread of its own: one in an event loop stalls every handshake while that loop is busy.
             self._auth = ThreadAuthenticator(context, log=_quiet())
@@ -73,7 +72,7 @@ class Guard:
 
         Without keys everybody may: the endpoint is local.
         """
-        return self._list is None or (key is not None and self._list.has(key))
+        return self._list is None or self.name(key) is not None
 
     def name(self, key: str | None) -> str | None:
         """The listed name of a public key, for logs."""
@@ -94,26 +93,17 @@ class _AllowList:
         self._by_key: dict[str, str] = {}
         self._read_s = -1.0
 
-    def _now(self, fresh: bool) -> dict[str, str]:
+    def name(self, key: str) -> str | None:
         with self._lock:
-            if fresh or time.monotonic() - self._read_s > REREAD_S:
+            if time.monotonic() - self._read_s > REREAD_S:
                 self._by_key = {key: name for name, key in keyring.clients(self._folder).items()}
                 self._read_s = time.monotonic()
-            return self._by_key
-
-    def names(self) -> list[str]:
-        return sorted(self._now(True).values())
-
-    def has(self, key: str) -> bool:
-        return key in self._now(False)
-
-    def name(self, key: str) -> str | None:
-        return self._now(False).get(key)
+            return self._by_key.get(key)
 
     def callback(self, domain: str, key: bytes) -> bool:
         """Called by pyzmq's authenticator for each handshake."""
         public = key.decode("ascii", "replace")
-        name = self._now(False).get(public)
+        name = self.name(public)
         if name is None:
             log.warning("Refused a client whose key (fingerprint %s) is not listed.", keyring.fingerprint(public))
         else:
@@ -123,16 +113,16 @@ class _AllowList:
 
 def _reachable(endpoint: str, connect: bool) -> UserError:
     port = number if (number := _parts(endpoint)[1]).strip("0").isdigit() else "5555"
+    keys = f"add --keys {keyring.default_folder()}: rtcontrol keys new NAME"
+    here, tunnel = f"tcp://127.0.0.1:{port}", f"ssh -L {port}:127.0.0.1:{port} HOST"
     if connect:
         return UserError(
             f"--connect {endpoint} is on another machine, and there are no keys.",
-            f"Make a key for the client there and add --keys {keyring.default_folder()}: rtcontrol keys new NAME. Or "
-            f"tunnel (ssh -L {port}:127.0.0.1:{port} HOST) and give --connect tcp://127.0.0.1:{port}.",
+            f"Make a key for the client there and {keys}. Or tunnel ({tunnel}) and give --connect {here}.",
         )
     return UserError(
         f"--bind {endpoint} can be reached from other machines, and there are no keys.",
-        f"Make a key for each client and add --keys {keyring.default_folder()}: rtcontrol keys new NAME. Or give "
-        f"--bind tcp://127.0.0.1:{port} and let the other machine tunnel: ssh -L {port}:127.0.0.1:{port} HOST.",
+        f"Make a key for each client and {keys}. Or give --bind {here} and let the other machine tunnel: {tunnel}.",
     )
 
 

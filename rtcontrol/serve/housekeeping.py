@@ -1,4 +1,4 @@
-"""The thread that looks after a admission a few times a second."""
+"""The thread that looks after an admission a few times a second."""
 
 from __future__ import annotations
 

@@ -54,9 +54,7 @@ def negotiate(hello: Hello, options: ServeOptions, out: Path) -> Terms:
 def _agent(hello: Hello, options: ServeOptions) -> tuple[Agent, str | None]:
     """The agent, and its name if it is a known one."""
     if hello.agent is not None and hello.tools is not None:
-        raise WireError(
-            Code.INVALID, "hello has both an agent and tools.", "Give one of them.", field="agent", fatal=True
-        )
+        raise _refused(Code.INVALID, "hello has both an agent and tools.", "Give one of them.", "agent")
     served = None if options.agent is None else assemble.agent(options.agent)
     if hello.tools is not None:
         if served is not None:

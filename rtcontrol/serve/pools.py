@@ -8,7 +8,7 @@ from typing import Any
 
 from rtcontrol.hosts.base import DeciderSource, DecoderPool, Host, PlaceTrouble
 from rtcontrol.hosts.deciders import PLAIN, STSource
-from rtcontrol.hosts.inprocess import InlinePool, InProcessPool
+from rtcontrol.hosts.inprocess import InProcessPool
 from rtcontrol.models.errors import UserError
 from rtcontrol.serve.options import ServeOptions
 
@@ -25,7 +25,7 @@ class Pools:
     def __init__(self, options: ServeOptions) -> None:
         limit = options.max_sessions + SPARE
         self.name = options.host
-        self._inline = InlinePool(limit)
+        self._inline = InProcessPool(limit, lanes=0)
         self._models, self._limit = _models(options.host, limit), limit
         self._eager = options.model not in PLAIN
         self._lock = threading.Lock()

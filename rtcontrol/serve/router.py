@@ -31,8 +31,6 @@ log = logging.getLogger("rtcontrol.serve")
 HIGH_WATER = 64
 HANDSHAKE_MS, HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS = 2_000, 1_000, 3_000
 BACKLOG = 256
-# Taken in before what waits is sent.
-BATCH = 32
 # Parts of one oversized message between two looks at what waits to be sent.
 DISCARD = 4_096
 # What may wait for the router's thread; more is lost, and counted.

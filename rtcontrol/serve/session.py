@@ -9,27 +9,28 @@ import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 from rtcontrol.bridges.wire import Code, Message, WireError
 from rtcontrol.bridges.wire.messages import Bye, CallMessage, Hello
 from rtcontrol.envs.base import Emission, Observation
 from rtcontrol.envs.remote import RemoteData, RemoteEnvironment
-from rtcontrol.hosts.base import DecoderPool, Host, PlaceTrouble
+from rtcontrol.hosts.base import Host, PlaceTrouble
 from rtcontrol.loop.clock import ArrivalClock, WallClock
 from rtcontrol.loop.config import plain_text
 from rtcontrol.loop.loop import ControlLoop
-from rtcontrol.loop.pause import PauseWatch
 from rtcontrol.loop.warmup import DecisionFailed
 from rtcontrol.models.errors import UserError
 from rtcontrol.record.recorder import Recorder
 from rtcontrol.serve.bucket import TokenBucket
 from rtcontrol.serve.figures import Run, write_report
 from rtcontrol.serve.negotiate import negotiate
-from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.peer import Peer
 from rtcontrol.serve.terms import Terms
 from rtcontrol.serve.trouble import failure, passing, refusal, undecodable
+
+if TYPE_CHECKING:
+    from rtcontrol.serve.admission import Admission
 
 log = logging.getLogger("rtcontrol.serve")
 
@@ -37,21 +38,6 @@ State = Literal["opening", "live", "parked", "over"]
 LOST, BYE, STOPPED = "client lost", "client said bye", "server stopped"
 # Schemas are compiled and decoders opened for so many sessions at once.
 OPENING_AT_ONCE = 2
-
-
-class SessionOwner(Protocol):
-    """What a session needs of the admission."""
-
-    options: ServeOptions
-    pool: DecoderPool
-    watch: PauseWatch
-    opening: threading.Semaphore
-
-    def say(self, line: str) -> None: ...
-
-    def refused(self, peer: Peer, error: WireError) -> None: ...
-
-    def ended(self, session: Session, error: WireError | None) -> None: ...
 
 
 class _Leave:
@@ -66,7 +52,7 @@ class Session:
     `peer` is the connection, None while there is none. Methods are for any thread but `_work`, the session's own.
     """
 
-    def __init__(self, number: int, peer: Peer, hello: Hello, owner: SessionOwner) -> None:
+    def __init__(self, number: int, peer: Peer, hello: Hello, owner: Admission) -> None:
         self.id = f"session-{number:04d}"
         self.token = secrets.token_urlsafe(24)
         self.key = peer.connection.key

@@ -12,7 +12,7 @@ from rtcontrol.bridges.wire import Code, WireError
 from rtcontrol.bridges.wire.messages import ErrorMessage, Hello
 from rtcontrol.envs.base import Observation
 from rtcontrol.envs.remote import RemoteData
-from rtcontrol.hosts.inprocess import InlinePool
+from rtcontrol.hosts.inprocess import InProcessPool
 from rtcontrol.loop.config import MAX_HZ
 from rtcontrol.loop.loop import ControlLoop
 from rtcontrol.loop.pause import PauseWatch
@@ -28,7 +28,7 @@ from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.outbox import Outbox
 from rtcontrol.serve.peer import Peer
 from rtcontrol.serve.router import Router
-from rtcontrol.serve.session import BYE, Session, SessionOwner, arrivals
+from rtcontrol.serve.session import BYE, Session, arrivals
 from rtcontrol.serve.terms import Terms, ttl_of
 
 # What a client must bring that takes the place of one that is gone.
@@ -49,7 +49,7 @@ class Partner(Protocol):
 class SoloSession(Session):
     """Its loop runs on the thread that gets it from `arrived`, and goes on while the client is away."""
 
-    def __init__(self, number: int, peer: Peer, hello: Hello, owner: SessionOwner, arrived: Queue[SoloSession]) -> None:
+    def __init__(self, number: int, peer: Peer, hello: Hello, owner: Admission, arrived: Queue[SoloSession]) -> None:
         super().__init__(number, peer, hello, owner)
         self._arrived = arrived
 
@@ -82,17 +82,8 @@ def run_remote(config: RunOptions, ending: Shutdown, endpoint: str = BOUND, part
     client costs misses until it resumes. UserError where the endpoint cannot be used.
     """
     ending.of(lambda name: None)
-    options = ServeOptions(
-        out=config.out,
-        agent=config.agent,
-        model=config.model,
-        engine=config.engine,
-        host=config.host,
-        hz=config.hz,
-        hz_max=MAX_HZ,
-        max_sessions=1,
-        seed=config.seed,
-    )
+    shared = {name: getattr(config, name) for name in ("out", "agent", "model", "engine", "host", "hz", "seed")}
+    options = ServeOptions(hz_max=MAX_HZ, max_sessions=1, **shared)
     options.check()
     arrived: Queue[SoloSession] = Queue()
 
@@ -101,7 +92,7 @@ def run_remote(config: RunOptions, ending: Shutdown, endpoint: str = BOUND, part
 
     with ExitStack() as stack:
         say = stack.enter_context(Outbox(2)).say
-        admission = Admission(options, InlinePool(), PauseWatch(config.period_ns), say, make)
+        admission = Admission(options, InProcessPool(lanes=0), PauseWatch(config.period_ns), say, make)
         endpoint = config.connect or config.bind or endpoint
         router = Router(admission, [endpoint], config.keys, connect=config.connect is not None)
         stack.callback(router.close)
@@ -123,7 +114,7 @@ def run_remote(config: RunOptions, ending: Shutdown, endpoint: str = BOUND, part
         return ending.status
 
 
-def _fly(session: SoloSession, terms: Terms, onlooker: LiveView, ending: Shutdown, partner: Partner | None) -> int:
+def _fly(session: SoloSession, terms: Terms, view: LiveView, ending: Shutdown, partner: Partner | None) -> int:
     def made(loop: ControlLoop) -> None:
         session.take(loop)
         if partner is not None:
@@ -135,7 +126,7 @@ def _fly(session: SoloSession, terms: Terms, onlooker: LiveView, ending: Shutdow
     sample = Observation(0, 0, 0, RemoteData.of(None, "warm-up")) if terms.config.warmup else None
     try:
         clock = arrivals(terms, env)
-        return run_loop(terms.config, terms.agent, env, host, sample, onlooker, ending, clock, made)
+        return run_loop(terms.config, terms.agent, env, host, sample, view, ending, clock, made)
     except UserError as error:
         session.send(ErrorMessage(code=Code.INTERNAL.value, message=error.what, remedy=error.remedy, fatal=True))
         raise

@@ -23,9 +23,9 @@ BACKOFF_S = (0.5, 30.0)
 WELL_S = 60.0
 # So many deaths within YOUNG_S of their start, one after the other: there is no use in going on.
 GIVE_UP, YOUNG_S = 5, 10.0
-# Ends that are meant: done, a user's mistake, SIGHUP, Ctrl-C, SIGTERM.
-FINAL = (0, 2, 129, 130, 143)
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# Ends that are meant.
+FINAL = {0: "done", 2: "a mistake in what was given", **{128 + n: f"{n.name} to the server itself" for n in FORWARDED}}
 
 
 def supervise(
@@ -36,7 +36,7 @@ def supervise(
 ) -> int:
     """Run the command until it ends by itself or a signal asks us to; returns its exit status (128 + N for signal N).
 
-    `limit_mb` bounds its resident memory, in MB of 10^6 bytes, looked at every 50 ms. Every restart is said.
+    `limit_mb` bounds its resident memory, in MB of 10^6 bytes, looked at every 50 ms. Every start and end is said.
     """
     asked: list[int] = []
     child: subprocess.Popen[bytes] | None = None
@@ -57,27 +57,31 @@ def supervise(
             child = subprocess.Popen(list(command), start_new_session=True, preexec_fn=_end_with_parent)
             if asked:
                 child.send_signal(asked[-1])
-            why = _watch(child, limit_mb)
+            say(f"started the server (pid {child.pid}{f', restart {restarts}' if restarts else ''})")
+            killed = _watch(child, limit_mb)
             lived_s = time.monotonic() - began_s
             status = child.returncode if child.returncode >= 0 else 128 - child.returncode
-            if asked or (why is None and status in FINAL):
-                return status
+            how = killed or (f"was ended by {signal.Signals(status - 128).name}" if child.returncode < 0 else "ended")
+            ended = f"the server (pid {child.pid}) {how} after {lived_s:.1f} s with status {status}"
+            meant = f"{signal.Signals(asked[0]).name} asked for it" if asked else not killed and FINAL.get(status)
             young = young + 1 if lived_s < YOUNG_S else 0
-            if young >= GIVE_UP:
-                say(f"the server died {young} times within {YOUNG_S:g} s of its start: giving up (status {status})")
+            if meant or young >= GIVE_UP:
+                meant = meant or f"it died {young} times within {YOUNG_S:g} s of its start; mend what it says above"
+                say(f"{ended}: not started again ({meant}), {restarts} restarts in all")
                 return status
             if lived_s > WELL_S:
                 pause_s = backoff_s[0]
             restarts += 1
-            why = why or (f"ended by signal {status - 128}" if status > 128 else f"ended with status {status}")
-            say(f"the server (pid {child.pid}) {why} after {lived_s:.1f} s; restart {restarts} in {pause_s:g} s")
+            say(f"{ended}: restart {restarts} in {pause_s:g} s; `rtcontrol report` makes the reports that it could not")
             _sleep(pause_s, asked)
             if asked:
+                say(f"not started again ({signal.Signals(asked[0]).name} asked for it), {restarts - 1} restarts in all")
                 return 128 + asked[0]
             pause_s = min(backoff_s[1], 2 * pause_s)
     finally:
         for number, handler in before.items():
-            signal.signal(number, handler)
+            # One that was asked to end is over: a further signal changes nothing.
+            signal.signal(number, signal.SIG_IGN if asked else handler)
 
 
 def _watch(child: subprocess.Popen[bytes], limit_mb: float | None) -> str | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rtcontrol.agents import Agent
-from rtcontrol.bridges.wire import PROTOCOL, Code, Limits, WireError, encode_json, encode_msgpack
+from rtcontrol.bridges.wire import PROTOCOL, Code, WireError, encode_json, encode_msgpack
 from rtcontrol.bridges.wire.limits import check_size, check_value
 from rtcontrol.bridges.wire.messages import Hello, Program, Welcome
 from rtcontrol.envs.remote_parts import RemoteTerms, told, told_all
@@ -112,7 +112,8 @@ class Terms:
         welcome = self.welcome(options, "x" * 32, self.agent.instruction)
         try:
             within = replace(limits, max_message_bytes=limits.max_message_bytes - max(spare, 1024))
-            check_value(welcome.model_dump(exclude_none=True), _less_items(limits))
+            fewer = replace(limits, max_total_items=limits.max_total_items - 1)
+            check_value(welcome.model_dump(exclude_none=True), fewer)
             check_size([len(encode_json(welcome).encode())], within)
             check_size([len(part) for part in encode_msgpack(welcome)], within)
         except WireError as error:
@@ -123,10 +124,6 @@ class Terms:
                 field="tools",
                 fatal=True,
             ) from None
-
-
-def _less_items(limits: Limits) -> Limits:
-    return replace(limits, max_total_items=limits.max_total_items - 1)
 
 
 def ttl_of(config: RunConfig) -> float:

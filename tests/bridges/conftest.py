@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.bridges.client.worlds import Process, Proxy, free_port
+from tests.conformance.check.stand import Stand
 
 
 @pytest.fixture(scope="session")
@@ -19,13 +20,28 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
     process.stop()
 
 
-@pytest.fixture
-def own_server(tmp_path: Path) -> Iterator[Process]:
-    """One to be stopped and killed."""
-    process = Process(tmp_path, free_port())
-    process.start()
+@pytest.fixture(scope="session")
+def mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
+    process = Process(tmp_path_factory.mktemp("mortal"), free_port())
     yield process
     process.stop()
+
+
+@pytest.fixture
+def stand() -> Iterator[Stand]:
+    """A server of which each word is the test's."""
+    one = Stand("tcp://127.0.0.1:*")
+    yield one
+    one.close()
+
+
+@pytest.fixture
+def own_server(mortal: Process) -> Process:
+    """One to be stopped and killed; it runs when a test begins."""
+    if mortal.process is None or mortal.process.poll() is not None:
+        mortal.start()
+    mortal.signal(signal.SIGCONT)
+    return mortal
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ import subprocess
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
 
 
 class Program(ABC):
@@ -65,3 +65,19 @@ class Program(ABC):
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
+
+
+P = TypeVar("P", bound=Program)
+
+
+def starting(make: Callable[..., P]) -> Iterator[Callable[..., P]]:
+    """For a fixture: makes programs with arguments of their own, and ends them."""
+    started: list[P] = []
+
+    def start(*arguments: str) -> P:
+        started.append(make(*arguments))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.end()

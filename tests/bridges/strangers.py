@@ -9,10 +9,11 @@ from collections.abc import Iterator, Sequence
 
 
 @contextlib.contextmanager
-def garbage(parts: Sequence[bytes | None]) -> Iterator[tuple[str, list[int]]]:
-    """Sends the parts to whoever comes, and hears on; None: it closes. Gives its address, `HOST:PORT`, and a list with
-    an entry for each that came."""
+def garbage(parts: Sequence[bytes | None], reads: bool = True) -> Iterator[tuple[str, list[int]]]:
+    """Sends the parts to whoever comes, and hears on, where it reads; None: it closes. Gives its address, `HOST:PORT`,
+    and a list with an entry for each that came."""
     met: list[int] = []
+    over = threading.Event()
 
     def serve() -> None:
         with contextlib.suppress(OSError):
@@ -28,9 +29,12 @@ def garbage(parts: Sequence[bytes | None]) -> Iterator[tuple[str, list[int]]]:
                     peer.close()
                     return
                 peer.sendall(part)
+            if not reads:
+                over.wait()
             while peer.recv(65536):
                 pass
 
     with sockets.create_server(("127.0.0.1", 0)) as listener:
         threading.Thread(target=serve, daemon=True).start()
         yield f"127.0.0.1:{listener.getsockname()[1]}", met
+        over.set()

@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -19,11 +18,10 @@ from typing import Any
 
 import pytest
 
-from tests.helpers.processes import environment, free_port
+from tests.bridges.client.worlds import Process, free_port
+from tests.conformance import FOLDER
 
-ROOT = Path(__file__).resolve().parents[2]
 SOURCE = Path(__file__).with_name("node")
-VECTORS = ROOT / "tests" / "conformance" / "vectors"
 # From the end of a time-to-live to the act: the client looks every 10 ms; the rest is a busy machine's.
 LATE_MS = 150
 
@@ -57,49 +55,20 @@ def node() -> Path:
     return folder
 
 
-class Server:
-    """A `rtcontrol serve` on one port, to be killed and started again."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.port = folder, free_port()
-        self.start()
-
-    def start(self) -> None:
-        command = [sys.executable, "-m", "rtcontrol", "serve", "--model", "random", "--host", "inprocess"]
-        out = self.folder / f"serve-{time.monotonic_ns()}"
-        with (self.folder / "serve.log").open("a") as log:
-            self.process = subprocess.Popen(
-                [*command, "--bind", f"tcp://127.0.0.1:{self.port}", "--out", str(out)],
-                env=environment(),
-                cwd=self.folder,
-                stdout=log,
-                stderr=log,
-            )
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait(timeout=10)
-
-    def stop(self) -> None:
-        self.process.terminate()
-        self.process.wait(timeout=30)
-
-
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    served = Server(tmp_path_factory.mktemp("served"))
-    try:
-        yield served
-    finally:
-        served.stop()
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
+    served = Process(tmp_path_factory.mktemp("served"), free_port())
+    served.start()
+    yield served
+    served.stop()
 
 
 class Drive:
     """`node drive.mjs`: its events as they come, its report at the end."""
 
-    def __init__(self, node: Path, port: int, *arguments: str) -> None:
+    def __init__(self, node: Path, endpoint: str, *arguments: str) -> None:
         self.process = subprocess.Popen(
-            ["node", "drive.mjs", f"tcp://127.0.0.1:{port}", "--events", *arguments],
+            ["node", "drive.mjs", endpoint, "--events", *arguments],
             cwd=node,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -125,12 +94,11 @@ class Drive:
                 return self.seen[-1]
         raise AssertionError(f"no {event!r} within {seconds} s; there were {self.seen}")
 
-    def report(self, seconds: float = 20) -> dict[str, Any]:
+    def end(self, number: int = 0) -> dict[str, Any]:
+        """Its report, after a signal or when it is done."""
+        self.process.send_signal(number)
+        self.process.wait(20)
         assert self.process.stdout is not None
-        end = time.monotonic() + seconds
-        while self.process.poll() is None:
-            assert time.monotonic() < end, "the client did not end"
-            time.sleep(0.02)
         said: dict[str, Any] = json.loads(self.process.stdout.read())
         return said
 
@@ -141,8 +109,8 @@ class Drive:
 
 
 @contextmanager
-def driving(node: Path, port: int, *arguments: str) -> Iterator[Drive]:
-    drive = Drive(node, port, *arguments)
+def driving(node: Path, endpoint: str, *arguments: str) -> Iterator[Drive]:
+    drive = Drive(node, endpoint, *arguments)
     try:
         yield drive
     finally:
@@ -151,7 +119,7 @@ def driving(node: Path, port: int, *arguments: str) -> Iterator[Drive]:
 
 def test_vectors(node: Path) -> None:
     done = subprocess.run(
-        ["node", "conformance.mjs", str(VECTORS)], cwd=node, capture_output=True, text=True, timeout=60
+        ["node", "conformance.mjs", str(FOLDER)], cwd=node, capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 0, done.stderr[-3000:]
     counts = json.loads(done.stdout)
@@ -161,18 +129,17 @@ def test_vectors(node: Path) -> None:
         assert passed == total != "0", name
 
 
-def test_drive_and_kill_the_client(node: Path, server: Server) -> None:
+def test_drive_and_kill_the_client(node: Path, server: Process) -> None:
     # Of 1.0, as clients that were written before are.
-    flags = ("--agent", "lander", "--seconds", "3", "--instruct", "Fly to the right.", "--minor", "0")
-    with driving(node, server.port) as killed, driving(node, server.port) as drive:
+    flags = ("--agent", "lander", "--seconds", "1.5", "--instruct", "Fly to the right.", "--minor", "0")
+    with driving(node, server.endpoint) as killed, driving(node, server.endpoint) as drive:
         killed.wait_for("first", 30)
         drive.wait_for("first", 30)
         killed.process.send_signal(signal.SIGKILL)
-        with driving(node, server.port, *flags) as lander:
-            flown = lander.report()
-        drive.process.send_signal(signal.SIGTERM)
-        said = drive.report()
-    assert server.process.poll() is None
+        with driving(node, server.endpoint, *flags) as lander:
+            flown = lander.end()
+        said = drive.end(signal.SIGTERM)
+    assert server.process is not None and server.process.poll() is None
     assert said["reason"] == "SIGTERM" and said["sessions"] == 1 and said["resumes"] == 0
     assert said["calls"]["fresh"] > 20 and said["executed_too_old"] == 0
     assert said["offset"]["rtt_ms"] >= 0
@@ -181,26 +148,23 @@ def test_drive_and_kill_the_client(node: Path, server: Server) -> None:
     assert flown["calls"]["fresh"] > 10 and not flown["notices"]
 
 
-def test_a_stalled_server_is_resumed(node: Path, server: Server) -> None:
-    with driving(node, server.port) as drive:
+def test_a_stalled_server_is_resumed(node: Path, server: Process) -> None:
+    with driving(node, server.endpoint) as drive:
         drive.wait_for("first", 30)
-        server.process.send_signal(signal.SIGSTOP)
+        server.signal(signal.SIGSTOP)
         try:
             drive.wait_for("safe", 5)
             assert drive.wait_for("notice", 6)["text"] == "connection lost"
         finally:
-            server.process.send_signal(signal.SIGCONT)
+            server.signal(signal.SIGCONT)
         assert drive.wait_for("welcome", 15)["resumed"]
-        time.sleep(0.5)
-        drive.process.send_signal(signal.SIGTERM)
-        said = drive.report()
+        said = drive.end(signal.SIGTERM)
     assert said["sessions"] == 1 and said["resumes"] == 1 and said["executed_too_old"] == 0
 
 
-def test_kill_the_server(node: Path, server: Server) -> None:
-    with driving(node, server.port, "--stuck", "3") as drive:
+def test_kill_the_server(node: Path, server: Process) -> None:
+    with driving(node, server.endpoint, "--stuck", "3") as drive:
         drive.wait_for("first", 30)
-        time.sleep(1)
         server.kill()
         try:
             safe, last = drive.wait_for("safe", 5), drive.wait_for("safe", 5)
@@ -212,9 +176,8 @@ def test_kill_the_server(node: Path, server: Server) -> None:
         assert safe["after_ms"] is not None and safe["after_ms"] <= safe["ttl_ms"] + LATE_MS
         welcome = drive.wait_for("welcome", 60)
         assert not welcome["resumed"], "another server cannot know the session"
-        time.sleep(1)
-        drive.process.send_signal(signal.SIGTERM)
-        said = drive.report()
-    assert server.process.poll() is None
+        time.sleep(0.5)
+        said = drive.end(signal.SIGTERM)
+    assert server.process is not None and server.process.poll() is None
     assert said["sessions"] == 2 and said["executed_too_old"] == 0 and said["safe_actions"] >= 1
-    assert said["calls"]["fresh"] > 10
+    assert said["calls"]["fresh"] > 3

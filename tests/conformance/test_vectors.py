@@ -15,8 +15,8 @@ from rtcontrol.bridges.client.inforce import InForce, expired
 from rtcontrol.bridges.client.offset import OffsetFilter
 from rtcontrol.bridges.wire import LIMITS, Code, WireError, decode_json, decode_msgpack, encode_json, encode_msgpack
 from rtcontrol.bridges.wire.messages import ANY, CallMessage, FunctionCall, Message
-from tests.conformance import FOLDER, NAMES, expand, load
-from tests.conformance.generate.__main__ import files
+from tests.conformance import FOLDER, expand, load
+from tests.conformance.generate import files
 
 FROM_CLIENT = {"hello", "observe", "executed", "instruct", "reset", "ping", "pong", "error", "bye"}
 FROM_SERVER = {"welcome", "call", "instruct", "ping", "pong", "error", "bye"}
@@ -33,10 +33,8 @@ def parts_of(vector: dict[str, Any]) -> list[bytes]:
     return [bytes.fromhex(expand(p)) for p in vector["msgpack"]]
 
 
-def test_files_are_what_the_generator_writes() -> None:
-    written = dict(files())
-    assert sorted(written) == sorted(f"{n}.json" for n in NAMES)
-    for name, text in written.items():
+def test_files_are_complete() -> None:
+    for name, text in files():
         assert (FOLDER / name).read_text("utf-8") == text, f"{name}: run `python -m tests.conformance.generate`"
 
 
@@ -63,6 +61,15 @@ def test_every_message_has_vectors_with_all_its_fields_and_with_the_required_onl
         assert any(fields == required for fields in seen[kind]) or kind == "observe", kind
     directions = {(v["from"], v["json"]["type"]) for v in load("valid")}
     assert directions == {("client", t) for t in FROM_CLIENT} | {("server", t) for t in FROM_SERVER}
+
+
+def test_every_required_field_has_vectors_where_it_is_of_the_wrong_type_missing_and_null() -> None:
+    names = {vector["name"] for vector in load("invalid")}
+    for model in Message.__args__:
+        kind = model.model_fields["type"].default
+        for field in (name for name, f in model.model_fields.items() if f.is_required()):
+            for fault in ("of the wrong type", "missing", "null"):
+                assert {f"{kind}.{field} {fault} ({way})" for way in ("msgpack", "json")} <= names
 
 
 @named(load("invalid"))
@@ -122,26 +129,52 @@ def test_clock_offset_after_the_exchanges(vector: dict[str, Any]) -> None:
 
 
 def test_literal_messages_of_the_document_are_valid_and_the_same_in_both_encodings() -> None:
-    found = re.findall(r"```json\n(.*)\n```\n```hex\n((?:.*\n)+?)```", DOCUMENT.read_text("utf-8"))
+    found = re.findall(r"```json\n(.*)\n```\n(?:```hex\n((?:.*\n)+?)```)?", DOCUMENT.read_text("utf-8"))
     kinds = {decode_json(text).type for text, _ in found}
     assert kinds >= {"hello", "welcome", "observe", "call", "executed", "ping", "pong", "bye"}
-    for text, lines in found:
-        parts = [bytes.fromhex(line) for line in lines.split()]
+    both = [(text, [bytes.fromhex(line) for line in lines.split()]) for text, lines in found if lines]
+    assert {len(parts) for _, parts in both} == {1, 2}
+    for text, parts in both:
         assert decode_msgpack(parts) == decode_json(text)
 
 
-def test_the_document_names_every_field_code_dtype_and_limit() -> None:
+def test_the_document_has_each_message_with_the_fields_of_the_schema() -> None:
     text = DOCUMENT.read_text("utf-8")
     for model in Message.__args__:
         kind = model.model_fields["type"].default
         section = re.search(rf"^### (?:\w+, )?{kind}\b.*?(?=^##)", text, re.M | re.S)
         assert section is not None, kind
-        for name in model.model_fields:
+        told = documented(section[0])
+        if told:
+            assert set(told) == set(model.model_fields), kind
+        schema = model.model_json_schema(by_alias=True)["properties"]
+        for name, field in model.model_fields.items():
             assert f"`{name}`" in section[0], f"{kind}.{name}"
+            if told and name != "type":
+                shape, default = told[name]
+                assert (default.split(";")[0] == "req") == field.is_required(), f"{kind}.{name}: {default}"
+                if isinstance(field.default, (int, list, str)):
+                    assert json.loads(default) == field.default, f"{kind}.{name}: {default}"
+                for limit in limits_of(schema[name]):
+                    # The rows name the types that section 4 begins with, whose limits stand there.
+                    assert limit in shape or re.match("token|instant|count|duration|call map|as ", shape), (name, limit)
     for code in Code:
         assert f"| `{code}` |" in text
     for name, value in LIMITS.to_dict().items():
         assert f"| `{name}` | {value} |" in text
+
+
+def documented(section: str) -> dict[str, tuple[str, str]]:
+    """Type and default of each field that a section's table names."""
+    rows = (line[2:-1].split(" | ") for line in section.splitlines() if line.startswith("| `"))
+    return {n: (row[1], row[2].strip(" `")) for row in rows if len(row) == 4 for n in re.findall(r"`(\w+)`", row[0])}
+
+
+def limits_of(schema: dict[str, Any]) -> list[str]:
+    """The bounds of a field, as the document writes them."""
+    arms = [arm for arm in schema.get("anyOf", [schema]) if arm != {"type": "null"}]
+    bounds = ("maxLength", "maxItems", "minimum", "maximum")
+    return [f"{arm[b]:g}" if arm[b] < 1e5 else str(arm[b]) for arm in arms for b in bounds if b in arm]
 
 
 def test_vectors_differ_between_the_encodings_in_array_entries_only() -> None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from rtcontrol.envs import registry
-from rtcontrol.envs.base import Episode
+from rtcontrol.envs.base import Episode, Observation
 from rtcontrol.envs.lander.world import Lander
 from rtcontrol.envs.paced import PacedEnvironment
 from rtcontrol.models.call import Call
@@ -54,12 +55,28 @@ class Counter:
         pass
 
 
+Make = Callable[..., PacedEnvironment]
+
+
 @pytest.fixture
-def close() -> Iterator[list[PacedEnvironment]]:
-    opened: list[PacedEnvironment] = []
-    yield opened
-    for env in opened:
-        env.close()
+def make() -> Iterator[Make]:
+    """Makes environments of a Counter, and starts them where a clock is given; closes them at the end."""
+    with contextlib.ExitStack() as stack:
+
+        def made(clock: str | None = None, start: dict[str, Any] | None = None, **world: Any) -> PacedEnvironment:
+            env = PacedEnvironment("counter", Counter(**world))
+            stack.callback(env.close)
+            if clock is not None:
+                env.start(clock, **(start or {}))
+            return env
+
+        yield made
+
+
+def latest(env: PacedEnvironment) -> Observation:
+    seen = env.latest()
+    assert seen is not None
+    return seen
 
 
 def run_until(env: PacedEnvironment, least: int) -> float:
@@ -73,56 +90,41 @@ def run_until(env: PacedEnvironment, least: int) -> float:
     return taken_s
 
 
-def test_wall_clock_steps_at_the_native_rate(close: list[PacedEnvironment]) -> None:
+def test_wall_clock_steps_at_the_native_rate(make: Make) -> None:
     for _ in range(5):  # a busy machine may be late for once
-        env = PacedEnvironment("counter", Counter())
-        close.append(env)
+        env = make()
         if (taken_s := run_until(env, 46)) <= 1.0:
             break
     assert taken_s <= 1.0
-    seen = env.latest()
-    assert seen is not None
+    seen = latest(env)
     # One observation a step and one for the reset.
-    assert seen.seq == seen.data["count"] + 1
-    assert seen.data["count"] == env.pace.steps
+    assert seen.seq - 1 == seen.data["count"] == env.pace.steps
 
 
-def test_a_stalled_step_is_skipped_not_caught_up(close: list[PacedEnvironment]) -> None:
-    env = PacedEnvironment("counter", Counter(stall_s=0.4))
-    close.append(env)
+def test_a_stalled_step_is_skipped_not_caught_up(make: Make) -> None:
+    env = make(stall_s=0.4)
     run_until(env, 38)
-    assert env.pace.skipped >= 12
-    assert env.pace.max_late_ms > 300
+    assert env.pace.skipped >= 12 and env.pace.max_late_ms > 300
 
 
-def test_a_broken_simulation_is_reported_to_the_loop(close: list[PacedEnvironment]) -> None:
-    env = PacedEnvironment("counter", Counter(fails=True))
-    close.append(env)
-    env.start("wall")
+def test_a_broken_simulation_is_reported_to_the_loop(make: Make) -> None:
+    env = make("wall", fails=True)
     with pytest.raises(RuntimeError, match="counter broke down.*broken"):
         until(lambda: env.latest() is None)
 
 
-def test_a_call_of_an_old_epoch_is_dropped() -> None:
-    sim = Counter(length=3)
-    env = PacedEnvironment("counter", sim)
-    env.start("lockstep", seeds=7)
-    first = env.latest()
-    assert first is not None
+def test_a_call_of_an_old_epoch_is_dropped(make: Make) -> None:
+    env: Any = make("lockstep", {"seeds": 7}, length=3)
+    first = latest(env)
     assert env.execute(Call("act"), first.epoch) == "acted"
     env.advance(TICK_NS)
-    second = env.latest()
-    assert second is not None
-    assert second.epoch == first.epoch + 1
-    assert second.data["seed"] == 8
+    assert (latest(env).epoch, latest(env).data["seed"]) == (first.epoch + 1, 8)
     assert env.execute(Call("act"), first.epoch) == "epoch_over"
-    assert sim.acts == 1
+    assert env._simulation.acts == 1
 
 
-def test_a_call_that_waits_for_the_world_is_dropped_when_its_time_is_over() -> None:
-    sim = Counter()
-    env = PacedEnvironment("counter", sim)
-    env.start("lockstep")
+def test_a_call_that_waits_for_the_world_is_dropped_when_its_time_is_over(make: Make) -> None:
+    env: Any = make("lockstep")
     effects: list[str] = []
     with env._lock:  # a step hangs
         not_after_ns = time.monotonic_ns() + 20_000_000
@@ -130,13 +132,12 @@ def test_a_call_that_waits_for_the_world_is_dropped_when_its_time_is_over() -> N
         waiting.start()
         time.sleep(0.03)
     waiting.join()
-    assert effects == ["too_late"] and sim.acts == 0
+    assert effects == ["too_late"] and env._simulation.acts == 0
     assert env.execute(Call("act"), None, time.monotonic_ns() + 10**9) == "acted"
 
 
-def test_no_look_waits_for_a_step_that_hangs() -> None:
-    env = PacedEnvironment("counter", Counter())
-    env.start("lockstep")
+def test_no_look_waits_for_a_step_that_hangs(make: Make) -> None:
+    env = make("lockstep")
     looked = threading.Event()
 
     def look() -> None:
@@ -148,10 +149,8 @@ def test_no_look_waits_for_a_step_that_hangs() -> None:
         assert looked.wait(5)
 
 
-def test_no_step_begins_while_a_call_waits(close: list[PacedEnvironment]) -> None:
-    env = PacedEnvironment("counter", Counter())
-    close.append(env)
-    env.start("wall")
+def test_no_step_begins_while_a_call_waits(make: Make) -> None:
+    env = make("wall")
     with env._turn:  # whoever wants to act has it
         time.sleep(0.05)
         steps = env.pace.steps
@@ -159,44 +158,35 @@ def test_no_step_begins_while_a_call_waits(close: list[PacedEnvironment]) -> Non
         assert env.pace.steps == steps
 
 
-def test_lockstep_carries_the_remainder_of_a_tick() -> None:
-    sim = Counter()
-    env = PacedEnvironment("counter", sim)
-    env.start("lockstep")
+def test_lockstep_carries_the_remainder_of_a_tick(make: Make) -> None:
+    env: Any = make("lockstep")
     steps = []
     for _ in range(16):
-        before = sim.total
+        before = env._simulation.total
         env.advance(TICK_NS)
-        steps.append(sim.total - before)
-    assert sum(steps) == 50
-    assert set(steps) == {3, 4}
+        steps.append(env._simulation.total - before)
+    assert sum(steps) == 50 and set(steps) == {3, 4}
     assert steps[:8] == steps[8:]
 
 
-def test_episodes_follow_the_seeds_and_then_it_is_finished() -> None:
-    env = PacedEnvironment("counter", Counter(length=4))
-    env.start("lockstep", seeds=[3, 1, 9, 5], episodes=3)
+def test_episodes_follow_the_seeds_and_then_it_is_finished(make: Make) -> None:
+    env = make("lockstep", {"seeds": [3, 1, 9, 5], "episodes": 3}, length=4)
     for _ in range(20):
         env.advance(TICK_NS)
     assert env.finished
     assert [episode.seed for episode in env.episodes] == [3, 1, 9]
-    last = env.latest()
-    assert last is not None
-    assert env.execute(Call("act"), last.epoch) == "epoch_over"
+    assert env.execute(Call("act"), latest(env).epoch) == "epoch_over"
 
 
-def test_running_out_of_seeds_finishes_too() -> None:
-    env = PacedEnvironment("counter", Counter(length=1))
-    env.start("lockstep", seeds=[1, 2])
+def test_running_out_of_seeds_finishes_too(make: Make) -> None:
+    env = make("lockstep", {"seeds": [1, 2]}, length=1)
     for _ in range(3):
         env.advance(TICK_NS)
-    assert env.finished
-    assert len(env.episodes) == 2
+    assert env.finished and len(env.episodes) == 2
 
 
-def test_an_environment_starts_once() -> None:
-    env = PacedEnvironment("counter", Counter())
-    env.start("lockstep")
+def test_an_environment_starts_once(make: Make) -> None:
+    env = make("lockstep")
     with pytest.raises(RuntimeError, match="started already"):
         env.start("lockstep")
 
@@ -207,9 +197,7 @@ def test_lockstep_flights_repeat_by_seed() -> None:
         env.start("lockstep", seeds=11, episodes=2)
         tick = 0
         while not env.finished:
-            seen = env.latest()
-            assert seen is not None
-            env.execute(Call("engines", {"main": (0, 60, 70)[tick % 3], "side": 0}), seen.epoch)
+            env.execute(Call("engines", {"main": (0, 60, 70)[tick % 3], "side": 0}), latest(env).epoch)
             env.advance(TICK_NS)
             tick += 1
         return env.episodes
@@ -217,12 +205,10 @@ def test_lockstep_flights_repeat_by_seed() -> None:
     assert fly() == fly()
 
 
-def test_wall_clock_world_goes_on_without_a_controller(close: list[PacedEnvironment]) -> None:
-    env = registry.make("lander", goal="land")
-    assert isinstance(env, PacedEnvironment)
-    close.append(env)
-    env.start("wall", seeds=0, episodes=1)
-    until(lambda: env.finished, seconds=60)
+def test_wall_clock_world_goes_on_without_a_controller() -> None:
+    with contextlib.closing(registry.make("lander", goal="land")) as env:
+        env.start("wall", seeds=0, episodes=1)
+        until(lambda: env.finished, seconds=60)
     assert [episode.detail["end"] for episode in env.episodes] == ["crash"]
 
 

@@ -23,21 +23,11 @@ def test_that_starts_a_process_and_hangs():
 
 def test_a_process_that_a_killed_test_started_is_killed(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(TEST)
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-s",
-        "-q",
-        "-n0",
-        "-p",
-        "no:cacheprovider",
-        "-p",
-        "tests.helpers.orphans",
-    ]
+    options = "-m pytest -s -q -n0 -p no:cacheprovider -p tests.helpers.orphans"
+    command = [sys.executable, *options.split(), str(tmp_path)]
     null = subprocess.DEVNULL
     with subprocess.Popen(
-        [*command, str(tmp_path)], cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, stderr=null, text=True
+        command, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, stderr=null, text=True
     ) as tests:
         assert tests.stdout is not None
         pid = next(int(line) for line in tests.stdout if line.strip().isdigit())

@@ -9,18 +9,58 @@ from typing import Any
 
 import torch
 import transformers as hf
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
+from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM
 
+from rtcontrol.models.call import Decision
+from rtcontrol.models.decider import DeciderSpec, STDecider
 from rtcontrol.models.plan import ANY_TOOL, NO_TOOL, SchemaPlan
 from rtcontrol.models.prompt import COMPACT
 from rtcontrol.models.schema import ABSENT
+from rtcontrol.models.special import ST_TOKENS
+from rtcontrol.models.tokenizer import STTokenizer, add_st_tokens
 from rtcontrol.models.train.export import export
 from rtcontrol.models.train.vocabulary import build_tokenizer, number_words
 
 WORDS = "go turn stop left right fast slow the of and red green blue north south value set get open close alpha beta"
 NAMES = ("go", "turn_left", "turn_right", "set_value", "set_speed", "open", "stop", "close_the_red", "get_value")
 VALUES = ("left", "right", "red", "green blue", "green red", "alpha beta go", "alpha beta stop", "zürich", "<|null|>")
+
+TOLD = st.tuples(st.text(max_size=20), st.text(max_size=20))  # an observation and an instruction
+MARGIN = 1e-4  # of the laws (design, section 4): closer choices may differ by rounding
+
+
+def law(examples: int) -> settings:
+    """A property over random schemas and models: as many examples as its minute allows."""
+    return settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+def qwen(data: Path) -> STTokenizer:
+    """Qwen2's tokenizer with the ST tokens."""
+    base = Tokenizer.from_file(str(data / "qwen2_tokenizer" / "tokenizer.json"))
+    add_st_tokens(base, ST_TOKENS)
+    return STTokenizer(base)
+
+
+def tool(name: str, required: int = 99, **domains: Any) -> dict[str, Any]:
+    """A tool whose parameters are schemas, or lists of their values; so many of them are required."""
+    properties = {k: v if isinstance(v, dict) else {"enum": v} for k, v in domains.items()}
+    return {"name": name, "parameters": {"properties": properties, "required": list(properties)[:required]}}
+
+
+def build(folder: Path, tools: Sequence[dict[str, Any]], **options: Any) -> STDecider:
+    return DeciderSpec(str(folder), tuple(tools), **options).build()
+
+
+def prompt_of(decider: STDecider, observation: str, instruction: str) -> list[int]:
+    return [*decider.template.prefix_ids(decider.plan.tools), *decider.template.suffix_ids(instruction, observation)]
+
+
+def shown(decision: Decision) -> Any:
+    """Of a call: what the oracle gives."""
+    return decision.call and (decision.call.name, dict(decision.call.arguments))
 
 
 def build_checkpoint(folder: Path, kind: str = "qwen2", seed: int = 0, scale: float = 0.3) -> Path:

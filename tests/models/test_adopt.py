@@ -6,14 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
-from tokenizers import Tokenizer
 
 from rtcontrol.models.adopt import adopt
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.prompt import PromptTemplate
 from rtcontrol.models.schema import tool_schemas
-from rtcontrol.models.special import ST_TOKENS
-from rtcontrol.models.tokenizer import STTokenizer, add_st_tokens
+from rtcontrol.models.tokenizer import STTokenizer
+from tests.models.small import qwen
 
 SHAPE = {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}
 MOVE, SHOOT = ({"name": name, "description": 'Züge – "x"', "parameters": SHAPE} for name in ("move", "shoot"))
@@ -28,11 +27,9 @@ def checkpoint(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.fixture
-def qwen(data: Path) -> STTokenizer:
-    base = Tokenizer.from_file(str(data / "qwen2_tokenizer" / "tokenizer.json"))
-    add_st_tokens(base, ST_TOKENS)
-    return STTokenizer(base)
+@pytest.fixture(name="qwen")
+def qwen_tokenizer(data: Path) -> STTokenizer:
+    return qwen(data)
 
 
 def test_prompt_equals_the_published_servers_byte_for_byte(data: Path, checkpoint: Path, qwen: STTokenizer) -> None:
@@ -48,8 +45,7 @@ def test_prompt_equals_the_published_servers_byte_for_byte(data: Path, checkpoin
         + f"history: [{', '.join(history[-6:])}]\n\nattack the left one<|im_end|>\n<|im_start|>assistant\n"
     )
     assert template.render(tool_schemas(TOOLS), "attack the left one", 'hp=3 "é"', history) == expected
-    assert template.profile == "simpletool-v1"
-    assert template.overflow == "cut"
+    assert (template.profile, template.overflow) == ("simpletool-v1", "cut")
     ids = template.prefix_ids(tool_schemas(TOOLS)) + template.suffix_ids("attack the left one", 'hp=3 "é"', history)
     assert qwen.decode(ids) == expected
 
@@ -63,8 +59,7 @@ def test_templates_own_markers_are_control_ids_and_arg_n_is_not(
     special = {qwen.special_id(t): t for t in qwen.specials}
     seen = [special[i] for i in prefix if i in special]
     assert {"<content>", "</content>", "<function>", "</function>", "<arg1>", "<arg6>", "<|null|>"} <= set(seen)
-    assert seen[0] == "<|im_start|>"
-    assert "<|im_end|>" in seen
+    assert seen[0] == "<|im_start|>" and "<|im_end|>" in seen
     assert "<argN>" in qwen.decode(prefix)
     # The system text is 110 tokens with the 17 added ones; the user turn's first token ends the prefix.
     assert len(template.prefix_ids(())) == 110 + 1

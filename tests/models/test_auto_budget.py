@@ -6,59 +6,50 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from rtcontrol.models.decider import DeciderSpec, STDecider
+from rtcontrol.models.decider import STDecider
 from rtcontrol.models.engines.base import Budget
 from rtcontrol.models.forecast import PassCost, choose_budget, has_choice
 from rtcontrol.models.passes import LEARN_FIRST, Usage
 from rtcontrol.models.plan import NO_TOOL
-from tests.models.small import Oracle, tool_lists
+from tests.models.small import MARGIN, TOLD, Oracle, build, law, prompt_of, shown, tool, tool_lists
 
-LAW = settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
-MARGIN = 1e-4
+LAW = law(15)
 TEXT = st.text(max_size=20)
 COSTS = st.builds(PassCost, st.floats(0, 100), st.floats(0, 10))
 ONE, UNLIMITED = Budget(1), Budget(10**6, 10**6)
 DEEP = {"enum": ["alpha beta go", "alpha beta stop", "alpha red", "green blue"]}
-PLAIN = {"parameters": {"properties": {}}}
 
 
-def build(folder: Path, tools: Any, **options: Any) -> tuple[STDecider, Any]:
-    decider = DeciderSpec(str(folder), tuple(tools), **options).build()
-    engine: Any = decider.engine
-    return decider, engine._decoder
-
-
-def build_unmeasured(folder: Path, tools: Any, budget: Budget, **options: Any) -> tuple[STDecider, Any]:
-    """With this budget; none is measured first."""
-    decider, decoder = build(folder, tools, budget_per_head=1, **options)
-    decoder.set_budget(budget)
-    return decider, decoder
+def both(folder: Path, tools: Any, budget: Budget | None = None, **options: Any) -> tuple[STDecider, Any]:
+    """A decider and its decoder, with this budget where one is given: none is measured then."""
+    decider: Any = build(folder, tools, **options, **({} if budget is None else {"budget_per_head": 1}))
+    if budget is not None:
+        decider.engine._decoder.set_budget(budget)
+    return decider, decider.engine._decoder
 
 
 def tools_with_arguments(count: int) -> list[dict[str, Any]]:
     """`count` tools, of which only the first has arguments."""
     names = ("go", "open", "stop", "turn_left", "get_value", "set_value")[:count]
-    deep = {"parameters": {"properties": {"a": DEEP, "b": DEEP}, "required": ["a", "b"]}}
-    return [{"name": n, **(deep if i == 0 else PLAIN)} for i, n in enumerate(names)]
+    return [tool(n, **({} if i else {"a": DEEP, "b": DEEP})) for i, n in enumerate(names)]
 
 
 @LAW
-@given(tools=tool_lists(), cost=COSTS, null=st.booleans(), instruction=TEXT, observation=TEXT)
+@given(tools=tool_lists(), cost=COSTS, null=st.booleans(), told=TOLD)
 def test_auto_budget_calls_what_budget_one_and_no_budget_call(
-    folder: Path, oracle: Oracle, tools: Any, cost: PassCost, null: bool, instruction: str, observation: str
+    folder: Path, oracle: Oracle, tools: Any, cost: PassCost, null: bool, told: tuple[str, str]
 ) -> None:
-    decider, decoder = build(folder, tools, allow_null=null)
-    prompt = decider.template.prefix_ids(decider.plan.tools) + decider.template.suffix_ids(instruction, observation)
-    oracle.decide(decider.plan, prompt)
+    decider, decoder = both(folder, tools, allow_null=null)
+    oracle.decide(decider.plan, prompt_of(decider, *told))
     assume(oracle.margin > MARGIN)
     chosen, _ = choose_budget(decider.plan, decoder.walker, cost, Budget())
-    calls = [decider.decide(observation, instruction).call]
+    calls = [decider.decide(*told).call]
     for budget in (chosen, ONE, UNLIMITED):
         decoder.set_budget(budget)
-        calls.append(decider.decide(observation, instruction).call)
+        calls.append(decider.decide(*told).call)
     assert calls == calls[:1] * 4
 
 
@@ -66,11 +57,7 @@ def test_auto_budget_calls_what_budget_one_and_no_budget_call(
 @given(share=st.floats(0, 1), observation=TEXT)
 def test_any_share_decides_free_and_closed_values_alike(folder: Path, share: float, observation: str) -> None:
     word = {"type": "string", "pattern": "^[a-z]+$", "maxLength": 5}
-    tools = [
-        {"name": "go", "parameters": {"properties": {"v": word, "a": DEEP}, "required": ["v", "a"]}},
-        {"name": "stop", "parameters": {"properties": {"v": DEEP}}},
-    ]
-    decider, decoder = build_unmeasured(folder, tools, UNLIMITED)
+    decider, decoder = both(folder, [tool("go", v=word, a=DEEP), tool("stop", 0, v=DEEP)], UNLIMITED)
     decisions = []
     for budget in (Budget(share=share), UNLIMITED):
         decoder.set_budget(budget)
@@ -86,7 +73,7 @@ def test_any_share_decides_free_and_closed_values_alike(folder: Path, share: flo
 def test_first_pass_carries_every_parent_and_no_more_with_a_larger_share(
     folder: Path, tools: Any, share: float
 ) -> None:
-    decider, decoder = build_unmeasured(folder, tools, Budget(share=share))
+    decider, decoder = both(folder, tools, Budget(share=share))
     first = decoder.passes.first
     for k, n in first:
         parent = decider.plan.heads[k].trie.parents[n]
@@ -106,21 +93,18 @@ def test_first_pass_carries_every_parent_and_no_more_with_a_larger_share(
 def test_learning_what_is_called_changes_no_call(
     folder: Path, oracle: Oracle, tools: Any, share: float, null: bool, observations: list[str]
 ) -> None:
-    decider, _ = build_unmeasured(folder, tools, Budget(share=share), allow_null=null)
+    decider, _ = both(folder, tools, Budget(share=share), allow_null=null)
     decisions = [(o, decider.decide(o, "go")) for _ in range(2 * LEARN_FIRST) for o in observations]
     together = decider.decide_many([(o, "go") for o in observations])
     assert len(together) == len(observations)
     for observation in observations:
-        prompt = decider.template.prefix_ids(decider.plan.tools) + decider.template.suffix_ids("go", observation)
-        expected = oracle.decide(decider.plan, prompt)
+        expected = oracle.decide(decider.plan, prompt_of(decider, observation, "go"))
         if oracle.margin > MARGIN:
-            for call in (d.call for o, d in decisions if o == observation):
-                assert (call and (call.name, dict(call.arguments))) == expected
+            assert all(shown(d) == expected for o, d in decisions if o == observation)
 
 
 def test_what_is_called_again_and_again_takes_one_pass(folder: Path) -> None:
-    argument = {"parameters": {"properties": {"a": DEEP, "b": DEEP}, "required": ["a", "b"]}}
-    decider, decoder = build(folder, [{"name": n, **argument} for n in ("go", "open", "stop", "get_value")])
+    decider, decoder = both(folder, [tool(n, a=DEEP, b=DEEP) for n in ("go", "open", "stop", "get_value")])
     decoder.set_budget(Budget(share=0.6))
     first = decider.decide("alpha", "go")
     for _ in range(4 * LEARN_FIRST):
@@ -146,7 +130,7 @@ def test_usage_follows_what_is_called_and_fades() -> None:
 
 
 def test_free_tokens_put_everything_into_one_pass_and_costly_ones_wait(folder: Path) -> None:
-    decider, decoder = build(folder, tools_with_arguments(6))
+    decider, decoder = both(folder, tools_with_arguments(6))
     everything, found = choose_budget(decider.plan, decoder.walker, PassCost(1, 0), Budget())
     assert (everything.share, found["passes"]) == (0, 1)
     assert found["first_nodes"] > 3
@@ -156,8 +140,7 @@ def test_free_tokens_put_everything_into_one_pass_and_costly_ones_wait(folder: P
 
 
 def test_share_is_the_likelihood_over_tools_then_values(folder: Path) -> None:
-    tools = tools_with_arguments(4)
-    _, decoder = build(folder, tools)
+    _, decoder = both(folder, tools_with_arguments(4))
     first: dict[float, int] = {}
     for share in (0.2, 0.25, 0.26):
         decoder.set_budget(Budget(share=share))
@@ -169,13 +152,13 @@ def test_share_is_the_likelihood_over_tools_then_values(folder: Path) -> None:
 
 
 def test_the_choice_follows_from_the_cost_alone(folder: Path) -> None:
-    decider, decoder = build(folder, tools_with_arguments(5))
+    decider, decoder = both(folder, tools_with_arguments(5))
     one, again = (choose_budget(decider.plan, decoder.walker, PassCost(1.0, 0.15), Budget()) for _ in range(2))
     assert one == again
 
 
 def test_measuring_leaves_the_prefix_cached_and_is_told(folder: Path) -> None:
-    decider, decoder = build(folder, tools_with_arguments(5))
+    decider, decoder = both(folder, tools_with_arguments(5))
     told = decider.info()["budget"]
     assert told["kind"] == "auto"
     assert told["token_ms"] >= 0
@@ -184,14 +167,13 @@ def test_measuring_leaves_the_prefix_cached_and_is_told(folder: Path) -> None:
 
 
 def test_schema_without_speculative_nodes_is_not_measured(folder: Path) -> None:
-    flat = {"name": "go", "parameters": {"properties": {"v": {"enum": ["left", "right", "red"]}}, "required": ["v"]}}
-    decider, decoder = build(folder, [flat])
+    decider, decoder = both(folder, [tool("go", v=["left", "right", "red"])])
     assert not has_choice(decider.plan, decoder.walker, Budget())
     assert decider.info()["budget"] == {"kind": "auto"}
 
 
 def test_explicit_budget_is_kept(folder: Path) -> None:
-    decider, decoder = build(folder, tools_with_arguments(5), budget_per_head=3)
+    decider, decoder = both(folder, tools_with_arguments(5), budget_per_head=3)
     assert decoder.passes.budget == Budget(3)
     assert decider.info()["budget"] == {"per_head": 3, "total": 128, "share": 0.0}
     for refused, why in (((0, 1), "at least one"), ((1, 0), "at least one"), ((1, 1, 1.5), "between 0 and 1")):

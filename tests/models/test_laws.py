@@ -7,18 +7,15 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from rtcontrol.models.call import Decision
-from rtcontrol.models.decider import DeciderSpec, STDecider
 from rtcontrol.models.packed import Node
-from tests.models.small import Oracle, build_checkpoint, tool_lists
+from tests.models.small import MARGIN, TOLD, Oracle, build, build_checkpoint, law, prompt_of, shown, tool, tool_lists
 
 KINDS = ("qwen2", "qwen3", "llama", "llama3")
-MARGIN = 1e-4
 TEXT = st.text(min_size=0, max_size=30)
-LAW = settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+LAW = law(12)
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -29,37 +26,21 @@ def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
     return folder, Oracle.load(folder)
 
 
-def build(folder: Path, tools: list[dict[str, Any]], **options: Any) -> STDecider:
-    return DeciderSpec(str(folder), tuple(tools), **options).build()
-
-
-def shown(decision: Decision) -> Any:
-    return None if decision.call is None else (decision.call.name, dict(decision.call.arguments))
-
-
 @LAW
 @given(
     tools=tool_lists(),
     per_head=st.integers(1, 12),
     total=st.sampled_from((1, 2, 3, 7, 20, 128)),
     allow_null=st.booleans(),
-    instruction=TEXT,
-    observation=TEXT,
+    told=TOLD,
 )
 def test_packed_decode_equals_token_by_token_greedy_for_every_budget(
-    checkpoint: tuple[Path, Oracle],
-    tools: Any,
-    per_head: int,
-    total: int,
-    allow_null: bool,
-    instruction: str,
-    observation: str,
+    checkpoint: tuple[Path, Oracle], tools: Any, per_head: int, total: int, allow_null: bool, told: tuple[str, str]
 ) -> None:
     folder, oracle = checkpoint
     decider = build(folder, tools, allow_null=allow_null, budget_per_head=per_head, budget_total=total)
-    prompt = decider.template.prefix_ids(decider.plan.tools) + decider.template.suffix_ids(instruction, observation)
-    expected = oracle.decide(decider.plan, prompt)
-    got = shown(decider.decide(observation, instruction))
+    expected = oracle.decide(decider.plan, prompt_of(decider, *told))
+    got = shown(decider.decide(*told))
     if oracle.margin > MARGIN:
         assert got == expected
         if got is not None:  # equal types too: 1, 1.0 and True are equal in Python
@@ -67,22 +48,15 @@ def test_packed_decode_equals_token_by_token_greedy_for_every_budget(
 
 
 @LAW
-@given(tools=tool_lists(), per_head=st.integers(1, 12), instruction=TEXT, observation=TEXT, next_observation=TEXT)
+@given(tools=tool_lists(), per_head=st.integers(1, 12), told=TOLD, then=TEXT)
 def test_packed_logits_equal_a_forward_of_each_heads_own_sequence(
-    checkpoint: tuple[Path, Oracle],
-    tools: Any,
-    per_head: int,
-    instruction: str,
-    observation: str,
-    next_observation: str,
+    checkpoint: tuple[Path, Oracle], tools: Any, per_head: int, told: tuple[str, str], then: str
 ) -> None:
     folder, oracle = checkpoint
     decider = build(folder, tools, budget_per_head=per_head)
     engine: Any = decider.engine
-    decider.decide(observation, instruction)  # so that the second prompt starts from a reused common prefix
-    prompt = decider.template.prefix_ids(decider.plan.tools) + decider.template.suffix_ids(
-        instruction, next_observation
-    )
+    decider.decide(*told)  # so that the second prompt starts from a reused common prefix
+    prompt = prompt_of(decider, then, told[1])
     engine.sequence.start(prompt, 200)
     entries: list[tuple[int, int]] = [(k, n) for k, h in enumerate(decider.plan.heads) for n in range(len(h.trie))][:60]
     slots: dict[tuple[int, int], tuple[int, ...]] = {}
@@ -105,22 +79,18 @@ def test_packed_logits_equal_a_forward_of_each_heads_own_sequence(
 
 
 @LAW
-@given(
-    tools=tool_lists(most=2),
-    prompts=st.lists(st.tuples(TEXT, TEXT), min_size=2, max_size=4),
-    per_head=st.integers(1, 12),
-)
+@given(tools=tool_lists(most=2), prompts=st.lists(TOLD, min_size=2, max_size=4), per_head=st.integers(1, 12))
 def test_cached_prefix_and_reuse_change_no_logit(
     checkpoint: tuple[Path, Oracle], tools: Any, prompts: list[tuple[str, str]], per_head: int
 ) -> None:
     folder, _ = checkpoint
     reusing = build(folder, tools, budget_per_head=per_head)
-    for instruction, observation in prompts:
+    for told in prompts:
         fresh = build(folder, tools, budget_per_head=per_head)
         engine: Any = fresh.engine
         engine.sequence.forget()
-        alone = fresh.decide(observation, instruction)
-        again = reusing.decide(observation, instruction)
+        alone = fresh.decide(*told)
+        again = reusing.decide(*told)
         assert alone.reused_tokens == 0
         assert again.reused_tokens >= reusing.prefix.tokens
         assert shown(alone) == shown(again)
@@ -128,17 +98,13 @@ def test_cached_prefix_and_reuse_change_no_logit(
 
 
 @LAW
-@given(
-    tools=tool_lists(most=3),
-    prompts=st.lists(st.tuples(TEXT, TEXT), min_size=1, max_size=5),
-    per_head=st.integers(1, 9),
-)
+@given(tools=tool_lists(most=3), prompts=st.lists(TOLD, min_size=1, max_size=5), per_head=st.integers(1, 9))
 def test_batch_of_agents_decides_like_each_alone(
     checkpoint: tuple[Path, Oracle], tools: Any, prompts: list[tuple[str, str]], per_head: int
 ) -> None:
     folder, _ = checkpoint
     decider = build(folder, tools, budget_per_head=per_head)
-    alone = [decider.decide(observation, instruction) for observation, instruction in prompts]
+    alone = [decider.decide(*told) for told in prompts]
     together = decider.decide_many(prompts)
     for a, b in zip(alone, together, strict=True):
         assert a.confidence == pytest.approx(b.confidence, abs=1e-3)
@@ -155,7 +121,7 @@ def test_prefix_restored_from_disk_decides_like_the_computed_one(
 ) -> None:
     monkeypatch.setenv("RTCONTROL_CACHE", str(tmp_path / "cache"))
     folder = build_checkpoint(tmp_path / "m", kind)
-    tools = [{"name": n, "parameters": {"properties": {"v": {"enum": ["left", "green red"]}}}} for n in ("go", "stop")]
+    tools = [tool(n, 0, v=["left", "green red"]) for n in ("go", "stop")]
     first, second = build(folder, tools), build(folder, tools)
     assert (first.prefix.source, second.prefix.source) == ("computed", "disk")
     a, b = first.decide("alpha", "go left"), second.decide("alpha", "go left")

@@ -9,18 +9,13 @@ from typing import Any
 import pytest
 import torch
 
-from rtcontrol.models.decider import DeciderSpec, STDecider
+from rtcontrol.models.decider import STDecider
 from rtcontrol.models.engines.base import NotFinite
 from rtcontrol.models.token_by_token import token_by_token
+from tests.models.small import build, tool
 
-GO = {"to": {"enum": ["left", "right", "stop", "red"]}}
-SAY = {"text": {"type": "string", "maxLength": 8}}
+GO, SAY = tool("act", to=["left", "right", "stop", "red"]), tool("act", text={"type": "string", "maxLength": 8})
 BAD = pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-
-
-def decider(folder: Path, properties: dict[str, Any]) -> STDecider:
-    parameters = {"type": "object", "properties": properties, "required": list(properties)}
-    return STDecider(DeciderSpec(model=str(folder), tools=({"name": "act", "parameters": parameters},)))
 
 
 def fouled(made: STDecider, monkeypatch: pytest.MonkeyPatch, bad: float) -> None:
@@ -36,11 +31,11 @@ def fouled(made: STDecider, monkeypatch: pytest.MonkeyPatch, bad: float) -> None
 
 
 @BAD
-@pytest.mark.parametrize("properties", [GO, SAY])
+@pytest.mark.parametrize("acts", [GO, SAY])
 def test_scores_that_are_not_finite_are_an_error_and_the_next_decision_is_sound(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, bad: float, properties: dict[str, Any]
+    folder: Path, monkeypatch: pytest.MonkeyPatch, bad: float, acts: dict[str, Any]
 ) -> None:
-    made = decider(folder, properties)
+    made = build(folder, [acts])
     sound = made.decide("go left", "turn fast")
     with monkeypatch.context() as patch:
         fouled(made, patch, bad)
@@ -56,7 +51,7 @@ def test_scores_that_are_not_finite_are_an_error_and_the_next_decision_is_sound(
 
 @BAD
 def test_the_baseline_gives_no_call_either(folder: Path, monkeypatch: pytest.MonkeyPatch, bad: float) -> None:
-    made = decider(folder, GO)
+    made = build(folder, [GO])
     decoder = made.engine._decoder  # type: ignore[attr-defined]
     made.engine.sequence.start(made.template.suffix_ids("turn fast", "go left", ()), 8)  # type: ignore[attr-defined]
     fouled(made, monkeypatch, bad)
@@ -69,7 +64,7 @@ def test_a_bad_score_outside_the_legal_ones_is_seen_where_it_is_looked_for(
     folder: Path, monkeypatch: pytest.MonkeyPatch, bad: float
 ) -> None:
     """The mass outside the tries is read in every 16th decision, the first included."""
-    made = decider(folder, GO)
+    made = build(folder, [GO])
     plain = made.engine.model.logits  # type: ignore[attr-defined]
 
     def logits(*arguments: Any) -> Any:

@@ -6,11 +6,11 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from rtcontrol.models.call import Call
-from rtcontrol.models.domain import ClosedDomain, value_text
+from rtcontrol.models.domain import ClosedDomain, same, value_text
 from rtcontrol.models.engines.base import Budget
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.passes import Passes
@@ -21,15 +21,10 @@ from rtcontrol.models.tokenizer import STTokenizer
 from rtcontrol.models.train.vocabulary import build_tokenizer, number_words
 from rtcontrol.models.trie import TokenTrie
 from rtcontrol.models.walk import HeadState, Walker
-from tests.models.small import WORDS, tool_lists
+from tests.models.small import WORDS, law, tool, tool_lists
 
 TOKENIZER = STTokenizer(build_tokenizer([WORDS], number_words(20, 0.2)))
-LAW = settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
-
-
-def tool(name: str, required: int = 99, **domains: Any) -> dict[str, Any]:
-    properties = {k: v if isinstance(v, dict) else {"enum": v} for k, v in domains.items()}
-    return {"name": name, "parameters": {"properties": properties, "required": list(properties)[:required]}}
+LAW = law(50)
 
 
 def plan_of(*tools: dict[str, Any], **options: Any) -> SchemaPlan:
@@ -105,8 +100,7 @@ def test_null_is_legal_for_optional_parameters_of_their_own_tool_only() -> None:
     trie = plan.heads[1].trie
     null = TOKENIZER.special_id("<|null|>")
     legal = {t: [token for token, _ in trie.legal_children(0, 1 << t)] for t in (0, 1)}
-    assert null in legal[0]
-    assert null not in legal[1]
+    assert null in legal[0] and null not in legal[1]
     assert trie.leaves[trie.children[0][null]] == {0: ABSENT}
 
 
@@ -152,8 +146,7 @@ def test_every_leaf_carries_the_typed_value_that_its_tokens_spell(tools: list[di
                 domain = plan.slots[index][k - 1].domain
                 assert isinstance(domain, ClosedDomain)
                 place = domain.texts.index(text)
-                assert domain.values[place] == value
-                assert type(domain.values[place]) is type(value)
+                assert same(domain.values[place], value)
 
 
 @LAW
@@ -217,8 +210,7 @@ def test_two_values_with_the_same_tokens_are_refused() -> None:
 def test_free_domains_stay_out_of_the_trie() -> None:
     plan = plan_of(tool("go", a={"type": "string"}), tool("stop", 0, a={"type": "integer"}), tool("set", a=[1, 2]))
     head = plan.heads[1]
-    assert set(head.free) == {0, 1}
-    assert head.free_mask == 0b011
+    assert set(head.free) == {0, 1} and head.free_mask == 0b011
     assert head.trie.legal[0] == 0b110  # the optional one's null, and the closed one's values
 
 
@@ -246,8 +238,7 @@ def test_walk_waits_before_a_branch_without_logits() -> None:
     plan = plan_of(tool("go", a=["alpha beta go", "alpha beta stop"]))
     walker = Walker(plan)
     walk = walker.walk(1, HeadState(), 1)
-    assert walk.pending
-    assert plan.heads[1].trie.depths[walk.node] == 2
+    assert walk.pending and plan.heads[1].trie.depths[walk.node] == 2
     fresh = [HeadState() for _ in plan.heads]
     wanted = Passes(plan, walker, Budget()).wanted(fresh, 0, {1: walk})
     assert [plan.heads[1].trie.depths[n] for _, n in wanted] == [0, 1, 2]
@@ -258,5 +249,4 @@ def test_possible_tools_are_those_below_the_node() -> None:
     plan = plan_of(tool("turn_left"), tool("turn_right"), tool("stop"), allow_null=True)
     walker = Walker(plan)
     turn = plan.function.trie.children[0][TOKENIZER.encode("turn")[0]]
-    assert walker.possible_tools(0) == 0b111
-    assert walker.possible_tools(turn) == 0b011
+    assert (walker.possible_tools(0), walker.possible_tools(turn)) == (0b111, 0b011)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
@@ -15,11 +15,11 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.models.prompt import COMPACT, SIMPLETOOL_V1_TURNS, PromptTemplate
 from rtcontrol.models.schema import tool_schemas
 from rtcontrol.models.special import INITIAL_WORDS, ST_TOKENS, initialise_rows
-from rtcontrol.models.tokenizer import STTokenizer, add_st_tokens
+from rtcontrol.models.tokenizer import STTokenizer
 from rtcontrol.models.train.vocabulary import CONTROL_TOKENS, build_tokenizer, number_words
-from tests.models.small import WORDS
+from tests.models.small import WORDS, law, qwen
 
-LAW = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+LAW = law(60)
 V1 = {"template": "<|im_start|>system\n<function> {tools}<|im_end|>\n" + SIMPLETOOL_V1_TURNS, "overflow": "cut"}
 
 
@@ -27,9 +27,7 @@ V1 = {"template": "<|im_start|>system\n<function> {tools}<|im_end|>\n" + SIMPLET
 def tokenizer(request: pytest.FixtureRequest) -> STTokenizer:
     if request.param == "own":
         return STTokenizer(build_tokenizer([WORDS], number_words(20, 0.2)))
-    base = Tokenizer.from_file(str(request.getfixturevalue("data") / "qwen2_tokenizer" / "tokenizer.json"))
-    add_st_tokens(base, ST_TOKENS)
-    return STTokenizer(base)
+    return qwen(request.getfixturevalue("data"))
 
 
 # Hostile text: markers, and pieces of markers, between arbitrary characters.
@@ -44,9 +42,7 @@ def kept(tokenizer: STTokenizer, text: str) -> str:
 
 
 def test_qwen_ids_of_the_special_tokens(data: Path) -> None:
-    base = Tokenizer.from_file(str(data / "qwen2_tokenizer" / "tokenizer.json"))
-    add_st_tokens(base, ST_TOKENS)
-    tokenizer = STTokenizer(base)
+    tokenizer = qwen(data)
     assert [tokenizer.special_id(t) for t in ST_TOKENS] == list(range(151665, 151682))
     assert tokenizer.size == 151682
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -15,9 +16,9 @@ from rtcontrol.bridges.carla.lanes import TownRoad  # noqa: E402
 from rtcontrol.bridges.carla.lights import Lamp, govern  # noqa: E402
 from rtcontrol.bridges.carla.observing import LIGHT_SIGHT_M, Light, Scene, _light, observe  # noqa: E402
 from rtcontrol.bridges.carla.route import Route  # noqa: E402
-from tests.bridges.carla.approaches import by_rule, crossing, table  # noqa: E402
+from tests.bridges.carla.approaches import BY_HAND, by_rule, crossing, table  # noqa: E402
 from tests.bridges.carla.drives import DT, HALF_LENGTH, KMH, Drive, all_lights, body, lane_line, road  # noqa: E402
-from tests.bridges.carla.standin.roads import ARMS, LANES, incoming, signal_number  # noqa: E402
+from tests.bridges.carla.standin.roads import ARMS, LANES, REACH_M, incoming, signal_number  # noqa: E402
 from tests.bridges.carla.standin.town import opendrive  # noqa: E402
 
 TURNS: tuple[Turn, ...] = ("straight", "left", "right")
@@ -57,21 +58,23 @@ def test_every_way_has_its_own_arms_light_and_its_line_where_the_lane_ends(arm: 
         assert lights(road().route(over, turn)) == ()
 
 
-def test_client_tells_of_the_same_lights_by_whatever_it_knows_of_them() -> None:
-    with crossing() as here:
-        told = here.world.lamps()
-        assert sorted(lamp.sign for lamp in told) == ["1", "2", "3", "4"]
-        numbers = {lamp.number: int(lamp.sign) for lamp in told}
-        for arm, lane in ENTERING:
-            route = here.road.route(enters(here.road, arm, lane), "straight")
-            assert [numbers[number] for number in lights(route)] == [signal_number(arm)]
-            assert line(route) == pytest.approx(route.junction_at, abs=0.05)
-        # By its stop waypoints alone, as where the map names no signal: the north arm's are on all its lanes.
-        govern(here.road, [lamp._replace(sign="") for lamp in told])
-        for lane in range(1, LANES + 1):
-            route = here.road.route(enters(here.road, "N", lane), "left")
-            assert [numbers[number] for number in lights(route)] == [2]
-            assert line(route) == pytest.approx(route.junction_at, abs=0.05)
+@pytest.mark.parametrize(("town", "signs"), [(None, ["1", "2", "3", "4"]), (BY_HAND, ["1", "", "", ""])])
+def test_client_tells_of_every_ways_light_and_line_by_whatever_it_knows(town: str | None, signs: list[str]) -> None:
+    with crossing(town) as here:
+        told = sorted(here.world.lamps())
+        arms = {lamp.number: arm for lamp, arm in zip(told, ARMS, strict=True)}
+        assert [lamp.sign for lamp in told] == signs
+        # By their boxes alone, too, as where the map names no signal of theirs.
+        for known in (told, [lamp._replace(sign="") for lamp in told]):
+            govern(here.road, known)
+            for (arm, lane), turn in product(ENTERING, TURNS):
+                route = here.road.route(enters(here.road, arm, lane), turn)
+                assert [arms[number] for number in lights(route)] == [arm]
+                assert route.junction_at is not None
+                assert REACH_M + route.junction_at - line(route) == pytest.approx(here.line_m[arm], abs=0.05)
+        # A signal of elsewhere says nothing of the lanes that its box lies on.
+        govern(here.road, [told[0]._replace(sign="3")])
+        assert lights(here.road.route(enters(here.road, "E", 2), "straight")) == (told[0].number,)
 
 
 @pytest.mark.parametrize("back", [8.0, 15.0])
@@ -114,21 +117,16 @@ def test_light_is_told_from_45_m_on_until_our_middle_is_over_the_line() -> None:
     assert seen(-HALF_LENGTH - 0.5, "red") == ("none", 0.0)
 
 
-def check(found: dict[str, object], count: int) -> None:
+@pytest.mark.parametrize("town", [None, BY_HAND])
+@pytest.mark.parametrize("count", [4, pytest.param(200, marks=pytest.mark.slow)])
+def test_reds_are_not_run_and_greens_are_passed_without_a_stop(
+    count: int, town: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The table in docs/bridges.md, `python -m tests.bridges.carla.approaches`, and a sample of it."""
+    monkeypatch.setenv("RTCONTROL_CACHE", str(tmp_path))
+    found = table(count, by_rule, town=town)
     assert (found["reds"], found["reds_run"], found["greens"]) == (count, 0, count), found
-    assert int(str(found["greens_passed"])) >= 0.95 * count, found
-
-
-def test_reds_are_not_run_and_greens_are_passed_without_a_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sample of the table in docs/bridges.md: 200 of each, `python -m tests.bridges.carla.approaches`."""
-    monkeypatch.setenv("RTCONTROL_CACHE", str(tmp_path))
-    check(table(8, by_rule), 8)
-
-
-@pytest.mark.slow
-def test_200_reds_are_not_run_and_200_greens_are_passed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RTCONTROL_CACHE", str(tmp_path))
-    check(table(200, by_rule), 200)
+    assert found["greens_passed"] >= 0.95 * count, found
 
 
 @pytest.mark.parametrize(("light", "kmh"), [("red", 30), ("red", 70), ("yellow", 30), ("yellow", 60)])

@@ -14,7 +14,6 @@ from tests.bridges.carla.standin.geometry import Box, overlap
 from tests.bridges.carla.standin.lanes import network
 from tests.bridges.carla.standin.physics import BRAKE_MPS2, MAX_STEER, WHEELBASE_M, Bicycle, Control
 from tests.bridges.carla.standin.roads import ARMS
-from tests.bridges.carla.standin.rpc import Refused
 from tests.bridges.carla.standin.town import opendrive
 from tests.bridges.carla.standin.wire import GREEN, RED, YELLOW, yaw
 from tests.bridges.carla.standin.world import World
@@ -115,13 +114,6 @@ def test_driving_into_another_is_counted_once(world: World) -> None:
     assert [collision["ids"] for collision in world.collisions] == [[first, second]]
     assert world.collisions[0]["closing_kmh"] == pytest.approx(43.0, abs=2.0)
     assert world.collisions[0]["role_names"] == ["ego", "ego"]
-
-
-def test_spawning_on_another_is_refused(world: World) -> None:
-    spawn(world, "S", 1, 300.0)
-    with pytest.raises(Refused, match="collision at spawn"):
-        spawn(world, "S", 1, 302.0)
-    spawn(world, "S", 1, 294.0)
 
 
 def test_running_a_red_light_is_counted_and_green_is_not(world: World) -> None:

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from rtcontrol.bridges.client import AsyncClient, Standing
-from rtcontrol.bridges.client.transport import Dealer
-from rtcontrol.bridges.wire.messages import Bye, Executed, Hello, Observe
+from rtcontrol.bridges.client.link import Link
+from rtcontrol.bridges.wire import Message
+from rtcontrol.bridges.wire.messages import Bye, Executed, Hello
 from tests.bridges.client.joining import joined
 from tests.bridges.client.worlds import OWN, STRAIGHT, environment, until
 from tests.conformance.check.stand import Stand
@@ -69,7 +70,7 @@ def test_last_thing_that_a_program_does_is_its_safe_call(stand: Stand, how: str)
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment()) as process:
         stand.expect(Hello, 20.0, "hello")
         stand.welcome()
-        stand.call(stand.expect(Observe, 10.0, "observation"), ttl_ms=LONG_MS)
+        stand.call(stand.observation(), ttl_ms=LONG_MS)
         stand.expect(Bye, 10.0, "bye")
         said, _ = process.communicate(timeout=20)
     assert said.split()[-1] == "safe"
@@ -90,7 +91,7 @@ def test_close_gives_up_a_handler_that_does_not_return_and_one_may_close_in_it(
 
     client = joined(stand, on_call=on_call)
     client.observe(text="left 1")
-    stand.call(stand.expect(Observe, 5.0, "observation"), ttl_ms=LONG_MS)
+    stand.call(stand.observation(), ttl_ms=LONG_MS)
     assert begun.wait(10)
     began_s = time.monotonic()
     client.close()
@@ -132,7 +133,7 @@ def test_safe_call_that_raises_is_tried_again_each_period_until_it_returns(
     motors = Motors(3, error)
     with joined(stand, **motors.options(how)) as client:
         client.observe(text="left 1")
-        observed = stand.expect(Observe, 5.0, "observation")
+        observed = stand.observation()
         began_s = time.monotonic()
         tick = stand.call(observed, status="safe", call=None, cause="decide").tick
         told = stand.expect(Executed, 5.0, "executed")
@@ -150,7 +151,7 @@ def test_safe_call_that_raises_is_tried_no_more_once_another_call_is_in_force(st
     motors = Motors(10**6, OSError)
     with joined(stand, **motors.options(how)) as client:
         client.observe(text="left 1")
-        observed = stand.expect(Observe, 5.0, "observation")
+        observed = stand.observation()
         stand.call(observed, status="safe", call=None, cause="decide")
         until(lambda: motors.seen.count(0) >= 2, "not tried again")
         stand.call(observed, ttl_ms=LONG_MS)
@@ -183,16 +184,15 @@ def test_socket_that_fails_ends_safe_though_no_goodbye_can_be_sent(stand: Stand)
     seen: list[str] = []
     client = joined(stand, ttl_ms=0.0, on_call=lambda standing: seen.append(standing.status))
     client.observe(text="left 1")
-    stand.call(stand.expect(Observe, 5.0, "observation"), ttl_ms=0.0)
+    stand.call(stand.observation(), ttl_ms=0.0)
     until(lambda: seen == ["fresh"], "no call")
-    dealer = client._link._dealer
+    link = client._link
 
-    def send(parts: list[bytes]) -> bool:
-        assert dealer._socket is not None
-        dealer._socket.close(linger=0)
-        return Dealer.send(dealer, parts)
+    def send(messages: list[Message]) -> None:
+        link._socket.close(linger=0)
+        Link._send(link, messages)
 
-    dealer.send = send  # type: ignore[method-assign]
+    link._send = send  # type: ignore[method-assign]
     client.observe(text="left 2")
     until(lambda: seen == ["fresh", "safe"], "the call stays in force")
     assert client.call().status == "safe" and "The client failed (ZMQError" in str(client.error)

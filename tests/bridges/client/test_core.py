@@ -15,7 +15,7 @@ from rtcontrol.bridges.client import ClientError, Standing
 from rtcontrol.bridges.client.core import Core
 from rtcontrol.bridges.client.offset import OffsetFilter
 from rtcontrol.bridges.client.options import Options
-from rtcontrol.bridges.client.outgoing import QUEUE
+from rtcontrol.bridges.client.session import QUEUE
 from rtcontrol.bridges.wire import LIMITS, PROTOCOL, Message, messages
 from rtcontrol.bridges.wire.messages import CallMessage, FunctionCall, Observe
 from tests.bridges.client.worlds import OWN
@@ -110,19 +110,19 @@ class Conversation:
         assert self.core.reset() == before + 1
 
     def handler_takes(self) -> None:
-        taken = self.core.execution.take(self.core.execution.handled, self.now_ns)
+        taken = self.core.take(False, self.now_ns)
         if taken is None:
             return
         self.last = taken
         if taken.status != "safe":
             message = self.heard[id(taken.call)]
-            assert (message.session, message.epoch) == (self.core.out.token, self.core.epoch), "of another world"
+            assert (message.session, message.epoch) == (self.core.token, self.core.epoch), "of another world"
             assert self.now_ns <= self.until_ns[message.session, message.epoch], "too old"
             assert (message.session, message.tick) not in self.acted, "twice"
             assert all(tick < message.tick for token, tick in self.acted if token == message.session), "out of order"
             self.acted.append((message.session, message.tick))
         if taken.tick is not None:
-            self.core.execution.acknowledge(taken.tick, "executed", self.now_ns)
+            self.core.acknowledge(taken.tick, "executed", self.now_ns)
 
     def send(self) -> None:
         for message in self.core.due(self.now_ns):
@@ -208,7 +208,7 @@ class Conversation:
             self.flying.append(message)
 
     def stray(self) -> None:
-        token, stamp = self.core.out.token if self.maybe() else TOKEN, self.now_ns - self.chance.randint(-50, 800) * MS
+        token, stamp = self.core.token if self.maybe() else TOKEN, self.now_ns - self.chance.randint(-50, 800) * MS
         tick, epoch = self.tick + self.chance.randint(-3, 3), self.core.epoch + self.chance.randint(-1, 1)
         self.tick = max(self.tick, tick)  # else all that comes after it were out of order
         call = FunctionCall(name="steer", arguments={})
@@ -229,18 +229,18 @@ class Conversation:
             assert now.call is not None and now.call.arguments == {"angle": 0}
             return
         message = self.heard[id(now.call)]
-        assert (message.session, message.epoch) == (self.core.out.token, self.core.epoch)
+        assert (message.session, message.epoch) == (self.core.token, self.core.epoch)
         assert self.now_ns <= self.until_ns[message.session, message.epoch]
 
     def what_is_in_force_was_handed_out(self) -> None:
-        newest = self.core.execution.handled[-1] if self.core.execution.handled else self.last
+        newest = self.core.begun.get(False, self.last)
         if self.core.force.kind == "safe":
             assert newest is not None and newest.status == "safe"
         elif (now := self.core.force.at(self.now_ns)).status != "safe":
             assert newest is not None and newest.call is now.call
 
     def memory_is_bounded(self) -> None:
-        assert len(self.core.out.waiting) <= 5 * QUEUE and len(self.core.out.stamps) <= 4 * QUEUE + 1
+        assert len(self.core.waiting) <= 5 * QUEUE and len(self.core.stamps) <= 4 * QUEUE + 1
 
     def ends_well(self) -> None:
         """In the end all is well again, and the server is in the client's epoch."""
@@ -257,7 +257,7 @@ class Conversation:
                 self.serve(message)
             while self.flying:
                 self.hear(self.flying.pop(0))
-        assert self.core.connection.open and self.sessions[self.core.out.token] == self.core.epoch, "a reset was lost"
+        assert self.core.connection.open and self.sessions[self.core.token] == self.core.epoch, "a reset was lost"
 
 
 @settings(max_examples=200, deadline=None)
@@ -324,19 +324,30 @@ def test_end_of_the_session_is_safe_at_once_and_the_client_rests(core: Core, end
 def test_each_call_is_acknowledged_once_and_only_in_its_own_epoch(core: Core) -> None:
     flying(core)
     for _ in range(2):
-        core.execution.acknowledge(5, "executed", S + 2 * MS)
+        core.acknowledge(5, "executed", S + 2 * MS)
     assert said(core, S + 3 * MS) == ["executed"]
     core.hear(call_message(6, call=FunctionCall(name="left"), t_obs_ns=S), S + 4 * MS)
     core.reset()
-    core.execution.acknowledge(6, "executed", S + 5 * MS)
-    core.execution.acknowledge(99, "executed", S + 5 * MS)
+    core.acknowledge(6, "executed", S + 5 * MS)
+    core.acknowledge(99, "executed", S + 5 * MS)
     assert said(core, S + 6 * MS) == ["reset"]
+
+
+def test_call_with_the_number_of_one_missed_in_the_session_before_is_acknowledged_as_it_went() -> None:
+    core = Core(Options(**OWN, on_call=print), S)
+    greeted(core)
+    core.hear(call_message(5, "safe"), S)  # the handler is busy
+    core.lost(2 * S, "cut")
+    greeted(core, 3 * S, session="f" * 16)
+    core.hear(call_message(5, session="f" * 16, call=FunctionCall(name="left"), t_obs_ns=3 * S), 3 * S + MS)
+    core.acknowledge(5, "executed", 3 * S + 2 * MS)
+    assert [m.outcome for m in core.due(3 * S + 3 * MS) if isinstance(m, messages.Executed)] == ["executed"]
 
 
 def test_call_whose_stamp_is_not_its_observations_is_void(core: Core) -> None:
     seq = core.observe(look(S)).seq
     core.hear(call_message(5, call=FunctionCall(name="left"), seq_obs=seq, t_obs_ns=S + MS), S + 2 * MS)
-    assert (core.force.kind, core.tally.ignored["stamp"]) == ("none", 1)
+    assert (core.force.kind, core.ignored["stamp"]) == ("none", 1)
 
 
 def turned_away(core: Core, seconds: int, **error: Any) -> list[int]:
@@ -479,7 +490,7 @@ def test_pings_and_resets_without_a_session_fill_no_memory(core: Core) -> None:
     for i in range(3000):
         core.hear(messages.Ping(id=i, t_ns=i), S)
         core.reset()
-    assert len(core.out.waiting) <= 4 * QUEUE
+    assert len(core.waiting) <= 4 * QUEUE
 
 
 @pytest.mark.parametrize("text", ["", "x" * 80])

@@ -31,12 +31,13 @@ OWN: dict[str, Any] = {"tools": [STEER], "instruction": "Follow the road.", "saf
 
 
 class Process:
-    """`rtcontrol serve` with a model that draws calls at random."""
+    """`rtcontrol serve` with a model that draws calls at random; `limit` is a `ulimit` for it."""
 
-    def __init__(self, out: Path, port: int, *options: str) -> None:
+    def __init__(self, out: Path, port: int, *options: str, limit: str = "-c 0") -> None:
         self.endpoint, self.out = f"tcp://127.0.0.1:{port}", out
-        self._command = [sys.executable, "-m", "rtcontrol", "serve", "--model", "random", "--host", "inprocess"]
-        self._command += ["--bind", self.endpoint, "--out", str(out / "records"), *options]
+        self._command = ["sh", "-c", f'ulimit {limit}; exec "$@"', "sh", sys.executable, "-m", "rtcontrol", "serve"]
+        self._command += ["--model", "random", "--host", "inprocess", "--bind", self.endpoint]
+        self._command += ["--out", str(out / "records"), *options]
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -52,6 +53,12 @@ class Process:
     def logs(self) -> str:
         return "".join(p.read_text() for p in self.out.glob("log-*.txt"))
 
+    def end(self, number: int = signal.SIGTERM) -> int:
+        """Send a signal; gives the exit status."""
+        self.signal(number)
+        assert self.process is not None
+        return self.process.wait(30)
+
     def signal(self, number: int) -> None:
         assert self.process is not None
         self.process.send_signal(number)
@@ -63,10 +70,9 @@ class Process:
 
     def stop(self) -> None:
         if self.process is not None and self.process.poll() is None:
-            self.process.send_signal(signal.SIGCONT)
-            self.process.terminate()
+            self.signal(signal.SIGCONT)
             try:
-                self.process.wait(20)
+                self.end()
             except subprocess.TimeoutExpired:
                 self.kill()
 

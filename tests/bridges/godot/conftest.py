@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.bridges.godot.engine import MISSING, REASON, Engine, Served
+from tests.bridges.godot.engine import MISSING, REASON, Engine, Served, Start
+from tests.bridges.program import starting
 
 
 @pytest.fixture
-def godot(tmp_path: Path) -> Iterator[Callable[..., Engine]]:
+def godot(tmp_path: Path) -> Iterator[Start]:
     """Starts the shipped scene under the driver: `godot(url, option...)`."""
     if MISSING:
         pytest.skip(REASON)
-    started: list[Engine] = []
-
-    def start(url: str, *options: str) -> Engine:
-        started.append(Engine(tmp_path, "driver.gd", f"--url={url}", *options))
-        return started[-1]
-
-    yield start
-    for one in started:
-        one.end()
+    yield from starting(lambda url, *options: Engine(tmp_path, "driver.gd", f"--url={url}", *options))
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ var _began_us = 0 # the frame
 var _before_us = 0 # the one before
 var _stamp_ns = 0
 var _too_old = 0
+var _slow_ms = 0
 
 
 # Is driven instead, with `--stubborn`: its safe tools would not, `stuck` times.
@@ -80,6 +81,8 @@ func _obey(command):
 				client.counts[key] = 0
 		"stall":
 			OS.delay_msec(int(words[1]))
+		"slow":
+			_slow_ms = int(words[1]) # takes whoever hears the next call
 		"stuck":
 			client.world.stuck = int(words[1])
 		"next":
@@ -110,6 +113,8 @@ func _on_welcomed(message):
 
 
 func _on_heard_call(message, latency_ms):
+	OS.delay_msec(_slow_ms)
+	_slow_ms = 0
 	_stamp_ns = message.get("t_obs_ns", 0)
 	if message["status"] == "fresh":
 		latencies.append(latency_ms)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import socket as sockets
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -67,3 +68,6 @@ class Engine(Program):
         super().end()
         self._commands.close()
         self._errors.close()
+
+
+Start = Callable[..., Engine]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
 from rtcontrol.bridges.wire.messages import ErrorMessage, Executed, FunctionCall, Hello
-from tests.bridges.client.worlds import free_port, until
-from tests.bridges.godot.engine import Engine, Served
+from tests.bridges.client.worlds import until
+from tests.bridges.godot.engine import Engine, Served, Start
 from tests.bridges.godot.relay import Relay
 from tests.conformance.check.stand import TTL_MS as STAND_TTL_MS
 from tests.conformance.check.stand import Stand
@@ -18,33 +18,23 @@ TTL_MS = 500.0
 IDLE, LIVE = 0, 3
 
 
-def test_safe_tool_that_wants_arguments_is_told_before_anything_is_connected(
-    godot: Callable[..., Engine],
-) -> None:
-    engine = godot("ws://127.0.0.1:9/ws", '--set=safe_tool:"go"')
+@pytest.mark.parametrize(
+    ("option", "told"),
+    [
+        ('--set=safe_tool:"go"', "the safe tool go must do without arguments"),
+        ('--tool=observe:{"from": {"type": "string"}}', "the tool observe has 1 parameters, its method takes 0."),
+    ],
+    ids=["safe tool", "parameters"],
+)
+def test_mistaken_tool_is_told_before_anything_is_connected(godot: Start, option: str, told: str) -> None:
+    engine = godot("ws://127.0.0.1:9/ws", option)
     engine.event("ready")
     assert engine.stats()["state"] == IDLE
-    assert "the safe tool go must do without arguments" in engine.errors()
-
-
-def test_tool_with_more_parameters_than_its_method_is_told_before_anything_is_connected(
-    godot: Callable[..., Engine],
-) -> None:
-    engine = godot("ws://127.0.0.1:9/ws", '--tool=observe:{"from": {"type": "string"}}')
-    engine.event("ready")
-    assert engine.stats()["state"] == IDLE
-    assert "the tool observe has 1 parameters, its method takes 0." in engine.errors()
+    assert told in engine.errors()
 
 
 @pytest.fixture
-def stand() -> Iterator[Stand]:
-    one = Stand(f"tcp://127.0.0.1:{free_port()}")
-    yield one
-    one.close()
-
-
-@pytest.fixture
-def stubborn(godot: Callable[..., Engine], stand: Stand) -> Iterator[Engine]:
+def stubborn(godot: Start, stand: Stand) -> Iterator[Engine]:
     """Drives what has two safe tools, connected to the stand."""
     relay = Relay(stand.endpoint)
     engine = godot(relay.url, "--stubborn", "--tool=hold:{}", '--set=safe_tools:["hold", "stop"]')
@@ -101,6 +91,15 @@ def test_call_without_a_time_to_live_ends_with_the_server(stubborn: Engine, stan
     assert stubborn.event("acted", cause="lost")["call"]["name"] == "hold"
 
 
+def test_call_that_grew_too_old_before_it_could_act_is_not_executed(stubborn: Engine, stand: Stand) -> None:
+    stand.welcome()
+    stubborn.say(f"slow {STAND_TTL_MS + 50:.0f}")
+    stubborn.stats()
+    sent = stand.call(stand.observation(), call=GO)
+    assert stand.expect(Executed, 5.0, "executed", lambda m: m.tick == sent.tick).outcome == "expired"
+    assert stubborn.event("acted")["cause"] == "expired"
+
+
 def test_safe_tool_that_would_not_is_tried_again_after_the_end(stubborn: Engine, stand: Stand) -> None:
     stand.welcome()
     stand.call(stand.observation(), call=GO)
@@ -142,7 +141,7 @@ def test_observation_is_timed_before_the_next_release_and_refusals_of_other_hell
     assert stubborn.stats()["state"] == LIVE
 
 
-def test_what_is_driven_may_be_gone_before_its_client(godot: Callable[..., Engine], own_served: Served) -> None:
+def test_what_is_driven_may_be_gone_before_its_client(godot: Start, own_served: Served) -> None:
     engine = godot(own_served.url)
     engine.event("acted", cause="call")
     engine.say("lose")
@@ -151,9 +150,7 @@ def test_what_is_driven_may_be_gone_before_its_client(godot: Callable[..., Engin
     assert engine.faults() == []
 
 
-def test_killed_server_means_safe_within_its_time_to_live_and_a_new_session(
-    godot: Callable[..., Engine], own_served: Served
-) -> None:
+def test_killed_server_means_safe_within_its_time_to_live_and_a_new_session(godot: Start, own_served: Served) -> None:
     engine = godot(own_served.url)
     engine.event("acted", cause="call")
     engine.say("instruct Go home.")

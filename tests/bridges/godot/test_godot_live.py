@@ -3,10 +3,9 @@ and against what is no server. Run with `-m slow`."""
 
 from __future__ import annotations
 
-import signal
 import socket as sockets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -16,13 +15,12 @@ import pytest
 
 from rtcontrol.bridges.wire.messages import Executed, FunctionCall, Hello
 from tests.bridges.client.worlds import free_port, until
-from tests.bridges.godot.engine import MISSING, REASON, Engine, Served, quantiles
+from tests.bridges.godot.engine import MISSING, REASON, Engine, Served, Start, quantiles
 from tests.bridges.godot.relay import Relay
 from tests.bridges.strangers import garbage
 from tests.conformance.check import check_any_client
 from tests.conformance.check.stand import Stand
 
-Start = Callable[..., Engine]
 pytestmark = pytest.mark.slow
 
 
@@ -77,18 +75,14 @@ def test_scene_that_ends_says_bye_and_is_safe(godot: Start, served: Served) -> N
 
 
 @pytest.fixture
-def welcomed(godot: Start) -> Iterator[tuple[Engine, Stand]]:
+def welcomed(godot: Start, stand: Stand) -> Iterator[tuple[Engine, Stand]]:
     """An engine in session with a server whose calls are the test's."""
-    stand = Stand(f"tcp://127.0.0.1:{free_port()}")
     relay = Relay(stand.endpoint)
-    try:
-        engine = godot(relay.url)
-        stand.expect(Hello, 20.0, "hello")
-        stand.welcome()
-        yield engine, stand
-    finally:
-        relay.close()
-        stand.close()
+    engine = godot(relay.url)
+    stand.expect(Hello, 20.0, "hello")
+    stand.welcome()
+    yield engine, stand
+    relay.close()
 
 
 def test_character_is_steered_to_its_parcels_by_a_rule(welcomed: tuple[Engine, Stand]) -> None:
@@ -136,43 +130,6 @@ def test_instruction_and_reset_reach_the_server(godot: Start, served: Served) ->
     engine.event("acted", cause="call")
     stats = engine.stats()
     assert (stats["epoch"], stats["counts"]["errors"]) == (1, 0)
-
-
-def test_stopped_server_means_safe_and_the_same_session_when_it_goes_on(godot: Start, own_served: Served) -> None:
-    engine = godot(own_served.url)
-    engine.event("acted", cause="call")
-    own_served.signal(signal.SIGSTOP)
-    engine.event("acted", cause="expired")
-    engine.event("lost")
-    own_served.signal(signal.SIGCONT)
-    assert engine.event("welcomed")["resumed"]
-    engine.event("acted", cause="call")
-    counts = engine.stats()["counts"]
-    assert (counts["sessions"], counts["resumed"]) == (1, 1)
-
-
-def test_stalled_main_thread_executes_nothing_expired(godot: Start, served: Served) -> None:
-    engine = godot(served.url, "--set=ttl_ms:200.0")
-    engine.event("acted", cause="call")
-    for _ in range(5):
-        engine.say("stall 300")
-        time.sleep(0.6)
-    stats = engine.stats()
-    print(f"\nfive stalls of 300 ms, ttl 200 ms: {stats['counts']}; to the execution {quantiles(stats['age_ms'])} ms")
-    assert stats["too_old"] == 0
-    assert stats["counts"]["expired"] >= 5
-    assert stats["counts"]["sessions"] == 1
-
-
-def test_bye_of_the_server_means_safe_at_once_and_a_new_session(godot: Start, own_served: Served) -> None:
-    engine = godot(own_served.url)
-    engine.event("acted", cause="call")
-    own_served.stop()
-    safe = engine.until(lambda e: e["event"] == "acted" and e["cause"] in ("told", "left"), "safe")
-    assert safe["call"]["name"] == "stop"
-    own_served.start()
-    engine.event("acted", cause="call")
-    assert engine.stats()["counts"]["sessions"] == 2
 
 
 def test_refusal_for_good_ends_the_attempt_in_words(godot: Start, served: Served) -> None:

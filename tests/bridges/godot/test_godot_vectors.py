@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.bridges.godot.engine import MISSING, REASON, ROOT, Engine
+from tests.bridges.godot.engine import MISSING, REASON, Engine
+from tests.conformance import expand, load
 
-VECTORS = ROOT / "tests" / "conformance" / "vectors"
 # What the client is told; it is not asked to read its own. Nor vectors whose names begin with "big": the engine reads
 # numbers as doubles, in which instants beyond 2^53 ns are inexact.
 HEARD = {"welcome", "call", "instruct", "error", "ping", "pong", "bye"}
@@ -25,21 +25,15 @@ CONTROL = re.compile(r"[\x00-\x07\x0b\x0e-\x1f]")
 pytestmark = pytest.mark.skipif(MISSING, reason=REASON)
 
 
-def load(name: str) -> Any:
-    found = json.loads((VECTORS / name).read_text("utf-8"))
-    return found if isinstance(found, dict) else [v for v in found if v.get("by") != "server"]
-
-
-def text(vector: Any) -> str:
-    """A message's text, or a list of [text, times] to be repeated and joined."""
-    return vector if isinstance(vector, str) else "".join(piece * times for piece, times in vector)
+def heard(name: str) -> list[dict[str, Any]]:
+    return [v for v in load(name) if v.get("by") != "server"]
 
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, Any]]]:
     """What the engine made of every case, by kind."""
     folder = tmp_path_factory.mktemp("vectors")
-    ttl = load("ttl.json")
+    ttl = load("ttl")
     for sequence in ttl["sequences"]:
         for step in sequence["steps"]:
             if "message" in step:
@@ -47,10 +41,10 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, A
     cases = {
         "valid": [
             {"name": v["name"], "text": json.dumps(v["json"], ensure_ascii=False)}
-            for v in load("valid.json")
+            for v in heard("valid")
             if v["from"] == "server"
         ],
-        "invalid": [{"name": v["name"], "text": text(v["json"])} for v in [*load("invalid.json"), *OWN] if "json" in v],
+        "invalid": [{"name": v["name"], "text": expand(v["json"])} for v in [*heard("invalid"), *OWN] if "json" in v],
         **ttl,
     }
     (folder / "cases.json").write_text(json.dumps(cases, ensure_ascii=False), "utf-8")
@@ -79,7 +73,7 @@ def same(found: Any, wanted: Any) -> bool:
 
 
 def test_valid_messages_are_read(told: dict[str, list[dict[str, Any]]]) -> None:
-    given = {v["name"]: v["json"] for v in load("valid.json")}
+    given = {v["name"]: v["json"] for v in heard("valid")}
     assert len(told["valid"]) > 20
     for line in told["valid"]:
         if line["name"].startswith("big"):
@@ -91,7 +85,7 @@ def test_valid_messages_are_read(told: dict[str, list[dict[str, Any]]]) -> None:
 def test_nothing_is_executed_upon_an_invalid_message_and_the_session_goes_on(
     told: dict[str, list[dict[str, Any]]],
 ) -> None:
-    given = {v["name"]: text(v["json"]) for v in [*load("invalid.json"), *OWN] if "json" in v}
+    given = {v["name"]: expand(v["json"]) for v in [*heard("invalid"), *OWN] if "json" in v}
     live, waiting = 3, 4
     assert len(told["invalid"]) > 200
     for line in told["invalid"]:
@@ -101,13 +95,13 @@ def test_nothing_is_executed_upon_an_invalid_message_and_the_session_goes_on(
 
 
 def test_age_of_calls(told: dict[str, list[dict[str, Any]]]) -> None:
-    wanted = {case["name"]: case["verdict"] for case in load("ttl.json")["age"] if not case["name"].startswith("big")}
+    wanted = {case["name"]: case["verdict"] for case in load("ttl")["age"] if not case["name"].startswith("big")}
     assert len(wanted) > 10
     assert {line["name"]: line["verdict"] for line in told["age"] if line["name"] in wanted} == wanted
 
 
 def test_what_is_in_force(told: dict[str, list[dict[str, Any]]]) -> None:
-    sequences = load("ttl.json")["sequences"]
+    sequences = load("ttl")["sequences"]
     lines = iter(told["sequence"])
     for sequence in sequences:
         for number, step in enumerate(sequence["steps"]):

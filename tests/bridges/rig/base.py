@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import contextlib
 import signal
 import subprocess
 import sys
@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 import psutil
 
+from rtcontrol.hosts.ray_actor import DecoderActor
 from rtcontrol.models.checkpoint import ZOO
 from tests.bridges.client.worlds import Process
 from tests.bridges.rig.table import Row
@@ -21,7 +22,6 @@ from tests.bridges.rig.tap import Tap
 from tests.helpers.processes import environment, free_port, until
 
 TTL_MS = 500.0
-DECODERS = ("ray::PoolActor",)
 
 Fault = Callable[[Any], Row]
 
@@ -125,7 +125,7 @@ class Rig(ABC):
 
     def decider(self) -> psutil.Process:
         """The process that decides for the Ray host."""
-        return child(self.deciding().pid, *DECODERS)
+        return child(self.deciding().pid, f"ray::{DecoderActor.__name__}")
 
     def deciding(self) -> psutil.Process:
         """The server, or the run that decides."""
@@ -149,15 +149,13 @@ class Rig(ABC):
         return sum(o.outcome == "expired" for o in self.tap.outcomes(int(begin * 1e9)))
 
 
-def child(pid: int, *names: str) -> psutil.Process:
-    """The process below this one whose command line has one of the names."""
+def child(pid: int, name: str) -> psutil.Process:
+    """The process below this one whose command line has the name."""
     for one in psutil.Process(pid).children(recursive=True):
-        try:
-            if any(name in " ".join(one.cmdline()) for name in names):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if name in " ".join(one.cmdline()):
                 return one
-        except psutil.NoSuchProcess:
-            continue
-    raise AssertionError(f"there is no {' or '.join(names)}")
+    raise AssertionError(f"there is no {name}")
 
 
 def stall(process: psutil.Process, seconds: float) -> float:
@@ -173,10 +171,3 @@ def strangers(endpoint: str, seconds: float) -> subprocess.Popen[str]:
     """Strangers in a process of their own: garbage on raw sockets, messages that are none, hellos without end."""
     command = [sys.executable, "-m", "tests.bridges.rig.strangers", endpoint, str(seconds)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment())
-
-
-def end(process: subprocess.Popen[str] | None, number: int = signal.SIGTERM) -> None:
-    """Send a signal to what runs, and wait for it."""
-    if process is not None and process.poll() is None:
-        os.kill(process.pid, number)
-        process.wait(30)

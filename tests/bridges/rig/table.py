@@ -18,7 +18,7 @@ class Row:
     `last_ms`: the last command of a call; `safe_ms`: the first safe one after it; `age_ms`: the safe command, counted
     from the observation of the last call in force, to be held against `ttl_ms`. `too_old`: commands of a call that was
     beyond its time-to-live; `expired`: calls that came too late, or gave way to a newer one, and were not executed.
-    `did` is said instead of these. `gap_ms`: the longest time between two commands.
+    `did` is said instead of these.
     """
 
     fault: str
@@ -33,7 +33,6 @@ class Row:
     too_old: int = 0
     expired: int = 0
     did: str = ""
-    gap_ms: float | None = None
     notes: list[str] = field(default_factory=list)
 
     def cells(self) -> list[str]:

@@ -13,7 +13,8 @@ from tests.bridges.rig.table import show
 # Faults through which it is driven on, or that end with its process: all others end in the safe call.
 GOES_ON = {
     "ros2": ("2,000 Hz", "strangers", "characters"),
-    "unity": ("2,000", "strangers", "killed -9, started again after 2 s"),
+    "unity": ("2,000", "strangers", "game killed"),
+    "godot": ("strangers", "game killed"),
 }
 
 

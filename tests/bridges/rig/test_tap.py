@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from typing import Any
 
 import pytest
 import zmq
 
-from rtcontrol.bridges.wire import encode_msgpack
+from rtcontrol.bridges.wire import encode_json, encode_msgpack
 from rtcontrol.bridges.wire.messages import CallMessage, FunctionCall, Ping, Pong
 from tests.bridges.client.worlds import until
-from tests.bridges.rig.tap import Splitter, Tap, too_old
+from tests.bridges.rig.tap import Splitter, Tap, WebSocket, Zmtp, too_old
 
 
 def call(t_obs_ns: int, ttl_ms: float, **changes: Any) -> CallMessage:
@@ -41,15 +42,28 @@ def test_what_passes_is_understood_and_a_stall_holds_it_up() -> None:
         one.close()
 
 
+LONG = call(1, 500.0, call=FunctionCall(name="say", arguments={"text": "a" * 300}))
+SHORT = Ping(id=1, t_ns=2)
+
+
+def zmtp() -> bytes:
+    (long,), (short,) = encode_msgpack(LONG), encode_msgpack(SHORT)
+    head = bytes(64) + b"\x04\x06\x05READY" + bytes([2]) + len(long).to_bytes(8, "big")
+    return head + long + bytes([0, len(short)]) + short
+
+
+def websocket() -> bytes:
+    long, short = encode_json(LONG).encode(), encode_json(SHORT).encode()
+    masked = bytes(b ^ m for b, m in zip(short, itertools.cycle(b"\1\2\3\4")))
+    head = b"GET / HTTP/1.1\r\n\r\n\x89\0" + b"\x01\x05" + long[:5] + b"\x80\x7e" + (len(long) - 5).to_bytes(2, "big")
+    return head + long[5:] + bytes([0x81, 128 + len(short)]) + b"\1\2\3\4" + masked
+
+
 @pytest.mark.parametrize("size", [1, 2, 7, 1000])
-def test_bytes_may_come_in_any_pieces(size: int) -> None:
-    long = encode_msgpack(call(1, 500.0, call=FunctionCall(name="say", arguments={"text": "a" * 300})))[0]
-    short = encode_msgpack(Ping(id=1, t_ns=2))[0]
-    ready = b"\x04\x06\x05READY"
-    data = bytes(64) + ready + bytes([2]) + len(long).to_bytes(8, "big") + long + bytes([0, len(short)]) + short
-    splitter = Splitter()
-    found = [m for i in range(0, len(data), size) for m in splitter.feed(data[i : i + size])]
-    assert [m.type for m in found] == ["call", "ping"]
+@pytest.mark.parametrize(("splitter", "data"), [(Zmtp, zmtp()), (WebSocket, websocket())])
+def test_bytes_may_come_in_any_pieces(splitter: type[Splitter], data: bytes, size: int) -> None:
+    one = splitter()
+    assert [m for i in range(0, len(data), size) for m in one.feed(data[i : i + size])] == [LONG, SHORT]
 
 
 def test_command_beyond_every_time_to_live_is_counted() -> None:

@@ -10,23 +10,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-import zmq
-
-from rtcontrol.bridges.wire import PROTOCOL, decode_msgpack, encode_msgpack
-from rtcontrol.bridges.wire.messages import (
-    Bye,
-    CallMessage,
-    ErrorMessage,
-    Executed,
-    FunctionCall,
-    Hello,
-    Instruct,
-    Observe,
-    Ping,
-    Pong,
-    Program,
-    Welcome,
-)
+from rtcontrol.bridges.wire import Message
+from rtcontrol.bridges.wire.messages import Bye, ErrorMessage, Executed, FunctionCall, Hello, Instruct, Observe
+from tests.conformance.check.stand import Stand
 
 HZ = 16.0
 Policy = Callable[[str, str], FunctionCall]
@@ -54,15 +40,14 @@ class Brain:
         self.silent = self.stalled = self.bye = self.left = False
         self.complaint: ErrorMessage | None = None  # said once
         self.sent_ms: dict[int, float] = {}
-        self._queue: deque[CallMessage] = deque()
+        self._queue: deque[dict[str, Any]] = deque()
         self.age_ms = 0.0
         self.hello: Hello | None = None
         self.instruction = ""
         self.observed: Observe | None = None
         self.outcomes: list[Executed] = []
-        self._socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.ROUTER)
-        self._socket.linger = 0
-        self.endpoint = f"tcp://127.0.0.1:{self._socket.bind_to_random_port('tcp://127.0.0.1')}"
+        self._stand = Stand("tcp://127.0.0.1:*")
+        self.endpoint = self._stand.endpoint
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -70,53 +55,38 @@ class Brain:
     def close(self) -> None:
         self._stop.set()
         self._thread.join()
-        self._socket.close()
+        self._stand.close()
 
     def _run(self) -> None:
-        peer, tick, due = b"", 0, time.monotonic()
+        stand, tick, due = self._stand, 0, time.monotonic()
         while not self._stop.is_set():
-            if self._socket.poll(max(0, int(1e3 * (due - time.monotonic())))):
-                peer, *parts = self._socket.recv_multipart()
-                self._hear(peer, decode_msgpack(parts))
+            message = stand.pump(max(0.001, due - time.monotonic()), lambda m: True)
+            if message is not None:
+                self._hear(message)
             if time.monotonic() >= due:
                 due += 1 / HZ
                 tick += 1
-                if self.observed is not None and not self.silent:
-                    self._queue.append(self._call(tick, self.observed))
+                if (seen := self.observed) is not None and not self.silent:
+                    self._queue.append({"observed": seen, "tick": tick, **self._answer(seen)})
             if self.bye:
                 self.bye, self.observed = False, None
-                self._send(peer, Bye(reason="enough"))
+                stand.send(Bye(reason="enough"))
             if self.complaint is not None:
-                self._send(peer, self.complaint)
+                stand.send(self.complaint)
                 self.complaint = None
             while self._queue and not self.stalled:
-                call = self._queue.popleft()
-                self.sent_ms[call.tick] = (time.monotonic_ns() - (call.t_obs_ns or 0)) / 1e6
-                self._send(peer, call)
+                sent = stand.call(**self._queue.popleft())
+                self.sent_ms[sent.tick] = (time.monotonic_ns() - (sent.t_obs_ns or 0)) / 1e6
 
-    def _call(self, tick: int, seen: Observe) -> CallMessage:
-        now = time.monotonic_ns()
-        return CallMessage(
-            session=seen.session,
-            tick=tick,
-            epoch=0,
-            seq_obs=None,
-            t_obs_ns=seen.t_ns - int(self.age_ms * 1e6),
-            status="fresh",
-            call=self.policy(seen.text or "", self.instruction),
-            ttl_ms=self.ttl_ms,
-            deadline_ns=now,
-            t_server_ns=now,
-        )
+    def _answer(self, seen: Observe) -> dict[str, Any]:
+        call, t_obs_ns = self.policy(seen.text or "", self.instruction), seen.t_ns - int(self.age_ms * 1e6)
+        return {"seq_obs": None, "t_obs_ns": t_obs_ns, "call": call, "ttl_ms": self.ttl_ms}
 
-    def _send(self, peer: bytes, message: Any) -> None:
-        self._socket.send_multipart([peer, *encode_msgpack(message)])
-
-    def _hear(self, peer: bytes, message: Any) -> None:
-        now = time.monotonic_ns()
+    def _hear(self, message: Message) -> None:
         if isinstance(message, Hello):
             self.hello, self.instruction, self.observed = message, message.instruction or "", None
-            self._send(peer, self._welcome(message, now))
+            period = dict.fromkeys(("period_ms", "deadline_ms"), 1000 / HZ)
+            self._stand.welcome(hz=HZ, **period, ttl_ms=self.ttl_ms, max_age_ms=250.0, hold_ms=500.0)
         elif isinstance(message, Observe):
             self.observed = message
         elif isinstance(message, Instruct):
@@ -125,31 +95,3 @@ class Brain:
             self.left = True
         elif isinstance(message, Executed):
             self.outcomes.append(message)
-        elif isinstance(message, Ping):
-            self._send(peer, Pong(id=message.id, t_ping_ns=message.t_ns, t_received_ns=now, t_sent_ns=now))
-
-    def _welcome(self, hello: Hello, now: int) -> Welcome:
-        return Welcome(
-            protocol=list(PROTOCOL),
-            server=Program(name="brain"),
-            session="0123456789abcdef",
-            resumed=False,
-            epoch=0,
-            t_client_ns=hello.t_client_ns,
-            t_server_ns=now,
-            tools=hello.tools or [],
-            instruction=hello.instruction or "",
-            model="rule",
-            model_trained_on_tools=True,
-            pacing="server",
-            hz=HZ,
-            period_ms=1000 / HZ,
-            deadline_ms=1000 / HZ,
-            ttl_ms=self.ttl_ms,
-            max_age_ms=250.0,
-            on_miss="hold",
-            hold_ms=500.0,
-            heartbeat_ms=1000.0,
-            session_grace_s=30.0,
-            limits={},
-        )

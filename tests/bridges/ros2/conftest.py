@@ -10,22 +10,26 @@ from typing import Any
 
 import pytest
 
-from tests.helpers.processes import ROOT, Program
-
-EXAMPLE = ROOT / "bridges" / "ros2" / "examples" / "robot.yaml"
+from rtcontrol.bridges.ros2 import EXAMPLE
+from tests.bridges.ros2.brain import Brain
+from tests.helpers.processes import Program, until
 
 
 @pytest.fixture
 def domain() -> dict[str, str]:
     """The environment of a DDS domain that nobody else uses."""
+    return own_domain()
+
+
+def own_domain() -> dict[str, str]:
     return {"ROS_DOMAIN_ID": str(random.randint(101, 200)), "ROS_LOCALHOST_ONLY": "1"}
 
 
 class SimulatedRobot(Program):
     """tests/bridges/ros2/robot.py, 1.3 m before the wall at which it turns. A bridge may start while it starts."""
 
-    def __init__(self, domain: dict[str, str], log: Path) -> None:
-        super().__init__(["-m", "tests.bridges.ros2.robot", "0.9"], log, env=domain, stdin=-1, stdout=-1)
+    def __init__(self, domain: dict[str, str], log: Path, ahead: str = "0.9") -> None:
+        super().__init__(["-m", "tests.bridges.ros2.robot", ahead], log, env=domain, stdin=-1, stdout=-1)
         self._ready = False
 
     def until_ready(self) -> None:
@@ -46,6 +50,16 @@ class SimulatedRobot(Program):
         """What it was told since an instant of the monotonic clock."""
         return self._ask(f"since {mark}")
 
+    def said(self) -> str:
+        """The diagnostics' message."""
+        return str((self.report()["diagnostics"] or ["", ""])[1])
+
+    def until_it_moves(self, seconds: float = 20.0) -> None:
+        until(lambda: self.report()["moving"] != [0.0, 0.0], "the robot does not move", seconds)
+
+    def until_it_stands(self) -> None:
+        until(lambda: self.report()["moving"] == [0.0, 0.0], "nobody stopped the robot")
+
     def _ask(self, line: str) -> dict[str, Any]:
         self.until_ready()
         self.tell(line)
@@ -55,6 +69,13 @@ class SimulatedRobot(Program):
 
 
 Start = Callable[..., Program]
+
+
+@pytest.fixture
+def brain() -> Iterator[Brain]:
+    found = Brain()
+    yield found
+    found.close()
 
 
 @pytest.fixture

@@ -5,10 +5,7 @@ Commands have the bridge's DDS time stamp; calls and observations are timed as t
 
 from __future__ import annotations
 
-import itertools
 import json
-import random
-import signal
 import subprocess
 import sys
 import time
@@ -18,15 +15,16 @@ from typing import Any
 import psutil
 import yaml
 
+from rtcontrol.bridges.ros2 import EXAMPLE
 from tests.bridges.rig import base
 from tests.bridges.rig import faults as general
-from tests.bridges.rig.base import end, stall
+from tests.bridges.rig.base import stall
 from tests.bridges.rig.faults import STORM_S
 from tests.bridges.rig.table import Row
 from tests.bridges.rig.tap import too_old
-from tests.helpers.processes import ROOT, environment
+from tests.bridges.ros2.conftest import SimulatedRobot, own_domain
+from tests.helpers.processes import Program, environment
 
-EXAMPLE = ROOT / "bridges" / "ros2" / "examples" / "robot.yaml"
 Command = tuple[float, float, float]  # when it was published, m/s, rad/s
 
 
@@ -55,38 +53,27 @@ class Rig(base.Rig):
 
     def open(self) -> None:
         super().open()
-        self.environment = environment(ROS_DOMAIN_ID=str(random.randint(101, 200)), ROS_LOCALHOST_ONLY="1")
-        self.bridge: subprocess.Popen[str] | None = None
-        self.robot = self._start("tests.bridges.ros2.robot")
-        assert self.robot.stdout is not None
-        self.robot.stdout.readline()
-
-    def _start(self, *command: str) -> subprocess.Popen[str]:
-        with (self.folder / f"{command[0]}.log").open("a") as log:
-            given: dict[str, Any] = {"stdin": -1, "stdout": -1, "stderr": log, "text": True, "cwd": ROOT}
-            return subprocess.Popen([sys.executable, "-m", *command], env=self.environment, **given)
+        self.environment = own_domain()
+        self.bridge: Program | None = None
+        self.robot = SimulatedRobot(self.environment, self.folder / "robot.log", "0")
 
     def tell(self, line: str) -> None:
-        assert self.robot.stdin is not None
-        self.robot.stdin.write(line + "\n")
-        self.robot.stdin.flush()
+        self.robot.tell(line)
 
     def since(self, begin: float) -> dict[str, Any]:
         """What the robot was told since then."""
-        self.tell(f"since {begin}")
-        assert self.robot.stdout is not None
-        found: dict[str, Any] = json.loads(self.robot.stdout.readline())
-        return found
+        return self.robot.since(begin)
 
     def start(self) -> None:
         path = self.folder / f"robot-{self.ttl_ms:g}.yaml"
         path.write_text(EXAMPLE.read_text() if self.measured else yaml.safe_dump(config(self.ttl_ms)))
         arguments = ["--config", str(path), "--connect", self.endpoint, "--report", str(self.folder / "report.json")]
-        self.bridge = self._start("rtcontrol.bridges.ros2", *arguments, "--connect-timeout", "60")
+        command = ["-m", "rtcontrol.bridges.ros2", *arguments, "--connect-timeout", "60"]
+        self.bridge = Program(command, self.folder / f"bridge-{time.monotonic_ns()}.log", env=self.environment)
 
     def land(self) -> None:
-        if self.bridge is not None and self.bridge.poll() is None:
-            end(self.bridge)
+        if self.bridge is not None and self.bridge.popen.poll() is None:
+            self.bridge.end()
             self.figures = {"bridge": json.loads((self.folder / "report.json").read_text())}
 
     def driven(self, since: float) -> float | None:
@@ -97,10 +84,10 @@ class Rig(base.Rig):
 
     def process(self) -> psutil.Process:
         assert self.bridge is not None
-        return psutil.Process(self.bridge.pid)
+        return psutil.Process(self.bridge.popen.pid)
 
     def close(self) -> None:
-        end(self.robot, signal.SIGKILL)
+        self.robot.kill()
         super().close()
 
     # Reading off.
@@ -113,8 +100,6 @@ class Rig(base.Rig):
         )
         row.expired = self.expired(begin)
         self._found(row, heard["told"], begin, end)
-        times = [t for t, _, _ in commands if t >= begin]
-        row.gap_ms = max((1e3 * (b - a) for a, b in itertools.pairwise(times)), default=None)
         safe = self._safe(row, commands, begin)
         if mended is not None:
             row.recovered_ms = 1e3 * (self.until_driven(max(mended, safe or mended)) - mended)
@@ -162,8 +147,9 @@ def _kind(text: str) -> str:
 
 def bridge_killed(rig: Rig) -> Row:
     """SIGKILL; started again after 2 s."""
+    assert rig.bridge is not None
     begin = time.monotonic()
-    end(rig.bridge, signal.SIGKILL)
+    rig.bridge.kill()
     time.sleep(2)
     back = time.monotonic()
     quiet = rig.row("", begin, back, None)
@@ -187,7 +173,7 @@ def bridge_stopped(rig: Rig) -> Row:
 def robot_stopped(rig: Rig) -> Row:
     """SIGSTOP for 2 s to the robot: it neither publishes nor obeys."""
     begin = time.monotonic()
-    back = stall(psutil.Process(rig.robot.pid), 2)
+    back = stall(psutil.Process(rig.robot.popen.pid), 2)
     rig.until_driven(back)
     row = rig.row("robot's process SIGSTOP 2 s", begin, time.monotonic(), back)
     # What it did not keep, nobody saw: of the commands of the two seconds the last are left.
@@ -200,7 +186,7 @@ def robot_stopped(rig: Rig) -> Row:
 def topics_storm(rig: Rig) -> Row:
     """/odom and /scan at 2,000 Hz each, by another process."""
     command = [sys.executable, "-m", "tests.bridges.ros2.storm", "2000", str(STORM_S)]
-    storm = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=rig.environment)
+    storm = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment(**rig.environment))
     assert storm.stdout is not None
     storm.stdout.readline()
     row = general.through(rig, "/odom and /scan at 2,000 Hz", STORM_S)

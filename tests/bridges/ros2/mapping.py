@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import copy
-from pathlib import Path
 from typing import Any
 
 import yaml
 
+from rtcontrol.bridges.ros2 import EXAMPLE as ROBOT
 from rtcontrol.bridges.ros2 import config
 from rtcontrol.bridges.ros2.mapper import Mapper
+from rtcontrol.bridges.ros2.msgs import nav_msgs, sensor_msgs
 
-EXAMPLE = yaml.safe_load(Path(config.EXAMPLE).read_text("utf-8"))
+EXAMPLE = yaml.safe_load(ROBOT.read_text("utf-8"))
 
 
 def mapper(change: Any = None) -> Mapper:
@@ -23,27 +24,29 @@ def mapper(change: Any = None) -> Mapper:
 
 def reads(kind: str, message: Any, **spec: Any) -> Any:
     """The value of one field of a message of the type."""
-
-    def change(value: dict[str, Any]) -> None:
-        value["observe"] = {"topics": {"/t": {"type": kind, "fields": {"f": spec}}}}
-
-    return mapper(change).sources[0].read(message)["f"]
+    topics = {"/t": {"type": kind, "fields": {"f": spec}}}
+    return mapper(put("observe", value={"topics": topics})).sources[0].read(message)["f"]
 
 
 def publishes(kind: str, fields: dict[str, Any], arguments: dict[str, Any], parameters: dict[str, Any]) -> Any:
     """The message of a call of a tool with one publication."""
-
-    def change(value: dict[str, Any]) -> None:
-        publish = {"/t": {"type": kind, "set": fields}}
-        value["tools"]["act"] = {"description": "", "parameters": parameters, "publish": publish}
-
-    return mapper(change).publications("act", arguments, 1_500_000_000)[0].message
+    publish = {"/t": {"type": kind, "set": fields}}
+    act = {"description": "", "parameters": parameters, "publish": publish}
+    return mapper(put("tools", "act", value=act)).publications("act", arguments, 1_500_000_000)[0].message
 
 
+# Of a robot that stands with nothing near it.
+SENSES: dict[str, Any] = {
+    "/scan": sensor_msgs.LaserScan(angle_min=-3.1, angle_increment=0.1, range_max=9.0, ranges=[5.0] * 62),
+    "/odom": nav_msgs.Odometry(),
+}
+SENSES["/odom"].pose.pose.orientation.w = 1.0
 NUMBER = {"v": {"type": "number"}}
 
 
 def put(*keys: str, value: Any) -> Any:
+    """A change of the example for `mapper`."""
+
     def change(root: dict[str, Any]) -> None:
         for key in keys[:-1]:
             root = root[key]

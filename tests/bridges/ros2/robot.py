@@ -11,7 +11,6 @@ A second subscriber asks DDS for a deadline of 200 ms: what it learns of the pub
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 import os
@@ -30,7 +29,7 @@ from rtcontrol.bridges.ros2.config import Qos
 from rtcontrol.bridges.ros2.dds import Input
 from rtcontrol.bridges.ros2.environment import domain
 from rtcontrol.bridges.ros2.mapper import Topic
-from rtcontrol.bridges.ros2.msgs import MESSAGES, nav_msgs, sensor_msgs
+from rtcontrol.bridges.ros2.msgs import nav_msgs, sensor_msgs, std_msgs
 from rtcontrol.bridges.ros2.paths import message_type
 
 HALF = 3.0
@@ -97,19 +96,14 @@ class Robot:
         return min(along_x, along_y)
 
     def report(self) -> dict[str, Any]:
-        times = [t for t, _, _ in self.commands]
-        gaps = sorted(b - a for a, b in itertools.pairwise(times))
         told = self.diagnostics
         return {
-            "x": self.x,
-            "y": self.y,
             "travelled": self.travelled,
             "collisions": self.collisions,
-            "commands": len(times),
+            "commands": len(self.commands),
             "moving": [self.v, self.w],
             "fastest": max((abs(v) for _, v, _ in self.commands), default=0.0),
             "turning": max((abs(w) for _, _, w in self.commands), default=0.0),
-            "gap_ms": [round(1e3 * gaps[int(s * (len(gaps) - 1))], 1) for s in (0.5, 0.99, 1)] if gaps else [],
             "diagnostics": None if told is None else [told.level, told.message, {v.key: v.value for v in told.values}],
         }
 
@@ -188,7 +182,7 @@ def main() -> None:
             elif verb == "poison":
                 robot.place, robot.garbles = float(rest) if rest in ("nan", "inf") else 0.0, rest == "utf8"
             elif verb == "instruct":
-                instruct.write(MESSAGES["std_msgs/msg/String"][0](data=rest))
+                instruct.write(std_msgs.String(data=rest))
             else:
                 (muted.add if verb == "mute" else muted.discard)(rest)
         k += 1

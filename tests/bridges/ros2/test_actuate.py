@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import threading
 import time
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-import yaml
 
 pytest.importorskip("cyclonedds", reason="the ros2 extra (cyclonedds) is not installed")
 
 from rtcontrol.bridges.client import Standing
-from rtcontrol.bridges.ros2 import config
 from rtcontrol.bridges.ros2.actuate import Ros2Actuator
 from rtcontrol.bridges.ros2.errors import Unmappable
-from rtcontrol.bridges.ros2.mapper import Mapper
 from rtcontrol.bridges.wire.messages import FunctionCall
+from tests.bridges.ros2.mapping import mapper, put
 
 SAFE = Standing(None, "safe", cause="expired")
 
@@ -28,36 +26,18 @@ def drive(left_ms: float, speed: int = 30) -> Standing:
 
 
 class Wheels:
-    """A topic that keeps the speeds it was told; `slow` is called in each write."""
+    """A topic that keeps the speeds it was told; `takes` is asked before each whether it takes it."""
 
-    def __init__(self) -> None:
+    def __init__(self, takes: Callable[[float], bool] = lambda speed: True) -> None:
         self.told: list[float] = []
-        self.slow: Any = lambda: None
+        self.takes = takes
         self.failed = 0
 
     def write(self, message: Any) -> bool:
-        self.slow()
-        self.told.append(message.linear.x)
-        return True
-
-
-class Stuck(Wheels):
-    """It takes nothing as long as it is stuck."""
-
-    stuck = True
-
-    def write(self, message: Any) -> bool:
-        self.failed += self.stuck
-        return not self.stuck and super().write(message)
-
-
-class Broken(Wheels):
-    """A fault in what writes a message that moves."""
-
-    def write(self, message: Any) -> bool:
-        if message.linear.x:
-            raise OSError("no such device")
-        return super().write(message)
+        taken = self.takes(message.linear.x)
+        self.failed += not taken
+        self.told += [message.linear.x] if taken else []
+        return taken
 
 
 @pytest.fixture
@@ -67,7 +47,7 @@ def wheels() -> Wheels:
 
 @pytest.fixture
 def actuator(wheels: Wheels) -> Ros2Actuator:
-    return Ros2Actuator(Mapper(config.load(Path(config.EXAMPLE)), "robot.yaml"), {"/cmd_vel": wheels}, 1000.0)
+    return Ros2Actuator(mapper(), {"/cmd_vel": wheels}, 1000.0)
 
 
 def test_call_whose_time_is_over_before_it_is_published_is_refused_and_the_robot_stops(
@@ -80,26 +60,30 @@ def test_call_whose_time_is_over_before_it_is_published_is_refused_and_the_robot
 
 
 def test_safe_call_that_could_not_be_written_is_written_in_the_next_tick_even_where_it_does_not_repeat() -> None:
-    value = yaml.safe_load(Path(config.EXAMPLE).read_text("utf-8"))
-    value["tools"]["stop"]["publish"]["/cmd_vel"]["repeat"] = False
-    mapper = Mapper(config.parse(yaml.safe_dump(value), "robot.yaml"), "robot.yaml")
-    wheels = Stuck()
-    actuator = Ros2Actuator(mapper, {"/cmd_vel": wheels}, 1000.0)
-    for stuck in (True, True, False, False):
-        wheels.stuck = stuck
+    stuck = iter((True, True, False, False))
+    wheels = Wheels(lambda speed: not next(stuck))
+    once = put("tools", "stop", "publish", "/cmd_vel", "repeat", value=False)
+    actuator = Ros2Actuator(mapper(once), {"/cmd_vel": wheels}, 1000.0)
+    for _ in range(4):
         actuator.apply(lambda: SAFE)
         time.sleep(0.002)
     assert (wheels.told, wheels.failed) == ([0.0], 2)
 
 
 def test_fault_in_writing_half_of_a_call_is_followed_by_the_safe_call_at_once() -> None:
-    value = yaml.safe_load(Path(config.EXAMPLE).read_text("utf-8"))
-    publish = value["tools"]["drive"]["publish"]
-    publish["/second"] = publish["/cmd_vel"]
-    value["tools"]["stop"]["publish"]["/second"] = {"type": "geometry_msgs/msg/Twist"}
-    mapper = Mapper(config.parse(yaml.safe_dump(value, sort_keys=False), "robot.yaml"), "robot.yaml")
-    wheels, broken = Wheels(), Broken()
-    actuator = Ros2Actuator(mapper, {"/cmd_vel": wheels, "/second": broken}, 1.0)  # nothing is repeated in a second
+    def both(value: dict[str, Any]) -> None:
+        for tool in value["tools"].values():
+            tool["publish"]["/second"] = tool["publish"]["/cmd_vel"]
+
+    def takes(speed: float) -> bool:
+        if speed:
+            raise OSError("no such device")
+        return True
+
+    wheels, broken = Wheels(), Wheels(takes)
+    actuator = Ros2Actuator(
+        mapper(both), {"/cmd_vel": wheels, "/second": broken}, 1.0
+    )  # nothing is repeated in a second
     actuator.apply(lambda: SAFE)
     with pytest.raises(Unmappable, match="drive could not be published .no such device."):
         actuator.apply(lambda: drive(500.0))
@@ -133,12 +117,12 @@ def test_nothing_that_another_thread_has_seen_end_is_published_after_it(actuator
     now = [drive(500.0)]
     inside, go = threading.Event(), threading.Event()
 
-    def slow() -> None:
-        wheels.slow = lambda: None
+    def slow(_: float) -> bool:
+        wheels.takes = lambda speed: True
         inside.set()
-        assert go.wait(10)
+        return go.wait(10)
 
-    wheels.slow = slow
+    wheels.takes = slow
     first, second = (threading.Thread(target=lambda: actuator.apply(lambda: now[0])) for _ in range(2))
     first.start()
     assert inside.wait(10)

@@ -17,6 +17,7 @@ from tests.bridges.ros2.mapping import EXAMPLE, NUMBER, mapper, publishes, put
 
 ODOM = ("observe", "topics", "/odom")
 CMD = ("tools", "drive", "publish", "/cmd_vel")
+FAST = {"speed": 77, "turn": "left"}
 
 
 def crossed(value: dict[str, Any]) -> None:
@@ -34,10 +35,7 @@ def crossed(value: dict[str, Any]) -> None:
         (put("safe", value={"name": "stop", "arguments": {"x": 1}}), "'x' of stop is no parameter of it"),
         (put(*ODOM, "type", value="nav_msgs/msg/Odometri"), "/odom.type: unknown message type 'nav_msgs/msg/Odometri'"),
         (put(*ODOM, "fields", "x", "path", value="pose.position.x"), "/odom.fields.x: path: there is no 'position' in"),
-        (
-            put(*ODOM, "fields", "x", "path", value="pose"),
-            "/odom.fields.x: path: pose is a message, not a single value",
-        ),
+        (put(*ODOM, "fields", "x", "path", value="pose"), "x: path: pose is a message, not a single value"),
         (put(*ODOM, "fields", "x", "as", value="yaw"), "/odom.fields.x: as: yaw is of a quaternion"),
         (put(*ODOM, "fields", "x", "unit", value="furlong"), "observe.topics./odom.fields.x.unit: input should be"),
         (put("observe", "text", value="x {xx}"), "observe.text: there is no field {xx}"),
@@ -60,22 +58,13 @@ def crossed(value: dict[str, Any]) -> None:
         (put("diagnostics", value={"topic": "~told"}), "diagnostics.topic: ~told is private to a node"),
         (put("diagnostics", value={"topic": "/cmd_vel"}), "/cmd_vel: it is said to be geometry_msgs/msg/Twist and dia"),
         (put("instruction_topic", value="odom"), "/odom: it is said to be nav_msgs/msg/Odometry and std_msgs/msg/Str"),
-        (
-            put("observe", "topics", "odom", value=EXAMPLE["observe"]["topics"]["/odom"]),
-            "odom and /odom are the same topic",
-        ),
-        (
-            put(*CMD[:-1], "cmd_vel", value={"type": "geometry_msgs/msg/Twist"}),
-            "drive.publish: cmd_vel and /cmd_vel are",
-        ),
+        (put(*ODOM[:-1], "odom", value=EXAMPLE["observe"]["topics"]["/odom"]), "odom and /odom are the same topic"),
+        (put(*CMD[:-1], "cmd_vel", value={"type": "geometry_msgs/Twist"}), "drive.publish: cmd_vel and /cmd_vel are"),
         (put("instruction_topic", value="/é"), "instruction_topic: string should match"),
         (put("tools", "drive", "parameters", "speed", "type", value="int"), "parameters: speed.type: 'int' is none of"),
         (put("tools", "drive", "parameters", "turn", "enum", value=5), "parameters: turn.enum: 5 is no list of values"),
         (put(*CMD, "set", "angular.z", "default", value="up"), "angular.z: default: nothing is given for 'up'"),
-        (
-            put("safe", value={"name": "drive", "arguments": {"speed": 77, "turn": "left"}}),
-            "speed: 77 is none of 0, 10",
-        ),
+        (put("safe", value={"name": "drive", "arguments": FAST}), "speed: 77 is none of 0, 10"),
     ],
 )
 def test_a_mistake_names_file_key_and_remedy(change: Any, says: str) -> None:
@@ -95,6 +84,7 @@ def test_a_mistake_names_file_key_and_remedy(change: Any, says: str) -> None:
         ("a: " + "[" * 3000, "robot.yaml: it is nested too deeply."),
         ("a: b\0", "robot.yaml: unacceptable character #x0000"),
         ("a:\n\tb: 1", "robot.yaml line 2: found character"),
+        ("hz: 16\nhz: 20\n", "robot.yaml line 2: 'hz' is given twice"),
     ],
 )
 def test_a_text_that_is_no_config_is_told(text: str, says: str) -> None:
@@ -103,10 +93,17 @@ def test_a_text_that_is_no_config_is_told(text: str, says: str) -> None:
     assert raised.value.what.startswith(says), raised.value.what
 
 
-@pytest.mark.parametrize("made", [lambda path: path.mkdir(), lambda path: path.write_bytes(b"\xff\xfe")])
-def test_what_is_no_text_file_is_told(made: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("made", "why"),
+    [
+        (lambda path: path.mkdir(), "Is a directory"),
+        (lambda path: path.write_bytes(b"\xff\xfe"), "it is no UTF-8 text"),
+        (lambda path: None, "No such file or directory"),
+    ],
+)
+def test_what_is_no_text_file_is_told(made: Any, why: str, tmp_path: Path) -> None:
     made(tmp_path / "robot.yaml")
-    with pytest.raises(Ros2BridgeError, match=r"cannot be read \((Is a directory|it is no UTF-8 text)\)"):
+    with pytest.raises(Ros2BridgeError, match=rf"cannot be read \({why}\).*Copy .*examples/robot.yaml"):
         config.load(tmp_path / "robot.yaml")
 
 
@@ -123,16 +120,6 @@ def test_a_limit_that_the_field_cannot_hold_is_a_mistake(kind: str, field: str, 
         publishes(kind, {field: {"from": "v", "min": 0, "max": limit}}, {"v": 1}, NUMBER)
 
 
-def test_a_key_given_twice_is_a_mistake_with_its_line() -> None:
-    with pytest.raises(Ros2BridgeError, match="robot.yaml line 2: 'hz' is given twice"):
-        config.parse("hz: 16\nhz: 20\n", "robot.yaml")
-
-
 def test_words_that_yaml_takes_for_booleans_stay_words() -> None:
     text = yaml.safe_dump({**EXAMPLE}).replace("hz: 16", "hz: 16\nsession: {model: no}")
     assert config.parse(text, "robot.yaml").session.model == "no"
-
-
-def test_a_missing_file_says_where_the_example_is(tmp_path: Path) -> None:
-    with pytest.raises(Ros2BridgeError, match=r"cannot be read.*Copy .*examples/robot.yaml"):
-        config.load(tmp_path / "none.yaml")

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
-from pathlib import Path
-from types import FrameType
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,17 +12,12 @@ import pytest
 pytest.importorskip("cyclonedds", reason="the ros2 extra (cyclonedds) is not installed")
 
 from rtcontrol.bridges.client import Refused
-from rtcontrol.bridges.ros2 import config
 from rtcontrol.bridges.ros2.bridge import Ros2Bridge, Ros2BridgeOptions
-from rtcontrol.bridges.ros2.mapper import Mapper, Topic
-from rtcontrol.bridges.ros2.msgs import nav_msgs, sensor_msgs
+from rtcontrol.bridges.ros2.mapper import Topic
 from rtcontrol.bridges.wire.messages import ErrorMessage
 from tests.bridges.client.worlds import until
 from tests.bridges.ros2.brain import Brain
-
-SCAN = sensor_msgs.LaserScan(angle_min=-3.1, angle_increment=0.1, range_max=9.0, ranges=[5.0] * 62)
-ODOMETRY = nav_msgs.Odometry()
-ODOMETRY.pose.pose.orientation.w = 1.0
+from tests.bridges.ros2.mapping import SENSES, mapper
 
 
 class Net:
@@ -36,29 +29,18 @@ class Net:
         self.stuck = False
 
     def input(self, topic: Topic) -> Any:
-        message = {"/odom": ODOMETRY, "/scan": SCAN}.get(topic.name)
+        message = SENSES.get(topic.name)
 
-        class In:
-            @staticmethod
-            def poll() -> tuple[Any, int] | None:
-                if self.fails is not None:
-                    raise self.fails
-                return None if message is None else (message, time.monotonic_ns())
+        def poll() -> tuple[Any, int] | None:
+            if self.fails is not None:
+                raise self.fails
+            return None if message is None else (message, time.monotonic_ns())
 
-        return In()
+        return SimpleNamespace(poll=poll)
 
     def output(self, topic: Topic, promise_ms: float | None = None) -> Any:
         told = self.told.setdefault(topic.name, [])
-
-        class Out:
-            failed = 0
-
-            @staticmethod
-            def write(message: Any) -> bool:
-                told.append(message)
-                return True
-
-        return Out()
+        return SimpleNamespace(failed=0, write=lambda message: told.append(message) or True)
 
     def problems(self) -> dict[str, str]:
         return {}
@@ -71,20 +53,12 @@ class Net:
         return [message.linear.x for message in self.told["/cmd_vel"]]
 
 
-@pytest.fixture
-def brain() -> Iterator[Brain]:
-    found = Brain()
-    yield found
-    found.close()
-
-
 class Run:
     """A bridge in a thread, at work; `error` is what it ended with."""
 
     def __init__(self, brain: Brain) -> None:
         self.net = Net()
-        mapper = Mapper(config.load(Path(config.EXAMPLE)), "robot.yaml")
-        self.bridge = Ros2Bridge(mapper, self.net, Ros2BridgeOptions(endpoint=brain.endpoint))
+        self.bridge = Ros2Bridge(mapper(), self.net, Ros2BridgeOptions(endpoint=brain.endpoint))
         self.error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()

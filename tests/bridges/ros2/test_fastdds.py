@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,12 +22,11 @@ pytest.importorskip("cyclonedds", reason="the ros2 extra (cyclonedds) is not ins
 pytest.importorskip("rosbags", reason="rosbags (a development dependency) is not installed")
 
 from rtcontrol.bridges.ros2.bus import Bus
-from rtcontrol.bridges.ros2.config import Qos
 from rtcontrol.bridges.ros2.environment import domain
-from rtcontrol.bridges.ros2.mapper import Topic
 from rtcontrol.bridges.ros2.msgs import geometry_msgs
-from rtcontrol.bridges.ros2.paths import message_type
 from tests.bridges.ros2 import definitions
+from tests.bridges.ros2.robot import topic
+from tests.helpers.processes import until
 
 MISSING = [tool for tool in ("fastddsgen", "g++", "java") if shutil.which(tool) is None]
 pytestmark = [
@@ -95,21 +95,13 @@ def fast_robot(program: Path, number: int) -> Iterator[str]:
     robot.wait()
 
 
-def topic(name: str, kind: str, **qos: object) -> Topic:
-    full, cls, type_hash = message_type(kind)
-    return Topic(name, full, cls, type_hash, Qos.model_validate(qos))
-
-
 @pytest.mark.parametrize("reach", ["SUBNET", "LOCALHOST"])
 def test_twists_reach_a_fast_dds_robot_and_its_odometry_comes_back(fast_robot: str, number: int, reach: str) -> None:
     assert fast_robot == "geometry_msgs::msg::dds_::Twist_ nav_msgs::msg::dds_::Odometry_"
     bus = Bus(domain({"ROS_DOMAIN_ID": str(number), "ROS_AUTOMATIC_DISCOVERY_RANGE": reach}))
     command = bus.output(topic("/cmd_vel", "geometry_msgs/Twist", depth=10))
     odom = bus.input(topic("/odom", "nav_msgs/Odometry", reliability="reliable", depth=10))
-    end = time.monotonic() + 20
-    while not (command.readers() and odom.writers()):
-        assert time.monotonic() < end, bus.problems()
-        time.sleep(0.01)
+    until(lambda: command.readers() and odom.writers(), "not matched")
     time.sleep(0.5)  # matching is not symmetric
     assert bus.problems() == {}
     times = []
@@ -119,16 +111,16 @@ def test_twists_reach_a_fast_dds_robot_and_its_odometry_comes_back(fast_robot: s
         )
         began = time.perf_counter()
         assert command.write(twist)
-        back: list[object] = []
+        back: list[Any] = []
         while not back and time.perf_counter() - began < 5:
             back = odom.take()
         times.append(time.perf_counter() - began)
         (answer,) = back
-        assert answer.header.stamp.nanosec == i + 1  # type: ignore[attr-defined]
-        assert answer.pose.pose.position.x == i / 7  # type: ignore[attr-defined]
-        assert answer.pose.covariance[35] == -i / 3  # type: ignore[attr-defined]
-        assert answer.twist.twist.angular.z == 0.1  # type: ignore[attr-defined]
-        assert (answer.header.frame_id, answer.child_frame_id) == ("odom", "base_footprint")  # type: ignore[attr-defined]
+        assert answer.header.stamp.nanosec == i + 1
+        assert answer.pose.pose.position.x == i / 7
+        assert answer.pose.covariance[35] == -i / 3
+        assert answer.twist.twist.angular.z == 0.1
+        assert (answer.header.frame_id, answer.child_frame_id) == ("odom", "base_footprint")
     times.sort()
     print(
         f"\n{reach}: {COUNT}/{COUNT}, p50 {1e3 * times[COUNT // 2]:.2f} ms, p99 {1e3 * times[COUNT * 99 // 100]:.2f} ms"
@@ -139,10 +131,7 @@ def test_a_best_effort_command_is_told_to_be_incompatible(fast_robot: str, numbe
     assert fast_robot
     bus = Bus(domain({"ROS_DOMAIN_ID": str(number)}))
     command = bus.output(topic("/cmd_vel", "geometry_msgs/Twist", reliability="best_effort"))
-    end = time.monotonic() + 20
-    while not bus.subscribers():
-        assert time.monotonic() < end, "the robot is not discovered"
-        time.sleep(0.01)
+    until(bus.subscribers, "the robot is not discovered")
     time.sleep(0.5)
     assert bus.problems()["/cmd_vel"].startswith(
         "QoS of /cmd_vel is incompatible: a subscriber asks for reliable, and in our file qos.reliability offers "
@@ -160,10 +149,7 @@ def test_a_publisher_that_falls_silent_is_told_to_a_subscriber_that_asked_for_a_
         killer.start()
         bus = Bus(domain({"ROS_DOMAIN_ID": str(number)}))
         command = bus.output(topic("/cmd_vel", "geometry_msgs/Twist"), promise_ms=187.5)
-        end = time.monotonic() + 20
-        while not command.readers():
-            assert time.monotonic() < end, bus.problems()
-            time.sleep(0.01)
+        until(command.readers, "not matched")
         time.sleep(0.5)
         for _ in range(20):
             command.write(geometry_msgs.Twist())

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from rtcontrol.bridges.ros2.errors import Unmappable
 from rtcontrol.bridges.ros2.msgs import MESSAGES, geometry_msgs, nav_msgs, sensor_msgs, std_msgs, trajectory_msgs
+from rtcontrol.bridges.ros2.paths import message_type
 from rtcontrol.bridges.ros2.reading import pitch, roll, yaw
 from tests.bridges.ros2.mapping import NUMBER, mapper, publishes, put, reads
 
@@ -144,10 +145,8 @@ def test_sector_across_the_back_and_a_scan_from_zero_to_two_pi() -> None:
 
 
 def test_the_shape_of_a_scan_may_change_between_messages() -> None:
-    def change(value: dict[str, Any]) -> None:
-        value["observe"] = {"topics": {"/scan": {"type": SCAN, "fields": {"f": AHEAD}}}}
-
-    source = mapper(change).sources[0]
+    topics = {"/scan": {"type": SCAN, "fields": {"f": AHEAD}}}
+    source = mapper(put("observe", value={"topics": topics})).sources[0]
     assert source.read(scan([1.0, 1.0, 2.0, 1.0])) == {"f": 2.0}
     assert source.read(sensor_msgs.LaserScan(angle_min=0.0, angle_increment=1.0, range_max=8.0, ranges=[3.0])) == {
         "f": 3.0
@@ -191,28 +190,30 @@ def test_a_field_of_32_bits_never_gets_more(value: float) -> None:
         publishes("ackermann_msgs/msg/AckermannDrive", fields, {"v": value}, NUMBER).serialize()
 
 
-@pytest.mark.parametrize("word", ["up", "a\0", "\ud800", 1, None, ["left"], {"left": 1}])
-def test_a_word_that_the_tool_does_not_list_is_not_published(word: Any) -> None:
-    listed = {"v": {"type": "string", "enum": ["left", "right"]}}
-    with pytest.raises(Unmappable):
-        publishes("std_msgs/msg/String", {"data": {"from": "v"}}, {"v": word}, listed)
-    assert publishes("std_msgs/msg/String", {"data": {"from": "v"}}, {"v": "left"}, listed).data == "left"
+LISTED = {"v": {"type": "string", "enum": ["left", "right"]}}
 
 
-@pytest.mark.parametrize("word", ["a\0b", "\ud800", 1, 10**400, ["a"]])
-def test_a_word_that_ros_cannot_carry_is_not_published(word: Any) -> None:
-    with pytest.raises(Unmappable):
-        publishes("std_msgs/msg/String", {"data": {"from": "v"}}, {"v": word}, {"v": {"type": "string"}})
+@pytest.mark.parametrize(
+    ("words", "parameters"),
+    [
+        (["up", "a\0", "\ud800", 1, None, ["left"], {"left": 1}], LISTED),
+        (["a\0b", "\ud800", 1, 10**400, ["a"]], {"v": {"type": "string"}}),
+    ],
+    ids=["not listed", "not for ROS"],
+)
+def test_a_word_that_the_tool_does_not_list_or_ros_cannot_carry_is_not_published(
+    words: list[Any], parameters: dict[str, Any]
+) -> None:
+    for word in words:
+        with pytest.raises(Unmappable):
+            publishes("std_msgs/msg/String", {"data": {"from": "v"}}, {"v": word}, parameters)
+    assert publishes("std_msgs/msg/String", {"data": {"from": "v"}}, {"v": "left"}, parameters).data == "left"
 
 
 def test_a_field_whose_name_has_a_point_is_shown() -> None:
-    def change(value: dict[str, Any]) -> None:
-        value["observe"] = {
-            "text": "{{a}} {a.b}",
-            "topics": {"/t": {"type": "std_msgs/msg/Float64", "fields": {"a.b": "data"}}},
-        }
-
-    assert mapper(change).text({"a.b": 1.5}) == "{a} 1.5"
+    topics = {"/t": {"type": "std_msgs/msg/Float64", "fields": {"a.b": "data"}}}
+    observe = {"text": "{{a}} {a.b}", "topics": topics}
+    assert mapper(put("observe", value=observe)).text({"a.b": 1.5}) == "{a} 1.5"
 
 
 def test_a_safe_call_that_leaves_a_topic_running_is_warned_of() -> None:
@@ -227,17 +228,11 @@ def test_an_unknown_call_is_refused() -> None:
 
 @pytest.mark.parametrize("name", MESSAGES)
 def test_every_message_type_is_found_by_both_of_its_names(name: str) -> None:
-    from rtcontrol.bridges.ros2.paths import message_type
-
     assert message_type(name) == message_type(name.replace("/msg/", "/"))
 
 
 def test_topics_that_every_call_publishes_each_tick_are_steady() -> None:
-    def elsewhere(value: dict[str, Any]) -> None:
-        value["tools"]["stop"]["publish"]["/brake"] = {"type": "std_msgs/msg/Bool"}
-
-    def once(value: dict[str, Any]) -> None:
-        value["tools"]["stop"]["publish"]["/cmd_vel"]["repeat"] = False
-
+    elsewhere = put("tools", "stop", "publish", "/brake", value={"type": "std_msgs/msg/Bool"})
+    once = put("tools", "stop", "publish", "/cmd_vel", "repeat", value=False)
     assert mapper().steady() == mapper(elsewhere).steady() == {"/cmd_vel"}
     assert mapper(once).steady() == set()

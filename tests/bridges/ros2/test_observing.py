@@ -12,7 +12,7 @@ pytest.importorskip("cyclonedds", reason="the ros2 extra (cyclonedds) is not ins
 from rtcontrol.bridges.ros2.errors import Unmappable
 from rtcontrol.bridges.ros2.msgs import std_msgs
 from rtcontrol.bridges.ros2.observing import Observer
-from tests.bridges.ros2.mapping import mapper
+from tests.bridges.ros2.mapping import mapper, put
 
 
 class Heard:
@@ -30,13 +30,10 @@ class Heard:
 
 
 def observer(**required: bool) -> tuple[Observer, dict[str, Heard]]:
-    def change(value: dict[str, Any]) -> None:
-        kind = {"type": "std_msgs/msg/Float64", "max_age_ms": 60_000}
-        topics = {f"/{n}": {**kind, "required": r, "fields": {n: "data"}} for n, r in required.items()}
-        value["observe"] = {"topics": topics}
-
+    kind = {"type": "std_msgs/msg/Float64", "max_age_ms": 60_000}
+    topics = {f"/{n}": {**kind, "required": r, "fields": {n: "data"}} for n, r in required.items()}
     inputs = {f"/{name}": Heard() for name in required}
-    return Observer(mapper(change), inputs), inputs
+    return Observer(mapper(put("observe", value={"topics": topics})), inputs), inputs
 
 
 def test_optional_topic_may_be_silent_and_a_required_one_may_not() -> None:

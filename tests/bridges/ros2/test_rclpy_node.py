@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib
 import importlib.util
 import os
 import signal
@@ -18,11 +17,11 @@ import pytest
 pytest.importorskip("cyclonedds", reason="the ros2 extra (cyclonedds) is not installed")
 
 import rtcontrol.bridges.ros2 as package
-from rtcontrol.bridges.ros2 import diagnostics
-from rtcontrol.bridges.ros2.msgs import MESSAGES, diagnostic_msgs, nav_msgs, sensor_msgs, std_msgs
+from rtcontrol.bridges.ros2 import EXAMPLE, diagnostics
+from rtcontrol.bridges.ros2.msgs import MESSAGES, diagnostic_msgs, std_msgs
 from tests.bridges.ros2 import rclpy_standin
 from tests.bridges.ros2.brain import Brain
-from tests.bridges.ros2.conftest import EXAMPLE
+from tests.bridges.ros2.mapping import SENSES
 
 FOLDER = Path(package.__path__[0]) / "rclpy_node"
 
@@ -43,20 +42,9 @@ def test_setup_names_files_and_an_entry_point_that_exist() -> None:
         assert (FOLDER / file).is_file()
 
 
-def test_node_imports_names_that_exist() -> None:
-    """Every name that the node takes from rtcontrol is there, so that a change here breaks it loudly."""
-    tree = ast.parse((FOLDER / "rtcontrol_bridge" / "node.py").read_text("utf-8"))
-    found = [n for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and (n.module or "").startswith("rtcontrol.")]
-    assert found
-    for node in found:
-        module = importlib.import_module(node.module or "")
-        for alias in node.names:
-            assert hasattr(module, alias.name) or importlib.import_module(f"{node.module}.{alias.name}")
-
-
 @pytest.fixture
 def node(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The node's module over the stand-in."""
+    """The node's module over the stand-in: every name that it takes from rtcontrol is there."""
     rclpy_standin.install(monkeypatch)
     spec = importlib.util.spec_from_file_location("rtcontrol_bridge_node", FOLDER / "rtcontrol_bridge" / "node.py")
     assert spec is not None and spec.loader is not None
@@ -66,21 +54,19 @@ def node(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_node_drives_and_ends_in_the_safe_call(node: Any, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    brain = Brain()
+def test_node_drives_and_ends_in_the_safe_call(
+    node: Any, brain: Brain, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
     given = {"config": str(EXAMPLE), "connect": brain.endpoint}
     monkeypatch.setattr(rclpy_standin.Node, "parameters", given)
     moved, over = threading.Event(), threading.Event()
-    scan = sensor_msgs.LaserScan(angle_min=-3.1, angle_increment=0.1, range_max=9.0, ranges=[5.0] * 62)
-    odometry = nav_msgs.Odometry()
-    odometry.pose.pose.orientation.w = 1.0
 
     def robot() -> None:
         end = time.monotonic() + 20
         while time.monotonic() < end and not (moved.is_set() or over.is_set()):
             time.sleep(0.02)
             for one in rclpy_standin.NODES[:1]:
-                for topic, message in (("/odom", odometry), ("/scan", scan)):
+                for topic, message in SENSES.items():
                     if topic in one.hears:
                         one.hears[topic](message)
                 if any(message.linear.x for message in one.published["/cmd_vel"]) and one.published["/diagnostics"]:
@@ -98,7 +84,6 @@ def test_node_drives_and_ends_in_the_safe_call(node: Any, monkeypatch: pytest.Mo
         for number, handler in before.items():
             signal.signal(number, handler)
         thread.join()
-        brain.close()
     published = rclpy_standin.NODES[0].published
     assert moved.is_set() and [message.linear.x for message in published["/cmd_vel"][-3:]] == [0.0] * 3
     assert published["/diagnostics"][-1].status[0].level == bytes([diagnostics.ERROR])

@@ -9,19 +9,18 @@ import pytest
 
 pytest.importorskip("cyclonedds", reason="the ros2 extra (cyclonedds) is not installed")
 
-from rtcontrol.bridges.ros2 import cli
+from rtcontrol.bridges.ros2 import EXAMPLE, cli
 from rtcontrol.bridges.ros2.cli import main
-from tests.helpers.processes import ROOT, python
+from tests.helpers.processes import python
 
 BARE = """
 import sys
-for name in ("torch", "ray", "transformers", "gymnasium", "numpy", "typer", "rosbags"): sys.modules[name] = None
+for name in "torch ray transformers gymnasium numpy typer rosbags".split(): sys.modules[name] = None
 from rtcontrol.bridges.ros2.cli import main
 sys.exit(main())
 """
-
-
-EXAMPLE = str(ROOT / "bridges" / "ros2" / "examples" / "robot.yaml")
+WITHOUT_EXTRA = BARE.replace("rosbags", "rosbags cyclonedds yaml")
+ROBOT = str(EXAMPLE)
 
 
 def run(*arguments: str, code: str | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -29,12 +28,14 @@ def run(*arguments: str, code: str | None = None, **environment: str) -> subproc
     return python(*program, *arguments, env={"COLUMNS": "200", **environment})
 
 
-def test_it_starts_with_nothing_but_the_extra(tmp_path: Path) -> None:
-    example = run("--example", code=BARE)
+def test_its_example_needs_no_extra_and_it_starts_with_nothing_but_that(tmp_path: Path) -> None:
+    example = run("--example", code=WITHOUT_EXTRA)
     (tmp_path / "robot.yaml").write_text(example.stdout)
     checked = run("--config", str(tmp_path / "robot.yaml"), "--check", code=BARE)
     assert (checked.returncode, checked.stderr) == (0, "")
     assert "publishes /cmd_vel  geometry_msgs/msg/Twist" in checked.stdout
+    assert "reads     /rtcontrol/instruction  std_msgs/msg/String  -> the instruction" in checked.stdout
+    assert "publishes /diagnostics  diagnostic_msgs/msg/DiagnosticArray" in checked.stdout
 
 
 def test_it_is_a_command_of_rtcontrol(tmp_path: Path) -> None:
@@ -61,20 +62,13 @@ def test_it_is_a_command_of_rtcontrol(tmp_path: Path) -> None:
 def test_a_mistake_is_told_before_anything_is_connected(
     given: list[str], says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["--config", EXAMPLE, *given, "--check"]) == 2
+    assert main(["--config", ROBOT, *given, "--check"]) == 2
     told = capsys.readouterr().err
     assert told.startswith(says) and len(told.splitlines()) == 1, told
 
 
-def test_check_names_the_topics_of_the_bridge_itself(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--config", EXAMPLE, "--check"]) == 0
-    told = capsys.readouterr().out
-    assert "reads     /rtcontrol/instruction  std_msgs/msg/String  -> the instruction" in told
-    assert "publishes /diagnostics  diagnostic_msgs/msg/DiagnosticArray" in told
-
-
 def test_a_peer_that_nobody_knows_is_a_mistake_and_not_the_end_of_the_process() -> None:
-    done = run("--config", EXAMPLE, ROS_STATIC_PEERS="no.such.host.invalid", ROS_LOCALHOST_ONLY="0", ROS_DOMAIN_ID="97")
+    done = run("--config", ROBOT, ROS_STATIC_PEERS="no.such.host.invalid", ROS_LOCALHOST_ONLY="0", ROS_DOMAIN_ID="97")
     assert done.returncode == 2, done
     assert done.stderr.startswith("The host 'no.such.host.invalid' of ROS_STATIC_PEERS is unknown")
 
@@ -84,12 +78,10 @@ def test_ctrl_c_while_it_starts_is_no_traceback(monkeypatch: pytest.MonkeyPatch)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(cli, "run", interrupted)
-    assert main(["--config", EXAMPLE]) == 130
+    assert main(["--config", ROBOT]) == 130
 
 
 def test_without_cyclonedds_it_says_what_to_install() -> None:
-    code = "import importlib.util as u; find = u.find_spec\n"
-    code += "u.find_spec = lambda name, *rest: None if name == 'cyclonedds' else find(name, *rest)\n"
-    done = run("--config", "x.yaml", code=code + BARE)
+    done = run("--config", "x.yaml", code=WITHOUT_EXTRA)
     assert done.returncode == 2
     assert done.stderr == "The ROS 2 bridge needs cyclonedds. Install it: pip install 'rtcontrol[ros2]'.\n"

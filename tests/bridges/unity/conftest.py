@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tests.bridges.unity.mono import HERE, MISSING, REASON, Driver, compile_cs, core_sources
+from tests.bridges.program import starting
+from tests.bridges.unity.mono import HERE, MISSING, REASON, Driver, Start, compile_cs, core_sources
 
 # The system's library has a version in its name, which Unity's plugin has not.
 DLLMAP = '<configuration><dllmap dll="libzmq" target="libzmq.so.5"/></configuration>'
@@ -25,13 +27,12 @@ def exe(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def driver(exe: Path) -> Iterator[Callable[..., Driver]]:
-    started: list[Driver] = []
+def driver(exe: Path) -> Iterator[Start]:
+    yield from starting(partial(Driver, exe))
 
-    def start(*arguments: str) -> Driver:
-        started.append(Driver(exe, *arguments))
-        return started[-1]
 
-    yield start
-    for one in started:
-        one.end()
+@pytest.fixture(scope="module")
+def core(exe: Path) -> Iterator[Driver]:
+    """The client's pure part."""
+    for start in starting(partial(Driver, exe)):
+        yield start("filter")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,11 @@ class Driver(Program):
     def __init__(self, exe: Path, *arguments: str) -> None:
         super().__init__(["mono", str(exe), *arguments], stdin=subprocess.PIPE, stderr=subprocess.PIPE)
 
+    def failure(self) -> str:
+        """What it said on stderr, once it has ended."""
+        self.process.wait(20)
+        return self.errors()
+
     def say(self, command: str) -> None:
         assert self.process.stdin is not None
         self.process.stdin.write(command + "\n")
@@ -62,3 +68,6 @@ class Driver(Program):
             return "it runs"
         assert self.process.stderr is not None
         return f"exit status {self.process.returncode}: {self.process.stderr.read()}"
+
+
+Start = Callable[..., Driver]

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import signal
-import socket as sockets
-import threading
+import re
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -15,12 +13,11 @@ import pytest
 from rtcontrol.bridges.wire.messages import ErrorMessage, Hello, Instruct
 from tests.bridges.client.worlds import Process, Proxy, free_port, until
 from tests.bridges.strangers import garbage
-from tests.bridges.unity.mono import Driver
+from tests.bridges.unity.mono import Driver, Start
 from tests.conformance.check import check_any_client
 from tests.conformance.check.stand import Stand
 
 TTL_MS = 500
-Start = Callable[..., Driver]
 
 
 def fly(driver: Start, endpoint: str, *more: str) -> Driver:
@@ -36,7 +33,8 @@ def test_conforms_as_the_checker_of_clients_sees_it(driver: Start) -> None:
 
 
 def test_flies_at_16_hz_and_never_executes_what_is_too_old(driver: Start, server: Process) -> None:
-    flying = fly(driver, server.endpoint, "--hz", "16", "--seconds", "4")
+    by_name = server.endpoint.replace("127.0.0.1", "localhost")
+    flying = fly(driver, by_name, "--hz", "16", "--seconds", "4")
     stats = flying.event("stats")["stats"]
     closed = flying.event("closed")
     print(f"at 16 Hz: {stats}; dispose {closed['dispose_ms']:.1f} ms")
@@ -62,24 +60,14 @@ def test_stalled_main_thread_executes_nothing_expired_and_no_heap_of_calls(drive
     flying.event("call")
     for _ in range(5):
         flying.say("stall 300")
-        time.sleep(0.6)
+        flying.stats()  # in the next frame
+        flying.event("call")
     stats = flying.stats()
     refused = f"{stats['expired']} expired, {stats['skipped']} skipped, oldest {stats['oldest_ms']:.0f} ms"
     print(f"stalls of 300 ms, ttl 200 ms: {refused}")
     assert stats["too_old"] == 0
     assert stats["expired"] + stats["skipped"] >= 5
     assert stats["sessions"] == 1
-
-
-def test_reset_and_instruction_reach_the_server(driver: Start, server: Process) -> None:
-    flying = fly(driver, server.endpoint)
-    flying.event("call")
-    flying.say("reset")
-    flying.say("instruct Go home.")
-    flying.event("call")
-    stats = flying.stats()
-    assert (stats["epoch"], stats["errors"]) == (1, 0)
-    flying.event("call")
 
 
 def test_killed_server_means_safe_within_its_time_to_live_and_a_new_session(driver: Start, own_server: Process) -> None:
@@ -106,19 +94,6 @@ def test_killed_server_means_safe_within_its_time_to_live_and_a_new_session(driv
     assert (stats["sessions"], stats["instruction"], stats["ended"]) == (2, "Go home.", None)
 
 
-def test_stopped_server_means_safe_and_the_same_session_when_it_goes_on(driver: Start, own_server: Process) -> None:
-    flying = fly(driver, own_server.endpoint)
-    flying.event("call")
-    own_server.signal(signal.SIGSTOP)
-    flying.event("safe", cause="expired")
-    flying.event("lost")
-    own_server.signal(signal.SIGCONT)
-    flying.event("connected")
-    flying.event("call")
-    stats = flying.stats()
-    assert (stats["sessions"], stats["resumed"]) == (1, 1)
-
-
 def test_cut_wire_is_mended_and_a_reset_meanwhile_is_told(driver: Start, proxy: Proxy) -> None:
     flying = fly(driver, proxy.endpoint)
     flying.event("call")
@@ -126,9 +101,15 @@ def test_cut_wire_is_mended_and_a_reset_meanwhile_is_told(driver: Start, proxy: 
     flying.say("reset")
     flying.event("connected")
     flying.event("call")
+    before = flying.stats()
+    assert (before["sessions"], before["resumed"], before["epoch"]) == (1, 1, 1)
+    assert "epoch" not in (before["last_error"] or "")
+    flying.say("instruct Go home.")
+    flying.say("reset")
+    flying.event("call")
     stats = flying.stats()
-    assert (stats["sessions"], stats["resumed"], stats["epoch"]) == (1, 1, 1)
-    assert "epoch" not in (stats["last_error"] or "")
+    assert (stats["epoch"], stats["errors"]) == (2, before["errors"])
+    flying.event("call")
 
 
 def test_bye_of_the_server_ends_it_unless_the_client_persists(driver: Start, own_server: Process) -> None:
@@ -148,14 +129,15 @@ def test_bye_of_the_server_ends_it_unless_the_client_persists(driver: Start, own
 GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(16) + bytes(32)
 READY = b"\x04\x1c\x05READY\x0bSocket-Type\x00\x00\x00\x06ROUTER"
 FRAME = b"\x00\x05hello"
-# What it sends, and what the client then tells a person.
+SILENCE = "nobody answers|the peer says nothing"  # the second once the time for a handshake is over
+# What it sends, and what the client then tells a person, as a pattern.
 GARBAGE: dict[str, tuple[list[bytes | None], str]] = {
-    "silence": ([], "nobody answers"),
+    "silence": ([], SILENCE),
     "a web server": ([b"HTTP/1.1 400 Bad Request\r\n\r\n"], "speaks no ZeroMQ"),
     "closed at once": ([None], "closed the connection at once"),
     "random bytes": ([bytes(range(1, 256)) * 40], "speaks no ZeroMQ"),
     "a greeting of CURVE": ([GREETING.replace(b"NULL" + bytes(16), b"CURVE" + bytes(15))], "wants a key"),
-    "half a greeting": ([GREETING[:30]], "nobody answers"),
+    "half a greeting": ([GREETING[:30]], SILENCE),
     "noise for ready": ([GREETING, b"\xff" * 1000], "no ZMTP frames"),
     "ready that ends in the middle": ([GREETING, READY[:-6] + b"\x00" * 6], "is a"),
     "the wrong type": ([GREETING, READY.replace(b"\x1c", b"\x19").replace(b"\x06ROUTER", b"\x03PUB")], "PUB socket"),
@@ -168,31 +150,15 @@ GARBAGE: dict[str, tuple[list[bytes | None], str]] = {
 }
 
 
-@contextmanager
-def mute() -> Iterator[str]:
-    """Shakes hands, then reads nothing any more."""
-    with sockets.create_server(("127.0.0.1", 0)) as listener:
-        met: list[sockets.socket] = []
-
-        def serve() -> None:
-            peer, _ = listener.accept()
-            met.append(peer)
-            peer.sendall(GREETING + READY)
-
-        threading.Thread(target=serve, daemon=True).start()
-        yield f"tcp://127.0.0.1:{listener.getsockname()[1]}"
-        for peer in met:
-            peer.close()
-
-
 @pytest.fixture(scope="module")
 def met_garbage(exe: Path) -> Iterator[dict[str, tuple[Driver, list[int]]]]:
-    """A client for each kind, all at the same time: each takes a second."""
+    """A client for each kind, all at the same time."""
     with ExitStack() as stack:
         flying: dict[str, tuple[Driver, list[int]]] = {}
-        for kind, (parts, _) in GARBAGE.items():
+        for kind, (parts, told) in GARBAGE.items():
             address, met = stack.enter_context(garbage(parts))
-            one = Driver(exe, "run", "--endpoint", f"tcp://{address}", "--ttl-ms", str(TTL_MS), "--seconds", "1")
+            ends = ("--seconds", "1") if told == SILENCE else ("--until", told)
+            one = Driver(exe, "run", "--endpoint", f"tcp://{address}", "--ttl-ms", str(TTL_MS), *ends)
             stack.callback(one.end)
             flying[kind] = one, met
         yield flying
@@ -203,83 +169,65 @@ def test_peer_that_is_no_server_is_survived(met_garbage: dict[str, tuple[Driver,
     flying, met = met_garbage[kind]
     stats = flying.event("stats")["stats"]
     closed = flying.event("closed")
-    flying.process.wait(20)
     print(f"{kind}: {stats['trouble']}; {len(met)} connections; {stats['memory_kb']} kB", end="; ")
     print(f"dispose {closed['dispose_ms']:.1f} ms")
-    assert flying.process.returncode == 0
-    assert met
+    assert flying.process.wait(20) == 0
+    assert met and re.search(GARBAGE[kind][1], stats["trouble"])
     assert (stats["executed"], stats["sessions"], stats["ended"]) == (0, 0, None)
-    # Where the machine is so busy that the time for a handshake is over within this second, that is told instead.
-    assert GARBAGE[kind][1] in stats["trouble"] or stats["trouble"] == "the peer says nothing"
-    assert stats["frames"] > 5
+    # No frame waits for the peer: another thread carries the bytes, and holds no lock meanwhile that a frame takes.
+    assert stats["uses"] > 0 and stats["waits"] == 0
     assert stats["memory_kb"] < 20_000
 
 
 def test_peer_that_does_not_read_is_not_waited_for(driver: Start) -> None:
-    with mute() as endpoint:
-        told = driver("flood", "--endpoint", endpoint).answer()
+    with garbage([GREETING + READY], reads=False) as (address, _):
+        told = driver("flood", "--endpoint", f"tcp://{address}").answer()
     print(told)
     # 50 MB were offered; the socket's buffers and 2 MiB of ours take some.
     assert 0 < told["taken"] < 100
 
 
-def test_flood_of_the_server_is_survived(driver: Start) -> None:
-    stand = Stand(f"tcp://127.0.0.1:{free_port()}")
-    try:
-        flying = fly(driver, stand.endpoint)
-        stand.expect(Hello, 10.0, "hello")
-        stand.welcome()
-        observed = stand.observation()
-        stand.call(observed)
-        flying.event("call")
-        tick, end_s = 10, time.monotonic() + 2
-        while time.monotonic() < end_s:
-            tick += 1
-            stand.call(observed, status="held", tick=tick, cause="decide")
-        assert flying.event("safe")["cause"] == "expired"
-        assert flying.stats()["too_old"] == 0
-    finally:
-        stand.close()
+def test_flood_of_the_server_is_survived(driver: Start, stand: Stand) -> None:
+    flying = fly(driver, stand.endpoint)
+    stand.expect(Hello, 10.0, "hello")
+    stand.welcome()
+    observed = stand.observation()
+    stand.call(observed)
+    flying.event("call")
+    tick, end_s = 10, time.monotonic() + 2
+    while time.monotonic() < end_s:
+        tick += 1
+        stand.call(observed, status="held", tick=tick, cause="decide")
+    assert flying.event("safe")["cause"] == "expired"
+    assert flying.stats()["too_old"] == 0
 
 
-def test_instruction_that_was_refused_is_not_said_again_to_a_restarted_server(driver: Start) -> None:
-    stand = Stand(f"tcp://127.0.0.1:{free_port()}")
-    try:
-        flying = fly(driver, stand.endpoint)
-        first = stand.expect(Hello, 10.0, "hello")
-        stand.welcome()
-        flying.say("instruct Fly to the moon.")
-        stand.expect(Instruct, 10.0, "instruct")
-        stand.send(ErrorMessage(code="instruction", message="It does not fit.", field="instruction"))
-        until(lambda: flying.stats()["last_error"] is not None, "the refusal is not heard")
-        stand.restart()
-        stand.expect(Hello, 10.0, "hello")
-        stand.send(ErrorMessage(code="session", message="unknown", retryable=True))
-        hello = stand.expect(Hello, 10.0, "hello", lambda m: m.resume is None)
-        assert hello.instruction == first.instruction
-        # The refusal may also come only now.
-        flying.say("instruct Fly to Mars.")
-        again = stand.expect(Hello, 10.0, "hello")
-        stand.send(ErrorMessage(code="instruction", message="It does not fit.", field="instruction", fatal=True))
-        again = stand.expect(Hello, 10.0, "hello")
-        assert (again.instruction, flying.stats()["ended"]) == (first.instruction, None)
-    finally:
-        stand.close()
+def test_instruction_that_was_refused_is_not_said_again_to_a_restarted_server(driver: Start, stand: Stand) -> None:
+    flying = fly(driver, stand.endpoint)
+    first = stand.expect(Hello, 10.0, "hello")
+    stand.welcome()
+    flying.say("instruct Fly to the moon.")
+    stand.expect(Instruct, 10.0, "instruct")
+    stand.send(ErrorMessage(code="instruction", message="It does not fit.", field="instruction"))
+    until(lambda: flying.stats()["last_error"] is not None, "the refusal is not heard")
+    stand.restart()
+    stand.expect(Hello, 10.0, "hello")
+    stand.send(ErrorMessage(code="session", message="unknown", retryable=True))
+    hello = stand.expect(Hello, 10.0, "hello", lambda m: m.resume is None)
+    assert hello.instruction == first.instruction
+    # The refusal may also come only now.
+    flying.say("instruct Fly to Mars.")
+    again = stand.expect(Hello, 10.0, "hello")
+    stand.send(ErrorMessage(code="instruction", message="It does not fit.", field="instruction", fatal=True))
+    again = stand.expect(Hello, 10.0, "hello")
+    assert (again.instruction, flying.stats()["ended"]) == (first.instruction, None)
 
 
 def test_endpoint_that_is_none_is_a_mistake_and_a_name_without_address_a_trouble(driver: Start) -> None:
-    wrong = driver("run", "--endpoint", "127.0.0.1:5555")
-    wrong.process.wait(20)
-    assert wrong.process.stderr is not None
-    assert "tcp://127.0.0.1:5555" in wrong.process.stderr.read()
+    assert "tcp://127.0.0.1:5555" in driver("run", "--endpoint", "127.0.0.1:5555").failure()
     unknown = fly(driver, "tcp://no-such-host.invalid:5555", "--seconds", "1")
     assert unknown.event("stats")["stats"]["trouble"]
     unknown.event("closed")
-
-
-def test_name_of_the_host_is_resolved(driver: Start, server: Process) -> None:
-    flying = fly(driver, server.endpoint.replace("127.0.0.1", "localhost"))
-    flying.event("call")
 
 
 def test_tools_that_the_server_refuses_end_the_attempt_in_words(driver: Start, tmp_path: Path) -> None:

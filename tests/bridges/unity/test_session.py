@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,50 +10,35 @@ import msgpack
 import pytest
 
 from rtcontrol.bridges.wire.messages import ErrorMessage, Executed, FunctionCall, Hello, Observe
-from tests.bridges.client.worlds import free_port
-from tests.bridges.unity.mono import HERE, Driver, compile_cs, core_sources
+from tests.bridges.unity.mono import HERE, Driver, Start, compile_cs, core_sources
+from tests.conformance import load
 from tests.conformance.check.stand import Stand
 
-Start = Callable[..., Driver]
 MS = 1_000_000
-TOKEN = "0123456789abcdef"
-WELCOME: dict[str, Any] = {
-    "type": "welcome",
-    "protocol": [1, 0],
-    "server": {"name": "test"},
-    "session": TOKEN,
-    "resumed": False,
-    "epoch": 0,
-    "t_client_ns": 0,
-    "t_server_ns": 0,
-    "tools": [],
-    "instruction": "Go.",
-    "model": "none",
-    "model_trained_on_tools": False,
-    "pacing": "server",
-    "hz": 10,
-    **dict.fromkeys(("period_ms", "deadline_ms", "max_age_ms", "hold_ms"), 100),
-    "ttl_ms": 500,
-    "on_miss": "hold",
-    "heartbeat_ms": 1000,
-    "session_grace_s": 30,
-    "limits": {},
-}
+VALID = {v["name"]: v["json"] for v in load("valid")}
+WELCOME: dict[str, Any] = {**VALID["welcome, required fields only"], "t_server_ns": 0, "t_client_ns": 0}
+CALL = {"session": WELCOME["session"], "tick": 0, "epoch": 0, "ttl_ms": 0, "deadline_ns": 0, "t_server_ns": 0}
 
 
 class Conversation:
     """The pure part of the C# client, at instants of our own choice."""
 
-    def __init__(self, driver: Start, *name: str) -> None:
-        self._core = driver("filter")
+    def __init__(self, core: Driver, *name: str) -> None:
+        self._core, self.now_ns = core, 1000 * MS
         self._core.ask(" ".join(["talk", *name]))
-        self.now_ns = 1000 * MS
 
     def on(self, event: str, more: str = "") -> Any:
         return self._core.ask(f"on {event} {self.now_ns} {more}".rstrip())
 
     def hear(self, **message: Any) -> Any:
         return self.on("hear", msgpack.packb(message).hex())
+
+    def call(self, **changes: Any) -> Any:
+        return self.hear(type="call", **{**CALL, **changes})
+
+    def fresh(self, **changes: Any) -> Any:
+        """A call that answers the first observation, of now."""
+        return self.call(status="fresh", seq_obs=1, t_obs_ns=self.now_ns, **changes)
 
     def said(self) -> list[str]:
         return [m["type"] for m in self.on("due")]
@@ -66,9 +50,15 @@ class Conversation:
         self.said()
 
 
-def test_reset_that_found_no_room_is_said_later_and_an_old_observation_is_not(driver: Start) -> None:
-    talk = Conversation(driver)
-    talk.begin()
+@pytest.fixture
+def talk(core: Driver) -> Conversation:
+    """In session."""
+    one = Conversation(core)
+    one.begin()
+    return one
+
+
+def test_reset_that_found_no_room_is_said_later_and_an_old_observation_is_not(talk: Conversation) -> None:
     talk.on("observe")
     talk.on("reset")
     talk.on("observe")
@@ -80,36 +70,29 @@ def test_reset_that_found_no_room_is_said_later_and_an_old_observation_is_not(dr
     assert talk.said() == ["reset"]
 
 
-def test_connection_without_room_is_not_tried_in_a_hot_loop(driver: Start) -> None:
-    talk = Conversation(driver)
-    talk.begin()
+def test_connection_without_room_is_not_tried_in_a_hot_loop(talk: Conversation) -> None:
     talk.now_ns += 1500 * MS
     assert talk.said() == ["ping"]
     talk.on("unsaid")
     assert talk.on("look")["wait_ns"] >= 10 * MS
 
 
-def test_client_whose_session_has_ended_rests(driver: Start) -> None:
-    talk = Conversation(driver)
-    talk.begin()
+def test_client_whose_session_has_ended_rests(talk: Conversation) -> None:
     talk.hear(type="error", code="busy", message="", fatal=True)
     talk.now_ns += 5000 * MS
     assert talk.said() == []
     assert talk.on("look")["wait_ns"] >= 10 * MS
 
 
-def test_heartbeat_of_nothing_is_no_reason_to_give_the_server_up(driver: Start) -> None:
-    talk = Conversation(driver)
+def test_heartbeat_of_nothing_is_no_reason_to_give_the_server_up(core: Driver) -> None:
+    talk = Conversation(core)
     talk.begin(heartbeat_ms=0)
     talk.now_ns += 1 * MS
     found = talk.on("look")
-    assert not found["silent"]
-    assert found["wait_ns"] >= 10 * MS
+    assert not found["silent"] and found["wait_ns"] >= 10 * MS
 
 
-def test_clock_of_the_server_before_or_of_long_ago_is_not_believed(driver: Start) -> None:
-    talk = Conversation(driver)
-    talk.begin()
+def test_clock_of_the_server_before_or_of_long_ago_is_not_believed(talk: Conversation) -> None:
     pong = {"type": "pong", "id": 1, "t_received_ns": 5, "t_sent_ns": 5, "t_ping_ns": talk.now_ns}
     assert talk.hear(**pong)["clock"] is not None
     talk.now_ns += 61_000 * MS
@@ -126,8 +109,8 @@ def test_clock_of_the_server_before_or_of_long_ago_is_not_believed(driver: Start
     assert "ping" in talk.said()
 
 
-def test_refusal_of_a_hello_before_is_none_of_this_one(driver: Start) -> None:
-    talk = Conversation(driver)
+def test_refusal_of_a_hello_before_is_none_of_this_one(core: Driver) -> None:
+    talk = Conversation(core)
     talk.on("connected")
     talk.now_ns += 1 * MS
     first_ns = talk.now_ns
@@ -141,7 +124,7 @@ def test_refusal_of_a_hello_before_is_none_of_this_one(driver: Start) -> None:
     assert talk.hear(**WELCOME)["open"]
     assert talk.hear(**refused, t_client_ns=first_ns)["open"]
     # The same hello, said again meanwhile: its first refusal counts.
-    other = Conversation(driver)
+    other = Conversation(core)
     other.on("connected")
     other.said()
     other.now_ns += 1000 * MS
@@ -151,26 +134,15 @@ def test_refusal_of_a_hello_before_is_none_of_this_one(driver: Start) -> None:
     assert other.said() == []
 
 
-def test_next_observation_is_timed_before_a_release_of_the_server(driver: Start) -> None:
-    talk = Conversation(driver)
-    talk.begin()
+def test_next_observation_is_timed_before_a_release_of_the_server(talk: Conversation) -> None:
     assert talk.on("next", "5000000") is None  # a server of 1.0
-    call = {
-        "type": "call",
-        "session": TOKEN,
-        "epoch": 0,
-        "status": "held",
-        "ttl_ms": 0,
-        "deadline_ns": 0,
-        "t_server_ns": 0,
-    }
     server_ns = 7_000_000 * MS
     pong = {"type": "pong", "id": 1, "t_received_ns": server_ns, "t_sent_ns": server_ns, "t_ping_ns": talk.now_ns}
     talk.hear(**pong)
     assert talk.on("next", "5000000") is None
     begun_ns = talk.now_ns
     for release_ns in (server_ns - 30 * MS, server_ns + 70 * MS, server_ns + 570 * MS):
-        talk.hear(**call, tick=release_ns // MS, release_ns=release_ns)
+        talk.call(status="held", tick=release_ns // MS, release_ns=release_ns)
         talk.now_ns = begun_ns
         assert talk.on("next", str(5 * MS)) == begun_ns + 65 * MS
         talk.now_ns = begun_ns + 65 * MS
@@ -178,40 +150,32 @@ def test_next_observation_is_timed_before_a_release_of_the_server(driver: Start)
 
 
 @pytest.mark.parametrize(("ttl_ms", "then"), [(0, ["hold", "stop"]), (500, ["steer"])])
-def test_call_without_a_time_to_live_ends_with_the_server(driver: Start, ttl_ms: int, then: list[str]) -> None:
-    talk = Conversation(driver)
-    talk.begin()
+def test_call_without_a_time_to_live_ends_with_the_server(talk: Conversation, ttl_ms: int, then: list[str]) -> None:
     talk.on("observe")
-    call = {"type": "call", "session": TOKEN, "tick": 0, "epoch": 0, "seq_obs": 1, "t_obs_ns": talk.now_ns}
-    talk.hear(**call, status="fresh", call={"name": "steer"}, ttl_ms=ttl_ms, deadline_ns=0, t_server_ns=0)
+    talk.fresh(call={"name": "steer"}, ttl_ms=ttl_ms)
     talk.on("lost")
     assert [c["name"] for c in talk.on("pending")] == then
 
 
 @pytest.mark.parametrize("minor", [0, 1])
-def test_server_of_1_0_has_all_own_safe_calls_carried_out(driver: Start, minor: int) -> None:
-    talk = Conversation(driver)
+def test_server_of_1_0_has_all_own_safe_calls_carried_out(core: Driver, minor: int) -> None:
+    talk = Conversation(core)
     talk.begin(protocol=[1, minor])
-    call = {"type": "call", "session": TOKEN, "tick": 0, "epoch": 0, "status": "safe", "call": {"name": "hold"}}
-    talk.hear(**call, ttl_ms=0, deadline_ns=0, t_server_ns=0)
+    talk.call(status="safe", call={"name": "hold"})
     assert [c["name"] for c in talk.on("pending")] == (["hold"] if minor else ["hold", "stop"])
 
 
-def test_result_that_is_no_unicode_is_told_all_the_same(driver: Start) -> None:
-    talk = Conversation(driver)
-    talk.begin()
+def test_result_that_is_no_unicode_is_told_all_the_same(talk: Conversation) -> None:
     talk.on("observe")
-    call = {"type": "call", "session": TOKEN, "tick": 0, "epoch": 0, "seq_obs": 1, "t_obs_ns": talk.now_ns}
-    call |= {"status": "fresh", "call": {"name": "stop"}, "ttl_ms": 0, "deadline_ns": 0, "t_server_ns": 0}
-    talk.hear(**call)
+    talk.fresh(call={"name": "stop"})
     talk.said()
     talk.on("return", "lone")
     assert [m["result"] for m in talk.on("due")] == ["�"]
 
 
 @pytest.mark.parametrize(("name", "said"), [("", "com.rtcontrol.client"), ("x" * 80, "x" * 64)])
-def test_any_name_of_a_product_will_do(driver: Start, name: str, said: str) -> None:
-    talk = Conversation(driver, name)
+def test_any_name_of_a_product_will_do(core: Driver, name: str, said: str) -> None:
+    talk = Conversation(core, name)
     talk.on("connected")
     assert talk.on("due")[0]["client"]["name"] == said
 
@@ -222,13 +186,6 @@ def test_what_ran_out_before_the_main_thread_came_is_not_carried_out(driver: Sta
 
 
 # Against a server of the test's own.
-
-
-@pytest.fixture
-def stand() -> Iterator[Stand]:
-    one = Stand(f"tcp://127.0.0.1:{free_port()}")
-    yield one
-    one.close()
 
 
 def fly(driver: Start, stand: Stand, *more: str) -> Driver:
@@ -346,8 +303,5 @@ def test_webgl_is_told_what_to_do(tmp_path: Path, exe: Path) -> None:
     said = compile_cs(out, core_sources() + list((HERE / "driver").glob("*.cs")), "-define:UNITY_WEBGL")
     assert out.exists(), said
     one = Driver(out, "run", "--endpoint", "tcp://127.0.0.1:5555")
-    one.process.wait(20)
-    assert one.process.stderr is not None
-    told = one.process.stderr.read()
-    assert "NotSupportedException" in told
-    assert "another platform" in told
+    told = one.failure()
+    assert "NotSupportedException" in told and "another platform" in told

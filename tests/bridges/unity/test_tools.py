@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import msgpack
 import pytest
 
 from tests.bridges.unity.mono import Driver
-
-
-@pytest.fixture(scope="module")
-def core(exe: Path) -> Iterator[Driver]:
-    one = Driver(exe, "filter")
-    yield one
-    one.end()
 
 
 @pytest.mark.parametrize(("kind", "names"), [("static", ["wave"]), ("override", ["turn"])])
@@ -44,18 +35,29 @@ def test_method_that_cannot_be_a_tool_is_named(core: Driver, kind: str, told: st
 @pytest.mark.parametrize(
     ("name", "arguments", "answer"),
     [
+        ("dash", {"direction": "far_right", "power": 10}, {"result": "dashed", "log": ["dash FarRight 10 True"]}),
+        ("dash", {"direction": "left", "power": 3.0, "and_jump": False}, {"result": "dashed"}),
+        ("turn", {"top_angle": 1}, {"result": "1"}),
+        ("turn", {"top_angle": 1.25}, {"refused": "top_angle cannot be 1.25"}),
+        ("dash", {"direction": "left", "power": 11}, {"refused": "power cannot be 11"}),
+        ("dash", {"direction": "left", "power": 0.5}, {"refused": "power cannot be 0.5"}),
+        ("dash", {"direction": "up", "power": 1}, {"refused": "direction cannot be up"}),
+        ("dash", {"power": 1}, {"refused": "direction is missing"}),
+        ("say", {"word": "hello"}, {"refused": "I do not talk."}),
+        ("say", {"word": "what"}, {"refused": "word cannot be what"}),
+        ("fly", {}, {"refused": "there is no tool fly"}),
         ("turn", {"top_angle": 0.3}, {"refused": "top_angle cannot be 0.3"}),
         ("turn", {"top_angle": 0.75}, {"result": "0.75"}),
         ("zoom", {"factor": 1e300}, {"refused": "factor cannot be 1E+300"}),
         ("zoom", {"factor": 0.30000000000000004}, {"result": "0.3"}),
     ],
 )
-def test_numbers_between_the_steps_or_beyond_their_type_are_refused(
-    driver: Callable[..., Driver], name: str, arguments: dict[str, Any], answer: dict[str, Any]
+def test_calls_are_turned_into_invocations_within_bounds(
+    core: Driver, name: str, arguments: dict[str, Any], answer: dict[str, Any]
 ) -> None:
-    core = driver("filter")
     core.ask("tools")
     found = core.ask(f"invoke {msgpack.packb({'name': name, 'arguments': arguments}).hex()}")
+    found["log"] = found.get("log", [])[-1:]
     assert {key: found.get(key) for key in answer} == answer
 
 

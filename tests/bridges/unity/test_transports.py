@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes.util
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,9 +14,8 @@ import zmq
 from rtcontrol.serve import keyring
 from tests.bridges.client.worlds import Process, free_port
 from tests.bridges.unity.conftest import DLLMAP
-from tests.bridges.unity.mono import Driver
+from tests.bridges.unity.mono import Driver, Start
 
-Start = Callable[..., Driver]
 needs_libzmq = pytest.mark.skipif(
     ctypes.util.find_library("zmq") is None, reason="libzmq missing: apt-get install libzmq5"
 )
@@ -49,8 +48,7 @@ def test_messages_of_any_size_come_back_as_they_were(driver: Start, echo: str, s
     times = 500 if size < 1000 else 5_000_000 // size
     one = driver("echo", "--endpoint", echo, "--bytes", str(size), "--times", str(times))
     print(f"{size} bytes: {one.answer()['round_trip_ms']}")
-    one.process.wait(10)
-    assert one.process.returncode == 0
+    assert one.process.wait(10) == 0
 
 
 @needs_libzmq
@@ -66,8 +64,7 @@ def test_libzmq_transport_flies_resumes_and_closes(driver: Start, own_server: Pr
     closed = flying.close()
     print(f"dispose {closed['dispose_ms']:.1f} ms")
     assert (stats["too_old"], stats["sessions"], closed["in_force"]) == (0, 2, "safe")
-    flying.process.wait(10)
-    assert flying.process.returncode == 0
+    assert flying.process.wait(10) == 0
 
 
 @needs_libzmq
@@ -91,12 +88,6 @@ def test_server_with_keys_takes_listed_clients_and_no_others(driver: Start, tmp_
         server.stop()
 
 
-def failure(driver: Driver) -> str:
-    driver.process.wait(20)
-    assert driver.process.stderr is not None
-    return driver.process.stderr.read()
-
-
 def test_key_file_that_is_none_or_cannot_be_read_is_named(driver: Start, tmp_path: Path) -> None:
     empty = tmp_path / "empty.key_secret"
     empty.write_text("")
@@ -105,7 +96,7 @@ def test_key_file_that_is_none_or_cannot_be_read_is_named(driver: Start, tmp_pat
         (tmp_path / "none.key_secret", "cannot be read"),
         (tmp_path, "cannot be read"),
     ):
-        said = failure(driver("run", "--endpoint", "tcp://127.0.0.1:5555", "--keys", str(path)))
+        said = driver("run", "--endpoint", "tcp://127.0.0.1:5555", "--keys", str(path)).failure()
         assert f"WireException: keys: {path} {told}" in said or f"WireException: keys: {told} {path}" in said, said
 
 
@@ -113,7 +104,7 @@ def test_missing_libzmq_is_told_with_what_to_do(exe: Path, tmp_path: Path) -> No
     alone = tmp_path / "driver.exe"
     shutil.copy(exe, alone)
     alone.with_suffix(".exe.config").write_text(DLLMAP.replace("libzmq.so.5", "libzmq-that-is-not-there.so"))
-    said = failure(Driver(alone, "run", "--endpoint", "tcp://127.0.0.1:5555", "--libzmq", "1"))
+    said = Driver(alone, "run", "--endpoint", "tcp://127.0.0.1:5555", "--libzmq", "1").failure()
     assert "WireException: keys: libzmq cannot be loaded" in said
     assert "Assets/Plugins" in said
 

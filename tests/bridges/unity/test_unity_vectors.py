@@ -3,39 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import msgpack
 import pytest
 
 from rtcontrol.bridges.wire import decode_json, decode_msgpack
-from tests.bridges.unity.mono import ROOT, Driver
-
-VECTORS = ROOT / "tests" / "conformance" / "vectors"
-
-
-def load(name: str) -> Any:
-    return json.loads((VECTORS / name).read_text("utf-8"))
-
-
-@pytest.fixture(scope="module")
-def core(exe: Path) -> Any:
-    one = Driver(exe, "filter")
-    yield one
-    one.end()
-
-
-def joined(part: Any) -> str:
-    """A part in hex, or a list of [hex, times] to be repeated and joined."""
-    if isinstance(part, str):
-        return part
-    return "".join(text * times for text, times in part)
+from tests.bridges.unity.mono import Driver
+from tests.conformance import expand, load
 
 
 def test_valid_messages_are_read_and_written_again(core: Driver) -> None:
-    for vector in load("valid.json"):
+    for vector in load("valid"):
         command = " ".join(["again", *vector["msgpack"]])
         again = core.ask(command)
         assert isinstance(again, list), (vector["name"], again)
@@ -53,7 +31,7 @@ def test_valid_messages_are_read_and_written_again(core: Driver) -> None:
 
 
 def test_values_that_are_read_are_those_of_the_json(core: Driver) -> None:
-    for vector in load("valid.json"):
+    for vector in load("valid"):
         if vector["canonical"] and "arrays" not in vector["json"]:
             message = core.ask(" ".join(["decode", *vector["msgpack"]]))["message"]
             assert message == vector["json"], vector["name"]
@@ -61,11 +39,11 @@ def test_values_that_are_read_are_those_of_the_json(core: Driver) -> None:
 
 def test_invalid_messages_are_refused_with_code_and_field(core: Driver) -> None:
     tried = 0
-    for vector in load("invalid.json"):
+    for vector in load("invalid"):
         if "msgpack" not in vector or vector.get("by") == "server":
             continue
         tried += 1
-        answer = core.ask(" ".join(["decode", *map(joined, vector["msgpack"])]))
+        answer = core.ask(" ".join(["decode", *map(expand, vector["msgpack"])]))
         assert answer.get("code") == vector["code"], (vector["name"], answer)
         if vector["code"] in ("invalid", "version") and vector["field"] is not None:
             assert answer["field"] == vector["field"], vector["name"]
@@ -73,13 +51,13 @@ def test_invalid_messages_are_refused_with_code_and_field(core: Driver) -> None:
 
 
 def test_age_of_calls(core: Driver) -> None:
-    for case in load("ttl.json")["age"]:
+    for case in load("ttl")["age"]:
         stamp = -1 if case["t_obs_ns"] is None else case["t_obs_ns"]
         assert core.ask(f"age {stamp} {case['ttl_ms']} {case['now_ns']}") == case["verdict"], case["name"]
 
 
 def test_what_is_in_force(core: Driver) -> None:
-    for sequence in load("ttl.json")["sequences"]:
+    for sequence in load("ttl")["sequences"]:
         own = {key: sequence[key] for key in ("safe_call", "safe_calls") if key in sequence}
         core.ask(f"rule {sequence['epoch']} {msgpack.packb(own).hex()}")
         for number, step in enumerate(sequence["steps"]):
@@ -98,7 +76,7 @@ def test_what_is_in_force(core: Driver) -> None:
 
 
 def test_clock_offsets(core: Driver) -> None:
-    for case in load("clock.json"):
+    for case in load("clock"):
         core.ask("clock")
         found = None
         for sample in case["samples"]:
@@ -137,28 +115,3 @@ def test_attributes_become_the_schema_of_the_hello(core: Driver) -> None:
     }
     assert tools["say"]["parameters"]["properties"]["word"] == {"type": "string", "enum": ["hello", "bye"]}
     assert tools["say"]["parameters"]["required"] == ["word"]
-
-
-@pytest.mark.parametrize(
-    ("name", "arguments", "answer"),
-    [
-        ("dash", {"direction": "far_right", "power": 10}, {"result": "dashed", "log": ["dash FarRight 10 True"]}),
-        ("dash", {"direction": "left", "power": 3.0, "and_jump": False}, {"result": "dashed"}),
-        ("turn", {"top_angle": 1}, {"result": "1"}),
-        ("turn", {"top_angle": 1.25}, {"refused": "top_angle cannot be 1.25"}),
-        ("dash", {"direction": "left", "power": 11}, {"refused": "power cannot be 11"}),
-        ("dash", {"direction": "left", "power": 0.5}, {"refused": "power cannot be 0.5"}),
-        ("dash", {"direction": "up", "power": 1}, {"refused": "direction cannot be up"}),
-        ("dash", {"power": 1}, {"refused": "direction is missing"}),
-        ("say", {"word": "hello"}, {"refused": "I do not talk."}),
-        ("say", {"word": "what"}, {"refused": "word cannot be what"}),
-        ("fly", {}, {"refused": "there is no tool fly"}),
-    ],
-)
-def test_calls_are_turned_into_invocations_within_bounds(
-    driver: Callable[..., Driver], name: str, arguments: dict[str, Any], answer: dict[str, Any]
-) -> None:
-    core = driver("filter")
-    core.ask("tools")
-    found = core.ask(f"invoke {msgpack.packb({'name': name, 'arguments': arguments}).hex()}")
-    assert {key: found.get(key) for key in answer} == answer

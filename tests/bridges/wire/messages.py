@@ -60,6 +60,8 @@ def model(name: str) -> st.SearchStrategy[dict[str, Any]]:
     fields = {field: of(schema) for field, schema in MODELS[name]["properties"].items()}
     if name == "Hello":
         fields["protocol"] = st.integers(0, 9).map(lambda minor: [1, minor])
+    if name == "Instruct":
+        fields["instruction"] = texts.filter(str.strip)
     # An observation needs one of its optional fields.
     required = {"type", *MODELS[name].get("required", ()), *(["text"] if name == "Observe" else [])} & set(fields)
     if name == "Observe":

@@ -158,6 +158,11 @@ def test_another_major_version_is_refused_whatever_else_its_hello_holds() -> Non
     assert refusal(pack({"type": "hello", "protocol": [1, 5]})).code == Code.INVALID
 
 
+@pytest.mark.parametrize(("minor", "stamp"), [(0, None), (1, 7), (5, 7)])
+def test_only_a_hello_of_1_1_is_told_which_one_was_refused(minor: int, stamp: int | None) -> None:
+    assert refusal(pack({"type": "hello", "protocol": [1, minor], "t_client_ns": 7})).t_client_ns == stamp
+
+
 @pytest.mark.parametrize(
     ("encode", "value", "field"),
     [

@@ -121,7 +121,7 @@ def ignores_what_is_not_its_own(stand: Stand) -> None:
     }
     stand.call(observed, tick=done)  # replayed
     mark = len(stand.heard)
-    stand.pump(1.0)
+    stand.pump(0.6)
     for message in stand.heard[mark:]:
         if isinstance(message, Executed) and message.outcome != "expired":
             for what, call in wrong.items():
@@ -138,7 +138,7 @@ def keeps_quiet_about_held(stand: Stand) -> None:
         stand.call(observed, call=None).tick: "fresh without a call",
     }
     mark = len(stand.heard)
-    stand.pump(0.7)
+    stand.pump(0.5)
     for message in stand.heard[mark:]:
         if isinstance(message, Executed) and message.tick in quiet:
             raise Failure(f"{quiet[message.tick]} was acknowledged as {message.outcome}")
@@ -209,9 +209,9 @@ def ends_on_bye(stand: Stand) -> None:
     token = stand.token
     stand.send(Bye(session=token, reason="the check is over"))
     stand.alive = False
-    stand.pump(0.5)
+    stand.pump(0.4)
     mark = len(stand.heard)
-    stand.pump(1.0)
+    stand.pump(0.6)
     if late := [m.type for m in stand.heard[mark:] if isinstance(m, (Observe, Executed)) and m.session == token]:
         raise Failure(f"{late[0]} in the session that bye had ended")
 

@@ -15,6 +15,8 @@ from tests.conformance.check.finding import Failure
 
 HEARTBEAT_MS = 300.0
 TTL_MS = 400.0
+# Of each time that a client is given.
+PATIENCE = 1.0
 M = TypeVar("M", bound=Message)
 
 
@@ -102,45 +104,43 @@ class Stand:
 
     def expect(self, kind: type[M], seconds: float, what: str, fits: Callable[[M], bool] = lambda m: True) -> M:
         """The next message of the kind that fits. Raises Failure."""
-        found = self.pump(seconds, lambda m: isinstance(m, kind) and fits(m))
+        found = self.pump(PATIENCE * seconds, lambda m: isinstance(m, kind) and fits(m))
         if not isinstance(found, kind):
             broken = f"; last refused: {self.broken[-1][:160]}" if self.broken else ""
             raise Failure(f"no {what} in {seconds:g} s{broken}")
         return found
 
-    def welcome(self, resumed: bool = False, token: str | None = None) -> None:
+    def welcome(self, resumed: bool = False, token: str | None = None, **changes: Any) -> None:
         """Answer the hello."""
         assert self.hello is not None
         if not resumed:
             self.token, self.tick = token or secrets.token_urlsafe(24), 0
-        self.send(
-            Welcome(
-                protocol=[PROTOCOL[0], self.minor],
-                server=Program(name="conformance"),
-                session=self.token,
-                resumed=resumed,
-                epoch=0,
-                t_client_ns=self.hello.t_client_ns,
-                t_server_ns=time.monotonic_ns(),
-                agent=self.hello.agent,
-                tools=self.tools,
-                instruction=self.hello.instruction or "",
-                model="none",
-                model_trained_on_tools=False,
-                safe_call=self.hello.safe_call,
-                pacing=self.hello.pacing,
-                hz=10.0,
-                period_ms=100.0,
-                deadline_ms=100.0,
-                ttl_ms=TTL_MS,
-                max_age_ms=1000.0,
-                on_miss="hold",
-                hold_ms=250.0,
-                heartbeat_ms=HEARTBEAT_MS,
-                session_grace_s=30.0,
-                limits=LIMITS.to_dict(),
-            )
-        )
+        fields: dict[str, Any] = {
+            "protocol": [PROTOCOL[0], self.minor],
+            "server": Program(name="conformance"),
+            "session": self.token,
+            "resumed": resumed,
+            "epoch": 0,
+            "t_client_ns": self.hello.t_client_ns,
+            "t_server_ns": time.monotonic_ns(),
+            "agent": self.hello.agent,
+            "tools": self.tools,
+            "instruction": self.hello.instruction or "",
+            "model": "none",
+            "model_trained_on_tools": False,
+            "safe_call": self.hello.safe_call,
+            "pacing": self.hello.pacing,
+            "hz": 10.0,
+            **dict.fromkeys(("period_ms", "deadline_ms"), 100.0),
+            "ttl_ms": TTL_MS,
+            "max_age_ms": 1000.0,
+            "on_miss": "hold",
+            "hold_ms": 250.0,
+            "heartbeat_ms": HEARTBEAT_MS,
+            "session_grace_s": 30.0,
+            "limits": LIMITS.to_dict(),
+        }
+        self.send(Welcome(**{**fields, **changes}))
 
     @property
     def tools(self) -> list[dict[str, Any]]:

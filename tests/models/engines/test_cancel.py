@@ -9,17 +9,14 @@ from typing import Any
 
 import pytest
 
-from rtcontrol.models.decider import DeciderSpec
 from rtcontrol.models.engines.base import Cancelled
-from tests.models.small import build_checkpoint
+from tests.models.small import build, tool
 
 LATE = {"enum": [f"alpha beta go {w}" for w in ("red", "green", "blue")] + ["alpha beta stop"]}
-TOOLS = ({"name": "go", "parameters": {"properties": {"v": LATE}, "required": ["v"]}}, {"name": "stop"})
 
 
-def test_cancel_stops_before_the_next_pass_and_leaves_no_trace(tmp_path: Path) -> None:
-    folder = build_checkpoint(tmp_path / "m", seed=3)
-    decider: Any = DeciderSpec(str(folder), TOOLS, budget_per_head=1).build()
+def test_cancel_stops_before_the_next_pass_and_leaves_no_trace(folder: Path) -> None:
+    decider: Any = build(folder, [tool("go", v=LATE)], budget_per_head=1)
     expected = decider.decide("x=1", "go left")
     assert expected.forward_passes > 1
     passes = []
@@ -40,10 +37,8 @@ def test_cancel_stops_before_the_next_pass_and_leaves_no_trace(tmp_path: Path) -
     assert again.confidence == pytest.approx(expected.confidence, abs=1e-5)
 
 
-def test_cancel_from_another_thread_ends_a_long_decision(tmp_path: Path) -> None:
-    folder = build_checkpoint(tmp_path / "m", seed=3)
-    free = {"name": "go", "parameters": {"properties": {"v": {"type": "string"}}, "required": ["v"]}}
-    decider: Any = DeciderSpec(str(folder), (free,)).build()
+def test_cancel_from_another_thread_ends_a_long_decision(folder: Path) -> None:
+    decider: Any = build(folder, [tool("go", v={"type": "string"})])
     run = decider.engine.sequence.run
     started = threading.Event()
 

@@ -17,9 +17,9 @@ from transformers import AutoModelForCausalLM
 from rtcontrol.models.checkpoint import resolve, zoo
 from rtcontrol.models.decider import DeciderSpec, STDecider
 from rtcontrol.models.errors import UserError
-from tests.models.small import WORDS, build_checkpoint
+from tests.models.small import WORDS, build_checkpoint, tool
 
-TOOLS = tuple({"name": n, "parameters": {"properties": {"v": {"enum": ["left", "red"]}}}} for n in ("go", "stop"))
+TOOLS = tuple(tool(n, 0, v=["left", "red"]) for n in ("go", "stop"))
 
 
 @pytest.fixture

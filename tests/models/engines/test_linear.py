@@ -10,12 +10,9 @@ import torch
 import torch.nn.functional as F
 
 from rtcontrol.models import packed
-from rtcontrol.models.decider import DeciderSpec
 from rtcontrol.models.engines import linear
 from rtcontrol.models.engines.linear import Linear, can_pack
-from tests.models.small import build_checkpoint
-
-TOOLS = ({"name": "go", "parameters": {"properties": {"v": {"enum": ["left", "right"]}}, "required": ["v"]}},)
+from tests.models.small import build, tool
 
 
 @pytest.mark.parametrize("rows", [0, 1, 16, 17, 300])
@@ -38,13 +35,11 @@ def test_linear_without_the_packed_operator_is_plain(monkeypatch: pytest.MonkeyP
     assert torch.equal(Linear(weight)(x), F.linear(x, weight))
 
 
-def test_grouped_query_heads_attend_like_single_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RTCONTROL_CACHE", str(tmp_path / "cache"))
-    folder = build_checkpoint(tmp_path / "m", "qwen2")
+def test_grouped_query_heads_attend_like_single_ones(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found, masks = [], []
     for cells in (packed.MASK_CELLS, 0):  # with none allowed, no mask is grouped
         monkeypatch.setattr(packed, "MASK_CELLS", cells)
-        decider: Any = DeciderSpec(str(folder), TOOLS).build()
+        decider: Any = build(folder, [tool("go", v=["left", "right"])])
         sequence = decider.engine.sequence
         sequence.start([1, 2, 3, 4, 5], 2)
         nodes = [packed.Node(6, 0, ()), packed.Node(7, 1, (0,))]

@@ -10,10 +10,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from rtcontrol.models.decider import DeciderSpec, STDecider
+from rtcontrol.models.decider import STDecider
 from rtcontrol.models.engines.prefix_store import PrefixStore, prefix_key
+from tests.models.small import build, tool
 
-TOOLS = tuple({"name": n, "parameters": {"properties": {"v": {"enum": ["left", "red"]}}}} for n in ("go", "stop"))
+TOOLS = tuple(tool(n, 0, v=["left", "red"]) for n in ("go", "stop"))
 SHAPE = (2, 1, 2, 5, 4)
 
 
@@ -33,30 +34,8 @@ def test_what_was_saved_is_restored_bit_by_bit(tmp_path: Path, tensors: tuple[to
     assert [p.suffix for p in store.folder.iterdir()] == [".safetensors"]
 
 
-def tear(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-7])
-
-
-def empty(path: Path) -> None:
-    path.write_bytes(b"")
-
-
-def flip(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[-5] ^= 4
-    path.write_bytes(content)
-
-
-def garble_header(path: Path) -> None:
-    path.write_bytes(b"\xff" * 64 + path.read_bytes()[64:])
-
-
-def rekey(path: Path) -> None:
-    rewrite(path, lambda t: t, key="another")
-
-
-def reshape(path: Path) -> None:
-    rewrite(path, lambda t: t[..., :-1, :].contiguous())
+def bytewise(change: Callable[[bytes], bytes]) -> Callable[[Path], object]:
+    return lambda path: path.write_bytes(change(path.read_bytes()))
 
 
 def drop(path: Path) -> None:
@@ -72,38 +51,32 @@ def rewrite(path: Path, change: Callable[[torch.Tensor], torch.Tensor], **meta: 
     save_file(content, str(path), metadata={**old, **meta})
 
 
-DAMAGE = [
-    (tear, "is unreadable"),
-    (empty, "is unreadable"),
-    (garble_header, "is unreadable"),
-    (drop, "is unreadable"),
-    (flip, "fails its checksum"),
-    (rekey, "belongs to another model"),
-    (reshape, "has shape"),
-]
+DAMAGE = {
+    "torn": (bytewise(lambda b: b[:-7]), "is unreadable"),
+    "empty": (bytewise(lambda b: b""), "is unreadable"),
+    "header": (bytewise(lambda b: b"\xff" * 64 + b[64:]), "is unreadable"),
+    "dropped": (drop, "is unreadable"),
+    "a bit": (bytewise(lambda b: b[:-5] + bytes([b[-5] ^ 4]) + b[-4:]), "fails its checksum"),
+    "key": (lambda path: rewrite(path, lambda t: t, key="another"), "belongs to another model"),
+    "shape": (lambda path: rewrite(path, lambda t: t[..., :-1, :].contiguous()), "has shape"),
+}
 
 
-@pytest.mark.parametrize(("damage", "reason"), DAMAGE, ids=[d.__name__ for d, _ in DAMAGE])
+@pytest.mark.parametrize(("damage", "reason"), DAMAGE.values(), ids=DAMAGE)
 def test_damaged_file_is_recomputed_with_a_note_and_replaced(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: Callable[[Path], None], reason: str
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: Callable[[Path], object], reason: str
 ) -> None:
     monkeypatch.setenv("RTCONTROL_CACHE", str(tmp_path))
-    expected = decide(build(folder))
+    expected = decide(build(folder, TOOLS))
     (path,) = (tmp_path / "prefix").iterdir()
     damage(path)
-    second = build(folder)
+    second = build(folder, TOOLS)
     assert second.prefix.source == "computed"
-    assert second.prefix.note is not None
-    assert reason in second.prefix.note
-    assert str(path) in second.prefix.note
+    assert reason in str(second.prefix.note) and str(path) in str(second.prefix.note)
     assert decide(second) == expected
-    third = build(folder)
+    third = build(folder, TOOLS)
     assert (third.prefix.source, third.prefix.note) == ("disk", None)
     assert decide(third) == expected
-
-
-def build(folder: Path) -> STDecider:
-    return DeciderSpec(str(folder), TOOLS).build()
 
 
 def decide(decider: STDecider) -> dict[str, Any]:
@@ -116,10 +89,9 @@ def test_unwritable_folder_is_a_note_and_no_error(
     (tmp_path / "file").write_text("in the way")
     for place in (tmp_path / "file", tmp_path / "file" / "below"):
         monkeypatch.setenv("RTCONTROL_CACHE", str(place))
-        decider = build(folder)
+        decider = build(folder, TOOLS)
         assert decider.prefix.source == "computed"
-        assert decider.prefix.note is not None
-        assert "could not be written" in decider.prefix.note
+        assert "could not be written" in str(decider.prefix.note)
         decide(decider)
 
 
@@ -128,39 +100,28 @@ def test_folder_in_the_files_place_is_a_note_and_no_error(tmp_path: Path) -> Non
     store.path("k").mkdir()
     (store.path("k") / "x").touch()
     assert store.load("k", SHAPE) is None
-    reason = store.save("k", torch.zeros(SHAPE), torch.zeros(SHAPE))
-    assert reason is not None
-    assert "could not be written" in reason
+    assert "could not be written" in str(store.save("k", torch.zeros(SHAPE), torch.zeros(SHAPE)))
     assert not list(tmp_path.glob("*.tmp"))
 
 
 def test_other_weights_prompt_dtype_or_settings_have_other_keys() -> None:
-    keys = {
-        prefix_key(*k)
-        for k in [
-            ("w", [1, 2], torch.float32, "s"),
-            ("v", [1, 2], torch.float32, "s"),
-            ("w", [1, 3], torch.float32, "s"),
-            ("w", [1, 2, 3], torch.float32, "s"),
-            ("w", [1, 2], torch.bfloat16, "s"),
-            ("w", [1, 2], torch.float32, "t"),
-        ]
-    }
-    assert len(keys) == 6
+    of = {"weights": "w", "ids": [1, 2], "dtype": torch.float32, "settings": "s"}
+    changes = ({"weights": "v"}, {"ids": [1, 3]}, {"ids": [1, 2, 3]}, {"dtype": torch.bfloat16}, {"settings": "t"})
+    assert len({prefix_key(**of | change) for change in ({}, *changes)}) == 6  # type: ignore[arg-type]
 
 
 def test_other_tools_and_another_setting_do_not_find_the_file(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RTCONTROL_CACHE", str(tmp_path / "cache"))
-    assert build(folder).prefix.source == "computed"
-    assert DeciderSpec(str(folder), TOOLS[:1]).build().prefix.source == "computed"
-    assert DeciderSpec(str(folder), TOOLS, dtype="bf16").build().prefix.source == "computed"
+    assert build(folder, TOOLS).prefix.source == "computed"
+    assert build(folder, TOOLS[:1]).prefix.source == "computed"
+    assert build(folder, TOOLS, dtype="bf16").prefix.source == "computed"
     other = tmp_path / "other"
     other.mkdir()
     for path in folder.iterdir():
         (other / path.name).write_bytes(path.read_bytes())
-    assert build(other).prefix.source == "disk"  # the same weights in another place
+    assert build(other, TOOLS).prefix.source == "disk"  # the same weights in another place
     config = other / "config.json"
     config.write_text(config.read_text().replace('"rms_norm_eps": 1e-06', '"rms_norm_eps": 0.01'))
-    assert build(other).prefix.source == "computed"
+    assert build(other, TOOLS).prefix.source == "computed"

@@ -21,8 +21,7 @@ def engine(folder: Path, dtype: str = "fp32") -> TorchEngine:
     return TorchEngine(folder, STTokenizer.load(folder / "tokenizer.json"), dtype, "cpu")
 
 
-def test_one_set_of_weights_a_checkpoint_and_dtype(tmp_path: Path) -> None:
-    folder = build_checkpoint(tmp_path / "a")
+def test_one_set_of_weights_a_checkpoint_and_dtype(folder: Path, tmp_path: Path) -> None:
     first, second = engine(folder), engine(folder)
     assert first.model.weights is second.model.weights
     assert first.model.keys.data_ptr() != second.model.keys.data_ptr()
@@ -31,7 +30,7 @@ def test_one_set_of_weights_a_checkpoint_and_dtype(tmp_path: Path) -> None:
 
 
 def test_weights_are_freed_with_their_last_engine(tmp_path: Path) -> None:
-    folder = build_checkpoint(tmp_path / "a")
+    folder = build_checkpoint(tmp_path / "a")  # that no other test has open
     first, second = engine(folder), engine(folder)
     held = weakref.ref(first.model.weights)
     del first
@@ -49,8 +48,7 @@ def test_a_retrained_checkpoint_is_read_anew(tmp_path: Path) -> None:
     assert not torch.equal(before.embedding, after.embedding)
 
 
-def test_a_cache_takes_memory_only_where_it_is_written(tmp_path: Path) -> None:
-    folder = build_checkpoint(tmp_path / "a")
+def test_a_cache_takes_memory_only_where_it_is_written(folder: Path) -> None:
     first = engine(folder).model
     size = 2 * first.keys.numel() * first.keys.element_size()
     process = psutil.Process(os.getpid())

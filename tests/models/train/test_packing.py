@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM
@@ -24,30 +24,25 @@ from rtcontrol.models.train.loss import tree_loss
 from rtcontrol.models.train.packing import RUN_ROWS, pack, pad_together, separate
 from rtcontrol.models.train.rows import EncodedRow, Row, RowEncoder
 from rtcontrol.models.train.vocabulary import build_tokenizer
-from tests.models.small import build_checkpoint
+from tests.models.small import build_checkpoint, law, tool
 
 BOOL = {"type": "boolean"}
 # All seven heads that a call has: the function and six arguments, of which the last holds two parameters.
 TOOLS = [
-    {
-        "name": "set_value",
-        "parameters": {
-            "properties": {
-                "a": {"enum": ["left", "right", "green blue"]},
-                "b": {"type": "integer", "minimum": -3, "maximum": 20},
-                "c": BOOL,
-                "d": {"enum": ["alpha beta go", "alpha beta stop"]},
-                "e": {"type": "string"},
-                "f": BOOL,
-                "g": {"type": "number", "minimum": 0, "maximum": 1, "multipleOf": 0.5},
-            },
-            "required": ["a", "b", "d", "e"],
-        },
-    },
-    {"name": "go", "parameters": {"properties": {"a": {"enum": ["left", "red"]}}, "required": ["a"]}},
-    {"name": "stop"},
+    tool(
+        "set_value",
+        4,
+        a=["left", "right", "green blue"],
+        b={"type": "integer", "minimum": -3, "maximum": 20},
+        d=["alpha beta go", "alpha beta stop"],
+        e={"type": "string"},
+        c=BOOL,
+        f=BOOL,
+        g={"type": "number", "minimum": 0, "maximum": 1, "multipleOf": 0.5},
+    ),
+    tool("go", a=["left", "red"]),
+    tool("stop"),
 ]
-LAW = settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +104,7 @@ def gradients(model: Any, batches: list[Any], normaliser: float) -> tuple[float,
     return total, {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
 
 
-@LAW
+@law(8)
 @given(
     seed=st.integers(0, 10**6),
     count=st.sampled_from([1, 3, RUN_ROWS, RUN_ROWS + 1, 2 * RUN_ROWS + 3]),
@@ -180,7 +175,7 @@ def test_null_call_has_one_label(encoder: RowEncoder) -> None:
     assert encoder.encode(Row("go", "x", None), forced=False).heads == (head,)
 
 
-@settings(max_examples=40, deadline=None)
+@law(40)
 @given(seed=st.integers(0, 10**6))
 def test_unforced_labels_are_those_up_to_the_last_branch(seed: int) -> None:
     rng, closed = random.Random(seed), encoder_of_closed()
@@ -208,9 +203,8 @@ def test_unforced_labels_are_those_up_to_the_last_branch(seed: int) -> None:
 def encoder_of_closed() -> RowEncoder:
     """An encoder of tools with closed domains and different arities."""
     tokenizer = STTokenizer(build_tokenizer(["go stop left right open"]))
-    two = {"properties": {"a": {"enum": ["left", "right"]}, "b": BOOL}, "required": ["a", "b"]}
-    tools = [{"name": "go", "parameters": two}, {"name": "open", "parameters": {"properties": {"a": BOOL}}}]
-    plan = compile_plan(tool_schemas([*tools, {"name": "stop"}]), tokenizer)
+    tools = [tool("go", a=["left", "right"], b=BOOL), tool("open", 0, a=BOOL), tool("stop")]
+    plan = compile_plan(tool_schemas(tools), tokenizer)
     return RowEncoder(PromptTemplate(COMPACT, tokenizer, ""), tokenizer, plan)
 
 

@@ -14,7 +14,6 @@ from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from rtcontrol.models.call import Call
-from rtcontrol.models.decider import DeciderSpec
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.plan import compile_plan
 from rtcontrol.models.prompt import COMPACT, PromptTemplate
@@ -24,22 +23,15 @@ from rtcontrol.models.tokenizer import STTokenizer
 from rtcontrol.models.train.export import export
 from rtcontrol.models.train.policy import TreePolicy
 from rtcontrol.models.train.rows import Row, RowEncoder
-from rtcontrol.models.train.scratch import ModelShape, new_model, parameter_count
+from rtcontrol.models.train.scratch import ModelShape, new_model
 from rtcontrol.models.train.trainer import TrainConfig, Trainer, group_rows
 from rtcontrol.models.train.vocabulary import build_tokenizer, number_words
+from tests.models.small import build, tool
 
 SHAPE = ModelShape(hidden=32, layers=2, heads=4, kv_heads=2, intermediate=48, context=512)
-LEVELS = [-20, 0, 20]
 TOOLS = [
-    {
-        "name": "push",
-        "description": "Push.",
-        "parameters": {
-            "properties": {"x": {"enum": LEVELS}, "fast": {"type": "boolean"}, "at": {"enum": ["left", "right"]}},
-            "required": ["x", "fast"],
-        },
-    },
-    {"name": "wait", "parameters": {"properties": {"x": {"type": "integer", "minimum": 0, "maximum": 5}}}},
+    tool("push", 2, x=[-20, 0, 20], fast={"type": "boolean"}, at=["left", "right"]) | {"description": "Push."},
+    tool("wait", 0, x={"type": "integer", "minimum": 0, "maximum": 5}),
 ]
 CONFIG = TrainConfig(samples=96, seed=3, group=8, run=2, learning_rate=3e-3)
 
@@ -139,7 +131,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any, RowEn
 def test_policy_in_training_agrees_with_the_exported_decider(exported: tuple[Path, Any, RowEncoder]) -> None:
     folder, model, encoder = exported
     policy = TreePolicy(model, encoder)
-    decider = DeciderSpec(str(folder), tuple(TOOLS)).build()
+    decider = build(folder, TOOLS)
     situations = [(goal, f"x={x}") for x in range(-25, 26, 2) for goal in ("go left", "to the right", "wait")]
     random.Random(0).shuffle(situations)
     calls = policy(situations)
@@ -158,7 +150,7 @@ def test_policy_refuses_schemas_that_it_cannot_walk(exported: tuple[Path, Any, R
     _, model, encoder = exported
     tokenizer = encoder._tokenizer
     template = PromptTemplate(COMPACT, tokenizer, "")
-    free = tool_schemas([{"name": "say", "parameters": {"properties": {"t": {"type": "string"}}}}])
+    free = tool_schemas([tool("say", 0, t={"type": "string"})])
     for plan in (compile_plan(encoder.plan.tools, tokenizer, allow_null=True), compile_plan(free, tokenizer)):
         with pytest.raises(ValueError, match="closed schema"):
             TreePolicy(model, RowEncoder(template, tokenizer, plan))
@@ -181,7 +173,7 @@ def test_export_loads_in_transformers_with_the_same_ids_and_logits(exported: tup
     with torch.no_grad():
         ids = torch.tensor([prompt])
         torch.testing.assert_close(loaded(ids).logits, model.eval()(ids).logits, atol=1e-5, rtol=1e-4)
-    assert parameter_count(loaded) == parameter_count(model)
+    assert loaded.num_parameters() == model.num_parameters()
 
 
 def test_export_in_bf16_leaves_the_training_model_as_it_is(
@@ -191,7 +183,7 @@ def test_export_in_bf16_leaves_the_training_model_as_it_is(
     export(model, base()[0], COMPACT, tmp_path / "short", torch.bfloat16)
     assert model.dtype == torch.float32
     assert AutoModelForCausalLM.from_pretrained(tmp_path / "short").dtype == torch.bfloat16
-    assert DeciderSpec(str(tmp_path / "short"), tuple(TOOLS)).build().decide("x=3", "go left").call is not None
+    assert build(tmp_path / "short", TOOLS).decide("x=3", "go left").call is not None
 
 
 def test_export_replaces_an_old_checkpoint_and_keeps_other_files(

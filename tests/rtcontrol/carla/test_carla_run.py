@@ -119,9 +119,13 @@ def test_run_that_is_killed_takes_the_bridge_with_it(tmp_path: Path, programs: l
         program = rig.run(tmp_path, standin.port, *RANDOM)
         programs.append(program)
         program.says("ego vehicle")
+        bridge = next(c for c in psutil.Process(program.popen.pid).children() if "--supervised" in c.cmdline())
+        folder = Path(next(a for a in bridge.cmdline() if a.startswith("ipc://"))[6:]).parent
+        assert folder.is_dir()
         program.popen.send_signal(signal.SIGKILL)
         until(lambda: standin.state()["alive"] == [] and not standin.state()["settings"]["synchronous"], "left behind")
     until(lambda: program.left() == [], "the list of what is to undo is kept")
+    until(lambda: not folder.exists(), "its temporary folder is kept")
 
 
 def test_standin_needs_a_source_checkout(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from commands import EXPERT, call, refused, spawn, wait_for_ticks
 
 from rtcontrol.record.reading import read_record
 from rtcontrol.run import worlds
+from tests.helpers.processes import python
 
 
 def test_expert_lands_in_lockstep(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -131,10 +132,29 @@ def test_a_typed_line_is_the_new_instruction(tmp_path: Path) -> None:
     assert "instruction: hover at 0.7" in err
 
 
-@pytest.mark.parametrize("command", [[], ["run"], ["envs"], ["agents"], ["report"], ["doctor"]])
-def test_every_command_explains_itself_with_an_example(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert call(*command, "--help") == 0
-    assert "rtcontrol " + (command[0] if command else "run") in capsys.readouterr().out
+COMMANDS = [";run;envs;agents;report;doctor;serve;bridge;bridge ros2;bridge carla;keys new;keys list;keys revoke"]
+COMMANDS += ["models train;models score;models info;models adopt;bench decide;bench train;bench wire;bench load"]
+
+
+@pytest.mark.parametrize("command", ";".join(COMMANDS).split(";"))
+def test_every_command_explains_itself_with_an_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(*command.split(), "--help") == 0
+    said = capsys.readouterr()
+    assert f"rtcontrol {command or 'run'}" in said.out.lower().partition("example")[2] and not said.err
+
+
+@pytest.mark.parametrize("group", ["", "models", "bench", "keys", "bridge"])
+def test_a_group_alone_shows_its_help(group: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(*group.split()) == 2
+    said = capsys.readouterr()
+    assert "Usage: rtcontrol" in said.out and not said.err
+
+
+def test_versions_are_shown_and_nothing_is_imported_for_them() -> None:
+    code = "import sys\nfrom rtcontrol.cli import main\nsys.argv[1:] = ['--version']\ntry: main()\n"
+    done = python("-c", f"{code}finally: assert not {{'torch', 'ray'}} & {{*sys.modules}}")
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(r"rtcontrol 0\.1\.0 \(python 3\.\d+\.\d+, torch 2\.\S+, ray 2\.[\d.]+\)\n", done.stdout)
 
 
 def test_lists_and_errors_name_worlds_in_processes_of_their_own_too(capsys: pytest.CaptureFixture[str]) -> None:

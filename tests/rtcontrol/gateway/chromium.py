@@ -14,6 +14,8 @@ from typing import Any, Self
 import httpx
 from websockets.sync.client import connect
 
+from tests.helpers.processes import until
+
 BINARY = next((b for b in map(shutil.which, ("chromium", "chromium-browser", "google-chrome")) if b), None)
 ARGUMENTS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--mute-audio", "--no-first-run")
 KEYS = {"ArrowUp": 38, "ArrowDown": 40, "Tab": 9, "Enter": 13, "Escape": 27}
@@ -26,7 +28,9 @@ class Chromium:
         assert BINARY is not None, "no Chromium"
         command = [BINARY, *ARGUMENTS, "--remote-debugging-port=0", f"--user-data-dir={folder}", *arguments]
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        port = self._port(folder / "DevToolsActivePort")
+        told = folder / "DevToolsActivePort"
+        until(lambda: told.exists() and told.read_text(), "Chromium did not start", 30, 0.05)
+        port = told.read_text().splitlines()[0]
         target = httpx.put(f"http://127.0.0.1:{port}/json/new?about:blank").json()
         self._socket = connect(target["webSocketDebuggerUrl"], max_size=None, compression=None)
         self._ids = itertools.count(1)
@@ -41,14 +45,6 @@ class Chromium:
         self._socket.close()
         self._process.terminate()
         self._process.wait(20)
-
-    def _port(self, path: Path) -> str:
-        give_up = time.monotonic() + 30
-        while time.monotonic() < give_up:
-            if path.exists() and (lines := path.read_text().splitlines()):
-                return lines[0]
-            time.sleep(0.05)
-        raise TimeoutError("Chromium did not start in 30 s")
 
     def call(self, method: str, **params: Any) -> Any:
         number = next(self._ids)
@@ -78,14 +74,9 @@ class Chromium:
         assert "exceptionDetails" not in result, result["exceptionDetails"]
         return result["result"].get("value")
 
-    def until(self, expression: str, timeout_s: float = 20.0) -> Any:
-        """The first true value."""
-        give_up = time.monotonic() + timeout_s
-        while time.monotonic() < give_up:
-            if value := self.value(f"typeof rtcontrol === 'undefined' ? null : ({expression})"):
-                return value
-            time.sleep(0.05)
-        raise AssertionError(f"not within {timeout_s} s: {expression}; errors: {self.errors}")
+    def until(self, expression: str, timeout_s: float = 20.0) -> None:
+        asked = f"typeof rtcontrol === 'undefined' ? null : ({expression})"
+        until(lambda: self.value(asked), f"not so: {expression}; errors: {self.errors}", timeout_s, 0.05)
 
     def key(self, name: str, down_s: float = 0.0) -> None:
         """Press a key, hold it, let it go."""

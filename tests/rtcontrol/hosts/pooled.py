@@ -132,4 +132,4 @@ def running(folder: str) -> dict[str, int]:
 
 
 def folder_of(pool: RayPool) -> str:
-    return pool._process._session.folder
+    return pool._ray.folder

@@ -19,7 +19,7 @@ import ray
 from cart import CartWorld, Flight, cart_agent
 from pooled import asked, assert_equal, called, flown, folder_of, kept_pid, naming, reply_of, request, running
 
-from rtcontrol.hosts import ray_process
+from rtcontrol.hosts import ray_pool as pools
 from rtcontrol.hosts.base import Host, PlaceTrouble
 from rtcontrol.hosts.deciders import STSource
 from rtcontrol.hosts.ray_pool import RayPool
@@ -52,7 +52,7 @@ def test_sessions_that_come_and_go_leave_nothing_behind(ray_pool: RayPool, sourc
     assert again[1] < came_and_went[1] + 15e6
     assert again[2] < came_and_went[2] + 15e6
     # The actor tells how many deciders it keeps.
-    assert ray.get(ray_pool._process.actor.close.remote(b"none")) == 0
+    assert ray.get(ray_pool.actor.close.remote(b"none")) == 0
 
 
 def test_all_sessions_return_after_the_process_was_killed(ray_pool: RayPool, sources: list[STSource]) -> None:
@@ -75,7 +75,7 @@ def test_all_sessions_return_after_the_process_was_killed(ray_pool: RayPool, sou
         host.close()
     assert late.events == [] and late.incarnation == 0
     late.close()
-    until(lambda: ray.get(ray_pool._process.actor.close.remote(b"none")) == 0, seconds=5.0)
+    until(lambda: ray.get(ray_pool.actor.close.remote(b"none")) == 0, seconds=5.0)
 
 
 def test_a_session_being_opened_survives_the_loss_of_the_process(ray_pool: RayPool) -> None:
@@ -213,8 +213,8 @@ def test_killed_in_flight_the_safe_call_acts_and_the_decoder_returns(
 def test_a_ray_that_is_lost_too_often_ends_the_run_with_the_safe_call(
     tmp_path: Path, ray_pool: RayPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ray_process, "RAY_TRIES", 0)
-    monkeypatch.setattr(ray_process, "STEADY_S", -1.0)
+    monkeypatch.setattr(pools, "RAY_TRIES", 0)
+    monkeypatch.setattr(pools, "STEADY_S", -1.0)
     host, folder = ray_pool.open("a", pushing()), folder_of(ray_pool)
     flight = fly(tmp_path, host, lambda: os.kill(running(folder)["raylet"], signal.SIGKILL), 30.0)
     assert flight.loop.ended_by == "host" and flight.lines[-1]["end"] == "host"

@@ -95,7 +95,7 @@ def test_a_guardian_ends_what_bears_the_mark_and_nothing_else() -> None:
 
 HOLDER = """
 import os, sys, time
-from rtcontrol.hosts.processes import BUSY, GONE, MARK, STOPPED, WAITING, Guardian, Progress
+from rtcontrol.hosts.processes import Guardian
 guardian = Guardian()
 if os.fork() == 0:  # keeps the guardian's pipe open
     time.sleep(60)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from pathlib import Path
 
 import pytest
 from cart import Flight
@@ -40,8 +42,8 @@ def test_a_release_that_is_not_due_cannot_be_taken() -> None:
 
 
 @pytest.mark.realtime
-def test_wakes_on_the_grid_without_drift(tmp_path: object) -> None:
-    flight = Flight(tmp_path, hz=100.0, duration_s=1.0).run()  # type: ignore[arg-type]
+def test_wakes_on_the_grid_without_drift(tmp_path: Path) -> None:
+    flight = Flight(tmp_path, hz=100.0, duration_s=1.0).run()
     wake = sorted(t["wake_ms"] for t in flight.ticks)
     assert len(wake) >= 95
     assert wake[len(wake) // 2] < 1.0
@@ -49,10 +51,8 @@ def test_wakes_on_the_grid_without_drift(tmp_path: object) -> None:
     assert last["t_s"] == pytest.approx(last["k"] / 100, abs=1e-6)
 
 
-def test_ending_does_not_wait_for_a_slow_rate(tmp_path: object) -> None:
-    import threading
-
-    flight = Flight(tmp_path, hz=0.2, duration_s=None, max_age_ms=10_000)  # type: ignore[arg-type]
+def test_ending_does_not_wait_for_a_slow_rate(tmp_path: Path) -> None:
+    flight = Flight(tmp_path, hz=0.2, duration_s=None, max_age_ms=10_000)
     began = time.monotonic()
     threading.Timer(0.2, lambda: flight.loop.stop("SIGTERM")).start()
     flight.run()

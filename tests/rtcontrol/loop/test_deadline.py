@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import gc
 import os
-import signal
 import subprocess
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-import pytest
 from cart import Flight
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,6 +20,7 @@ from rtcontrol.loop.deadline import Cause, Tick, attribute
 from rtcontrol.loop.pause import PauseWatch
 from rtcontrol.models.call import Decision
 from rtcontrol.report.account import Account
+from tests.helpers.processes import until
 
 events = st.lists(
     st.one_of(
@@ -60,15 +60,9 @@ def test_counts_add_up(story: list[tuple[str, int, Cause]]) -> None:
     )
 
 
-class Host:
-    """Only what attribution asks of a host."""
-
-    def __init__(self, up: bool = True) -> None:
-        self.up = up
-        self.incarnation = 0
-
-    def alive(self) -> bool:
-        return self.up
+def host(up: bool = True, incarnation: int = 0) -> Any:
+    """Only what attribution asks of one."""
+    return SimpleNamespace(alive=lambda: up, incarnation=incarnation)
 
 
 D = 60_000_000
@@ -81,29 +75,27 @@ def tick_at(wake_ns: int = 0) -> Tick:
     return tick
 
 
-def cause_of(tick: Tick, host: Host, fault: Cause | None = None, reply: DecisionReply | None = None) -> Cause:
-    watch = PauseWatch(62_500_000)
-    return attribute(tick, time.monotonic_ns(), watch, host, fault, reply)  # type: ignore[arg-type]
+def cause_of(tick: Tick, host: Any, fault: Cause | None = None, reply: DecisionReply | None = None) -> Cause:
+    return attribute(tick, time.monotonic_ns(), PauseWatch(62_500_000), host, fault, reply)
 
 
 def test_precedence_without_a_pause() -> None:
-    assert cause_of(tick_at(D // 2), Host(up=False), Cause.STALE_OBSERVATION) is Cause.HOST
-    assert cause_of(tick_at(D // 2), Host(), Cause.STALE_OBSERVATION) is Cause.WAKE
-    assert cause_of(tick_at(), Host(), Cause.STALE_OBSERVATION) is Cause.STALE_OBSERVATION
-    assert cause_of(tick_at(), Host()) is Cause.DECIDE
+    stale = Cause.STALE_OBSERVATION
+    assert cause_of(tick_at(D // 2), host(up=False), stale) is Cause.HOST
+    assert cause_of(tick_at(D // 2), host(), stale) is Cause.WAKE
+    assert cause_of(tick_at(), host(), stale) is stale
+    assert cause_of(tick_at(), host()) is Cause.DECIDE
     quick = DecisionReply(0, Decision(None), None, 1_000_000)
-    assert cause_of(tick_at(), Host(), None, quick) is Cause.WAKE
-    assert cause_of(tick_at(), Host(), None, DecisionReply(0, Decision(None), None, 2 * D)) is Cause.DECIDE
-    restarted = Host()
-    restarted.incarnation = 1
-    assert cause_of(tick_at(), restarted) is Cause.HOST
+    assert cause_of(tick_at(), host(), None, quick) is Cause.WAKE
+    assert cause_of(tick_at(), host(), None, DecisionReply(0, Decision(None), None, 2 * D)) is Cause.DECIDE
+    assert cause_of(tick_at(), host(incarnation=1)) is Cause.HOST
 
 
 def test_a_fault_in_time_is_not_blamed_on_the_machine() -> None:
     now = time.monotonic_ns()
     tick = Tick(0, now, now + D, now + D // 2)
-    assert cause_of(tick, Host(up=False), Cause.INVALID) is Cause.INVALID
-    assert cause_of(tick, Host(up=False), Cause.EXECUTE) is Cause.EXECUTE
+    assert cause_of(tick, host(up=False), Cause.INVALID) is Cause.INVALID
+    assert cause_of(tick, host(up=False), Cause.EXECUTE) is Cause.EXECUTE
 
 
 def test_garbage_collection_that_stops_everything_is_pause(tmp_path: Path) -> None:
@@ -111,15 +103,13 @@ def test_garbage_collection_that_stops_everything_is_pause(tmp_path: Path) -> No
     junk: list[Any] = []
 
     def litter() -> None:
-        for _ in range(2_000_000):
-            junk.append([])
+        junk.extend([] for _ in range(2_000_000))
         gc.collect()
 
     flight.after(5, litter)
     flight.run()
-    assert flight.loop.account.misses_by_cause["pause"] + flight.loop.account.skipped_by_cause["pause"] >= 1, (
-        flight.dump()
-    )
+    account = flight.loop.account
+    assert account.misses_by_cause["pause"] + account.skipped_by_cause["pause"] >= 1, flight.dump()
 
 
 def test_a_machine_that_stood_still_is_pause(tmp_path: Path) -> None:
@@ -128,9 +118,7 @@ def test_a_machine_that_stood_still_is_pause(tmp_path: Path) -> None:
 
     def stop() -> None:
         # In flight, however long its start took: a full collection of a long test run's heap comes before release 0.
-        give_up = time.monotonic() + 30.0
-        while account.ticks < 10 and time.monotonic() < give_up:
-            time.sleep(0.005)
+        until(lambda: account.ticks >= 10, seconds=30.0)
         us = os.getpid()
         # A shell, not Python: an interpreter may take longer to start than the flight lasts.
         subprocess.run(["sh", "-c", f"kill -STOP {us}; sleep 0.15; kill -CONT {us}"], check=True)
@@ -164,10 +152,3 @@ def test_no_collection_runs_inside_a_tick(tmp_path: Path) -> None:
         gc.callbacks.remove(note)
     assert gc.isenabled()
     assert set(collected) <= {threading.get_ident()}
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_signal_names_are_exit_statuses(number: signal.Signals) -> None:
-    from rtcontrol.bridges.shutdown import STATUS
-
-    assert STATUS[number.name] == 128 + number

@@ -15,7 +15,6 @@ from rtcontrol.envs.road.world import Road
 from rtcontrol.models.decider import DeciderSpec
 from rtcontrol.models.prompt import tools_text
 from rtcontrol.models.tokenizer import STTokenizer
-from rtcontrol.models.train.scratch import parameter_count
 from rtcontrol.models.train.vocabulary import number_words
 from rtcontrol.recipes import driver, lander
 from rtcontrol.recipes import paddle as paddle_recipe
@@ -67,7 +66,7 @@ def test_an_observation_is_a_token_a_word_and_a_token_a_number() -> None:
 
 @pytest.mark.parametrize(("name", "most"), [("driver", 2_000_000), ("paddle", 3_000_000)])
 def test_the_model_is_small(name: str, most: int) -> None:
-    assert parameter_count(RECIPES[name].build(0)[0]) <= most
+    assert RECIPES[name].build(0)[0].num_parameters() <= most
 
 
 def train(monkeypatch: pytest.MonkeyPatch, *options: str) -> object:

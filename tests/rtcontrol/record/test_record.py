@@ -6,18 +6,18 @@ import json
 import os
 import random
 import resource
-import signal
-import subprocess
-import sys
 import threading
 import time
 import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 import jsonschema
 import pytest
 from cart import Flight, good, slow
+from commands import wait_for_ticks
 from mcap.reader import make_reader
 
 from rtcontrol.hosts.base import DecisionRequest
@@ -28,46 +28,35 @@ from rtcontrol.record.channels import CHANNELS, topic_of
 from rtcontrol.record.reading import read_record, record_in
 from rtcontrol.record.recorder import Recorder
 from rtcontrol.report import report
-from tests.helpers.processes import until
+from tests.helpers.processes import Program, until
 
-FIELDS = {
-    "releases",
-    "ticks",
-    "on_time",
-    "misses",
-    "skipped_releases",
-    "miss_rate",
-    "misses_by_cause",
-    "null",
-    "held",
-    "longest_miss_run",
-    "worst_window",
-    "superseded_observations",
-    "latency_ms",
-    "decide_ms",
-    "wake_ms",
-    "observation_age_ms",
-    "execute_ms",
-    "jitter_ms",
-    "forward_passes",
-    "tokens",
-    "warmup",
-    "hz",
-    "period_ms",
-    "deadline_ms",
-    "clock",
-    "env",
-    "agent",
-    "model",
-    "engine",
-    "host",
-    "machine",
-    "started_at",
-    "duration_s",
-    "outcome",
-    "schema_version",
-    "host_events",
-}
+FIELDS = """releases ticks on_time misses skipped_releases miss_rate misses_by_cause null held longest_miss_run
+worst_window superseded_observations latency_ms decide_ms wake_ms observation_age_ms execute_ms jitter_ms forward_passes
+tokens warmup hz period_ms deadline_ms clock env agent model engine host machine started_at duration_s outcome
+schema_version host_events"""
+
+
+@contextmanager
+def files_of(most: int) -> Iterator[None]:
+    """No file may get larger meanwhile."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@contextmanager
+def full_disk(recorder: Recorder) -> Iterator[None]:
+    room, full = os.dup(recorder._fd), os.open("/dev/full", os.O_WRONLY)
+    os.dup2(full, recorder._fd)
+    yield
+    os.dup2(room, recorder._fd)
+
+
+def written(path: Path) -> list[int]:
+    return [line["line"] for line in read_record(path) if "line" in line]
 
 
 def test_report_agrees_with_the_live_counts(tmp_path: Path) -> None:
@@ -79,7 +68,7 @@ def test_report_agrees_with_the_live_counts(tmp_path: Path) -> None:
     assert made["misses_by_cause"] == dict(account.misses_by_cause)
     assert made["longest_miss_run"] == account.longest_miss_run
     assert made["safe_calls"] == account.safe_calls
-    assert set(made) >= FIELDS
+    assert set(made) >= {*FIELDS.split()}
     assert set(made["latency_ms"]) == {"p50", "p90", "p99", "p99_9", "max", "mean"}
     # Late decisions are in the figures too: leaving them out would flatter.
     assert made["decide_ms"]["max"] >= 50
@@ -97,14 +86,11 @@ def test_a_full_disk_does_not_stop_the_loop_and_what_waited_is_written_when_ther
     flight = Flight(tmp_path, decide)
     recorder, told = flight.recorder, []
     recorder._tell = told.append
-    room = os.dup(recorder._fd)
-    full = os.open("/dev/full", os.O_WRONLY)
-    os.dup2(full, recorder._fd)
-    flight.loop.run()
-    until(lambda: flight.loop.account.releases == 25)
-    until(lambda: recorder.lost >= 25)
-    assert len(told) == 1 and "No space left" in told[0]
-    os.dup2(room, recorder._fd)
+    with full_disk(recorder):
+        flight.loop.run()
+        until(lambda: flight.loop.account.releases == 25)
+        until(lambda: recorder.lost >= 25)
+        assert len(told) == 1 and "No space left" in told[0]
     until(lambda: recorder.lost == 0)
     recorder.close()
     assert flight.causes["decide"] == 1
@@ -117,15 +103,11 @@ EVENTS = [{"log": f"line {k}", "t_s": 0.0} for k in range(5000)]
 @pytest.mark.parametrize("room", [20, 3000, 40_000])
 def test_a_write_cut_short_goes_on_where_it_stopped(tmp_path: Path, room: int) -> None:
     recorder = Recorder(tmp_path / "record.mcap", {})
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, ((tmp_path / "record.mcap").stat().st_size + room, before[1]))
-    try:
+    with files_of((tmp_path / "record.mcap").stat().st_size + room):
         for event in EVENTS:
             recorder.write(event)
         until(lambda: recorder.error is not None)
         assert recorder.error == "File too large" and 1000 <= recorder.lost <= 5000
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
     recorder.write({"log": "the last"})
     recorder.close()
     assert recorder.lost == 0
@@ -138,8 +120,8 @@ def test_what_a_full_disk_never_took_is_counted_and_the_report_is_whole(
 ) -> None:
     monkeypatch.setattr(recorders, "KEPT", 5)
     flight = Flight(tmp_path)
-    os.dup2(os.open("/dev/full", os.O_WRONLY), flight.recorder._fd)
-    flight.run()
+    with full_disk(flight.recorder):
+        flight.run()
     assert flight.recorder.lost > 25
     made = report.build(flight.loop.account, "record.mcap", flight.recorder.lost)
     assert (made["releases"], made["record"]["lost_lines"]) == (25, flight.recorder.lost)
@@ -194,12 +176,8 @@ def test_a_disk_that_does_not_answer_holds_up_nobody(tmp_path: Path) -> None:
 def test_a_report_that_cannot_be_written_leaves_the_old_one_whole(tmp_path: Path) -> None:
     path = tmp_path / "report.json"
     assert report.write({"a": 1}, path) is None
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (5, before[1]))
-    try:
+    with files_of(5):
         assert report.write({"b": 2}, path) == "File too large"
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert json.loads(path.read_text()) == {"a": 1}
     assert [p.name for p in tmp_path.iterdir()] == ["report.json"]
 
@@ -268,14 +246,10 @@ from pathlib import Path
 from cart import Flight
 Flight(Path({str(tmp_path)!r}), duration_s=60.0).run()
 """
-    process = subprocess.Popen([sys.executable, "-c", code])
-    path = tmp_path / "record.mcap"
-    give_up = time.monotonic() + 30
-    while time.monotonic() < give_up and not (path.exists() and sum("kind" in e for e in read_record(path)) > 20):
-        time.sleep(0.05)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    made = report.of_record(path)
+    process = Program(["-c", code], tmp_path / "stderr")
+    wait_for_ticks(tmp_path, 21)
+    process.kill()
+    made = report.of_record(tmp_path / "record.mcap")
     assert made["ticks"] > 20
     assert made["ended_by"] == "killed"
     assert made["releases"] == made["ticks"] + made["skipped_releases"]

@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import EXPERT, ROOT, call, wait_for_ticks
+from commands import EXPERT, call, wait_for_ticks
 
+from rtcontrol.bridges import shutdown
 from rtcontrol.bridges.shutdown import Interrupted, Shutdown
 from rtcontrol.envs.lander.world import Lander
 from rtcontrol.hosts.deciders import NoopSource
@@ -29,11 +30,12 @@ from rtcontrol.loop import loop
 from rtcontrol.models.errors import UserError
 from rtcontrol.record.folder import Folder
 from rtcontrol.record.reading import read_record
-from rtcontrol.run import assemble, status
-from rtcontrol.run.fit import fit
+from rtcontrol.record.recorder import Recorder
+from rtcontrol.run import status
 from rtcontrol.run.live import LiveView
 from rtcontrol.run.options import RunOptions
-from rtcontrol.run.run import run_loop
+from rtcontrol.run.run import run
+from tests.helpers.processes import cli, environment, until
 
 # Its one call is the safe one, which takes its time and says when it begins and ends.
 WORLD = """
@@ -67,6 +69,15 @@ class World:
 Start = Callable[..., "subprocess.Popen[str]"]
 
 
+@pytest.fixture(autouse=True)
+def handlers() -> Iterator[None]:
+    """A process that was asked to end keeps the last ones."""
+    before = {number: signal.getsignal(number) for number in shutdown.SIGNALS}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
     """Starts runs of a world whose safe call takes `slow` seconds; none outlives the test."""
@@ -81,7 +92,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
             subprocess.Popen(
                 [*command, "--model", "noop", "--host", "inprocess", *options],
                 cwd=tmp_path,
-                env={**os.environ, "PYTHONPATH": str(ROOT)},
+                env=environment(),
                 text=True,
                 **{**pipe, **how},
             )
@@ -94,16 +105,19 @@ def start(tmp_path: Path) -> Iterator[Start]:
         process.communicate()
 
 
-def until(what: Callable[[], object], why: str, seconds: float = 30.0) -> None:
-    give_up = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < give_up, why
-        time.sleep(0.02)
-
-
 def said(folder: Path) -> str:
     path = folder / "said"
     return path.read_text() if path.exists() else ""
+
+
+def lander(out: Path) -> int:
+    """A short run in this process; gives its exit status."""
+    options = RunOptions(env="lander", model="noop", host="inprocess", duration_s=0.2, out=out)
+    with Shutdown() as ending:
+        try:
+            return run(options, ending)
+        except Interrupted as interrupted:
+            return interrupted.status
 
 
 def report(out: Path) -> dict[str, Any]:
@@ -165,17 +179,47 @@ def test_hangup_stays_ignored_where_it_was(start: Start, tmp_path: Path) -> None
 
 def test_signals_are_counted_not_lost() -> None:
     told: list[str] = []
+
+    def status(number: signal.Signals) -> int | None:
+        """That the signal interrupts with."""
+        try:
+            signal.raise_signal(number)
+        except Interrupted as interrupted:
+            return interrupted.status
+        return None
+
     with Shutdown() as ending:
-        with pytest.raises(Interrupted) as early:
-            signal.raise_signal(signal.SIGHUP)
-        assert early.value.status == 129
+        assert status(signal.SIGHUP) == 129
         ending.of(told.append)
         assert told == ["SIGHUP"]
-        signal.raise_signal(signal.SIGINT)
+        assert status(signal.SIGINT) is None
         for _ in range(2):
-            with pytest.raises(Interrupted):
-                signal.raise_signal(signal.SIGTERM)
+            assert status(signal.SIGTERM) is None  # it came along with the one before
+            ending._peace_s = 0.0
+            assert status(signal.SIGTERM) == 143
+        ending._peace_s, ending.shielded = 0.0, True
+        assert status(signal.SIGTERM) is None
         assert (ending.status, told) == (129, ["SIGHUP"])
+
+
+@pytest.mark.parametrize(("where", "name", "code"), [(Recorder, "write", 130), (LiveView, "close", 0)])
+def test_signals_during_the_last_writes_lose_neither_the_records_end_nor_the_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: type[Any], name: str, code: int
+) -> None:
+    plain, came = getattr(where, name), []
+
+    def thrice(self: Any, *given: Any) -> None:
+        if not came and (not given or "end" in given[0]):
+            for _ in range(3):
+                came.append(signal.SIGINT)
+                signal.raise_signal(signal.SIGINT)
+        plain(self, *given)
+
+    monkeypatch.setattr(where, name, thrice)
+    assert lander(tmp_path) == code and len(came) == 3
+    *_, last = read_record(tmp_path / "record.jsonl")
+    assert (last["end"], last["safe_in_force"]) == ("duration", True)
+    assert report(tmp_path)["ended_by"] == "duration"
 
 
 @pytest.mark.timeout(20)
@@ -268,29 +312,25 @@ def test_a_safe_call_that_is_not_in_force_has_its_own_status(
 
     monkeypatch.setattr(Lander, "engines", stuck)
     monkeypatch.setattr(loop, "LEAVE_S", 0.3)
-    options = RunOptions(env="lander", model="noop", host="inprocess", duration_s=0.2, out=tmp_path)
-    agent, env = assemble.agent("lander"), assemble.environment("lander", None)
-    sample = assemble.sample(options, env)
-    fit(agent, env, sample)
-    host = assemble.host(options, assemble.decider(options, agent, "noop"), "noop")
-    with Shutdown() as ending:
-        code = run_loop(options, agent, env, host, sample, LiveView(False), ending)
-    assert code == status.UNSAFE
+    assert lander(tmp_path) == status.UNSAFE
     said = capsys.readouterr().err
     assert "could not be brought into force" in said and "the valve is stuck" in said
 
 
-def test_a_home_that_cannot_be_written_is_named_before_ray_starts(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "rtcontrol", *EXPERT[:5], "--host", "ray", "--no-live"]
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
-    done = subprocess.run(
-        [*command, "--out", str(tmp_path / "out")],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={**environment, "PYTHONPATH": str(ROOT), "HOME": "/dev/null/x"},
-    )
+@pytest.mark.parametrize(
+    ("limit", "home", "says", "remedy"),
+    [
+        (None, "/dev/null/x", "HOME (/dev/null/x) cannot be written (Not a directory)", "RAY_AUTH_TOKEN"),
+        (8192, "/tmp", "Ray cannot start: a file may not get 80 MB large, as Ray's do (File too large)", "ulimit -f"),
+    ],
+)
+def test_what_keeps_ray_from_its_files_is_named_before_it_starts(
+    tmp_path: Path, limit: int | None, home: str, says: str, remedy: str
+) -> None:
+    limited = lambda: limit and resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))  # noqa: E731
+    words = (*EXPERT[:5], "--host", "ray", "--no-live", "--out", str(tmp_path / "out"))
+    done = cli(*words, env={"HOME": home, "RAY_ADDRESS": "", "RAY_AUTH_TOKEN": ""}, preexec_fn=limited)
     assert done.returncode == 2, done.stderr
     last = done.stderr.splitlines()[-1]
-    assert last.startswith("HOME (/dev/null/x) cannot be written (Not a directory)") and "RAY_AUTH_TOKEN" in last
+    assert last.startswith(says) and remedy in last and "--host inprocess" in last
     assert not (tmp_path / "out").exists()

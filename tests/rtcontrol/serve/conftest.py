@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +11,8 @@ import pytest
 
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.server import Server
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from wire_peer import WirePeer
-
-from tests.helpers.processes import environment
+from tests.bridges.client.worlds import Process, free_port
+from tests.rtcontrol.serve.wire_peer import WirePeer
 
 
 class Bench:
@@ -46,63 +39,51 @@ class Bench:
         return peer
 
 
+@contextmanager
+def serving(out: Path, **options: Any) -> Iterator[Bench]:
+    """A server in this process; scripted deciders, unless the options say else."""
+    said: list[str] = []
+    # A lost client is soon found, a slow one is not taken for lost.
+    given = {"out": out, "model": "random", "host": "inprocess", "heartbeat_s": 0.2, "silent_heartbeats": 20, **options}
+    with ExitStack() as stack:
+        server = stack.enter_context(Server(ServeOptions(**given), ["tcp://127.0.0.1:*"], say=said.append))
+        yield Bench(server, stack, said)
+
+
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Callable[..., Bench]]:
-    """Makes a server in this process; scripted deciders, unless the options say else."""
     with ExitStack() as stack:
-
-        def make(**options: Any) -> Bench:
-            said: list[str] = []
-            given = {"out": tmp_path / "out", "model": "random", "host": "inprocess", **options}
-            server = stack.enter_context(Server(ServeOptions(**given), ["tcp://127.0.0.1:*"], say=said.append))
-            return Bench(server, stack, said)
-
-        yield make
+        yield lambda **options: stack.enter_context(serving(tmp_path / "out", **options))
 
 
-class Process:
-    """`rtcontrol serve` as a process; `lines` are what it said up to `listening`. `limit`: a `ulimit` for it."""
+@pytest.fixture
+def made(bench: Callable[..., Bench]) -> Bench:
+    return bench()
 
-    def __init__(self, arguments: list[str], limit: str = "-c 0") -> None:
-        self.popen = subprocess.Popen(
-            ["sh", "-c", f'ulimit {limit}; exec "$@"', "sh", sys.executable, "-m", "rtcontrol", "serve", *arguments],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env=environment(),
-            start_new_session=True,
-        )
-        assert self.popen.stdout is not None
-        self.lines: list[str] = []
-        for line in self.popen.stdout:
-            self.lines.append(line.strip())
-            if line.startswith("listening on http"):
-                self.url = line.split()[-1]
-                return
-            if line.startswith("listening on "):
-                self.endpoint = line.split()[-1]
-                if "--http" not in arguments:
-                    return
-        raise AssertionError(f"the server ended: {self.lines}")
 
-    def end(self, number: signal.Signals = signal.SIGTERM) -> tuple[int, list[str]]:
-        """Send a signal; gives the exit status and the last lines."""
-        self.popen.send_signal(number)
-        rest, _ = self.popen.communicate(timeout=30)
-        return self.popen.returncode, rest.splitlines()
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with serving(tmp_path_factory.mktemp("out")) as made:
+        yield made.server
+
+
+@pytest.fixture
+def peer(shared: Server) -> Iterator[WirePeer]:
+    """Of a server that the tests of a module share."""
+    with WirePeer(shared.endpoints[0]) as made:
+        yield made
 
 
 @pytest.fixture
 def process(tmp_path: Path) -> Iterator[Callable[..., Process]]:
+    """Starts a server in a process of its own."""
     made: list[Process] = []
 
-    def make(*arguments: str, **options: str) -> Process:
-        given = ["--bind", "tcp://127.0.0.1:*", "--out", str(tmp_path / "out"), "--model", "random", *arguments]
-        made.append(Process(given, **options))
+    def make(*options: str, **given: str) -> Process:
+        made.append(Process(tmp_path, free_port(), *options, **given))
+        made[-1].start()
         return made[-1]
 
     yield make
     for one in made:
-        if one.popen.poll() is None:
-            one.popen.kill()
-            one.popen.wait()
+        one.kill()

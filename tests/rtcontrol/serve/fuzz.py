@@ -20,7 +20,8 @@ import msgpack
 import psutil
 import zmq
 
-from tests.helpers.processes import Program, free_port
+from tests.bridges.client.worlds import Process, free_port
+from tests.helpers.processes import Program
 from tests.rtcontrol.serve.hostile import Hostile, valid
 
 HZ = 16.0
@@ -66,59 +67,47 @@ def raw_bytes(port: int, chance: random.Random) -> None:
 
 def run(frames: int, seed: int = 1, raw_share: float = 0.005, echo: bool = True) -> dict[str, Any]:
     """The figures of an attack with `frames` frames."""
-    port = free_port()
-    endpoint = f"tcp://127.0.0.1:{port}"
-    command = f"-m rtcontrol serve --model random --host inprocess --bind {endpoint} --out"
     with tempfile.TemporaryDirectory() as out:
-        server = Program([*command.split(), out], Path(out) / "log.txt", cwd=out)
-        honest = Program(
-            ["-m", "tests.rtcontrol.serve.honest", endpoint, str(HZ)], Path(out) / "honest.txt", stdout=subprocess.PIPE
-        )
+        server = Process(Path(out), free_port())
+        server.start()
+        command = ["-m", "tests.rtcontrol.serve.honest", server.endpoint, str(HZ)]
+        honest = Program(command, Path(out) / "honest.txt", stdout=subprocess.PIPE)
         try:
-            found = _attack(server.popen, honest.popen, endpoint, port, frames, seed, raw_share, echo)
+            found = _attack(server, honest.popen, frames, seed, raw_share, echo)
         except psutil.NoSuchProcess:
-            said = server.log()[-2000:]
-            raise AssertionError(f"the server ended with status {server.popen.poll()}; it said: {said}") from None
+            raise AssertionError(f"the server ended; it said: {server.logs()[-2000:]}") from None
         finally:
-            for process in (honest, server):
-                process.end()
-        reports = [json.loads(report.read_text()) for report in Path(out).glob("*/report*.json")]
+            honest.end()
+            server.stop()
+        reports = [json.loads(report.read_text()) for report in Path(out).glob("records/*/report*.json")]
         own = [report for report in reports if report["wire"]["client"]["name"] == "honest"]
         found["honest"]["skipped_releases"] = sum(report["skipped_releases"] for report in own)
         return found
 
 
 def _attack(
-    server: subprocess.Popen[str],
-    honest: subprocess.Popen[str],
-    endpoint: str,
-    port: int,
-    frames: int,
-    seed: int,
-    raw_share: float,
-    echo: bool,
+    server: Process, honest: subprocess.Popen[str], frames: int, seed: int, raw_share: float, echo: bool
 ) -> dict[str, Any]:
-    assert honest.stdout is not None
+    assert server.process is not None and honest.stdout is not None
     assert honest.stdout.readline().strip() == "ready", "the honest client was not welcomed"
     context: zmq.Context[Any] = zmq.Context()
-    attackers = [Attacker(context, endpoint, seed + i) for i in range(PEERS)]
-    process, chance = psutil.Process(server.pid), random.Random(seed)
+    attackers = [Attacker(context, server.endpoint, seed + i) for i in range(PEERS)]
+    process, chance = psutil.Process(server.process.pid), random.Random(seed)
     rss, raws, began = [process.memory_info().rss], 0, time.monotonic()
     for n in range(frames):
         if chance.random() < raw_share:
-            raw_bytes(port, chance)
+            raw_bytes(int(server.endpoint.rpartition(":")[2]), chance)
             raws += 1
         else:
             attackers[n % PEERS].attack()
         if n % 5000 == 0:
-            assert server.poll() is None, f"the server ended with status {server.returncode} after {n} frames"
             rss.append(process.memory_info().rss)
             if echo and n % 50_000 == 0:
                 print(f"{n} frames, {time.monotonic() - began:.0f} s, RSS {rss[-1] >> 20} MiB", file=sys.stderr)
     seconds = time.monotonic() - began
     honest.send_signal(signal.SIGTERM)
     said = json.loads(honest.communicate(timeout=30)[0])
-    alive = server.poll() is None
+    alive = server.process.poll() is None
     context.destroy(linger=0)
     rss.append(process.memory_info().rss)
     warm = rss[max(1, len(rss) // 10) :]

@@ -5,22 +5,19 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 import zmq
-from wire_peer import WirePeer
 
 from rtcontrol.bridges.wire.messages import Bye, CallMessage
 from rtcontrol.record.reading import read_record
-from tests.helpers.processes import until
+from tests.helpers.processes import Program, until
+from tests.rtcontrol.serve.wire_peer import WirePeer
 
-HERE = Path(__file__).parent
 
-
-def test_lost_client_is_made_safe_parked_and_resumed(bench: Any) -> None:
-    made = bench()
+def test_lost_client_is_made_safe_parked_and_resumed(made: Any) -> None:
     first = made.peer()
     token = first.enter(pacing="client", instruction="hover at 0.7").session
     for _ in range(3):
@@ -47,8 +44,7 @@ def test_lost_client_is_made_safe_parked_and_resumed(bench: Any) -> None:
     assert error.code == "session" and error.retryable
 
 
-def test_resuming_takes_over_a_connection_that_nobody_missed_yet(bench: Any) -> None:
-    made = bench()
+def test_resuming_takes_over_a_connection_that_nobody_missed_yet(made: Any) -> None:
     first, second = made.peer(), made.peer()
     first.enter(pacing="client")
     first.ask()
@@ -70,14 +66,13 @@ def test_nobody_comes_back_within_the_grace(bench: Any) -> None:
 
 
 def test_heartbeats_keep_a_quiet_client(bench: Any) -> None:
-    made = bench(heartbeat_s=0.1)
+    made = bench(heartbeat_s=0.1, silent_heartbeats=3)
     peer = made.enter(pacing="client")
-    assert peer.receive(1.0) is None  # pings are answered on the way
+    assert peer.receive(0.6) is None  # pings are answered on the way
     assert peer.ask().status == "fresh"
 
 
-def test_a_client_that_never_reads_harms_nobody(bench: Any) -> None:
-    made = bench()
+def test_a_client_that_never_reads_harms_nobody(made: Any) -> None:
     slow, other = made.peer(), made.peer()
     slow.socket.rcvhwm = 1
     slow.enter(pacing="client")
@@ -89,30 +84,27 @@ def test_a_client_that_never_reads_harms_nobody(bench: Any) -> None:
     assert made.admission.health()["sessions"]["live"] == 2
 
 
-def test_server_that_ends_makes_everybody_safe_and_says_bye(process: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_server_that_ends_makes_everybody_safe_and_says_bye(process: Any, number: signal.Signals) -> None:
     server = process()
     with WirePeer(server.endpoint) as peer:
         peer.enter(hz=20)
         peer.observe()
         peer.expect(CallMessage)
-        status, said = server.end(signal.SIGTERM)
+        assert server.end(number) == 128 + number
         assert peer.expect(CallMessage, status="safe").call is not None
         assert peer.expect(Bye).reason == "server stopped"
-    assert status == 143
-    assert any("session-0001: over (server stopped)" in line for line in said), said
-    told = json.loads((tmp_path / "out" / "session-0001" / "report.json").read_text())
+    for line in (f"{number.name}: ending 1 sessions", "session-0001: over (server stopped)"):
+        assert line in server.logs()
+    told = json.loads((server.out / "records" / "session-0001" / "report.json").read_text())
     assert told["ended_by"] == "server stopped" and told["wire"]["client"]["name"] == "test"
-    assert json.loads((tmp_path / "out" / "server.json").read_text())["sessions_total"] == 1
-
-
-def test_ctrl_c_has_its_own_status(process: Any) -> None:
-    assert process().end(signal.SIGINT)[0] == 130
+    assert json.loads((server.out / "records" / "server.json").read_text())["sessions_total"] == 1
 
 
 def test_killed_client_leaves_its_record_and_the_others_alone(process: Any, tmp_path: Path) -> None:
     server = process()
     script = (
-        f"import sys, time; sys.path.insert(0, {str(HERE)!r}); from wire_peer import WirePeer\n"
+        "from tests.rtcontrol.serve.wire_peer import WirePeer\n"
         f"peer = WirePeer({server.endpoint!r}); peer.enter(hz=50); heard = 0\n"
         "while True:\n"
         "    peer.observe(); heard += peer.receive(0.01) is not None\n"
@@ -120,19 +112,19 @@ def test_killed_client_leaves_its_record_and_the_others_alone(process: Any, tmp_
     )
     with WirePeer(server.endpoint) as peer:
         peer.enter(pacing="client")
-        doomed = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+        doomed = Program(["-c", script], tmp_path / "doomed", stdout=subprocess.PIPE).popen
         assert doomed.stdout is not None
         token = doomed.stdout.readline().strip()
         doomed.kill()
         doomed.communicate()
-        report = tmp_path / "out" / "session-0002" / "report.json"
+        report = server.out / "records" / "session-0002" / "report.json"
         until(lambda: report.exists() and report.read_text().endswith("}\n"))
         told = json.loads(report.read_text())
         assert told["ended_by"] == "client lost" and told["ticks"] >= 5
         assert peer.ask().status == "fresh"
         with WirePeer(server.endpoint) as heir:
             assert heir.enter(resume=token).resumed
-    assert server.end()[0] == 143
+    assert server.end(signal.SIGINT) == 130
 
 
 def test_killed_server_forgets_its_sessions(process: Any) -> None:
@@ -140,9 +132,8 @@ def test_killed_server_forgets_its_sessions(process: Any) -> None:
     with WirePeer(server.endpoint) as peer:
         token = peer.enter(pacing="client").session
         peer.ask()
-        server.popen.kill()
-        server.popen.wait()
-        process("--bind", server.endpoint)
+        server.kill()
+        server.start()
         # The DEALER reconnects by itself; the new server knows nothing of it.
         peer.observe()
         assert peer.refused().code == "state"
@@ -152,8 +143,7 @@ def test_killed_server_forgets_its_sessions(process: Any) -> None:
         assert peer.ask().status == "fresh"
 
 
-def test_identity_of_another_gives_no_session(bench: Any) -> None:
-    made = bench()
+def test_identity_of_another_gives_no_session(made: Any) -> None:
     peer = made.enter(pacing="client")
     thief = zmq.Context.instance().socket(zmq.DEALER)
     identity = next(c.identity for c in made.admission.connections())

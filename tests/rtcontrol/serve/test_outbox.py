@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from wire_peer import WirePeer
 
 from rtcontrol.bridges.wire.messages import Bye
 from rtcontrol.serve.outbox import MAX_WAITING, Outbox, OutboxLog
 from tests.helpers.processes import Program, until
+from tests.rtcontrol.serve.wire_peer import WirePeer
 
 
 @pytest.fixture
@@ -98,8 +98,7 @@ def test_server_whose_output_nobody_reads_serves_and_ends_in_order(full: tuple[i
     assert len(list((tmp_path / "out").glob("session-*/report.json"))) == 3
 
 
-def test_refusals_are_said_within_a_rate(bench: Any) -> None:
-    made = bench()
+def test_refusals_are_said_within_a_rate(made: Any) -> None:
     for _ in range(12):
         peer = made.peer()
         for _ in range(10):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from rtcontrol.models.checkpoint import ZOO
 from rtcontrol.run import assemble
 from rtcontrol.serve.bucket import TokenBucket
 from tests.helpers.processes import until
+from tests.rtcontrol.serve.wire_peer import WirePeer
 
 PAD = {
     "type": "function",
@@ -62,21 +64,19 @@ def report(bench: Any, session: str = "session-0001") -> dict[str, Any]:
     return json.loads(path.read_text())
 
 
-def test_named_agent_is_welcomed_with_its_tools(bench: Any) -> None:
-    peer = bench().peer()
+def test_named_agent_is_welcomed_with_its_tools(peer: WirePeer) -> None:
     welcome = peer.enter()
     assert welcome.agent == "lander" and welcome.tools[0]["function"]["name"] == "engines"
     assert welcome.instruction == "land on the pad"
     assert welcome.safe_call == FunctionCall(name="engines", arguments={"main": 0, "side": 0})
     assert not welcome.resumed and welcome.epoch == 0
     assert (welcome.hz, welcome.period_ms, welcome.deadline_ms) == (16.0, 62.5, 62.5)
-    assert welcome.ttl_ms == 500 and welcome.heartbeat_ms == 1000 and welcome.session_grace_s == 30
+    assert welcome.ttl_ms == 500 and welcome.heartbeat_ms == 200 and welcome.session_grace_s == 30
     assert welcome.limits["max_parts"] == 8
     assert len(welcome.session) >= 32
 
 
-def test_own_tools_are_decided_and_told_to_be_foreign(bench: Any) -> None:
-    peer = bench().peer()
+def test_own_tools_are_decided_and_told_to_be_foreign(peer: WirePeer) -> None:
     welcome = peer.enter(**OWN, pacing="client")
     assert welcome.agent is None and not welcome.model_trained_on_tools and welcome.safe_call is None
     calls = [peer.ask(None, data={"ball": [i, 0.5], "over": False}) for i in range(20)]
@@ -86,13 +86,13 @@ def test_own_tools_are_decided_and_told_to_be_foreign(bench: Any) -> None:
     assert [c.tick for c in calls] == list(range(20))
 
 
-def test_client_paced_answers_each_observation_in_order(bench: Any) -> None:
-    made = bench()
+def test_client_paced_answers_each_observation_in_order(made: Any) -> None:
     peer = made.enter(pacing="client")
     sent = [peer.observe() for _ in range(30)]
     calls = [peer.expect(CallMessage) for _ in sent]
     assert [c.seq_obs for c in calls] == sent
     assert all(c.t_obs_ns is not None and c.timing.age_ms is not None for c in calls)
+    assert sum(map(len, encode_msgpack(calls[0]))) < 400
     peer.send(Bye(session=peer.token))
     told = report(made)
     assert told["ticks"] == 30 and told["ended_by"] == "client said bye"
@@ -110,25 +110,23 @@ def test_client_that_runs_ahead_is_refused_by_the_queues_bound(bench: Any) -> No
     assert answered == sorted(answered)
 
 
-def test_server_paced_sends_one_call_a_tick(bench: Any) -> None:
-    made = bench()
+def test_server_paced_sends_one_call_a_tick(made: Any) -> None:
     peer = made.enter(hz=50)
-    give_up, calls = time.monotonic() + 1.0, []
+    give_up, calls = time.monotonic() + 0.5, []
     while time.monotonic() < give_up:
         peer.observe()
         while (message := peer.receive(0.01)) is not None:
             assert isinstance(message, CallMessage)
             calls.append(message)
     ticks = [c.tick for c in calls]
-    assert len(ticks) >= 20
-    assert len(set(ticks)) == len(ticks)
+    assert 10 <= len(ticks) == len(set(ticks))
     peer.send(Bye(session=peer.token))
     told = report(made)
     assert told["releases"] >= len(ticks) and told["misses_by_cause"].get("no_observation", 0) == 0
 
 
-def test_silent_client_is_held_then_made_safe_between_ticks(bench: Any) -> None:
-    peer = bench().enter(hz=5, max_age_ms=100, hold_ms=500)
+def test_silent_client_is_held_then_made_safe_between_ticks(peer: WirePeer) -> None:
+    peer.enter(hz=5, max_age_ms=100, hold_ms=500)
     peer.observe()
     calls = [peer.expect(CallMessage)]
     while calls[-1].status != "safe":
@@ -143,8 +141,7 @@ def test_silent_client_is_held_then_made_safe_between_ticks(bench: Any) -> None:
     assert ticks == sorted(set(ticks))
 
 
-def test_wrong_token_is_refused_and_the_session_goes_on(bench: Any) -> None:
-    made = bench()
+def test_wrong_token_is_refused_and_the_session_goes_on(made: Any) -> None:
     mine, other = made.peer(), made.peer()
     mine.enter(pacing="client")
     other.enter(pacing="client")
@@ -155,15 +152,18 @@ def test_wrong_token_is_refused_and_the_session_goes_on(bench: Any) -> None:
     assert mine.ask().status == other.ask().status == "fresh"
 
 
-def test_message_before_hello_is_refused(bench: Any) -> None:
-    peer = bench().peer()
+def test_message_before_hello_is_refused(peer: WirePeer) -> None:
+    before = time.monotonic_ns()  # but a ping is answered
+    peer.send(Ping(id=7, t_ns=before))
+    pong = peer.expect(Pong)
+    assert pong.id == 7 and pong.t_ping_ns == before
+    assert before <= pong.t_received_ns <= pong.t_sent_ns <= time.monotonic_ns(), "the server's clock"
     peer.send(Observe(session="x" * 20, seq=1, epoch=0, t_ns=1, text="x"))
     error = peer.refused()
-    assert error.code == "state" and error.retryable and "hello" in error.remedy
+    assert error.code == "state" and error.retryable and error.seq == 1 and "hello" in error.remedy
 
 
-def test_replayed_and_reordered_sequence_numbers(bench: Any) -> None:
-    made = bench()
+def test_replayed_and_reordered_sequence_numbers(made: Any) -> None:
     peer = made.enter(pacing="client")
     peer.ask(seq=10)
     for seq in (10, 9, 0):
@@ -176,8 +176,7 @@ def test_replayed_and_reordered_sequence_numbers(bench: Any) -> None:
     assert report(made)["wire"]["refused"] == {"sequence": 3}
 
 
-def test_epochs(bench: Any) -> None:
-    made = bench()
+def test_epochs(made: Any) -> None:
     peer = made.enter(pacing="client")
     peer.ask()
     peer.observe(epoch=1)
@@ -195,20 +194,21 @@ def test_epochs(bench: Any) -> None:
     ]
 
 
-def test_instruction_in_flight_is_confirmed_and_recorded(bench: Any) -> None:
-    made = bench()
+def test_instruction_in_flight_is_confirmed_and_recorded(made: Any) -> None:
     peer = made.enter(pacing="client")
     peer.ask()
     peer.send(Instruct(session=peer.token, instruction="hover at 0.7"))
     peer.observe()
     assert peer.expect(Instruct).instruction == "hover at 0.7"
     assert peer.expect(CallMessage).status == "fresh"
+    peer.send(Instruct.model_construct(type="instruct", session=peer.token, instruction=" "))
+    error = peer.refused()
+    assert (error.code, error.field, error.fatal) == ("instruction", "instruction", False) and error.remedy
     peer.send(Bye(session=peer.token))
     assert [i["instruction"] for i in report(made)["instruction_changes"]] == ["hover at 0.7"]
 
 
-def test_acknowledgements_are_counted_and_foreign_ones_refused(bench: Any) -> None:
-    made = bench()
+def test_acknowledgements_are_counted_and_foreign_ones_refused(made: Any) -> None:
     peer = made.enter(**OWN, pacing="client", capabilities=["executed"])
     for outcome in ("executed", "expired", "failed"):
         tick = peer.ask(None, data={"x": 1}).tick
@@ -220,8 +220,8 @@ def test_acknowledgements_are_counted_and_foreign_ones_refused(bench: Any) -> No
     assert report(made)["wire"]["acknowledged"] == {"executed": 1, "expired": 1, "failed": 1}
 
 
-def test_observation_that_the_agent_cannot_read_is_told(bench: Any) -> None:
-    peer = bench().enter(pacing="client", hold_ms=0)
+def test_observation_that_the_agent_cannot_read_is_told(peer: WirePeer) -> None:
+    peer.enter(pacing="client", hold_ms=0)
     peer.observe(None, data={"x": 1.0})
     error = peer.refused()
     assert error.code == "invalid" and error.field == "data" and "KeyError" in error.message
@@ -242,6 +242,7 @@ def test_observation_that_the_agent_cannot_read_is_told(bench: Any) -> None:
         ({"tools": [{"name": "f", "parameters": 7}], "instruction": "x"}, "tools", "object"),
         ({"tools": [{"name": "f", "parameters": {"properties": {"a": 1}}}], "instruction": "x"}, "tools", "a"),
         ({"tools": [{"name": "n" * 257}], "instruction": "x"}, "tools", "256"),
+        ({"tools": [{"name": "n" * 60_000}], "instruction": "x"}, "tools", "256"),
         ({"tools": [{"name": "f", "parameters": {"type": "array"}}], "instruction": "x"}, "tools", "array"),
         ({"tools": [of({"a": {"type": "boolean"}}, required="a")], "instruction": "x"}, "tools", "list of parameters"),
         ({"tools": [of({"a": {"type": "integer", "enum": ["x"]}})], "instruction": "x"}, "tools", "no integer"),
@@ -255,29 +256,32 @@ def test_observation_that_the_agent_cannot_read_is_told(bench: Any) -> None:
         ({"deadline_ms": 100.0}, "invalid", "period"),
         ({"max_age_ms": 0.0}, "invalid", "max_age"),
         ({"protocol": [2, 0]}, "version", "1.1"),
+        ({"protocol": [1, 0], "agent": "nobody"}, "agent", "lander"),
+        ({"protocol": [1, 0], "resume": "x" * 32}, "session", "resume"),
         ({"resume": "x" * 32}, "session", "resume"),
     ],
 )
-def test_hello_is_refused_with_the_reason(bench: Any, fields: dict[str, Any], code: str, says: str) -> None:
-    peer = bench().peer()
+def test_hello_is_refused_with_the_reason(peer: WirePeer, fields: dict[str, Any], code: str, says: str) -> None:
     said = peer.hello(**fields)
     error = peer.refused()
     assert error.code == code, error
     assert says in error.message + error.remedy, error
-    assert error.t_client_ns == said.t_client_ns, "which hello it refuses"
+    assert len(error.message) <= 600 and len(error.remedy) <= 600, "it repeats a long name"
+    of_1_1 = said.t_client_ns if said.protocol != [1, 0] else None
+    assert error.t_client_ns == of_1_1, "which hello it refuses; nothing of 1.1 to a client of 1.0"
     # The connection is as good as new.
     peer.enter()
 
 
-def test_a_repeated_hello_is_welcomed_again_and_another_one_refused(bench: Any) -> None:
-    peer = bench().peer()
+def test_a_repeated_hello_is_welcomed_again_and_another_one_refused(peer: WirePeer) -> None:
     first = peer.enter()
     assert peer.enter().session == first.session
     assert peer.denied(hz=5.0).code == "state"
+    peer.send(first)  # nor is what servers say
+    assert peer.refused().code == "state"
 
 
-def test_a_robot_has_one_session(bench: Any) -> None:
-    made = bench()
+def test_a_robot_has_one_session(made: Any) -> None:
     one, two = made.peer(), made.peer()
     one.enter(robot="arm-1")
     error = two.denied(robot="arm-1")
@@ -298,8 +302,23 @@ def test_a_full_server_says_so(bench: Any) -> None:
     assert error.code == "busy" and error.retryable
 
 
-def test_two_clients_with_different_tools_do_not_disturb_each_other(bench: Any) -> None:
+def test_lines_that_a_full_disk_refuses_are_counted_in_the_sessions_figures_and_report(bench: Any) -> None:
     made = bench()
+    peer = made.enter(pacing="client")
+    peer.ask()
+    assert made.admission.sessions()[0]["lost_lines"] == 0
+    [session] = made.admission._sessions.all()
+    with Path("/dev/full").open("w") as full:
+        os.dup2(full.fileno(), session.loop.recorder._fd)
+    for _ in range(5):
+        assert peer.ask().status == "fresh"
+    until(lambda: made.admission.sessions()[0]["lost_lines"] >= 5)
+    assert sum("The disk takes no more" in line for line in made.said) == 1
+    peer.send(Bye(session=peer.token))
+    assert report(made)["record"]["lost_lines"] >= 6
+
+
+def test_two_clients_with_different_tools_do_not_disturb_each_other(made: Any) -> None:
     one, two = made.peer(), made.peer()
     one.enter(pacing="client")
     two.enter(**OWN, pacing="client")
@@ -312,8 +331,7 @@ def test_two_clients_with_different_tools_do_not_disturb_each_other(bench: Any) 
     assert made.admission.health()["sessions"]["live"] == 2
 
 
-def test_garbage_is_answered_within_the_rate_and_counted(bench: Any) -> None:
-    made = bench()
+def test_garbage_is_answered_within_the_rate_and_counted(made: Any) -> None:
     peer = made.enter(pacing="client")
     for _ in range(100):
         peer.socket.send(b"\xc1garbage")
@@ -324,10 +342,12 @@ def test_garbage_is_answered_within_the_rate_and_counted(bench: Any) -> None:
     time.sleep(0.2)
     peer.socket.send(b"\xc1")
     assert peer.refused().dropped >= 70
+    peer.send(ErrorMessage(code="internal", message="none"))
+    until(lambda: made.admission.health()["errors_from_clients"] == 1)
 
 
-def test_too_many_parts_and_bytes_are_drained(bench: Any) -> None:
-    peer = bench().enter(pacing="client")
+def test_too_many_parts_and_bytes_are_drained(peer: WirePeer) -> None:
+    peer.enter(pacing="client")
     peer.socket.send_multipart([b"x"] * 20_000)
     assert peer.refused().code == "too_large"
     peer.socket.send_multipart([b"x" * 500_000] * 3)
@@ -345,8 +365,7 @@ def test_more_messages_than_allowed_are_dropped(bench: Any) -> None:
     until(lambda: made.admission.health()["refused"]["rate"] > 100)
 
 
-def test_bye_frees_the_connection_for_another_hello(bench: Any) -> None:
-    made = bench()
+def test_bye_frees_the_connection_for_another_hello(made: Any) -> None:
     peer = made.peer()
     first = peer.enter(pacing="client")
     peer.ask()
@@ -357,8 +376,7 @@ def test_bye_frees_the_connection_for_another_hello(bench: Any) -> None:
     assert report(made)["ticks"] == 1
 
 
-def test_a_bye_is_answered_to_a_client_of_1_1_and_is_nothing_without_a_session(bench: Any) -> None:
-    peer = bench().peer()
+def test_a_bye_is_answered_to_a_client_of_1_1_and_is_nothing_without_a_session(peer: WirePeer) -> None:
     peer.send(Bye())
     for protocol in ([1, 1], [1, 0]):
         token = peer.enter(protocol=protocol).session
@@ -369,8 +387,7 @@ def test_a_bye_is_answered_to_a_client_of_1_1_and_is_nothing_without_a_session(b
     assert not any(isinstance(m, ErrorMessage) for m in peer.inbox)
 
 
-def test_a_bye_ends_its_session_also_when_its_connection_was_found_gone_before(bench: Any) -> None:
-    made = bench()
+def test_a_bye_ends_its_session_also_when_its_connection_was_found_gone_before(made: Any) -> None:
     one, other = made.peer(), made.peer()
     one.enter(hz=50)
     one.observe()
@@ -390,8 +407,7 @@ def test_a_bye_ends_its_session_also_when_its_connection_was_found_gone_before(b
     until(lambda: made.admission.health()["sessions"]["parked"] == 0)
 
 
-def test_every_bye_of_clients_that_close_at_once_ends_its_session(bench: Any) -> None:
-    made = bench()
+def test_every_bye_of_clients_that_close_at_once_ends_its_session(made: Any) -> None:
     peers = [made.peer() for _ in range(12)]
     for peer in peers:
         peer.enter(hz=100)
@@ -403,8 +419,7 @@ def test_every_bye_of_clients_that_close_at_once_ends_its_session(bench: Any) ->
     until(lambda: sum(line.endswith("over (client said bye)") for line in made.said) == len(peers))
 
 
-def test_a_tick_tells_its_release_and_the_welcome_the_next_one(bench: Any) -> None:
-    peer = bench().peer()
+def test_a_tick_tells_its_release_and_the_welcome_the_next_one(peer: WirePeer) -> None:
     welcome = peer.enter(hz=20, deadline_ms=30.0, ttl_ms=10)
     assert welcome.release_ns is None and any("ttl_ms 10 is below" in w for w in welcome.warnings)
     peer.observe()
@@ -418,8 +433,7 @@ def test_a_tick_tells_its_release_and_the_welcome_the_next_one(bench: Any) -> No
     assert (again.release_ns - first.release_ns) % 50_000_000 == 0  # type: ignore[operator]
 
 
-def test_all_safe_calls_are_in_force_and_told(bench: Any) -> None:
-    made = bench()
+def test_all_safe_calls_are_in_force_and_told(made: Any) -> None:
     calls = [STOP, FunctionCall(name="move", arguments={"dx": 0, "fast": False})]
     for protocol, told in (([1, 1], [calls]), ([1, 0], [None, None])):
         peer = made.peer()
@@ -455,7 +469,7 @@ def test_a_named_agent_is_not_flown_by_the_servers_model_of_another(bench: Any) 
 
 
 def test_a_safe_call_that_is_not_in_force_is_said_though_too_much_was_said_before(
-    bench: Any, monkeypatch: pytest.MonkeyPatch
+    made: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stuck(self: RemoteEnvironment, call: Any, epoch: int | None, not_after_ns: int | None = None) -> Any:
         raise OSError("stuck")
@@ -463,7 +477,6 @@ def test_a_safe_call_that_is_not_in_force_is_said_though_too_much_was_said_befor
     monkeypatch.setattr(RemoteEnvironment, "execute", stuck)
     monkeypatch.setattr("rtcontrol.loop.loop.LEAVE_S", 0.1)
     monkeypatch.setattr("rtcontrol.serve.session.TokenBucket", lambda *rate: TokenBucket(1e-6, 0.0))
-    made = bench()
     peer = made.peer()
     peer.enter()
     peer.send(Bye(session=peer.token))
@@ -495,8 +508,7 @@ def test_what_the_model_cannot_take_is_told_once_and_never_confirmed(bench: Any,
     assert "shorter" in error.remedy
 
 
-def test_invalid_hello_is_fatal_before_a_session_and_harmless_in_one(bench: Any) -> None:
-    peer = bench().peer()
+def test_invalid_hello_is_fatal_before_a_session_and_harmless_in_one(peer: WirePeer) -> None:
     bad = msgpack.packb({"type": "hello", "protocol": "1.0"})
     peer.socket.send(bad)
     error = peer.refused()
@@ -507,24 +519,8 @@ def test_invalid_hello_is_fatal_before_a_session_and_harmless_in_one(bench: Any)
     assert peer.ask().status == "fresh"
 
 
-def test_messages_of_a_server_are_refused(bench: Any) -> None:
-    peer = bench().peer()
-    welcome = peer.enter()
-    peer.send(welcome)
-    assert peer.refused().code == "state"
-
-
-def test_ping_is_answered_with_the_servers_clock(bench: Any) -> None:
-    peer = bench().peer()
-    before = time.monotonic_ns()
-    peer.send(Ping(id=7, t_ns=before))
-    pong = peer.expect(Pong)
-    assert pong.id == 7 and pong.t_ping_ns == before
-    assert before <= pong.t_received_ns <= pong.t_sent_ns <= time.monotonic_ns()
-
-
-def test_arrays_are_taken_but_alone_they_are_refused(bench: Any) -> None:
-    peer = bench().enter(**OWN, pacing="client")
+def test_arrays_are_taken_but_alone_they_are_refused(peer: WirePeer) -> None:
+    peer.enter(**OWN, pacing="client")
     scan = Array(name="scan", dtype="f4", shape=[4], data=b"\0" * 16)
     seq = peer.observe(None, arrays=[scan])
     error = peer.refused()
@@ -532,8 +528,7 @@ def test_arrays_are_taken_but_alone_they_are_refused(bench: Any) -> None:
     assert peer.ask(None, data={"x": 1}, arrays=[scan]).status == "fresh"
 
 
-def test_welcome_beyond_its_own_limits_is_refused(bench: Any) -> None:
-    peer = bench().peer()
+def test_welcome_beyond_its_own_limits_is_refused(peer: WirePeer) -> None:
     values = [f"v{i}" for i in range(246)]
     tools = [
         {"name": f"tool{i}", "parameters": {"type": "object", "properties": {"a": {"enum": values}}}} for i in range(64)
@@ -544,15 +539,9 @@ def test_welcome_beyond_its_own_limits_is_refused(bench: Any) -> None:
     peer.enter(tools=tools[:32], instruction="x")
 
 
-def test_observation_in_warm_up_is_answered(bench: Any) -> None:
+def test_observation_in_warm_up_is_answered(peer: WirePeer) -> None:
     """The welcome may be late; an observation before it is refused, not lost silently."""
-    peer = bench().peer()
     peer.hello(pacing="client")
     peer.send(Observe(session="x" * 20, seq=1, epoch=0, t_ns=1, text="x"))
     kinds = {type(peer.receive()), type(peer.receive())}
     assert kinds == {Welcome, ErrorMessage}
-
-
-def test_encoded_messages_are_small(bench: Any) -> None:
-    peer = bench().enter(pacing="client")
-    assert sum(map(len, encode_msgpack(peer.ask()))) < 400

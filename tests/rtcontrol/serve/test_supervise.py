@@ -3,51 +3,58 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
 import pytest
+from commands import refused
 
 from rtcontrol.serve.supervise import command_line, resident_mb, supervise
-from tests.helpers.processes import Program, cli, python, until
+from tests.helpers.processes import Program, python, until
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads /proc")
 Start = Callable[..., "subprocess.Popen[str]"]
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
+def program(tmp_path: Path) -> Iterator[Start]:
     running: list[Program] = []
 
-    def begin(code: str, *options: str) -> subprocess.Popen[str]:
-        """Supervise a Python program, which finds its folder in sys.argv[1]."""
-        command = ["-m", "rtcontrol.serve.supervise", *options, "--", sys.executable, "-c", code, str(tmp_path)]
-        running.append(Program(command, tmp_path / f"log{len(running)}", stderr=subprocess.PIPE))
+    def begin(*command: str, **options: int) -> subprocess.Popen[str]:
+        running.append(Program(command, tmp_path / f"log{len(running)}", cwd=tmp_path, **options))
         return running[-1].popen
 
     yield begin
-    for program in running:
-        program.kill()
+    for one in running:
+        one.kill()
 
 
 @pytest.fixture
-def serve(tmp_path: Path) -> Iterator[Start]:
+def start(program: Start, tmp_path: Path) -> Start:
+    """Supervises a Python program, which finds its folder in sys.argv[1]."""
+    return lambda code, *options: program(
+        *("-m", "rtcontrol.serve.supervise", *options, "--", sys.executable, "-c", code, str(tmp_path)),
+        stderr=subprocess.PIPE,
+    )
+
+
+@pytest.fixture
+def serve(program: Start) -> Start:
     """Starts a server, which listens."""
-    running: list[Program] = []
+    command = ("-m", "rtcontrol", "serve", "--model", "random", "--bind", "tcp://127.0.0.1:*")
 
     def begin(*options: str) -> subprocess.Popen[str]:
-        command = ["-m", "rtcontrol", "serve", "--model", "random", "--bind", "tcp://127.0.0.1:*", *options]
-        running.append(Program(command, tmp_path / "stderr", cwd=tmp_path, stdout=subprocess.PIPE))
-        listens(running[-1].popen)
-        return running[-1].popen
+        server = program(*command, *options, stdout=subprocess.PIPE)
+        listens(server)
+        return server
 
-    yield begin
-    for program in running:
-        program.kill()
+    return begin
 
 
 def listens(server: subprocess.Popen[str]) -> None:
@@ -86,7 +93,15 @@ def test_killed_server_is_started_again_and_that_is_said(start: Start, tmp_path:
     assert supervisor.wait(10) == 128 + signal.SIGTERM
     assert gone(second)
     assert supervisor.stderr is not None
-    assert f"the server (pid {first}) ended by signal 9" in supervisor.stderr.read()
+    told = [re.sub(r"^\S+ supervise: |\d+\.\d+ s", "", line) for line in supervisor.stderr.read().splitlines()]
+    assert told == [
+        f"started the server (pid {first})",
+        f"the server (pid {first}) was ended by SIGKILL after  with status 137: restart 1 in ; `rtcontrol report` "
+        "makes the reports that it could not",
+        f"started the server (pid {second}, restart 1)",
+        f"the server (pid {second}) was ended by SIGTERM after  with status 143: not started again (SIGTERM asked for "
+        "it), 1 restarts in all",
+    ]
 
 
 def test_memory_above_the_limit_ends_the_server_and_what_it_started(start: Start, tmp_path: Path) -> None:
@@ -114,7 +129,9 @@ def test_memory_above_the_limit_ends_the_server_and_what_it_started(start: Start
 def test_end_that_is_meant_ends_the_supervisor_with_the_same_status(start: Start, tmp_path: Path, status: int) -> None:
     supervisor = start(PIDS + f"sys.exit({status})")
     assert supervisor.wait(20) == status
-    assert len(pids(tmp_path, 1)) == 1
+    assert len(pids(tmp_path, 1)) == 1 and supervisor.stderr is not None
+    why = {0: "done", 2: "a mistake in what was given"}[status]
+    assert f"with status {status}: not started again ({why}), 0 restarts in all" in supervisor.stderr.read()
 
 
 def test_server_that_cannot_start_is_given_up(tmp_path: Path) -> None:
@@ -123,8 +140,9 @@ def test_server_that_cannot_start_is_given_up(tmp_path: Path) -> None:
     command = [sys.executable, "-c", PIDS + "sys.exit(7)", str(tmp_path)]
     assert supervise(command, None, said.append, backoff_s=(0.05, 30.0)) == 7
     assert len(pids(tmp_path, 1)) == 5
-    assert [line.rsplit(" in ")[-1] for line in said[:-1]] == ["0.05 s", "0.1 s", "0.2 s", "0.4 s"]
-    assert "giving up" in said[-1]
+    pauses = [line.partition("restart ")[2][5:10].rstrip(" s;") for line in said[1:-1:2]]
+    assert pauses == ["0.05", "0.1", "0.2", "0.4"]
+    assert "with status 7: not started again (it died 5 times within 10 s of its start;" in said[-1]
 
 
 def test_signal_is_passed_on_and_the_servers_own_status_returned(start: Start, tmp_path: Path) -> None:
@@ -157,13 +175,38 @@ def test_hangup_is_passed_on_but_stays_ignored_where_it_was(start: Start, tmp_pa
     assert alive(child)
 
 
-@pytest.mark.parametrize("options", [(), ("--supervise",)])
-def test_hangup_ends_the_server_in_order(serve: Start, tmp_path: Path, options: tuple[str, ...]) -> None:
-    server = serve(*options)
+def test_hangup_ends_the_server_in_order_in_the_folder_that_was_chosen_once_for_all_restarts(
+    serve: Start, tmp_path: Path
+) -> None:
+    server = serve("--supervise")
+    (child,) = psutil.Process(server.pid).children()
+    line = child.cmdline()
+    child.kill()
+    # In another second than the first: a folder named after the time would be another one.
+    listens(server)
     server.send_signal(signal.SIGHUP)
     rest = server.communicate(timeout=30)[0]
     assert server.returncode == 129
     assert "SIGHUP: ending 0 sessions" in rest
+    # The process that was killed wrote nothing: it is the time of the start that names the folder.
+    (told,) = (tmp_path / "runs").glob("serve-*/server.json")
+    assert tmp_path / line[line.index("--out") + 1] == told.parent
+
+
+@pytest.mark.parametrize("options", [(), ("--supervise",)])
+def test_further_signals_at_the_very_end_change_nothing(serve: Start, tmp_path: Path, options: tuple[str, ...]) -> None:
+    server = serve(*options)
+    server.send_signal(signal.SIGINT)
+    assert server.stdout is not None
+    while not server.stdout.readline().startswith("records and reports: "):
+        assert server.poll() is None
+    for number in (signal.SIGINT, signal.SIGTERM) * 1000:
+        if server.poll() is not None:
+            break
+        server.send_signal(number)
+        time.sleep(0.001)
+    assert server.wait(10) == 130
+    assert "Traceback" not in (said := (tmp_path / "log0").read_text()), said
     assert len([*(tmp_path / "runs").glob("serve-*/server.json")]) == 1
 
 
@@ -181,20 +224,6 @@ def test_supervision_is_not_asked_for_again_in_the_child() -> None:
     assert command[6:] == [sys.executable, "-m", "rtcontrol", "serve", "--hz", "8", "--seed", "1", "--no-supervise"]
 
 
-def test_folder_is_chosen_once_for_all_restarts(serve: Start) -> None:
-    server = serve("--supervise")
-    (child,) = psutil.Process(server.pid).children()
-    child_line = child.cmdline()
-    child.kill()
-    # In another second than the first: a folder named after the time would be another one.
-    listens(server)
-    server.send_signal(signal.SIGTERM)
-    rest = server.communicate(timeout=30)[0]
-    folder = next(line.split()[-1] for line in rest.splitlines() if line.startswith("records and reports: "))
-    # The process that was killed wrote nothing: it is the time of the start that names the folder.
-    assert "--out" in child_line and child_line[child_line.index("--out") + 1] == folder
-
-
 def test_supervisor_imports_nothing_heavy() -> None:
     code = (
         "import sys, rtcontrol.serve.supervise\n"
@@ -204,7 +233,8 @@ def test_supervisor_imports_nothing_heavy() -> None:
 
 
 @pytest.mark.parametrize("option", ["--allow-origin", "--token-file", "--static"])
-def test_option_of_the_gateway_without_http_is_a_mistake(option: str, tmp_path: Path) -> None:
-    done = cli("serve", "--model", "random", option, str(tmp_path))
-    assert done.returncode == 2
-    assert option in done.stderr and "--http" in done.stderr
+def test_option_of_the_gateway_without_http_is_a_mistake(
+    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = refused(capsys, "serve", "--model", "random", option, str(tmp_path))
+    assert option in said and "--http" in said

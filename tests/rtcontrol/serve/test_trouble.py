@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from wire_peer import WirePeer
 
 from rtcontrol.bridges.wire.messages import CallMessage, Instruct
 from rtcontrol.hosts.base import DecisionRequest
@@ -17,6 +16,7 @@ from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.errors import UserError
 from rtcontrol.serve import negotiate
 from tests.helpers.processes import until
+from tests.rtcontrol.serve.wire_peer import WirePeer
 
 
 class Picky:
@@ -52,29 +52,27 @@ def accept(peer: WirePeer, text: str) -> None:
     assert any(isinstance(m, Instruct) and m.instruction == text for m in peer.inbox)
 
 
-def test_a_full_decoder_refuses_for_now(bench: Any) -> None:
-    made = bench()
-    made.admission.pool._inline._places.limit = 0
+def test_a_full_decoder_refuses_for_now(made: Any) -> None:
+    made.admission.pool._inline.places.limit = 0
     peer = made.peer()
     error = peer.denied()
     assert error.code == "busy" and error.retryable and error.fatal and error.field is None
-    made.admission.pool._inline._places.limit = 1
+    made.admission.pool._inline.places.limit = 1
     peer.enter()
 
 
-def test_trouble_at_resuming_keeps_the_session(bench: Any) -> None:
-    made = bench()
+def test_trouble_at_resuming_keeps_the_session(made: Any) -> None:
     first = made.peer()
     token = first.enter(pacing="client").session
     first.ask()
     first.close()
     parked(made)
-    made.admission.pool._inline._places.limit = 0
+    made.admission.pool._inline.places.limit = 0
     second = made.peer()
     error = second.denied(resume=token)
     assert error.code == "busy" and error.retryable and not error.fatal
     parked(made)
-    made.admission.pool._inline._places.limit = 1
+    made.admission.pool._inline.places.limit = 1
     assert second.enter(resume=token).resumed
     second.seq = first.seq
     assert second.ask().status == "fresh"
@@ -96,7 +94,9 @@ def test_a_decoder_that_does_not_answer_is_no_fault_of_the_instruction(
 
 def test_a_closed_decoder_is_told_as_such(bench: Any) -> None:
     made = bench(model="lander")
+    assert made.admission.health()["decoder"] is True
     made.admission.pool._models.close()
+    assert made.admission.health()["decoder"] is False
     peer = made.peer()
     error = peer.denied()
     assert error.code == "decoder" and error.retryable and error.field is None
@@ -153,8 +153,7 @@ def test_rate_that_the_machine_does_not_reach_is_told_in_the_welcome(picky: Any)
     assert not any("reaches" in warning for warning in quick.warnings)
 
 
-def test_loop_that_waits_for_ever_does_not_say_inf(bench: Any) -> None:
-    made = bench()
+def test_loop_that_waits_for_ever_does_not_say_inf(made: Any) -> None:
     peer = made.enter(pacing="client")
     peer.close()
     parked(made)

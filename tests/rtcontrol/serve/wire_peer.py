@@ -8,6 +8,7 @@ from typing import Any, Self, TypeVar
 import zmq
 
 from rtcontrol.bridges.wire import PROTOCOL, Message, decode_msgpack, encode_msgpack
+from rtcontrol.bridges.wire.curve import KeyPair
 from rtcontrol.bridges.wire.messages import CallMessage, ErrorMessage, Hello, Observe, Ping, Pong, Program, Welcome
 
 M = TypeVar("M")
@@ -18,9 +19,13 @@ TEXT = "x 0 y 100 vx 0 vy 0 angle 0 spin 0 legs 0 0"
 class WirePeer:
     """`inbox` keeps what came and was not asked for; pings are answered whenever it looks."""
 
-    def __init__(self, endpoint: str, bind: bool = False) -> None:
+    def __init__(self, endpoint: str, bind: bool = False, keys: tuple[KeyPair, str] | None = None) -> None:
+        """`keys`: its own, and the server's public one."""
         self.socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.DEALER)
         self.socket.linger = 0
+        if keys is not None:
+            self.socket.curve_publickey, self.socket.curve_secretkey = keys[0].public.encode(), keys[0].secret.encode()
+            self.socket.curve_serverkey = keys[1].encode()
         (self.socket.bind if bind else self.socket.connect)(endpoint)
         self.welcome: Welcome | None = None
         self.inbox: list[Message] = []
@@ -88,8 +93,7 @@ class WirePeer:
 
     @property
     def token(self) -> str:
-        assert self.welcome is not None
-        return self.welcome.session
+        return "" if self.welcome is None else self.welcome.session
 
     def observe(self, text: str | None = TEXT, **fields: Any) -> int:
         """Send an observation; gives its sequence number."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from typing import Any
 
 from tests.bridges.carla.standin import lights, wire
 from tests.bridges.carla.standin.geometry import Box, Pose
 from tests.bridges.carla.standin.physics import MAX_STEER, STEERING_CURVE, WHEELBASE_M, Bicycle
-from tests.bridges.carla.standin.roads import LIMIT_KMH, signal_number
+from tests.bridges.carla.standin.roads import LIMIT_KMH
 
 # Semantic tags.
 CAR, LIGHT = b"\x0e", b"\x07"
@@ -41,9 +41,9 @@ class Actor:
 
     def pack(self, elapsed_s: float) -> bytes:
         """Its part of a packet."""
-        return wire.OTHER_ACTOR.pack(*self.placed())
+        return wire.OTHER_ACTOR.pack(*self.where())
 
-    def placed(self) -> tuple[float, ...]:
+    def where(self) -> tuple[float, ...]:
         place = (self.pose.x, -self.pose.y, 0.0, 0.0, wire.yaw(self.pose.heading), 0.0)
         return (self.number, wire.ACTIVE, *place, *(0.0,) * 9)
 
@@ -51,16 +51,18 @@ class Actor:
 class TrafficLight(Actor):
     """The light of one arm."""
 
-    arm: str = ""
+    def __init__(self, number: int, description: list[Any], arm: str, placed: lights.Placed) -> None:
+        super().__init__(number, description, pose=placed.pole, tags=LIGHT)
+        self.arm, self.placed = arm, placed
 
     def box(self) -> list[Any]:
         """Of a light CARLA tells what triggers it, not how large it is."""
-        return lights.volume(self.arm)
+        return self.placed.volume
 
     def pack(self, elapsed_s: float) -> bytes:
         state, since = lights.state(self.arm, elapsed_s), lights.since_change(self.arm, elapsed_s)
         times = (lights.GREEN_S, lights.YELLOW_S, lights.CLEAR_S, since)
-        return wire.TRAFFIC_LIGHT.pack(*self.placed(), str(signal_number(self.arm)).encode(), *times, 0, False, state)
+        return wire.TRAFFIC_LIGHT.pack(*self.where(), self.placed.sign.encode(), *times, 0, False, state)
 
 
 @dataclass(eq=False)
@@ -86,37 +88,12 @@ class Vehicle(Actor):
         sideways = body.speed * body.turn_rate
         state = wire.GREEN if self.light is None else lights.state(self.light.arm, elapsed_s)
         gear = control.gear if control.manual_gear_shift else -1 if control.reverse else int(body.speed > 0.1)
-        return wire.VEHICLE.pack(
-            self.number,
-            wire.ACTIVE,
-            body.x,
-            -body.y,
-            0.0,
-            0.0,
-            wire.yaw(body.heading),
-            0.0,
-            x,
-            -y,
-            0.0,
-            0.0,
-            0.0,
-            -math.degrees(body.turn_rate),
-            body.acceleration * cos - sideways * sin,
-            -body.acceleration * sin - sideways * cos,
-            0.0,
-            control.throttle,
-            control.steer,
-            control.brake,
-            control.hand_brake,
-            control.reverse,
-            control.manual_gear_shift,
-            gear,
-            LIMIT_KMH,
-            state,
-            self.light is not None,
-            self.light.number if self.light else 0,
-            0,
-        )
+        pushed = (body.acceleration * cos - sideways * sin, -body.acceleration * sin - sideways * cos, 0.0)
+        place = (body.x, -body.y, 0.0, 0.0, wire.yaw(body.heading), 0.0)
+        moves = (x, -y, 0.0, 0.0, 0.0, -math.degrees(body.turn_rate), *pushed)
+        light = (self.light is not None, self.light.number if self.light else 0)
+        pedals = astuple(control)[:-1]
+        return wire.VEHICLE.pack(self.number, wire.ACTIVE, *place, *moves, *pedals, gear, LIMIT_KMH, state, *light, 0)
 
 
 def physics(vehicle: Vehicle) -> list[Any]:

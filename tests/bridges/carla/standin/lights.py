@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 from tests.bridges.carla.standin.geometry import Box, Pose
 from tests.bridges.carla.standin.lanes import network
-from tests.bridges.carla.standin.roads import ARMS, LANES, REACH_M, WIDTH_M, incoming
+from tests.bridges.carla.standin.roads import ARMS, LANES, REACH_M, WIDTH_M, incoming, signal_number
 from tests.bridges.carla.standin.wire import GREEN, RED, YELLOW
 
 # CARLA's times.
@@ -18,7 +19,19 @@ CYCLE_S = PHASE_S * len(ARMS)
 # Half of a trigger box along its lane, as a share of the lane's width across it, and how far before the end of its lane
 # the middle of one stands: `UTrafficLightComponent::InitializeSign` (Carla/Traffic/TrafficLightComponent.cpp).
 BOX_M, BOX_SHARE, BOX_BACK_M = 1.5, 0.25, 3.0
-NAMES = {RED: "red", YELLOW: "yellow", GREEN: "green"}
+# Placed by hand: how far before the junction the box's middle is, whether the light looks across the road, as generated
+# ones do, and its signal's id: of the map, or of none.
+HAND = {"E": (9.0, True, "1"), "N": (15.0, True, ""), "W": (-1.0, True, ""), "S": (6.0, False, "")}
+
+
+class Placed(NamedTuple):
+    """A light in a town: its actor's place, its signal's id in the map, its trigger boxes, and what is told of them:
+    the middle, the half sizes and the rotation of one box, as seen from the actor, in CARLA's axes."""
+
+    pole: Pose
+    sign: str
+    boxes: list[Box]
+    volume: list[list[float]]
 
 
 def boxes(arm: str) -> list[Box]:
@@ -37,26 +50,42 @@ def boxes(arm: str) -> list[Box]:
     return found
 
 
-def pole(arm: str) -> Pose:
-    """Where the actor of an arm's light stands. It looks across the road: 90 degrees from the signal
-    (`ATrafficLightManager::SpawnTrafficLights`: "Blueprints are all rotated by 90 degrees")."""
-    angle = ARMS[arm][2]
-    away = (LANES + 0.5) * WIDTH_M
-    x, y = REACH_M * math.cos(angle) - away * math.sin(angle), REACH_M * math.sin(angle) + away * math.cos(angle)
-    return Pose(x, y, angle + math.pi / 2)
-
-
-def volume(arm: str) -> list[list[float]]:
-    """All trigger boxes of a light in one, as `UBoundingBoxCalculator::CombineBoxes` (Carla/Util) makes it: a box along
-    the *world's* axes, [middle, half sizes, rotation] as seen from the actor, in CARLA's axes."""
-    found = boxes(arm)
+def generated(arm: str) -> Placed:
+    """A light made from the map. It looks across the road: 90 degrees from the signal
+    (`ATrafficLightManager::SpawnTrafficLights`: "Blueprints are all rotated by 90 degrees"). Its trigger boxes are told
+    as `UBoundingBoxCalculator::CombineBoxes` (Carla/Util) makes them one: along the *world's* axes."""
+    pole, found = _beside(arm, REACH_M, (LANES + 0.5) * WIDTH_M, ARMS[arm][2] + math.pi / 2), boxes(arm)
     xs = [box.x + side * _reach(box, 0.0) for box in found for side in (-1, 1)]
     ys = [box.y + side * _reach(box, math.pi / 2) for box in found for side in (-1, 1)]
-    at = pole(arm)
-    dx, dy = 0.5 * (min(xs) + max(xs)) - at.x, 0.5 * (min(ys) + max(ys)) - at.y
-    cos, sin = math.cos(at.heading), math.sin(at.heading)
-    middle = [dx * cos + dy * sin, dx * sin - dy * cos, 0.0]
-    return [middle, [0.5 * (max(xs) - min(xs)), 0.5 * (max(ys) - min(ys)), 1.0], [0.0, math.degrees(at.heading), 0.0]]
+    middle = _seen(pole, 0.5 * (min(xs) + max(xs)), 0.5 * (min(ys) + max(ys)))
+    extent = [0.5 * (max(xs) - min(xs)), 0.5 * (max(ys) - min(ys)), 1.0]
+    return Placed(pole, str(signal_number(arm)), found, [middle, extent, [0.0, math.degrees(pole.heading), 0.0]])
+
+
+def by_hand(arm: str) -> Placed:
+    """A light as a map's maker placed it: one box over all lanes that come in, told as it is
+    (`UBoundingBoxCalculator::GetActorBoundingBox`: "the original bounding box"), its x across the road."""
+    back, across, sign = HAND[arm]
+    angle = ARMS[arm][2]
+    # Beyond the junction, on the right.
+    pole = _beside(arm, -REACH_M, (LANES + 0.5) * WIDTH_M, angle + (math.pi / 2 if across else 0.0))
+    x, y, heading = _beside(arm, REACH_M + back, 0.5 * LANES * WIDTH_M, angle + math.pi)
+    half = 0.5 * (LANES - 0.5) * WIDTH_M
+    told = [_seen(pole, x, y), [half, BOX_M, 1.0], [0.0, 0.0 if across else -90.0, 0.0]]
+    return Placed(pole, sign, [Box(x, y, heading, BOX_M, half)], told)
+
+
+def _beside(arm: str, away: float, right: float, heading: float) -> Pose:
+    """So far from the junction's middle on an arm, on the right of who comes in."""
+    cos, sin = math.cos(ARMS[arm][2]), math.sin(ARMS[arm][2])
+    return Pose(away * cos - right * sin, away * sin + right * cos, heading)
+
+
+def _seen(pole: Pose, x: float, y: float) -> list[float]:
+    """A place as seen from an actor, in CARLA's axes."""
+    cos, sin = math.cos(pole.heading), math.sin(pole.heading)
+    dx, dy = x - pole.x, y - pole.y
+    return [dx * cos + dy * sin, dx * sin - dy * cos, 0.0]
 
 
 def _reach(box: Box, axis: float) -> float:

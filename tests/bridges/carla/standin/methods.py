@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tests.bridges.carla.standin import blueprints, wire
+from tests.bridges.carla.standin import blueprints, lights, wire
 from tests.bridges.carla.standin.actors import physics
 from tests.bridges.carla.standin.rpc import Refused, Table, answering
 from tests.bridges.carla.standin.town import opendrive
 from tests.bridges.carla.standin.world import World
 
-# The second is the same town by another name: for those who load one.
+# The second is the same town with lights that were placed by hand.
 MAPS = ("Standin/Maps/Standin", "Standin/Maps/Standin2")
 
 
@@ -39,9 +39,6 @@ class Methods:
     def spawn(self, described: list[Any], transform: list[Any]) -> list[Any]:
         return self.world.spawn(described, wire.read_transform(transform)).write()
 
-    def spawn_attached(self, described: list[Any], *rest: Any) -> list[Any]:
-        raise Refused(f"the CARLA stand-in has no sensors and attaches nothing: {described[1]}")
-
     def load(self, name: str, reset: bool = True, layers: int = 0) -> None:
         # Without a name: the same again.
         if name:
@@ -49,7 +46,7 @@ class Methods:
             if (short := name.rsplit("/", 1)[-1]) not in known:
                 raise Refused("map not found")
             self.map = known[short]
-        self.world.begin()
+        self.world.begin(lights.by_hand if self.map == MAPS[1] else lights.generated)
         if reset:
             self.world.apply(wire.Settings())
         self.world.on_step(self.world.packet())
@@ -59,20 +56,13 @@ class Methods:
         return self.world.step() if self.world.settings.synchronous else self.world.frame + 1
 
     def batch(self, commands: list[Any], tick: bool) -> list[Any]:
-        answers = [self.command(*command[0]) for command in commands]
-        if tick:
-            self.tick()
-        return answers
+        # Whoever wants a tick, too, cues it after the batch.
+        return [self.command(*command[0]) for command in commands]
 
     def command(self, variant: int, fields: list[Any]) -> list[Any]:
         """One command of a batch: the actor's id, or why not."""
         world = self.world
-        does: dict[int, Callable[..., Any]] = {
-            1: world.destroy,
-            2: world.control,
-            6: world.place,
-            8: world.push,
-        }
+        does: dict[int, Callable[..., Any]] = {1: world.destroy, 2: world.control}
         try:
             if variant == 0:
                 return [[1, world.spawn(fields[0], wire.read_transform(fields[1])).number]]
@@ -103,7 +93,6 @@ def table(world: World, stream_port: int, version: str = wire.VERSION) -> Table:
         "get_spectator": lambda: world.spectator.write(),
         "get_actors_by_id": methods.actors,
         "spawn_actor": methods.spawn,
-        "spawn_actor_with_parent": methods.spawn_attached,
         "destroy_actor": world.destroy,
         "get_actor_bounding_box": methods.box,
         "tick_cue": methods.tick,
@@ -113,7 +102,6 @@ def table(world: World, stream_port: int, version: str = wire.VERSION) -> Table:
         "apply_control_to_vehicle": world.control,
         "set_actor_transform": world.place,
         "set_actor_target_velocity": world.push,
-        "set_actor_simulate_physics": lambda number, on: None,
         "load_new_episode": methods.load,
     }
     found = {name: answering(method) for name, method in values.items()}

@@ -33,15 +33,8 @@ class Control:
     @classmethod
     def read(cls, values: list[Any]) -> Control:
         throttle, steer, brake, hand_brake, reverse, manual, gear = values
-        return cls(
-            min(max(throttle, 0.0), 1.0),
-            min(max(steer, -1.0), 1.0),
-            min(max(brake, 0.0), 1.0),
-            bool(hand_brake),
-            bool(reverse),
-            bool(manual),
-            int(gear),
-        )
+        within = [min(max(value, least), 1.0) for value, least in ((throttle, 0.0), (steer, -1.0), (brake, 0.0))]
+        return cls(*within, bool(hand_brake), bool(reverse), bool(manual), int(gear))
 
 
 def steering_left(speed_kmh: float) -> float:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from tests.bridges.carla.standin import blueprints, lights, wire
-from tests.bridges.carla.standin.actors import CAR, LIGHT, Actor, TrafficLight, Vehicle
+from tests.bridges.carla.standin.actors import CAR, Actor, TrafficLight, Vehicle
 from tests.bridges.carla.standin.geometry import Box, Contacts, Pose, overlap
 from tests.bridges.carla.standin.lanes import network, within_junction
 from tests.bridges.carla.standin.physics import Bicycle, Control
@@ -39,10 +39,9 @@ class World:
         self.next_number = FIRST_ACTOR
         self.collisions: list[dict[str, Any]] = []
         self.gone: list[dict[str, Any]] = []
-        self.boxes = {arm: lights.boxes(arm) for arm in ARMS}
         self.begin()
 
-    def begin(self) -> None:
+    def begin(self, place: Callable[[str], lights.Placed] = lights.generated) -> None:
         """A new episode: only the spectator and the lights, as at the start."""
         self.episode += 1
         self.elapsed_s = 0.0
@@ -50,12 +49,9 @@ class World:
         self.contacts = Contacts()
         self.spectator = self.add(Actor(self.number(), blueprints.description("spectator", "")))
         self.lights: dict[str, TrafficLight] = {}
+        described = blueprints.description("traffic.traffic_light", "")
         for arm in ARMS:
-            described = blueprints.description("traffic.traffic_light", "")
-            light = TrafficLight(self.number(), described, pose=lights.pole(arm), tags=LIGHT)
-            light.arm = arm
-            self.lights[arm] = light
-            self.add(light)
+            self.lights[arm] = self.add(TrafficLight(self.number(), described, arm, place(arm)))
 
     def number(self) -> int:
         self.next_number += 1
@@ -163,9 +159,8 @@ class World:
         `OnEndOverlapTriggerBox`; carla#5446: whatever its colour; carla#9445: metres before the line that is seen)."""
         own = vehicle.boxed()
         near = math.hypot(own.x, own.y) < NEAR_M
-        touched = (arm for arm, boxes in self.boxes.items() if any(overlap(own, box) for box in boxes))
-        arm = next(touched, None) if near else None
-        vehicle.light = None if arm is None else self.lights[arm]
+        touched = (light for light in self.lights.values() if any(overlap(own, box) for box in light.placed.boxes))
+        vehicle.light = next(touched, None) if near else None
 
     def collide(self, vehicles: list[Vehicle]) -> None:
         """Counts vehicles that have come to touch. Both go on with half their common speed; they do not bounce."""

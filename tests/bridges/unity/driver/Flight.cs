@@ -9,7 +9,7 @@ namespace RtControl.Driver
     /// <summary>
     /// A game without an engine: a frame loop that observes and pumps. Tells what it carries out as JSON lines, takes
     /// commands as lines: reset, reset nan, instruct WORDS, long CHARACTERS (an instruction), array, stall MS, stats, close;
-    /// rate HZ (of observations, 0: none), nan, text (what they are), stuck TIMES (safe calls throw so often).
+    /// rate HZ (of observations, 0: none), nan, text (what they are), stuck TIMES (safe calls throw so often). Ends after `seconds`, or once its trouble has the words `until`.
     /// </summary>
     internal sealed class Flight
     {
@@ -22,6 +22,7 @@ namespace RtControl.Driver
         private long _tooOld, _frames, _stuck;
         private double _rate;
         private bool _nan;
+        private string _trouble; // in this frame
 
         public Flight(Dictionary<string, string> given)
         {
@@ -39,10 +40,13 @@ namespace RtControl.Driver
                 Instruction = _given.ContainsKey("wheels") ? "Drive forward." : "Follow the road.", Hz = Number("hz", 16),
                 TtlMs = _ttlMs, Persist = _given.ContainsKey("persist"),
             };
-            if (_given.ContainsKey("keys")) options.Transport = CurveKeys.Use(_given["keys"]);
-            if (_given.ContainsKey("libzmq")) options.Transport = endpoint => new LibZmqTransport(endpoint);
+            Func<string, IRtTransport> make = endpoint => new ZmtpTransport(endpoint);
+            if (_given.ContainsKey("keys")) make = CurveKeys.Use(_given["keys"]);
+            if (_given.ContainsKey("libzmq")) make = endpoint => new LibZmqTransport(endpoint);
+            options.Transport = endpoint => new Watched(make(endpoint));
             new Thread(ReadCommands) { IsBackground = true }.Start();
             var client = new RtClient(options, Execute);
+            Watched.Of(client);
             bool connected = false, closing = false;
             long nextNs = 0, fresh = 0;
             long endNs = MonotonicClock.NowNs + (long)(Number("seconds", 3600) * 1e9);
@@ -61,7 +65,8 @@ namespace RtControl.Driver
                     connected = !connected;
                     Tell("event", connected ? "connected" : "lost", "session", Token(client), "at_ms", nowNs / 1e6);
                 }
-                closing = Obey(client, Command());
+                _trouble = client.Trouble;
+                closing = Obey(client, Command()) || _given.ContainsKey("until") && (_trouble ?? "").Contains(_given["until"]);
                 _frames++;
                 Thread.Sleep((int)Number("frame-ms", 15));
             }
@@ -163,11 +168,11 @@ namespace RtControl.Driver
                 { "safe", c.Safe }, { "expired", c.Expired }, { "skipped", c.Skipped }, { "executed", c.Executed },
                 { "failed", c.Failed }, { "refused", c.Refused }, { "ignored", c.Ignored }, { "sessions", c.Sessions },
                 { "resumed", c.Resumed }, { "reconnects", c.Reconnects }, { "errors", c.Errors },
-                { "too_old", _tooOld }, { "oldest_ms", _oldestMs }, { "frames", _frames },
+                { "uses", Watched.Uses }, { "waits", Watched.Waits }, { "too_old", _tooOld }, { "oldest_ms", _oldestMs }, { "frames", _frames },
                 { "latency_ms", Quantiles(_latencyMs) }, { "age_ms", Quantiles(_ageMs) },
                 { "main_thread_ms", Quantiles(_mainMs) },
                 { "last_error", client.LastError }, { "last_failure", client.LastFailure }, { "epoch", client.Epoch },
-                { "trouble", client.Trouble }, { "ended", client.Ended }, { "clock_known", clock }, { "memory_kb", GC.GetTotalMemory(true) / 1024 },
+                { "trouble", _trouble }, { "ended", client.Ended }, { "clock_known", clock }, { "memory_kb", GC.GetTotalMemory(true) / 1024 },
                 { "next_ms", client.NextObservationNs(0) == null ? null : (object)((client.NextObservationNs(0) - MonotonicClock.NowNs) / 1e6) },
                 { "in_force", client.InForce.ToString().ToLowerInvariant() },
                 { "instruction", client.Welcome == null ? null : client.Welcome.Instruction },

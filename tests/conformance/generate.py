@@ -1,0 +1,61 @@
+"""Completes the conformance vectors: `python -m tests.conformance.generate`, after lines were added by hand.
+
+A vector is a line of `vectors/*.json`; rules (ttl, clock) are written down whole, not taken from the code. A valid
+message needs `name`, `from` and `json`; one to be refused `json` (its text), `msgpack` (its parts as hex) or `header`,
+which becomes a vector of either; long texts are runs: `[[text, times], ...]`.
+"""
+
+from __future__ import annotations
+
+import base64
+import copy
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import msgpack
+
+from tests.conformance import FOLDER, NAMES, load
+
+Vector = dict[str, Any]
+
+
+def files() -> Iterator[tuple[str, str]]:
+    """(file name, text)."""
+    for name in NAMES:
+        found = load(name)
+        if name == "valid":
+            found = [_valid(vector) for vector in found]
+        elif name == "invalid":
+            found = [each for vector in found for each in _invalid(**vector)]
+        yield f"{name}.json", _text(found)
+
+
+def _valid(vector: Vector) -> Vector:
+    header, buffers = copy.deepcopy(vector["json"]), []
+    for entry in header.get("arrays") or ():
+        buffers.append(base64.b64decode(entry.pop("base64")).hex())
+        entry["part"] = len(buffers)
+    order = {**dict.fromkeys(("name", "from", "json", "msgpack")), "canonical": True}
+    return {**order, **vector, "msgpack": [msgpack.packb(header).hex(), *buffers]}
+
+
+def _invalid(name: str, header: Any = None, **vector: Any) -> Iterator[Vector]:
+    if header is None:
+        yield {"name": name, **vector}
+    else:
+        yield {"name": f"{name} (msgpack)", "msgpack": [msgpack.packb(header).hex()], **vector}
+        yield {"name": f"{name} (json)", "json": json.dumps(header), **vector}
+
+
+def _text(value: Any) -> str:
+    # A vector a line: differences stay readable.
+    if isinstance(value, dict):
+        return "{\n" + ",\n".join(f'"{k}": {_text(v).rstrip()}' for k, v in value.items()) + "\n}\n"
+    return "[\n" + ",\n".join(json.dumps(v, ensure_ascii=True) for v in value) + "\n]\n"
+
+
+if __name__ == "__main__":
+    for file, text in files():
+        (FOLDER / file).write_text(text, "utf-8")
+        print(f"{file}: {len(text)} bytes")
