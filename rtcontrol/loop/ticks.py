@@ -122,7 +122,7 @@ class Ticks:
         tick = Tick(k, release_ns, release_ns + self._deadline_ns, now)
         account.newest_k = k
         if enforced:
-            self.actuator.guard_ns = now + self._guard_ns
+            self.actuator.arm(now + self._guard_ns)
         if skipped or self._busy[1] >= release_ns:
             self._was_late(tick, skipped)
         tick.incarnation = self.host.incarnation

@@ -519,13 +519,13 @@ def test_a_world_that_needs_all_its_time_for_its_steps_takes_calls_nevertheless(
 # -- where the loop itself does not come back --------------------------------------------------------------------------
 
 
-def hung(seconds: float) -> tuple[Agent, threading.Event]:
-    """Whose `observe` hangs once, some ticks on, and tells so."""
+def hung(seconds: float, look: int = 12) -> tuple[Agent, threading.Event]:
+    """Whose `observe` hangs once, at this look (the first five are the warm-up's), and tells so."""
     seen, hangs = [0], threading.Event()
 
     def observe(data: Any) -> str:
         seen[0] += 1
-        if seen[0] == 12:
+        if seen[0] == look:
             hangs.set()
             time.sleep(seconds)
         return "-"
@@ -545,6 +545,14 @@ def test_an_observe_that_hangs_brings_the_safe_call_within_the_hold(tmp_path: Pa
     assert flown.ticks[-1]["kind"] == "call"  # it goes on when the loop is back
 
 
+def test_an_observe_that_hangs_before_anything_was_called_brings_the_safe_call_too(tmp_path: Path) -> None:
+    arm = Arm()
+    flown = flight(tmp_path, arm, lambda request: Decision(None), agent=hung(0.6, look=6)[0], duration_s=0.7).run()
+    [attempt] = safes(flown, "loop")
+    assert attempt["in_force"] and attempt["t_s"] <= 0.1 + 4 * PERIOD_S, flown.dump()
+    assert arm.acts[0][1] == STOP
+
+
 def test_a_third_signal_while_observe_hangs_still_brings_the_safe_call(tmp_path: Path) -> None:
     arm = Arm()
     agent, hangs = hung(30.0)
@@ -553,6 +561,7 @@ def test_a_third_signal_while_observe_hangs_still_brings_the_safe_call(tmp_path:
 
     def leave() -> None:
         assert hangs.wait(10)
+        time.sleep(0.05)  # a signal just before it sleeps would not wake it
         flown.loop.stop("SIGTERM")
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
