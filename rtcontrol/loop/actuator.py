@@ -90,7 +90,7 @@ class Actuator:
         self._emit: Callable[[Emission], None] = env.emit if isinstance(env, Emitting) else lambda emission: None
         self.parting: Callable[[], Emission | None] = lambda: None  # what such a world is told where the loop hangs
         self.effects: deque[Completion | SafeAttempt | Fault] = deque()
-        self.guard_ns: int | None = None  # by then the loop is to be back
+        self.guard_ns: int | None = None  # by then the loop is to be back, which says so at each release
         self.attempting = False  # a safe call was demanded, or is due again, and has not been tried since
         self._lock = threading.Lock()
         self._bell: SimpleQueue[None] = SimpleQueue()
@@ -113,10 +113,9 @@ class Actuator:
         self._thread.start()
 
     def arm(self, guard_ns: int) -> None:
-        """The loop is here, and will be again by `guard_ns`."""
-        armed, self.guard_ns = self.guard_ns is not None, guard_ns
-        if not armed:
-            self._bell.put(None)  # or it would be looked at with the first call only
+        """From now on the loop is to be back by then. Wakes the thread, which waits for calls alone before."""
+        self.guard_ns = guard_ns
+        self._bell.put(None)
 
     def execute(self, order: Order) -> Order | None:
         """Act as soon as the world lets it. Gives the order that waited until now, which is dropped."""

@@ -203,6 +203,25 @@ def test_a_late_decision_does_not_undo_a_newer_ticks_safe_call(tmp_path: Path) -
     assert arm.acts[-1][1] == STOP and sum(call == MOVE for _, call in arm.acts) == 2
 
 
+def test_a_call_that_acts_and_then_raises_is_followed_by_the_safe_call_that_was_in_force(tmp_path: Path) -> None:
+    arm = Arm()
+
+    def decide(request: DecisionRequest) -> Decision:
+        if request.tick == 3:
+            raise ValueError("misses, so that it is safe")
+        return Decision(MOVE if request.tick <= 4 else None)
+
+    def half(call: Call) -> None:
+        if call == MOVE and any(call == STOP for _, call in arm.acts):
+            arm.acts.append((time.monotonic_ns(), call))
+            raise OSError("no acknowledgement")
+
+    arm.refuse = half
+    flown = flight(tmp_path, arm, decide, on_miss="safe", duration_s=0.5).run()
+    assert [call for _, call in arm.acts][-4:] == [STOP, MOVE, STOP, STOP], flown.dump()
+    assert [a["in_force"] for a in safes(flown)] == [True, True]
+
+
 def test_several_safe_calls_each_until_in_force_and_none_twice(tmp_path: Path) -> None:
     arm = Arm()
     arm.refuse = failing(2, OPEN)
