@@ -499,6 +499,24 @@ def test_a_tool_that_raises_is_told_once_with_its_line(tmp_path: Path, error: ty
     assert entry["cause"] == "execute" and "tests/rtcontrol/arm.py:" in entry["where"] and entry["first_t_s"] < 0.2
 
 
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise AttributeError("no text")
+
+
+def test_an_error_that_cannot_be_told_costs_its_ticks_and_not_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (gone := tmp_path / "gone").mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    arm = Arm()
+    arm.refuse = failing(2, MOVE, Mute)
+    flown = flight(tmp_path, arm, duration_s=0.3).run()
+    flown.blames("execute", 2, 2)
+    assert [line for line in flown.said if "Mute: (no message: its __str__ raises AttributeError)" in line]
+
+
 @pytest.mark.parametrize("clock", ["wall", "lockstep"])
 def test_a_step_that_raises_ends_the_run_with_the_safe_call(tmp_path: Path, clock: str) -> None:
     arm = Arm()
