@@ -22,7 +22,7 @@ from rtcontrol.run import assemble
 from rtcontrol.run.fit import fit
 from rtcontrol.run.live import LiveView
 from rtcontrol.run.options import RunOptions
-from rtcontrol.run.status import UNSAFE, status
+from rtcontrol.run.status import HOST, INCOMPLETE, UNSAFE, status
 from rtcontrol.run.trained import model_for
 
 
@@ -112,7 +112,7 @@ def _status(
         print("Ended by a miss, as --on-miss stop asks.", file=sys.stderr)
     elif above:
         print(f"Miss rate {loop.ledger.miss_rate:.4f} is above {limit:g}.", file=sys.stderr)
-    return left.status if left is not None and code != UNSAFE else code
+    return left.status if left is not None and code not in (UNSAFE, HOST, INCOMPLETE) else code
 
 
 def _report(config: RunConfig, loop: ControlLoop, recorder: Recorder) -> tuple[bool, bool]:

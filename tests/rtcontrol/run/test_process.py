@@ -220,6 +220,25 @@ def test_signals_during_the_last_writes_lose_neither_the_records_end_nor_the_rep
     assert report(tmp_path)["ended_by"] == "duration"
 
 
+def test_a_third_signal_does_not_hide_that_the_record_is_incomplete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain, came = Recorder.write, []
+
+    def full(self: Recorder, line: dict[str, Any] | None) -> None:
+        if line and "end" in line and not came:
+            with Path("/dev/full").open("wb") as disk:
+                os.dup2(disk.fileno(), self._fd)
+            for _ in range(3):
+                came.append(signal.SIGINT)
+                signal.raise_signal(signal.SIGINT)
+        plain(self, line)
+
+    monkeypatch.setattr(Recorder, "write", full)
+    assert lander(tmp_path) == status.INCOMPLETE and len(came) == 3
+    assert report(tmp_path)["record"]["lost_lines"] == 1
+
+
 @pytest.mark.timeout(20)
 def test_a_wait_for_the_decider_ends_though_a_signals_handler_outlasts_it() -> None:
     before = signal.signal(signal.SIGUSR1, lambda *a: time.sleep(0.3))
