@@ -16,6 +16,7 @@ from pooled import alone, assert_equal, called, flown, naming, reply_of, request
 from rtcontrol.hosts.base import DecoderPool, Host
 from rtcontrol.hosts.deciders import NoopSource, STSource
 from rtcontrol.hosts.inprocess import InProcessHost, InProcessPool, Rota
+from rtcontrol.hosts.ray_host import DecoderLink, WakeFile
 from rtcontrol.hosts.ray_pool import RayPool, own_host
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.errors import UserError
@@ -255,3 +256,8 @@ def test_a_host_that_gave_up_ends_the_run_with_the_safe_call(tmp_path: Path, clo
     assert flight.loop.ended_by == "host"
     assert "no more decisions: Ray was lost." in flight.said
     assert flight.world.executed[-1][1] == flight.agent.fallback.safe_call
+
+
+def test_no_socket_to_the_decoder_is_trouble_that_may_pass() -> None:
+    with pytest.raises(PlaceTrouble, match="No socket to the decoder"):
+        DecoderLink({"lanes": ["no endpoint"], "key": b""}, b"session", WakeFile())
