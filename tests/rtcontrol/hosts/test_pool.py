@@ -13,7 +13,7 @@ import pytest
 from cart import Flight
 from pooled import alone, assert_equal, called, flown, naming, reply_of, request
 
-from rtcontrol.hosts.base import DecoderPool, Host
+from rtcontrol.hosts.base import DecoderPool, Host, PlaceTrouble
 from rtcontrol.hosts.deciders import NoopSource, STSource
 from rtcontrol.hosts.inprocess import InProcessHost, InProcessPool, Rota
 from rtcontrol.hosts.ray_host import DecoderLink, WakeFile
