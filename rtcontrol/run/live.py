@@ -8,13 +8,14 @@ import os
 import sys
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
+from rtcontrol.loop.account import Ledger
 from rtcontrol.loop.loop import ControlLoop
 from rtcontrol.record.record import Recorder
 
@@ -109,7 +110,7 @@ class LiveView(logging.Handler):
         last = loop.account.recent_ms[-1] if loop.account.recent_ms else 0.0
         filled = min(BAR, round(BAR * last / deadline_ms))
         style = "red" if last > deadline_ms else "yellow" if last > 0.7 * deadline_ms else "green"
-        misses = ", ".join(f"{c} {n}" for c, n in (ledger.misses_by_cause + ledger.skipped_by_cause).items())
+        misses = ", ".join(f"{cause} {n}" for cause, n in _missed(ledger).items())
         return Group(
             Text(f"{config.env}: {loop.instruction}", style="bold"),
             Text(f"rate {rate:5.1f} of {config.hz:g} Hz   on time {share:6.2f} %   tick {ledger.ticks}"),
@@ -122,13 +123,18 @@ class LiveView(logging.Handler):
         )
 
 
+def _missed(ledger: Ledger) -> Counter[str]:
+    """Misses and skipped releases by cause. Copied first: the loop's thread may count meanwhile."""
+    return Counter(dict(ledger.misses_by_cause)) + Counter(dict(ledger.skipped_by_cause))
+
+
 def _log_line(loop: ControlLoop) -> str:
     if loop.phase != "running":
         return f"{loop.phase} ..."
     ledger = loop.ledger
     recent = sorted(loop.account.recent_ms)
     p50 = recent[len(recent) // 2] if recent else 0.0
-    causes: Any = dict(ledger.misses_by_cause + ledger.skipped_by_cause) or "none"
+    causes: Any = dict(_missed(ledger)) or "none"
     last = loop.account.recent_calls[-1] if loop.account.recent_calls else "-"
     return (
         f"tick {ledger.ticks}, on time {ledger.on_time}, missed or skipped {causes}, latency p50 {p50:.2f} ms, "

@@ -12,6 +12,7 @@ from rtcontrol.agents import Agent
 from rtcontrol.bridges.shutdown import Interrupted, Shutdown
 from rtcontrol.envs.base import Environment, Observation
 from rtcontrol.hosts.base import Host
+from rtcontrol.loop import errors
 from rtcontrol.loop.clock import LoopClock
 from rtcontrol.loop.config import RunConfig
 from rtcontrol.loop.loop import ControlLoop
@@ -29,7 +30,7 @@ from rtcontrol.run.trained import model_for
 def run(options: RunOptions, ending: Shutdown) -> int:
     """Run in the folder `options.out`, write record and report, print the table. Gives the exit status (`status.py`).
 
-    Errors pass through, after the safe call and the report.
+    Errors pass through, after the safe call and the report; where that call is not in force, they are told.
     """
     chosen = assemble.agent(options.agent or assemble.default_agent(options.env))
     instruction, goal = options.instruction, options.goal
@@ -71,9 +72,12 @@ def run_loop(
         loop.run()
     except Interrupted as interrupted:
         left = interrupted
-    except UserError:
-        began = loop.launched
-        raise
+    except Exception as error:
+        began = loop.launched or not isinstance(error, UserError)
+        if loop.safe_in_force:
+            raise
+        # The status says what is graver: that the machine may move on.
+        print(f"The run broke down: {errors.text(error)} ({errors.where(error)}).", file=sys.stderr)
     finally:
         ending.shielded = True  # before anything that a signal could cut short
         try:

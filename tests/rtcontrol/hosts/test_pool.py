@@ -36,8 +36,9 @@ def test_each_session_has_its_own_decider(pool: DecoderPool) -> None:
 
 def test_an_error_costs_its_own_tick_only(pool: DecoderPool) -> None:
     host, other = pool.open("a", naming("left")), pool.open("b", naming("right"))
-    host.submit(request(1, "fail"))
-    assert reply_of(host).error == "ValueError: cannot"
+    for word, error in (("exit", "SystemExit: enough"), ("fail", "ValueError: cannot")):
+        host.submit(request(1, word))
+        assert reply_of(host).error == error
     assert called(host, 2) == 'left(at="x 2")'
     assert called(other, 2) == 'right(at="x 2")'
 

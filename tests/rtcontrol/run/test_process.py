@@ -27,6 +27,7 @@ from rtcontrol.envs.lander.world import Lander
 from rtcontrol.hosts.deciders import NoopSource
 from rtcontrol.hosts.inprocess import InProcessHost
 from rtcontrol.loop import loop
+from rtcontrol.loop.ticks import Ticks
 from rtcontrol.models.errors import UserError
 from rtcontrol.record.record import Folder, Recorder, read_record
 from rtcontrol.run import status
@@ -321,17 +322,26 @@ def test_the_exit_status_is_the_gravest_that_applies() -> None:
         assert code == expected, (ended, safe, complete, missed, sound)
 
 
+@pytest.mark.parametrize("broken", [None, RuntimeError("of our own"), UserError("What.", "Remedy.")])
 def test_a_safe_call_that_is_not_in_force_has_its_own_status(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, broken: Exception | None
 ) -> None:
     def stuck(self: Lander, main: float, side: float) -> None:
         raise OSError("the valve is stuck")
 
     monkeypatch.setattr(Lander, "engines", stuck)
+
+    def breaks(self: Ticks) -> None:
+        raise broken or AssertionError
+
     monkeypatch.setattr(loop, "LEAVE_S", 0.3)
+    if broken is not None:
+        monkeypatch.setattr(Ticks, "_expire", breaks)
     assert lander(tmp_path) == status.UNSAFE
     said = capsys.readouterr().err
     assert "could not be brought into force" in said and "the valve is stuck" in said
+    assert broken is None or f"The run broke down: {type(broken).__name__}" in said
+    assert report(tmp_path)["ended_by"] == ("duration" if broken is None else "error")
 
 
 @pytest.mark.parametrize(
