@@ -232,7 +232,7 @@ class RemoteEnvironment:
         if on_grid:
             self._released, self._released_ns = emission.tick, release_ns
         seen = self._seen.get(emission.seq)
-        if call is not None and self.terms.acknowledges:
+        if (call is not None or status == "safe") and self.terms.acknowledges:
             with self._lock:
                 self._sent[tick] = Sent(epoch, call if status == "fresh" else None)
                 if len(self._sent) > REMEMBERED:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,10 @@ settings.register_profile("unhurried", deadline=None, suppress_health_check=[Hea
 # Of a mutant it is enough to know that an example is found.
 settings.register_profile("mutants", settings.get_profile("unhurried"), phases=[Phase.explicit, Phase.generate])
 settings.load_profile("unhurried")
+
+# A shell starts what it runs in the background, or under nohup, with these ignored, and so would every child here be.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(autouse=True, scope="session")

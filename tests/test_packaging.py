@@ -22,8 +22,12 @@ ROOMS = ["cli", "gateway", "serve", "carla", "bench", "recipes", "run", "loop", 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("wheel")
+    # What an earlier build left in the source tree would be packed too.
+    config = out / "setup.cfg"
+    config.write_text(f"[build]\nbuild_base = {out / 'build'}\n")
     # setuptools is installed with the development extra's build tool, so nothing is downloaded here.
-    done = python("-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-q", "-w", str(out), str(ROOT))
+    command = ("-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-q", "-w", str(out), str(ROOT))
+    done = python(*command, env={"DIST_EXTRA_CONFIG": str(config)})
     assert done.returncode == 0, done.stderr
     return next(out.glob("*.whl"))
 

@@ -105,10 +105,14 @@ class CarlaSession:
             self._client.executed(standing, "executed" if refused is None else "refused", error=refused)
 
     def instruct(self, text: str) -> None:
-        """The goal from now on."""
+        """The goal from now on; one that no server takes is warned of, and changes nothing."""
+        try:
+            if self._client is not None:
+                self._client.instruct(text)
+        except ClientError as error:
+            log.warning("The instruction was not taken: %s", error)
+            return
         self._instruction = text
-        if self._client is not None:
-            self._client.instruct(text)
 
     def counts(self) -> dict[str, Any]:
         """What the clients counted."""

@@ -65,8 +65,8 @@ class Client:
             raise ClientError(f"{unknown[0]}= is no option.", f"Use some of {', '.join(known)}.")
         self.endpoint, self.options = endpoint, Options(**options)
         on_call, on_safe = self.options.on_call, self.options.on_safe
-        awaits = inspect.iscoroutinefunction(on_call)
-        if inspect.iscoroutinefunction(on_safe) or (awaits and loop is None):
+        awaits = _is_coroutine(on_call)
+        if _is_coroutine(on_safe) or (awaits and loop is None):
             what = "on_safe= is a coroutine function." if not awaits or loop else "on_call= is a coroutine function."
             raise ClientError(what, "Give a plain function; only AsyncClient takes a coroutine function, as on_call.")
         self.notified: Callable[[], None] = lambda: None  # something may have changed: from other threads
@@ -209,13 +209,14 @@ class Client:
         error: str | None = None,
     ) -> None:
         """Tell what became of a call (its `Standing`, or tick): for clients that said `acknowledge=True` and have no
-        `on_call`. What the client began itself (no tick), and what was told already, is not told."""
+        `on_call`. What the client began itself (no tick), and what was told already, is not told. After one that
+        `failed` safe is in force: what was done before would else go on."""
         if not self.options.acknowledges:
             raise ClientError("This client did not announce acknowledgements.", "Connect with acknowledge=True.")
-        tick, words = standing if isinstance(standing, int) else standing.tick, {"result": result, "error": error}
+        words = {"result": result, "error": error}
         with checked("executed"), self._link.lock:
             check_value(words, LIMITS)
-            self._core.acknowledge(tick, outcome, time.monotonic_ns(), **words)
+            self._core.acknowledge(standing, outcome, time.monotonic_ns(), **words)
         self._link.wake()
 
     def instruct(self, instruction: str) -> None:
@@ -234,7 +235,6 @@ class Client:
             given = seconds is not None or success is not None
             ended = Outcome(seed=seed, ret=ret, success=success, seconds=seconds or 0.0) if given else None
             epoch = self._core.reset(ended)
-        self._changed()
         self._link.wake()
         return epoch
 
@@ -298,6 +298,11 @@ class Client:
 
     def __exit__(self, *raised: object) -> None:
         self.close()
+
+
+def _is_coroutine(handler: object) -> bool:
+    """A function, or an object that is called as one."""
+    return any(inspect.iscoroutinefunction(f) for f in (handler, getattr(handler, "__call__", None)))  # noqa: B004
 
 
 def _result(waiting: Coroutine[Any, Any, Result]) -> Result:

@@ -178,6 +178,7 @@ class Core(SessionState):
             what = f"The server speaks protocol {welcome.protocol}, not {list(PROTOCOL)}."
             self.end(ClientError(what, "Update either."), now_ns)
             return
+        told = self.instruction if welcome.resumed else self._greeting
         self.connection.welcomed(welcome.heartbeat_ms)
         self.welcome, self.instruction, self._release_ns = welcome, welcome.instruction, welcome.release_ns
         safe_calls = self.own_safe_calls or all_of(welcome.safe_calls, welcome.safe_call)
@@ -200,8 +201,10 @@ class Core(SessionState):
             self.begins(self.force.begin(welcome.epoch, safe_calls), now_ns)
             for look in looks:
                 self.number(look)
-            if self.wanted is not None and self.wanted != self._greeting:
-                self.say(messages.Instruct(session=self.token, instruction=self.wanted))
+        # Given while greeting, or lost with the connection.
+        if self.wanted is not None and self.wanted not in (told, welcome.instruction):
+            self.drop(messages.Instruct)
+            self.instruct(self.wanted)
         if self.unanswered is not None:
             self.drop(Observe)
             self.unanswered = self.number(self.unanswered)
@@ -227,6 +230,9 @@ class Core(SessionState):
         if message.status == "fresh" and message.t_obs_ns is not None:
             self.latency_ns.append(now_ns - message.t_obs_ns)
         self._release_ns = self._release_ns if message.release_ns is None else message.release_ns
+        if len(self.own_safe_calls) > 1 and self.welcome is not None and self.welcome.protocol < [1, 1]:
+            # A server of 1.0 knows the first of our safe calls alone.
+            message = message.model_copy(update={"calls": list(self.own_safe_calls)})
         begins, too_old = self.force.receive(message, now_ns)
         if too_old:
             self.count["expired"] += 1
@@ -241,10 +247,12 @@ class Core(SessionState):
         return stamp_ns is not None and (connection.greeted_ns is None or stamp_ns < connection.greeted_ns)
 
     def _error(self, message: messages.ErrorMessage, now_ns: int) -> None:
-        if self._of_before(message):
+        connection = self.connection
+        # In greeting these answer what was said before the hello.
+        stray = message.seq is not None or (message.code == Code.STATE and message.retryable)
+        if self._of_before(message) or (stray and not connection.open):
             self.ignored["error"] += 1
             return
-        connection = self.connection
         self.count["errors"] += 1
         self.last_error = f"{message.code}: {message.message} {message.remedy}".rstrip()[:500]
         if message.code == Code.INSTRUCTION and self.instruction is not None and self.wanted != self.instruction:
@@ -259,6 +267,8 @@ class Core(SessionState):
         elif not message.retryable and (message.fatal or not (connection.open or unknown)):
             self.end(Refused(message), now_ns)
         elif unknown or message.fatal:
+            if message.fatal:
+                self.begins(self.force.ends("session_ended"), now_ns)
             # Live: this connection is a new one to the server, so resume. Resuming: nobody knows the session, so anew.
             first = not connection.open and self._known
             self._known = self._known and connection.open and not message.fatal

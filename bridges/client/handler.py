@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import inspect
 import logging
 import threading
 import time
@@ -22,6 +23,7 @@ CANCEL_S = 0.05  # how long a cancelled coroutine may still take before the safe
 AGAIN_S = 0.1  # until a safe call that raised is tried again, where no session tells its period
 SELDOM_S = 1.0  # and at most
 CLOSE_S, SAFE_S = 1.0, 5.0  # how long closing waits for the safe call: to begin, and in all while it runs
+UNAWAITED = "it gave an awaitable, which nothing awaits: give a coroutine function as on_call, to AsyncClient"
 Loop = asyncio.AbstractEventLoop
 log = logging.getLogger(__name__)
 
@@ -122,6 +124,8 @@ class Handler:
                     if replaced and not safe:
                         raise RuntimeError("the event loop has ended")
                     result = self._handle(standing)
+                    if self._loop is None and inspect.isawaitable(result):
+                        raise TypeError(UNAWAITED)  # nothing of it was done
                     results.append(result if self._loop is None else await result)
                     self._owed = [owed for owed in self._owed if owed is not standing]
                 except BaseException as error:
@@ -152,7 +156,7 @@ class Handler:
                 log.error("A handler failed.", exc_info=error)
         words = {"result": _words([r for r in results if r is not None], 8192), "error": _words(errors, 1000)}
         with self._link.lock:
-            self._core.acknowledge(standing.tick, outcome, time.monotonic_ns(), **words)
+            self._core.acknowledge(standing, outcome, time.monotonic_ns(), **words)
         self._link.wake()
 
 

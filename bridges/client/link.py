@@ -24,7 +24,8 @@ UP = zmq.EVENT_HANDSHAKE_SUCCEEDED
 NO_KEY = zmq.EVENT_HANDSHAKE_FAILED_AUTH
 NO_SERVER = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
 GONE = zmq.EVENT_DISCONNECTED
-EVENTS = UP | NO_KEY | NO_SERVER | GONE | zmq.EVENT_CLOSED
+CAME = zmq.EVENT_ACCEPTED
+EVENTS = UP | NO_KEY | NO_SERVER | GONE | CAME | zmq.EVENT_CLOSED
 log = logging.getLogger(__name__)
 
 
@@ -36,6 +37,8 @@ class Link:
     def __init__(self, endpoint: str, options: Options, listens: bool, changed: Callable[[], None]) -> None:
         self.core, self.lock = Core(options, time.monotonic_ns(), listens), threading.Lock()
         self._endpoint, self._keys, self._changed, self._closing = endpoint, options.key_pairs(), changed, False
+        self._came, self._peers = list[int](), set[int]()  # who listens: who connected, and shook hands, by descriptor
+        self._told = 0  # the version of the core that `changed` was called for
         if listens and self._keys is not None:
             raise ClientError("A client that listens uses no keys.", "Listen on loopback, or let the server bind.")
         self._context = zmq.Context()  # its own, so that closing it waits for what is still to leave
@@ -81,7 +84,6 @@ class Link:
     def _turn(self) -> None:
         core, now_ns = self.core, time.monotonic_ns()
         with self.lock:
-            version = core.version
             for why in self._events(core.connection.up):
                 if why is None:
                     core.connected(now_ns)
@@ -92,14 +94,12 @@ class Link:
             core.look(now_ns)
             self._send(core.due(now_ns))
             wait_ns = core.wake_ns(now_ns) - now_ns
-        if version != core.version:
-            self._changed()
+        self._tell()
         # Rounded up: a timer that fires too early would spin.
         if self._wake_out.fileno() in dict(self._poller.poll(-(-wait_ns // 1_000_000))):
             with contextlib.suppress(BlockingIOError):
                 while self._wake_out.recv(4096):
                     pass
-        version = core.version
         # Bounded, so that a flood cannot keep what is in force from ending; read without the lock, so that nobody else
         # waits for that.
         for _ in range(HIGH_WATER):
@@ -115,7 +115,11 @@ class Link:
             with self.lock:
                 core.hear(message, now_ns)
                 core.look(time.monotonic_ns())
-        if version != core.version:
+        self._tell()
+
+    def _tell(self) -> None:
+        if (version := self.core.version) != self._told:
+            self._told = version
             self._changed()
 
     def _send(self, messages: list[Message]) -> None:
@@ -172,7 +176,10 @@ class Link:
     def _events(self, up: bool) -> Iterator[str | None]:
         """What the connection, which was `up` or not, came to: None: it is there; else why it is not."""
         while self._monitor.poll(0):
-            kind = parse_monitor_message(self._monitor.recv_multipart())["event"]
+            event = parse_monitor_message(self._monitor.recv_multipart())
+            kind, peer = event["event"], event["value"]
+            if self.core.connection.listens and not self._concerns(kind, peer):
+                continue
             if kind == UP:
                 yield None
             elif kind == NO_KEY or (self._keys and not up and kind != zmq.EVENT_CLOSED):
@@ -184,3 +191,17 @@ class Link:
             else:
                 yield "the connection was lost" if kind == GONE else ""
             up = kind == UP
+
+    def _concerns(self, kind: int, peer: int) -> bool:
+        """Where everybody may connect: whether one shook hands, or the last that had done so has gone."""
+        if kind == CAME:
+            self._came.append(peer)
+        elif kind == UP:
+            self._peers.update(self._came[-1:])
+            del self._came[-1:]
+        elif kind == GONE and peer in self._came:
+            self._came.remove(peer)
+        elif kind == GONE:
+            self._peers.discard(peer)
+            return not self._peers
+        return kind == UP

@@ -9,7 +9,7 @@ from rtcontrol.bridges.client.errors import ClientError
 from rtcontrol.bridges.client.inforce import InForce, Standing, all_of
 from rtcontrol.bridges.client.options import Options
 from rtcontrol.bridges.wire import Message
-from rtcontrol.bridges.wire.messages import Executed, Instruct, Observe, Outcome, Outcomes, Reset
+from rtcontrol.bridges.wire.messages import Executed, FunctionCall, Instruct, Observe, Outcome, Outcomes, Reset
 
 QUEUE = 256
 
@@ -29,7 +29,7 @@ class SessionState:
         self.refused: str | None = None  # why that one was refused
         self.wanted: str | None = None  # the newest instruction asked for that was not refused
         self.begun: dict[bool, Standing] = {}  # what waits for a handler; True: for that of safe, where it has its own
-        self.owed: dict[int, None] = {}  # ticks of this epoch that are not acknowledged yet
+        self.owed: dict[int, FunctionCall | None] = {}  # of this epoch, by tick: calls that are not acknowledged yet
         self.count: Counter[str] = Counter()
         self._seq = 0
 
@@ -102,10 +102,10 @@ class SessionState:
         if of_safe or self.options.on_call is not None:
             if (missed := self.begun.get(of_safe)) is not None:
                 why = "superseded while the handler was busy"
-                self.acknowledge(missed.tick, "expired", now_ns, error=why)
+                self.acknowledge(missed, "expired", now_ns, error=why)
             self.begun[of_safe] = standing
         if standing.tick is not None:  # last: what was missed may have the number, of a session before
-            _keep(self.owed, standing.tick, None)
+            _keep(self.owed, standing.tick, standing.call)
 
     def take(self, of_safe: bool, now_ns: int) -> Standing | None:
         """What waits for a handler, if it is in force at this instant; else it is acknowledged as expired."""
@@ -114,20 +114,24 @@ class SessionState:
         now = self.force.at(now_ns)
         if now.status == "safe" if begun.status == "safe" else now.call is begun.call:
             return begun
-        self.acknowledge(begun.tick, "expired", now_ns, error="no longer in force when the handler could begin")
+        self.acknowledge(begun, "expired", now_ns, error="no longer in force when the handler could begin")
         return None
 
-    def acknowledge(self, tick: int | None, outcome: Outcomes, now_ns: int, **words: str | None) -> None:
+    def acknowledge(self, done: Standing | int, outcome: Outcomes, now_ns: int, **words: str | None) -> None:
         """Say what became of a call of this epoch (`result`, `error`), once, where the server was told that it would
-        be. None is no call of the server's."""
+        be. One that failed is in force no more: what was done before would else go on for as long as it."""
+        tick, call = (done, self.owed.get(done)) if isinstance(done, int) else (done.tick, done.call)
         if tick is None:
-            return
+            return  # no call of the server's
         fields: dict[str, Any] = {"session": self.token, "tick": tick, "epoch": self.epoch, "outcome": outcome, **words}
         told = Executed(t_ns=now_ns, **fields)
-        if tick in self.owed:
-            del self.owed[tick]
-            if self.options.acknowledges:
-                self.say(told)
+        if tick not in self.owed or self.owed[tick] is not call:
+            return  # told already, or the number of another, of a session before
+        del self.owed[tick]
+        if self.options.acknowledges:
+            self.say(told)
+        if outcome == "failed" and self.force.kind == "call" and self.force.at(now_ns).call is call:
+            self.begins(self.force.ends("failed"), now_ns)
 
 
 def _keep(newest: dict[int, Any], key: int, value: Any) -> None:

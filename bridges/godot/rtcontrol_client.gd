@@ -445,6 +445,8 @@ func _refused(message, now):
 	emit_signal("trouble", "%s: %s %s" % [code, message["message"], message.get("remedy", "")])
 	if message.has("t_client_ns") and (live or message["t_client_ns"] < _hello_from_ns):
 		return # the answer to a hello before
+	if state == GREETING and (message.has("seq") or (code == "state" and retryable)):
+		return # the answer to what was said before the hello
 	if code == "instruction":
 		_untold = null
 	if message.get("fatal") == true:

@@ -29,7 +29,7 @@ def run_carla(
     """Check CARLA, then `run` with the bridge as the client at an endpoint. Gives the exit status: as a run's, 1 where
     the bridge gave up.
 
-    UserError before anything is flown where there is no CARLA server, or not one that the bridge can run_carla in.
+    UserError before anything is run where there is no CARLA server, or not one that the bridge can drive in.
     """
     if importlib.util.find_spec("carla") is None:
         raise UserError(

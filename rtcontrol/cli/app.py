@@ -112,7 +112,7 @@ def _root(
 
 
 def _run(options: RunOptions) -> int:
-    # First of all the folder, and for a run_carla whether there is a CARLA: what decides is imported when there is.
+    # First of all the folder, and for a drive whether there is a CARLA: what decides is imported when there is.
     base = named_by_time(Path(options.env).stem)
     with Shutdown() as ending, Folder(options.out, base, options.overwrite) as folder:
         try:

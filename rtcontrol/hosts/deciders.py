@@ -35,7 +35,7 @@ def answer(decider: Decider, request: DecisionRequest) -> DecisionReply:
         decision = decider.decide(request)
     except UserError as error:
         text, mistake = str(error), (error.what, error.remedy)
-    except Exception as error:  # whatever a decider raises costs one tick, never the loop
+    except (Exception, SystemExit) as error:  # whatever a decider raises costs one tick, never the loop
         text = f"{type(error).__name__}: {error}"
     return DecisionReply(request.tick, decision, text and text.splitlines()[0], time.monotonic_ns() - began, mistake)
 

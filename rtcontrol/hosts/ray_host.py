@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import msgpack
 import zmq
 
-from rtcontrol.hosts.base import DeciderSource, DecisionReply, DecisionRequest, HostEvent
+from rtcontrol.hosts.base import DeciderSource, DecisionReply, DecisionRequest, HostEvent, PlaceTrouble
 from rtcontrol.hosts.processes import GONE, STOPPED, WAITING, Progress
 from rtcontrol.hosts.ray_actor import PING
 from rtcontrol.models.call import Call, Decision
@@ -196,7 +196,10 @@ class DecoderLink:
     def __init__(self, answer: dict[str, Any], session_key: bytes, wake: WakeFile) -> None:
         self._wake = wake
         identity = b"%s/%d" % (session_key, next(_NUMBERS))
-        self._lanes = [_dealer(endpoint, answer["key"], identity) for endpoint in answer["lanes"]]
+        try:
+            self._lanes = [_dealer(endpoint, answer["key"], identity) for endpoint in answer["lanes"]]
+        except zmq.ZMQError as error:  # no descriptors left, say: it may be tried again
+            raise PlaceTrouble(f"No socket to the decoder ({error}).", "Close some, or raise `ulimit -n`.") from None
         self._files = Files([wake.fd, *(int(lane.getsockopt(zmq.FD)) for lane in self._lanes)])
         self._waiting: list[int | None] = [None] * len(self._lanes)
 

@@ -86,12 +86,11 @@ class Actuator:
     def __init__(self, agent: Agent, env: Environment, retry_ns: int | None, wake: Callable[[], None]) -> None:
         self._tools, self._safe_calls = agent.tools, agent.fallback.safe_calls
         self._functions = {t.name: t.function for t in agent.tools}
-        self._bindings = env.bindings
-        self._env, self._wake, self._retry_ns = env, wake, retry_ns
+        self._env, self._bindings, self._wake, self._retry_ns = env, env.bindings, wake, retry_ns
         self._emit: Callable[[Emission], None] = env.emit if isinstance(env, Emitting) else lambda emission: None
         self.parting: Callable[[], Emission | None] = lambda: None  # what such a world is told where the loop hangs
         self.effects: deque[Completion | SafeAttempt | Fault] = deque()
-        self.guard_ns: int | None = None  # set by the loop at each release
+        self.guard_ns: int | None = None  # by then the loop is to be back, which says so at each release
         self.attempting = False  # a safe call was demanded, or is due again, and has not been tried since
         self._lock = threading.Lock()
         self._bell: SimpleQueue[None] = SimpleQueue()
@@ -99,13 +98,10 @@ class Actuator:
         self._order: Order | None = None
         self._wanted: list[Call | None] = []  # None: the agent has none, and the world is told so
         self._under_way: list[Call | None] = []  # safe calls that were begun and have not ended; None: their round
-        self._demand = self._attempt = 0
+        self._why, self._demand, self._attempt = "", 0, 0
         self._due_ns: int | None = None  # of the next attempt
-        self._why = ""
         self._emission: Emission | None = None
-        self._in_force = threading.Event()
-        self._closed = False
-        self._first: Callable[[], object] = lambda: None
+        self._in_force, self._closed = threading.Event(), False
         self._thread: threading.Thread | None = None
 
     # -- from the loop's thread; nothing here blocks ------------------------------------------------------------------
@@ -115,6 +111,11 @@ class Actuator:
         self._first = first
         self._thread = threading.Thread(target=self._work, name="actuator", daemon=True)
         self._thread.start()
+
+    def arm(self, guard_ns: int) -> None:
+        """From now on the loop is to be back by then. Wakes the thread, which waits for calls alone before."""
+        self.guard_ns = guard_ns
+        self._bell.put(None)
 
     def execute(self, order: Order) -> Order | None:
         """Act as soon as the world lets it. Gives the order that waited until now, which is dropped."""
@@ -149,10 +150,9 @@ class Actuator:
     def retry(self) -> None:
         """A period of the world's time is over: try again what is not in force."""
         with self._lock:
-            if not self._wanted:
-                return
-            self._due_ns, self.attempting = 0, True
-        self._bell.put(None)
+            if self._wanted:
+                self._due_ns, self.attempting = 0, True
+                self._bell.put(None)
 
     def tell(self, emission: Emission) -> None:
         with self._lock:
@@ -231,8 +231,7 @@ class Actuator:
 
     def _take_over(self) -> None:
         """The loop did not come back in time: nobody else will bring the safe calls in force."""
-        self.guard_ns = None
-        now = time.monotonic_ns()
+        now, self.guard_ns = time.monotonic_ns(), None
         if (cleared := self.safe("loop", self.parting())) is not None:
             self._post(Completion(cleared.tick, "too_late", now, now, False))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import sysconfig
 import traceback
@@ -57,11 +58,16 @@ def where(error: BaseException) -> str | None:
 
 def text(error: BaseException) -> str:
     """Type and message, in one line."""
-    return " ".join(f"{type(error).__name__}: {error}".split())
+    try:
+        message = str(error)
+    except Exception as fault:  # of the user's own class
+        message = f"(no message: its __str__ raises {type(fault).__name__})"
+    return " ".join(f"{type(error).__name__}: {message}".split())
 
 
 def _short(name: str) -> str:
-    for folder in (Path.cwd(), *map(Path, sys.path)):
-        if folder.is_absolute() and (path := Path(name)).is_relative_to(folder):
-            return str(path.relative_to(folder))
+    with contextlib.suppress(FileNotFoundError):  # the working directory may be gone
+        for folder in (Path.cwd(), *map(Path, sys.path)):
+            if folder.is_absolute() and (path := Path(name)).is_relative_to(folder):
+                return str(path.relative_to(folder))
     return name

@@ -62,6 +62,7 @@ class Outcomes:
         self.acted_ns = 0
         self.newest_k = -1  # of the last release
         self.safe_k = -1  # for whose sake the safe call took over last
+        self.ordered = False  # a call since then: it may act, or have acted and raised
         self.noted_episodes = 0
         self.noted_events = 0
 
@@ -181,7 +182,7 @@ class Outcomes:
             self._stop("miss")
         status: Status = "held" if action == "hold" else "safe"
         emission = self.emission(tick, status, None, reply, cause, error)
-        if action == "safe":
+        if action == "safe" or (action == "none" and self.ordered):
             self._demand("miss", emission, tick.k)
         elif emission is not None:
             self._actuator.tell(emission)
@@ -200,7 +201,7 @@ class Outcomes:
         return None if self._last is None else self.emission(self._last, "safe")
 
     def _demand(self, why: str, emission: Emission | None, k: int) -> None:
-        self.safe_k = k
+        self.safe_k, self.ordered = k, False
         # What waits when the run ends is no release.
         if (cleared := self._actuator.safe(why, emission)) is not None and why != "exit":
             self._cleared(cleared)

@@ -122,6 +122,8 @@ class Ticks:
         tick = Tick(k, release_ns, release_ns + self._deadline_ns, now)
         outcomes.newest_k = k
         if enforced:
+            if self.actuator.guard_ns is None:
+                self.actuator.arm(now + self._guard_ns)
             self.actuator.guard_ns = now + self._guard_ns
         if skipped or self._busy[1] >= release_ns:
             self._was_late(tick, skipped)
@@ -286,7 +288,7 @@ class Ticks:
             order.fresh = outcomes.emission(tick, "fresh", call, reply)
             order.void = None if late else outcomes.emission(tick, "held", None, reply)
         self._ordered[tick.k] = Ordered(tick, reply, call, text, late)
-        self._ordered_k = tick.k
+        self._ordered_k, outcomes.ordered = tick.k, True
         if (waited := self.actuator.execute(order)) is not None:
             replaced(self.outcomes, self._ordered.pop(waited.tick), self._period_ns)
 

@@ -8,7 +8,7 @@ import os
 import sys
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from typing import Any
 
 from rich.console import Console, Group
@@ -17,6 +17,7 @@ from rich.text import Text
 
 from rtcontrol.loop.loop import ControlLoop
 from rtcontrol.record.recorder import Recorder
+from rtcontrol.report.account import Account
 
 REFRESH_S = 0.25
 LOG_EVERY_S = 5.0
@@ -109,7 +110,7 @@ class LiveView(logging.Handler):
         last = account.recent_ms[-1] if account.recent_ms else 0.0
         filled = min(BAR, round(BAR * last / deadline_ms))
         style = "red" if last > deadline_ms else "yellow" if last > 0.7 * deadline_ms else "green"
-        misses = ", ".join(f"{c} {n}" for c, n in (account.misses_by_cause + account.skipped_by_cause).items())
+        misses = ", ".join(f"{cause} {n}" for cause, n in _missed(account).items())
         return Group(
             Text(f"{config.env}: {loop.instruction}", style="bold"),
             Text(f"rate {rate:5.1f} of {config.hz:g} Hz   on time {share:6.2f} %   tick {account.ticks}"),
@@ -122,13 +123,18 @@ class LiveView(logging.Handler):
         )
 
 
+def _missed(account: Account) -> Counter[str]:
+    """Misses and skipped releases by cause. Copied first: the recorder's thread may count meanwhile."""
+    return Counter(dict(account.misses_by_cause)) + Counter(dict(account.skipped_by_cause))
+
+
 def _log_line(loop: ControlLoop) -> str:
     if loop.phase != "running":
         return f"{loop.phase} ..."
     account = loop.account
     recent = sorted(account.recent_ms)
     p50 = recent[len(recent) // 2] if recent else 0.0
-    causes: Any = dict(account.misses_by_cause + account.skipped_by_cause) or "none"
+    causes: Any = dict(_missed(account)) or "none"
     last = account.recent_calls[-1] if account.recent_calls else "-"
     return (
         f"tick {account.ticks}, on time {account.on_time}, missed or skipped {causes}, latency p50 {p50:.2f} ms, "

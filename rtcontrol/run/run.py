@@ -12,6 +12,7 @@ from rtcontrol.agents import Agent
 from rtcontrol.bridges.shutdown import Interrupted, Shutdown
 from rtcontrol.envs.base import Environment, Observation
 from rtcontrol.hosts.base import Host
+from rtcontrol.loop import errors
 from rtcontrol.loop.clock import LoopClock
 from rtcontrol.loop.config import RunConfig
 from rtcontrol.loop.loop import ControlLoop
@@ -22,14 +23,14 @@ from rtcontrol.run import assemble
 from rtcontrol.run.fit import fit
 from rtcontrol.run.live import LiveView
 from rtcontrol.run.options import RunOptions
-from rtcontrol.run.status import UNSAFE, status
+from rtcontrol.run.status import HOST, INCOMPLETE, UNSAFE, status
 from rtcontrol.run.trained import model_for
 
 
 def run(options: RunOptions, ending: Shutdown) -> int:
     """Run in the folder `options.out`, write record and report, print the table. Gives the exit status (`status.py`).
 
-    Errors pass through, after the safe call and the report.
+    Errors pass through, after the safe call and the report; where that call is not in force, they are told.
     """
     chosen = assemble.agent(options.agent or assemble.default_agent(options.env))
     instruction, goal = options.instruction, options.goal
@@ -72,9 +73,12 @@ def run_loop(
         loop.run()
     except Interrupted as interrupted:
         left = interrupted
-    except UserError:
-        began = loop.launched
-        raise
+    except Exception as error:
+        began = loop.launched or not isinstance(error, UserError)
+        if loop.safe_in_force:
+            raise
+        # The status says what is graver: that the machine may move on.
+        print(f"The run broke down: {errors.text(error)} ({errors.where(error)}).", file=sys.stderr)
     finally:
         ending.shielded = True  # before anything that a signal could cut short
         try:
@@ -113,7 +117,7 @@ def _status(
         print("Ended by a miss, as --on-miss stop asks.", file=sys.stderr)
     elif above:
         print(f"Miss rate {loop.account.miss_rate:.4f} is above {limit:g}.", file=sys.stderr)
-    return left.status if left is not None and code != UNSAFE else code
+    return left.status if left is not None and code not in (UNSAFE, HOST, INCOMPLETE) else code
 
 
 def _report(config: RunConfig, loop: ControlLoop, recorder: Recorder) -> tuple[bool, bool]:

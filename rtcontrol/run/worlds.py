@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rtcontrol.models.errors import UserError
 
-# Name and one sentence, as `rtcontrol envs` and the error of an unknown name tell them; `cli.run` starts them.
+# Name and one sentence, as `rtcontrol envs` and the error of an unknown name tell them; `cli.app` starts them.
 JOINED: dict[str, str] = {
     "carla-bridge": "A car in a CARLA server, driven by the bundled bridge; or in the stand-in: --carla-standin.",
     "remote": "One client of the wire, a robot or a game, that connects to --bind or listens at --connect.",

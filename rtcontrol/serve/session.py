@@ -161,7 +161,7 @@ class Session:
                 # Whoever waits here for long may have gone meanwhile.
                 run = None if self.why is not None or (self._lost and not self.welcomed) else self._open()
             if run is not None:
-                self._fly(run)
+                self._run(run)
         except WireError as refusal:
             error = refusal
         except BaseException as fault:  # also SystemExit of a user's agent
@@ -222,7 +222,7 @@ class Session:
             code = Code.TOOLS if terms.named is None else Code.MODEL
             raise WireError(code, error.what, error.remedy, field=code.value, fatal=True) from None
 
-    def _fly(self, run: Run) -> None:
+    def _run(self, run: Run) -> None:
         try:
             run.loop.run()
         except PlaceTrouble as error:

@@ -76,7 +76,7 @@ class SoloSession(Session):
 
 
 def run_remote(config: RunOptions, ending: Shutdown, endpoint: str = BOUND, partner: Partner | None = None) -> int:
-    """Wait for a client, and fly in its world until it says bye, or as `config` says. Gives the exit status.
+    """Wait for a client, and run in its world until it says bye, or as `config` says. Gives the exit status.
 
     Rate, deadline and fallback are the command line's; agent or tools, pacing and time-to-live the client's. A lost
     client costs misses until it resumes. UserError where the endpoint cannot be used.
@@ -110,11 +110,11 @@ def run_remote(config: RunOptions, ending: Shutdown, endpoint: str = BOUND, part
                 except WireError as error:
                     admission.ended(session, error)
                 else:
-                    return _fly(session, terms, LiveView(config.live, config.stdin), ending, partner)
+                    return _run(session, terms, LiveView(config.live, config.stdin), ending, partner)
         return ending.status
 
 
-def _fly(session: SoloSession, terms: Terms, view: LiveView, ending: Shutdown, partner: Partner | None) -> int:
+def _run(session: SoloSession, terms: Terms, view: LiveView, ending: Shutdown, partner: Partner | None) -> int:
     def made(loop: ControlLoop) -> None:
         session.take(loop)
         if partner is not None:

@@ -143,6 +143,8 @@ def test_only_the_first_acknowledgement_of_a_call_in_its_own_epoch_is_taken() ->
         refused(lambda: world.acknowledge(tick), "sequence")  # noqa: B023
     assert world.env.acknowledged() == [GO]
     assert world.env.traffic.acknowledged == {"executed": 1}
+    world.emit(2, "safe", None)  # stop in your own way
+    world.acknowledge(2)
     with pytest.raises(WireError, match="announce"):
         World().acknowledge(0)
 

@@ -13,6 +13,7 @@ import zmq
 
 from rtcontrol.bridges.carla.cli import main
 from rtcontrol.bridges.carla.options import CarlaBridgeError, CarlaBridgeOptions, WorldOptions
+from rtcontrol.bridges.carla.session import CarlaSession
 from tests.bridges.carla.standin.process import StandIn
 from tests.bridges.client.worlds import ROOT, free_port
 
@@ -135,3 +136,13 @@ def test_period_is_made_of_steps_that_the_physics_can_take(hz: float, steps: int
     assert options.steps == steps
     assert options.step_s <= 0.0625
     assert options.steps * options.step_s == pytest.approx(1 / hz)
+
+
+def test_instruction_that_no_server_takes_is_warned_of_and_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    session = CarlaSession(CarlaBridgeOptions(endpoint="tcp://127.0.0.1:9", instruction="Drive on."), "Town01", "car")
+    session.keep()
+    for text in ("x" * 70_000, " "):
+        session.instruct(text)
+    assert caplog.text.count("The instruction was not taken") == 2
+    assert session._hello()["instruction"] == "Drive on."
+    session.close()

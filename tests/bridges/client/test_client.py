@@ -67,6 +67,8 @@ def test_handler_is_called_with_each_new_call_and_its_failure_is_told(server: Pr
     angles: list[int] = []
 
     def steer(standing: Standing) -> str:
+        if standing.status == "safe":
+            return "safe"
         angles.append(standing.arguments["angle"])
         if len(angles) == 2:
             raise RuntimeError("the wheel is stuck")

@@ -115,8 +115,10 @@ def test_handler_that_declines_is_told_as_refused_and_one_that_throws_as_failed(
     assert (told.outcome, told.error, caplog.records) == ("refused", "beyond the fence", [])
     fleet.client.observe(text="left 1")
     right = FunctionCall(name="turn", arguments={"side": "right"})
+    assert fleet.client.call().status == "fresh"
     told = fleet.told(stand.call(stand.observation(), call=right, ttl_ms=LONG_MS).tick)
     assert (told.outcome, told.error) == ("failed", "OSError: no motor")
+    until(lambda: fleet.client.call().cause == "failed", "what was done before goes on")
     assert "A handler failed." in caplog.text and "no motor" in caplog.text
     fleet.end()
 
@@ -237,3 +239,42 @@ def test_handler_of_safe_is_called_while_the_event_loop_is_blocked(stand: Stand)
 def test_coroutine_function_where_nothing_would_await_it_is_told(name: str) -> None:
     with pytest.raises(ClientError, match=f"{name}= is a coroutine function"):
         Client.connect("tcp://127.0.0.1:9", **OWN, **{name: noting([])})
+
+
+class Act:
+    """Called as a coroutine function is, and none."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    async def __call__(self, standing: Standing) -> None:
+        self.seen.append(standing.status)
+
+
+def test_object_whose_call_is_a_coroutine_function_is_awaited(stand: Stand) -> None:
+    act = Act()
+    with pytest.raises(ClientError, match="on_call= is a coroutine function"):
+        Client.connect("tcp://127.0.0.1:9", **OWN, on_call=act)
+    fleet = Fleet(stand, AsyncClient, on_call=act)
+    assert fleet.told(fleet.called(LONG_MS)).outcome == "executed"
+    fleet.end()
+    assert act.seen == ["fresh", "safe"]
+
+
+def test_plain_handler_that_gives_an_awaitable_has_failed(stand: Stand) -> None:
+    class Awaitable:
+        def __await__(self) -> Any:
+            raise AssertionError("it is awaited")
+
+    fleet = Fleet(stand, Client, on_call=lambda standing: Awaitable(), on_safe=print)
+    told = fleet.told(fleet.called(LONG_MS))
+    assert told.outcome == "failed" and "nothing awaits" in str(told.error)
+    fleet.end()
+
+
+def test_on_safe_is_given_safe_at_once_where_on_call_fails(stand: Stand) -> None:
+    safe: list[Standing] = []
+    fleet = Fleet(stand, Client, on_call=lambda standing: 1 / 0, on_safe=safe.append)
+    assert fleet.told(fleet.called(LONG_MS)).outcome == "failed"
+    until(lambda: [s.cause for s in safe] == ["failed"], f"{safe}")
+    fleet.end()

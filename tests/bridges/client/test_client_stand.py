@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import runpy
+import socket as sockets
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -222,6 +223,12 @@ def test_client_that_listens_is_joined_by_a_server_and_greets_it_again_after_it_
         stand.welcome()
         client = listening.result(10)
     assert client.welcome.session == stand.token
+    host, port = stand.endpoint.removeprefix("tcp://").split(":")
+    for words in (b"", b"GET / HTTP/1.1\r\n\r\n"):  # strangers, who come and go
+        with sockets.create_connection((host, int(port))) as stranger:
+            stranger.sendall(words)
+    stand.pump(0.3)
+    assert client.connected and not client.statistics["reconnects"]
     stand.alive = False  # it says nothing for three heartbeats, and is there again
     assert stand.expect(Hello, 5.0, "hello").resume == stand.token
     stand.alive = True

@@ -122,7 +122,7 @@ class Conversation:
             assert all(tick < message.tick for token, tick in self.acted if token == message.session), "out of order"
             self.acted.append((message.session, message.tick))
         if taken.tick is not None:
-            self.core.acknowledge(taken.tick, "executed", self.now_ns)
+            self.core.acknowledge(taken, "executed", self.now_ns)
 
     def send(self) -> None:
         for message in self.core.due(self.now_ns):
@@ -333,15 +333,95 @@ def test_each_call_is_acknowledged_once_and_only_in_its_own_epoch(core: Core) ->
     assert said(core, S + 6 * MS) == ["reset"]
 
 
-def test_call_with_the_number_of_one_missed_in_the_session_before_is_acknowledged_as_it_went() -> None:
+@pytest.mark.parametrize("status", ["fresh", "safe"])
+def test_call_with_the_number_of_one_missed_in_the_session_before_is_acknowledged_as_it_went(status: str) -> None:
     core = Core(Options(**OWN, on_call=print), S)
     greeted(core)
     core.hear(call_message(5, "safe"), S)  # the handler is busy
     core.lost(2 * S, "cut")
     greeted(core, 3 * S, session="f" * 16)
-    core.hear(call_message(5, session="f" * 16, call=FunctionCall(name="left"), t_obs_ns=3 * S), 3 * S + MS)
+    call = FunctionCall(name="left") if status == "fresh" else None
+    core.hear(call_message(5, status, session="f" * 16, call=call, t_obs_ns=3 * S), 3 * S + MS)
     core.acknowledge(5, "executed", 3 * S + 2 * MS)
     assert [m.outcome for m in core.due(3 * S + 3 * MS) if isinstance(m, messages.Executed)] == ["executed"]
+
+
+def test_acknowledgement_of_a_call_of_the_session_before_is_none_of_one_with_its_number(core: Core) -> None:
+    flying(core)
+    before = core.force.at(S + MS)
+    core.lost(2 * S, "cut")
+    greeted(core, 3 * S, session="f" * 16)
+    core.hear(call_message(5, session="f" * 16, call=FunctionCall(name="left"), t_obs_ns=3 * S), 3 * S)
+    core.acknowledge(before, "failed", 3 * S + MS)
+    assert (said(core, 3 * S + MS), core.force.at(3 * S + MS).status) == ([], "fresh")
+    core.acknowledge(core.force.at(3 * S), "executed", 3 * S + MS)
+    assert said(core, 3 * S + MS) == ["executed"]
+
+
+@pytest.mark.parametrize("by_tick", [False, True])
+@pytest.mark.parametrize(("outcome", "after"), [("failed", "safe"), ("refused", "fresh"), ("executed", "fresh")])
+def test_call_that_failed_ends_at_once(core: Core, outcome: Any, after: str, by_tick: bool) -> None:
+    flying(core)
+    version = core.version
+    core.acknowledge(5 if by_tick else core.force.at(S + MS), outcome, S + 2 * MS)
+    now = core.force.at(S + 2 * MS)
+    assert (now.status, now.cause, core.version > version) == (
+        after,
+        "failed" if after == "safe" else None,
+        after == "safe",
+    )
+    assert said(core, S + 2 * MS) == ["executed"]
+
+
+def test_call_that_failed_ends_no_call_that_came_after_it(core: Core) -> None:
+    flying(core)
+    core.hear(call_message(6, call=FunctionCall(name="right"), t_obs_ns=S), S + 2 * MS)
+    core.acknowledge(5, "failed", S + 3 * MS)
+    assert core.force.at(S + 3 * MS).name == "right"
+
+
+@pytest.mark.parametrize(("minor", "executes"), [([1], "own"), ([1, 0], "own"), ([1, 1], "told"), ([1, 2], "told")])
+def test_safe_of_a_server_of_1_0_is_all_own_safe_calls(minor: list[int], executes: str) -> None:
+    own = (FunctionCall(name="stop"), FunctionCall(name="dim"))
+    core = Core(Options(tools=OWN["tools"], instruction="Go.", safe_call=["stop", "dim"]), S)
+    greeted(core, protocol=minor, safe_call=own[0])
+    core.hear(call_message(0, call=FunctionCall(name="left"), t_obs_ns=S), S)
+    core.hear(call_message(1, "safe", call=own[0]), S)
+    assert core.force.at(S).calls == (own if executes == "own" else own[:1])
+
+
+@pytest.mark.parametrize("seq", [None, 7])
+def test_errors_about_what_was_said_before_delay_no_hello_and_end_nothing(core: Core, seq: int | None) -> None:
+    kept = {"code": "state", "retryable": True} if seq is None else {"code": "invalid"}
+    core.hear(messages.ErrorMessage(code="state", message="No session.", retryable=True), 2 * S)
+    for _ in range(3):
+        core.hear(messages.ErrorMessage(message="No.", seq=seq, **kept), 2 * S)  # type: ignore[arg-type]
+    assert core.error is None
+    assert [m.resume for m in core.due(2 * S) if isinstance(m, messages.Hello)] == [TOKEN]
+
+
+def test_end_of_the_session_that_may_pass_is_safe_at_once_too(core: Core) -> None:
+    flying(core)
+    core.hear(messages.ErrorMessage(code="decoder", message="No.", fatal=True, retryable=True), S + 2 * MS)
+    assert core.force.at(S + 3 * MS).cause == "session_ended" and core.error is None
+    assert [m.resume for m in core.due(10 * S) if isinstance(m, messages.Hello)] == [None]
+
+
+@pytest.mark.parametrize(("told", "again"), [("Go.", ["Go home."]), ("Go home.", [])])
+def test_instruction_that_was_lost_with_the_connection_is_said_again(core: Core, told: str, again: list[str]) -> None:
+    core.instruct("Go home.")
+    assert said(core, S) == ["instruct"]
+    for at_s in (2, 4):
+        core.lost(at_s * S, "cut")
+        core.connected(at_s * S + S)
+        assert said(core, at_s * S + S) == ["hello"]
+        core.hear(welcome(resumed=True, instruction=told), at_s * S + S)
+        got = [m.instruction for m in core.due(at_s * S + S) if isinstance(m, messages.Instruct)]
+        assert got == again
+    # Somebody else's wins over one that was in force.
+    core.hear(messages.Instruct(session=TOKEN, instruction="Go home."), 5 * S)
+    core.lost(6 * S, "cut")
+    assert "instruct" not in greeted(core, 7 * S, resumed=True, instruction="Wait.")
 
 
 def test_call_whose_stamp_is_not_its_observations_is_void(core: Core) -> None:

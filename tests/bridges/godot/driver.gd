@@ -86,8 +86,9 @@ func _obey(command):
 		"stuck":
 			client.world.stuck = int(words[1])
 		"next":
-			tell({"event": "next", "in_ns": client.next_observation_ns(int(words[1]), client.now_ns()) - client.now_ns(),
-				"release_ns": client.get("_release_ns"), "now_ns": client.now_ns(), "clock": client.get("_clock")})
+			var now = client.now_ns() # once: the machine may stand still between two looks
+			tell({"event": "next", "in_ns": client.next_observation_ns(int(words[1]), now) - now,
+				"release_ns": client.get("_release_ns"), "now_ns": now, "clock": client.get("_clock")})
 		"instruct":
 			client.instruct(words[1])
 		"reset":

@@ -141,6 +141,17 @@ def test_observation_is_timed_before_the_next_release_and_refusals_of_other_hell
     assert stubborn.stats()["state"] == LIVE
 
 
+def test_error_about_an_observation_of_before_does_not_end_a_greeting(stubborn: Engine, stand: Stand) -> None:
+    stand.welcome()
+    stand.observation()
+    stand.send(ErrorMessage(code="state", message="No session.", retryable=True))
+    assert stand.expect(Hello, 5.0, "hello").resume == stand.token
+    stand.send(ErrorMessage(code="invalid", message="No.", seq=1))
+    stand.welcome(resumed=True)
+    stand.observation()
+    assert stubborn.stats()["state"] == LIVE
+
+
 def test_what_is_driven_may_be_gone_before_its_client(godot: Start, own_served: Served) -> None:
     engine = godot(own_served.url)
     engine.event("acted", cause="call")

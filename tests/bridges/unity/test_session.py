@@ -109,6 +109,14 @@ def test_clock_of_the_server_before_or_of_long_ago_is_not_believed(talk: Convers
     assert "ping" in talk.said()
 
 
+def test_errors_about_what_was_said_before_delay_no_hello_and_end_nothing(talk: Conversation) -> None:
+    talk.now_ns += 500 * MS
+    unbound = {"type": "error", "code": "state", "message": "", "retryable": True}
+    for error in (unbound, unbound, {"type": "error", "code": "invalid", "message": "", "seq": 7}):
+        talk.hear(**error)
+    assert talk.said() == ["hello"]
+
+
 def test_refusal_of_a_hello_before_is_none_of_this_one(core: Driver) -> None:
     talk = Conversation(core)
     talk.on("connected")
@@ -202,11 +210,11 @@ def begin(driver: Start, stand: Stand, *more: str) -> Driver:
 
 def test_server_that_knows_no_session_ever_is_not_flooded_with_hellos(driver: Start, stand: Stand) -> None:
     flying = fly(driver, stand)
+    stand.expect(Hello, 10.0, "hello")
     heard, end_s = 0, time.monotonic() + 2.0
     while time.monotonic() < end_s:
-        if stand.pump(0.1, lambda m: isinstance(m, Hello)) is not None:
-            heard += 1
-            stand.send(ErrorMessage(code="session", message="unknown", retryable=True))
+        stand.send(ErrorMessage(code="session", message="unknown", retryable=True))
+        heard += stand.pump(1.0, lambda m: isinstance(m, Hello)) is not None
     assert 2 <= heard <= 12
     assert flying.stats()["ended"] is None
 

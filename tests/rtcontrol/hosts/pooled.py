@@ -52,6 +52,8 @@ def naming(name: str, build: str = "") -> Any:
 
             if request.instruction == "fail":
                 raise ValueError("cannot")
+            if request.instruction == "exit":
+                raise SystemExit("enough")
             if request.instruction.startswith("sleep"):
                 time.sleep(float(request.instruction.split()[1]))
             if request.instruction == "odd":

@@ -13,9 +13,10 @@ import pytest
 from cart import Flight
 from pooled import alone, assert_equal, called, flown, naming, reply_of, request
 
-from rtcontrol.hosts.base import DecoderPool, Host
+from rtcontrol.hosts.base import DecoderPool, Host, PlaceTrouble
 from rtcontrol.hosts.deciders import NoopSource, STSource
 from rtcontrol.hosts.inprocess import InProcessHost, InProcessPool, Rota
+from rtcontrol.hosts.ray_host import DecoderLink, WakeFile
 from rtcontrol.hosts.ray_pool import RayPool, own_host
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.errors import UserError
@@ -35,8 +36,9 @@ def test_each_session_has_its_own_decider(pool: DecoderPool) -> None:
 
 def test_an_error_costs_its_own_tick_only(pool: DecoderPool) -> None:
     host, other = pool.open("a", naming("left")), pool.open("b", naming("right"))
-    host.submit(request(1, "fail"))
-    assert reply_of(host).error == "ValueError: cannot"
+    for word, error in (("exit", "SystemExit: enough"), ("fail", "ValueError: cannot")):
+        host.submit(request(1, word))
+        assert reply_of(host).error == error
     assert called(host, 2) == 'left(at="x 2")'
     assert called(other, 2) == 'right(at="x 2")'
 
@@ -255,3 +257,8 @@ def test_a_host_that_gave_up_ends_the_run_with_the_safe_call(tmp_path: Path, clo
     assert flight.loop.ended_by == "host"
     assert "no more decisions: Ray was lost." in flight.said
     assert flight.world.executed[-1][1] == flight.agent.fallback.safe_call
+
+
+def test_no_socket_to_the_decoder_is_trouble_that_may_pass() -> None:
+    with pytest.raises(PlaceTrouble, match="No socket to the decoder"):
+        DecoderLink({"lanes": ["no endpoint"], "key": b""}, b"session", WakeFile())

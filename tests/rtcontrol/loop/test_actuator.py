@@ -203,6 +203,25 @@ def test_a_late_decision_does_not_undo_a_newer_ticks_safe_call(tmp_path: Path) -
     assert arm.acts[-1][1] == STOP and sum(call == MOVE for _, call in arm.acts) == 2
 
 
+def test_a_call_that_acts_and_then_raises_is_followed_by_the_safe_call_that_was_in_force(tmp_path: Path) -> None:
+    arm = Arm()
+
+    def decide(request: DecisionRequest) -> Decision:
+        if request.tick == 3:
+            raise ValueError("misses, so that it is safe")
+        return Decision(MOVE if request.tick <= 4 else None)
+
+    def half(call: Call) -> None:
+        if call == MOVE and any(call == STOP for _, call in arm.acts):
+            arm.acts.append((time.monotonic_ns(), call))
+            raise OSError("no acknowledgement")
+
+    arm.refuse = half
+    flown = flight(tmp_path, arm, decide, on_miss="safe", duration_s=0.5).run()
+    assert [call for _, call in arm.acts][-4:] == [STOP, MOVE, STOP, STOP], flown.dump()
+    assert [a["in_force"] for a in safes(flown)] == [True, True]
+
+
 def test_several_safe_calls_each_until_in_force_and_none_twice(tmp_path: Path) -> None:
     arm = Arm()
     arm.refuse = failing(2, OPEN)
@@ -480,6 +499,24 @@ def test_a_tool_that_raises_is_told_once_with_its_line(tmp_path: Path, error: ty
     assert entry["cause"] == "execute" and "tests/rtcontrol/arm.py:" in entry["where"] and entry["first_t_s"] < 0.2
 
 
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise AttributeError("no text")
+
+
+def test_an_error_that_cannot_be_told_costs_its_ticks_and_not_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (gone := tmp_path / "gone").mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    arm = Arm()
+    arm.refuse = failing(2, MOVE, Mute)
+    flown = flight(tmp_path, arm, duration_s=0.3).run()
+    flown.blames("execute", 2, 2)
+    assert [line for line in flown.said if "Mute: (no message: its __str__ raises AttributeError)" in line]
+
+
 @pytest.mark.parametrize("clock", ["wall", "lockstep"])
 def test_a_step_that_raises_ends_the_run_with_the_safe_call(tmp_path: Path, clock: str) -> None:
     arm = Arm()
@@ -519,13 +556,13 @@ def test_a_world_that_needs_all_its_time_for_its_steps_takes_calls_nevertheless(
 # -- where the loop itself does not come back --------------------------------------------------------------------------
 
 
-def hung(seconds: float) -> tuple[Agent, threading.Event]:
-    """Whose `observe` hangs once, some ticks on, and tells so."""
+def hung(seconds: float, look: int = 12) -> tuple[Agent, threading.Event]:
+    """Whose `observe` hangs once, at this look (the first five are the warm-up's), and tells so."""
     seen, hangs = [0], threading.Event()
 
     def observe(data: Any) -> str:
         seen[0] += 1
-        if seen[0] == 12:
+        if seen[0] == look:
             hangs.set()
             time.sleep(seconds)
         return "-"
@@ -545,6 +582,14 @@ def test_an_observe_that_hangs_brings_the_safe_call_within_the_hold(tmp_path: Pa
     assert flown.ticks[-1]["kind"] == "call"  # it goes on when the loop is back
 
 
+def test_an_observe_that_hangs_before_anything_was_called_brings_the_safe_call_too(tmp_path: Path) -> None:
+    arm = Arm()
+    flown = flight(tmp_path, arm, lambda request: Decision(None), agent=hung(0.6, look=6)[0], duration_s=0.7).run()
+    [attempt] = safes(flown, "loop")
+    assert attempt["in_force"] and attempt["t_s"] <= 0.1 + 4 * PERIOD_S, flown.dump()
+    assert arm.acts[0][1] == STOP
+
+
 def test_a_third_signal_while_observe_hangs_still_brings_the_safe_call(tmp_path: Path) -> None:
     arm = Arm()
     agent, hangs = hung(30.0)
@@ -553,6 +598,7 @@ def test_a_third_signal_while_observe_hangs_still_brings_the_safe_call(tmp_path:
 
     def leave() -> None:
         assert hangs.wait(10)
+        time.sleep(0.05)  # a signal just before it sleeps would not wake it
         flown.loop.stop("SIGTERM")
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 

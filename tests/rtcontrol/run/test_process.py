@@ -27,6 +27,7 @@ from rtcontrol.envs.lander.world import Lander
 from rtcontrol.hosts.deciders import NoopSource
 from rtcontrol.hosts.inprocess import InProcessHost
 from rtcontrol.loop import loop
+from rtcontrol.loop.ticks import Ticks
 from rtcontrol.models.errors import UserError
 from rtcontrol.record.folder import Folder
 from rtcontrol.record.reading import read_record
@@ -222,6 +223,25 @@ def test_signals_during_the_last_writes_lose_neither_the_records_end_nor_the_rep
     assert report(tmp_path)["ended_by"] == "duration"
 
 
+def test_a_third_signal_does_not_hide_that_the_record_is_incomplete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain, came = Recorder.write, []
+
+    def full(self: Recorder, line: dict[str, Any] | None) -> None:
+        if line and "end" in line and not came:
+            with Path("/dev/full").open("wb") as disk:
+                os.dup2(disk.fileno(), self._fd)
+            for _ in range(3):
+                came.append(signal.SIGINT)
+                signal.raise_signal(signal.SIGINT)
+        plain(self, line)
+
+    monkeypatch.setattr(Recorder, "write", full)
+    assert lander(tmp_path) == status.INCOMPLETE and len(came) == 3
+    assert report(tmp_path)["record"]["lost_lines"] == 1
+
+
 @pytest.mark.timeout(20)
 def test_a_wait_for_the_decider_ends_though_a_signals_handler_outlasts_it() -> None:
     before = signal.signal(signal.SIGUSR1, lambda *a: time.sleep(0.3))
@@ -304,17 +324,26 @@ def test_the_exit_status_is_the_gravest_that_applies() -> None:
         assert code == expected, (ended, safe, complete, missed, sound)
 
 
+@pytest.mark.parametrize("broken", [None, RuntimeError("of our own"), UserError("What.", "Remedy.")])
 def test_a_safe_call_that_is_not_in_force_has_its_own_status(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, broken: Exception | None
 ) -> None:
     def stuck(self: Lander, main: float, side: float) -> None:
         raise OSError("the valve is stuck")
 
     monkeypatch.setattr(Lander, "engines", stuck)
+
+    def breaks(self: Ticks) -> None:
+        raise broken or AssertionError
+
     monkeypatch.setattr(loop, "LEAVE_S", 0.3)
+    if broken is not None:
+        monkeypatch.setattr(Ticks, "_expire", breaks)
     assert lander(tmp_path) == status.UNSAFE
     said = capsys.readouterr().err
     assert "could not be brought into force" in said and "the valve is stuck" in said
+    assert broken is None or f"The run broke down: {type(broken).__name__}" in said
+    assert report(tmp_path)["ended_by"] == ("duration" if broken is None else "error")
 
 
 @pytest.mark.parametrize(

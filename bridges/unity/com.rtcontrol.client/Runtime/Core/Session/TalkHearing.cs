@@ -169,8 +169,10 @@ namespace RtControl
             // The answer to a hello before: this one has its own.
             long helloNs = message.Long("t_client_ns", -1);
             if (helloNs >= 0 && (Open || helloNs < _firstHelloNs)) return;
-            Refusal = LastError;
             bool retryable = message.Bool("retryable"), fatal = message.Bool("fatal");
+            // In greeting these answer what was said before the hello.
+            if (!Open && (message.ContainsKey("seq") || (code == "state" && retryable))) return;
+            Refusal = LastError;
             if (code == "instruction" && _told != null && _instruction != null && _instruction != _told)
             {
                 // Said again in a later hello it would be refused for good: the one before goes on.
