@@ -154,8 +154,8 @@ def attribute(e: Evidence) -> Verdict:
     took = e.steps()
     if (verdict := _pause(e, need)) is not None:
         return verdict
-    if e.host is not None:
-        return Verdict(Cause.HOST, e.host)
+    if (lost := "lost" if e.decoder.state == "X" and "replied" not in e.spans else e.host) is not None:
+        return Verdict(Cause.HOST, lost)
     if (verdict := _wake(e, took, need)) is not None:
         return verdict
     if e.fault is not None and e.fault[0] is not Cause.EXECUTE:
