@@ -84,7 +84,6 @@ class DecoderActor:
                 # It holds the interpreter for up to a second: not while others decide or the heart must beat.
                 import rtcontrol.models.engines.torch_engine  # noqa: F401
 
-            self._beat.__enter__()  # for the process's life
             self._answer = {
                 "lanes": [self._serve(f"lane{i}", partial(self._decide, i)) for i in range(self._lanes)],
                 "heartbeat": self._serve("heartbeat", _echo),
@@ -92,6 +91,7 @@ class DecoderActor:
                 "pid": os.getpid(),
                 "tids": self._tids[: self._lanes],
             }
+            self._beat.__enter__()  # for the process's life
         return self._answer
 
     def open(self, key: bytes, source: DeciderSource, warm: DecisionRequest | None) -> dict[str, Any]:

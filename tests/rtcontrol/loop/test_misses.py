@@ -10,15 +10,18 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from cart import CartWorld, Flight, cart_agent, good, slow
 from linked import LinkedHost
 
-from rtcontrol.hosts.base import DecisionRequest
-from rtcontrol.loop.deadline import SPANS, SUBCAUSES, Cause
+from rtcontrol.hosts.base import DecisionReply, DecisionRequest
+from rtcontrol.loop.deadline import SPANS, SUBCAUSES, Cause, Tick
 from rtcontrol.loop.kernel import SIZE, Threads, ran_and_delayed
+from rtcontrol.loop.pause import PauseWatch
+from rtcontrol.loop.witness import Witness
 from rtcontrol.models.call import Decision
 from rtcontrol.report.account import Account
 from tests.helpers.processes import until
@@ -227,6 +230,21 @@ def test_the_kernel_tells_of_a_thread_that_works_and_of_one_that_sleeps() -> Non
     used = [sum(a) - sum(b) for a, b in zip(after, before, strict=True)]
     assert used[0] > 50e6 > 5e6 > used[1]
     assert states[1] == "S"
+
+
+def test_a_reply_tells_of_ticks_whose_own_request_was_given_up() -> None:
+    decoder: Any = SimpleNamespace(threads=[], gave_up=None, incarnation=0, alive=lambda: True, events=[])
+    witness = Witness(PauseWatch(62_500_000), decoder, 10**9)
+    t0, ms = time.monotonic_ns() - 10**9, 1_000_000
+    for k in range(3):
+        tick = Tick(k, release_ns := t0 + k * 60 * ms, release_ns + 60 * ms, release_ns)
+        fields = witness.blame(tick, {"woke": 0.1, "text": 0.2, "submitted": 0.3}, tick.deadline_ns)
+        assert fields["subcause"] == "decoder_slow"
+    reply = DecisionReply(9, None, None, 0, gaps=[(t0 + 70 * ms, t0 + 175 * ms)])
+    revised = dict(witness.hear(reply))
+    assert {k: fields["subcause"] for k, fields in revised.items()} == {1: "decoder_stopped", 2: "decoder_stopped"}
+    assert revised[1]["evidence"]["decoder_gaps"] == [[10.0, 60.0]]
+    assert not list(witness.hear(reply)), "it is told once"
 
 
 def test_a_later_word_moves_a_miss_to_another_cause() -> None:
