@@ -25,8 +25,8 @@ STEPS = (
 )
 # Less than this explains nothing, however little the tick was late.
 LEAST_MS = 1.0
-# Of a thread that a signal stopped.
-STOPPED = ("T", "t")
+# The kernel's letters for a thread that a signal stopped, and for one that is dead.
+STOPPED, GONE = ("T", "t"), ("X", "Z")
 
 Span = tuple[float, float]
 
@@ -154,7 +154,7 @@ def attribute(e: Evidence) -> Verdict:
     took = e.steps()
     if (verdict := _pause(e, need)) is not None:
         return verdict
-    if (lost := "lost" if e.decoder.state == "X" and "replied" not in e.spans else e.host) is not None:
+    if (lost := "lost" if e.decoder.state in GONE and "replied" not in e.spans else e.host) is not None:
         return Verdict(Cause.HOST, lost)
     if (verdict := _wake(e, took, need)) is not None:
         return verdict

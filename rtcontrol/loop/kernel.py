@@ -26,32 +26,40 @@ class Look:
 
 
 class Threads:
-    """The loop's own thread first, then the deciding ones. `fds` are their open schedstat files, for `os.pread`: what
+    """The loop's own thread first, then the deciding ones. `fds` are their schedstat files, open for `os.pread`: what
     it gives is read by `ran_and_delayed`. Nothing here raises: what the kernel does not tell is not known."""
 
     def __init__(self) -> None:
         self.fds: tuple[int, ...] = ()
-        self._threads: list[tuple[int, int]] = []
-        self._groups: dict[int, Path | None] = {}
+        self._files: list[tuple[int, int, int | None]] = []  # of each thread: stat, status, its group's cpu.stat
+        self._opened: list[int] = []
 
     def follow(self, threads: Sequence[tuple[int, int]]) -> None:
         """These: process and thread numbers."""
         self.close()
-        self._threads, self._groups = list(threads), {pid: _group(pid) for pid, _ in threads}
-        fds = []
+        fds, groups = [], {}
         with contextlib.suppress(OSError):
             for pid, tid in threads:
-                fds.append(os.open(PROC / f"{pid}/task/{tid}/schedstat", os.O_RDONLY | os.O_CLOEXEC))
+                folder = f"{PROC}/{pid}/task/{tid}"
+                fds.append(self._open(f"{folder}/schedstat"))
+                if pid not in groups:
+                    group = _group(pid)
+                    groups[pid] = None if group is None else self._open(group)
+                self._files.append((self._open(f"{folder}/stat"), self._open(f"{folder}/status"), groups[pid]))
         self.fds = tuple(fds)
 
     def look(self) -> list[Look]:
         """One at each."""
-        return [_look(pid, tid, self._groups[pid]) for pid, tid in self._threads]
+        return [_look(*files) for files in self._files]
 
     def close(self) -> None:
-        fds, self.fds = self.fds, ()
-        for fd in fds:
+        opened, self._opened, self._files, self.fds = self._opened, [], [], ()
+        for fd in opened:
             os.close(fd)
+
+    def _open(self, path: str) -> int:
+        self._opened.append(fd := os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+        return fd
 
 
 def ran_and_delayed(raw: bytes) -> tuple[int, int]:
@@ -60,33 +68,29 @@ def ran_and_delayed(raw: bytes) -> tuple[int, int]:
     return int(ran), int(delayed)
 
 
-def _look(pid: int, tid: int, group: Path | None) -> Look:
-    folder = PROC / f"{pid}/task/{tid}"
+def _look(stat: int, status: int, group: int | None) -> Look:
     try:
         # The name, in parentheses, may hold anything.
-        fields = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()
-        involuntary = _number(folder / "status", "nonvoluntary_ctxt_switches:")
-        return Look(fields[0], int(fields[9]), involuntary, None if group is None else _throttled_ns(group))
+        fields = os.pread(stat, 4096, 0).rpartition(b")")[2].split()
+        involuntary = _number(os.pread(status, 8192, 0), b"\nnonvoluntary_ctxt_switches:")
+        throttled = None
+        if group is not None:
+            told = os.pread(group, 4096, 0)
+            us = _number(told, b"throttled_usec ")
+            throttled = _number(told, b"throttled_time ") if us is None else 1000 * us
+        return Look(fields[0].decode(), int(fields[9]), involuntary, throttled)
+    except ProcessLookupError:
+        return Look("X")
     except (OSError, ValueError, IndexError):
-        return Look("X" if (PROC / "self/stat").exists() and not folder.exists() else None)
+        return Look()
 
 
-def _number(path: Path, name: str) -> int | None:
-    for line in path.read_text(errors="replace").splitlines():
-        if line.startswith(name):
-            return int(line.split()[1])
-    return None
+def _number(text: bytes, name: bytes) -> int | None:
+    _, found, rest = text.partition(name)
+    return int(rest.split(None, 1)[0]) if found else None
 
 
-def _throttled_ns(group: Path) -> int | None:
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        if (us := _number(group, "throttled_usec")) is not None:
-            return 1000 * us
-        return _number(group, "throttled_time")
-    return None
-
-
-def _group(pid: int) -> Path | None:
+def _group(pid: int) -> str | None:
     """The cpu.stat of the process's control group, of either version."""
     with contextlib.suppress(OSError, ValueError):
         for line in (PROC / f"{pid}/cgroup").read_text().splitlines():
@@ -94,7 +98,7 @@ def _group(pid: int) -> Path | None:
             if not names or "cpu" in names.split(","):
                 for base in (CONTROLLERS / names, CONTROLLERS / "unified", CONTROLLERS):
                     if "throttled" in _text(file := base / path.lstrip("/") / "cpu.stat"):
-                        return file
+                        return str(file)
     return None
 
 

@@ -72,6 +72,7 @@ class Ticks:
         self._ordered_k = -1
         self._busy = (0, 0)
         self._runs: tuple[bytes, ...] = ()
+        self._heard_ns = 0  # of the decoder's heartbeat
 
     @property
     def open(self) -> int:
@@ -127,20 +128,20 @@ class Ticks:
         outcomes, enforced = self.outcomes, self._clock.enforced
         k, release_ns, skipped = self._clock.take(now)
         tick = Tick(k, release_ns, release_ns + self._deadline_ns, now)
+        outcomes.newest_k = k
+        if enforced:
+            self.actuator.guard_ns = now + self._guard_ns
+        tick.incarnation = self.host.incarnation
+        if len(self.host.events) != outcomes.noted_events:
+            outcomes.note((), self.host.events)
         tick.runs_before, tick.busy = self._runs, self._busy
         try:
             self._runs = tuple(map(os.pread, self._threads.fds, SIZES, STARTS))
         except OSError:  # one of the threads is gone
             self._runs = ()
         tick.runs = self._runs
-        outcomes.newest_k = k
-        if enforced:
-            self.actuator.guard_ns = now + self._guard_ns
         if skipped:
             unsteady.was_late(outcomes, tick, skipped, self._period_ns)
-        tick.incarnation = self.host.incarnation
-        if len(self.host.events) != outcomes.noted_events:
-            outcomes.note((), self.host.events)
         if self.instructions.waiting:
             self.instructions.change()
         if self._acknowledging is not None and self._acknowledging.heard:
@@ -246,7 +247,8 @@ class Ticks:
             told.judge(asked, reply)
         if asked is not None:
             asked.replied_ns = now
-        if reply.gaps:
+        if reply.gaps and reply.gaps[-1][1] > self._heard_ns:
+            self._heard_ns = reply.gaps[-1][1]
             self.outcomes.hear(reply)
         if tick is None:
             self._on_late(self._late.pop(reply.tick, None), reply, now)
