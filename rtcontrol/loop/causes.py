@@ -62,7 +62,8 @@ class Evidence:
     what the loop itself saw (None: there was no call in time). `late_ms` is the lateness where it is not the tick's own
     (an observation's age), `since_ms` from when on it grew. `usual` are the steps of ticks on time, lately. `apart`:
     the decoder is a process of its own, with `gaps` in its heartbeat; `behind`: older requests are not answered yet.
-    `host` is what is wrong with it. `busy` and `acting` are when the loop's thread was at work on an earlier tick's
+    `arrival`: the release was the arrival of an observation, which waits while an earlier one is decided. `host` is what
+    is wrong with the decoder's. `busy` and `acting` are when the loop's thread was at work on an earlier tick's
     text, and the actuator's on a call.
     """
 
@@ -79,6 +80,7 @@ class Evidence:
     apart: bool = False
     gaps: Sequence[Span] = ()
     behind: bool = False
+    arrival: bool = False
     host: str | None = None
     busy: Span = (0.0, 0.0)
     acting: Span = (0.0, 0.0)
@@ -208,6 +210,8 @@ def _wake(e: Evidence, took: Mapping[str, float], need: float) -> Verdict | None
         return verdict
     if e.loop.major_faults and missing - delayed >= need:
         return Verdict(Cause.WAKE, "disk", missing - delayed)
+    if e.arrival and took.get("wake", 0.0) >= need:
+        return Verdict(Cause.DECIDE, "queued", took["wake"])
     return None
 
 

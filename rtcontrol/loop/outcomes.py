@@ -66,7 +66,7 @@ class Outcomes:
     ) -> None:
         self._config, self._env, self._host = config, env, host
         self._emit, self._clock, self._actuator = emit, clock, actuator
-        self.witness = Witness(watch, host, config.max_age_ns)
+        self.witness = Witness(watch, host, config.max_age_ns, clock.enforced)
         self._stop, self._cleared = stop, cleared
         self._safe_calls, actuator.parting = fallback.safe_calls, self._parting
         hold_ms = config.hold_ms if config.hold_ms is not None else fallback.hold_ms

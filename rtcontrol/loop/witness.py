@@ -28,8 +28,8 @@ class Witness:
     `acting` is when the actuator was last at work on a call.
     """
 
-    def __init__(self, watch: PauseWatch, host: Host, max_age_ns: int) -> None:
-        self._watch, self._host, self._max_age_ns = watch, host, max_age_ns
+    def __init__(self, watch: PauseWatch, host: Host, max_age_ns: int, enforced: bool = True) -> None:
+        self._watch, self._host, self._max_age_ns, self._enforced = watch, host, max_age_ns, enforced
         self.usual: deque[Mapping[str, float]] = deque(maxlen=USUAL)
         self.threads = Threads()
         self.acting = (0, 0)
@@ -128,6 +128,7 @@ class Witness:
             apart=not threads or threads[0][0] != os.getpid(),
             gaps=[] if reply is None else self._gaps(tick, reply, end),
             behind=tick.behind,
+            arrival=not self._enforced,
             host=self._host_trouble(tick) if reply is None else None,
             busy=_from(tick, tick.busy),
             acting=_from(tick, self.acting),

@@ -57,6 +57,7 @@ def evidences(draw: st.DrawFn) -> Evidence:
         apart=draw(st.booleans()),
         gaps=draw(st.lists(spans_ms, max_size=3)),
         behind=draw(st.booleans()),
+        arrival=draw(st.booleans()),
         host=draw(st.none() | st.sampled_from(SUBCAUSES[Cause.HOST])),
         busy=draw(spans_ms),
         acting=draw(spans_ms),
@@ -152,6 +153,7 @@ def test_what_was_late_before_the_decoder_was_asked() -> None:
     late = Evidence(D, 70.0, {"woke": 50.0, "text": 51.0, "submitted": 51.1}, usual={"decide": 10.0})
     assert named(late) == "unknown"
     assert named(replace(late, busy=(-20.0, 50.0))) == "decide.observe"
+    assert named(replace(late, arrival=True)) == "decide.queued"
     assert named(replace(late, loop=Kernel(waking_ms=49.0))) == "wake.scheduler"
     assert named(replace(late, loop=Kernel(waking_ms=49.0), host="lost")) == "host.lost"
     assert named(replace(late, loop=Kernel(waking_ms=49.0), pauses=[(0.0, 49.0, "gc")])) == "pause.gc"

@@ -203,6 +203,17 @@ def test_evidence_is_missing_and_not_wrong_where_the_kernel_tells_nothing(
     assert not {"loop", "decoder"} & set(missed["evidence"])
 
 
+def test_a_slow_write_of_the_record_is_known_and_holds_up_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rtcontrol.record.recorder.SLOW_NS", -1)
+    flight = Flight(tmp_path, slow(0.4, lambda tick: tick == 5)).run()
+    assert flight.loop._watch.writes(0, time.monotonic_ns())
+    missed = [t for t in flight.ticks if "cause" in t]
+    assert any("slow_writes" in t["evidence"] for t in missed)
+    assert {t["cause"] for t in missed} <= {"decide", "pause", "wake", "unknown"}
+
+
 def test_the_kernel_tells_of_a_thread_that_works_and_of_one_that_sleeps() -> None:
 
     over, tids = threading.Event(), []
