@@ -62,8 +62,8 @@ class Evidence:
     what the loop itself saw (None: there was no call in time). `late_ms` is the lateness where it is not the tick's own
     (an observation's age), `since_ms` from when on it grew. `usual` are the steps of ticks on time, lately. `apart`:
     the decoder is a process of its own, with `gaps` in its heartbeat; `behind`: older requests are not answered yet.
-    `arrival`: the release was the arrival of an observation, which waits while an earlier one is decided. `host` is what
-    is wrong with the decoder's. `busy` and `acting` are when the loop's thread was at work on an earlier tick's
+    `arrival`: the release was the arrival of an observation, which waits while an earlier one is decided. `host` is
+    what is wrong with the decoder's. `busy` and `acting` are when the loop's thread was at work on an earlier tick's
     text, and the actuator's on a call.
     """
 
