@@ -6,7 +6,7 @@ Times are milliseconds from the tick's release, as in its event's `spans_ms`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -100,12 +100,13 @@ class Evidence:
         if verdict.explained_ms is not None:
             line["explained_ms"] = round(verdict.explained_ms, 3)
         line["steps_ms"] = {name: round(took, 3) for name, took in self.steps().items()}
-        for name, spans in (("pauses", self.pauses), ("decoder_gaps", self.gaps), ("slow_writes", self.writes)):
+        still: dict[str, Sequence[tuple[Any, ...]]]
+        still = {"pauses": self.pauses, "decoder_gaps": self.gaps, "slow_writes": self.writes}
+        for name, spans in still.items():
             if spans:
                 line[name] = [[round(x, 3) if isinstance(x, float) else x for x in span] for span in spans]
         for name, kernel in (("loop", self.loop), ("decoder", self.decoder)):
-            counted = {key: getattr(kernel, key) for key in Kernel.__slots__}
-            if known := {key: value for key, value in counted.items() if value is not None}:
+            if known := {key: value for key, value in asdict(kernel).items() if value is not None}:
                 line[name] = known
         return line
 

@@ -37,7 +37,8 @@ class Threads:
     def follow(self, threads: Sequence[tuple[int, int]]) -> None:
         """These: process and thread numbers."""
         self.close()
-        fds, groups = [], {}
+        fds: list[int] = []
+        groups: dict[int, int | None] = {}
         with contextlib.suppress(OSError):
             for pid, tid in threads:
                 folder = f"{PROC}/{pid}/task/{tid}"
