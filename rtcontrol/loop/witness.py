@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -34,6 +34,7 @@ class Witness:
         self.threads = Threads()
         self.acting = (0, 0)
         self._looked: list[Look] = []
+        self._heard: Sequence[tuple[int, int]] = ()  # the decoder's gaps, as its newest reply tells them
         self._missed: dict[int, tuple[Tick, Evidence, Verdict]] = {}
 
     def follow(self) -> None:
@@ -67,7 +68,7 @@ class Witness:
         if known is None or (known[2].explained_ms is None and known[2].cause is not Cause.UNKNOWN):
             return {}
         before, until = known[1], _ms(now_ns - tick.release_ns)
-        gaps = before.gaps if reply is None else [*before.gaps, *self._gaps(tick, reply, until)]
+        gaps = [*before.gaps, *_clip(tick, self._heard, 0.0, until)]
         pauses = self._pauses(tick, before.since_ms, until)
         filled = _filled(tick, spans, reply)
         evidence = replace(before, end_ms=until, spans=filled, over=True, gaps=gaps, pauses=pauses, host=None)
@@ -75,10 +76,11 @@ class Witness:
 
     def hear(self, reply: DecisionReply) -> Iterator[tuple[int, dict[str, Any]]]:
         """Misses of which the decoder's heartbeat tells more than was known: the tick, and what changes."""
+        self._heard = reply.gaps
         for k, (tick, before, verdict) in tuple(self._missed.items()):
             if verdict.explained_ms is None and verdict.cause is not Cause.UNKNOWN:
                 continue
-            if gaps := [gap for gap in self._gaps(tick, reply, before.end_ms) if gap not in before.gaps]:
+            if gaps := [gap for gap in _clip(tick, self._heard, 0.0, before.end_ms) if gap not in before.gaps]:
                 evidence = replace(before, gaps=[*before.gaps, *gaps])
                 if attribute(evidence)[:2] != verdict[:2]:
                     yield k, self._revised(tick, evidence)
@@ -126,7 +128,7 @@ class Witness:
             pauses=self._pauses(tick, since, end),
             writes=_clip(tick, self._watch.writes(tick.release_ns, now_ns), since, end),
             apart=not threads or threads[0][0] != os.getpid(),
-            gaps=[] if reply is None else self._gaps(tick, reply, end),
+            gaps=_clip(tick, self._heard, 0.0, end),
             behind=tick.behind,
             arrival=not self._enforced,
             host=self._host_trouble(tick) if reply is None else None,
@@ -150,9 +152,6 @@ class Witness:
     def _pauses(self, tick: Tick, since: float, until: float) -> list[tuple[float, float, str]]:
         begin, end = (tick.release_ns + round(t * 1e6) for t in (since, until))
         return [(*_from(tick, (b, e)), kind) for b, e, kind in self._watch.pauses(begin, end)]
-
-    def _gaps(self, tick: Tick, reply: DecisionReply, until: float) -> list[tuple[float, float]]:
-        return _clip(tick, reply.gaps, 0.0, until)
 
     def _kernel(self, tick: Tick) -> tuple[Kernel, Kernel]:
         """Of the loop's thread, and of the deciding one: of several the one that was worst off."""
@@ -198,7 +197,7 @@ def _filled(tick: Tick, spans: Mapping[str, float], reply: DecisionReply | None)
     return filled
 
 
-def _clip(tick: Tick, spans: Any, since: float, until: float) -> list[tuple[float, float]]:
+def _clip(tick: Tick, spans: Sequence[tuple[int, int]], since: float, until: float) -> list[tuple[float, float]]:
     found = [_from(tick, span) for span in spans]
     return [(max(b, since), min(e, until)) for b, e in found if e > since and b < until]
 

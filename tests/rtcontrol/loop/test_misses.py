@@ -256,6 +256,10 @@ def test_a_reply_tells_of_ticks_whose_own_request_was_given_up() -> None:
     assert {k: fields["subcause"] for k, fields in revised.items()} == {1: "decoder_stopped", 2: "decoder_stopped"}
     assert revised[1]["evidence"]["decoder_gaps"] == [[10.0, 60.0]]
     assert not list(witness.hear(reply)), "it is told once"
+    # One that was under way then, and is named only now.
+    tick = Tick(5, t0 + 100 * ms, t0 + 160 * ms, t0 + 100 * ms)
+    fields = witness.blame(tick, {"woke": 0.1, "text": 0.2, "submitted": 0.3}, tick.deadline_ns)
+    assert fields["subcause"] == "decoder_stopped"
 
 
 def test_a_later_word_moves_a_miss_to_another_cause() -> None:
