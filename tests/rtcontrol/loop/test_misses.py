@@ -62,7 +62,7 @@ def test_every_step_of_a_tick_has_its_stamp_in_order(tmp_path: Path) -> None:
         assert tuple(spans) == SPANS
         # A request may have been taken in before the loop's thread was back from sending it.
         assert spans["text"] <= spans["received"] <= spans["begun"]
-        order = [spans[name] for name in SPANS if name != "submitted"]
+        order = [spans[name] for name in SPANS[1:] if name != "submitted"]
         assert order == sorted(order) and spans["captured"] < spans["submitted"] < spans["replied"]
         assert spans["executed"] == tick["latency_ms"] and spans["woke"] == tick["wake_ms"]
         assert spans["decided"] - spans["begun"] == pytest.approx(tick["decide_ms"], abs=1e-3)
