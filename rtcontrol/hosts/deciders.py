@@ -37,8 +37,8 @@ def answer(decider: Decider, request: DecisionRequest) -> DecisionReply:
         text, mistake = str(error), (error.what, error.remedy)
     except Exception as error:  # whatever a decider raises costs one tick, never the loop
         text = f"{type(error).__name__}: {error}"
-    took, error = time.monotonic_ns() - began, text and text.splitlines()[0]
-    return DecisionReply(request.tick, decision, error, took, mistake, request.received_ns or began, began)
+    took, raised = time.monotonic_ns() - began, text and text.splitlines()[0]
+    return DecisionReply(request.tick, decision, raised, took, mistake, request.received_ns or began, began)
 
 
 def describe(decider: Decider) -> dict[str, Any]:

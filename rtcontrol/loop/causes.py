@@ -243,11 +243,13 @@ def _deciding(e: Evidence, took: Mapping[str, float]) -> dict[str, float]:
 def _largest(cause: Cause, parts: Mapping[str, float], usual: Mapping[str, float], need: float) -> Verdict | None:
     """The part that is most above what it usually is, if it explains enough."""
     normal = {"queued": "queue", "decoder_slow": "decide", "busy": "wait", "slow": "execute"}
-    enough = {name: took for name, took in parts.items() if took >= need}
+    enough = [
+        (took - usual.get(normal.get(name, name), 0.0), name, took) for name, took in parts.items() if took >= need
+    ]
     if not enough:
         return None
-    name = max(enough, key=lambda name: enough[name] - usual.get(normal.get(name, name), 0.0))
-    return Verdict(cause, name, enough[name])
+    _, name, took = max(enough)
+    return Verdict(cause, name, took)
 
 
 def covered_ms(spans: Sequence[Span], windows: Iterable[Span]) -> float:

@@ -69,10 +69,10 @@ def test_garbage_collection_that_stops_everything_is_pause(tmp_path: Path) -> No
     flight.run()
     account = flight.loop.account
     assert account.misses_by_subcause["pause.gc"] + account.skipped_by_cause["pause"] >= 1, flight.dump()
-    told = next(t for t in flight.ticks if "pause" in (t.get("cause"), t.get("skip_cause")))
-    assert "gc" in (told.get("subcause"), told.get("skip_subcause"))
-    if "evidence" in told:
-        assert any(kind == "gc" and end - begin > 10 for begin, end, kind in told["evidence"]["pauses"])
+    told = [t for t in flight.ticks if "gc" in (t.get("subcause"), t.get("skip_subcause"))]
+    assert told, flight.dump()
+    for pauses in (t["evidence"]["pauses"] for t in told if t.get("subcause") == "gc"):
+        assert any(kind == "gc" and end - begin > 5 for begin, end, kind in pauses)
 
 
 def test_a_machine_that_stood_still_is_pause(tmp_path: Path) -> None:
