@@ -91,8 +91,10 @@ def test_a_machine_that_stood_still_is_pause(tmp_path: Path) -> None:
     flight.run()
     stopper.join()
     assert account.skipped_by_cause["pause"] >= 5, flight.dump()
-    assert set(account.skipped_by_cause) == {"pause"}
-    assert {t["skip_subcause"] for t in flight.ticks if "skipped" in t} == {"stall"}
+    # A busy machine may add some that are its own.
+    assert set(account.skipped_by_cause) <= {"pause", "wake"}
+    longest = max((t for t in flight.ticks if "skipped" in t), key=lambda t: int(t["skipped"]))
+    assert (longest["skip_cause"], longest["skip_subcause"]) == ("pause", "stall")
 
 
 def test_pauses_are_clipped_to_the_time_that_is_asked_for() -> None:
