@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -134,9 +135,25 @@ class Emitting(Protocol):
     def emit(self, emission: Emission) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Acknowledgement:
+    """What became of the call that was told for `tick`: the fresh one or a safe one (`why`). `t_ns` is when it was
+    heard (CLOCK_MONOTONIC), `result` what the function gave."""
+
+    tick: int
+    status: Literal["executed", "expired", "refused", "failed"]
+    t_ns: int
+    why: Literal["fresh", "safe"] = "fresh"
+    error: str | None = None
+    result: str | None = None
+
+
 @runtime_checkable
 class Acknowledging(Protocol):
-    """An environment that tells which calls were really executed."""
+    """An environment that tells which calls were really executed. `heard` is what came and nobody took yet: it may grow
+    at any time, only the loop takes."""
+
+    heard: deque[Acknowledgement]
 
     def acknowledged(self) -> Sequence[Call] | None:
         """Those of this epoch since the last time, in order; None: take a call for executed once it was sent."""

@@ -7,11 +7,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from queue import Empty, Queue
-from typing import Any
+from typing import Any, Literal
 
 from rtcontrol.bridges.wire import Code, Message, WireError
 from rtcontrol.bridges.wire.messages import CallMessage, Executed, Instruct, Observe, Reset, Timing
-from rtcontrol.envs.base import ClockKind, Effect, Emission, Episode, Observation
+from rtcontrol.envs.base import Acknowledgement, ClockKind, Effect, Emission, Episode, Observation
 from rtcontrol.envs.remote_parts import (
     MessageCounts,
     RemoteData,
@@ -69,6 +69,7 @@ class RemoteEnvironment:
         self._released = -1  # the last tick of this run
         self._released_ns: int | None = None  # and when that was
         self._done: deque[Call] = deque(maxlen=REMEMBERED)
+        self.heard: deque[Acknowledgement] = deque(maxlen=REMEMBERED)
         self._tick = 0
         self._first_tick = 0
         self._instruction = ""  # what the loop decides by
@@ -143,6 +144,10 @@ class RemoteEnvironment:
             raise WireError(Code.EPOCH, what, "Give the epoch that the call carries.", field="epoch")
         outcomes = self.traffic.acknowledged
         outcomes[message.outcome] = outcomes.get(message.outcome, 0) + 1
+        if message.tick >= self._first_tick:  # else of a run that is over
+            why: Literal["fresh", "safe"] = "safe" if sent.call is None else "fresh"
+            now = time.monotonic_ns()
+            self.heard.append(Acknowledgement(sent.k, message.outcome, now, why, message.error, message.result))
         if sent.call is not None and message.outcome == "executed" and sent.epoch == self.epoch:
             self._done.append(sent.call)
 
@@ -175,6 +180,7 @@ class RemoteEnvironment:
 
     def start(self, clock: ClockKind, seeds: int | Iterable[int] = 0, episodes: int | None = None) -> None:
         self._first_tick, self._released, self._released_ns = self._tick, -1, None
+        self.heard.clear()
         self._told = self._instruction  # by the welcome
         self.episodes, self._wanted = [], episodes
         self._started()
@@ -234,7 +240,7 @@ class RemoteEnvironment:
         seen = self._seen.get(emission.seq)
         if (call is not None or status == "safe") and self.terms.acknowledges:
             with self._lock:
-                self._sent[tick] = Sent(epoch, call if status == "fresh" else None)
+                self._sent[tick] = Sent(epoch, call if status == "fresh" else None, emission.tick)
                 if len(self._sent) > REMEMBERED:
                     del self._sent[next(iter(self._sent))]
         self.traffic.calls[status] = self.traffic.calls.get(status, 0) + 1

@@ -73,10 +73,12 @@ class RemoteObservation:
 
 @dataclass(slots=True)
 class Sent:
-    """A call that the client may acknowledge, once; `call` is None for a safe one, which is no history."""
+    """A call that the client may acknowledge, once; `call` is None for a safe one, which is no history. `k` is the
+    loop's number of the tick."""
 
     epoch: int
     call: Call | None
+    k: int
     told: bool = False
 
 

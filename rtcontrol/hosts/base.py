@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -24,7 +24,8 @@ class PlaceTrouble(UserError):
 
 @dataclass(frozen=True, slots=True)
 class DecisionRequest:
-    """One question to the decider. `data` is the raw observation; it never leaves the process."""
+    """One question to the decider. `data` is the raw observation; it never leaves the process. `received_ns` is when
+    the decider's process had it, on that machine's CLOCK_MONOTONIC."""
 
     tick: int
     epoch: int
@@ -32,18 +33,26 @@ class DecisionRequest:
     instruction: str
     history: tuple[str, ...] = ()
     data: Mapping[str, Any] | None = None
+    received_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class DecisionReply:
     """The answer to the request of `tick`: a decision, or the error that the decider raised. `decide_ns` is how long
-    the decider itself took; `mistake` is a UserError's what and remedy (a prompt that does not fit, say)."""
+    the decider itself took; `mistake` is a UserError's what and remedy (a prompt that does not fit, say).
+
+    On the loop's own machine, stamps of its CLOCK_MONOTONIC: when the request was `received` and `begun` (0 elsewhere),
+    and the `gaps` (begin, end) in which the decider's process, where it is another, stood still lately.
+    """
 
     tick: int
     decision: Decision | None
     error: str | None
     decide_ns: int
     mistake: tuple[str, str] | None = None
+    received_ns: int = 0
+    begun_ns: int = 0
+    gaps: Sequence[tuple[int, int]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +84,18 @@ class Host(Protocol):
     from the loop's thread.
 
     A host with L lanes has at most L decisions under way; the newest requests win. `incarnation` grows with every
-    restart of the decoder, `events` lists losses and returns. `gave_up` says why the decoder will not come back: the
-    loop must then end.
+    restart of the decoder, `events` lists losses and returns; `threads` are the deciding ones (process and thread
+    number), none where they are on another machine or the caller's own. `gave_up` says why the decoder will not come
+    back: the loop must then end.
     """
 
     name: str
     incarnation: int
     events: list[HostEvent]
     gave_up: str | None
+
+    @property
+    def threads(self) -> Sequence[tuple[int, int]]: ...
 
     def start(self, stopped: Callable[[], bool] = lambda: False) -> dict[str, Any]:
         """Build the decider, unless it is there; gives what the report says about it. Raises UserError.

@@ -37,7 +37,8 @@ def answer(decider: Decider, request: DecisionRequest) -> DecisionReply:
         text, mistake = str(error), (error.what, error.remedy)
     except (Exception, SystemExit) as error:  # whatever a decider raises costs one tick, never the loop
         text = f"{type(error).__name__}: {error}"
-    return DecisionReply(request.tick, decision, text and text.splitlines()[0], time.monotonic_ns() - began, mistake)
+    took, raised = time.monotonic_ns() - began, text and text.splitlines()[0]
+    return DecisionReply(request.tick, decision, raised, took, mistake, request.received_ns or began, began)
 
 
 def describe(decider: Decider) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -115,6 +116,11 @@ class InProcessPool:
             self.places.free()
             raise
 
+    @property
+    def threads(self) -> list[tuple[int, int]]:
+        """Process and thread number of each worker."""
+        return [(os.getpid(), worker.native_id) for worker in self._workers if worker.native_id is not None]
+
     def alive(self) -> bool:
         return not self.closed and all(worker.is_alive() for worker in self._workers)
 
@@ -154,6 +160,10 @@ class InProcessHost:
         self._deciders: list[Decider] = []
         # No SimpleQueue: its timed get waits for ever where a signal's handler outlasts the timeout (CPython 3.11).
         self._replies: Queue[DecisionReply | None] = Queue()
+
+    @property
+    def threads(self) -> list[tuple[int, int]]:
+        return self._pool.threads
 
     def start(self, stopped: Callable[[], bool] = lambda: False) -> dict[str, Any]:
         if not self._deciders:

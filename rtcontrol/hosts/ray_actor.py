@@ -8,9 +8,10 @@ import os
 import socket
 import sys
 import threading
+import time
 import traceback
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ import zmq
 
 from rtcontrol.hosts.base import Decider, DeciderSource, DecisionReply, DecisionRequest
 from rtcontrol.hosts.deciders import answer, describe
+from rtcontrol.hosts.heartbeat import Heartbeat
 from rtcontrol.hosts.inprocess import Rota
 
 PING = b""
@@ -32,13 +34,15 @@ SWITCH_INTERVAL_S = 2e-5
 BUILDER_NICE = 10
 
 
-def pack_reply(reply: DecisionReply) -> bytes:
-    """Decision and call as their fields in order. A reply that cannot be packed costs its tick, not the lane."""
+def pack_reply(reply: DecisionReply, gaps: Sequence[tuple[int, int]] = ()) -> bytes:
+    """Decision and call as their fields in order, and the `gaps` in this process's heartbeat. A reply that cannot be
+    packed costs its tick, not the lane."""
     made = reply.decision
     call = made and made.call and (made.call.name, made.call.arguments)
     rest = made and (made.confidence, made.outside_mass, made.forward_passes, made.tokens, made.reused_tokens)
     try:
-        packed: bytes = msgpack.packb((reply.tick, call, rest, reply.error, reply.decide_ns, reply.mistake))
+        stamps = reply.decide_ns, reply.mistake, reply.received_ns, reply.begun_ns, gaps
+        packed: bytes = msgpack.packb((reply.tick, call, rest, reply.error, *stamps))
     except Exception as error:
         return _unsaid(reply.tick, error)
     return packed
@@ -70,9 +74,11 @@ class DecoderActor:
         self._opening: set[bytes] = set()
         self._closed: list[deque[bytes]] = [deque() for _ in range(lanes)]
         self._answer: dict[str, Any] | None = None
+        self._beat = Heartbeat()
+        self._tids: list[int] = []
 
     def start(self) -> dict[str, Any]:
-        """Endpoints of the lanes and of the heartbeat, the CURVE key (tcp), and the pid."""
+        """Endpoints of the lanes and of the heartbeat, the CURVE key (tcp), the pid, and the lanes' thread numbers."""
         if self._answer is None:
             if self._preload:
                 # It holds the interpreter for up to a second: not while others decide or the heart must beat.
@@ -83,7 +89,9 @@ class DecoderActor:
                 "heartbeat": self._serve("heartbeat", _echo),
                 "key": self._key,
                 "pid": os.getpid(),
+                "tids": self._tids[: self._lanes],
             }
+            self._beat.__enter__()  # for the process's life
         return self._answer
 
     def open(self, key: bytes, source: DeciderSource, warm: DecisionRequest | None) -> dict[str, Any]:
@@ -141,7 +149,9 @@ class DecoderActor:
                 traceback.print_exc()
                 os._exit(1)
 
-        threading.Thread(target=run, name=name, daemon=True).start()
+        thread = threading.Thread(target=run, name=name, daemon=True)
+        thread.start()
+        self._tids.append(thread.native_id or 0)
         return endpoint
 
     def _decide(self, i: int, router: zmq.Socket[bytes]) -> None:
@@ -158,7 +168,7 @@ class DecoderActor:
                 continue
             key, request = turn
             if (deciders := self._deciders.get(key)) is not None:
-                lane.send(key, pack_reply(answer(deciders[i], request)))
+                lane.send(key, pack_reply(answer(deciders[i], request), self._beat.recent()))
                 del deciders  # a closed session's are not kept until the next request
 
 
@@ -186,7 +196,8 @@ class Lane:
                 self.rota.cancel(key, fields)
             else:
                 tick, epoch, observation, instruction, history = fields
-                self.rota.put(key, DecisionRequest(tick, epoch, observation, instruction, tuple(history)))
+                now = time.monotonic_ns()
+                self.rota.put(key, DecisionRequest(tick, epoch, observation, instruction, tuple(history), None, now))
                 self._clients[key] = client
         except Exception as error:
             self._router.send_multipart((client, _unsaid(-1, error)))

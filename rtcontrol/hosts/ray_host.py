@@ -84,6 +84,11 @@ class RayHost:
             return None
         return self._link.receive(timeout_ns)
 
+    @property
+    def threads(self) -> Sequence[tuple[int, int]]:
+        link = self._offers[-1] if self._offers else self._link
+        return () if link is None else link.threads
+
     def wake(self) -> None:
         self.woken.set()
 
@@ -200,6 +205,9 @@ class DecoderLink:
             self._lanes = [_dealer(endpoint, answer["key"], identity) for endpoint in answer["lanes"]]
         except zmq.ZMQError as error:  # no descriptors left, say: it may be tried again
             raise PlaceTrouble(f"No socket to the decoder ({error}).", "Close some, or raise `ulimit -n`.") from None
+        # On the same machine, as its socket tells: there the decider's stamps are of our clock.
+        self._local = str(answer["lanes"][0]).startswith("ipc://")
+        self.threads = [(int(answer["pid"]), tid) for tid in answer["tids"]] if self._local else []
         self._files = Files([wake.fd, *(int(lane.getsockopt(zmq.FD)) for lane in self._lanes)])
         self._waiting: list[int | None] = [None] * len(self._lanes)
 
@@ -245,11 +253,12 @@ class DecoderLink:
             if int(lane.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
                 body = lane.recv()
                 if body != PING:
-                    tick, call, rest, error, decide_ns, mistake = msgpack.unpackb(body)
+                    tick, call, rest, error, decide_ns, mistake, *stamps = msgpack.unpackb(body)
                     if self._waiting[i] == tick:
                         self._waiting[i] = None
                     made = rest and Decision(call and Call(*call), *rest)
-                    return DecisionReply(tick, made, error, decide_ns, mistake and (mistake[0], mistake[1]))
+                    told = stamps if self._local else ()
+                    return DecisionReply(tick, made, error, decide_ns, mistake and (mistake[0], mistake[1]), *told)
         return None
 
     def close(self) -> None:

@@ -1,89 +1,80 @@
-"""A tick, and the one cause that is named for each that gave no fresh call in time."""
+"""A tick, and the names of what makes one miss."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
 
-from rtcontrol.hosts.base import DecisionReply, Host
-from rtcontrol.loop.pause import PauseWatch
-
 
 class Cause(StrEnum):
     """Why a tick missed, in order of precedence: the first that applies is the cause."""
 
-    PAUSE = "pause"  # garbage collection, or the machine stood still
-    HOST = "host"  # decoder dead, restarting, unreachable
-    WAKE = "wake"  # the scheduler woke the loop's thread late
+    PAUSE = "pause"  # the loop's process stood still
+    HOST = "host"  # decoder dead, restarting, given up
+    WAKE = "wake"  # the loop's thread was woken late
     NO_OBSERVATION = "no_observation"
     STALE_OBSERVATION = "stale_observation"
     DECIDE = "decide"  # the decision took too long, or failed
     INVALID = "invalid"  # a call that the tools do not allow
     EXECUTE = "execute"  # the executor raised, or ended after the deadline
+    UNKNOWN = "unknown"  # nothing explains at least half of the lateness
+
+
+# What each is made of, as docs/report.md publishes it.
+SUBCAUSES: dict[Cause, tuple[str, ...]] = {
+    Cause.PAUSE: ("gc", "stall", "disk"),
+    Cause.HOST: ("lost", "restarting", "gave_up"),
+    Cause.WAKE: ("scheduler", "gc", "stall", "disk", "executor"),
+    Cause.NO_OBSERVATION: ("none_yet", "unreadable"),
+    Cause.STALE_OBSERVATION: ("frozen", "late"),
+    Cause.DECIDE: ("observe", "send", "queued", "decoder_stopped", "decoder_slow", "error"),
+    Cause.INVALID: (),
+    Cause.EXECUTE: ("raised", "slow", "busy", "expired", "refused", "failed"),
+    Cause.UNKNOWN: (),
+}
+# The stamps of a tick, in order; the event's `spans_ms` has those that are known.
+SPANS = (
+    "captured",
+    "woke",
+    "text",
+    "submitted",
+    "received",
+    "begun",
+    "decided",
+    "replied",
+    "executing",
+    "executed",
+)
 
 
 @dataclass(slots=True)
 class Tick:
-    """One tick under way. `late_start` is why the loop's thread was not there at the release; `queued` says that the
-    host was still busy with older requests; `instruction` is the one it is decided by."""
+    """One tick under way; instants are CLOCK_MONOTONIC nanoseconds, 0 where it did not come so far.
+
+    `runs` are the schedstat files of the loop's thread and the deciding ones, read when it woke, `runs_before` at the
+    release before; `busy` is when the loop's thread was last at work on a text; `behind` says that the host was still
+    busy with older requests; `fresh` that the world had made an observation since the release before; `instruction`
+    is the one it is decided by.
+    """
 
     k: int
     release_ns: int
     deadline_ns: int
     woke_ns: int
-    late_start: Cause = Cause.WAKE
     skipped: int = 0
     skip_cause: Cause | None = None
+    skip_subcause: str | None = None
     seq: int = -1
     epoch: int = -1
     capture_ns: int = 0
     superseded: int = 0
+    fresh: bool = True
+    text_ns: int = 0
     submitted_ns: int = 0
+    replied_ns: int = 0
     incarnation: int = 0
-    queued: bool = False
+    behind: bool = False
     instruction: str = ""
-
-    @property
-    def wake_ns(self) -> int:
-        """Wake-up latency, comparable with cyclictest's."""
-        return self.woke_ns - self.release_ns
-
-
-def late_share_ns(tick: Tick) -> int:
-    """What counts as late to wake: a quarter of the time to the deadline, at least 1 ms."""
-    return max((tick.deadline_ns - tick.release_ns) // 4, 1_000_000)
-
-
-def pause_share_ns(tick: Tick) -> int:
-    """A pause explains a miss from an eighth of the time to the deadline on, at least 1 ms."""
-    return max((tick.deadline_ns - tick.release_ns) // 8, 1_000_000)
-
-
-def attribute(
-    tick: Tick, now_ns: int, watch: PauseWatch, host: Host, fault: Cause | None, reply: DecisionReply | None
-) -> Cause:
-    """The cause of a miss that is being settled at `now_ns`.
-
-    `fault` is what the loop itself saw (None: there was no call at the deadline). A decision that came in time but
-    failed, was illegal or could not be executed is not blamed on a pause, a host or a late wake-up: without them it
-    would have failed just the same.
-    """
-    in_time = now_ns <= tick.deadline_ns
-    if fault in (Cause.DECIDE, Cause.INVALID, Cause.EXECUTE) and in_time:
-        return fault
-    if watch.paused_ns(tick.release_ns, now_ns) >= pause_share_ns(tick):
-        return Cause.PAUSE
-    if reply is None and (not host.alive() or host.incarnation != tick.incarnation):
-        return Cause.HOST
-    if tick.wake_ns >= late_share_ns(tick):
-        return tick.late_start
-    if fault is not None:
-        return fault
-    if reply is not None and reply.error is None and not tick.queued and _was_in_time(tick, reply):
-        return Cause.WAKE
-    return Cause.DECIDE
-
-
-def _was_in_time(tick: Tick, reply: DecisionReply) -> bool:
-    # The decision itself would have been in time: the thread was not woken for its arrival.
-    return tick.submitted_ns + reply.decide_ns <= tick.deadline_ns
+    runs: tuple[bytes, ...] = ()
+    runs_before: tuple[bytes, ...] = ()
+    busy: tuple[int, int] = (0, 0)

@@ -8,13 +8,14 @@ from contextlib import nullcontext
 from typing import Any
 
 from rtcontrol.agents import Agent
-from rtcontrol.envs.base import Environment, Observation, WorldError
+from rtcontrol.envs.base import Acknowledging, Environment, Observation, WorldError
 from rtcontrol.hosts.base import Host
 from rtcontrol.loop.clock import LockstepClock, LoopClock, WallClock
 from rtcontrol.loop.config import RunConfig
 from rtcontrol.loop.pause import PauseWatch
 from rtcontrol.loop.realtime import Collector, SlackCollector, favours, lock_memory
 from rtcontrol.loop.ticks import Ticks
+from rtcontrol.loop.unsteady import acknowledge
 from rtcontrol.loop.warmup import Warmup, first_look, warm_up
 from rtcontrol.record.recorder import Recorder
 from rtcontrol.report.account import Account
@@ -61,6 +62,7 @@ class ControlLoop:
             WallClock(config.period_ns) if config.clock == "wall" else LockstepClock(config.period_ns, env.advance)
         )
         self._watch = watch or PauseWatch(config.period_ns)
+        recorder.slow = self._watch.wrote
         self._watching = self._watch if watch is None else nullcontext()
         self._collecting = SlackCollector() if collector is None else nullcontext(collector)
         self._ticks = Ticks(config, agent, env, host, recorder.write, self._clock, self._watch, notify, self.stop)
@@ -168,6 +170,9 @@ class ControlLoop:
             try:
                 actuator.close()
                 self._ticks.collect_effects()
+                if isinstance(self.env, Acknowledging):
+                    acknowledge(outcomes, self.env.heard)
+                outcomes.witness.close()
                 outcomes.note(self.env.episodes if self._world_started else (), self.host.events)
             finally:
                 try:

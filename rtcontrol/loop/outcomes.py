@@ -7,15 +7,17 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from rtcontrol.agents import Fallback
-from rtcontrol.envs.base import Emission, Emitting, Environment, Episode, WorldError
+from rtcontrol.envs.base import Acknowledgement, Emission, Emitting, Environment, Episode, WorldError
 from rtcontrol.hosts.base import DecisionReply, Host, HostEvent
-from rtcontrol.loop.actuator import Actuator, Completion, Fault, Order, SafeAttempt
+from rtcontrol.loop.actuator import Actuator, Completion, Order, SafeAttempt
+from rtcontrol.loop.actuator import Fault as WorldFault
 from rtcontrol.loop.clock import LoopClock
 from rtcontrol.loop.config import RunConfig
-from rtcontrol.loop.deadline import Cause, Tick, attribute
+from rtcontrol.loop.deadline import SPANS, Cause, Tick
 from rtcontrol.loop.errors import Errors
 from rtcontrol.loop.fallback import Action, FallbackPolicy
 from rtcontrol.loop.pause import PauseWatch
+from rtcontrol.loop.witness import Fault, Witness
 from rtcontrol.models.call import Call
 
 Status = Literal["fresh", "held", "safe"]
@@ -23,6 +25,22 @@ Status = Literal["fresh", "held", "safe"]
 
 def _ms(ns: int) -> float:
     return round(ns / 1e6, 4)
+
+
+def _spans(tick: Tick, reply: DecisionReply | None, done: Completion | None) -> dict[str, float]:
+    """When each step was done, in ms from the release on, as far as it is known."""
+    release_ns = tick.release_ns
+    stamps = [tick.capture_ns, tick.woke_ns, tick.text_ns, tick.submitted_ns]
+    if reply is not None:
+        decided_ns = reply.begun_ns and reply.begun_ns + reply.decide_ns
+        stamps += (reply.received_ns, reply.begun_ns, decided_ns, tick.replied_ns)
+    if done is not None:
+        stamps += (done.began_ns, done.ended_ns)
+    spans = {}
+    for name, t_ns in zip(SPANS, stamps, strict=False):
+        if t_ns:
+            spans[name] = round((t_ns - release_ns) / 1e6, 4)
+    return spans
 
 
 class Outcomes:
@@ -47,7 +65,8 @@ class Outcomes:
         cleared: Callable[[Order], None],
     ) -> None:
         self._config, self._env, self._host = config, env, host
-        self._emit, self._watch, self._clock, self._actuator = emit, watch, clock, actuator
+        self._emit, self._clock, self._actuator = emit, clock, actuator
+        self.witness = Witness(watch, host, config.max_age_ns, clock.enforced)
         self._stop, self._cleared = stop, cleared
         self._safe_calls, actuator.parting = fallback.safe_calls, self._parting
         hold_ms = config.hold_ms if config.hold_ms is not None else fallback.hold_ms
@@ -80,6 +99,7 @@ class Outcomes:
             what = {"t_s": self.t_s(event.t_ns), "event": event.event, "seconds": round(event.seconds, 3)}
             self._emit({"host_event": what})
             self.noted_events += 1
+            self.witness.follow()  # other threads decide after a restart
 
     # -- ticks --------------------------------------------------------------------------------------------------------
 
@@ -88,14 +108,14 @@ class Outcomes:
     ) -> None:
         """The tick has its decision, and `done` its call. It is on time unless its effect came after the deadline."""
         now = done.ended_ns if done is not None else time.monotonic_ns()
-        line = self._line(tick, kind, call)
-        line["latency_ms"] = _ms(now - tick.release_ns)
-        line["decide_ms"] = _ms(reply.decide_ns)
-        line["age_ms"] = _ms(now - tick.capture_ns)
+        line = self._line(tick, kind, call, reply, done)
+        line["latency_ms"] = round((now - tick.release_ns) / 1e6, 4)
+        line["decide_ms"] = round(reply.decide_ns / 1e6, 4)
+        line["age_ms"] = round((now - tick.capture_ns) / 1e6, 4)
         if done is not None:
-            line["execute_ms"] = _ms(now - done.began_ns)
+            line["execute_ms"] = round((now - done.began_ns) / 1e6, 4)
             if kind == "call" and self.acted_k == tick.k - 1 and self.acted_ns and self._clock.enforced:
-                line["jitter_ms"] = _ms(abs(now - self.acted_ns - self._period_ns))
+                line["jitter_ms"] = round(abs(now - self.acted_ns - self._period_ns) / 1e6, 4)
             self.acted_k, self.acted_ns = tick.k, now
         if (decision := reply.decision) is not None:
             line["passes"], line["tokens"] = decision.forward_passes, decision.tokens
@@ -104,43 +124,48 @@ class Outcomes:
             if decision.outside_mass is not None:
                 line["outside_mass"] = round(decision.outside_mass, 6)
         if now > tick.deadline_ns:
-            fault = Cause.EXECUTE if done is not None and done.began_ns <= tick.deadline_ns else None
-            cause = attribute(tick, now, self._watch, self._host, fault, reply)
-            line["cause"] = cause.value
+            line |= self.witness.blame(tick, line["spans_ms"], now, None, reply, over=True)
             if self._config.on_miss == "stop":
                 self._stop("miss")
+        else:
+            self.witness.usual.append(line["spans_ms"])
         self._emit(line)
 
     def miss(
         self,
         tick: Tick,
-        fault: Cause | None,
+        fault: Fault | None,
         reply: DecisionReply | None = None,
         error: str | BaseException | None = None,
         call: str | None = None,
         doing: str = "",
+        done: Completion | None = None,
     ) -> None:
         """The tick has no call: count it, name the cause, fall back. `doing` says what raised the `error`."""
-        cause = attribute(tick, time.monotonic_ns(), self._watch, self._host, fault, reply)
+        line = self._line(tick, "miss", call, reply, done)
+        line |= self.witness.blame(tick, line["spans_ms"], time.monotonic_ns(), fault, reply)
         action = self.policy.miss(self._clock.effective_ns())
-        line = self._line(tick, "miss", call)
-        line["cause"] = cause.value
-        self._errors.put(line, error, f"tick {tick.k}: {cause.value}: ", doing)
+        self._errors.put(line, error, f"tick {tick.k}: {line['cause']}: ", doing)
         # A remote world executes nothing: that its call waited is our business.
-        told = None if fault is Cause.EXECUTE else line.get("error")
-        line["action"] = self.fall_back(action, tick, cause, reply, told)
+        told = None if fault is not None and fault[0] is Cause.EXECUTE else line.get("error")
+        line["action"] = self.fall_back(action, tick, line["cause"], reply, told)
         if reply is not None and fault is not None:
             line["decide_ms"] = _ms(reply.decide_ns)
         self._emit(line)
 
-    def _line(self, tick: Tick, kind: str, call: str | None) -> dict[str, Any]:
+    def _line(
+        self, tick: Tick, kind: str, call: str | None, reply: DecisionReply | None, done: Completion | None
+    ) -> dict[str, Any]:
         line: dict[str, Any] = {"k": tick.k, "t_s": round((tick.release_ns - self.t0_ns) / 1e9, 6), "kind": kind}
-        line["wake_ms"] = _ms(tick.woke_ns - tick.release_ns)
+        line["wake_ms"] = round((tick.woke_ns - tick.release_ns) / 1e6, 4)
+        line["spans_ms"] = _spans(tick, reply, done)
         if call is not None:
             line["call"] = call
         line["epoch"], line["seq"], line["superseded"] = tick.epoch, tick.seq, tick.superseded
         if tick.skip_cause is not None:
             line["skipped"], line["skip_cause"] = tick.skipped, tick.skip_cause.value
+            if tick.skip_subcause is not None:
+                line["skip_subcause"] = tick.skip_subcause
         return line
 
     def late(self, tick: Tick | None, reply: DecisionReply, done: Completion | None, now_ns: int) -> None:
@@ -149,6 +174,8 @@ class Outcomes:
         line: dict[str, Any] = {"late": reply.tick, "used": used, "decide_ms": _ms(reply.decide_ns)}
         if tick is not None:
             line["latency_ms"] = _ms(now_ns - tick.release_ns)
+            line["spans_ms"] = _spans(tick, reply, done)
+            line |= self.witness.again(tick, line["spans_ms"], now_ns, reply)
         if done is not None:
             if used:
                 self.acted_k, self.acted_ns = reply.tick, done.ended_ns
@@ -156,9 +183,16 @@ class Outcomes:
             self._errors.put(line, done.error, "late call: ")
         self._emit(line)
 
-    def overran(self, tick: Tick, call: str, done: Completion) -> None:
+    def hear(self, reply: DecisionReply) -> None:
+        """What the decoder's heartbeat tells of ticks that missed."""
+        for k, fields in self.witness.hear(reply):
+            self._emit({"revised": k, "t_s": self.t_s(time.monotonic_ns()), **fields})
+
+    def overran(self, tick: Tick, reply: DecisionReply, call: str, done: Completion) -> None:
         """The end of a call that was under way at its deadline: its tick was settled then."""
         line = {"overran": tick.k, "call": call, "effect": done.effect, "t_s": self.t_s(done.ended_ns)}
+        line["spans_ms"] = spans = _spans(tick, reply, done)
+        line |= self.witness.again(tick, spans, done.ended_ns, reply)
         if done.effect == "acted":
             line["latency_ms"] = _ms(done.ended_ns - tick.release_ns)
             line["execute_ms"] = _ms(done.ended_ns - done.began_ns)
@@ -172,7 +206,7 @@ class Outcomes:
         self,
         action: Action,
         tick: Tick,
-        cause: Cause | None = None,
+        cause: str | None = None,
         reply: DecisionReply | None = None,
         error: str | None = None,
     ) -> str:
@@ -217,7 +251,7 @@ class Outcomes:
         status: Status,
         call: Call | None = None,
         reply: DecisionReply | None = None,
-        cause: Cause | None = None,
+        cause: str | None = None,
         error: str | None = None,
     ) -> Emission | None:
         """What the world is told became of the tick; None where it does not want to know."""
@@ -235,7 +269,7 @@ class Outcomes:
             next(iter(safe_calls), call),
             min(decision.confidence.values(), default=None) if decision is not None else None,
             None if reply is None else reply.decide_ns,
-            None if cause is None else cause.value,
+            cause,
             error,
             safe_calls,
             None if reply is None else reply.mistake,
@@ -254,7 +288,15 @@ class Outcomes:
             self._errors.put(line, attempt.error, f"safe call {text}, tried again until it is in force: ")
         self._emit(line)
 
-    def fault(self, fault: Fault) -> None:
+    def acknowledged(self, said: Acknowledgement) -> None:
+        """The world's own word of what became of a call that it was told."""
+        line: dict[str, Any] = {"ack": said.tick, "status": said.status, "why": said.why, "t_s": self.t_s(said.t_ns)}
+        if said.result is not None:
+            line["result"] = said.result
+        self._errors.put(line, said.error, f"tick {said.tick}: {said.status}: ")
+        self._emit(line)
+
+    def fault(self, fault: WorldFault) -> None:
         """The world raised over what it was told."""
         line: dict[str, Any] = {"fault": fault.doing, "t_s": self.t_s(time.monotonic_ns())}
         self._errors.put(line, fault.error, f"{fault.doing}: ")

@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import gc
+import os
 import time
 from collections import deque
 from collections.abc import Callable
+from itertools import repeat
 from typing import Any
 
 from rtcontrol.agents import Agent, InvalidCall
 from rtcontrol.envs.base import Acknowledging, Environment, Observation
 from rtcontrol.hosts.base import DecisionReply, DecisionRequest, Host
+from rtcontrol.loop import unsteady
 from rtcontrol.loop.actuator import Actuator, Completion, Fault, Order
 from rtcontrol.loop.clock import LoopClock
 from rtcontrol.loop.config import RunConfig, plain_text
-from rtcontrol.loop.deadline import Cause, Tick, pause_share_ns
+from rtcontrol.loop.deadline import Cause, Tick
 from rtcontrol.loop.instructions import Instructions
+from rtcontrol.loop.kernel import SIZE
 from rtcontrol.loop.outcomes import Outcomes
 from rtcontrol.loop.pause import PauseWatch
 from rtcontrol.loop.realtime import Collector, SlackCollector
-from rtcontrol.loop.unsteady import LegalCalls, Ordered, cleared, overrun, replaced, usable_until
+from rtcontrol.loop.unsteady import LegalCalls, Ordered
 from rtcontrol.models.call import Call
 
 # A safe call that is not in force is tried again every period, but at slow rates too as often as this.
 RETRY_NS = 1_000_000_000
+SIZES, STARTS = repeat(SIZE), repeat(0)
 
 
 class Ticks:
@@ -44,19 +49,19 @@ class Ticks:
         stop: Callable[[str], None],
     ) -> None:
         self.config, self.agent, self.env, self.host = config, agent, env, host
-        self._clock, self._watch, self._notify, self._stop = clock, watch, notify, stop
+        self._clock, self._notify, self._stop = clock, notify, stop
         self.actuator = Actuator(agent, env, min(config.period_ns, RETRY_NS) if clock.enforced else None, host.wake)
         self.outcomes = Outcomes(
             config, agent.fallback, env, host, emit, watch, clock, self.actuator, notify, stop, self._on_cleared
         )
-        self._policy = self.outcomes.policy
+        self._policy, self._threads = self.outcomes.policy, self.outcomes.witness.threads
         told = config.instruction if config.instruction is not None else agent.instruction
         self.instructions = Instructions(told, self.actuator.instruct, emit, notify, self.outcomes.t_s)
         self._period_ns, self._deadline_ns, self._max_age_ns = config.period_ns, config.deadline_ns, config.max_age_ns
         # The next release is due in a period: where it does not come, a call is held no longer than it may be.
         self._guard_ns = 2 * config.period_ns + (self._policy.hold_ns if config.on_miss == "hold" else 0)
         self._history: deque[str] = deque(maxlen=agent.history)
-        self._acknowledged = env.acknowledged if isinstance(env, Acknowledging) else None
+        self._acknowledging = env if isinstance(env, Acknowledging) else None
         self._acknowledges = False
         self._legal = LegalCalls(agent.tools)
         self._seq: int | None = None
@@ -66,6 +71,8 @@ class Ticks:
         self._ordered: dict[int, Ordered] = {}
         self._ordered_k = -1
         self._busy = (0, 0)
+        self._runs: tuple[bytes, ...] = ()
+        self._heard_ns = 0  # of the decoder's heartbeat
 
     @property
     def open(self) -> int:
@@ -76,6 +83,7 @@ class Ticks:
         """Until they are `over`."""
         clock, host, config, actuator = self._clock, self.host, self.config, self.actuator
         enforced, effects = clock.enforced, actuator.effects
+        self.outcomes.witness.follow()
         self.outcomes.t0_ns, began_ns = clock.start()
         self._policy.epoch(began_ns)
         end_ns = None if config.duration_s is None else round(config.duration_s * 1e9)
@@ -125,24 +133,32 @@ class Ticks:
             if self.actuator.guard_ns is None:
                 self.actuator.arm(now + self._guard_ns)
             self.actuator.guard_ns = now + self._guard_ns
-        if skipped or self._busy[1] >= release_ns:
-            self._was_late(tick, skipped)
         tick.incarnation = self.host.incarnation
         if len(self.host.events) != outcomes.noted_events:
             outcomes.note((), self.host.events)
+        tick.runs_before, tick.busy = self._runs, self._busy
+        try:
+            self._runs = tuple(map(os.pread, self._threads.fds, SIZES, STARTS))
+        except OSError:  # one of the threads is gone
+            self._runs = ()
+        tick.runs = self._runs
+        if skipped:
+            unsteady.was_late(outcomes, tick, skipped, self._period_ns)
         if self.instructions.waiting:
             self.instructions.change()
+        if self._acknowledging is not None and self._acknowledging.heard:
+            unsteady.acknowledge(outcomes, self._acknowledging.heard, self._ordered)
         if not enforced:
             self.actuator.retry()
         seen = self.env.latest()
         if seen is None:
-            outcomes.miss(tick, Cause.NO_OBSERVATION)
+            outcomes.miss(tick, (Cause.NO_OBSERVATION, "none_yet"))
             return
         # Where the world stands still, what was seen before the first release is as fresh as at that release.
         captured_ns = seen.t_capture_ns if enforced else max(seen.t_capture_ns, outcomes.t0_ns)
         tick.seq, tick.epoch, tick.capture_ns = seen.seq, seen.epoch, captured_ns
-        if self._seq is not None and seen.seq > self._seq:
-            tick.superseded = seen.seq - self._seq - 1
+        if self._seq is not None:
+            tick.superseded, tick.fresh = max(seen.seq - self._seq - 1, 0), seen.seq != self._seq
         self._seq = seen.seq
         if seen.epoch != outcomes.epoch:
             outcomes.epoch = seen.epoch
@@ -150,24 +166,15 @@ class Ticks:
             outcomes.note(self.env.episodes, ())
             self._policy.epoch(self._clock.effective_ns())
         if enforced and now - seen.t_capture_ns > self._max_age_ns:
-            outcomes.miss(tick, Cause.STALE_OBSERVATION)
+            outcomes.miss(tick, (Cause.STALE_OBSERVATION, "late" if tick.fresh else "frozen"))
         elif not self.host.alive() or (enforced and time.monotonic_ns() > tick.deadline_ns):
             outcomes.miss(tick, None)
         else:
             self._submit(tick, seen, now)
 
-    def _was_late(self, tick: Tick, skipped: int) -> None:
-        """Releases before this tick's were skipped, or the thread was at work when one was due: name why."""
-        first_ns = tick.release_ns - skipped * self._period_ns
-        begin, end = self._busy
-        tick.late_start = Cause.DECIDE if begin <= first_ns <= end else Cause.WAKE
-        if skipped:
-            paused = self._watch.paused_ns(first_ns, tick.woke_ns) >= pause_share_ns(tick)
-            tick.skipped, tick.skip_cause = skipped, Cause.PAUSE if paused else tick.late_start
-
     def request(self, k: int, seen: Observation) -> DecisionRequest:
         """What the decider is asked. Raises whatever the agent's `observe` raises."""
-        if self._acknowledged is not None and (done := self._acknowledged()) is not None:
+        if self._acknowledging is not None and (done := self._acknowledging.acknowledged()) is not None:
             # Such a world says itself what was executed.
             self._acknowledges = True
             self._history.extend([call.text() for call in done])
@@ -181,18 +188,19 @@ class Ticks:
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # the agent's own code, SystemExit too: what cannot be read is no observation
-            self.outcomes.miss(tick, Cause.NO_OBSERVATION, error=error, doing="observe: ")
+            self.outcomes.miss(tick, (Cause.NO_OBSERVATION, "unreadable"), error=error, doing="observe: ")
             return
         tick.instruction = request.instruction
-        tick.submitted_ns = time.monotonic_ns()
-        if tick.submitted_ns - began_ns > self._period_ns // 8:
-            self._busy = (began_ns, tick.submitted_ns)
-        tick.queued = len(self._pending) + len(self._late) >= self.config.pipeline
+        tick.text_ns = time.monotonic_ns()
+        if tick.text_ns - began_ns > self._period_ns // 8:
+            self._busy = (began_ns, tick.text_ns)
+        tick.behind = len(self._pending) + len(self._late) >= self.config.pipeline
         try:
             self.host.submit(request)
         except Exception as error:  # a request that cannot be sent costs its tick, not the run
-            self.outcomes.miss(tick, Cause.DECIDE, error=error, doing="submit: ")
+            self.outcomes.miss(tick, (Cause.DECIDE, "send"), error=error, doing="submit: ")
             return
+        tick.submitted_ns = time.monotonic_ns()
         self._pending[tick.k] = tick
 
     def _expire(self) -> None:
@@ -218,15 +226,10 @@ class Ticks:
 
     def _overrun(self, ordered: Ordered) -> None:
         """The deadline is here, and the call has not ended: it is dropped if it has not begun."""
-        if self.actuator.withdraw(ordered.tick.k):
+        withdrawn = self.actuator.withdraw(ordered.tick.k)
+        if withdrawn:
             del self._ordered[ordered.tick.k]
-            what = "the call could not begin: the world, or a tool, is busy"
-        elif self.outcomes.emits:
-            return  # such a world does not block: its word is on the way
-        else:
-            ordered.settled = True
-            what = "the call has not ended: the world, or the tool, is busy"
-        overrun(self.outcomes, ordered, what)
+        ordered.settled = unsteady.withhold(self.outcomes, ordered, withdrawn)
 
     def _wait_late(self, tick: Tick) -> None:
         if self.config.late == "drop":
@@ -244,6 +247,11 @@ class Ticks:
         told = self.instructions
         if (asked := tick or self._late.get(reply.tick)) is not None and (reply.mistake or told.proven != told.now):
             told.judge(asked, reply)
+        if asked is not None:
+            asked.replied_ns = now
+        if reply.gaps and reply.gaps[-1][1] > self._heard_ns:
+            self._heard_ns = reply.gaps[-1][1]
+            self.outcomes.hear(reply)
         if tick is None:
             self._on_late(self._late.pop(reply.tick, None), reply, now)
         elif now > tick.deadline_ns and self._clock.enforced:
@@ -255,7 +263,7 @@ class Ticks:
     def _on_decision(self, tick: Tick, reply: DecisionReply) -> None:
         decision, outcomes = reply.decision, self.outcomes
         if decision is None:
-            outcomes.miss(tick, Cause.DECIDE, reply, error=reply.error)
+            outcomes.miss(tick, (Cause.DECIDE, "error"), reply, error=reply.error)
         elif decision.call is None:
             self._policy.renew(self._clock.effective_ns())
             outcomes.tell(tick, "fresh", reply)
@@ -281,7 +289,7 @@ class Ticks:
             if late:
                 outcomes.late(tick, reply, None, time.monotonic_ns())
             else:
-                outcomes.miss(tick, Cause.INVALID, reply, error=str(error), call=call.text())
+                outcomes.miss(tick, (Cause.INVALID, None), reply, error=str(error), call=call.text())
             return
         order = Order(tick.k, ready, tick.epoch, not_after_ns)
         if outcomes.emits:
@@ -290,20 +298,22 @@ class Ticks:
         self._ordered[tick.k] = Ordered(tick, reply, call, text, late)
         self._ordered_k, outcomes.ordered = tick.k, True
         if (waited := self.actuator.execute(order)) is not None:
-            replaced(self.outcomes, self._ordered.pop(waited.tick), self._period_ns)
+            unsteady.replaced(self.outcomes, self._ordered.pop(waited.tick), self._period_ns)
 
     def _on_late(self, tick: Tick | None, reply: DecisionReply, now: int) -> None:
         """A decision that came after its deadline: dropped, or used if it may act still and nothing newer does."""
+        for waiting in self._pending.values():
+            waiting.behind = len(self._late) >= self.config.pipeline
         call = None if reply.decision is None else reply.decision.call
         if tick is not None and call is not None and self.config.late == "use" and tick.k > self._ordered_k:
-            not_after_ns = usable_until(self.outcomes, tick, self._max_age_ns, now)
+            not_after_ns = unsteady.usable_until(self.outcomes, tick, self._max_age_ns, now)
             if not_after_ns is not None:
                 self._order(tick, reply, call, not_after_ns, late=True)
                 return
         self.outcomes.late(tick, reply, None, now)
 
     def _on_cleared(self, order: Order) -> None:
-        cleared(self.outcomes, self._ordered.pop(order.tick))
+        unsteady.cleared(self.outcomes, self._ordered.pop(order.tick))
 
     def collect_effects(self) -> None:
         """What came of calls, safe calls, and what the world was told."""
@@ -320,6 +330,7 @@ class Ticks:
     def _on_completion(self, ordered: Ordered, done: Completion) -> None:
         tick, reply, outcomes, policy = ordered.tick, ordered.reply, self.outcomes, self._policy
         acted = done.effect == "acted"
+        outcomes.witness.acting = done.began_ns, done.ended_ns
         if acted:
             if done.stands:  # `policy.fresh_call`, without the call
                 policy.safe, policy.expires_ns = False, None
@@ -331,9 +342,10 @@ class Ticks:
         if ordered.late:
             outcomes.late(tick, reply, done, time.monotonic_ns())
         elif ordered.settled:
-            outcomes.overran(tick, ordered.text, done)
+            outcomes.overran(tick, reply, ordered.text, done)
         elif acted or done.effect == "epoch_over":
             outcomes.settle(tick, reply, "call" if acted else "epoch_over", ordered.text, done)
         else:
             what = done.error or "the call was too late when the world was free for it"
-            outcomes.miss(tick, Cause.EXECUTE, reply, error=what, call=ordered.text)
+            fault = (Cause.EXECUTE, "busy" if done.error is None else "raised")
+            outcomes.miss(tick, fault, reply, error=what, call=ordered.text, done=done)

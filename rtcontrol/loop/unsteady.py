@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections import deque
+from collections.abc import Container
 from dataclasses import dataclass, field
 from enum import Enum
 
 from rtcontrol.agents import Tools
+from rtcontrol.envs.base import Acknowledgement
 from rtcontrol.hosts.base import DecisionReply
 from rtcontrol.loop.deadline import Cause, Tick
 from rtcontrol.loop.outcomes import Outcomes
@@ -68,9 +71,37 @@ def cleared(outcomes: Outcomes, ordered: Ordered) -> None:
         overrun(outcomes, ordered, "the call could not begin, and gave way to the safe call")
 
 
-def overrun(outcomes: Outcomes, ordered: Ordered, what: str) -> None:
-    """The call did not act in time."""
-    outcomes.miss(ordered.tick, Cause.EXECUTE, ordered.reply, error=what, call=ordered.text)
+def overrun(outcomes: Outcomes, ordered: Ordered, what: str, which: str = "busy") -> None:
+    """The call did not act in time: the world was `busy`, or the call is under way and `slow`."""
+    outcomes.miss(ordered.tick, (Cause.EXECUTE, which), ordered.reply, error=what, call=ordered.text)
+
+
+def withhold(outcomes: Outcomes, ordered: Ordered, withdrawn: bool) -> bool:
+    """The deadline is here, and the call has not ended: it is dropped if it was `withdrawn` before it began. Whether
+    its tick is settled by that; the word of a world that does not block is on the way."""
+    if withdrawn:
+        overrun(outcomes, ordered, "the call could not begin: the world, or a tool, is busy")
+        return True
+    if outcomes.emits:
+        return False
+    overrun(outcomes, ordered, "the call has not ended: the world, or the tool, is busy", "slow")
+    return True
+
+
+def was_late(outcomes: Outcomes, tick: Tick, skipped: int, period_ns: int) -> None:
+    """Releases before this tick's were skipped: name why."""
+    tick.skipped = skipped
+    tick.skip_cause, tick.skip_subcause = outcomes.witness.why_skipped(tick, tick.release_ns - skipped * period_ns)
+
+
+def acknowledge(outcomes: Outcomes, heard: deque[Acknowledgement], under_way: Container[int] = ()) -> None:
+    """What the world says became of calls, but of those whose tick is not over."""
+    for _ in range(len(heard)):
+        said = heard.popleft()
+        if said.tick in under_way:
+            heard.append(said)
+        else:
+            outcomes.acknowledged(said)
 
 
 def usable_until(outcomes: Outcomes, tick: Tick, max_age_ns: int, now_ns: int) -> int | None:

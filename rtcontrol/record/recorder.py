@@ -23,6 +23,8 @@ SCHEMA_VERSION = 2
 FLUSH_S = 0.25
 # Events that wait for room on the disk: an hour at 30 Hz. A file takes so many at a time.
 KEPT, AT_ONCE = 100_000, 1_000
+# The owner is told (`slow`) of a write that takes longer.
+SLOW_NS = 10_000_000
 # The way out waits so long for a disk that does not answer.
 CLOSE_S = 10.0
 
@@ -50,6 +52,7 @@ class Recorder:
         self.error: str | None = None
         self.written = 0  # events
         self.fold: Callable[[dict[str, Any]], None] = lambda event: None
+        self.slow: Callable[[int, int], None] = lambda begin_ns, end_ns: None
         self._queue: deque[tuple[int, dict[str, Any]]] = deque()
         self._waiting: deque[tuple[int, dict[str, Any]]] = deque()  # folded, for the encoder
         self._taken = 0  # events that the encoder has, and the file not yet
@@ -150,8 +153,11 @@ class Recorder:
     def _put(self) -> bool:
         """Whether the file took all of the bytes. It goes on where it stopped, so that none is torn."""
         while self._bytes:
+            began = time.monotonic_ns()
             try:
                 self._bytes = self._bytes[os.write(self._fd, self._bytes) :]
+                if (ended := time.monotonic_ns()) - began > SLOW_NS:
+                    self.slow(began, ended)
             except OSError as error:
                 if self.error is None:
                     self._tell(

@@ -84,7 +84,10 @@ class Account:
             self._revise(event["late"], event)
             self._times(event)
         elif "overran" in event:
+            self._revise(event["overran"], event)
             self._times(event)
+        elif "revised" in event:
+            self._revise(event["revised"], event)
         elif "ack" in event:
             self._acknowledge(event)
         elif "safe" in event:
@@ -147,7 +150,8 @@ class Account:
     def _revise(self, k: int, event: Mapping[str, Any]) -> None:
         """What came of a tick after its deadline may tell more of why it missed."""
         if "cause" in event and k in self._causes:
-            cause, subcause = self._causes.pop(k)
+            cause, subcause = self._causes[k]
+            self._causes[k] = event["cause"], event.get("subcause")
             _take(self.misses_by_cause, cause)
             if subcause is not None:
                 _take(self.misses_by_subcause, f"{cause}.{subcause}")
@@ -159,7 +163,7 @@ class Account:
         """A call that its client did not carry out was not on time, whenever it was sent."""
         k, status = event["ack"], event["status"]
         self.acknowledged[status] += 1
-        if k in self._acted:
+        if k in self._acted and event.get("why") != "safe":
             del self._acted[k]
             if status != "executed":
                 self.on_time -= 1

@@ -212,12 +212,18 @@ def test_acknowledgements_are_counted_and_foreign_ones_refused(made: Any) -> Non
     peer = made.enter(**OWN, pacing="client", capabilities=["executed"])
     for outcome in ("executed", "expired", "failed"):
         tick = peer.ask(None, data={"x": 1}).tick
-        peer.send(Executed(session=peer.token, tick=tick, epoch=0, outcome=outcome, t_ns=1))
+        error = "no motor" if outcome == "failed" else None
+        peer.send(Executed(session=peer.token, tick=tick, epoch=0, outcome=outcome, t_ns=1, error=error))
     peer.send(Executed(session=peer.token, tick=99, epoch=0, outcome="executed", t_ns=1))
     error = peer.refused()
     assert error.code == "sequence" and error.field == "tick"
     peer.send(Bye(session=peer.token))
-    assert report(made)["wire"]["acknowledged"] == {"executed": 1, "expired": 1, "failed": 1}
+    told = report(made)
+    assert told["wire"]["acknowledged"] == told["acknowledged"] == {"executed": 1, "expired": 1, "failed": 1}
+    # Sent in time, and not carried out: not on time.
+    assert (told["on_time"], told["misses"]) == (1, 2)
+    assert told["misses_by_subcause"] == {"execute.expired": 1, "execute.failed": 1}
+    assert [(e["cause"], e["error"]) for e in told["errors"]] == [("ack", "no motor")]
 
 
 def test_observation_that_the_agent_cannot_read_is_told(peer: WirePeer) -> None:

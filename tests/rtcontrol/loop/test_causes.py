@@ -1,0 +1,194 @@
+"""From evidence to cause: laws that hold for any evidence, and the precedence of causes where several apply."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rtcontrol.loop.causes import STEPS, Evidence, Kernel, attribute, covered_ms, steps, usual
+from rtcontrol.loop.deadline import SUBCAUSES, Cause
+
+D = 60.0
+ms = st.floats(0, 200, allow_nan=False)
+spans_ms = st.tuples(ms, ms).map(lambda pair: (min(pair), max(pair)))
+faults = st.sampled_from(
+    [None, None, None]
+    + [(cause, sub) for cause in (Cause.NO_OBSERVATION, Cause.STALE_OBSERVATION) for sub in SUBCAUSES[cause]]
+    + [(Cause.DECIDE, "error"), (Cause.DECIDE, "send"), (Cause.INVALID, None)]
+    + [(Cause.EXECUTE, sub) for sub in ("raised", "slow", "busy")]
+)
+kernels = st.builds(
+    Kernel,
+    state=st.sampled_from([None, "S", "R", "T", "D", "X"]),
+    ran_ms=st.none() | ms,
+    delayed_ms=st.none() | ms,
+    waking_ms=st.none() | ms,
+    major_faults=st.none() | st.integers(0, 9),
+    involuntary=st.none() | st.integers(0, 9),
+    throttled_ms=st.none() | ms,
+)
+
+
+@st.composite
+def evidences(draw: st.DrawFn) -> Evidence:
+    """A tick that got so far and no farther, whatever else is known of it."""
+    reached = draw(st.integers(1, len(STEPS)))
+    at, spans = 0.0, {}
+    for _, stamp in STEPS[:reached]:
+        at += draw(st.floats(0, 60, allow_nan=False))
+        spans[stamp] = round(at, 4)
+    over = reached in (6, 8) and draw(st.booleans())
+    end = at if over else at + draw(st.floats(0, 60, allow_nan=False))
+    fault = draw(faults)
+    return Evidence(
+        deadline_ms=D,
+        end_ms=round(max(end, D) if fault is None else end, 4),
+        spans=spans,
+        over=over,
+        fault=fault,
+        late_ms=draw(ms) if fault is not None and fault[0] is Cause.STALE_OBSERVATION else None,
+        usual=draw(st.dictionaries(st.sampled_from([name for name, _ in STEPS]), st.floats(0, 20))),
+        pauses=[(b, e, draw(st.sampled_from(["gc", "stall"]))) for b, e in draw(st.lists(spans_ms, max_size=3))],
+        apart=draw(st.booleans()),
+        gaps=draw(st.lists(spans_ms, max_size=3)),
+        behind=draw(st.booleans()),
+        arrival=draw(st.booleans()),
+        host=draw(st.none() | st.sampled_from(SUBCAUSES[Cause.HOST])),
+        busy=draw(spans_ms),
+        acting=draw(spans_ms),
+        loop=draw(kernels),
+        decoder=draw(kernels),
+    )
+
+
+@given(evidences())
+def test_a_cause_is_published_and_explains_at_least_half_of_the_lateness(e: Evidence) -> None:
+    verdict = attribute(e)
+    published = SUBCAUSES[verdict.cause]
+    assert verdict.subcause in published if published else verdict.subcause is None
+    if verdict.explained_ms is not None:
+        assert verdict.explained_ms >= e.lateness_ms / 2
+    json.dumps(e.told(verdict), allow_nan=False)
+    assert attribute(e) == verdict, "nothing but its evidence"
+
+
+@given(evidences())
+def test_without_a_witness_no_pause_and_no_late_wake_is_named(e: Evidence) -> None:
+    blind = replace(e, pauses=(), busy=(0.0, 0.0), acting=(0.0, 0.0), loop=Kernel())
+    assert attribute(blind).cause not in (Cause.PAUSE, Cause.WAKE)
+
+
+@given(evidences())
+def test_a_pause_of_all_the_time_goes_before_all_that_is_a_matter_of_time(e: Evidence) -> None:
+    stopped = replace(e, apart=False, pauses=[(e.since_ms, e.end_ms, "stall")], late_ms=None)
+    verdict = attribute(stopped)
+    need = max(stopped.lateness_ms / 2, 1.0)
+    if e.fault is None and e.end_ms >= need:
+        assert verdict.cause is Cause.PAUSE
+
+
+@given(st.lists(spans_ms, max_size=6), st.lists(spans_ms, max_size=3))
+def test_covered_time_is_counted_once(spans: list[tuple[float, float]], windows: list[tuple[float, float]]) -> None:
+    covered = covered_ms(spans, windows)
+    assert 0 <= covered <= covered_ms(windows, windows) + 1e-6
+    assert covered <= sum(e - b for b, e in spans) + 1e-6
+    assert covered_ms([*spans, *spans], [*windows, *windows]) == covered
+
+
+def named(e: Evidence) -> str:
+    cause, subcause, _ = attribute(e)
+    return cause.value if subcause is None else f"{cause.value}.{subcause}"
+
+
+def asked(**more: Any) -> Evidence:
+    """A tick that was asked for at once, and has no answer when its deadline is there."""
+    spans = {"woke": 0.1, "text": 0.5, "submitted": 1.0}
+    return Evidence(deadline_ms=D, end_ms=D + 0.1, spans=spans, usual={"decide": 5.0}, **{"apart": True, **more})
+
+
+def answered(begun: float, decided: float, replied: float, **more: Any) -> Evidence:
+    spans = {**asked().spans, "received": 1.2, "begun": begun, "decided": decided, "replied": replied}
+    return Evidence(D, replied, spans, over=True, usual={"decide": 5.0}, **{"apart": True, **more})
+
+
+@pytest.mark.parametrize(
+    ("evidence", "name"),
+    [
+        (asked(), "decide.decoder_slow"),
+        (asked(behind=True), "decide.queued"),
+        (asked(decoder=Kernel("T", 0.0)), "decide.decoder_stopped"),
+        (asked(decoder=Kernel("T", 0.0), behind=True), "decide.decoder_stopped"),
+        (asked(decoder=Kernel("R", 5.0, 50.0)), "decide.decoder_stopped"),
+        (asked(decoder=Kernel("S", 0.0, 0.0)), "decide.decoder_slow"),
+        (asked(decoder=Kernel("X")), "host.lost"),
+        (asked(host="restarting"), "host.restarting"),
+        # Meanwhile the decoder was at work: it would have been late all the same.
+        (asked(pauses=[(10.0, 50.0, "stall")]), "decide.decoder_slow"),
+        (asked(pauses=[(10.0, 50.0, "gc")], apart=False), "pause.gc"),
+        (asked(pauses=[(10.0, 50.0, "stall")], apart=False, loop=Kernel(major_faults=2)), "pause.disk"),
+        (answered(1.2, 90.0, 90.2), "decide.decoder_slow"),
+        (answered(80.0, 90.0, 90.2), "decide.queued"),
+        (answered(1.2, 90.0, 90.2, gaps=[(10.0, 85.0)]), "decide.decoder_stopped"),
+        (answered(80.0, 90.0, 90.2, gaps=[(2.0, 79.0)]), "decide.decoder_stopped"),
+        (answered(1.2, 6.0, 90.0), "unknown"),
+        (answered(1.2, 6.0, 90.0, loop=Kernel(delayed_ms=70.0)), "wake.scheduler"),
+        (answered(1.2, 6.0, 90.0, acting=(5.0, 88.0)), "wake.executor"),
+        (answered(1.2, 6.0, 90.0, loop=Kernel(major_faults=3)), "wake.disk"),
+        (answered(1.2, 6.0, 90.0, pauses=[(7.0, 89.0, "stall")]), "pause.stall"),
+        (answered(1.2, 6.0, 90.0, pauses=[(7.0, 10.0, "gc")]), "unknown"),
+    ],
+)
+def test_what_is_named(evidence: Evidence, name: str) -> None:
+    assert named(evidence) == name
+
+
+def test_what_was_late_before_the_decoder_was_asked() -> None:
+    slow_text = Evidence(D, 90.0, {"woke": 0.1, "text": 80.0, "submitted": 80.2, "begun": 81.0, "decided": 89.0}, True)
+    assert named(slow_text) == "decide.observe"
+    late = Evidence(D, 70.0, {"woke": 50.0, "text": 51.0, "submitted": 51.1}, usual={"decide": 10.0})
+    assert named(late) == "unknown"
+    assert named(replace(late, busy=(-20.0, 50.0))) == "decide.observe"
+    assert named(replace(late, arrival=True)) == "decide.queued"
+    assert named(replace(late, loop=Kernel(waking_ms=49.0))) == "wake.scheduler"
+    assert named(replace(late, loop=Kernel(waking_ms=49.0), host="lost")) == "host.lost"
+    assert named(replace(late, loop=Kernel(waking_ms=49.0), pauses=[(0.0, 49.0, "gc")])) == "pause.gc"
+
+
+def test_what_was_late_at_the_end_is_the_executors() -> None:
+    spans = {**answered(1.2, 40.0, 40.1).spans, "executing": 40.2, "executed": 90.0}
+    slow = Evidence(D, 90.0, spans, True, usual={"decide": 38.0})
+    assert named(slow) == "execute.slow"
+    assert named(replace(slow, spans={**spans, "executing": 89.0})) == "execute.busy"
+    waits = Evidence(D, D + 0.1, answered(1.2, 4.0, 4.1).spans, fault=(Cause.EXECUTE, "slow"))
+    assert named(waits) == "execute.slow"
+    # It was decided a moment before the deadline: neither the world nor the tool took long.
+    close = {**answered(1.2, 59.5, 59.6).spans, "executing": 59.7, "executed": 60.2}
+    assert named(Evidence(D, 60.2, close, True)) == "decide.decoder_slow"
+
+
+@pytest.mark.parametrize(
+    "fault", [(Cause.INVALID, None), (Cause.EXECUTE, "raised"), (Cause.DECIDE, "error"), (Cause.DECIDE, "send")]
+)
+def test_what_failed_in_time_is_not_blamed_on_the_machine(fault: tuple[Cause, str | None]) -> None:
+    paused = Evidence(D, 40.0, {"woke": 30.0}, fault=fault, pauses=[(0.0, 30.0, "stall")], host="lost")
+    assert attribute(paused)[:2] == fault
+
+
+def test_a_stale_observation_is_a_pauses_that_kept_the_world_too() -> None:
+    stale = Evidence(D, 0.1, {"woke": 0.1}, fault=(Cause.STALE_OBSERVATION, "frozen"), late_ms=40.0, since_ms=-100.0)
+    assert named(stale) == "stale_observation.frozen"
+    assert named(replace(stale, pauses=[(-70.0, -1.0, "stall")])) == "pause.stall"
+    assert named(replace(stale, host="lost")) == "host.lost"
+
+
+def test_what_is_usual_is_no_excess() -> None:
+    # The text always takes 30 ms; today the decision took longer.
+    spans = {"woke": 0.1, "text": 30.0, "submitted": 30.1, "begun": 30.2, "decided": 55.0, "replied": 70.0}
+    often = usual([{**spans, "decided": 40.0, "replied": 40.1}] * 3)
+    assert steps(spans)["observe"] > steps(spans)["decide"]
+    assert named(Evidence(D, 70.0, {**spans, "decided": 69.9}, True, usual=often)) == "decide.decoder_slow"
