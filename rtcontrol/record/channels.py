@@ -10,6 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+# Of the whole format: a reader refuses a later one.
+SCHEMA_VERSION = 2
+
 NUMBER, INTEGER, TEXT, FLAG, OBJECT = ({"type": name} for name in ("number", "integer", "string", "boolean", "object"))
 TEXTS = {"type": "array", "items": TEXT}
 
@@ -52,10 +55,11 @@ CHANNELS: dict[str, tuple[str, tuple[str, ...], dict[str, tuple[dict[str, Any], 
             "k": (INTEGER, "The tick."),
             "seq": (INTEGER, "Of the observation."),
             "epoch": (INTEGER, "Of the world."),
+            "t_s": (NUMBER, "When it was captured."),
             "observation": (TEXT, "As the model saw it."),
             "instruction": (TEXT, "It is decided by."),
             "history": (TEXTS, "The last calls."),
-            "data": (OBJECT, "As the world gave it."),
+            "data": ({}, "As the world gave it; of a large array, type and shape."),
         },
     ),
     "/call": (

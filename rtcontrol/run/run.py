@@ -13,7 +13,7 @@ from rtcontrol.bridges.shutdown import Interrupted, Shutdown
 from rtcontrol.envs.base import Environment, Observation
 from rtcontrol.hosts.base import Host
 from rtcontrol.loop.clock import LoopClock
-from rtcontrol.loop.config import RunConfig
+from rtcontrol.loop.config import RunConfig, size
 from rtcontrol.loop.loop import ControlLoop
 from rtcontrol.models.errors import UserError
 from rtcontrol.record.recorder import Recorder
@@ -57,12 +57,12 @@ def run_loop(
     made: Callable[[ControlLoop], None] = lambda loop: None,
 ) -> int:
     """`run` with everything chosen. `made` is told the loop before it runs."""
-    header = config.header(chosen.fallback.hold_ms)
+    header = config.header(chosen.fallback.hold_ms, chosen)
     record, patient = config.out / "record.mcap", config.clock == "lockstep"
-    recorder = Recorder(record, header, provisional=True, tell=view.say, patient=patient)
-    for warning in chosen.tools.warnings():
-        view.say(warning)
+    recorder = Recorder(record, header, provisional=True, tell=view.say, patient=patient, most=size(config.record_max))
     loop = ControlLoop(config, chosen, env, host, recorder, sample=sample, notify=view.say, clock=clock)
+    for warning in chosen.tools.warnings():
+        loop.tell(warning)
     made(loop)
     began, sound, written = True, True, True
     left: Interrupted | None = None
@@ -127,7 +127,7 @@ def _report(config: RunConfig, loop: ControlLoop, recorder: Recorder) -> tuple[b
         print(f"Internal error: the counts contradict each other ({error}).", file=sys.stderr)
         sound = False
     try:
-        result = report.build(loop.account, "record.mcap", recorder.lost, loop.ended_by)
+        result = report.build(loop.account, "record.mcap", recorder.lost, loop.ended_by, recorder.ticks_from)
         refused = report.write(result, path)
         table.show(result, Console())
     except Exception as error:
