@@ -211,7 +211,7 @@ def record(
 ) -> None:
     """What recording costs a tick, at 16 and 100 Hz: the same loop with and without a record, in turns.
 
-    The bundled lander by its scripted expert, in this process. `write` is what the loop's thread pays for the events
+    The bundled lander by its scripted expert, in this process. `write`: what the events of a tick (observation, call,
     of a tick (observation, call, tick); latency is from release to effect. Bytes an hour are those of the files on the disk.
 
     Examples:

@@ -52,6 +52,10 @@ MISTAKES = [
     ("--host moon", "ray, inprocess"),
     ("--on-miss pray", "hold, safe, stop"),
     ("--late never", "drop, use"),
+    ("--record-observations some", "yes, no"),
+    ("--record-max much", "500M"),
+    ("--record-max 100k", "1M"),
+    ("--record-max nan", "500M"),
     ("--agent nobody", "lander, paddle; or a .py file"),
     ("--agent nofile.py", "no such file"),
     ("--goal sing", "names no goal"),
@@ -132,7 +136,9 @@ def test_a_typed_line_is_the_new_instruction(tmp_path: Path) -> None:
     assert "instruction: hover at 0.7" in err
 
 
-COMMANDS = [";run;envs;agents;report;doctor;serve;bridge;bridge ros2;bridge carla;keys new;keys list;keys revoke"]
+COMMANDS = [
+    ";run;envs;agents;report;replay;rows;bench record;doctor;serve;bridge;bridge ros2;bridge carla;keys new;keys list;keys revoke"
+]
 COMMANDS += ["models train;models score;models info;models adopt;bench decide;bench train;bench wire;bench load"]
 
 
