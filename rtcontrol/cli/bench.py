@@ -212,7 +212,7 @@ def record(
     """What recording costs a tick, at 16 and 100 Hz: the same loop with and without a record, in turns.
 
     The bundled lander by its scripted expert, in this process. `write`: what the events of a tick (observation, call,
-    of a tick (observation, call, tick); latency is from release to effect. Bytes an hour are those of the files on the disk.
+    tick) cost the loop's thread; latency is from release to effect; bytes an hour are the files'.
 
     Examples:
 

@@ -70,9 +70,9 @@ def replay(
     share = "" if found["agreement"] is None else f" ({100 * found['agreement']:.2f} %)"
     console.print(
         f"recorded: {then['model']} on {then['engine']}, {then['hz']:g} Hz; replayed: {now['model']} on "
-        f"{now['engine']}, {now['hz']:g} Hz\n{found['decisions']} decisions, {found['compared']} compared, {found['agreed']} the "
-        f"same{share}, {len(found['differing'])} differ, {found['errors']} errors\ndecide p50 {ms['p50']} ms, "
-        f"p99 {ms['p99']} ms; {found['above_period']} took longer than a period",
+        f"{now['engine']}, {now['hz']:g} Hz\n{found['decisions']} decisions, {found['compared']} compared, "
+        f"{found['agreed']} the same{share}, {len(found['differing'])} differ, {found['errors']} errors\n"
+        f"decide p50 {ms['p50']} ms, p99 {ms['p99']} ms; {found['above_period']} took longer than a period",
         markup=False,
         highlight=False,
         soft_wrap=True,

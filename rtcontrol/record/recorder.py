@@ -56,6 +56,7 @@ class Recorder:
         self.state: Callable[[], dict[str, Any]] = dict
         self._older: deque[tuple[Path, int, int]] = deque()  # parts: bytes, first tick
         self._size = self._first_k = self._number = 0  # of the part that is written
+        self._last_ns = 0  # of the last event in it
         self._ended: dict[str, Any] | None = None  # the account, where its index is written or waits to be
         self._queue: deque[tuple[int, dict[str, Any]]] = deque()
         self._waiting: deque[tuple[int, dict[str, Any]]] = deque()  # folded, for the encoder
@@ -161,8 +162,8 @@ class Recorder:
             return
         while (not self._bytes or self._put()) and self._waiting:
             for _ in range(min(len(self._waiting), AT_ONCE)):
-                t_ns, event = self._waiting.popleft()
-                self._encoder.add(t_ns + self._anchor_ns, event)
+                self._last_ns, event = self._waiting.popleft()
+                self._encoder.add(self._last_ns + self._anchor_ns, event)
                 self._taken += 1
             self._bytes = self._encoder.take()
         # Only here is all that was folded in the file: the account is that of what was written.
@@ -190,9 +191,9 @@ class Recorder:
         self._fd, self._ended, self._encoder = fd, None, Encoder()
         self._older.append((old, self._size, self._first_k))
         self._size, self._first_k, self._number = 0, account.get("last_k", -1) + 1, self._number + 1
-        now = time.monotonic_ns() + self._anchor_ns
-        self._encoder.add(now, {"header": self.header, "schema_version": SCHEMA_VERSION})
-        self._encoder.add(now, {"account": account})
+        utc_ns = self._last_ns + self._anchor_ns  # what waits may have been written before now
+        self._encoder.add(utc_ns, {"header": self.header, "schema_version": SCHEMA_VERSION})
+        self._encoder.add(utc_ns, {"account": account})
         self._bytes = self._encoder.take()
         return self._put()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 from cart import Flight, slow
 from mcap.reader import make_reader
+from test_record import files_of
 
 from rtcontrol.models.errors import UserError
 from rtcontrol.record.folder import older_part, older_parts
@@ -20,7 +22,7 @@ from rtcontrol.record.recorder import Recorder
 from rtcontrol.record.rows import rows
 from rtcontrol.report import report
 from rtcontrol.report.account import Account
-from test_record import files_of
+from tests.helpers.processes import until
 
 MOST = 200_000
 HEADER = {"hz": 16.0, "started_at": "now"}
@@ -30,11 +32,13 @@ def events(ticks: int, seed: int = 0) -> list[dict[str, Any]]:
     """Of a run with misses, late decisions, acknowledgements and errors, and observations that cannot be compressed."""
     chance, made, k = random.Random(seed), [], 0
     for _ in range(ticks):
+        fate = chance.randrange(8)
+        k += fate == 1
         seen = {"k": k, "t_s": k / 16, "seq": k, "epoch": 1, "instruction": "go", "history": [], "data": None}
         made.append({**seen, "observation": chance.randbytes(200).hex()})
         tick = {"k": k, "t_s": k / 16, "kind": "call", "call": "f()", "superseded": 1, "latency_ms": chance.random()}
         tick |= {"passes": 1, "tokens": chance.randrange(9), "wake_ms": chance.random()}
-        if (fate := chance.randrange(8)) == 0:
+        if fate == 0:
             tick |= {"kind": "miss", "cause": "decide", "subcause": "queued", "error": "ValueError: no", "where": "a:1"}
         elif fate == 1:
             tick |= {"skipped": 1, "skip_cause": "wake", "kind": "null"}
@@ -43,7 +47,7 @@ def events(ticks: int, seed: int = 0) -> list[dict[str, Any]]:
             made.append({"late": k, "used": False, "decide_ms": 70.0, "cause": "host", "subcause": "lost"})
         elif fate == 2:
             made.append({"ack": k, "status": "expired", "t_s": k / 16})
-        k += 2 if fate == 0 else 1
+        k += 1
     return made
 
 
@@ -58,15 +62,27 @@ def recorded(path: Path, most: int = MOST) -> tuple[Recorder, Account]:
     return recorder, account
 
 
+def flush(recorder: Recorder) -> None:
+    recorder._due.set()
+    until(lambda: not recorder._queue and not recorder._taken)
+
+
+def on_disk(path: Path) -> int:
+    total = 0
+    for part in [*older_parts(path), path]:
+        with suppress(FileNotFoundError):
+            total += part.stat().st_size
+    return total
+
+
 def test_the_oldest_parts_go_and_the_report_of_the_rest_counts_every_tick(tmp_path: Path) -> None:
     path = tmp_path / "record.mcap"
     recorder, live = recorded(path)
     for i, event in enumerate(events(2000)):
         recorder.write(event)
         if i % 100 == 0:
-            recorder._due.set()
-            time.sleep(0.005)
-            assert sum(p.stat().st_size for p in [*older_parts(path), path]) <= MOST
+            flush(recorder)
+            assert on_disk(path) <= MOST
     recorder.close()
     live.check()
     assert recorder.lost == 0 and not older_part(path, 1).exists()
@@ -85,11 +101,10 @@ def test_the_oldest_parts_go_and_the_report_of_the_rest_counts_every_tick(tmp_pa
 def test_each_part_is_a_whole_file_that_begins_with_its_header_and_account(tmp_path: Path) -> None:
     path = tmp_path / "record.mcap"
     recorder, _ = recorded(path, 10**6)
-    for event in events(1000):
+    for i, event in enumerate(events(1600)):
         recorder.write(event)
-        if event.get("k", 1) % 50 == 0:
-            time.sleep(0.002)
-            recorder._due.set()
+        if i % 100 == 0:
+            flush(recorder)
     recorder.close()
     parts = [*older_parts(path), path]
     assert len(parts) > 2
@@ -100,7 +115,7 @@ def test_each_part_is_a_whole_file_that_begins_with_its_header_and_account(tmp_p
         assert ("account" in said[1]) == (i > 0)
         assert report.of_record(part)["ticks"] > 0
     # Nothing was removed: they hold each event once.
-    assert [e for e in read_record(path) if not {"header", "account"} & set(e)] == events(1000)
+    assert [e for e in read_record(path) if not {"header", "account"} & set(e)] == events(1600)
     assert report.of_record(path)["record"]["ticks_from"] == 0
 
 
@@ -116,6 +131,7 @@ def test_a_disk_that_is_full_between_two_parts_costs_no_event_and_counts_none_tw
             recorder.write(event)
             recorder._due.set()
             time.sleep(0.0005)
+        assert recorder.lost
     for event in made[600:]:
         recorder.write(event)
     recorder.close()
