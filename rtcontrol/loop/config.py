@@ -114,6 +114,9 @@ class RunConfig:
     mlock: Annotated[bool, Flag("Lock the memory.")] = False
     record_observations: Annotated[str, Flag(RECORD_OBSERVATIONS)] = "yes"
     record_max: Annotated[str, Flag(RECORD_MAX)] = "1G"
+    record_pictures: Annotated[
+        float, Flag("Pictures of the world a second, drawn from what is observed, for those that have any; 0: none.")
+    ] = 0.0
     warmup: int = 5
     warmup_s: float = 0.0
     first_observation_s: float = 10.0
@@ -155,6 +158,13 @@ class RunConfig:
             raise UserError(f"--max-miss-rate {self.max_miss_rate:g} is no share.", "Give 0 to 1, such as 0.005.")
         if not 0 <= self.min_confidence <= 1:
             raise UserError(f"--min-confidence {self.min_confidence:g} is no probability.", "Give 0 to 1.")
+        if not 0 <= self.record_pictures <= 100:
+            raise UserError(f"--record-pictures {self.record_pictures:g} is no rate.", "Give 0 (none) to 100 a second.")
+        if self.record_pictures and self.record_observations == "no":
+            raise UserError(
+                "--record-pictures shows what was observed, and --record-observations no keeps none of it.",
+                "Leave one of them out.",
+            )
         if not 0 <= self.rt_priority <= 99:
             raise UserError(f"--rt-priority {self.rt_priority} is out of range.", "Give 1 to 99, or 0 for none.")
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from mcap.writer import CompressionType, Writer
 
-from rtcontrol.record.channels import CHANNELS, schema, topic_of
+from rtcontrol.record.channels import CHANNELS, schema, schema_name, topic_of
 
 # Of a larger array only type and shape are written: a camera's pictures would fill the disk.
 MOST_NUMBERS = 4096
@@ -38,7 +38,7 @@ class Encoder:
         self._channels: dict[str, int] = {}
         for topic in CHANNELS:
             made = json.dumps(schema(topic), separators=(",", ":")).encode()
-            number = self._writer.register_schema(f"rtcontrol{topic.replace('/', '.')}", "jsonschema", made)
+            number = self._writer.register_schema(schema_name(topic), "jsonschema", made)
             self._channels[topic] = self._writer.register_channel(topic, "json", number)
 
     def add(self, utc_ns: int, event: dict[str, Any]) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 from rtcontrol.record.channels import SCHEMA_VERSION
 from rtcontrol.record.encoder import Encoder
 from rtcontrol.record.folder import make_folder, older_part, older_parts, unmake, unwritable
+from rtcontrol.record.pictures import Pictures
 
 # At most so much is lost with the process.
 FLUSH_S = 0.25
@@ -54,6 +55,7 @@ class Recorder:
         self.written = 0  # events
         self.fold: Callable[[dict[str, Any]], None] = lambda event: None
         self.state: Callable[[], dict[str, Any]] = dict
+        self.pictures: Pictures | None = None
         self._older: deque[tuple[Path, int, int]] = deque()  # parts: bytes, first tick
         self._size = self._first_k = self._number = 0  # of the part that is written
         self._last_ns = 0  # of the last event in it
@@ -163,7 +165,10 @@ class Recorder:
         while (not self._bytes or self._put()) and self._waiting:
             for _ in range(min(len(self._waiting), AT_ONCE)):
                 self._last_ns, event = self._waiting.popleft()
-                self._encoder.add(self._last_ns + self._anchor_ns, event)
+                utc_ns = self._last_ns + self._anchor_ns
+                self._encoder.add(utc_ns, event)
+                if self.pictures is not None and (picture := self.pictures.of(utc_ns, event)) is not None:
+                    self._encoder.add(utc_ns, picture)
                 self._taken += 1
             self._bytes = self._encoder.take()
         # Only here is all that was folded in the file: the account is that of what was written.

@@ -22,6 +22,7 @@ from rtcontrol.hosts.deciders import PLAIN, ExpertSource, NoopSource, RandomSour
 from rtcontrol.loop.config import RunConfig
 from rtcontrol.models.call import Call
 from rtcontrol.models.errors import UserError
+from rtcontrol.record.pictures import Pictures
 from rtcontrol.run import worlds
 from rtcontrol.run.recording import recording
 
@@ -216,6 +217,18 @@ def host(config: RunConfig, source: DeciderSource, model: str) -> Host:
     from rtcontrol.hosts.ray_pool import own_host
 
     return own_host(source, config.pipeline, gpus=0 if model in PLAIN else None)
+
+
+def pictures(config: RunConfig) -> Pictures | None:
+    """What draws the record's pictures, None where none are wanted. UserError for a world that has none."""
+    if not config.record_pictures:
+        return None
+    from rtcontrol.envs.pictures import painter, png
+
+    if (paint := painter(config.env)) is None:
+        raise UserError(f"--record-pictures: there are no pictures of {config.env}.", "Leave it out.")
+    # Epochs count from 1, and each has the next seed.
+    return Pictures(lambda epoch, data: png(paint(config.seed + epoch - 1, data)), config.record_pictures)
 
 
 def sample(config: RunConfig, env: Environment) -> Observation | None:

@@ -71,7 +71,7 @@ def replay(
         "file": str(recording.path),
         "whole": recording.whole,
         "recorded": {name: header[name] for name in ("agent", "model", "engine", "hz")},
-        "replayed": {"model": chosen, "engine": config.engine, "hz": config.hz, **describe(decider)},
+        "replayed": {"model": chosen, "engine": describe(decider).get("engine", config.engine), "hz": config.hz},
         "decisions": len(made),
         "compared": len(compared),
         "agreed": agreed,

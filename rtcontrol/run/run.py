@@ -16,6 +16,7 @@ from rtcontrol.loop.clock import LoopClock
 from rtcontrol.loop.config import RunConfig, size
 from rtcontrol.loop.loop import ControlLoop
 from rtcontrol.models.errors import UserError
+from rtcontrol.record.pictures import Pictures
 from rtcontrol.record.recorder import Recorder
 from rtcontrol.report import report, table
 from rtcontrol.run import assemble
@@ -41,8 +42,11 @@ def run(options: RunOptions, ending: Shutdown) -> int:
     env = assemble.environment(options.env, goal)
     sample = assemble.sample(options, env)
     fit(chosen, env, sample)
+    pictures = assemble.pictures(options)
     host = assemble.host(options, source, model)
-    return run_loop(options, chosen, env, host, sample, LiveView(options.live, options.stdin), ending)
+    return run_loop(
+        options, chosen, env, host, sample, LiveView(options.live, options.stdin), ending, pictures=pictures
+    )
 
 
 def run_loop(
@@ -55,11 +59,13 @@ def run_loop(
     ending: Shutdown,
     clock: LoopClock | None = None,
     made: Callable[[ControlLoop], None] = lambda loop: None,
+    pictures: Pictures | None = None,
 ) -> int:
     """`run` with everything chosen. `made` is told the loop before it runs."""
     header = config.header(chosen.fallback.hold_ms, chosen)
     record, patient = config.out / "record.mcap", config.clock == "lockstep"
     recorder = Recorder(record, header, provisional=True, tell=view.say, patient=patient, most=size(config.record_max))
+    recorder.pictures = pictures
     loop = ControlLoop(config, chosen, env, host, recorder, sample=sample, notify=view.say, clock=clock)
     for warning in chosen.tools.warnings():
         loop.tell(warning)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import random
 import time
@@ -17,6 +18,7 @@ from test_record import files_of
 
 from rtcontrol.models.errors import UserError
 from rtcontrol.record.folder import older_part, older_parts
+from rtcontrol.record.pictures import Pictures
 from rtcontrol.record.reading import read_record
 from rtcontrol.record.recorder import Recorder
 from rtcontrol.record.rows import rows
@@ -227,3 +229,18 @@ def test_a_later_format_is_named(tmp_path: Path) -> None:
     path.write_text(json.dumps({"header": {}, "schema_version": 3}))
     with pytest.raises(UserError, match=r"format 3.*up to 2"):
         [*read_record(path)]
+
+
+def test_pictures_are_drawn_at_their_rate_as_viewers_read_them(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path / "record.mcap", HEADER)
+    recorder.pictures = Pictures(lambda epoch, data: f"{epoch} {data['x']}".encode(), 10)
+    for k in range(50):
+        recorder._queue.append((k * 20_000_000, {"observation": "x", "k": k, "epoch": 2, "data": {"x": k}}))
+    recorder.write({"observation": "x", "k": 50, "epoch": 2, "data": None})
+    recorder.close()
+    with (tmp_path / "record.mcap").open("rb") as file:
+        found = [*make_reader(file).iter_messages(topics=["/picture"])]
+    assert {schema.name for schema, _, _ in found if schema} == {"foxglove.CompressedImage"}
+    shown = [json.loads(message.data) for _, _, message in found]
+    assert [base64.b64decode(one["data"]).decode() for one in shown] == [f"2 {k}" for k in range(0, 50, 5)]
+    assert shown[0]["timestamp"].keys() == {"sec", "nsec"} and shown[0]["format"] == "png"
