@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -25,20 +26,23 @@ def rows(
     from rtcontrol.record.reading import read_record, record_in
     from rtcontrol.record.rows import rows as rows_of
 
-    record, count = record_in(file), 0
+    record, count, part = record_in(file), 0, out.with_name(out.name + ".part")
     try:
-        with out.open("w", encoding="utf-8") as lines:
+        with part.open("w", encoding="utf-8") as lines:
             for row in rows_of(read_record(record)):
                 lines.write(json.dumps(row, ensure_ascii=False) + "\n")
                 count += 1
+        if not count:
+            what = f"{record} has no observations with a call: no row."
+            raise UserError(what, "Record with --record-observations yes, the default.")
+        part.replace(out)
     except OSError as error:
         raise UserError(f"{out} cannot be written ({error.strerror}).", "Give another --out.") from error
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise UserError(
             f"{record} is no record of a run ({type(error).__name__}: {error}).", "Give a run's record.mcap."
         ) from error
-    if not count:
-        raise UserError(
-            f"{record} has no observations with a call: no row.", "Record with --record-observations yes, the default."
-        )
+    finally:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
     print(f"{count} rows: {out}")

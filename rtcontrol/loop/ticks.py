@@ -183,11 +183,6 @@ class Ticks:
             self.outcomes.miss(tick, Cause.NO_OBSERVATION, error=error, doing="observe: ")
             return
         tick.instruction = request.instruction
-        if self._records:
-            data = seen.data.copy() if isinstance(seen.data, dict) else seen.data
-            row = {"observation": request.observation, "instruction": request.instruction, "history": request.history}
-            t_s = round((tick.capture_ns - self.outcomes.t0_ns) / 1e9, 6)
-            self._emit({"k": tick.k, "t_s": t_s, "seq": seen.seq, "epoch": seen.epoch, **row, "data": data})
         tick.submitted_ns = time.monotonic_ns()
         if tick.submitted_ns - began_ns > self._period_ns // 8:
             self._busy = (began_ns, tick.submitted_ns)
@@ -198,6 +193,11 @@ class Ticks:
             self.outcomes.miss(tick, Cause.DECIDE, error=error, doing="submit: ")
             return
         self._pending[tick.k] = tick
+        if self._records:
+            data = seen.data.copy() if isinstance(seen.data, dict) else seen.data
+            row = {"observation": request.observation, "instruction": request.instruction, "history": request.history}
+            t_s = round((tick.capture_ns - self.outcomes.t0_ns) / 1e9, 6)
+            self._emit({"k": tick.k, "t_s": t_s, "seq": seen.seq, "epoch": seen.epoch, **row, "data": data})
 
     def _expire(self) -> None:
         """What is over by now: deadlines, holds; in lockstep only decisions of a decoder that died."""

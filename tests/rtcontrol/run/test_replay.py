@@ -96,8 +96,14 @@ def test_rows_are_those_of_the_design(flown: Path, tmp_path: Path, capsys: pytes
 @pytest.mark.parametrize("command", ["replay", "rows", "run --env"])
 @pytest.mark.parametrize("damage", ["cut", "text", "other", "empty", "bytes", "none"])
 def test_what_cannot_be_replayed_is_named_in_one_paragraph(
-    flown: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: str, command: str
+    flown: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    damage: str,
+    command: str,
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     data = bytearray(flown.read_bytes())
     data[len(data) // 2] ^= 0xFF
     path = tmp_path / "record.mcap"
@@ -111,6 +117,7 @@ def test_what_cannot_be_replayed_is_named_in_one_paragraph(
     if damage != "none":
         path.write_bytes(broken[damage])
     assert "record.mcap" in refused(capsys, *command.split(), str(path))
+    assert {p.name for p in tmp_path.iterdir()} <= {"record.mcap", "runs"}, "no trace is left"
 
 
 def test_a_recording_that_was_cut_short_is_replayed_as_far_as_it_goes(
