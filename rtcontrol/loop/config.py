@@ -8,12 +8,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from rtcontrol.agents import Agent
 from rtcontrol.models.decider import ENGINES
 from rtcontrol.models.errors import UserError
 from rtcontrol.record.machine import describe
+
+if TYPE_CHECKING:
+    from rtcontrol.agents import Agent
 
 CHOICES = {
     "host": ("ray", "inprocess"),

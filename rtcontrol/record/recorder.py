@@ -190,8 +190,7 @@ class Recorder:
                 os.close(fd)
                 raise
         except OSError as error:
-            self._refused, self.error = True, error.strerror or str(error)
-            return False
+            return self._refuse(error)
         os.close(self._fd)
         self._fd, self._ended, self._encoder = fd, None, Encoder()
         self._older.append((old, self._size, self._first_k))
@@ -226,14 +225,17 @@ class Recorder:
                 written = os.write(self._fd, self._bytes)
                 self._bytes, self._size = self._bytes[written:], self._size + written
             except OSError as error:
-                if self.error is None:
-                    self._tell(
-                        f"The disk takes no more of {self._path} ({error.strerror}). It goes on without: free some "
-                        "space before the end, and what waits is written; or events of the record are lost."
-                    )
-                self._refused, self.error = True, error.strerror or str(error)
-                return False
+                return self._refuse(error)
         self._refused = False
         self.written += self._taken
         self._taken = 0
         return True
+
+    def _refuse(self, error: OSError) -> bool:
+        if self.error is None:
+            self._tell(
+                f"The disk takes no more of {self._path} ({error.strerror}). It goes on without: free some space before "
+                "the end, and what waits is written; or events of the record are lost."
+            )
+        self._refused, self.error = True, error.strerror or str(error)
+        return False

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 from cart import Flight, slow
 from mcap.reader import make_reader
-from test_record import files_of
 
 from rtcontrol.models.errors import UserError
 from rtcontrol.record.folder import older_part, older_parts
@@ -24,6 +23,7 @@ from rtcontrol.record.recorder import Recorder
 from rtcontrol.record.rows import rows
 from rtcontrol.report import report
 from rtcontrol.report.account import Account
+from tests.helpers.disks import files_of
 from tests.helpers.processes import until
 
 MOST = 200_000
