@@ -234,8 +234,8 @@ class Recorder:
     def _refuse(self, error: OSError) -> bool:
         if self.error is None:
             self._tell(
-                f"The disk takes no more of {self._path} ({error.strerror}). It goes on without: free some space before "
-                "the end, and what waits is written; or events of the record are lost."
+                f"The disk takes no more of {self._path} ({error.strerror}). It goes on without: free some space "
+                "before the end, and what waits is written; or events of the record are lost."
             )
         self._refused, self.error = True, error.strerror or str(error)
         return False
