@@ -103,8 +103,9 @@ def test_the_oldest_parts_go_and_the_report_of_the_rest_counts_every_tick(tmp_pa
 def test_each_part_is_a_whole_file_that_begins_with_its_header_and_account(tmp_path: Path) -> None:
     path = tmp_path / "record.mcap"
     recorder, _ = recorded(path, 10**6)
+    began_ns = time.monotonic_ns()
     for i, event in enumerate(events(1600)):
-        recorder.write(event)
+        recorder._queue.append((began_ns + i, event))  # as if written while the part before was ended
         if i % 100 == 0:
             flush(recorder)
     recorder.close()
@@ -125,17 +126,16 @@ def test_each_part_is_a_whole_file_that_begins_with_its_header_and_account(tmp_p
 def test_a_disk_that_is_full_between_two_parts_costs_no_event_and_counts_none_twice(tmp_path: Path, room: int) -> None:
     path = tmp_path / "record.mcap"
     recorder, live = recorded(path)
-    made = events(900)
+    made = events(260)
     for event in made[:300]:
         recorder.write(event)
+    flush(recorder)
     with files_of(room):
-        for event in made[300:600]:
+        for event in made[300:]:
             recorder.write(event)
             recorder._due.set()
             time.sleep(0.0005)
-        assert recorder.lost
-    for event in made[600:]:
-        recorder.write(event)
+        assert recorder._ended is not None and recorder.lost
     recorder.close()
     assert recorder.lost == 0
     offline = Account()
