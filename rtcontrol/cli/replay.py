@@ -90,4 +90,4 @@ def _as_env(
 
     header = recorded.header
     engine, hz = engine or str(header["engine"]), hz or float(header["hz"])
-    return start_run(RunOptions(env=str(recorded.path), model=model, engine=engine, hz=hz))
+    return start_run(RunOptions(env=str(recorded.path), model=model, engine=engine, host=str(header["host"]), hz=hz))
