@@ -222,9 +222,10 @@ def record(
     """
     from rtcontrol.bench.record import WAYS, compare
 
-    console, found = Console(), []
+    console = Console()
+    found: list[dict[str, Any]] = []
     with Progress(console=console, transient=True) as bar:
-        task = bar.add_task("rounds", total=2 * rounds * len(WAYS))
+        task = bar.add_task("rounds", total=2 * rounds)
         for hz in (16.0, 100.0):
             found.append(compare(hz, seconds, rounds, lambda: bar.advance(task)))
     table = Table("Hz", title=f"{rounds} rounds of {seconds:g} s each way")
