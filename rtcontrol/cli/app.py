@@ -31,6 +31,8 @@ LAZY = {
     "bench": "rtcontrol.cli.bench",
     "keys": "rtcontrol.cli.keys",
     "bridge": "rtcontrol.cli.bridge",
+    "replay": "rtcontrol.cli.replay",
+    "rows": "rtcontrol.cli.rows",
 }
 
 RUN_EXAMPLES = """Fly an agent in an environment at a fixed rate, and report every tick.
@@ -46,6 +48,8 @@ Examples:
   rtcontrol run --env remote --bind tcp://127.0.0.1:5555      (a client of the wire is the world: docs/protocol.md)
 
   rtcontrol run --env carla-bridge --hz 16 --instruct "follow the car ahead at 20 metres"     (docs/bridges.md)
+
+  rtcontrol run --env runs/soak/record.mcap --model expert      (what was recorded is the world)
 
   rtcontrol run --config run.toml --duration 60      (lines such as: `env = "lander"`)
 
@@ -111,7 +115,8 @@ def _root(
     """
 
 
-def _run(options: RunOptions) -> int:
+def start_run(options: RunOptions) -> int:
+    """Run it in a folder of its own; gives the exit status."""
     # First of all the folder, and for a drive whether there is a CARLA: what decides is imported when there is.
     base = named_by_time(Path(options.env).stem)
     with Shutdown() as ending, Folder(options.out, base, options.overwrite) as folder:
@@ -140,7 +145,7 @@ def _remote(*given: Any) -> int:
     return run_remote(*given)
 
 
-app.command("run", help=RUN_EXAMPLES)(command(RunOptions, "run", _run))
+app.command("run", help=RUN_EXAMPLES)(command(RunOptions, "run", start_run))
 
 
 @app.command()

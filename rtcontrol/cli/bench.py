@@ -203,6 +203,42 @@ def load(
     save(json_file, {**found, "figures": way})
 
 
+@app.command()
+def record(
+    seconds: Annotated[float, typer.Option(min=1, help="Of each round, each way, at each rate.")] = 10.0,
+    rounds: Annotated[int, typer.Option(min=1, help="How often the two ways take turns.")] = 3,
+    json_file: JsonFile = None,
+) -> None:
+    """What recording costs a tick, at 16 and 100 Hz: the same loop with and without a record, in turns.
+
+    The bundled lander by its scripted expert, in this process. `write`: what the events of a tick (observation, call,
+    tick) cost the loop's thread; latency is from release to effect; bytes an hour are the files'.
+
+    Examples:
+
+      rtcontrol bench record
+
+      rtcontrol bench record --seconds 60 --json record.json
+    """
+    from rtcontrol.bench.record import WAYS, compare
+
+    console = Console()
+    found: list[dict[str, Any]] = []
+    with Progress(console=console, transient=True) as bar:
+        task = bar.add_task("rounds", total=2 * rounds)
+        for hz in (16.0, 100.0):
+            found.append(compare(hz, seconds, rounds, lambda: bar.advance(task)))
+    table = Table("Hz", title=f"{rounds} rounds of {seconds:g} s each way")
+    for column in ("latency p50 / p99 without", "with", "write p50 / p99 / max", "lost", "MB an hour"):
+        table.add_column(column, justify="right")
+    for one in found:
+        shown = [f"{ms['p50']:.3f} / {ms['p99']:.3f}" for ms in (one["latency_ms"][way] for way in WAYS)]
+        write = " / ".join(f"{one['write_ms'][p]:.3f}" for p in ("p50", "p99", "max"))
+        table.add_row(f"{one['hz']:g}", *shown, write, str(one["lost"]), f"{one['bytes_an_hour'] / 1e6:.1f}")
+    console.print(table)
+    save(json_file, {"rates": found})
+
+
 def _table(name: str, result: dict[str, Any]) -> Table:
     tokens = result["tokens"]
     table = Table(

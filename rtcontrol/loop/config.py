@@ -8,22 +8,30 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from rtcontrol.models.decider import ENGINES
 from rtcontrol.models.errors import UserError
 from rtcontrol.record.machine import describe
+
+if TYPE_CHECKING:
+    from rtcontrol.agents import Agent
 
 CHOICES = {
     "host": ("ray", "inprocess"),
     "clock": ("wall", "lockstep"),
     "on_miss": ("hold", "safe", "stop"),
     "late": ("drop", "use"),
+    "record_observations": ("yes", "no"),
 }
 
 
 MIN_HZ, MAX_HZ = 0.001, 10_000.0
+RECORD_OBSERVATIONS = "no: the record keeps neither what was observed nor what the model read of it; nothing to replay."
+RECORD_MAX = "The record's size, in bytes or with k, M, G; beyond it the oldest part is removed."
 MAX_PIPELINE = 64
+UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9}
+LEAST_BYTES = 10**6
 LONGEST = 1e12  # in whatever unit: a bound that keeps nanoseconds whole numbers
 
 
@@ -31,6 +39,18 @@ def plain_text(text: str) -> str:
     """`text` without the lone surrogates that undecodable bytes on a command line or stdin leave: they cannot be
     sent or written. Each becomes a question mark."""
     return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def size(text: str) -> int:
+    """Bytes from such as 500M. UserError for anything else, and for less than a record's parts need."""
+    number, unit = (text[:-1], text[-1:]) if text[-1:] in UNITS else (text, "")
+    try:
+        told = round(float(number) * UNITS[unit])
+    except (ValueError, OverflowError):
+        raise UserError(f"--record-max {text} is no size.", "Give bytes, or such as 500M or 2G.") from None
+    if told < LEAST_BYTES:
+        raise UserError(f"--record-max {text} is too small.", "Give 1M or more.")
+    return told
 
 
 def folder(path: Path) -> Path:
@@ -65,7 +85,7 @@ class RunConfig:
     here: 0.001 <= hz <= 10000; 0 < deadline <= pipeline * period; max age > 0; hold >= 0.
     """
 
-    env: Annotated[str, Flag("Environment: a name (`rtcontrol envs`) or a .py file.")]
+    env: Annotated[str, Flag("Environment: a name (`rtcontrol envs`), a .py file, or a recording (.mcap).")]
     out: Annotated[Path, Flag("Folder of record.mcap and report.json. (default: runs/ENV-TIME)", parse=folder)] = Path()
     hz: Annotated[float, Flag("Ticks a second.")] = 16.0
     deadline_ms: Annotated[float | None, Flag("From release to deadline. (default: the period)")] = None
@@ -94,6 +114,11 @@ class RunConfig:
         tuple[int, ...], Flag("CPUs of the loop's and the actuator's threads, such as 0,1.", given=str, parse=cpus)
     ] = ()
     mlock: Annotated[bool, Flag("Lock the memory.")] = False
+    record_observations: Annotated[str, Flag(RECORD_OBSERVATIONS)] = "yes"
+    record_max: Annotated[str, Flag(RECORD_MAX)] = "1G"
+    record_pictures: Annotated[
+        float, Flag("Pictures of the world a second, drawn from what is observed, for those that have any; 0: none.")
+    ] = 0.0
     warmup: int = 5
     warmup_s: float = 0.0
     first_observation_s: float = 10.0
@@ -103,6 +128,7 @@ class RunConfig:
             object.__setattr__(self, "instruction", plain_text(self.instruction))
         if not MIN_HZ <= self.hz <= MAX_HZ:
             raise UserError(f"--hz {self.hz:g} is no rate.", f"Give {MIN_HZ:g} to {MAX_HZ:g}, such as --hz 16.")
+        size(self.record_max)
         if self.seed < 0:
             raise UserError(f"--seed {self.seed} is negative.", "Give 0 or more.")
         cpus = os.cpu_count() or 1
@@ -134,6 +160,13 @@ class RunConfig:
             raise UserError(f"--max-miss-rate {self.max_miss_rate:g} is no share.", "Give 0 to 1, such as 0.005.")
         if not 0 <= self.min_confidence <= 1:
             raise UserError(f"--min-confidence {self.min_confidence:g} is no probability.", "Give 0 to 1.")
+        if not 0 <= self.record_pictures <= 100:
+            raise UserError(f"--record-pictures {self.record_pictures:g} is no rate.", "Give 0 (none) to 100 a second.")
+        if self.record_pictures and self.record_observations == "no":
+            raise UserError(
+                "--record-pictures shows what was observed, and --record-observations no keeps none of it.",
+                "Leave one of them out.",
+            )
         if not 0 <= self.rt_priority <= 99:
             raise UserError(f"--rt-priority {self.rt_priority} is out of range.", "Give 1 to 99, or 0 for none.")
 
@@ -160,8 +193,12 @@ class RunConfig:
             return round(self.max_age_ms * 1e6)
         return max(4 * self.period_ns, 250_000_000)
 
-    def header(self, hold_ms: float) -> dict[str, Any]:
-        """What a record begins with: these settings, `hold_ms` being the agent's, and the machine."""
+    def header(self, hold_ms: float, agent: Agent | None = None) -> dict[str, Any]:
+        """What a record begins with: these settings, `hold_ms` being the agent's, the machine, and what makes rows of
+        the agent's decisions (tools in head order, how much history, whether a call may be null)."""
+        decides: dict[str, Any] = {}
+        if agent is not None:
+            decides = {"tools": agent.tools.openai(), "history": agent.history, "allow_null": agent.allow_null}
         told = {field.name: getattr(self, field.name) for field in fields(RunConfig)}
         return {
             **{k: str(v) if isinstance(v, Path) else v for k, v in told.items()},
@@ -171,4 +208,5 @@ class RunConfig:
             "hold_ms": hold_ms if self.hold_ms is None else self.hold_ms,
             "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
             "machine": describe(),
+            **decides,
         }

@@ -65,16 +65,22 @@ class ControlLoop:
         recorder.slow = self._watch.wrote
         self._watching = self._watch if watch is None else nullcontext()
         self._collecting = SlackCollector() if collector is None else nullcontext(collector)
-        self._ticks = Ticks(config, agent, env, host, recorder.write, self._clock, self._watch, notify, self.stop)
+        self._ticks = Ticks(config, agent, env, host, recorder.write, self._clock, self._watch, self.tell, self.stop)
         self._outcomes, self.instructions = self._ticks.outcomes, self._ticks.instructions
         self.account = Account()
         self.account.add({"header": recorder.header})
-        recorder.fold = self.account.add
+        recorder.fold, recorder.state = self.account.add, self.account.state
         self._world_started = self._end_written = False
 
     def instruct(self, text: str) -> None:
         """From the next release on, decide (and judge) by `text`."""
         self.instructions.put(text)
+
+    def tell(self, line: str) -> None:
+        """Tell people, and the record."""
+        outcomes = self._outcomes
+        self.recorder.write({"log": line, "t_s": outcomes.t_s(time.monotonic_ns()) if outcomes.t0_ns else 0.0})
+        self._notify(line)
 
     @property
     def instruction(self) -> str:
@@ -105,7 +111,7 @@ class ControlLoop:
                     self._ticks.run(collector)
         except WorldError as error:
             self.ended_by, self.failure = "error", self._outcomes.broke_down(error, self._world_started)
-            self._notify(self.failure)
+            self.tell(self.failure)
         except KeyboardInterrupt:
             patience_s = LEAVE_AT_ONCE_S if self.ended_by is not None else LEAVE_S
             self.stop("SIGINT")
@@ -124,27 +130,27 @@ class ControlLoop:
         self.phase = f"starting the decoder (host {self.host.name})"
         self.host_info = self.host.start(self._stopped)
         if note := self.host_info.get("prefix_note"):
-            self._notify(f"{str(note).rstrip('.')}; it was computed anew")
+            self.tell(f"{str(note).rstrip('.')}; it was computed anew")
         if not self._stopped():
             self.phase = "warming up"
-            self.warmup = warm_up(self.config, self.host, self._sample, self._ticks.request, self._notify)
+            self.warmup = warm_up(self.config, self.host, self._sample, self._ticks.request, self.tell)
 
     def _launch(self) -> None:
         """Start the world. It runs on from here, so all that takes time and can be done before is done."""
         config = self.config
         if config.mlock and (refused := lock_memory()):
-            self._notify(f"--mlock refused ({refused}). Raise `ulimit -l`, or grant CAP_IPC_LOCK.")
+            self.tell(f"--mlock refused ({refused}). Raise `ulimit -l`, or grant CAP_IPC_LOCK.")
         self.recorder.keep()
         self.env.instruct(self.instruction)
         self.env.start(config.clock, config.seed, config.episodes)  # type: ignore[arg-type]
         self._world_started = True
         # Its thread's own favours are refused, if at all, for the reasons that the loop's are, which are told.
         self._ticks.actuator.start(lambda: favours(config.rt_priority, config.affinity))
-        first = first_look(config, self.env, self._stopped, self._notify)
+        first = first_look(config, self.env, self._stopped, self.tell)
         if self._sample is None:
-            self.warmup = warm_up(config, self.host, first, self._ticks.request, self._notify)
+            self.warmup = warm_up(config, self.host, first, self._ticks.request, self.tell)
         for warning in favours(config.rt_priority, config.affinity):
-            self._notify(warning)
+            self.tell(warning)
         self.recorder.write({"start": {"host_info": self.host_info, "warmup": self.warmup.to_dict()}})
 
     def _stopped(self) -> bool:
@@ -162,7 +168,7 @@ class ControlLoop:
                     raise
                 self.safe_in_force = actuator.wait_safe(patience_s)
                 if not self.safe_in_force:
-                    self._notify(
+                    self.tell(
                         f"THE SAFE CALL IS NOT IN FORCE: the world did not take it within {patience_s:g} s. "
                         "Whatever acted last may act still: stop it by other means."
                     )

@@ -279,7 +279,10 @@ class Outcomes:
 
     def attempted(self, attempt: SafeAttempt) -> None:
         """One try of the safe call: counted as safe only when all of them are in force."""
-        text = None if attempt.call is None else attempt.call.text()
+        call, text = attempt.call, None if attempt.call is None else attempt.call.text()
+        if call is not None and attempt.acted and attempt.error is None:
+            told = {"called": call.name, "arguments": call.arguments, "k": self.safe_k, "why": "safe"}
+            self._emit({**told, "t_s": self.t_s(attempt.ended_ns)})
         line: dict[str, Any] = {"safe": text, "why": attempt.why, "t_s": self.t_s(attempt.ended_ns)}
         line["attempt"], line["in_force"] = attempt.attempt, attempt.in_force
         if not attempt.acted:

@@ -50,6 +50,7 @@ class Ticks:
     ) -> None:
         self.config, self.agent, self.env, self.host = config, agent, env, host
         self._clock, self._notify, self._stop = clock, notify, stop
+        self._emit, self._records = emit, config.record_observations == "yes"
         self.actuator = Actuator(agent, env, min(config.period_ns, RETRY_NS) if clock.enforced else None, host.wake)
         self.outcomes = Outcomes(
             config, agent.fallback, env, host, emit, watch, clock, self.actuator, notify, stop, self._on_cleared
@@ -202,6 +203,11 @@ class Ticks:
             return
         tick.submitted_ns = time.monotonic_ns()
         self._pending[tick.k] = tick
+        if self._records:
+            data = seen.data.copy() if isinstance(seen.data, dict) else seen.data
+            row = {"observation": request.observation, "instruction": request.instruction, "history": request.history}
+            t_s = round((tick.capture_ns - self.outcomes.t0_ns) / 1e9, 6)
+            self._emit({"k": tick.k, "t_s": t_s, "seq": seen.seq, "epoch": seen.epoch, **row, "data": data})
 
     def _expire(self) -> None:
         """What is over by now: deadlines, holds; in lockstep only decisions of a decoder that died."""
@@ -339,6 +345,9 @@ class Ticks:
                 )
             if not self._acknowledges:
                 self._history.append(ordered.text)
+            call, t_s = ordered.call, round((done.ended_ns - outcomes.t0_ns) / 1e9, 6)
+            why = "late" if ordered.late else "fresh"
+            self._emit({"called": call.name, "arguments": call.arguments, "k": tick.k, "why": why, "t_s": t_s})
         if ordered.late:
             outcomes.late(tick, reply, done, time.monotonic_ns())
         elif ordered.settled:

@@ -10,8 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+# Of the whole format: a reader refuses a later one.
+SCHEMA_VERSION = 2
+
 NUMBER, INTEGER, TEXT, FLAG, OBJECT = ({"type": name} for name in ("number", "integer", "string", "boolean", "object"))
 TEXTS = {"type": "array", "items": TEXT}
+TIMESTAMP = {"type": "object", "title": "time", "properties": {"sec": INTEGER, "nsec": INTEGER}}
+# What viewers know by their own names.
+SCHEMAS = {"/picture": "foxglove.CompressedImage"}
 
 TICK = {
     "k": (INTEGER, "Number of the release."),
@@ -53,10 +59,21 @@ CHANNELS: dict[str, tuple[str, tuple[str, ...], dict[str, tuple[dict[str, Any], 
             "k": (INTEGER, "The tick."),
             "seq": (INTEGER, "Of the observation."),
             "epoch": (INTEGER, "Of the world."),
+            "t_s": (NUMBER, "When it was captured."),
             "observation": (TEXT, "As the model saw it."),
             "instruction": (TEXT, "It is decided by."),
             "history": (TEXTS, "The last calls."),
-            "data": (OBJECT, "As the world gave it."),
+            "data": ({}, "As the world gave it; of a large array, type and shape."),
+        },
+    ),
+    "/picture": (
+        "The world, as its observation shows it (foxglove.CompressedImage).",
+        ("frame_id",),
+        {
+            "timestamp": (TIMESTAMP, "When it was observed, UTC."),
+            "frame_id": (TEXT, "world."),
+            "data": ({"type": "string", "contentEncoding": "base64"}, "The file."),
+            "format": (TEXT, "png."),
         },
     ),
     "/call": (
@@ -162,12 +179,16 @@ def topic_of(event: Mapping[str, Any]) -> str:
     raise KeyError(f"an event of no known kind: {', '.join(event)}")
 
 
+def schema_name(topic: str) -> str:
+    return SCHEMAS.get(topic, f"rtcontrol{topic.replace('/', '.')}")
+
+
 def schema(topic: str) -> dict[str, Any]:
     """The JSON Schema of a topic's messages."""
     about, _, fields = CHANNELS[topic]
     properties = {name: {**kind, "description": what} for name, (kind, what) in fields.items()}
     return {
-        "title": f"rtcontrol{topic.replace('/', '.')}",
+        "title": schema_name(topic),
         "description": about,
         "type": "object",
         "properties": properties,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import glob
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -58,6 +59,18 @@ class Folder:
     def __exit__(self, *exc: object) -> None:
         unmake(self._made)
         os.close(self._lock)
+
+
+def older_part(record: Path, number: int) -> Path:
+    """Where an older part of a record lies: `record.0001.mcap` is the first of `record.mcap`."""
+    return record.with_name(f"{record.stem}.{number:04}{record.suffix}")
+
+
+def older_parts(record: Path) -> list[Path]:
+    """Those that are there, in order; the newest is the record itself."""
+    found = record.parent.glob(f"{glob.escape(record.stem)}.*{record.suffix}")
+    numbered = {int(p.stem[len(record.stem) + 1 :]): p for p in found if p.stem[len(record.stem) + 1 :].isdigit()}
+    return [numbered[number] for number in sorted(numbered)]
 
 
 def make_folder(path: Path, exclusive: bool = False) -> list[Path]:

@@ -12,7 +12,8 @@ from mcap.stream_reader import StreamReader, breakup_chunk
 from mcap.writer import MCAP0_MAGIC
 
 from rtcontrol.models.errors import UserError
-from rtcontrol.record.folder import RECORDS
+from rtcontrol.record.channels import SCHEMA_VERSION
+from rtcontrol.record.folder import RECORDS, older_parts
 
 # A larger record in a file is damage: no chunk of ours is a tenth of it.
 LARGEST = 1 << 28
@@ -31,13 +32,30 @@ def record_in(folder: Path) -> Path:
 
 
 def read_record(path: Path) -> Iterator[dict[str, Any]]:
-    """The record's events in order; what was cut short at its end is left out. UserError where there is none, or where
-    it is damaged in its midst or not ours."""
-    try:
-        with path.open("rb") as file:
-            yield from _lines(file) if path.suffix == ".jsonl" else _messages(file, path)
-    except OSError as error:
-        raise UserError(f"No record at {path} ({error.strerror}).", "Give a run's folder.") from error
+    """The record's events in order, all parts that are left, each from its header on; what was cut short at its end is
+    left out. UserError where there is none, where it is damaged in its midst, of a later version, or not ours."""
+    parts = [*older_parts(path), path]
+    for part in parts:
+        try:
+            with part.open("rb") as file:
+                yield from _known(_lines(file) if part.suffix == ".jsonl" else _messages(file, part), part)
+        except FileNotFoundError as error:
+            if part == parts[-1]:
+                raise UserError(f"No record at {path} ({error.strerror}).", "Give a run's folder.") from error
+            # The oldest part of a live run was removed meanwhile.
+        except OSError as error:
+            raise UserError(f"No record at {path} ({error.strerror}).", "Give a run's folder.") from error
+
+
+def _known(events: Iterator[dict[str, Any]], path: Path) -> Iterator[dict[str, Any]]:
+    for event in events:
+        version = event.get("schema_version", SCHEMA_VERSION)
+        if not isinstance(version, int) or version > SCHEMA_VERSION:
+            raise UserError(
+                f"{path} has the format {version}, and this rtcontrol reads those up to {SCHEMA_VERSION}.",
+                "Read it with the rtcontrol that wrote it, or a later one.",
+            )
+        yield event
 
 
 def _lines(file: BinaryIO) -> Iterator[dict[str, Any]]:
@@ -59,6 +77,8 @@ def _messages(file: BinaryIO, path: Path) -> Iterator[dict[str, Any]]:
                 return
             inside = breakup_chunk(record, validate_crc=True) if isinstance(record, Chunk) else []
             events = [json.loads(message.data) for message in inside if isinstance(message, Message)]
+            if not all(isinstance(event, dict) for event in events):
+                raise ValueError("its messages are no objects")
         except Exception as error:
             if file.tell() > len(MCAP0_MAGIC) and not file.read(1):
                 return  # cut short

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from mcap.writer import CompressionType, Writer
+from rtcontrol.record.channels import SCHEMA_VERSION
+from rtcontrol.record.encoder import Encoder
+from rtcontrol.record.folder import make_folder, older_part, older_parts, unmake, unwritable
+from rtcontrol.record.pictures import Pictures
 
-from rtcontrol.record.channels import CHANNELS, schema, topic_of
-from rtcontrol.record.folder import make_folder, unmake, unwritable
-
-SCHEMA_VERSION = 2
 # At most so much is lost with the process.
 FLUSH_S = 0.25
 # Events that wait for room on the disk: an hour at 30 Hz. A file takes so many at a time.
@@ -27,6 +24,8 @@ KEPT, AT_ONCE = 100_000, 1_000
 SLOW_NS = 10_000_000
 # The way out waits so long for a disk that does not answer.
 CLOSE_S = 10.0
+# A record of bounded size has so many parts: the oldest goes when there is no more room.
+PARTS = 8
 
 
 class Recorder:
@@ -37,6 +36,10 @@ class Recorder:
     The first event is the run's header. A `provisional` record has another name (`record.mcap.part`) until `keep`: a
     run that never starts takes nothing of an earlier one, and `discard` leaves no trace of it. `write` to a `patient`
     one may wait for its thread, never for the disk: a world that waits makes events faster than it writes.
+
+    `path` is the newest part of the record, and takes the name of an older one (`record.0001.mcap`) when it is an
+    eighth of `most` bytes; each begins with the header, and with the account (`state`) of what came before it. The
+    oldest are removed so that no more than `most` bytes lie there, unless a full disk made a part wait for room.
     """
 
     def __init__(
@@ -46,13 +49,20 @@ class Recorder:
         provisional: bool = False,
         tell: Callable[[str], None] = lambda line: None,
         patient: bool = False,
+        most: int = 10**9,
     ) -> None:
-        self._path, self._tell, self._patient = path, tell, patient
+        self._path, self._tell, self._patient, self._most = path, tell, patient, most
         self._part = path.with_name(path.name + ".part") if provisional else None
         self.error: str | None = None
         self.written = 0  # events
         self.fold: Callable[[dict[str, Any]], None] = lambda event: None
         self.slow: Callable[[int, int], None] = lambda begin_ns, end_ns: None
+        self.state: Callable[[], dict[str, Any]] = dict
+        self.pictures: Pictures | None = None
+        self._older: deque[tuple[Path, int, int]] = deque()  # parts: bytes, first tick
+        self._size = self._first_k = self._number = 0  # of the part that is written
+        self._last_ns = 0  # of the last event in it
+        self._ended: dict[str, Any] | None = None  # the account, where its index is written or waits to be
         self._queue: deque[tuple[int, dict[str, Any]]] = deque()
         self._waiting: deque[tuple[int, dict[str, Any]]] = deque()  # folded, for the encoder
         self._taken = 0  # events that the encoder has, and the file not yet
@@ -65,7 +75,9 @@ class Recorder:
         except OSError as error:
             raise unwritable(path, error.strerror) from error
         self._anchor_ns = time.time_ns() - time.monotonic_ns()
-        self._encoder = _Encoder()
+        self._encoder = Encoder()
+        if self._part is None:
+            self._forget()
         self._closing = threading.Event()
         self._due = threading.Event()
         self._flushed_ns = time.monotonic_ns()
@@ -75,6 +87,16 @@ class Recorder:
         self._flush()
         self._thread = threading.Thread(target=self._work, name="recorder", daemon=True)
         self._thread.start()
+
+    @property
+    def ticks_from(self) -> int:
+        """The first tick that the parts which are left may hold."""
+        return self._older[0][2] if self._older else self._first_k
+
+    @property
+    def size(self) -> int:
+        """Bytes that lie on the disk."""
+        return sum(size for _, size, _ in self._older) + self._size
 
     @property
     def lost(self) -> int:
@@ -98,6 +120,7 @@ class Recorder:
                 os.replace(self._part, self._path)
             except OSError as error:
                 self.error = error.strerror
+            self._forget()
             self._part = None
 
     def discard(self) -> None:
@@ -125,21 +148,68 @@ class Recorder:
             self._due.clear()
             self._flush()
         self._flush()
-        if not self._bytes and not self._waiting:
+        if not self._bytes and not self._waiting and self._ended is None:
             self._bytes = self._encoder.finish()
             self._put()
         os.close(self._fd)
+
+    def _forget(self) -> None:
+        """Remove what an earlier run left of its older parts."""
+        for part in older_parts(self._path):
+            with contextlib.suppress(OSError):
+                part.unlink()
 
     def _flush(self) -> None:
         """Fold and encode what waits, and write it; while the file does not take it nothing more is encoded."""
         self._flushed_ns = time.monotonic_ns()
         self._fold()
+        if self._ended is not None and not self._begin_part(self._ended):
+            return
         while (not self._bytes or self._put()) and self._waiting:
             for _ in range(min(len(self._waiting), AT_ONCE)):
-                t_ns, event = self._waiting.popleft()
-                self._encoder.add(t_ns + self._anchor_ns, event)
+                self._last_ns, event = self._waiting.popleft()
+                utc_ns = self._last_ns + self._anchor_ns
+                self._encoder.add(utc_ns, event)
+                if self.pictures is not None and (picture := self.pictures.of(utc_ns, event)) is not None:
+                    self._encoder.add(utc_ns, picture)
                 self._taken += 1
             self._bytes = self._encoder.take()
+        # Only here is all that was folded in the file: the account is that of what was written.
+        if not (self._bytes or self._waiting or self._part) and self._size >= self._most // PARTS:
+            self._bytes, self._ended = self._encoder.finish(), self.state()
+            self._begin_part(self._ended)
+
+    def _begin_part(self, account: dict[str, Any]) -> bool:
+        """Whether the part is on the disk to its end, under its name as an older one, and the next is begun."""
+        if not self._put():
+            return False
+        new, old = self._path.with_name(self._path.name + ".part"), older_part(self._path, self._number + 1)
+        try:
+            fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+            try:
+                os.replace(self._path, old)
+                os.replace(new, self._path)
+            except OSError:
+                os.close(fd)
+                raise
+        except OSError as error:
+            return self._refuse(error)
+        os.close(self._fd)
+        self._fd, self._ended, self._encoder = fd, None, Encoder()
+        self._older.append((old, self._size, self._first_k))
+        self._size, self._first_k, self._number = 0, account.get("last_k", -1) + 1, self._number + 1
+        utc_ns = self._last_ns + self._anchor_ns  # what waits may have been written before now
+        self._encoder.add(utc_ns, {"header": self.header, "schema_version": SCHEMA_VERSION})
+        self._encoder.add(utc_ns, {"account": account})
+        self._bytes = self._encoder.take()
+        return self._put()
+
+    def _make_room(self) -> None:
+        """Remove the oldest parts until what is to be written is within the limit."""
+        while self._older and self.size + len(self._bytes) > self._most:
+            with contextlib.suppress(OSError):
+                self._older[0][0].unlink()
+            self._older.popleft()
 
     def _fold(self) -> None:
         while self._queue:
@@ -152,67 +222,26 @@ class Recorder:
 
     def _put(self) -> bool:
         """Whether the file took all of the bytes. It goes on where it stopped, so that none is torn."""
+        self._make_room()
         while self._bytes:
             began = time.monotonic_ns()
             try:
-                self._bytes = self._bytes[os.write(self._fd, self._bytes) :]
+                written = os.write(self._fd, self._bytes)
+                self._bytes, self._size = self._bytes[written:], self._size + written
                 if (ended := time.monotonic_ns()) - began > SLOW_NS:
                     self.slow(began, ended)
             except OSError as error:
-                if self.error is None:
-                    self._tell(
-                        f"The disk takes no more of {self._path} ({error.strerror}). It goes on without: free some "
-                        "space before the end, and what waits is written; or events of the record are lost."
-                    )
-                self._refused, self.error = True, error.strerror or str(error)
-                return False
+                return self._refuse(error)
         self._refused = False
         self.written += self._taken
         self._taken = 0
         return True
 
-
-class _Encoder:
-    """Events to the bytes of an MCAP file, a chunk for each `take`."""
-
-    def __init__(self) -> None:
-        self._out = _Stream()
-        self._writer = Writer(self._out, compression=CompressionType.ZSTD)
-        self._writer.start(profile="", library="rtcontrol")
-        self._channels: dict[str, int] = {}
-        for topic in CHANNELS:
-            made = json.dumps(schema(topic), separators=(",", ":")).encode()
-            number = self._writer.register_schema(f"rtcontrol{topic.replace('/', '.')}", "jsonschema", made)
-            self._channels[topic] = self._writer.register_channel(topic, "json", number)
-
-    def add(self, utc_ns: int, event: dict[str, Any]) -> None:
-        data = json.dumps(event, separators=(",", ":"), default=str).encode()
-        self._writer.add_message(self._channels[topic_of(event)], utc_ns, data, utc_ns)
-
-    def take(self) -> bytes:
-        """What came since the last time."""
-        self._writer.flush()
-        return self._out.take()
-
-    def finish(self) -> bytes:
-        """The end of the file: its index."""
-        self._writer.finish()
-        return self._out.take()
-
-
-class _Stream(BytesIO):
-    """Knows where it stands in the file, and holds only what was not taken."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._before = 0
-
-    def tell(self) -> int:
-        return self._before + super().tell()
-
-    def take(self) -> bytes:
-        data = self.getvalue()
-        self._before += len(data)
-        self.seek(0)
-        self.truncate()
-        return data
+    def _refuse(self, error: OSError) -> bool:
+        if self.error is None:
+            self._tell(
+                f"The disk takes no more of {self._path} ({error.strerror}). It goes on without: free some space "
+                "before the end, and what waits is written; or events of the record are lost."
+            )
+        self._refused, self.error = True, error.strerror or str(error)
+        return False

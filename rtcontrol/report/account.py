@@ -8,6 +8,7 @@ from typing import Any
 
 from rtcontrol.report.runs import MissRuns
 from rtcontrol.report.series import Series
+from rtcontrol.report.state import kept, restore
 
 # The report's name of a time, and the event's.
 TIMES = {
@@ -58,6 +59,7 @@ class Account:
         self.errors: dict[tuple[str | None, str], dict[str, Any]] = {}
         self.recent_calls: deque[str] = deque(maxlen=6)
         self.recent_ms: deque[float] = deque(maxlen=256)
+        self.ticks_from = 0  # older ticks are counted, and not in the record any more
         self._causes: dict[int, tuple[str, str | None]] = {}  # of recent misses
         self._acted: dict[int, None] = {}  # recent ticks whose call acted in time
 
@@ -74,6 +76,8 @@ class Account:
         return self.miss_runs.longest
 
     def add(self, event: Mapping[str, Any]) -> None:
+        if "observation" in event:
+            return  # it has an instruction, and is no change of it
         if "error" in event:
             self._error(event)
         if "kind" in event:
@@ -101,10 +105,18 @@ class Account:
             _list(self.instructions, event)
         elif "header" in event:
             self.header = event["header"]
+        elif "account" in event:
+            if not self.ticks:
+                self.ticks_from = event["account"]["last_k"] + 1
+            restore(self, event["account"])
         elif "start" in event:
             self.start = event["start"]
         elif "end" in event:
             self.end = dict(event)
+
+    def state(self) -> dict[str, Any]:
+        """All that is counted, as JSON: `add({"account": state})` makes another account go on from there."""
+        return kept(self)
 
     def check(self) -> None:
         """Raises AssertionError with the relation that does not hold."""

@@ -25,9 +25,12 @@ def of_record(record: Path) -> dict[str, Any]:
     return build(account, record.name)
 
 
-def build(account: Account, record: str, lost_lines: int = 0, ended_by: str | None = None) -> dict[str, Any]:
+def build(
+    account: Account, record: str, lost_lines: int = 0, ended_by: str | None = None, ticks_from: int | None = None
+) -> dict[str, Any]:
     """The report of an account. `record` is the file's name, `lost_lines` what it lacks; `ended_by` is why it ended
-    where the account does not know, by SIGKILL where nobody does. The invariants are the account's."""
+    where the account does not know, by SIGKILL where nobody does; `ticks_from` is the first tick whose events are left
+    in the record (the account's where it is not given). The invariants are the account's."""
     config, info, k = account.header, account.start.get("host_info", {}), max(2, round(account.header.get("hz", 16)))
     return {
         "schema_version": SCHEMA_VERSION,
@@ -58,7 +61,11 @@ def build(account: Account, record: str, lost_lines: int = 0, ended_by: str | No
         "host_events": account.host_events,
         "host_info": info,
         "machine": config.get("machine"),
-        "record": {"file": record, "lost_lines": lost_lines},
+        "record": {
+            "file": record,
+            "lost_lines": lost_lines,
+            "ticks_from": account.ticks_from if ticks_from is None else ticks_from,
+        },
         "outcome": {"episodes": account.episodes, "successes": account.successes, "judged": account.judged},
     }
 

@@ -52,6 +52,11 @@ def show(report: dict[str, Any], console: Console) -> None:
     if outcome["episodes"]:
         judged = f", {outcome['successes']} of {outcome['judged']} succeeded" if outcome["judged"] else ""
         console.print(f"{len(outcome['episodes'])} episodes{judged}")
+    if r["record"].get("ticks_from"):
+        console.print(
+            f"the record was full (--record-max): it has ticks from {r['record']['ticks_from']} on; all are counted",
+            soft_wrap=True,
+        )
     if r["record"]["lost_lines"]:
         console.print(
             f"[yellow]{r['record']['lost_lines']} lines of the record were lost: the disk took no more.[/]",

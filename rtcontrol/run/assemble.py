@@ -22,10 +22,13 @@ from rtcontrol.hosts.deciders import PLAIN, ExpertSource, NoopSource, RandomSour
 from rtcontrol.loop.config import RunConfig
 from rtcontrol.models.call import Call
 from rtcontrol.models.errors import UserError
+from rtcontrol.record.pictures import Pictures
 from rtcontrol.run import worlds
+from rtcontrol.run.recording import recording
 
 METHODS = ("reset", "step", "observe", "outcome", "instruct")
 VALUES = ("step_s", "bindings")
+RECORDED = ".mcap"
 _loaded: dict[Path, ModuleType] = {}
 
 
@@ -41,6 +44,8 @@ def agents() -> dict[str, Agent]:
 
 def agent(name: str) -> Agent:
     """A bundled agent, or the `agent` in a Python file of the user's. UserError where there is none."""
+    if name.endswith(RECORDED):
+        return recording(Path(name)).agent()
     if name.endswith(".py"):
         found = vars(_load(name, "--agent")).get("agent")
         if not isinstance(found, Agent):
@@ -53,7 +58,12 @@ def agent(name: str) -> Agent:
 
 
 def environment(name: str, goal: str | None) -> Environment:
-    """A bundled environment, or the one `Simulation` class in a Python file. UserError where there is none."""
+    """A bundled environment, the one `Simulation` class in a Python file, or what was recorded. UserError where there
+    is none."""
+    if name.endswith(RECORDED):
+        if goal is not None:
+            raise UserError("--goal is for bundled environments: nobody judges a recording.", "Leave it out.")
+        return recording(Path(name)).world()
     if name.endswith(".py"):
         from rtcontrol.envs.paced import PacedEnvironment
 
@@ -137,6 +147,8 @@ def default_agent(env: str) -> str:
     """The agent that an environment is made for."""
     from rtcontrol.envs import registry
 
+    if env.endswith(RECORDED):
+        return env
     if env.endswith(".py"):
         _load(env, "--env")
         raise UserError(f"The environment {env} names no agent.", "Give one with --agent NAME or --agent FILE.py.")
@@ -205,6 +217,18 @@ def host(config: RunConfig, source: DeciderSource, model: str) -> Host:
     from rtcontrol.hosts.ray_pool import own_host
 
     return own_host(source, config.pipeline, gpus=0 if model in PLAIN else None)
+
+
+def pictures(config: RunConfig) -> Pictures | None:
+    """What draws the record's pictures, None where none are wanted. UserError for a world that has none."""
+    if not config.record_pictures:
+        return None
+    from rtcontrol.envs.pictures import painter, png
+
+    if (paint := painter(config.env)) is None:
+        raise UserError(f"--record-pictures: there are no pictures of {config.env}.", "Leave it out.")
+    # Epochs count from 1, and each has the next seed.
+    return Pictures(lambda epoch, data: png(paint(config.seed + epoch - 1, data)), config.record_pictures)
 
 
 def sample(config: RunConfig, env: Environment) -> Observation | None:

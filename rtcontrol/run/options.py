@@ -64,6 +64,8 @@ class RunOptions(RunConfig):
         if elsewhere and (not carla or self.carla_standin):
             why = "--carla-standin starts a server of its own" if carla else "they are for --env carla-bridge"
             _refuse(f"--carla-host and --carla-port have no effect here: {why}.")
+        if (remote or carla) and self.record_pictures:
+            _refuse("--record-pictures is for bundled environments.")
         if carla and self.episodes is not None:
             _refuse("--episodes is not for --env carla-bridge: CARLA has none.", "Give --duration.")
 

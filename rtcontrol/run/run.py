@@ -14,9 +14,10 @@ from rtcontrol.envs.base import Environment, Observation
 from rtcontrol.hosts.base import Host
 from rtcontrol.loop import errors
 from rtcontrol.loop.clock import LoopClock
-from rtcontrol.loop.config import RunConfig
+from rtcontrol.loop.config import RunConfig, size
 from rtcontrol.loop.loop import ControlLoop
 from rtcontrol.models.errors import UserError
+from rtcontrol.record.pictures import Pictures
 from rtcontrol.record.recorder import Recorder
 from rtcontrol.report import report, table
 from rtcontrol.run import assemble
@@ -42,8 +43,11 @@ def run(options: RunOptions, ending: Shutdown) -> int:
     env = assemble.environment(options.env, goal)
     sample = assemble.sample(options, env)
     fit(chosen, env, sample)
+    pictures = assemble.pictures(options)
     host = assemble.host(options, source, model)
-    return run_loop(options, chosen, env, host, sample, LiveView(options.live, options.stdin), ending)
+    return run_loop(
+        options, chosen, env, host, sample, LiveView(options.live, options.stdin), ending, pictures=pictures
+    )
 
 
 def run_loop(
@@ -56,14 +60,16 @@ def run_loop(
     ending: Shutdown,
     clock: LoopClock | None = None,
     made: Callable[[ControlLoop], None] = lambda loop: None,
+    pictures: Pictures | None = None,
 ) -> int:
     """`run` with everything chosen. `made` is told the loop before it runs."""
-    header = config.header(chosen.fallback.hold_ms)
+    header = config.header(chosen.fallback.hold_ms, chosen)
     record, patient = config.out / "record.mcap", config.clock == "lockstep"
-    recorder = Recorder(record, header, provisional=True, tell=view.say, patient=patient)
-    for warning in chosen.tools.warnings():
-        view.say(warning)
+    recorder = Recorder(record, header, provisional=True, tell=view.say, patient=patient, most=size(config.record_max))
+    recorder.pictures = pictures
     loop = ControlLoop(config, chosen, env, host, recorder, sample=sample, notify=view.say, clock=clock)
+    for warning in chosen.tools.warnings():
+        loop.tell(warning)
     made(loop)
     began, sound, written = True, True, True
     left: Interrupted | None = None
@@ -131,7 +137,7 @@ def _report(config: RunConfig, loop: ControlLoop, recorder: Recorder) -> tuple[b
         print(f"Internal error: the counts contradict each other ({error}).", file=sys.stderr)
         sound = False
     try:
-        result = report.build(loop.account, "record.mcap", recorder.lost, loop.ended_by)
+        result = report.build(loop.account, "record.mcap", recorder.lost, loop.ended_by, recorder.ticks_from)
         refused = report.write(result, path)
         table.show(result, Console())
     except Exception as error:

@@ -20,4 +20,7 @@ def names() -> list[str]:
 
 def unknown(env: str) -> UserError:
     """The error of a name that is none of these."""
-    return UserError(f"There is no environment called {env!r}.", f"Known ones: {', '.join(names())}; or a .py file.")
+    return UserError(
+        f"There is no environment called {env!r}.",
+        f"Known ones: {', '.join(names())}; a .py file, or a recording (.mcap).",
+    )

@@ -56,7 +56,7 @@ def write_report(session: Session, run: Run) -> str | None:
                 run.record.parent.rmdir()
             return None
         account.check()
-        told = report.build(account, run.record.name, run.recorder.lost)
+        told = report.build(account, run.record.name, run.recorder.lost, ticks_from=run.recorder.ticks_from)
         told["wire"] = _wire(session)
         path = run.record.with_name(run.record.name.replace("record", "report").replace(".mcap", ".json"))
         refused = report.write(told, path)

@@ -167,6 +167,8 @@ def _config(hello: Hello, options: ServeOptions, agent: Agent, model: str, out: 
             engine=options.engine,
             host=options.host,
             seed=options.seed,
+            record_observations=options.record_observations,
+            record_max=options.record_max,
             clock="lockstep" if hello.pacing == "client" else "wall",
             on_miss=hello.on_miss or "hold",
             hold_ms=agent.fallback.hold_ms,

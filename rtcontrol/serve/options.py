@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 from rtcontrol.bridges.wire import LIMITS, Limits
-from rtcontrol.loop.config import CHOICES, MAX_HZ, MIN_HZ, Flag, folder
+from rtcontrol.loop.config import CHOICES, MAX_HZ, MIN_HZ, RECORD_MAX, RECORD_OBSERVATIONS, Flag, folder, size
 from rtcontrol.models.decider import ENGINES
 from rtcontrol.models.errors import UserError
 
@@ -35,6 +35,8 @@ class ServeOptions:
     seed: Annotated[int, Flag("Of --model random.")] = 0
     max_sessions: Annotated[int, Flag("Sessions at once.")] = 64
     session_grace_s: Annotated[float, Flag("Seconds that a session waits for its lost client.", "session_grace")] = 30.0
+    record_observations: Annotated[str, Flag(RECORD_OBSERVATIONS)] = "yes"
+    record_max: Annotated[str, Flag(f"Of each session's. {RECORD_MAX}")] = "1G"
     heartbeat_s: float = 1.0
     silent_heartbeats: int = 3
     messages_per_s: float = 5_000.0
@@ -57,8 +59,13 @@ class ServeOptions:
             raise UserError(f"--max-sessions {self.max_sessions} lets nobody in.", "Give 1 or more.")
         if not 0 <= self.session_grace_s <= 86_400:
             raise UserError(f"--session-grace {self.session_grace_s:g} is out of range.", "Give 0 to 86400 seconds.")
-        if self.host not in CHOICES["host"]:
-            raise UserError(f"--host {self.host} is unknown.", f"Choose one of {', '.join(CHOICES['host'])}.")
+        for name in ("host", "record_observations"):
+            if getattr(self, name) not in CHOICES[name]:
+                option = "--" + name.replace("_", "-")
+                raise UserError(
+                    f"{option} {getattr(self, name)} is unknown.", f"Choose one of {', '.join(CHOICES[name])}."
+                )
+        size(self.record_max)
         if self.engine not in ENGINES:
             raise UserError(f"--engine {self.engine} is unknown.", f"Choose one of {', '.join(ENGINES)}.")
         if self.seed < 0:

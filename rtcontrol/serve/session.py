@@ -17,7 +17,7 @@ from rtcontrol.envs.base import Emission, Observation
 from rtcontrol.envs.remote import RemoteData, RemoteEnvironment
 from rtcontrol.hosts.base import Host, PlaceTrouble
 from rtcontrol.loop.clock import ArrivalClock, WallClock
-from rtcontrol.loop.config import plain_text
+from rtcontrol.loop.config import plain_text, size
 from rtcontrol.loop.loop import ControlLoop
 from rtcontrol.loop.warmup import DecisionFailed
 from rtcontrol.models.errors import UserError
@@ -182,8 +182,8 @@ class Session:
         host = self._host(terms)
         record = out / ("record.mcap" if self.runs == 1 else f"record-{self.runs}.mcap")
         try:
-            header = config.header(terms.hold_ms)
-            recorder = Recorder(record, header, provisional=True, tell=self._note)
+            header, most = config.header(terms.hold_ms, terms.agent), size(config.record_max)
+            recorder = Recorder(record, header, provisional=True, tell=self._note, most=most)
         except UserError as error:
             host.close()
             raise WireError(Code.INTERNAL, error.what, error.remedy, fatal=True) from None

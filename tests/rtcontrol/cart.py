@@ -194,7 +194,9 @@ class Flight:
         self.host = host or InProcessHost(Scripted(decide), self.config.pipeline)
         self.path = out / "record.mcap"
         self.recorder = Recorder(
-            self.path, self.config.header(self.agent.fallback.hold_ms), patient=self.config.clock == "lockstep"
+            self.path,
+            self.config.header(self.agent.fallback.hold_ms, self.agent),
+            patient=self.config.clock == "lockstep",
         )
         self.said: list[str] = []
         self.loop = ControlLoop(self.config, self.agent, self.world, self.host, self.recorder, notify=self.said.append)

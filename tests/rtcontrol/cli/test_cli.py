@@ -52,6 +52,10 @@ MISTAKES = [
     ("--host moon", "ray, inprocess"),
     ("--on-miss pray", "hold, safe, stop"),
     ("--late never", "drop, use"),
+    ("--record-observations some", "yes, no"),
+    ("--record-max much", "500M"),
+    ("--record-max 100k", "1M"),
+    ("--record-max nan", "500M"),
     ("--agent nobody", "lander, paddle; or a .py file"),
     ("--agent nofile.py", "no such file"),
     ("--goal sing", "names no goal"),
@@ -134,6 +138,7 @@ def test_a_typed_line_is_the_new_instruction(tmp_path: Path) -> None:
 
 COMMANDS = [";run;envs;agents;report;doctor;serve;bridge;bridge ros2;bridge carla;keys new;keys list;keys revoke"]
 COMMANDS += ["models train;models score;models info;models adopt;bench decide;bench train;bench wire;bench load"]
+COMMANDS += ["replay;rows;bench record"]
 
 
 @pytest.mark.parametrize("command", ";".join(COMMANDS).split(";"))

@@ -28,7 +28,7 @@ def test_a_tick_crosses_at_most_ten_files_and_forty_functions(tmp_path: Path) ->
     config = RunConfig(env="lander", agent="lander", model="expert", out=tmp_path, hz=50, duration_s=1.5, warmup=5)
     agent, env = assemble.agent("lander"), assemble.environment("lander", None)
     source = assemble.decider(config, agent, "expert")
-    recorder = Recorder(tmp_path / "record.mcap", config.header(agent.fallback.hold_ms))
+    recorder = Recorder(tmp_path / "record.mcap", config.header(agent.fallback.hold_ms, agent))
     loop = ControlLoop(config, agent, env, assemble.host(config, source, "expert"), recorder)
     seen: dict[int, set[tuple[str, CodeType]]] = defaultdict(set)
 

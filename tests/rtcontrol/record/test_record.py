@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import resource
 import threading
 import time
 import tracemalloc
@@ -28,23 +27,13 @@ from rtcontrol.record.channels import CHANNELS, topic_of
 from rtcontrol.record.reading import read_record, record_in
 from rtcontrol.record.recorder import Recorder
 from rtcontrol.report import report
+from tests.helpers.disks import files_of
 from tests.helpers.processes import Program, until
 
 FIELDS = """releases ticks on_time misses skipped_releases miss_rate misses_by_cause null held longest_miss_run
 worst_window superseded_observations latency_ms decide_ms wake_ms observation_age_ms execute_ms jitter_ms forward_passes
 tokens warmup hz period_ms deadline_ms clock env agent model engine host machine started_at duration_s outcome
 schema_version host_events"""
-
-
-@contextmanager
-def files_of(most: int) -> Iterator[None]:
-    """No file may get larger meanwhile."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (most, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 @contextmanager

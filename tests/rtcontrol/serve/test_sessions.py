@@ -29,6 +29,7 @@ from rtcontrol.bridges.wire.messages import (
 )
 from rtcontrol.envs.remote import RemoteEnvironment
 from rtcontrol.models.checkpoint import ZOO
+from rtcontrol.record.reading import read_record
 from rtcontrol.run import assemble
 from rtcontrol.serve.bucket import TokenBucket
 from tests.helpers.processes import until
@@ -322,6 +323,18 @@ def test_lines_that_a_full_disk_refuses_are_counted_in_the_sessions_figures_and_
     assert sum("The disk takes no more" in line for line in made.said) == 1
     peer.send(Bye(session=peer.token))
     assert report(made)["record"]["lost_lines"] >= 6
+
+
+@pytest.mark.parametrize("keep", ["yes", "no"])
+def test_a_session_records_what_was_observed_unless_the_server_must_not_keep_it(bench: Any, keep: str) -> None:
+    made = bench(record_observations=keep)
+    peer = made.enter(pacing="client")
+    peer.ask()
+    peer.send(Bye(session=peer.token))
+    report(made)
+    events = [*read_record(made.out / "session-0001" / "record.mcap")]
+    assert any("called" in event for event in events)
+    assert any("observation" in event for event in events) == (keep == "yes")
 
 
 def test_two_clients_with_different_tools_do_not_disturb_each_other(made: Any) -> None:

@@ -1,0 +1,100 @@
+"""`rtcontrol bench record`: what recording costs a tick, beside the same loop without a record."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rtcontrol.loop.config import RunConfig
+from rtcontrol.loop.loop import ControlLoop
+from rtcontrol.record.recorder import Recorder
+from rtcontrol.report.series import Series
+from rtcontrol.run import assemble
+
+WAYS = ("without", "with")
+
+
+class TimedRecorder(Recorder):
+    """Tells what its caller pays: `write_ms` for each tick, all its events together."""
+
+    def __init__(self, path: Path, header: dict[str, Any]) -> None:
+        self.write_ms: list[float] = []
+        self.latency_ms: list[float] = []
+        self._spent_ns = 0
+        super().__init__(path, header)
+
+    def write(self, event: dict[str, Any]) -> None:
+        began = time.perf_counter_ns()
+        super().write(event)
+        self._spent_ns += time.perf_counter_ns() - began
+        if "kind" in event:
+            self.write_ms.append(self._spent_ns / 1e6)
+            self._spent_ns = 0
+            if (latency := event.get("latency_ms")) is not None:
+                self.latency_ms.append(latency)
+
+
+class NoRecorder:
+    """Stands where a recorder does, and keeps nothing but the latencies."""
+
+    ticks_from = lost = 0
+
+    def __init__(self, header: dict[str, Any]) -> None:
+        self.header = header
+        self.latency_ms: list[float] = []
+        self.fold: Callable[[dict[str, Any]], None] = lambda event: None
+        self.state: Callable[[], dict[str, Any]] = dict
+
+    def write(self, event: dict[str, Any]) -> None:
+        if (latency := event.get("latency_ms")) is not None and "kind" in event:
+            self.latency_ms.append(latency)
+
+    def keep(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def compare(hz: float, seconds: float, rounds: int, progress: Callable[[], None]) -> dict[str, Any]:
+    """Both ways in turn, `rounds` times `seconds` each: the bundled lander, its scripted expert in this process."""
+    latency = {way: Series() for way in WAYS}
+    write, size, lost, ticks = Series(), 0, 0, 0
+    for _ in range(rounds):
+        for way in WAYS:
+            with _recorder(way, hz, seconds) as (loop, recorder):
+                loop.run()
+                recorder.close()
+                for ms in recorder.latency_ms:
+                    latency[way].add(ms)
+                if isinstance(recorder, TimedRecorder):
+                    for ms in recorder.write_ms:
+                        write.add(ms)
+                    ticks += len(recorder.write_ms)
+                    lost += recorder.lost
+                    size += recorder.size
+            progress()
+    return {
+        "hz": hz,
+        "seconds": seconds * rounds,
+        "ticks": ticks,
+        "latency_ms": {way: series.summary() for way, series in latency.items()},
+        "write_ms": write.summary(),
+        "lost": lost,
+        "bytes_an_hour": round(3600 * size / (seconds * rounds)),
+    }
+
+
+@contextmanager
+def _recorder(way: str, hz: float, seconds: float) -> Iterator[tuple[ControlLoop, Any]]:
+    with tempfile.TemporaryDirectory(prefix="rtcontrol-bench-") as folder:
+        config = RunConfig(
+            env="lander", agent="lander", model="expert", host="inprocess", out=Path(folder), hz=hz, duration_s=seconds
+        )
+        agent, env = assemble.agent("lander"), assemble.environment("lander", None)
+        header = config.header(agent.fallback.hold_ms, agent)
+        recorder: Any = TimedRecorder(config.out / "record.mcap", header) if way == "with" else NoRecorder(header)
+        host = assemble.host(config, assemble.decider(config, agent, "expert"), "expert")
+        yield ControlLoop(config, agent, env, host, recorder), recorder

@@ -1,0 +1,93 @@
+"""`rtcontrol replay`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import Progress
+
+from rtcontrol.cli.bench import JsonFile, save
+from rtcontrol.models.errors import UserError
+
+if TYPE_CHECKING:
+    from rtcontrol.run.recording import Recording
+
+app = typer.Typer(add_completion=False, rich_markup_mode="markdown", pretty_exceptions_enable=False)
+
+
+@app.command()
+def replay(
+    file: Annotated[Path, typer.Argument(help="A record.mcap, or a run's folder.")],
+    model: Annotated[str | None, typer.Option(help="Decides again. (default: the recorded one)")] = None,
+    engine: Annotated[str | None, typer.Option(help="What runs it. (default: the recorded one)")] = None,
+    hz: Annotated[
+        float | None, typer.Option(min=0.001, max=10_000, help="Ticks a second. (default: those recorded)")
+    ] = None,
+    diff: Annotated[bool, typer.Option("--diff", help="Show each tick that was decided otherwise.")] = False,
+    as_env: Annotated[
+        bool, typer.Option("--as-env", help="Play it as the world of a run, in real time: calls act on nothing.")
+    ] = False,
+    json_file: JsonFile = None,
+) -> None:
+    """Decide recorded observations again, and compare with what was decided then, tick by tick.
+
+    Without a clock, in order, each with the instruction and history that were recorded: twice gives the same. At
+    another rate each release takes the freshest observation recorded until then. What was recorded with
+    --record-observations no cannot be replayed.
+
+    Examples:
+
+      rtcontrol replay runs/soak --model expert --diff
+
+      rtcontrol replay runs/soak/record.mcap --hz 10 --json replay.json
+
+      rtcontrol replay runs/soak --as-env --model expert      (as `rtcontrol run --env runs/soak/record.mcap`)
+    """
+    from rtcontrol.run.recording import recording
+    from rtcontrol.run.replay import replay as decide_again
+
+    recorded = recording(file)
+    if as_env:
+        raise typer.Exit(_as_env(recorded, model, engine, hz, diff, json_file))
+    console = Console()
+    with Progress(console=console, transient=True) as bar:
+        task = bar.add_task("decisions", total=len(recorded.seen) if hz is None else None)
+        found, _ = decide_again(recorded, model, engine, hz, lambda done: bar.update(task, completed=done))
+    then, now, ms = found["recorded"], found["replayed"], found["decide_ms"]
+    if not found["whole"]:
+        console.print(f"{file} was cut short: what it holds is replayed.", soft_wrap=True)
+    if diff:
+        for one in found["differing"]:
+            console.print(
+                f"tick {one['k']} at {one['t_s']:.3f} s: {one['recorded']} then, {one['replayed'] or one['error']} now",
+                markup=False,
+                highlight=False,
+                soft_wrap=True,
+            )
+    share = "" if found["agreement"] is None else f" ({100 * found['agreement']:.2f} %)"
+    console.print(
+        f"recorded: {then['model']} on {then['engine']}, {then['hz']:g} Hz; replayed: {now['model']} on "
+        f"{now['engine']}, {now['hz']:g} Hz\n{found['decisions']} decisions, {found['compared']} compared, "
+        f"{found['agreed']} the same{share}, {len(found['differing'])} differ, {found['errors']} errors\n"
+        f"decide p50 {ms['p50']} ms, p99 {ms['p99']} ms; {found['above_period']} took longer than a period",
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
+    )
+    save(json_file, found)
+
+
+def _as_env(
+    recorded: Recording, model: str | None, engine: str | None, hz: float | None, diff: bool, json_file: Path | None
+) -> int:
+    if diff or json_file is not None:
+        raise UserError("--diff and --json compare decisions: --as-env makes a run.", "Leave them out.")
+    from rtcontrol.cli.app import start_run
+    from rtcontrol.run.options import RunOptions
+
+    header = recorded.header
+    engine, hz = engine or str(header["engine"]), hz or float(header["hz"])
+    return start_run(RunOptions(env=str(recorded.path), model=model, engine=engine, host=str(header["host"]), hz=hz))

@@ -1,0 +1,109 @@
+"""A record to be decided again: what was observed, what came of it, and the agent that decided."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from rtcontrol.agents import Agent, Fallback, Tools, remote_tool
+from rtcontrol.envs.recorded import Look, RecordedLook, RecordedWorld
+from rtcontrol.models.errors import UserError
+from rtcontrol.record.reading import read_record, record_in
+
+MORE = "Record one with `rtcontrol run --record-observations yes` (the default), and give its record.mcap."
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One observation that was decided. `call`: what was decided then (as text, `null` for the null function; None
+    where the tick missed without a decision)."""
+
+    k: int
+    t_s: float
+    epoch: int
+    observation: str
+    instruction: str
+    history: tuple[str, ...]
+    data: Any
+    call: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """A record's header, and its observations in the order of their ticks (at least one). `whole`: it has an end."""
+
+    path: Path
+    header: Mapping[str, Any]
+    seen: tuple[Seen, ...]
+    whole: bool
+
+    def agent(self) -> Agent:
+        """Who decided: the same tools, and of an observation the text that was read of it then."""
+        header = self.header
+        return Agent(
+            name=str(header["agent"]),
+            description=f"The agent of the recording {self.path}.",
+            tools=Tools([remote_tool(tool) for tool in header["tools"]]),
+            observe=lambda data: str(getattr(data, "text", "")),
+            instruction=self.seen[0].instruction,
+            fallback=Fallback(hold_ms=float(header["hold_ms"])),
+            model=str(header["model"]),
+            history=int(header["history"]),
+            allow_null=bool(header["allow_null"]),
+        )
+
+    def world(self) -> RecordedWorld:
+        """It shows what was observed, when it was."""
+        first_s = self.seen[0].t_s
+        looks = [
+            Look(round((seen.t_s - first_s) * 1e9), seen.epoch, RecordedLook.of(seen.data, seen.observation))
+            for seen in self.seen
+        ]
+        names = [tool.name for tool in self.agent().tools]
+        return RecordedWorld(self.path.stem, looks, names, round(1e9 / float(self.header["hz"])))
+
+
+@cache
+def recording(path: Path) -> Recording:
+    """Read once. UserError for what cannot be read, is not ours, or has no observations."""
+    header: dict[str, Any] = {}
+    looks: dict[int, dict[str, Any]] = {}
+    decided: dict[int, str] = {}
+    whole = False
+    record = record_in(path)
+    try:
+        for event in read_record(record):
+            if "observation" in event:
+                looks[event["k"]] = event
+            elif "kind" in event:
+                if (call := "null" if event["kind"] == "null" else event.get("call")) is not None:
+                    decided[event["k"]] = call
+            elif "header" in event:
+                header = event["header"]
+            elif "end" in event:
+                whole = True
+        if not header:
+            raise UserError(f"{record} does not begin with a run's header.", MORE)
+        if not looks or "tools" not in header:
+            raise UserError(f"{record} has no observations: there is nothing to decide again.", MORE)
+        seen = tuple(
+            Seen(
+                k,
+                k / header["hz"] if header["clock"] == "lockstep" else float(look["t_s"]),
+                look["epoch"],
+                look["observation"],
+                look["instruction"],
+                tuple(look["history"]),
+                look.get("data"),
+                decided.get(k),
+            )
+            for k, look in sorted(looks.items())
+        )
+        made = Recording(record, header, seen, whole)
+        made.agent()
+        return made
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise UserError(f"{record} is no record of a run ({type(error).__name__}: {error}).", MORE) from error

@@ -1,0 +1,93 @@
+"""Decides recorded observations again, with another model, engine or rate, and compares tick by tick."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from rtcontrol.hosts.base import DecisionRequest
+from rtcontrol.hosts.deciders import answer, build, describe
+from rtcontrol.loop.config import RunConfig
+from rtcontrol.report.series import Series
+from rtcontrol.run import assemble
+from rtcontrol.run.recording import Recording, Seen
+from rtcontrol.run.trained import model_for
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """One decision made again. `call` is None where the decider failed, with its `error`."""
+
+    k: int
+    seen: Seen
+    call: str | None
+    error: str | None
+    decide_ns: int
+
+    @property
+    def same(self) -> bool | None:
+        """Whether it is the call that was decided then; None where none was."""
+        return None if self.seen.call is None else self.call == self.seen.call
+
+    def to_dict(self) -> dict[str, Any]:
+        told = {"k": self.k, "recorded_k": self.seen.k, "t_s": self.seen.t_s, "observation": self.seen.observation}
+        more = {} if self.error is None else {"error": self.error}
+        return {**told, "recorded": self.seen.call, "replayed": self.call, **more}
+
+
+def replay(
+    recording: Recording,
+    model: str | None = None,
+    engine: str | None = None,
+    hz: float | None = None,
+    progress: Callable[[int], None] = lambda done: None,
+) -> tuple[dict[str, Any], list[Replayed]]:
+    """The comparison, and each decision. Nothing here waits for a clock, and each decision has the history that was
+    recorded: two replays differ in `decide_ms` alone. UserError for a model or engine that cannot decide this."""
+    header, agent = recording.header, recording.agent()
+    chosen = model_for(agent.tools.schemas, model or agent.model)
+    config = RunConfig(
+        env=str(header["env"]),
+        engine=engine or str(header["engine"]),
+        seed=int(header["seed"]),
+        hz=float(header["hz"]) if hz is None else hz,
+    )
+    decider = build(assemble.decider(config, agent, chosen))
+    made: list[Replayed] = []
+    for k, seen in _ticks(recording, hz):
+        # The number of the tick is the recorded one's: what is random by it is the same again.
+        request = DecisionRequest(seen.k, seen.epoch, seen.observation, seen.instruction, seen.history, seen.data)
+        reply = answer(decider, request)
+        decided = reply.decision
+        text = None if decided is None else "null" if decided.call is None else decided.call.text()
+        made.append(Replayed(k, seen, text, reply.error, reply.decide_ns))
+        progress(len(made))
+    compared = [one for one in made if one.same is not None]
+    agreed = sum(bool(one.same) for one in compared)
+    period_ms = 1e3 / config.hz
+    return {
+        "file": str(recording.path),
+        "whole": recording.whole,
+        "recorded": {name: header[name] for name in ("agent", "model", "engine", "hz")},
+        "replayed": {"model": chosen, "engine": describe(decider).get("engine", config.engine), "hz": config.hz},
+        "decisions": len(made),
+        "compared": len(compared),
+        "agreed": agreed,
+        "agreement": round(agreed / len(compared), 6) if compared else None,
+        "errors": sum(one.error is not None for one in made),
+        "differing": [one.to_dict() for one in compared if not one.same],
+        "decide_ms": Series(one.decide_ns / 1e6 for one in made).summary(),
+        "above_period": sum(one.decide_ns / 1e6 > period_ms for one in made),
+    }, made
+
+
+def _ticks(recording: Recording, hz: float | None) -> Iterator[tuple[int, Seen]]:
+    """What is decided, tick by tick: each observation as it was, or at another rate the freshest at each release."""
+    if hz is None:
+        yield from ((seen.k, seen) for seen in recording.seen)
+        return
+    times = [seen.t_s for seen in recording.seen]
+    for k in range(int((times[-1] - times[0]) * hz + 1e-9) + 1):
+        yield k, recording.seen[bisect_right(times, times[0] + k / hz + 1e-9) - 1]

@@ -1,0 +1,143 @@
+"""What was recorded is decided again, compared tick by tick, or flown in."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commands import EXPERT, call, refused
+
+from rtcontrol.record.encoder import Encoder
+from rtcontrol.record.reading import read_record
+
+ZSTD = b"\x28\xb5\x2f\xfd"  # a chunk of the file's begins so
+LOCKSTEP = (*EXPERT, "--clock", "lockstep", "--episodes", "1")
+
+
+@pytest.fixture(scope="module")
+def flown(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("flown")
+    assert call(*LOCKSTEP, "--duration", "3", "--out", str(out)) == 0
+    return out / "record.mcap"
+
+
+def replayed(tmp_path: Path, record: Path, *options: str) -> dict[str, Any]:
+    path = tmp_path / "replay.json"
+    assert call("replay", str(record), *options, "--json", str(path)) == 0
+    told = json.loads(path.read_text())
+    assert isinstance(told, dict)
+    return told
+
+
+def calls(record: Path) -> list[str]:
+    return [event["call"] for event in read_record(record) if event.get("kind") == "call"]
+
+
+def test_the_same_decider_agrees_with_itself_and_twice_is_equal(flown: Path, tmp_path: Path) -> None:
+    one, other = (replayed(tmp_path, flown) for _ in range(2))
+    assert one["decisions"] == one["compared"] == one["agreed"] == len(calls(flown)) > 40
+    assert one["agreement"] == 1.0 and not one["differing"] and one["whole"]
+    for timed in ("decide_ms", "above_period", "machine"):
+        del one[timed], other[timed]
+    assert one == other
+
+
+def test_another_model_is_compared_tick_by_tick(
+    flown: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = replayed(tmp_path, flown, "--model", "random", "--diff")
+    shown = capsys.readouterr().out
+    assert found["recorded"]["model"] == "expert" and found["replayed"]["model"] == "random"
+    assert found["agreed"] + len(found["differing"]) == found["compared"]
+    then = calls(flown)
+    for one in found["differing"]:
+        assert one["recorded"] == then[one["k"]] != one["replayed"]
+        assert f"{one['recorded']} then, {one['replayed']} now" in shown
+    assert len(found["differing"]) > 20
+
+
+def test_another_rate_takes_the_freshest_observation_of_each_release(flown: Path, tmp_path: Path) -> None:
+    recorded = len(calls(flown))
+    assert replayed(tmp_path, flown, "--hz", "8")["decisions"] == (recorded + 1) // 2
+    faster = replayed(tmp_path, flown, "--hz", "32")
+    assert faster["decisions"] == 2 * recorded - 1 and faster["agreement"] == 1.0
+
+
+def test_a_recording_is_a_world_that_shows_what_was_seen(flown: Path, tmp_path: Path) -> None:
+    out = tmp_path / "again"
+    world = ("run", "--env", str(flown), "--host", "inprocess", "--no-live", "--clock", "lockstep", "--out", str(out))
+    assert call(*world) == 0
+    assert calls(out / "record.mcap") == calls(flown)
+    made = json.loads((out / "report.json").read_text())
+    assert made["ended_by"] == "episodes" and made["agent"] == "lander" and made["model"] == "expert"
+
+
+def test_as_env_plays_it_in_real_time(flown: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    short = tmp_path / "short.mcap"
+    short.write_bytes(flown.read_bytes())
+    monkeypatch.chdir(tmp_path)
+    refusal = ("replay", str(short), "--as-env", "--diff")
+    assert call(*refusal) == 2
+    assert call("replay", str(short), "--as-env", "--model", "noop") == 0
+    (report,) = tmp_path.glob("runs/short-*/report.json")
+    made = json.loads(report.read_text())
+    assert made["clock"] == "wall" and made["null"] > 30 and 2.9 < made["duration_s"] < 4.0
+
+
+def test_rows_are_those_of_the_design(flown: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "rows.jsonl"
+    assert call("rows", str(flown.parent), "--out", str(out)) == 0
+    made = [json.loads(line) for line in out.read_text().splitlines()]
+    assert len(made) == len(calls(flown))
+    assert set(made[0]) == {"instruction", "observation", "tools", "history", "call", "source", "weight"}
+    assert made[0]["call"]["name"] == made[0]["tools"][0]["function"]["name"] == "engines"
+
+
+@pytest.mark.parametrize("command", ["replay", "rows", "run --env"])
+@pytest.mark.parametrize("damage", ["cut", "text", "other", "empty", "bytes", "none"])
+def test_what_cannot_be_replayed_is_named_in_one_paragraph(
+    flown: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    damage: str,
+    command: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    data = bytearray(flown.read_bytes())
+    data[data.rindex(ZSTD) + 50] ^= 0xFF
+    path = tmp_path / "record.mcap"
+    broken = {
+        "cut": bytes(data[:200]),
+        "text": b"hello",
+        "other": b"\x89MCAP1" * 99,
+        "empty": b"",
+        "bytes": bytes(data),
+    }
+    if damage != "none":
+        path.write_bytes(broken[damage])
+    assert "record.mcap" in refused(capsys, *command.split(), str(path))
+    assert {p.name for p in tmp_path.iterdir()} <= {"record.mcap", "runs"}, "no trace is left"
+
+
+def test_a_recording_that_was_cut_short_is_replayed_as_far_as_it_goes(
+    flown: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "cut.mcap"
+    encoder, written = Encoder(), b""
+    for i, event in enumerate(read_record(flown)):
+        encoder.add(i, event)
+        written += encoder.take() if i % 20 == 0 else b""
+    path.write_bytes(written[: len(written) * 7 // 10])
+    found = replayed(tmp_path, path)
+    assert not found["whole"] and 0 < found["decisions"] < len(calls(flown)) and found["agreement"] == 1.0
+    assert "cut short" in capsys.readouterr().out
+
+
+def test_without_observations_there_is_nothing_to_replay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(*LOCKSTEP, "--duration", "1", "--record-observations", "no", "--out", str(tmp_path)) == 0
+    capsys.readouterr()
+    for command in ("replay", "rows"):
+        assert "--record-observations yes" in refused(capsys, command, str(tmp_path))
