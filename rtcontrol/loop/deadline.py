@@ -42,6 +42,7 @@ class Tick:
     incarnation: int = 0
     queued: bool = False
     instruction: str = ""
+    waited_ns: int = 0
 
     @property
     def wake_ns(self) -> int:

@@ -65,6 +65,7 @@ class ControlLoop:
         self._collecting = SlackCollector() if collector is None else nullcontext(collector)
         self._ticks = Ticks(config, agent, env, host, recorder.write, self._clock, self._watch, notify, self.stop)
         self._outcomes, self.instructions = self._ticks.outcomes, self._ticks.instructions
+        self.override = self._ticks.override  # what people may say
         self.account = Account()
         self.account.add({"header": recorder.header})
         recorder.fold = self.account.add
@@ -153,6 +154,7 @@ class ControlLoop:
         try:
             if self._world_started:
                 self.safe_in_force, actuator.guard_ns = False, None
+                self.override.end()
                 try:
                     outcomes.leave()
                 except KeyboardInterrupt:

@@ -83,11 +83,20 @@ class Outcomes:
     # -- ticks --------------------------------------------------------------------------------------------------------
 
     def settle(
-        self, tick: Tick, reply: DecisionReply, kind: str, call: str | None = None, done: Completion | None = None
+        self,
+        tick: Tick,
+        reply: DecisionReply,
+        kind: str,
+        call: str | None = None,
+        done: Completion | None = None,
+        why: str | None = None,
     ) -> None:
-        """The tick has its decision, and `done` its call. It is on time unless its effect came after the deadline."""
+        """The tick has its decision, and `done` its call. It is on time unless its effect came after the deadline.
+        `why` a call was held."""
         now = done.ended_ns if done is not None else time.monotonic_ns()
         line = self._line(tick, kind, call)
+        if why is not None:
+            line["why"] = why
         line["latency_ms"] = _ms(now - tick.release_ns)
         line["decide_ms"] = _ms(reply.decide_ns)
         line["age_ms"] = _ms(now - tick.capture_ns)
@@ -109,6 +118,12 @@ class Outcomes:
             if self._config.on_miss == "stop":
                 self._stop("miss")
         self._emit(line)
+
+    def hold_back(self, tick: Tick, reply: DecisionReply, call: Call, why: str) -> None:
+        """The tick has a call that must not act (yet): what is in force goes on, and is not renewed."""
+        action = self.policy.unsure(self._clock.effective_ns())
+        self.settle(tick, reply, "held", call.text(), why=why)
+        self.fall_back(action, tick, reply=reply)
 
     def miss(
         self,
@@ -238,6 +253,7 @@ class Outcomes:
             error,
             safe_calls,
             None if reply is None else reply.mistake,
+            tick.waited_ns,
         )
 
     # -- what came of it ----------------------------------------------------------------------------------------------

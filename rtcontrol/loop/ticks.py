@@ -17,6 +17,7 @@ from rtcontrol.loop.config import RunConfig, plain_text
 from rtcontrol.loop.deadline import Cause, Tick, pause_share_ns
 from rtcontrol.loop.instructions import Instructions
 from rtcontrol.loop.outcomes import Outcomes
+from rtcontrol.loop.override import Override, Word
 from rtcontrol.loop.pause import PauseWatch
 from rtcontrol.loop.realtime import Collector, SlackCollector
 from rtcontrol.loop.unsteady import LegalCalls, Ordered, cleared, overrun, replaced, usable_until
@@ -48,6 +49,9 @@ class Ticks:
         self.actuator = Actuator(agent, env, min(config.period_ns, RETRY_NS) if clock.enforced else None, host.wake)
         self.outcomes = Outcomes(
             config, agent.fallback, env, host, emit, watch, clock, self.actuator, notify, stop, self._on_cleared
+        )
+        self.override = Override(
+            config, agent, self.outcomes, self.actuator, emit, notify, host.wake, stop, self._order
         )
         self._policy = self.outcomes.policy
         told = config.instruction if config.instruction is not None else agent.instruction
@@ -130,6 +134,8 @@ class Ticks:
             outcomes.note((), self.host.events)
         if self.instructions.waiting:
             self.instructions.change()
+        if self.override.asking is not None:
+            self.override.expire(now)
         if not enforced:
             self.actuator.retry()
         seen = self.env.latest()
@@ -254,14 +260,12 @@ class Ticks:
         decision, outcomes = reply.decision, self.outcomes
         if decision is None:
             outcomes.miss(tick, Cause.DECIDE, reply, error=reply.error)
+        elif (self.override.careful or self.actuator.shut) and self.override.holds(tick, reply, decision):
+            pass  # people ask for more than a decision
         elif decision.call is None:
             self._policy.renew(self._clock.effective_ns())
             outcomes.tell(tick, "fresh", reply)
             outcomes.settle(tick, reply, "null")
-        elif min(decision.confidence.values(), default=1.0) < self.config.min_confidence:
-            action = self._policy.unsure(self._clock.effective_ns())
-            outcomes.settle(tick, reply, "held", decision.call.text())
-            outcomes.fall_back(action, tick, reply=reply)
         elif tick.k < self._ordered_k:
             outcomes.tell(tick, "held", reply)
             outcomes.settle(tick, reply, "overtaken", decision.call.text())
@@ -286,7 +290,7 @@ class Ticks:
             order.fresh = outcomes.emission(tick, "fresh", call, reply)
             order.void = None if late else outcomes.emission(tick, "held", None, reply)
         self._ordered[tick.k] = Ordered(tick, reply, call, text, late)
-        self._ordered_k = tick.k
+        self._ordered_k = max(self._ordered_k, tick.k)
         if (waited := self.actuator.execute(order)) is not None:
             replaced(self.outcomes, self._ordered.pop(waited.tick), self._period_ns)
 
@@ -312,6 +316,8 @@ class Ticks:
                 self._on_completion(self._ordered.pop(effect.tick), effect)
             elif isinstance(effect, Fault):
                 self.outcomes.fault(effect)
+            elif isinstance(effect, Word):
+                self.override.heard(effect)
             else:
                 self.outcomes.attempted(effect)
 
@@ -330,6 +336,8 @@ class Ticks:
             outcomes.late(tick, reply, done, time.monotonic_ns())
         elif ordered.settled:
             outcomes.overran(tick, ordered.text, done)
+        elif done.effect == "refused":
+            self.override.withhold(tick, reply, ordered.call)
         elif acted or done.effect == "epoch_over":
             outcomes.settle(tick, reply, "call" if acted else "epoch_over", ordered.text, done)
         else:

@@ -55,6 +55,7 @@ class Account:
         self.ended_episodes = self.judged = self.successes = 0
         self.host_events: list[dict[str, Any]] = []
         self.instructions: list[dict[str, Any]] = []
+        self.people: list[dict[str, Any]] = []
         self.errors: dict[tuple[str | None, str], dict[str, Any]] = {}
         self.recent_calls: deque[str] = deque(maxlen=6)
         self.recent_ms: deque[float] = deque(maxlen=256)
@@ -94,6 +95,8 @@ class Account:
             self._episode(event["episode"])
         elif "host_event" in event:
             _list(self.host_events, event["host_event"])
+        elif "people" in event:
+            _list(self.people, event)
         elif "instruction" in event:
             _list(self.instructions, event)
         elif "header" in event:

@@ -15,6 +15,7 @@ from rtcontrol.hosts.base import Host
 from rtcontrol.loop.clock import LoopClock
 from rtcontrol.loop.config import RunConfig
 from rtcontrol.loop.loop import ControlLoop
+from rtcontrol.loop.override import check_named
 from rtcontrol.models.errors import UserError
 from rtcontrol.record.recorder import Recorder
 from rtcontrol.report import report, table
@@ -41,6 +42,7 @@ def run(options: RunOptions, ending: Shutdown) -> int:
     env = assemble.environment(options.env, goal)
     sample = assemble.sample(options, env)
     fit(chosen, env, sample)
+    check_named(options, chosen)
     host = assemble.host(options, source, model)
     return run_loop(options, chosen, env, host, sample, LiveView(options.live, options.stdin), ending)
 
