@@ -8,7 +8,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.envs.box2d.lunar_lander import FPS, SCALE, VIEWPORT_H, VIEWPORT_W
+from gymnasium.envs.box2d.lunar_lander import FPS, LEG_DOWN, SCALE, VIEWPORT_H, VIEWPORT_W
 
 from rtcontrol.agents.lander.goals import LanderGoal, recognise
 from rtcontrol.envs.base import Episode
@@ -92,21 +92,34 @@ class Lander:
 
     def place(self, x: float, y: float, vx: float, vy: float, angle: float, spin: float) -> None:
         """Move the lander, legs and all, to a state in observation units: a start for training, well above ground."""
-        lander, legs = self._env.lander, self._env.legs
-        centre = lander.position.copy()
+        lander = self._env.lander
         rise = (y - self._state[1]) * (VIEWPORT_H / SCALE / 2)
         shift = ((x - self._state[0]) * (VIEWPORT_W / SCALE / 2), rise)
-        turn = angle - lander.angle
-        cos, sin = math.cos(turn), math.sin(turn)
+        self._move(shift, angle - lander.angle)
         velocity = (vx * FPS / (VIEWPORT_W / SCALE / 2), vy * FPS / (VIEWPORT_H / SCALE / 2))
         omega = spin * FPS / 20.0
-        for body in (lander, *legs):
+        for body in (lander, *self._env.legs):
+            arm = body.position - lander.position
+            body.linearVelocity = (velocity[0] - omega * arm.y, velocity[1] + omega * arm.x)
+            body.angularVelocity = omega
+        self.step()
+
+    def show(self, data: Mapping[str, float]) -> None:
+        """Put the lander where an observation says, for a picture of it; no step is made."""
+        lander = self._env.lander
+        x = (data["x"] + 1) * (VIEWPORT_W / SCALE / 2)
+        y = data["y"] * (VIEWPORT_H / SCALE / 2) + self._env.helipad_y + LEG_DOWN / SCALE
+        self._move((x - lander.position.x, y - lander.position.y), data["angle"] - lander.angle)
+
+    def _move(self, shift: tuple[float, float], turn: float) -> None:
+        """The lander and its legs, in the engine's own metres and radians."""
+        lander = self._env.lander
+        centre = lander.position.copy()
+        cos, sin = math.cos(turn), math.sin(turn)
+        for body in (lander, *self._env.legs):
             arm = body.position - centre
             arm = (cos * arm.x - sin * arm.y, sin * arm.x + cos * arm.y)
             body.transform = ((centre.x + shift[0] + arm[0], centre.y + shift[1] + arm[1]), body.angle + turn)
-            body.linearVelocity = (velocity[0] - omega * arm[1], velocity[1] + omega * arm[0])
-            body.angularVelocity = omega
-        self.step()
 
     def step(self) -> None:
         """One physics step of 20 ms under the engines last set; nothing once the episode is over."""

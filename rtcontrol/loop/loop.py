@@ -18,6 +18,7 @@ from rtcontrol.loop.ticks import Ticks
 from rtcontrol.loop.warmup import Warmup, first_look, warm_up
 from rtcontrol.record.recorder import Recorder
 from rtcontrol.report.account import Account
+from rtcontrol.report.recent import Recent
 
 # How long the way out waits for the safe call to be in force.
 LEAVE_S = 10.0
@@ -68,7 +69,8 @@ class ControlLoop:
         self.override = self._ticks.override  # what people may say
         self.account = Account()
         self.account.add({"header": recorder.header})
-        recorder.fold = self.account.add
+        self.recent = Recent(self.account)  # for those who look on
+        recorder.fold = self.recent.add
         self._world_started = self._end_written = False
 
     def instruct(self, text: str) -> None:
