@@ -44,7 +44,7 @@ def run(options: RunOptions, ending: Shutdown) -> int:
     fit(chosen, env, sample)
     check_named(options, chosen)
     host = assemble.host(options, source, model)
-    return run_loop(options, chosen, env, host, sample, LiveView(options.live, options.stdin), ending)
+    return run_loop(options, chosen, env, host, sample, LiveView(options), ending)
 
 
 def run_loop(
