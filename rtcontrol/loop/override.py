@@ -132,15 +132,13 @@ class Override:
         if word.said in ("pause", "stop"):
             policy.suspend(word.t_ns)
             self._outcomes.safe_k = self._outcomes.newest_k
-            self._notify(f"{word.said} ({word.by}): the safe call acts")
         elif word.said == "resume":
             policy.suspended = False
-            self._notify(f"resume ({word.by})")
         elif asking is None or asking.tick.k != word.k or word.t_ns > asking.expires_ns:
             event |= {"k": word.k, "void": True}
+            self._notify(f"{word.said} ({word.by}) came too late: the call of tick {word.k} is refused already")
         else:
             event |= {"k": word.k, "call": asking.call.text()}
-            self._notify(f"{word.said} ({word.by}): {asking.call.text()}")
             asking.denied = word.said == "deny"
         self._emit(event)
         if word.said == "confirm" and "void" not in event and asking is not None:
