@@ -76,6 +76,7 @@ class Override:
         self._wait_ns = round(config.confirm_s * 1e9)
         self._actuator, self._outcomes, self._emit = actuator, outcomes, emit
         self._notify, self._wake, self._stop, self._order = notify, wake, stop, order
+        self.changed: Callable[[], None] = lambda: None  # the owner may set it: told of each word, and each question
         self._lock = threading.Lock()
 
     # -- from any thread ----------------------------------------------------------------------------------------------
@@ -147,6 +148,7 @@ class Override:
             self._order(asking.tick, asking.reply, asking.call, asking.expires_ns, True)
         elif word.said in ("pause", "stop") and asking is not None:
             self._drop(asking)
+        self.changed()
 
     def withhold(self, tick: Tick, reply: DecisionReply, call: Call | None) -> None:
         """The tick has its decision, and nothing may act: it is held, and the world is told to stay safe."""
@@ -177,6 +179,7 @@ class Override:
             event = {"people": "ask", "k": tick.k, "call": call.text(), "t_s": self._t_s(now)}
             self._emit({**event, "seconds": self._wait_ns / 1e9})
             self._notify(f"may it {call.text()}? /yes or /no within {self._wait_ns / 1e9:g} s")
+            self.changed()
         self._outcomes.hold_back(tick, reply, call, "confirm")
 
     def expire(self, now_ns: int) -> None:

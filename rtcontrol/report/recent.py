@@ -49,6 +49,7 @@ class Recent:
         """What is to be seen now, as JSON takes it: counts, the last call, what was read, and the ticks after number
         `since`; `number` is then the last one's."""
         account, last, seen = self.account, self._last, self._seen
+        since = since if since <= self._number else 0  # another run's
         ticks = [tick for number, tick in _copy(self._ticks) if number > since]
         recent = Series(_copy(account.recent_ms)).summary()
         return {

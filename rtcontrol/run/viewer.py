@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 from typing import IO, Any
 
+from rtcontrol.envs.paced import PacedEnvironment
 from rtcontrol.loop.loop import ControlLoop
 from rtcontrol.models.errors import UserError
 from rtcontrol.run.options import RunOptions
@@ -111,7 +112,8 @@ def snapshot(loop: ControlLoop, since: int) -> dict[str, Any]:
     told |= {"instruction": loop.instruction, "safe_calls": [c.text() for c in loop.agent.fallback.safe_calls]}
     told["asking"] = told["asking"] if asking is not None and not asking.denied else None
     with contextlib.suppress(Exception):  # a world that broke down is the loop's to tell
-        if loop.launched and (seen := loop.env.latest()) is not None:
+        # Of a world elsewhere nothing is taken that its loop waits for.
+        if loop.launched and isinstance(loop.env, PacedEnvironment) and (seen := loop.env.latest()) is not None:
             plain = {k: v for k, v in list(seen.data.items())[:MOST_DATA] if isinstance(v, int | float)}
             told |= {"data": plain, "seed": config.seed + seen.epoch - 1}
     return told

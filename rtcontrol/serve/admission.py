@@ -10,7 +10,18 @@ from collections.abc import Callable
 from typing import Any
 
 from rtcontrol.bridges.wire import Code, Message, WireError
-from rtcontrol.bridges.wire.messages import Bye, ErrorMessage, Executed, Hello, Instruct, Observe, Ping, Pong, Reset
+from rtcontrol.bridges.wire.messages import (
+    Bye,
+    Control,
+    ErrorMessage,
+    Executed,
+    Hello,
+    Instruct,
+    Observe,
+    Ping,
+    Pong,
+    Reset,
+)
 from rtcontrol.envs.remote import RemoteEnvironment
 from rtcontrol.hosts.base import DecoderPool
 from rtcontrol.loop.pause import PauseWatch
@@ -129,9 +140,12 @@ class Admission:
 
     def sessions(self) -> list[dict[str, Any]]:
         """One entry a session, for /metrics: id, state, agent, model, pacing, hz, counts, recent latency."""
+        return [figures(session) for session in self.all()]
+
+    def all(self) -> list[Session]:
+        """The sessions that are not over."""
         with self._lock:
-            found = self._sessions.all()
-        return [figures(session) for session in found]
+            return self._sessions.all()
 
     # -- messages -----------------------------------------------------------------------------------------------------
 
@@ -147,6 +161,8 @@ class Admission:
             self._hello(peer, message)
         elif isinstance(message, Instruct):
             own(peer, message.session).instruct(message.instruction)
+        elif isinstance(message, Control):
+            own(peer, message.session).control(message)
         elif isinstance(message, Reset):
             self._world(peer, message.session).reset(message)
         elif isinstance(message, Bye):
