@@ -32,6 +32,7 @@ from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.peer import HELLOS_PER_S, Connection, Peer
 from rtcontrol.serve.session import BYE, LOST, OPENING_AT_ONCE, STOPPED, Session
 from rtcontrol.serve.sessions import Sessions, own
+from rtcontrol.serve.totals import Totals
 from rtcontrol.serve.trouble import AGAIN
 
 log = logging.getLogger("rtcontrol.serve")
@@ -66,6 +67,7 @@ class Admission:
             options.max_sessions, options.out, lambda number, peer, hello: make(number, peer, hello, self)
         )
         self._refused: Counter[str] = Counter()
+        self._ended = Totals()
         self._lines, self._unsaid = TokenBucket(LINES_PER_S, 20.0), 0
         self._short = TokenBucket(1 / 60, 1.0)
         self._began_s = time.monotonic()
@@ -141,6 +143,22 @@ class Admission:
     def sessions(self) -> list[dict[str, Any]]:
         """One entry a session, for /metrics: id, state, agent, model, pacing, hz, counts, recent latency."""
         return [figures(session) for session in self.all()]
+
+    def totals(self) -> Totals:
+        """Over all sessions there ever were."""
+        with self._lock:
+            totals = self._ended.copy()
+            for session in self._sessions.all():
+                if session.loop is not None and session.counting:
+                    totals.add(session.loop.account)
+        return totals
+
+    def counted(self, session: Session) -> None:
+        """A loop of the session is over: its counts stay."""
+        with self._lock:
+            if session.loop is not None and session.counting:
+                session.counting = False
+                self._ended.add(session.loop.account)
 
     def all(self) -> list[Session]:
         """The sessions that are not over."""

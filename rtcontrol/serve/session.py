@@ -68,6 +68,7 @@ class Session:
         self.terms: Terms | None = None
         self.env: RemoteEnvironment | None = None
         self.loop: ControlLoop | None = None
+        self.counting = False  # the loop's account is not in the server's totals yet
         self.paused = False  # by a person: it stays so, whatever becomes of its client
         self.runs = 0
         self.thread: threading.Thread | None = None
@@ -186,7 +187,7 @@ class Session:
             loop.override.say("pause", "before")
         if self.env is not None:
             loop.instructions.accepted = self.env.accepted
-        self.loop = loop
+        self.loop, self.counting = loop, True
 
     # -- on the session's own thread ----------------------------------------------------------------------------------
 
@@ -279,6 +280,7 @@ class Session:
                 self._proven = run.loop.instructions.proven
             run.recorder.discard()
             run.recorder.close()
+            self._owner.counted(self)
             if failed := write_report(self, run):
                 self._owner.say(f"{self.id}: {failed}")
 
