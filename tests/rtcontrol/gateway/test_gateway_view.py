@@ -27,7 +27,7 @@ from websockets.sync.client import ClientConnection, connect
 
 from rtcontrol.envs.lander.world import Lander
 from rtcontrol.envs.pictures import painter, png
-from tests.helpers.processes import Program, until
+from tests.helpers.processes import Program, cli, until
 
 in_chromium = pytest.mark.skipif(chromium.BINARY is None, reason="there is no Chromium to show the page")
 EXPERT = ("-m", "rtcontrol", "run", "--env", "lander", "--model", "expert", "--host", "inprocess", "--no-live")
@@ -160,6 +160,14 @@ def test_lines_of_the_terminal_pause_resume_and_stop(tmp_path: Path) -> None:
     told = json.loads((tmp_path / "run" / "report.json").read_text())
     assert [p["people"] for p in told["people"]] == ["pause", "resume", "stop"]
     assert told["held"] > 0 and told["instruction_changes"] == []
+
+
+def test_a_port_that_is_taken_and_one_without_a_view_are_mistakes(flying: Flying, tmp_path: Path) -> None:
+    port = flying.url.rstrip("/").rpartition(":")[2]
+    for more, said in ((("--view", "--view-port", port), "cannot be bound"), (("--view-port", "1"), "Add --view")):
+        done = cli(*EXPERT[2:], *more, "--out", str(tmp_path / "run"))
+        assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr
+        assert not (tmp_path / "run").exists()
 
 
 def test_the_lander_is_drawn_where_it_was_observed() -> None:

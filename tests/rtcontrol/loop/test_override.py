@@ -88,7 +88,7 @@ def test_a_call_that_waits_for_the_world_does_not_act_after_a_pause_or_a_stop(tm
 
     def person(flight: Flight, arm: Arm) -> None:
         arm.hang()
-        time.sleep(0.5 * PERIOD_S)  # a call is in the world's hands now, and has its deadline before it
+        time.sleep(2.5 * PERIOD_S)  # a call is in the world's hands now, and has its deadline before it
         flight.loop.override.say(said, "wire")
         at["said"] = time.monotonic_ns()
         arm.let_go()
