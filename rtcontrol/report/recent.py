@@ -49,11 +49,13 @@ class Recent:
         """What is to be seen now, as JSON takes it: counts, the last call, what was read, and the ticks after number
         `since`; `number` is then the last one's."""
         account, last, seen = self.account, self._last, self._seen
-        since = since if since <= self._number else 0  # another run's
-        ticks = [tick for number, tick in _copy(self._ticks) if number > since]
+        kept = _copy(self._ticks)
+        last_number = kept[-1][0] if kept else 0
+        since = since if since <= last_number else 0  # another run's
+        ticks = [tick for number, tick in kept if number > since]
         recent = Series(_copy(account.recent_ms)).summary()
         return {
-            "number": self._number,
+            "number": last_number,
             "ticks": ticks,
             "counts": {name: getattr(account, name) for name in COUNTS},
             "causes": dict(account.misses_by_cause + account.skipped_by_cause),
