@@ -225,6 +225,14 @@ class Outcomes:
         if (emission := self.emission(tick, status, reply=reply)) is not None:
             self._actuator.tell(emission)
 
+    def stay_safe(self, tick: Tick, reply: DecisionReply) -> None:
+        """The tick brought a call that people hold back: the safe call stays, and acts anew in a new episode."""
+        if self.policy.safe:
+            self.tell(tick, "safe", reply)
+        else:
+            self.policy.suspend(self._clock.effective_ns())
+            self._demand("pause", self.emission(tick, "safe", reply=reply), tick.k)
+
     def emission(
         self,
         tick: Tick,

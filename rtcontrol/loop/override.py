@@ -153,7 +153,7 @@ class Override:
     def withhold(self, tick: Tick, reply: DecisionReply, call: Call | None) -> None:
         """The tick has its decision, and nothing may act: it is held, and the world is told to stay safe."""
         text = None if call is None else call.text()
-        self._outcomes.tell(tick, "safe", reply)
+        self._outcomes.stay_safe(tick, reply)
         self._outcomes.settle(tick, reply, "held", text, why=self._actuator.shut or "paused")
 
     def holds(self, tick: Tick, reply: DecisionReply, decision: Decision) -> bool:
