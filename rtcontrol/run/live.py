@@ -39,7 +39,6 @@ class LiveView(logging.Handler):
         super().__init__(logging.WARNING)
         self._console = Console(stderr=True)
         self._live, self._stdin = options.live and self._console.is_terminal, options.stdin
-        self._viewer = Viewer(options, self.say) if options.view else None
         self._lines: deque[str] = deque(maxlen=200)
         self._shown: dict[str, float] = {}
         self._stop = threading.Event()
@@ -47,6 +46,7 @@ class LiveView(logging.Handler):
         self._loop: ControlLoop | None = None
         self._recorder: Recorder | None = None
         self._rates: deque[tuple[float, int]] = deque(maxlen=9)
+        self._viewer = Viewer(options, self.say) if options.view else None
 
     def say(self, line: str) -> None:
         self._lines.append(line)

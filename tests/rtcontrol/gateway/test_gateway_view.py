@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import struct
 import subprocess
 import time
@@ -27,7 +28,10 @@ from websockets.sync.client import ClientConnection, connect
 
 from rtcontrol.envs.lander.world import Lander
 from rtcontrol.envs.pictures import painter, png
-from tests.helpers.processes import Program, cli, until
+from rtcontrol.models.errors import UserError
+from rtcontrol.run.options import RunOptions
+from rtcontrol.run.viewer import Viewer
+from tests.helpers.processes import Program, until
 
 in_chromium = pytest.mark.skipif(chromium.BINARY is None, reason="there is no Chromium to show the page")
 EXPERT = ("-m", "rtcontrol", "run", "--env", "lander", "--model", "expert", "--host", "inprocess", "--no-live")
@@ -37,15 +41,13 @@ class Flying(Program):
     """A run of the lander with a view; `url` is the page's."""
 
     def __init__(self, folder: Path) -> None:
-        arguments = (*EXPERT, "--view", "--episodes", "100", "--out", str(folder / "run"))
+        self.out = folder / "run"
+        arguments = (*EXPERT, "--view", "--stdin", "--episodes", "1000", "--out", str(self.out))
         super().__init__(arguments, folder / "log", stdin=subprocess.PIPE)
         self.says("watch it at http://127.0.0.1:")
         found = re.search(r"watch it at (\S+)", self.log())
         assert found is not None
         self.url = found[1]
-
-    def report(self, folder: Path) -> Any:
-        return json.loads((folder / "run" / "report.json").read_text())
 
 
 @pytest.fixture(scope="module")
@@ -57,12 +59,12 @@ def flying(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flying]:
         program.kill()
 
 
-def look(socket: ClientConnection, *wanted: Any, picture: bool = False, seconds: float = 20.0) -> dict[str, Any]:
+def look(page: ClientConnection, *wanted: Any, picture: bool = False, seconds: float = 20.0) -> dict[str, Any]:
     """The next snapshot for which all of `wanted` hold; with `picture`, the next one after a picture came."""
     end = time.monotonic() + seconds
     pictured = not picture
     while time.monotonic() < end:
-        data = socket.recv(timeout=seconds)
+        data = page.recv(timeout=seconds)
         if isinstance(data, bytes):
             assert data.startswith(b"\x89PNG")
             pictured = True
@@ -76,23 +78,23 @@ def view(url: str, **options: Any) -> Any:
 
 
 def test_a_run_is_seen_and_steered_from_its_page(flying: Flying) -> None:
-    with view(flying.url) as socket:
-        told = look(socket, lambda t: t["phase"] == "running" and t["ticks"], picture=True)
+    with view(flying.url) as page:
+        told = look(page, lambda t: t["phase"] == "running" and t["ticks"], picture=True)
         assert told["env"] == "lander" and told["state"] == "running" and told["deadline_ms"] == 62.5
         assert {"kind", "k"} <= set(told["ticks"][-1]) and told["counts"]["ticks"] > 0
         assert told["call"].startswith("engines(")
-        numbers = [t["k"] for _ in range(4) for t in look(socket)["ticks"]]
+        numbers = [t["k"] for _ in range(4) for t in look(page)["ticks"]]
         assert numbers == sorted(set(numbers)), "each tick once"
-        socket.send('{"say": "pause"}')
-        paused = look(socket, lambda t: t["state"] == "paused" and t["ticks"] and t["ticks"][-1].get("why") == "paused")
+        page.send('{"say": "pause"}')
+        paused = look(page, lambda t: t["state"] == "paused" and t["ticks"] and t["ticks"][-1].get("why") == "paused")
         assert paused["safe_calls"] == ["engines(main=0, side=0)"]
-        socket.send('{"instruct": "hover at 0.7"}')
-        socket.send('{"say": "resume"}')
-        look(socket, lambda t: t["state"] == "running" and t["instruction"] == "hover at 0.7")
+        page.send('{"instruct": "hover at 0.7"}')
+        page.send('{"say": "resume"}')
+        look(page, lambda t: t["state"] == "running" and t["instruction"] == "hover at 0.7")
         for wrong in ("[]", "no", '{"say": "hurry"}', '{"say": "confirm", "k": "x"}'):
-            socket.send(wrong)
-        until(lambda: "Not understood" in str(socket.recv(timeout=20)))
-        look(socket, lambda t: t["state"] == "running")
+            page.send(wrong)
+        until(lambda: "Not understood" in str(page.recv(timeout=20)))
+        look(page, lambda t: t["state"] == "running")
 
 
 def test_a_pages_process_takes_no_signal_of_the_terminal_and_only_its_own_pages_come_in(flying: Flying) -> None:
@@ -122,59 +124,47 @@ def test_the_page_shows_the_world_and_its_keys_pause_and_resume(flying: Flying, 
         page.key("r")
         page.until("rtcontrol.last.state === 'running'")
         page.open(flying.url, 390, 844)
-        page.until("rtcontrol.last.ticks !== undefined")
+        page.until("rtcontrol.last?.ticks !== undefined")
         assert page.value("document.documentElement.scrollWidth <= innerWidth")
         assert page.errors == []
 
 
-def test_a_stop_from_the_page_ends_the_run_in_order(tmp_path: Path) -> None:
-    program = Flying(tmp_path)
-    try:
-        with view(program.url) as socket:
-            look(socket, lambda t: t["phase"] == "running" and t["ticks"])
-            (pages,) = psutil.Process(program.popen.pid).children()
-            socket.send('{"say": "stop"}')
-            with pytest.raises(ConnectionClosed):
-                look(socket, lambda t: False)
-        assert program.popen.wait(30) == 0
-        told = program.report(tmp_path)
-        assert told["ended_by"] == "stop" and [p["people"] for p in told["people"]] == ["stop"]
-        until(lambda: not pages.is_running() or pages.status() == psutil.STATUS_ZOMBIE)
-    finally:
-        program.kill()
+def test_lines_of_the_terminal_pause_and_resume_and_a_stop_from_the_page_ends_the_run_in_order(flying: Flying) -> None:
+    assert flying.popen.stdin is not None
+    for typed, answer in (("/pause", "paused: "), ("/hurry", "is none of"), ("/resume", "resumed (keyboard)")):
+        flying.popen.stdin.write(f"{typed}\n")
+        flying.popen.stdin.flush()
+        flying.says(answer)
+    with view(flying.url) as page:
+        look(page, lambda t: t["state"] == "running")
+        (pages,) = psutil.Process(flying.popen.pid).children()
+        page.send('{"say": "stop"}')
+        assert look(page, lambda t: t["over"])["state"] == "stopped"
+    assert flying.popen.wait(30) == 0
+    told = json.loads((flying.out / "report.json").read_text())
+    assert told["ended_by"] == "stop" and told["held"] > 0
+    last = [(p["people"], p["by"]) for p in told["people"]][-3:]
+    assert last == [("pause", "keyboard"), ("resume", "keyboard"), ("stop", "page")]
+    assert not any(change["instruction"].startswith("/") for change in told["instruction_changes"])
+    until(lambda: not pages.is_running() or pages.status() == psutil.STATUS_ZOMBIE)
 
 
-def test_lines_of_the_terminal_pause_resume_and_stop(tmp_path: Path) -> None:
-    arguments = (*EXPERT, "--stdin", "--episodes", "100", "--out", str(tmp_path / "run"))
-    program = Program(arguments, tmp_path / "log", stdin=subprocess.PIPE)
-    try:
-        assert program.popen.stdin is not None
-        program.says("tick ")
-        for typed, answer in (("/pause", "paused"), ("/hurry", "is none of"), ("/resume", "resumed"), ("/stop", "")):
-            program.popen.stdin.write(f"{typed}\n")
-            program.popen.stdin.flush()
-            program.says(answer)
-        assert program.popen.wait(30) == 0
-    finally:
-        program.kill()
-    told = json.loads((tmp_path / "run" / "report.json").read_text())
-    assert [p["people"] for p in told["people"]] == ["pause", "resume", "stop"]
-    assert told["held"] > 0 and told["instruction_changes"] == []
-
-
-def test_a_port_that_is_taken_and_one_without_a_view_are_mistakes(flying: Flying, tmp_path: Path) -> None:
-    port = flying.url.rstrip("/").rpartition(":")[2]
-    for more, said in ((("--view", "--view-port", port), "cannot be bound"), (("--view-port", "1"), "Add --view")):
-        done = cli(*EXPERT[2:], *more, "--out", str(tmp_path / "run"))
-        assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr
-        assert not (tmp_path / "run").exists()
+def test_a_port_that_is_taken_and_one_without_a_view_are_mistakes() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        options = RunOptions(env="lander", view=True, view_port=taken.getsockname()[1])
+        with pytest.raises(UserError, match="cannot be bound"):
+            Viewer(options, lambda line: None)
+    with pytest.raises(UserError, match="Add --view"):
+        RunOptions(env="lander", view_port=1)
+    with pytest.raises(UserError, match="no port"):
+        RunOptions(env="lander", view=True, view_port=70_000)
 
 
 def test_the_lander_is_drawn_where_it_was_observed() -> None:
     flown, paint = Lander(), painter("lander")
     assert paint is not None
     flown.reset(7)
-    flown.engines(80, 50)
+    flown.engines(0, 50)
     before = paint(7, flown.observe())
     for _ in range(40):
         flown.step()
@@ -202,7 +192,7 @@ def test_a_png_holds_the_picture() -> None:
 
 @pytest.fixture
 def session(served: Served) -> Iterator[tuple[str, Line]]:
-    with line(served) as client:
+    with line(served, max_queue=None) as client:
         client.hello()
         client.call()
         newest = httpx.get(served.url + "view/sessions").json()[-1]
@@ -212,22 +202,22 @@ def session(served: Served) -> Iterator[tuple[str, Line]]:
 def test_a_servers_session_is_seen_paused_and_stopped(served: Served, session: tuple[str, Line]) -> None:
     name, client = session
     url = served.ws.removesuffix("ws") + f"view/ws?session={name}"
-    with connect(url, compression=None) as socket:
-        told = look(socket, lambda t: t["counts"]["ticks"] > 0)
+    with connect(url, compression=None) as page:
+        told = look(page, lambda t: t["counts"]["ticks"] > 0)
         assert told["agent"] == "lander" and told["hz"] == 50.0
-        socket.send('{"say": "pause"}')
-        look(socket, lambda t: t["state"] == "paused")
+        page.send('{"say": "pause"}')
+        look(page, lambda t: t["state"] == "paused")
         until(lambda: client.call().status == "safe")
-        socket.send('{"say": "stop"}')
+        page.send('{"say": "stop"}')
         with pytest.raises(ConnectionClosed):
-            look(socket, lambda t: False)
+            look(page, lambda t: False)
     assert name not in [s["id"] for s in httpx.get(served.url + "view/sessions").json()]
 
 
 def test_a_session_that_is_not_there_is_told(served: Served) -> None:
     url = served.ws.removesuffix("ws") + "view/ws?session=session-9999"
-    with connect(url, compression=None) as socket, pytest.raises(ConnectionClosed) as closed:
-        socket.recv(timeout=20)
+    with connect(url, compression=None) as page, pytest.raises(ConnectionClosed) as closed:
+        page.recv(timeout=20)
     assert closed.value.rcvd is not None and closed.value.rcvd.code == 1008
 
 

@@ -89,7 +89,7 @@ def test_in_an_episode_that_begins_while_it_is_paused_the_safe_call_acts_alone(t
     flight.run()
     paused_s = next(line["t_s"] for line in flight.lines if "people" in line) + flight.loop._outcomes.t0_ns / 1e9
     after = [(call, epoch) for t, call, epoch in world.executed if t > paused_s + 0.02]
-    assert {call for call, _ in after} == {Call("push", {"force": 0})}
+    assert all(call == Call("push", {"force": 0}) for call, _ in after)
     assert len({epoch for _, epoch in after}) >= 3, after
 
 
