@@ -250,7 +250,7 @@ class Reset(OfSession):
     ended: Outcome | None = None  # the episode before
 
 
-class Control(OfSession):
+class ControlMessage(OfSession):
     """Either way, where both sides announced the capability `control`. Client -> server: `say`, what a person there
     says; `id` is that of the call that is confirmed or denied. Server -> client: `state`, whoever changed it, and the
     `call` that waits for a yes, for `ttl_ms` from now."""
@@ -305,7 +305,18 @@ class Bye(MessagePart):
 
 
 Message = (
-    Hello | Welcome | Observe | CallMessage | Executed | Instruct | Reset | Control | Ping | Pong | ErrorMessage | Bye
+    Hello
+    | Welcome
+    | Observe
+    | CallMessage
+    | Executed
+    | Instruct
+    | Reset
+    | ControlMessage
+    | Ping
+    | Pong
+    | ErrorMessage
+    | Bye
 )
 MODELS: dict[str, type[BaseModel]] = {model.model_fields["type"].default: model for model in get_args(Message)}
 ANY: TypeAdapter[Message] = TypeAdapter(Annotated[Message, Field(discriminator="type")])

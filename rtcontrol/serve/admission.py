@@ -12,7 +12,7 @@ from typing import Any
 from rtcontrol.bridges.wire import Code, Message, WireError
 from rtcontrol.bridges.wire.messages import (
     Bye,
-    Control,
+    ControlMessage,
     ErrorMessage,
     Executed,
     Hello,
@@ -179,7 +179,7 @@ class Admission:
             self._hello(peer, message)
         elif isinstance(message, Instruct):
             own(peer, message.session).instruct(message.instruction)
-        elif isinstance(message, Control):
+        elif isinstance(message, ControlMessage):
             own(peer, message.session).control(message)
         elif isinstance(message, Reset):
             self._world(peer, message.session).reset(message)

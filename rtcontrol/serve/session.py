@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from rtcontrol.bridges.wire import Code, Message, WireError
-from rtcontrol.bridges.wire.messages import Bye, CallMessage, Control, Hello
+from rtcontrol.bridges.wire.messages import Bye, CallMessage, ControlMessage, Hello
 from rtcontrol.envs.base import Emission, Observation
 from rtcontrol.envs.remote import RemoteData, RemoteEnvironment
 from rtcontrol.envs.remote_parts import told as told_call
@@ -125,7 +125,7 @@ class Session:
             self.why = self.why or BY_HAND
         return self.loop.override.say(said, by, k)
 
-    def control(self, message: Control) -> None:
+    def control(self, message: ControlMessage) -> None:
         """The client's message. Raises WireError."""
         if CONTROL not in self.hello.capabilities:
             raise WireError(Code.STATE, "hello did not announce control.", 'Give hello `capabilities: ["control"]`.')
@@ -138,7 +138,7 @@ class Session:
         if self.loop is None or CONTROL not in self.hello.capabilities:
             return
         override = self.loop.override
-        told = Control(session=self.token, state=override.state)
+        told = ControlMessage(session=self.token, state=override.state)
         if (asking := override.asking) is not None and not asking.denied:
             left_ms = max(0.0, (asking.expires_ns - time.monotonic_ns()) / 1e6)
             asked = {"id": asking.tick.k, "call": told_call(asking.call), "ttl_ms": left_ms}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from rtcontrol.bridges.wire.messages import Bye, CallMessage, Control
+from rtcontrol.bridges.wire.messages import Bye, CallMessage, ControlMessage
 from tests.helpers.processes import until
 
 CAPABLE = ["executed", "control"]
@@ -35,19 +35,19 @@ def observing(peer: Any, status: str, calls: int = 1) -> list[CallMessage]:
 
 
 def say(peer: Any, word: str, **more: Any) -> None:
-    peer.send(Control(session=peer.token, say=word, **more))
+    peer.send(ControlMessage(session=peer.token, say=word, **more))
 
 
 def test_a_client_pauses_and_resumes_its_session_and_is_told(made: Any) -> None:
     peer = enter(made, capabilities=CAPABLE)
     assert "control" in peer.welcome.capabilities
     say(peer, "pause")
-    assert peer.expect(Control).state == "paused"
+    assert peer.expect(ControlMessage).state == "paused"
     peer.inbox.clear()
     assert all(call.status == "safe" for call in observing(peer, "safe", 10))
     say(peer, "resume")
     observing(peer, "fresh")
-    assert [m.state for m in peer.inbox if isinstance(m, Control)] == ["running"]
+    assert [m.state for m in peer.inbox if isinstance(m, ControlMessage)] == ["running"]
 
 
 def test_one_who_did_not_announce_it_sees_safe_calls_alone_and_may_not_say_it(made: Any) -> None:
@@ -59,7 +59,7 @@ def test_one_who_did_not_announce_it_sees_safe_calls_alone_and_may_not_say_it(ma
     session.say("pause", "page")
     observing(peer, "safe")
     assert all(call.status == "safe" for call in observing(peer, "safe", 10))
-    assert not any(isinstance(m, Control) for m in peer.inbox)
+    assert not any(isinstance(m, ControlMessage) for m in peer.inbox)
     session.say("resume", "page")
     observing(peer, "fresh")
 
@@ -80,7 +80,7 @@ def test_a_stop_ends_the_session_for_good_with_a_safe_call(made: Any) -> None:
 def test_a_paused_session_stays_paused_when_its_client_comes_back(made: Any) -> None:
     peer = enter(made, capabilities=CAPABLE)
     say(peer, "pause")
-    peer.expect(Control)
+    peer.expect(ControlMessage)
     token, seq = peer.token, peer.seq
     peer.close()
     session = made.admission.all()[0]
@@ -101,7 +101,7 @@ def test_a_yes_over_the_wire_lets_the_call_act_with_time_to_live_for_the_wait(ma
     session.loop.override.careful = True
     peer.inbox.clear()
     observing(peer, "held", 3)
-    asked = next(m for m in peer.inbox if isinstance(m, Control) and m.call is not None)
+    asked = next(m for m in peer.inbox if isinstance(m, ControlMessage) and m.call is not None)
     assert asked.call.name == "engines" and 0 < asked.ttl_ms <= 10_000
     time.sleep(0.7)  # longer than a call may be old
     say(peer, "confirm", id=asked.id)
