@@ -43,7 +43,8 @@ class Agent:
 
     `observe` turns a raw observation into the text that the model reads. `history` is how many executed calls the
     prompt shows (0: none). `allow_null` lets the function head choose `<|null|>`: leave the call in force.
-    `instruction` is the default goal in natural language, `model` the zoo name or path of its checkpoint.
+    `instruction` is the default goal in natural language, `model` the zoo name or path of its checkpoint. `confirm`
+    names tools that wait for a person's yes before they act.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Agent:
     model: str
     history: int = 6
     allow_null: bool = False
+    confirm: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         try:
@@ -64,5 +66,9 @@ class Agent:
             raise UserError(
                 f"Agent {self.name}: its safe call is illegal ({error}).", "Correct its fallback."
             ) from None
+        if unknown := set(self.confirm) - {tool.name for tool in self.tools}:
+            raise UserError(
+                f"Agent {self.name}: confirm names {min(unknown)}, which is none of its tools.", "Correct it."
+            )
         if not 0 <= self.history <= 6:
             raise UserError(f"Agent {self.name}: history={self.history}.", "The prompt shows 0 to 6 calls.")

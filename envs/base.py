@@ -10,8 +10,8 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from rtcontrol.models.call import Call
 
 ClockKind = Literal["wall", "lockstep"]
-# What became of a call: it acted; its epoch (or the whole run of episodes) was over; its time was.
-Effect = Literal["acted", "epoch_over", "too_late"]
+# What became of a call: it acted; its epoch (or the whole run of episodes) was over; its time was; people hold it back.
+Effect = Literal["acted", "epoch_over", "too_late", "refused"]
 
 
 class WorldError(RuntimeError):
@@ -66,6 +66,12 @@ class Simulation(Protocol):
         """The instruction changed: judge accordingly."""
 
 
+class Barrier(Protocol):
+    """What stands between calls and the world. `shut`: why no call may act now (a person paused, say); None: it may."""
+
+    shut: str | None
+
+
 class Environment(Protocol):
     """A running world, as the control loop sees it.
 
@@ -91,9 +97,12 @@ class Environment(Protocol):
 
     def latest(self) -> Observation | None: ...
 
-    def execute(self, call: Call, epoch: int | None, not_after_ns: int | None = None) -> Effect:
-        """Act, if `epoch` is still on (None: whichever is) and `not_after_ns` (CLOCK_MONOTONIC; None: no limit) is not
-        over. Both are looked at when nothing else can come before the act any more, under the world's own lock."""
+    def execute(
+        self, call: Call, epoch: int | None, not_after_ns: int | None = None, barrier: Barrier | None = None
+    ) -> Effect:
+        """Act, if `epoch` is still on (None: whichever is), `not_after_ns` (CLOCK_MONOTONIC; None: no limit) is not
+        over and `barrier` is not shut (None: there is none). All are looked at when nothing else can come before the
+        act any more, under the world's own lock."""
 
     def advance(self, dt_ns: int) -> None: ...
 
@@ -109,7 +118,7 @@ class Emission:
 
     `seq` is that of the observation that was looked at (-1: none), `deadline_ns` CLOCK_MONOTONIC, `cause` the miss's,
     `error` what the agent or the decider said; `mistake` what and remedy, where the decider cannot take what it was
-    given. `safe_calls`: all of them, with `safe`.
+    given. `safe_calls`: all of them, with `safe`. `waited_ns`: how long the call waited for a person's yes.
     """
 
     tick: int
@@ -124,6 +133,7 @@ class Emission:
     error: str | None = None
     safe_calls: tuple[Call, ...] = ()
     mistake: tuple[str, str] | None = None
+    waited_ns: int = 0
 
 
 @runtime_checkable

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
-from rtcontrol.envs.base import ClockKind, Effect, Episode, Observation, Simulation, WorldError
+from rtcontrol.envs.base import Barrier, ClockKind, Effect, Episode, Observation, Simulation, WorldError
 from rtcontrol.envs.stepping import StepCarry
 from rtcontrol.models.call import Call
 
@@ -97,13 +97,17 @@ class PacedEnvironment:
             raise WorldError(f"environment {self.name} broke down: {self._error!r}") from self._error
         return self._latest
 
-    def execute(self, call: Call, epoch: int | None, not_after_ns: int | None = None) -> Effect:
+    def execute(
+        self, call: Call, epoch: int | None, not_after_ns: int | None = None, barrier: Barrier | None = None
+    ) -> Effect:
         """Act, unless it is too late once the world's lock is had. The bound function's errors go to the caller."""
         with self._turn, self._lock:
             if self._finished or epoch not in (None, self._epoch):
                 return "epoch_over"
             if not_after_ns is not None and time.monotonic_ns() > not_after_ns:
                 return "too_late"
+            if barrier is not None and barrier.shut is not None:
+                return "refused"
             self._simulation.bindings[call.name](**call.arguments)
             return "acted"
 

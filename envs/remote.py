@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from rtcontrol.bridges.wire import Code, Message, WireError
 from rtcontrol.bridges.wire.messages import CallMessage, Executed, Instruct, Observe, Reset, Timing
-from rtcontrol.envs.base import Acknowledgement, ClockKind, Effect, Emission, Episode, Observation
+from rtcontrol.envs.base import Acknowledgement, Barrier, ClockKind, Effect, Emission, Episode, Observation
 from rtcontrol.envs.remote_parts import (
     MessageCounts,
     RemoteData,
@@ -209,10 +209,14 @@ class RemoteEnvironment:
             return self._answering.observation.t_capture_ns
         return self._next(timeout_ns)
 
-    def execute(self, call: Call, epoch: int | None, not_after_ns: int | None = None) -> Effect:
+    def execute(
+        self, call: Call, epoch: int | None, not_after_ns: int | None = None, barrier: Barrier | None = None
+    ) -> Effect:
         """Nothing is done here: `emit` tells the client, which acts."""
         if epoch not in (None, self.epoch):
             return "epoch_over"
+        if barrier is not None and barrier.shut is not None:
+            return "refused"
         return "too_late" if not_after_ns is not None and time.monotonic_ns() > not_after_ns else "acted"
 
     def emit(self, emission: Emission) -> None:
@@ -254,7 +258,8 @@ class RemoteEnvironment:
                 status=status,
                 call=told(call),
                 calls=told_all(several),
-                ttl_ms=self.terms.ttl_ms,
+                # What a person was asked about is older by that; without a limit it stays without.
+                ttl_ms=self.terms.ttl_ms and min(self.terms.ttl_ms + emission.waited_ns / 1e6, 1e9),
                 release_ns=release_ns,
                 deadline_ns=emission.deadline_ns,
                 t_server_ns=now,

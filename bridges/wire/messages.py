@@ -250,6 +250,19 @@ class Reset(OfSession):
     ended: Outcome | None = None  # the episode before
 
 
+class ControlMessage(OfSession):
+    """Either way, where both sides announced the capability `control`. Client -> server: `say`, what a person there
+    says; `id` is that of the call that is confirmed or denied. Server -> client: `state`, whoever changed it, and the
+    `call` that waits for a yes, for `ttl_ms` from now."""
+
+    type: Literal["control"] = "control"
+    say: Literal["pause", "resume", "stop", "confirm", "deny"] | None = None
+    state: Literal["running", "paused", "stopped"] | None = None
+    id: Count | None = None
+    call: FunctionCall | None = None
+    ttl_ms: Milliseconds | None = None
+
+
 class Ping(MessagePart):
     """Either way: are you there, and what time is it? The answer is a pong."""
 
@@ -291,6 +304,19 @@ class Bye(MessagePart):
     reason: Annotated[str, Field(max_length=1024)] = ""
 
 
-Message = Hello | Welcome | Observe | CallMessage | Executed | Instruct | Reset | Ping | Pong | ErrorMessage | Bye
+Message = (
+    Hello
+    | Welcome
+    | Observe
+    | CallMessage
+    | Executed
+    | Instruct
+    | Reset
+    | ControlMessage
+    | Ping
+    | Pong
+    | ErrorMessage
+    | Bye
+)
 MODELS: dict[str, type[BaseModel]] = {model.model_fields["type"].default: model for model in get_args(Message)}
 ANY: TypeAdapter[Message] = TypeAdapter(Annotated[Message, Field(discriminator="type")])

@@ -95,12 +95,11 @@ class Lander:
         lander = self._env.lander
         rise = (y - self._state[1]) * (VIEWPORT_H / SCALE / 2)
         shift = ((x - self._state[0]) * (VIEWPORT_W / SCALE / 2), rise)
-        self._move(shift, angle - lander.angle)
+        moved = self._move(shift, angle - lander.angle)
         velocity = (vx * FPS / (VIEWPORT_W / SCALE / 2), vy * FPS / (VIEWPORT_H / SCALE / 2))
         omega = spin * FPS / 20.0
-        for body in (lander, *self._env.legs):
-            arm = body.position - lander.position
-            body.linearVelocity = (velocity[0] - omega * arm.y, velocity[1] + omega * arm.x)
+        for body, arm in moved:
+            body.linearVelocity = (velocity[0] - omega * arm[1], velocity[1] + omega * arm[0])
             body.angularVelocity = omega
         self.step()
 
@@ -111,15 +110,17 @@ class Lander:
         y = data["y"] * (VIEWPORT_H / SCALE / 2) + self._env.helipad_y + LEG_DOWN / SCALE
         self._move((x - lander.position.x, y - lander.position.y), data["angle"] - lander.angle)
 
-    def _move(self, shift: tuple[float, float], turn: float) -> None:
-        """The lander and its legs, in the engine's own metres and radians."""
+    def _move(self, shift: tuple[float, float], turn: float) -> list[tuple[Any, tuple[float, float]]]:
+        """The lander and its legs, in the engine's own metres and radians; gives each with its place off the centre."""
         lander = self._env.lander
-        centre = lander.position.copy()
+        centre, moved = lander.position.copy(), []
         cos, sin = math.cos(turn), math.sin(turn)
         for body in (lander, *self._env.legs):
             arm = body.position - centre
             arm = (cos * arm.x - sin * arm.y, sin * arm.x + cos * arm.y)
             body.transform = ((centre.x + shift[0] + arm[0], centre.y + shift[1] + arm[1]), body.angle + turn)
+            moved.append((body, arm))
+        return moved
 
     def step(self) -> None:
         """One physics step of 20 ms under the engines last set; nothing once the episode is over."""

@@ -50,11 +50,13 @@ Examples:
   rtcontrol run --env carla-bridge --hz 16 --instruct "follow the car ahead at 20 metres"     (docs/bridges.md)
 
   rtcontrol run --env runs/soak/record.mcap --model expert      (what was recorded is the world)
+  rtcontrol run --env lander --view --min-confidence function=0.6,main=0.3
 
   rtcontrol run --config run.toml --duration 60      (lines such as: `env = "lander"`)
 
-While it runs, a line typed on the terminal is the new instruction (--stdin: one from a pipe, too); Ctrl-C ends it with
-the safe call and the report.
+While it runs, a line typed on the terminal is the new instruction (--stdin: one from a pipe, too); /pause, /resume and
+/stop are for the safe call, /yes and /no for a call that waits (--confirm). --view prints the address of a page that
+shows it all. Ctrl-C ends it with the safe call and the report.
 
 """
 RUN_EXAMPLES += HELP

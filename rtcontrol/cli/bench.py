@@ -171,6 +171,33 @@ def wire(
 
 
 @app.command()
+def watch(
+    seconds: Annotated[float, typer.Option(min=2, help="Of each run.")] = 60.0,
+    pairs: Annotated[int, typer.Option(min=1, help="So many runs each way, in turns.")] = 5,
+    host: Annotated[str, typer.Option(help="Where it decides: ray or inprocess.")] = "ray",
+    model: Annotated[str, typer.Option(help="What decides.")] = "lander",
+    json_file: JsonFile = None,
+) -> None:
+    """What a viewer costs a run: the lander at 16 Hz with `--view` and somebody who looks on, and without, in turns.
+
+    Example: rtcontrol bench watch --seconds 60 --pairs 5 --json watch.json
+    """
+    from rtcontrol.bench.watch import WAYS, compare
+
+    console = Console()
+    with Progress(console=console, transient=True) as bar:
+        task = bar.add_task("runs", total=len(WAYS) * pairs)
+        found = compare(seconds, pairs, host, model, lambda: bar.advance(task))
+    table = Table("latency", title=f"{pairs} pairs of {seconds:g} s")
+    for column in (*(f"{way}, median ms" for way in WAYS), "change"):
+        table.add_column(column, justify="right")
+    for name in ("p50", "p99"):
+        table.add_row(name, *(f"{found[name][way]:.3f}" for way in WAYS), f"{found['change'][name]:+.1%}")
+    console.print(table)
+    save(json_file, found)
+
+
+@app.command()
 def load(
     clients: Annotated[int, typer.Option(min=1, max=500, help="Server-paced clients at once.")] = 8,
     hz: Annotated[float, typer.Option(min=0.1, max=1000, help="Rate of each client's loop.")] = 16.0,

@@ -24,7 +24,7 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 SUBPROTOCOL = "rtcontrol.v1"
 TOKEN_SUBPROTOCOL = "rtcontrol.token."
 # Paths that act or tell something about the sessions; the rest are the page's files, which are no secret.
-GUARDED = ("/ws", "/v1/", "/metrics", "/health")
+GUARDED = ("/ws", "/view/", "/v1/", "/metrics", "/health")
 FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
 PAGE_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "

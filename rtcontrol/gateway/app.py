@@ -14,7 +14,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.websockets import WebSocket
 
 from rtcontrol.bridges.wire import PROTOCOL
-from rtcontrol.gateway import body, openai_api, simpletool
+from rtcontrol.gateway import body, openai_api, simpletool, view, watched
 from rtcontrol.gateway.access import Refusal
 from rtcontrol.gateway.decide import Timed, ToolSets, Unavailable
 from rtcontrol.gateway.metrics import Metrics
@@ -121,6 +121,7 @@ def build(admission: Admission, tool_sets: ToolSets, options: GatewayOptions, me
         answer.headers.update(error.headers or {})
         return answer
 
+    view.add(app, lambda name: watched.find(admission, name), lambda: watched.listed(admission))
     if options.static is not None:
         app.mount("/static", StaticFiles(directory=options.static, html=True))
     app.mount("/", StaticFiles(directory=PAGE, html=True))

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import accumulate
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from rtcontrol.bridges.wire import Code
+from rtcontrol.loop.deadline import Cause
+from rtcontrol.report.series import BOUNDS_S
 from rtcontrol.serve.admission import Admission
+from rtcontrol.serve.totals import COUNTS, TIMES
 
-BUCKETS_S = (0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0, 5.0)
 WHO = ("session", "agent", "model")
-COUNTS = {
-    "releases": "Ticks that were due.",
-    "ticks": "Ticks that were begun.",
-    "on_time": "Ticks decided before their deadline.",
-    "skipped_releases": "Ticks that were due and not begun.",
-    "null": "Ticks that left the call in force.",
-    "held": "Ticks held back by a confidence gate.",
-}
+BOUNDS = [*(f"{bound:g}" for bound in BOUNDS_S), "+Inf"]
 
 
 class Metrics:
@@ -40,13 +37,13 @@ class Metrics:
         self.latency = Histogram(
             "rtcontrol_request_decision_seconds",
             "From a /v1 request's body to its decision.",
-            buckets=BUCKETS_S,
+            buckets=BOUNDS_S,
             registry=self.registry,
         )
         self.call_age = Histogram(
             "rtcontrol_websocket_call_age_seconds",
             "From an observation's arrival to the departure of its call, over /ws.",
-            buckets=BUCKETS_S,
+            buckets=BOUNDS_S,
             registry=self.registry,
         )
         self.websockets = Gauge("rtcontrol_websockets", "Open WebSockets.", registry=self.registry)
@@ -79,10 +76,32 @@ class _AdmissionCounts(Collector):
         yield CounterMetricFamily("rtcontrol_sessions_opened", "Sessions ever opened.", value=health["sessions_total"])
         yield GaugeMetricFamily("rtcontrol_connections", "Connections, all transports.", value=health["connections"])
         refused = CounterMetricFamily("rtcontrol_refused_messages", "Messages refused, by code.", labels=["code"])
-        for code, n in health["refused"].items():
-            refused.add_metric([code], n)
+        for code in Code:
+            refused.add_metric([code.value], health["refused"].get(code.value, 0))
         yield refused
+        yield from _of_all(self._admission)
         yield from _of_sessions([s for s in self._admission.sessions() if "ticks" in s])
+
+
+def _of_all(admission: Admission) -> Iterator[Metric]:
+    """Over all sessions there ever were: these never fall, whoever leaves."""
+    totals = admission.totals()
+    for name, text in COUNTS.items():
+        yield CounterMetricFamily(f"rtcontrol_{name}", f"{text} All sessions.", value=totals.counts[name])
+    for name, counts, text in (
+        ("misses", totals.misses, "Missed deadlines by cause. All sessions."),
+        ("skipped_releases_by_cause", totals.skipped, "Ticks that were due and not begun, by cause. All sessions."),
+    ):
+        family = CounterMetricFamily(f"rtcontrol_{name}", text, labels=["cause"])
+        for cause in sorted({*(c.value for c in Cause), *counts}):
+            family.add_metric([cause], counts[cause])
+        yield family
+    for name, text in TIMES.items():
+        bins, total = totals.bins[name], totals.seconds[name]
+        summed = list(zip(BOUNDS, accumulate(bins), strict=True))
+        seconds = HistogramMetricFamily(f"rtcontrol_{name.removesuffix('_ms')}_seconds", f"{text} All sessions.")
+        seconds.add_metric([], summed, total)
+        yield seconds
 
 
 def _of_sessions(sessions: list[dict[str, Any]]) -> Iterator[Metric]:
@@ -92,13 +111,14 @@ def _of_sessions(sessions: list[dict[str, Any]]) -> Iterator[Metric]:
         for labels, session in zip(who, sessions, strict=True):
             family.add_metric(labels, session[name])
         yield family
+    causes = sorted({*(c.value for c in Cause), *(c for s in sessions for c in s["misses_by_cause"])})
     misses = CounterMetricFamily("rtcontrol_session_misses", "Missed deadlines by cause.", labels=[*WHO, "cause"])
     latency = GaugeMetricFamily(
         "rtcontrol_session_latency_ms", "Latency of recent ticks, by quantile.", labels=[*WHO, "quantile"]
     )
     for labels, session in zip(who, sessions, strict=True):
-        for cause, n in session["misses_by_cause"].items():
-            misses.add_metric([*labels, str(cause)], n)
+        for cause in causes:
+            misses.add_metric([*labels, cause], session["misses_by_cause"].get(cause, 0))
         for quantile, value in (session["latency_ms"] or {}).items():
             if value is not None:
                 latency.add_metric([*labels, quantile], value)

@@ -10,10 +10,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Literal
+from typing import Literal, cast
 
 from rtcontrol.agents import Agent
 from rtcontrol.envs.base import Effect, Emission, Emitting, Environment
+from rtcontrol.loop.override import Word
 from rtcontrol.models.call import Call
 
 # Between two attempts on the way out where no clock of the world's says when.
@@ -80,8 +81,8 @@ class Actuator:
     of its tool acted. What an emitting world could not be told of has failed, too. Several safe calls are begun in
     order, each on a thread of its own: one that hangs or fails holds up none of the others; other calls wait for all of
     them. Where the loop itself does not come back by `guard_ns` (the agent's own code hangs, say), the safe calls are
-    demanded here. What came of it all is put into `effects`, in order, and told by `wake`.
-    """
+    demanded here. It is the `Barrier` of all calls but the safe ones. What came of it all is put into `effects`, in
+    order, and told by `wake`."""
 
     def __init__(self, agent: Agent, env: Environment, retry_ns: int | None, wake: Callable[[], None]) -> None:
         self._tools, self._safe_calls = agent.tools, agent.fallback.safe_calls
@@ -89,19 +90,19 @@ class Actuator:
         self._env, self._bindings, self._wake, self._retry_ns = env, env.bindings, wake, retry_ns
         self._emit: Callable[[Emission], None] = env.emit if isinstance(env, Emitting) else lambda emission: None
         self.parting: Callable[[], Emission | None] = lambda: None  # what such a world is told where the loop hangs
-        self.effects: deque[Completion | SafeAttempt | Fault] = deque()
+        self.effects: deque[Completion | SafeAttempt | Fault | Word] = deque()
+        self.shut: str | None = None  # why nothing but the safe calls may act: people said so (`Override`)
         self.guard_ns: int | None = None  # by then the loop is to be back, which says so at each release
-        self.attempting = False  # a safe call was demanded, or is due again, and has not been tried since
-        self._lock = threading.Lock()
-        self._bell: SimpleQueue[None] = SimpleQueue()
+        self._closed = self.attempting = False  # a safe call was demanded, or is due again, and not tried since
+        self._lock, self._bell = threading.Lock(), SimpleQueue[None]()
         self._jobs: deque[Order | Emission | str] = deque()
         self._order: Order | None = None
         self._wanted: list[Call | None] = []  # None: the agent has none, and the world is told so
         self._under_way: list[Call | None] = []  # safe calls that were begun and have not ended; None: their round
         self._why, self._demand, self._attempt = "", 0, 0
         self._due_ns: int | None = None  # of the next attempt
-        self._emission: Emission | None = None
-        self._in_force, self._closed = threading.Event(), False
+        self._why, self._emission = "", cast(Emission | None, None)
+        self._in_force = threading.Event()
         self._thread: threading.Thread | None = None
 
     # -- from the loop's thread; nothing here blocks ------------------------------------------------------------------
@@ -335,8 +336,10 @@ class Actuator:
 
     def _act(self, call: Call, epoch: int | None, not_after_ns: int | None) -> Effect:
         """In the environment, or by the tool's own function where it has none for it."""
+        if epoch is not None and self.shut is not None:
+            return "refused"
         if call.name in self._bindings:
-            return self._env.execute(call, epoch, not_after_ns)
+            return self._env.execute(call, epoch, not_after_ns, None if epoch is None else self)
         if epoch is not None and (self._env.finished or ((seen := self._env.latest()) and seen.epoch != epoch)):
             return "epoch_over"
         if not_after_ns is not None and time.monotonic_ns() > not_after_ns:

@@ -32,6 +32,7 @@ RECORD_MAX = "The record's size, in bytes or with k, M, G; beyond it the oldest 
 MAX_PIPELINE = 64
 UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9}
 LEAST_BYTES = 10**6
+Confidence = float | dict[str, float]
 LONGEST = 1e12  # in whatever unit: a bound that keeps nanoseconds whole numbers
 
 
@@ -64,6 +65,20 @@ def cpus(text: str) -> tuple[int, ...]:
         return tuple(int(part) for part in text.split(",") if part.strip())
     except ValueError:
         raise UserError(f"--affinity {text} is no list of CPUs.", "Give numbers, such as --affinity 0,1.") from None
+
+
+def confidence(text: str) -> Confidence:
+    """The least confidence of all heads (0.5), of some (function=0.6,main=0.3), or both. UserError for else."""
+    try:
+        parts = [part.rpartition("=") for part in text.split(",")]
+        floors = {head.strip(): float(least) for head, _, least in parts}
+        if len(floors) < len(parts) or any(equals and not head.strip() for head, equals, _ in parts):
+            raise ValueError
+    except ValueError:
+        raise UserError(
+            f"--min-confidence {text} is no list of probabilities.", "Give 0.5, or function=0.6,main=0.3."
+        ) from None
+    return floors[""] if list(floors) == [""] else floors
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +121,18 @@ class RunConfig:
     hold_ms: Annotated[float | None, Flag("Hold at most so long, then the safe call. (default: the agent's)")] = None
     late: Annotated[str, Flag("A decision after its deadline: drop or use.")] = "drop"
     max_miss_rate: Annotated[float | None, Flag("Exit status 3 above it.")] = None
-    min_confidence: Annotated[float, Flag("Less sure calls are held back.")] = 0.0
+    min_confidence: Annotated[
+        Confidence,
+        Flag(
+            "Less sure calls are held back: 0.5, or by head or parameter, such as function=0.6,main=0.3.",
+            given=str,
+            parse=confidence,
+        ),
+    ] = 0.0
+    confirm: Annotated[
+        tuple[str, ...], Flag("This tool waits for a person's yes; may be repeated.", given=list[str], parse=tuple)
+    ] = ()
+    confirm_s: Annotated[float, Flag("So long it waits; then the call is refused.")] = 10.0
     rt_priority: Annotated[
         int, Flag("SCHED_FIFO priority of the loop's and the actuator's threads, 1 to 99; 0: none.")
     ] = 0
@@ -158,8 +184,10 @@ class RunConfig:
             )
         if self.max_miss_rate is not None and not 0 <= self.max_miss_rate <= 1:
             raise UserError(f"--max-miss-rate {self.max_miss_rate:g} is no share.", "Give 0 to 1, such as 0.005.")
-        if not 0 <= self.min_confidence <= 1:
-            raise UserError(f"--min-confidence {self.min_confidence:g} is no probability.", "Give 0 to 1.")
+        for head, floor in self.floors.items():
+            if not 0 <= floor <= 1:
+                named = f"{head}={floor:g}" if head else f"{floor:g}"
+                raise UserError(f"--min-confidence {named} is no probability.", "Give 0 to 1.")
         if not 0 <= self.record_pictures <= 100:
             raise UserError(f"--record-pictures {self.record_pictures:g} is no rate.", "Give 0 (none) to 100 a second.")
         if self.record_pictures and self.record_observations == "no":
@@ -167,6 +195,7 @@ class RunConfig:
                 "--record-pictures shows what was observed, and --record-observations no keeps none of it.",
                 "Leave one of them out.",
             )
+        self._positive("confirm_s", self.confirm_s)
         if not 0 <= self.rt_priority <= 99:
             raise UserError(f"--rt-priority {self.rt_priority} is out of range.", "Give 1 to 99, or 0 for none.")
 
@@ -176,6 +205,12 @@ class RunConfig:
                 f"--{name.replace('_', '-')} {value:g} must be above 0 and at most {LONGEST:g}.",
                 "Leave it out for the default.",
             )
+
+    @property
+    def floors(self) -> dict[str, float]:
+        """The least confidence by head; of the empty name, of all."""
+        given = self.min_confidence
+        return dict(given) if isinstance(given, dict) else {"": given}
 
     @property
     def period_ns(self) -> int:

@@ -78,3 +78,4 @@ class Tick:
     runs: tuple[bytes, ...] = ()
     runs_before: tuple[bytes, ...] = ()
     busy: tuple[int, int] = (0, 0)
+    waited_ns: int = 0

@@ -20,6 +20,7 @@ class FallbackPolicy:
         self.limit_ns = hold_ns  # until then the call in force may be held
         self.expires_ns: int | None = None
         self.safe = False  # the safe call took over
+        self.suspended = False  # people hold the calls back: the safe call is in force, whatever is missed
 
     def epoch(self, now_ns: int) -> None:
         """A new world: nothing is in force, and the hold limit runs from here."""
@@ -33,8 +34,15 @@ class FallbackPolicy:
         """A fresh call was executed; the safe call is no longer in force."""
         self.limit_ns, self.expires_ns, self.safe = now_ns + self.hold_ns, None, False
 
+    def suspend(self, now_ns: int) -> None:
+        """The safe call took over at a person's word; when it goes on, nothing older may be held."""
+        self.suspended = self.safe = True
+        self.limit_ns, self.expires_ns = now_ns, None
+
     def miss(self, now_ns: int) -> Action:
         """No fresh call: what to do about it."""
+        if self.suspended:
+            return "none"
         if self._on_miss == "stop":
             return "stop"
         return self.unsure(now_ns) if self._on_miss == "hold" else self._take_over()

@@ -19,6 +19,7 @@ from rtcontrol.loop.unsteady import acknowledge
 from rtcontrol.loop.warmup import Warmup, first_look, warm_up
 from rtcontrol.record.recorder import Recorder
 from rtcontrol.report.account import Account
+from rtcontrol.report.recent import Recent
 
 # How long the way out waits for the safe call to be in force.
 LEAVE_S = 10.0
@@ -67,9 +68,11 @@ class ControlLoop:
         self._collecting = SlackCollector() if collector is None else nullcontext(collector)
         self._ticks = Ticks(config, agent, env, host, recorder.write, self._clock, self._watch, self.tell, self.stop)
         self._outcomes, self.instructions = self._ticks.outcomes, self._ticks.instructions
+        self.override = self._ticks.override  # what people may say
         self.account = Account()
         self.account.add({"header": recorder.header})
-        recorder.fold, recorder.state = self.account.add, self.account.state
+        self.recent = Recent(self.account)  # for those who look on
+        recorder.fold, recorder.state = self.recent.add, self.account.state
         self._world_started = self._end_written = False
 
     def instruct(self, text: str) -> None:
@@ -161,6 +164,7 @@ class ControlLoop:
         try:
             if self._world_started:
                 self.safe_in_force, actuator.guard_ns = False, None
+                self.override.end()
                 try:
                     outcomes.leave()
                 except KeyboardInterrupt:

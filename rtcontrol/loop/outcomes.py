@@ -104,11 +104,20 @@ class Outcomes:
     # -- ticks --------------------------------------------------------------------------------------------------------
 
     def settle(
-        self, tick: Tick, reply: DecisionReply, kind: str, call: str | None = None, done: Completion | None = None
+        self,
+        tick: Tick,
+        reply: DecisionReply,
+        kind: str,
+        call: str | None = None,
+        done: Completion | None = None,
+        why: str | None = None,
     ) -> None:
-        """The tick has its decision, and `done` its call. It is on time unless its effect came after the deadline."""
+        """The tick has its decision, and `done` its call. It is on time unless its effect came after the deadline.
+        `why` a call was held."""
         now = done.ended_ns if done is not None else time.monotonic_ns()
         line = self._line(tick, kind, call, reply, done)
+        if why is not None:
+            line["why"] = why
         line["latency_ms"] = round((now - tick.release_ns) / 1e6, 4)
         line["decide_ms"] = round(reply.decide_ns / 1e6, 4)
         line["age_ms"] = round((now - tick.capture_ns) / 1e6, 4)
@@ -130,6 +139,12 @@ class Outcomes:
         else:
             self.witness.usual.append(line["spans_ms"])
         self._emit(line)
+
+    def hold_back(self, tick: Tick, reply: DecisionReply, call: Call, why: str) -> None:
+        """The tick has a call that must not act (yet): what is in force goes on, and is not renewed."""
+        action = self.policy.unsure(self._clock.effective_ns())
+        self.settle(tick, reply, "held", call.text(), why=why)
+        self.fall_back(action, tick, reply=reply)
 
     def miss(
         self,
@@ -245,6 +260,14 @@ class Outcomes:
         if (emission := self.emission(tick, status, reply=reply)) is not None:
             self._actuator.tell(emission)
 
+    def stay_safe(self, tick: Tick, reply: DecisionReply) -> None:
+        """The tick brought a call that people hold back: the safe call stays, and acts anew in a new episode."""
+        if self.policy.safe:
+            self.tell(tick, "safe", reply)
+        else:
+            self.policy.suspend(self._clock.effective_ns())
+            self._demand("pause", self.emission(tick, "safe", reply=reply), tick.k)
+
     def emission(
         self,
         tick: Tick,
@@ -273,6 +296,7 @@ class Outcomes:
             error,
             safe_calls,
             None if reply is None else reply.mistake,
+            tick.waited_ns,
         )
 
     # -- what came of it ----------------------------------------------------------------------------------------------

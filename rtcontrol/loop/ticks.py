@@ -21,6 +21,7 @@ from rtcontrol.loop.deadline import Cause, Tick
 from rtcontrol.loop.instructions import Instructions
 from rtcontrol.loop.kernel import SIZE
 from rtcontrol.loop.outcomes import Outcomes
+from rtcontrol.loop.override import Override, Word
 from rtcontrol.loop.pause import PauseWatch
 from rtcontrol.loop.realtime import Collector, SlackCollector
 from rtcontrol.loop.unsteady import LegalCalls, Ordered
@@ -54,6 +55,9 @@ class Ticks:
         self.actuator = Actuator(agent, env, min(config.period_ns, RETRY_NS) if clock.enforced else None, host.wake)
         self.outcomes = Outcomes(
             config, agent.fallback, env, host, emit, watch, clock, self.actuator, notify, stop, self._on_cleared
+        )
+        self.override = Override(
+            config, agent, self.outcomes, self.actuator, emit, notify, host.wake, stop, self._order
         )
         self._policy, self._threads = self.outcomes.policy, self.outcomes.witness.threads
         told = config.instruction if config.instruction is not None else agent.instruction
@@ -149,6 +153,8 @@ class Ticks:
             self.instructions.change()
         if self._acknowledging is not None and self._acknowledging.heard:
             unsteady.acknowledge(outcomes, self._acknowledging.heard, self._ordered)
+        if self.override.asking is not None:
+            self.override.expire(now)
         if not enforced:
             self.actuator.retry()
         seen = self.env.latest()
@@ -270,14 +276,12 @@ class Ticks:
         decision, outcomes = reply.decision, self.outcomes
         if decision is None:
             outcomes.miss(tick, (Cause.DECIDE, "error"), reply, error=reply.error)
+        elif (self.override.careful or self.actuator.shut) and self.override.holds(tick, reply, decision):
+            pass  # people ask for more than a decision
         elif decision.call is None:
             self._policy.renew(self._clock.effective_ns())
             outcomes.tell(tick, "fresh", reply)
             outcomes.settle(tick, reply, "null")
-        elif min(decision.confidence.values(), default=1.0) < self.config.min_confidence:
-            action = self._policy.unsure(self._clock.effective_ns())
-            outcomes.settle(tick, reply, "held", decision.call.text())
-            outcomes.fall_back(action, tick, reply=reply)
         elif tick.k < self._ordered_k:
             outcomes.tell(tick, "held", reply)
             outcomes.settle(tick, reply, "overtaken", decision.call.text())
@@ -302,7 +306,7 @@ class Ticks:
             order.fresh = outcomes.emission(tick, "fresh", call, reply)
             order.void = None if late else outcomes.emission(tick, "held", None, reply)
         self._ordered[tick.k] = Ordered(tick, reply, call, text, late)
-        self._ordered_k, outcomes.ordered = tick.k, True
+        self._ordered_k, outcomes.ordered = max(self._ordered_k, tick.k), True
         if (waited := self.actuator.execute(order)) is not None:
             unsteady.replaced(self.outcomes, self._ordered.pop(waited.tick), self._period_ns)
 
@@ -330,6 +334,8 @@ class Ticks:
                 self._on_completion(self._ordered.pop(effect.tick), effect)
             elif isinstance(effect, Fault):
                 self.outcomes.fault(effect)
+            elif isinstance(effect, Word):
+                self.override.heard(effect)
             else:
                 self.outcomes.attempted(effect)
 
@@ -352,6 +358,8 @@ class Ticks:
             outcomes.late(tick, reply, done, time.monotonic_ns())
         elif ordered.settled:
             outcomes.overran(tick, reply, ordered.text, done)
+        elif done.effect == "refused":
+            self.override.withhold(tick, reply, ordered.call)
         elif acted or done.effect == "epoch_over":
             outcomes.settle(tick, reply, "call" if acted else "epoch_over", ordered.text, done)
         else:

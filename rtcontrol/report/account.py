@@ -56,6 +56,7 @@ class Account:
         self.ended_episodes = self.judged = self.successes = 0
         self.host_events: list[dict[str, Any]] = []
         self.instructions: list[dict[str, Any]] = []
+        self.people: list[dict[str, Any]] = []
         self.errors: dict[tuple[str | None, str], dict[str, Any]] = {}
         self.recent_calls: deque[str] = deque(maxlen=6)
         self.recent_ms: deque[float] = deque(maxlen=256)
@@ -70,6 +71,11 @@ class Account:
     @property
     def miss_rate(self) -> float:
         return (self.misses + self.skipped_releases) / self.releases if self.releases else 0.0
+
+    @property
+    def off_time(self) -> Counter[str]:
+        """Misses and skipped releases by cause. Of copies: another thread may count meanwhile."""
+        return Counter(dict(self.misses_by_cause)) + Counter(dict(self.skipped_by_cause))
 
     @property
     def longest_miss_run(self) -> int:
@@ -101,6 +107,8 @@ class Account:
             self._episode(event["episode"])
         elif "host_event" in event:
             _list(self.host_events, event["host_event"])
+        elif "people" in event:
+            _list(self.people, event)
         elif "instruction" in event:
             _list(self.instructions, event)
         elif "header" in event:

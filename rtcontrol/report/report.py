@@ -39,6 +39,7 @@ def build(
         **{name: config.get(name) for name in ("period_ms", "deadline_ms", "max_age_ms", "pipeline", "seed")},
         **{name: config.get(name) for name in ("on_miss", "hold_ms", "late", "instruction")},
         "instruction_changes": account.instructions,
+        "people": account.people,
         "started_at": config.get("started_at"),
         "duration_s": account.end.get("t_s", account.last_t_s),
         "ended_by": account.end.get("end") or ended_by or "killed",

@@ -12,13 +12,14 @@ from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 
-from rtcontrol.loop.config import Flag
+from rtcontrol.loop.config import Confidence, Flag
 from rtcontrol.models.errors import UserError
 
 TABLES = ("run", "serve", "bridge")
 # What a file says for an option of each type: how that is called.
 IN_FILES: dict[Any, str] = {
     float: "a number",
+    Confidence: "a number, or text such as 'function=0.6,main=0.3'",
     int: "a whole number",
     bool: "true or false",
     str: "text in quotes",
@@ -100,7 +101,7 @@ def _as_flags(value: Any, kind: Any) -> Any:
     if (item := next(iter(get_args(kind)), None)) is not None:
         items = [_as_flags(one, item) for one in (value if isinstance(value, list) else [value])]
         return items if item is str else ",".join(map(str, items))  # such as 0,1
-    takes: Any = {float: (int, float), Path: str}.get(kind, kind)
+    takes: Any = {float: (int, float), Path: str, Confidence: (int, float, str)}.get(kind, kind)
     if not isinstance(value, takes) or isinstance(value, bool) != (kind is bool):
         raise ValueError
     # As a shell would have it.

@@ -1,4 +1,4 @@
-"""What people see while a run is on: a live view or log lines; and what they type changes the instruction."""
+"""What people see while a run is on: a live view or log lines, and a page; and what they type goes to the loop."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import os
 import sys
 import threading
 import time
-from collections import Counter, deque
+from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from rich.console import Console, Group
@@ -17,12 +18,15 @@ from rich.text import Text
 
 from rtcontrol.loop.loop import ControlLoop
 from rtcontrol.record.recorder import Recorder
-from rtcontrol.report.account import Account
+from rtcontrol.run.options import RunOptions
+from rtcontrol.run.viewer import Viewer
 
 REFRESH_S = 0.25
 LOG_EVERY_S = 5.0
 QUIET_S = 5.0
 BAR = 40
+# What a typed line says to the loop; any other line is an instruction.
+TYPED = {"/pause": "pause", "/resume": "resume", "/stop": "stop", "/yes": "confirm", "/no": "deny"}
 
 
 class LiveView(logging.Handler):
@@ -31,10 +35,10 @@ class LiveView(logging.Handler):
     `say` may be called from any thread. The same message is shown once in a while, not once a tick.
     """
 
-    def __init__(self, live: bool, stdin: bool = False) -> None:
+    def __init__(self, options: RunOptions) -> None:
         super().__init__(logging.WARNING)
         self._console = Console(stderr=True)
-        self._live, self._stdin = live and self._console.is_terminal, stdin
+        self._live, self._stdin = options.live and self._console.is_terminal, options.stdin
         self._lines: deque[str] = deque(maxlen=200)
         self._shown: dict[str, float] = {}
         self._stop = threading.Event()
@@ -42,6 +46,7 @@ class LiveView(logging.Handler):
         self._loop: ControlLoop | None = None
         self._recorder: Recorder | None = None
         self._rates: deque[tuple[float, int]] = deque(maxlen=9)
+        self._viewer = Viewer(options, self.say) if options.view else None
 
     def say(self, line: str) -> None:
         self._lines.append(line)
@@ -55,11 +60,15 @@ class LiveView(logging.Handler):
         logging.getLogger("rtcontrol").addHandler(self)
         self._thread = threading.Thread(target=self._run, name="view", daemon=True)
         self._thread.start()
+        if self._viewer is not None:
+            self._viewer.watch(loop)
         if _can_read_stdin(self._stdin):
-            threading.Thread(target=_read_stdin, args=(loop,), name="stdin", daemon=True).start()
+            threading.Thread(target=_read_stdin, args=(loop, self.say), name="stdin", daemon=True).start()
 
     def close(self) -> None:
         self._stop.set()
+        if self._viewer is not None:
+            self._viewer.close()
         if self._thread is not None:
             self._thread.join(timeout=5.0)
         logging.getLogger("rtcontrol").removeHandler(self)
@@ -110,22 +119,20 @@ class LiveView(logging.Handler):
         last = account.recent_ms[-1] if account.recent_ms else 0.0
         filled = min(BAR, round(BAR * last / deadline_ms))
         style = "red" if last > deadline_ms else "yellow" if last > 0.7 * deadline_ms else "green"
-        misses = ", ".join(f"{cause} {n}" for cause, n in _missed(account).items())
+        misses = ", ".join(f"{cause} {n}" for cause, n in account.off_time.items())
+        asking = loop.override.asking
+        state = "" if loop.override.state == "running" else f" [{loop.override.state.upper()}: the safe call acts]"
+        may = f"may it {asking.call.text()}? /yes /no   " if asking is not None and not asking.denied else ""
         return Group(
-            Text(f"{config.env}: {loop.instruction}", style="bold"),
+            Text(f"{config.env}: {loop.instruction}{state}", style="bold"),
             Text(f"rate {rate:5.1f} of {config.hz:g} Hz   on time {share:6.2f} %   tick {account.ticks}"),
             Text.assemble(
                 "latency [", ("#" * filled, style), "." * (BAR - filled), f"] {last:6.2f} of {deadline_ms:g} ms"
             ),
             Text("calls   " + "  ".join(list(account.recent_calls)[-3:])),
             Text(f"missed or skipped  {misses or 'none'}{self._lost()}"),
-            Text(f"episodes {len(loop.env.episodes)}   type an instruction, Ctrl-C ends the run", style="dim"),
+            Text(f"episodes {len(loop.env.episodes)}   {may}type an instruction, /pause /resume /stop", style="dim"),
         )
-
-
-def _missed(account: Account) -> Counter[str]:
-    """Misses and skipped releases by cause. Copied first: the recorder's thread may count meanwhile."""
-    return Counter(dict(account.misses_by_cause)) + Counter(dict(account.skipped_by_cause))
 
 
 def _log_line(loop: ControlLoop) -> str:
@@ -134,7 +141,7 @@ def _log_line(loop: ControlLoop) -> str:
     account = loop.account
     recent = sorted(account.recent_ms)
     p50 = recent[len(recent) // 2] if recent else 0.0
-    causes: Any = dict(_missed(account)) or "none"
+    causes: Any = dict(account.off_time) or "none"
     last = account.recent_calls[-1] if account.recent_calls else "-"
     return (
         f"tick {account.ticks}, on time {account.on_time}, missed or skipped {causes}, latency p50 {p50:.2f} ms, "
@@ -154,13 +161,17 @@ def _can_read_stdin(piped: bool) -> bool:
         return False
 
 
-def _read_stdin(loop: ControlLoop) -> None:
+def _read_stdin(loop: ControlLoop, say: Callable[[str], None]) -> None:
     if isinstance(sys.stdin, io.TextIOWrapper):
         # A bad byte is shown as such, and ends neither the reading nor the run.
         sys.stdin.reconfigure(errors="replace")
     try:
         for line in sys.stdin:
-            if text := line.strip():
+            if (text := line.strip()) in TYPED:
+                say(loop.override.say(TYPED[text], "keyboard"))
+            elif text.startswith("/"):
+                say(f"{text[:40]} is none of {', '.join(TYPED)}.")
+            elif text:
                 loop.instruct(text)
     except (OSError, ValueError):
         return

@@ -30,6 +30,8 @@ class RunOptions(RunConfig):
         Flag("What is judged, and told unless --instruct says else: left, 'hover at 0.7', 'aim high'."),
     ] = None
     live: Annotated[bool, Flag("Live view, or log lines.")] = True
+    view: Annotated[bool, Flag("A page in the browser, on this machine: what goes on; pause, resume, stop.")] = False
+    view_port: Annotated[int, Flag("Its port; 0: any.")] = 0
     stdin: Annotated[bool, Flag("Read instructions from stdin though it is no terminal, a line each.")] = False
     overwrite: Annotated[bool, Flag("--out may hold a run: replace it.")] = False
     bind: Annotated[str | None, Flag("--env remote: where a client connects. (default: tcp://127.0.0.1:5555)")] = None
@@ -54,6 +56,10 @@ class RunOptions(RunConfig):
             _refuse(f"--bind, --connect and --keys are for --env remote (given: {given}).")
         if self.instruction is not None and not self.instruction.strip():
             _refuse("--instruct is empty.", "Say what to do, or leave it out for the agent's own instruction.")
+        if not 0 <= self.view_port < 65536:
+            _refuse(f"--view-port {self.view_port} is no port.", "Give 0 (any) to 65535.")
+        if self.view_port and not self.view:
+            _refuse("--view-port is for --view, which is not given.", "Add --view.")
         if self.bind is not None and self.connect is not None:
             _refuse("--bind and --connect exclude each other.", "Give one of them.")
         if (remote or carla) and self.goal is not None:

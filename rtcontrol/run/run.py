@@ -16,6 +16,7 @@ from rtcontrol.loop import errors
 from rtcontrol.loop.clock import LoopClock
 from rtcontrol.loop.config import RunConfig, size
 from rtcontrol.loop.loop import ControlLoop
+from rtcontrol.loop.override import check_named
 from rtcontrol.models.errors import UserError
 from rtcontrol.record.pictures import Pictures
 from rtcontrol.record.recorder import Recorder
@@ -43,11 +44,10 @@ def run(options: RunOptions, ending: Shutdown) -> int:
     env = assemble.environment(options.env, goal)
     sample = assemble.sample(options, env)
     fit(chosen, env, sample)
+    check_named(options, chosen)
     pictures = assemble.pictures(options)
     host = assemble.host(options, source, model)
-    return run_loop(
-        options, chosen, env, host, sample, LiveView(options.live, options.stdin), ending, pictures=pictures
-    )
+    return run_loop(options, chosen, env, host, sample, LiveView(options), ending, pictures=pictures)
 
 
 def run_loop(

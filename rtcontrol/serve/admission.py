@@ -10,7 +10,18 @@ from collections.abc import Callable
 from typing import Any
 
 from rtcontrol.bridges.wire import Code, Message, WireError
-from rtcontrol.bridges.wire.messages import Bye, ErrorMessage, Executed, Hello, Instruct, Observe, Ping, Pong, Reset
+from rtcontrol.bridges.wire.messages import (
+    Bye,
+    ControlMessage,
+    ErrorMessage,
+    Executed,
+    Hello,
+    Instruct,
+    Observe,
+    Ping,
+    Pong,
+    Reset,
+)
 from rtcontrol.envs.remote import RemoteEnvironment
 from rtcontrol.hosts.base import DecoderPool
 from rtcontrol.loop.pause import PauseWatch
@@ -21,6 +32,7 @@ from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.peer import HELLOS_PER_S, Connection, Peer
 from rtcontrol.serve.session import BYE, LOST, OPENING_AT_ONCE, STOPPED, Session
 from rtcontrol.serve.sessions import Sessions, own
+from rtcontrol.serve.totals import Totals
 from rtcontrol.serve.trouble import AGAIN
 
 log = logging.getLogger("rtcontrol.serve")
@@ -55,6 +67,7 @@ class Admission:
             options.max_sessions, options.out, lambda number, peer, hello: make(number, peer, hello, self)
         )
         self._refused: Counter[str] = Counter()
+        self._ended = Totals()
         self._lines, self._unsaid = TokenBucket(LINES_PER_S, 20.0), 0
         self._short = TokenBucket(1 / 60, 1.0)
         self._began_s = time.monotonic()
@@ -129,9 +142,28 @@ class Admission:
 
     def sessions(self) -> list[dict[str, Any]]:
         """One entry a session, for /metrics: id, state, agent, model, pacing, hz, counts, recent latency."""
+        return [figures(session) for session in self.all()]
+
+    def totals(self) -> Totals:
+        """Over all sessions there ever were."""
         with self._lock:
-            found = self._sessions.all()
-        return [figures(session) for session in found]
+            totals = self._ended.copy()
+            for session in self._sessions.all():
+                if session.loop is not None and session.counting:
+                    totals.add(session.loop.account)
+        return totals
+
+    def counted(self, session: Session) -> None:
+        """A loop of the session is over: its counts stay."""
+        with self._lock:
+            if session.loop is not None and session.counting:
+                session.counting = False
+                self._ended.add(session.loop.account)
+
+    def all(self) -> list[Session]:
+        """The sessions that are not over."""
+        with self._lock:
+            return self._sessions.all()
 
     # -- messages -----------------------------------------------------------------------------------------------------
 
@@ -147,6 +179,8 @@ class Admission:
             self._hello(peer, message)
         elif isinstance(message, Instruct):
             own(peer, message.session).instruct(message.instruction)
+        elif isinstance(message, ControlMessage):
+            own(peer, message.session).control(message)
         elif isinstance(message, Reset):
             self._world(peer, message.session).reset(message)
         elif isinstance(message, Bye):

@@ -12,13 +12,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from rtcontrol.bridges.wire import Code, Message, WireError
-from rtcontrol.bridges.wire.messages import Bye, CallMessage, Hello
+from rtcontrol.bridges.wire.messages import Bye, CallMessage, ControlMessage, Hello
 from rtcontrol.envs.base import Emission, Observation
 from rtcontrol.envs.remote import RemoteData, RemoteEnvironment
+from rtcontrol.envs.remote_parts import told as told_call
 from rtcontrol.hosts.base import Host, PlaceTrouble
 from rtcontrol.loop.clock import ArrivalClock, WallClock
 from rtcontrol.loop.config import plain_text, size
 from rtcontrol.loop.loop import ControlLoop
+from rtcontrol.loop.override import SAID
 from rtcontrol.loop.warmup import DecisionFailed
 from rtcontrol.models.errors import UserError
 from rtcontrol.record.recorder import Recorder
@@ -26,7 +28,7 @@ from rtcontrol.serve.bucket import TokenBucket
 from rtcontrol.serve.figures import Run, write_report
 from rtcontrol.serve.negotiate import negotiate
 from rtcontrol.serve.peer import Peer
-from rtcontrol.serve.terms import Terms
+from rtcontrol.serve.terms import CONTROL, Terms
 from rtcontrol.serve.trouble import failure, passing, refusal, undecodable
 
 if TYPE_CHECKING:
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("rtcontrol.serve")
 
 State = Literal["opening", "live", "parked", "over"]
-LOST, BYE, STOPPED = "client lost", "client said bye", "server stopped"
+LOST, BYE, STOPPED, BY_HAND = "client lost", "client said bye", "server stopped", "a person stopped it"
 # Schemas are compiled and decoders opened for so many sessions at once.
 OPENING_AT_ONCE = 2
 
@@ -66,6 +68,8 @@ class Session:
         self.terms: Terms | None = None
         self.env: RemoteEnvironment | None = None
         self.loop: ControlLoop | None = None
+        self.counting = False  # the loop's account is not in the server's totals yet
+        self.paused = False  # by a person: it stays so, whatever becomes of its client
         self.runs = 0
         self.thread: threading.Thread | None = None
         self._owner = owner
@@ -111,6 +115,36 @@ class Session:
         if self.loop is not None:
             self.loop.instruct(text)
 
+    def say(self, said: str, by: str, k: int | None = None) -> str:
+        """What a person says (`Override.say`). A stop ends the session for good."""
+        if self.loop is None:
+            return "The session is not open yet."
+        if said in ("pause", "resume", "stop"):
+            self.paused = said != "resume"
+        if said == "stop":
+            self.why = self.why or BY_HAND
+        return self.loop.override.say(said, by, k)
+
+    def control(self, message: ControlMessage) -> None:
+        """The client's message. Raises WireError."""
+        if CONTROL not in self.hello.capabilities:
+            raise WireError(Code.STATE, "hello did not announce control.", 'Give hello `capabilities: ["control"]`.')
+        if message.say is None:
+            raise WireError(Code.INVALID, "control.say is missing.", f"Say one of {', '.join(SAID)}.", field="say")
+        self._note(self.say(message.say, "wire", message.id))
+
+    def _controlled(self) -> None:
+        """Tell the client, if it wants to know, what people did, or what waits for their yes."""
+        if self.loop is None or CONTROL not in self.hello.capabilities:
+            return
+        override = self.loop.override
+        told = ControlMessage(session=self.token, state=override.state)
+        if (asking := override.asking) is not None and not asking.denied:
+            left_ms = max(0.0, (asking.expires_ns - time.monotonic_ns()) / 1e6)
+            asked = {"id": asking.tick.k, "call": told_call(asking.call), "ttl_ms": left_ms}
+            told = told.model_copy(update=asked)
+        self.send(told)
+
     def welcome(self) -> None:
         """Tell the client what is in force."""
         terms, env, loop, peer = self.terms, self.env, self.loop, self.peer
@@ -148,9 +182,12 @@ class Session:
     def attach(self, loop: ControlLoop) -> None:
         """This loop will run."""
         loop.instructions.refused = self._refuse
+        loop.override.changed = self._controlled
+        if self.paused:
+            loop.override.say("pause", "before")
         if self.env is not None:
             loop.instructions.accepted = self.env.accepted
-        self.loop = loop
+        self.loop, self.counting = loop, True
 
     # -- on the session's own thread ----------------------------------------------------------------------------------
 
@@ -243,6 +280,7 @@ class Session:
                 self._proven = run.loop.instructions.proven
             run.recorder.discard()
             run.recorder.close()
+            self._owner.counted(self)
             if failed := write_report(self, run):
                 self._owner.say(f"{self.id}: {failed}")
 

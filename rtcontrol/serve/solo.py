@@ -110,7 +110,7 @@ def run_remote(config: RunOptions, ending: Shutdown, endpoint: str = BOUND, part
                 except WireError as error:
                     admission.ended(session, error)
                 else:
-                    return _run(session, terms, LiveView(config.live, config.stdin), ending, partner)
+                    return _run(session, terms, LiveView(config), ending, partner)
         return ending.status
 
 

@@ -17,8 +17,8 @@ from rtcontrol.loop.config import RunConfig
 from rtcontrol.record.machine import version
 from rtcontrol.serve.options import ServeOptions
 
-EXECUTED = "executed"
-CAPABILITIES = [EXECUTED]
+EXECUTED, CONTROL = "executed", "control"
+CAPABILITIES = [EXECUTED, CONTROL]
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,12 @@ from rtcontrol.bridges.wire.messages import ANY, CallMessage, FunctionCall, Mess
 from tests.conformance import FOLDER, expand, load
 from tests.conformance.generate import files
 
-FROM_CLIENT = {"hello", "observe", "executed", "instruct", "reset", "ping", "pong", "error", "bye"}
-FROM_SERVER = {"welcome", "call", "instruct", "ping", "pong", "error", "bye"}
+FROM_CLIENT = {"hello", "observe", "executed", "instruct", "reset", "control", "ping", "pong", "error", "bye"}
+FROM_SERVER = {"welcome", "call", "instruct", "control", "ping", "pong", "error", "bye"}
 LOOK = {"now_ns", "execute", "in_force", "expires_ns", "expired"}  # what every step of a sequence has
+# `control` is for those who announce it, and stands apart: the others do not know it.
+VALID = [*load("valid"), *load("control")["valid"]]
+INVALID = [*load("invalid"), *load("control")["invalid"]]
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "protocol.md"
 
 
@@ -38,7 +41,7 @@ def test_files_are_complete() -> None:
         assert (FOLDER / name).read_text("utf-8") == text, f"{name}: run `python -m tests.conformance.generate`"
 
 
-@named(load("valid"))
+@named(VALID)
 def test_valid_messages_are_the_same_in_both_encodings(vector: dict[str, Any]) -> None:
     message = decode_json(json.dumps(vector["json"]))
     assert decode_msgpack(parts_of(vector)) == message
@@ -50,7 +53,7 @@ def test_valid_messages_are_the_same_in_both_encodings(vector: dict[str, Any]) -
 
 def test_every_message_has_vectors_with_all_its_fields_and_with_the_required_only() -> None:
     seen: dict[str, list[set[str]]] = {}
-    for vector in load("valid"):
+    for vector in VALID:
         seen.setdefault(vector["json"]["type"], []).append(set(vector["json"]))
     for model in Message.__args__:
         kind = model.model_fields["type"].default
@@ -59,12 +62,12 @@ def test_every_message_has_vectors_with_all_its_fields_and_with_the_required_onl
         required = {n for n, f in model.model_fields.items() if f.is_required()} | {"type"}
         # An observation needs one of its optional fields.
         assert any(fields == required for fields in seen[kind]) or kind == "observe", kind
-    directions = {(v["from"], v["json"]["type"]) for v in load("valid")}
+    directions = {(v["from"], v["json"]["type"]) for v in VALID}
     assert directions == {("client", t) for t in FROM_CLIENT} | {("server", t) for t in FROM_SERVER}
 
 
 def test_every_required_field_has_vectors_where_it_is_of_the_wrong_type_missing_and_null() -> None:
-    names = {vector["name"] for vector in load("invalid")}
+    names = {vector["name"] for vector in INVALID}
     for model in Message.__args__:
         kind = model.model_fields["type"].default
         for field in (name for name, f in model.model_fields.items() if f.is_required()):
@@ -72,7 +75,7 @@ def test_every_required_field_has_vectors_where_it_is_of_the_wrong_type_missing_
                 assert {f"{kind}.{field} {fault} ({way})" for way in ("msgpack", "json")} <= names
 
 
-@named(load("invalid"))
+@named(INVALID)
 def test_invalid_messages_are_refused_by_code_and_field(vector: dict[str, Any]) -> None:
     with pytest.raises(WireError) as caught:
         if "json" in vector:
@@ -178,7 +181,7 @@ def limits_of(schema: dict[str, Any]) -> list[str]:
 
 
 def test_vectors_differ_between_the_encodings_in_array_entries_only() -> None:
-    for vector in load("valid"):
+    for vector in VALID:
         header = msgpack.unpackb(bytes.fromhex(vector["msgpack"][0]))
         text = vector["json"]
         for entry, plain in zip(header.get("arrays") or [], text.get("arrays") or [], strict=True):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from rtcontrol.agents import Agent, Fallback, OneOf, Tools, tool
-from rtcontrol.envs.base import Effect, Episode, Observation
+from rtcontrol.envs.base import Barrier, Effect, Episode, Observation
 from rtcontrol.hosts.base import DecisionRequest
 from rtcontrol.hosts.inprocess import InProcessHost
 from rtcontrol.loop.config import RunConfig
@@ -122,11 +122,15 @@ class CartWorld:
                 self._stepped_ns += behind * STEP_NS
             return None if self.silent else self._seen
 
-    def execute(self, call: Call, epoch: int | None, not_after_ns: int | None = None) -> Effect:
+    def execute(
+        self, call: Call, epoch: int | None, not_after_ns: int | None = None, barrier: Barrier | None = None
+    ) -> Effect:
         if epoch not in (None, self._epoch) or self._finished:
             return "epoch_over"
         if not_after_ns is not None and time.monotonic_ns() > not_after_ns:
             return "too_late"
+        if barrier is not None and barrier.shut is not None:
+            return "refused"
         self.executed.append((time.monotonic(), call, self._epoch))
         self.on_execute(call)
         self.bindings[call.name](**call.arguments)

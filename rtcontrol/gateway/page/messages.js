@@ -161,6 +161,14 @@ const FIELDS = {
       }),
     ),
   },
+  control: {
+    session: TOKEN,
+    say: optional(oneOf("pause", "resume", "stop", "confirm", "deny")),
+    state: optional(oneOf("running", "paused", "stopped")),
+    id: optional(COUNT),
+    call: optional(CALL),
+    ttl_ms: optional(MS),
+  },
   ping: { id: COUNT, t_ns: NS },
   pong: { id: COUNT, ...each(NS, "t_ping_ns t_received_ns t_sent_ns") },
   error: {

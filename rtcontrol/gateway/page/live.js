@@ -1,0 +1,224 @@
+// The live view: a run's page (`rtcontrol run --view`), or a server's, one of whose sessions is chosen. What is shown
+// comes from /view/ws four times a second; what people say goes back over it.
+
+import { StripChart } from "./chart.js";
+
+const AGAIN_MS = 1000;
+const KEYS = { p: "pause", r: "resume", s: "stop", y: "confirm", n: "deny" };
+
+const $ = (id) => document.getElementById(id);
+const chart = new StripChart($("chart"));
+const texts = new Map();
+const view = { last: null, seen: 0, socket: null, over: false };
+let token = new URLSearchParams(location.hash.slice(1)).get("token");
+let session = new URLSearchParams(location.search).get("session");
+let asked = null; // the tick whose call waits for a yes
+
+/** Sets a text that is another one than before. */
+function put(id, text) {
+  if (texts.get(id) === text) return;
+  texts.set(id, text);
+  $(id).textContent = text;
+}
+
+function link(state, text) {
+  $("link").dataset.state = state;
+  put("link-text", text);
+}
+
+// ---------------------------------------------------------------------------------------------------- connection
+
+async function connect() {
+  const headers = token ? { authorization: `Bearer ${token}` } : {};
+  try {
+    const answer = await fetch("view/sessions", { headers });
+    if (answer.status === 401) {
+      if (!$("gate").open) $("gate").showModal();
+      return;
+    }
+    choose(await answer.json());
+  } catch {
+    setTimeout(connect, AGAIN_MS);
+    return;
+  }
+  const query = session ? `?session=${encodeURIComponent(session)}` : "";
+  const scheme = location.protocol === "https:" ? "wss" : "ws";
+  const protocols = token ? ["rtcontrol.v1", `rtcontrol.token.${token}`] : ["rtcontrol.v1"];
+  const socket = new WebSocket(`${scheme}://${location.host}/view/ws${query}`, protocols);
+  socket.binaryType = "blob";
+  view.socket = socket;
+  socket.onopen = () => link("live", "connected");
+  socket.onmessage = ({ data }) => (typeof data === "string" ? take(JSON.parse(data)) : picture(data));
+  socket.onclose = () => {
+    if (socket !== view.socket) return;
+    link(view.over ? "closed" : "waiting", view.over ? "the run is over" : "connection lost, trying again");
+    if (!view.over || session) setTimeout(connect, AGAIN_MS);
+  };
+}
+
+/** A server has sessions to choose from; a run has none. */
+function choose(sessions) {
+  $("session-label").hidden = !sessions.length;
+  const options = sessions.map(({ id, client, state }) => {
+    const option = document.createElement("option");
+    Object.assign(option, { value: id, textContent: `${id} (${client}, ${state})`, selected: id === session });
+    return option;
+  });
+  $("session").replaceChildren(...options);
+  if (sessions.length && !sessions.some(({ id }) => id === session)) session = sessions.at(-1).id;
+  $("session").value = session ?? "";
+}
+
+$("session").addEventListener("change", () => {
+  session = $("session").value;
+  const { socket } = view;
+  Object.assign(view, { last: null, socket: null, over: false });
+  socket?.close();
+  chart.calls.length = 0;
+  connect();
+});
+
+$("gate-form").addEventListener("submit", () => {
+  token = $("token").value.trim();
+  connect();
+});
+
+// ------------------------------------------------------------------------------------------------------------ show
+
+function take(told) {
+  if (told.answer !== undefined) {
+    put("answer", told.answer);
+    return;
+  }
+  view.last = told;
+  view.over = Boolean(told.over);
+  view.seen += told.ticks.length;
+  const period = 1000 / (told.hz || 16);
+  const now = performance.now();
+  told.ticks.forEach((tick, i) => {
+    const [latency, decide] = [tick.latency_ms ?? null, tick.decide_ms ?? null];
+    const at = now - (told.ticks.length - 1 - i) * period;
+    chart.add({ at, latency, age: null, decide, missed: Boolean(tick.cause) });
+  });
+  chart.deadline = told.deadline_ms ?? 0;
+  put("title", `${told.env ?? ""} by ${told.agent ?? ""}`);
+  const rate = told.hz ? ` at ${Number(told.hz.toPrecision(3))} Hz` : "";
+  const episodes = told.episodes ? `, ${told.episodes} episodes` : "";
+  put("lead", `${told.model ?? ""}${rate}, ${told.phase ?? ""}${episodes}`);
+  showState(told);
+  put("force", told.instruction ?? "");
+  put("text", told.text ?? "not kept in the record");
+  put("history", told.history?.length ? `after ${told.history.join("  ")}` : "");
+  showCall(told);
+  for (const name of ["p50", "p99", "max"]) put(name, ms(told.latency_ms[name]));
+  put("decide", ms(told.ticks.at(-1)?.decide_ms));
+  put("missed", (told.counts.misses + told.counts.skipped_releases).toLocaleString("en"));
+  put("releases", told.counts.releases.toLocaleString("en"));
+  showCauses(told.causes);
+}
+
+function showState({ state, asking }) {
+  put("state", state === "running" ? "" : state);
+  $("state").dataset.state = state;
+  for (const button of document.querySelectorAll("[data-say]")) {
+    const { say } = button.dataset;
+    const idle = { pause: state !== "running", resume: state !== "paused", stop: state === "stopped" };
+    button.disabled = Boolean(idle[say]);
+  }
+  asked = asking?.k ?? null;
+  $("ask").hidden = asked === null;
+  put("ask-call", asking?.call ?? "");
+}
+
+function showCall({ call, confidence, ticks, state, safe_calls: safe }) {
+  const last = ticks.at(-1);
+  if (last) put("kind", last.why ?? (last.cause ? `missed: ${last.cause.replaceAll("_", " ")}` : last.kind));
+  put("call", state === "running" ? (call ?? "–") : safe?.join(", ") || "safe");
+  $("sureness").hidden = confidence === null || confidence === undefined;
+  if ($("sureness").hidden) return;
+  put("sure", `${Math.round(confidence * 100)} %`);
+  $("sure-bar").style.transform = `scaleX(${confidence})`;
+}
+
+function showCauses(causes) {
+  const key = JSON.stringify(causes);
+  if (key === texts.get("causes")) return;
+  texts.set("causes", key);
+  const rows = Object.entries(causes).sort((a, b) => b[1] - a[1]).map(([cause, n]) => {
+    const row = document.createElement("li");
+    const number = document.createElement("i");
+    number.textContent = n;
+    row.append(cause.replaceAll("_", " "), number);
+    return row;
+  });
+  $("causes").replaceChildren(...rows);
+}
+
+function ms(value) {
+  if (value === null || value === undefined) return "–";
+  return `${value < 9.95 ? value.toFixed(1) : Math.round(value)} ms`;
+}
+
+async function picture(blob) {
+  const image = await createImageBitmap(blob);
+  const canvas = $("picture");
+  $("world").hidden = false;
+  if (canvas.width !== image.width) Object.assign(canvas, { width: image.width, height: image.height });
+  canvas.getContext("2d").drawImage(image, 0, 0);
+  view.pictures = (view.pictures ?? 0) + 1;
+}
+
+// ------------------------------------------------------------------------------------------------------------- say
+
+function send(what) {
+  if (view.socket?.readyState === WebSocket.OPEN) view.socket.send(JSON.stringify(what));
+  else put("answer", "not connected: nothing was said");
+}
+
+function say(word) {
+  const about = word === "confirm" || word === "deny";
+  if (about && asked === null) return;
+  send(about ? { say: word, k: asked } : { say: word });
+}
+
+for (const button of document.querySelectorAll("[data-say]")) {
+  button.addEventListener("click", () => say(button.dataset.say));
+}
+
+$("tell").addEventListener("submit", (event) => {
+  event.preventDefault();
+  const text = $("instruction").value.trim();
+  if (text) send({ instruct: text });
+});
+
+addEventListener("keydown", (event) => {
+  const typing = event.target instanceof HTMLInputElement || event.target instanceof HTMLSelectElement;
+  if (typing && event.key === "Escape") event.target.blur();
+  if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
+  if (event.key === "/") {
+    event.preventDefault();
+    $("instruction").focus();
+  } else if (KEYS[event.key]) say(KEYS[event.key]);
+});
+
+let colours = {};
+function readColours() {
+  const style = getComputedStyle(document.documentElement);
+  const names = ["line", "ink", "muted", "you", "model", "bad", "mono"];
+  colours = Object.fromEntries(names.map((name) => [name, style.getPropertyValue(`--${name}`).trim()]));
+}
+readColours();
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", readColours);
+
+let drawnAt = 0;
+function frame(now) {
+  if (now - drawnAt > 60) {
+    drawnAt = now;
+    chart.draw(now, colours, Math.min(devicePixelRatio || 1, 3));
+  }
+  requestAnimationFrame(frame);
+}
+
+window.rtcontrol = view; // for tests, and for whoever is curious in the console
+connect();
+requestAnimationFrame(frame);

@@ -1,0 +1,96 @@
+"""`/view/ws`: what goes on in a run or a session, a few times a second, and what people say to it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from fastapi import FastAPI
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from rtcontrol.gateway.access import SUBPROTOCOL
+from rtcontrol.loop.override import SAID
+
+EVERY_S = 0.25
+# A reader that takes nothing for so long loses its connection.
+STUCK_S = 5.0
+MAX_VIEWERS = 16
+POLICY, TRY_LATER = 1008, 1013
+
+
+class Watched(Protocol):
+    """A run or a session, as those see it who look on."""
+
+    def snapshot(self, since: int) -> dict[str, Any]:
+        """What is new after the ticks up to number `since` (`rtcontrol/report/recent.py`); `over`: there is no more."""
+
+    def picture(self) -> bytes | None:
+        """The world now, as a PNG; None where it has none."""
+
+    def say(self, said: str, k: int | None) -> str:
+        """pause, resume, stop, confirm, deny: do it, and give a sentence about it."""
+
+    def instruct(self, text: str) -> None: ...
+
+
+def add(app: FastAPI, find: Callable[[str], Watched | None], sessions: Callable[[], list[dict[str, Any]]]) -> None:
+    """Add the routes. `find` gives what goes by a name (the query's `session`, "" without one)."""
+    viewers: set[WebSocket] = set()
+
+    @app.get("/view/sessions")
+    async def listed() -> list[dict[str, Any]]:
+        return sessions()
+
+    @app.websocket("/view/ws")
+    async def ws(socket: WebSocket) -> None:
+        await socket.accept(SUBPROTOCOL if SUBPROTOCOL in socket.scope["subprotocols"] else None)
+        watched = find(socket.query_params.get("session", ""))
+        if watched is None:
+            await socket.close(POLICY, "there is no such session")
+            return
+        if len(viewers) >= MAX_VIEWERS:
+            await socket.close(TRY_LATER, "too many viewers")
+            return
+        viewers.add(socket)
+        showing = asyncio.create_task(_show(socket, watched))
+        try:
+            with contextlib.suppress(WebSocketDisconnect, RuntimeError):
+                while True:
+                    await _hear(socket, watched, await socket.receive_text())
+        finally:
+            viewers.discard(socket)
+            showing.cancel()
+            with contextlib.suppress(BaseException):
+                await showing
+
+
+async def _show(socket: WebSocket, watched: Watched) -> None:
+    number, over = 0, False
+    while not over:
+        told = watched.snapshot(number)
+        number, over = told["number"], bool(told.get("over"))
+        await asyncio.wait_for(socket.send_text(json.dumps(told, default=str)), STUCK_S)
+        if (picture := await asyncio.to_thread(watched.picture)) is not None:
+            await asyncio.wait_for(socket.send_bytes(picture), STUCK_S)
+        await asyncio.sleep(EVERY_S)
+    await socket.close()
+
+
+async def _hear(socket: WebSocket, watched: Watched, text: str) -> None:
+    """`{"say": "pause"}`, `{"say": "confirm", "k": 12}` or `{"instruct": "..."}`; anything else is told to be wrong."""
+    try:
+        wish = json.loads(text)
+        said, k, instruction = wish.get("say"), wish.get("k"), wish.get("instruct")
+        if said in SAID and (k is None or (isinstance(k, int) and not isinstance(k, bool))):
+            answer = watched.say(said, k)
+        elif isinstance(instruction, str) and instruction.strip():
+            watched.instruct(instruction.strip())
+            answer = "sent"
+        else:
+            answer = f"Not understood: say one of {', '.join(SAID)}, or instruct."
+    except (ValueError, AttributeError):
+        answer = "Not understood: send one JSON object."
+    await socket.send_text(json.dumps({"answer": answer}))

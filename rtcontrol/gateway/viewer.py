@@ -1,0 +1,122 @@
+"""The page of one run, in a process of its own beside it: `python -m rtcontrol.gateway.viewer`.
+
+It reads what the run tells on stdin, a JSON object a line, and writes what people say to stdout in the same way: first
+its address, then how many look on whenever that changes, then their words. It ends with its stdin, so with the run.
+It draws the world's picture itself, from what is observed: neither the loop's process nor its world has that work.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.responses import FileResponse, Response
+from starlette.staticfiles import StaticFiles
+
+from rtcontrol.envs.pictures import Painter, painter, png
+from rtcontrol.gateway import view
+from rtcontrol.gateway.http import HTTPServer
+from rtcontrol.gateway.options import GatewayOptions
+from rtcontrol.models.errors import UserError
+from rtcontrol.report.recent import TICKS
+
+PAGE = Path(__file__).parent / "page"
+# Whoever looks on gives way to the loop, on a machine of few cores.
+NICE = 10
+
+
+class Fed:
+    """The run as its lines tell it: a `Watched`."""
+
+    def __init__(self) -> None:
+        self._ticks: deque[tuple[int, dict[str, Any]]] = deque(maxlen=TICKS)
+        self._last: dict[str, Any] = {"number": 0, "ticks": [], "phase": "starting"}
+        self._lock = threading.Lock()
+        self._drawn: tuple[Any, bytes | None] = (None, None)
+        self._painter: tuple[str, Painter | None] | None = None
+
+    def take(self, told: dict[str, Any]) -> None:
+        """A line of the run's."""
+        with self._lock:
+            first = told["number"] - len(told["ticks"]) + 1
+            self._ticks.extend(enumerate(told["ticks"], first))
+            self._last = told
+
+    def snapshot(self, since: int) -> dict[str, Any]:
+        with self._lock:
+            return {**self._last, "ticks": [tick for number, tick in self._ticks if number > since]}
+
+    def picture(self) -> bytes | None:
+        told = self._last
+        env, seed, data = told.get("env"), told.get("seed"), told.get("data")
+        if not isinstance(env, str) or not data:
+            return None
+        with self._lock:
+            if self._painter is None:
+                self._painter = env, painter(env)
+            paint = self._painter[1]
+            if paint is None:
+                return None
+            if self._drawn[0] != (seed, data):
+                self._drawn = (seed, data), png(paint(int(seed or 0), data))
+            return self._drawn[1]
+
+    def say(self, said: str, k: int | None) -> str:
+        tell({"say": said, "k": k})
+        return said
+
+    def instruct(self, text: str) -> None:
+        tell({"instruct": text})
+
+
+def tell(what: dict[str, Any]) -> None:
+    """A line to the run; it is gone where nobody reads."""
+    with contextlib.suppress(OSError):
+        os.write(1, json.dumps(what).encode() + b"\n")
+
+
+def build(fed: Fed) -> FastAPI:
+    """The page's routes, without their gate."""
+    app = FastAPI(title="rtcontrol", docs_url=None, redoc_url=None, openapi_url=None)
+    view.add(app, lambda name: fed if not name else None, list)
+
+    @app.get("/")
+    async def page() -> Response:
+        return FileResponse(PAGE / "live.html")
+
+    app.mount("/", StaticFiles(directory=PAGE))
+    return app
+
+
+def main() -> None:
+    # Ctrl-C is for the run, which ends this by closing its stdin.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with contextlib.suppress(OSError):
+        os.nice(NICE)
+    fed = Fed()
+    options = GatewayOptions(host="127.0.0.1", port=int(sys.argv[1]))
+    server = HTTPServer(build(fed), options, "--view-port", lambda code: None)
+    try:
+        server.start()
+    except UserError as error:
+        tell({"failed": error.what})
+        return
+    tell({"url": server.url})
+    for line in sys.stdin.buffer:
+        with contextlib.suppress(ValueError, LookupError, TypeError):
+            fed.take(json.loads(line))
+    time.sleep(2 * view.EVERY_S)  # whoever looks on is told the end
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

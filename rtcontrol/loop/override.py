@@ -1,0 +1,228 @@
+"""People over the loop: pause, resume, stop, and the yes that named tools wait for before they act."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from rtcontrol.agents import Agent
+from rtcontrol.hosts.base import DecisionReply
+from rtcontrol.loop.config import RunConfig
+from rtcontrol.loop.deadline import Tick
+from rtcontrol.models.call import Call, Decision
+from rtcontrol.models.errors import UserError
+from rtcontrol.models.special import ARGUMENTS
+
+if TYPE_CHECKING:
+    from rtcontrol.loop.actuator import Actuator
+    from rtcontrol.loop.outcomes import Outcomes
+
+State = Literal["running", "paused", "stopped"]
+SAID = ("pause", "resume", "stop", "confirm", "deny")
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """What a person said, and by what: keyboard, page or wire. `k`: the tick whose call is meant."""
+
+    said: str
+    by: str
+    t_ns: int
+    k: int | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Question:
+    """A call that waits for a person's yes."""
+
+    tick: Tick
+    reply: DecisionReply
+    call: Call
+    asked_ns: int
+    expires_ns: int
+    denied: bool = False
+
+
+class Override:
+    """What people may do to a run: `say`, from any thread; the rest is the loop's.
+
+    `state` is running, paused or stopped. Where it is not running the actuator's `shut` says so: no call acts, as the
+    world looks under its own lock; the safe call alone does. A stop is final. At most one call waits for a yes
+    (`asking`): while it does, other calls of such tools are held back; after a no, until its time is over.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        agent: Agent,
+        outcomes: Outcomes,
+        actuator: Actuator,
+        emit: Callable[[dict[str, Any]], None],
+        notify: Callable[[str], None],
+        wake: Callable[[], None],
+        stop: Callable[[str], None],
+        order: Callable[[Tick, DecisionReply, Call, int | None, bool], None],
+    ) -> None:
+        self.state: State = "running"
+        self.asking: Question | None = None
+        self._named = frozenset(config.confirm) | frozenset(agent.confirm)
+        self._floors = dict(config.floors)
+        self._least = self._floors.pop("", 0.0)
+        self.careful = bool(self._named or self._floors or self._least > 0)
+        self._heads = _heads(agent)
+        self._wait_ns = round(config.confirm_s * 1e9)
+        self._actuator, self._outcomes, self._emit = actuator, outcomes, emit
+        self._notify, self._wake, self._stop, self._order = notify, wake, stop, order
+        self.changed: Callable[[], None] = lambda: None  # the owner may set it: told of each word, and each question
+        self._lock = threading.Lock()
+
+    # -- from any thread ----------------------------------------------------------------------------------------------
+
+    def say(self, said: str, by: str, k: int | None = None) -> str:
+        """Do it now, and give one sentence about it. ValueError for what nobody can say."""
+        if said not in SAID:
+            raise ValueError(f"{said!r} is none of {', '.join(SAID)}")
+        word = Word(said, by, time.monotonic_ns(), k)
+        with self._lock:
+            if self.state == "stopped":
+                return "It is stopped: a stop is final."
+            if said in ("confirm", "deny"):
+                asking = self.asking
+                if asking is None or asking.denied or k not in (None, asking.tick.k):
+                    return "No call waits for a yes."
+                word = Word(said, by, word.t_ns, asking.tick.k)
+            elif said == "resume":
+                if self.state == "running":
+                    return "It is running."
+                self.state, self._actuator.shut = "running", None
+            elif said == "stop" or self.state == "running":
+                self._shut("stopped" if said == "stop" else "paused", said)
+            else:
+                return "It is paused already."
+            self._actuator.effects.append(word)
+        if said == "stop":
+            self._stop("stop")
+        self._wake()
+        told = {"pause": "paused: the safe call acts until you resume", "resume": "resumed", "stop": "stopped"}
+        return f"{told.get(said, said)} ({by})"
+
+    def end(self) -> None:
+        """The run is over: whatever its end is, nothing but the safe call acts from here on."""
+        with self._lock:
+            self.state = self._actuator.shut = "stopped"
+
+    def _shut(self, state: State, why: str) -> None:
+        from rtcontrol.loop.actuator import Completion
+
+        actuator = self._actuator
+        # First this: a call that waits for the world now finds it under the world's lock.
+        self.state = actuator.shut = state
+        now = time.monotonic_ns()
+        if (cleared := actuator.safe(why, actuator.parting())) is not None:
+            actuator.effects.append(Completion(cleared.tick, "refused", now, now, False))
+
+    # -- from the loop's thread ---------------------------------------------------------------------------------------
+
+    def heard(self, word: Word) -> None:
+        """The loop takes notice of what was said."""
+        policy, asking = self._outcomes.policy, self.asking
+        event: dict[str, Any] = {"people": word.said, "by": word.by, "t_s": self._t_s(word.t_ns)}
+        if word.said in ("pause", "stop"):
+            policy.suspend(word.t_ns)
+            self._outcomes.safe_k = self._outcomes.newest_k
+        elif word.said == "resume":
+            policy.suspended = False
+        elif asking is None or asking.tick.k != word.k or word.t_ns > asking.expires_ns:
+            event |= {"k": word.k, "void": True}
+            self._notify(f"{word.said} ({word.by}) came too late: the call of tick {word.k} is refused already")
+        else:
+            event |= {"k": word.k, "call": asking.call.text()}
+            asking.denied = word.said == "deny"
+        self._emit(event)
+        if word.said == "confirm" and "void" not in event and asking is not None:
+            self.asking = None
+            asking.tick.waited_ns = time.monotonic_ns() - asking.asked_ns
+            self._order(asking.tick, asking.reply, asking.call, asking.expires_ns, True)
+        elif word.said in ("pause", "stop") and asking is not None:
+            self._drop(asking)
+        self.changed()
+
+    def withhold(self, tick: Tick, reply: DecisionReply, call: Call | None) -> None:
+        """The tick has its decision, and nothing may act: it is held, and the world is told to stay safe."""
+        text = None if call is None else call.text()
+        self._outcomes.stay_safe(tick, reply)
+        self._outcomes.settle(tick, reply, "held", text, why=self._actuator.shut or "paused")
+
+    def holds(self, tick: Tick, reply: DecisionReply, decision: Decision) -> bool:
+        """Whether the decision's call must not act (yet): the tick is over then."""
+        call = decision.call
+        if self._actuator.shut is not None:
+            self.withhold(tick, reply, call)
+        elif call is None:
+            return False
+        elif self._unsure(decision):
+            self._outcomes.hold_back(tick, reply, call, "confidence")
+        elif call.name in self._named:
+            self._ask(tick, reply, call)
+        else:
+            return False
+        return True
+
+    def _ask(self, tick: Tick, reply: DecisionReply, call: Call) -> None:
+        """The call waits for a person's yes; its tick is held back like one of an unsure decision."""
+        now = time.monotonic_ns()
+        if self.asking is None:
+            self.asking = Question(tick, reply, call, now, now + self._wait_ns)
+            event = {"people": "ask", "k": tick.k, "call": call.text(), "t_s": self._t_s(now)}
+            self._emit({**event, "seconds": self._wait_ns / 1e9})
+            self._notify(f"may it {call.text()}? /yes or /no within {self._wait_ns / 1e9:g} s")
+            self.changed()
+        self._outcomes.hold_back(tick, reply, call, "confirm")
+
+    def expire(self, now_ns: int) -> None:
+        """Nobody answered in time: the call is refused."""
+        if self.asking is not None and now_ns > self.asking.expires_ns:
+            self._drop(self.asking)
+
+    def _drop(self, asking: Question) -> None:
+        self.asking = None
+        if not asking.denied:
+            t_s = self._t_s(time.monotonic_ns())
+            self._emit({"people": "unanswered", "k": asking.tick.k, "call": asking.call.text(), "t_s": t_s})
+
+    def _unsure(self, decision: Decision) -> bool:
+        """Whether a head is less sure than asked: of all, or of its own; parameters go by their names or the head's."""
+        call, confidence = decision.call, decision.confidence
+        if min(confidence.values(), default=1.0) < self._least:
+            return True
+        names = self._heads.get(call.name, {}) if call is not None else {}
+        return any(confidence.get(names.get(head, head), 1.0) < floor for head, floor in self._floors.items())
+
+    def _t_s(self, t_ns: int) -> float:
+        return self._outcomes.t_s(t_ns) if self._outcomes.t0_ns else 0.0
+
+
+def _heads(agent: Agent) -> dict[str, dict[str, str]]:
+    """By tool: the head of each parameter."""
+    return {
+        t.name: {p.name: ARGUMENTS[i] for i, slot in enumerate(t.schema.slots()) for p in slot.parameters}
+        for t in agent.tools
+    }
+
+
+def check_named(config: RunConfig, agent: Agent) -> None:
+    """Raises UserError where --confirm or --min-confidence names what this agent has not."""
+    tools: Mapping[str, Mapping[str, str]] = _heads(agent)
+    for name in config.confirm:
+        if name not in tools:
+            raise UserError(f"--confirm {name} is no tool of {agent.name}.", f"There are {', '.join(tools)}.")
+    heads = {"function"}.union(*(names for names in tools.values()), *(names.values() for names in tools.values()))
+    for head in config.floors:
+        if head and head not in heads:
+            raise UserError(
+                f"--min-confidence {head}={config.floors[head]:g}: {agent.name} has no such head.",
+                f"There are {', '.join(sorted(heads))}.",
+            )

@@ -1,0 +1,266 @@
+"""The live view: of a run, in a process beside it, and of a server's sessions; and what people say to both."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import struct
+import subprocess
+import time
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import chromium
+import httpx
+import numpy as np
+import psutil
+import pytest
+from chromium import Chromium
+from gateway_served import TOKEN, Serve, Served
+from test_gateway_ws import Line, line
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.sync.client import ClientConnection, connect
+
+from rtcontrol.envs.lander.world import Lander
+from rtcontrol.envs.pictures import painter, png
+from rtcontrol.models.errors import UserError
+from rtcontrol.run.options import RunOptions
+from rtcontrol.run.viewer import Viewer
+from tests.helpers.processes import Program, until
+
+in_chromium = pytest.mark.skipif(chromium.BINARY is None, reason="there is no Chromium to show the page")
+EXPERT = ("-m", "rtcontrol", "run", "--env", "lander", "--model", "expert", "--host", "inprocess", "--no-live")
+
+
+class Flying(Program):
+    """A run of the lander with a view; `url` is the page's."""
+
+    def __init__(self, folder: Path) -> None:
+        self.out = folder / "run"
+        arguments = (*EXPERT, "--view", "--stdin", "--episodes", "1000", "--out", str(self.out))
+        super().__init__(arguments, folder / "log", stdin=subprocess.PIPE)
+        self.says("watch it at http://127.0.0.1:")
+        found = re.search(r"watch it at (\S+)", self.log())
+        assert found is not None
+        self.url = found[1]
+
+
+@pytest.fixture(scope="module")
+def flying(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flying]:
+    program = Flying(tmp_path_factory.mktemp("view"))
+    try:
+        yield program
+    finally:
+        program.kill()
+
+
+def look(page: ClientConnection, *wanted: Any, picture: bool = False, seconds: float = 20.0) -> dict[str, Any]:
+    """The next snapshot for which all of `wanted` hold; with `picture`, the next one after a picture came."""
+    end = time.monotonic() + seconds
+    pictured = not picture
+    while time.monotonic() < end:
+        data = page.recv(timeout=seconds)
+        if isinstance(data, bytes):
+            assert data.startswith(b"\x89PNG")
+            pictured = True
+        elif (told := json.loads(data)).get("number") is not None and pictured and all(w(told) for w in wanted):
+            return told
+    raise AssertionError("it was not to be seen")
+
+
+def view(url: str, **options: Any) -> Any:
+    return connect(url.replace("http", "ws", 1) + "view/ws", compression=None, **options)
+
+
+def test_a_run_is_seen_and_steered_from_its_page(flying: Flying) -> None:
+    with view(flying.url) as page:
+        told = look(page, lambda t: t["phase"] == "running" and t["ticks"], picture=True)
+        assert told["env"] == "lander" and told["state"] == "running" and told["deadline_ms"] == 62.5
+        assert {"kind", "k"} <= set(told["ticks"][-1]) and told["counts"]["ticks"] > 0
+        assert told["call"].startswith("engines(")
+        numbers = [t["k"] for _ in range(4) for t in look(page)["ticks"]]
+        assert numbers == sorted(set(numbers)), "each tick once"
+        page.send('{"say": "pause"}')
+        paused = look(page, lambda t: t["state"] == "paused" and t["ticks"] and t["ticks"][-1].get("why") == "paused")
+        assert paused["safe_calls"] == ["engines(main=0, side=0)"]
+        page.send('{"instruct": "hover at 0.7"}')
+        page.send('{"say": "resume"}')
+        look(page, lambda t: t["state"] == "running" and t["instruction"] == "hover at 0.7")
+        for wrong in ("[]", "no", '{"say": "hurry"}', '{"say": "confirm", "k": "x"}'):
+            page.send(wrong)
+        until(lambda: "Not understood" in str(page.recv(timeout=20)))
+        look(page, lambda t: t["state"] == "running")
+
+
+def test_a_pages_process_takes_no_signal_of_the_terminal_and_only_its_own_pages_come_in(flying: Flying) -> None:
+    children = psutil.Process(flying.popen.pid).children()
+    (pages,) = [c for c in children if "rtcontrol.gateway.viewer" in c.cmdline()]
+    assert os.getsid(pages.pid) != os.getsid(flying.popen.pid)
+    pages.send_signal(signal.SIGINT)
+    assert pages.nice() > psutil.Process(flying.popen.pid).nice()
+    assert httpx.get(flying.url).status_code == 200 and "live.js" in httpx.get(flying.url).text
+    for origin in ("http://evil.example", "http://127.0.0.1:1"):
+        with pytest.raises(InvalidStatus):
+            view(flying.url, origin=origin)
+    with pytest.raises(InvalidStatus):
+        view(flying.url, additional_headers={"X-Forwarded-For": "10.0.0.7"})
+    assert httpx.get(flying.url, headers={"host": "evil.example"}).status_code == 421
+
+
+@in_chromium
+def test_the_page_shows_the_world_and_its_keys_pause_and_resume(flying: Flying, tmp_path: Path) -> None:
+    with Chromium(tmp_path) as page:
+        page.open(flying.url)
+        page.until("rtcontrol.pictures > 1 && rtcontrol.last.phase === 'running'")
+        page.key("p")
+        page.until("rtcontrol.last.state === 'paused'")
+        page.until("document.querySelector('[data-say=pause]').disabled")
+        assert "engines(main=0, side=0)" in page.value("document.getElementById('call').textContent")
+        page.key("r")
+        page.until("rtcontrol.last.state === 'running'")
+        page.open(flying.url, 390, 844)
+        page.until("rtcontrol.last?.ticks !== undefined")
+        assert page.value("document.documentElement.scrollWidth <= innerWidth")
+        assert page.errors == []
+
+
+def test_lines_of_the_terminal_pause_and_resume_and_a_stop_from_the_page_ends_the_run_in_order(flying: Flying) -> None:
+    assert flying.popen.stdin is not None
+    for typed, answer in (("/pause", "paused: "), ("/hurry", "is none of"), ("/resume", "resumed (keyboard)")):
+        flying.popen.stdin.write(f"{typed}\n")
+        flying.popen.stdin.flush()
+        flying.says(answer)
+    with view(flying.url) as page:
+        look(page, lambda t: t["state"] == "running")
+        (pages,) = psutil.Process(flying.popen.pid).children()
+        page.send('{"say": "stop"}')
+        assert look(page, lambda t: t["over"])["state"] == "stopped"
+    assert flying.popen.wait(30) == 0
+    told = json.loads((flying.out / "report.json").read_text())
+    assert told["ended_by"] == "stop" and told["held"] > 0
+    last = [(p["people"], p["by"]) for p in told["people"]][-3:]
+    assert last == [("pause", "keyboard"), ("resume", "keyboard"), ("stop", "page")]
+    assert not any(change["instruction"].startswith("/") for change in told["instruction_changes"])
+    until(lambda: not pages.is_running() or pages.status() == psutil.STATUS_ZOMBIE)
+
+
+def test_a_port_that_is_taken_and_one_without_a_view_are_mistakes() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        options = RunOptions(env="lander", view=True, view_port=taken.getsockname()[1])
+        with pytest.raises(UserError, match="cannot be bound"):
+            Viewer(options, lambda line: None)
+    with pytest.raises(UserError, match="Add --view"):
+        RunOptions(env="lander", view_port=1)
+    with pytest.raises(UserError, match="no port"):
+        RunOptions(env="lander", view=True, view_port=70_000)
+
+
+def test_the_lander_is_drawn_where_it_was_observed() -> None:
+    flown, paint = Lander(), painter("lander")
+    assert paint is not None
+    flown.reset(7)
+    flown.engines(0, 50)
+    before = paint(7, flown.observe())
+    for _ in range(40):
+        flown.step()
+    seen = flown.observe()
+    picture = paint(7, seen)
+    assert picture.shape == (400, 600, 3) and picture.dtype == np.uint8 and (picture != before).any()
+    # Its middle in the picture is its place in the field, wherever it was drawn before.
+    purple = (abs(picture.astype(int) - (128, 102, 230)).sum(axis=2) < 40).nonzero()
+    assert abs(purple[1].mean() - 300 * (1 + seen["x"])) < 12
+    assert (paint(7, seen) == picture).all()
+
+
+def test_a_png_holds_the_picture() -> None:
+    picture = np.arange(2 * 3 * 3, dtype=np.uint8).reshape(2, 3, 3)
+    data = png(picture)
+    assert struct.unpack(">II", data[16:24]) == (3, 2)
+    begin = data.index(b"IDAT") + 4
+    size = struct.unpack(">I", data[begin - 8 : begin - 4])[0]
+    rows = np.frombuffer(zlib.decompress(data[begin : begin + size]), np.uint8).reshape(2, 10)
+    assert (rows[:, 1:].reshape(2, 3, 3) == picture).all()
+
+
+# -- a server's sessions ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def session(served: Served) -> Iterator[tuple[str, Line]]:
+    with line(served, max_queue=None) as client:
+        client.hello()
+        client.call()
+        newest = httpx.get(served.url + "view/sessions").json()[-1]
+        yield newest["id"], client
+
+
+def test_a_servers_session_is_seen_paused_and_stopped(served: Served, session: tuple[str, Line]) -> None:
+    name, client = session
+    url = served.ws.removesuffix("ws") + f"view/ws?session={name}"
+    with connect(url, compression=None) as page:
+        told = look(page, lambda t: t["counts"]["ticks"] > 0)
+        assert told["agent"] == "lander" and told["hz"] == 50.0
+        page.send('{"say": "pause"}')
+        look(page, lambda t: t["state"] == "paused")
+        until(lambda: client.call().status == "safe")
+        page.send('{"say": "stop"}')
+        with pytest.raises(ConnectionClosed):
+            look(page, lambda t: False)
+    assert name not in [s["id"] for s in httpx.get(served.url + "view/sessions").json()]
+
+
+def test_a_session_that_is_not_there_is_told(served: Served) -> None:
+    url = served.ws.removesuffix("ws") + "view/ws?session=session-9999"
+    with connect(url, compression=None) as page, pytest.raises(ConnectionClosed) as closed:
+        page.recv(timeout=20)
+    assert closed.value.rcvd is not None and closed.value.rcvd.code == 1008
+
+
+def test_who_looks_on_from_elsewhere_shows_the_token(serve: Serve) -> None:
+    guarded = serve(token=TOKEN)
+    forwarded = {"X-Forwarded-For": "10.0.0.7"}
+    assert httpx.get(guarded.url + "view/sessions", headers=forwarded).status_code == 401
+    shown = {**forwarded, "authorization": f"Bearer {TOKEN}"}
+    assert httpx.get(guarded.url + "view/sessions", headers=shown).status_code == 200
+
+
+# -- /metrics ---------------------------------------------------------------------------------------------------------
+
+
+def values(text: str, name: str) -> dict[str, float]:
+    found = re.findall(rf"^{name}(\{{[^}}]*\}})? (\S+)$", text, re.M)
+    return {labels: float(value) for labels, value in found}
+
+
+def test_every_series_of_the_metrics_is_there_from_the_start(serve: Serve) -> None:
+    text = serve().get("metrics")
+    causes = values(text, "rtcontrol_misses_total")
+    assert '{cause="decide"}' in causes and '{cause="pause"}' in causes and set(causes.values()) == {0.0}
+    assert values(text, "rtcontrol_ticks_total") == {"": 0.0}
+    assert values(text, "rtcontrol_latency_seconds_count") == {"": 0.0}
+    assert values(text, "rtcontrol_refused_messages_total")['{code="malformed"}'] == 0.0
+
+
+def test_counts_of_sessions_that_ended_stay_in_the_totals(serve: Serve) -> None:
+    own = serve()
+    ticks = []
+    for _ in range(2):
+        with line(own) as client:
+            client.hello()
+            for _ in range(4):
+                client.call()
+        until(lambda: own.admission.all() == [] or own.admission.all()[0].state == "parked")
+        text = own.get("metrics")
+        ticks.append(values(text, "rtcontrol_ticks_total")[""])
+        # Those with a latency are in its histogram, cumulative, in seconds.
+        buckets = [v for k, v in values(text, "rtcontrol_latency_seconds_bucket").items()]
+        assert buckets == sorted(buckets) and buckets[-1] == values(text, "rtcontrol_latency_seconds_count")[""] > 0
+        assert 0 < values(text, "rtcontrol_latency_seconds_sum")[""] < 60
+    assert ticks[0] >= 4 and ticks[1] >= ticks[0] + 4
+    again = values(own.get("metrics"), "rtcontrol_ticks_total")[""]
+    assert again == ticks[1], "counted once"
