@@ -22,6 +22,7 @@ CHOICES = {
 }
 
 
+STANDBY = "--host ray: keep a second decoder warm, which takes over at once (each takes a GPU where there is one)."
 MIN_HZ, MAX_HZ = 0.001, 10_000.0
 MAX_PIPELINE = 64
 LONGEST = 1e12  # in whatever unit: a bound that keeps nanoseconds whole numbers
@@ -44,6 +45,12 @@ def cpus(text: str) -> tuple[int, ...]:
         return tuple(int(part) for part in text.split(",") if part.strip())
     except ValueError:
         raise UserError(f"--affinity {text} is no list of CPUs.", "Give numbers, such as --affinity 0,1.") from None
+
+
+def check_standby(standby: bool, host: str) -> None:
+    """UserError where there is no process to stand by for."""
+    if standby and host != "ray":
+        raise UserError(f"--standby has no effect with --host {host}.", "Leave one of them out.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +88,7 @@ class RunConfig:
     model: Annotated[str | None, Flag("Checkpoint, or expert, noop, random. (default: the agent's)")] = None
     engine: Annotated[str, Flag(f"What runs the model: {', '.join(ENGINES)}.")] = "torch"
     host: Annotated[str, Flag("Where it decides: ray or inprocess.")] = "ray"
+    standby: Annotated[bool, Flag(STANDBY)] = False
     clock: Annotated[str, Flag("wall: the world runs on; lockstep: it waits.")] = "wall"
     on_miss: Annotated[str, Flag("hold the last call, safe call, or stop the run.")] = "hold"
     hold_ms: Annotated[float | None, Flag("Hold at most so long, then the safe call. (default: the agent's)")] = None
@@ -113,6 +121,7 @@ class RunConfig:
             if getattr(self, name) not in allowed:
                 option = "--" + name.replace("_", "-")
                 raise UserError(f"{option} {getattr(self, name)} is unknown.", f"Choose one of {', '.join(allowed)}.")
+        check_standby(self.standby, self.host)
         if not 1 <= self.pipeline <= MAX_PIPELINE:
             raise UserError(f"--pipeline {self.pipeline} is out of range.", f"Give 1 to {MAX_PIPELINE} decisions.")
         self._positive("deadline_ms", self.deadline_ms)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 from rtcontrol.bridges.wire import LIMITS, Limits
-from rtcontrol.loop.config import CHOICES, MAX_HZ, MIN_HZ, Flag, folder
+from rtcontrol.loop.config import CHOICES, MAX_HZ, MIN_HZ, STANDBY, Flag, check_standby, folder
 from rtcontrol.models.decider import ENGINES
 from rtcontrol.models.errors import UserError
 
@@ -30,6 +30,7 @@ class ServeOptions:
     ] = None
     engine: Annotated[str, Flag(f"What runs the model: {', '.join(ENGINES)}.")] = "torch"
     host: Annotated[str, Flag("Where it decides: ray or inprocess.")] = "ray"
+    standby: Annotated[bool, Flag(STANDBY)] = False
     hz: Annotated[float, Flag("Ticks a second of clients that ask for no rate.")] = 16.0
     hz_max: Annotated[float, Flag("The highest rate of a server-paced session.")] = 100.0
     seed: Annotated[int, Flag("Of --model random.")] = 0
@@ -59,6 +60,7 @@ class ServeOptions:
             raise UserError(f"--session-grace {self.session_grace_s:g} is out of range.", "Give 0 to 86400 seconds.")
         if self.host not in CHOICES["host"]:
             raise UserError(f"--host {self.host} is unknown.", f"Choose one of {', '.join(CHOICES['host'])}.")
+        check_standby(self.standby, self.host)
         if self.engine not in ENGINES:
             raise UserError(f"--engine {self.engine} is unknown.", f"Choose one of {', '.join(ENGINES)}.")
         if self.seed < 0:
