@@ -31,6 +31,7 @@ LAZY = {
     "bench": "rtcontrol.cli.bench",
     "keys": "rtcontrol.cli.keys",
     "bridge": "rtcontrol.cli.bridge",
+    "drill": "rtcontrol.cli.drill",
 }
 
 RUN_EXAMPLES = """Fly an agent in an environment at a fixed rate, and report every tick.

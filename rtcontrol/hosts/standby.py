@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -187,6 +187,11 @@ class StandbyHost:
         """What the one that decides says of itself, and the standby's process."""
         info = self._active.info
         return info and {**info, "standby": self._standby.info.get("pid")}
+
+    @property
+    def threads(self) -> Sequence[tuple[int, int]]:
+        """Those that decide."""
+        return self._active.threads  # type: ignore[no-any-return, attr-defined, unused-ignore]
 
     def submit(self, request: DecisionRequest) -> None:
         self._look()
