@@ -40,9 +40,9 @@ class Rules:
 class Judge:
     """Takes messages in any order; `verdict` goes through them in the order of their instants (CLOCK_MONOTONIC).
 
-    From the world: `started`, `act` (a call begins to act: `arguments`, `t`, `not_after`), `end` of it (`failed`),
-    `reset` (a new episode), `saw` (an observation of the instant `captured` became text), `closed`. From the injector: `asked` (the
-    run was asked to end) and `excused` (begin and end of a time in which nothing could act).
+    From the world: `started`; `act` (a call begins to act: `arguments`, `t`, `not_after`), `end` of it (`failed`);
+    `reset` (a new episode); `saw` (an observation of the instant `captured` became text); `closed`. From the injector:
+    `asked` (the run was asked to end) and `excused` (begin and end of a time in which nothing could act).
     """
 
     def __init__(self, rules: Rules) -> None:

@@ -23,7 +23,7 @@ PLAIN = ("invalid",)
 
 
 @dataclass(slots=True)
-class Seen:
+class SeenTick:
     """A tick as the record has it; `begin_ns` is its release (that of the first one that was skipped before it),
     `end_ns` its deadline. `missed`: (cause, sub-cause, whether there is evidence) of each miss that it counts."""
 
@@ -53,7 +53,7 @@ def origin_ns(record: Path) -> int:
     return least or 0
 
 
-def ticks_of(events: Iterable[Mapping[str, Any]], period_ns: int, deadline_ns: int, origin: int) -> list[Seen]:
+def ticks_of(events: Iterable[Mapping[str, Any]], period_ns: int, deadline_ns: int, origin: int) -> list[SeenTick]:
     """The ticks of a record, misses named as is known at its end; its first release was at `origin`."""
     ticks: dict[int, dict[str, Any]] = {}
     for event in events:
@@ -73,7 +73,7 @@ def ticks_of(events: Iterable[Mapping[str, Any]], period_ns: int, deadline_ns: i
         if skipped:
             # The evidence of a skipped release is how late the next one was begun, and who kept the thread.
             missed += [(tick["skip_cause"], tick.get("skip_subcause"), "skip_subcause" in tick)] * skipped
-        seen.append(Seen(k, release_ns - skipped * period_ns, release_ns + deadline_ns, missed))
+        seen.append(SeenTick(k, release_ns - skipped * period_ns, release_ns + deadline_ns, missed))
     return seen
 
 
@@ -83,7 +83,7 @@ def _revised(event: Mapping[str, Any]) -> Any:
 
 
 def verdict(
-    injections: Sequence[Injection], ticks: Sequence[Seen], violations: Sequence[Mapping[str, Any]], seed: int
+    injections: Sequence[Injection], ticks: Sequence[SeenTick], violations: Sequence[Mapping[str, Any]], seed: int
 ) -> dict[str, Any]:
     """The drill's JSON."""
     faults, inside = [], set()
@@ -110,7 +110,7 @@ def verdict(
     }
 
 
-def recovery_ns(ticks: Sequence[Seen], end_ns: int, until_ns: int | None) -> int | None:
+def recovery_ns(ticks: Sequence[SeenTick], end_ns: int, until_ns: int | None) -> int | None:
     """The release of the first of `RECOVERED` ticks on time after `end_ns`, and before `until_ns`; None: not so."""
     on_time = 0
     first_ns = 0
