@@ -60,7 +60,7 @@ FAULTS = {
         FaultKind("invalid_call", "calls that the tools do not allow", 0.7, _names("invalid")),
         FaultKind("kill_decoder", "SIGKILL of the decoder's process", 0.0, _names(f"{_BACK} {_CPU}"), rest_s=8.0),
         # Ray is given up where it is lost three times before it has lasted a minute.
-        FaultKind("kill_raylet", "SIGKILL of Ray's raylet", 0.0, _names(f"{_BACK} {_CPU}"), rest_s=25.0, apart_s=65.0),
+        FaultKind("kill_raylet", "SIGKILL of Ray's raylet", 0.0, _names(f"{_BACK} {_CPU}"), rest_s=25.0, apart_s=75.0),
         FaultKind("frozen", "the world makes no new observations", 1.2, _names("stale_observation.frozen")),
         FaultKind("slow_text", "the agent's text takes 1.5 periods", 0.8, _names("decide.observe")),
         FaultKind("observe_raises", "the agent's text cannot be made", 0.7, _names("no_observation.unreadable")),

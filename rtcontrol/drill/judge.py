@@ -3,6 +3,7 @@ run says of itself, and checks what must hold whatever breaks."""
 
 from __future__ import annotations
 
+import ctypes
 import json
 import math
 import signal
@@ -22,6 +23,7 @@ LATE_NS = 2_000_000
 SLACK_NS = 150_000_000
 # After the run was asked to end, the safe call acts within so long.
 END_NS = 1_000_000_000
+PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,10 +178,13 @@ def _overlap(spans: Sequence[tuple[int, int]], begin: int, end: int) -> int:
     return total
 
 
+def end_with_parent(number: int) -> None:
+    """Be sent this signal when the process that started this one ends, however it does."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
+
+
 def main() -> None:
     """`judge.py ADDRESS RULES`: hears until it is told `over`, then prints the verdict."""
-    from rtcontrol.drill.subject import end_with_parent
-
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     end_with_parent(signal.SIGKILL)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import signal
 import sys
@@ -12,6 +11,7 @@ from typing import Any
 
 from rtcontrol.agents import Agent
 from rtcontrol.bridges.shutdown import Interrupted, Shutdown
+from rtcontrol.drill.judge import end_with_parent
 from rtcontrol.drill.switches import Switches
 from rtcontrol.drill.wrappers import CLOCK_JUMP_S, FaultySource, FaultyWorld, Line, faulty_agent
 from rtcontrol.envs.base import Environment
@@ -20,14 +20,8 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.run.options import RunOptions
 from rtcontrol.run.run import run
 
-PR_SET_PDEATHSIG = 1
 # So much longer than the deadline what is made slow takes.
 DELAY = 1.5
-
-
-def end_with_parent(number: int) -> None:
-    """Be sent this signal when the process that started this one ends, however it does."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
 
 
 def main() -> None:

@@ -116,7 +116,9 @@ class FaultySimulation:
     def __init__(self, inner: Any, switches: Switches, line: Line, safe: tuple[Call, ...], delay_s: float) -> None:
         self._inner, self._switches, self._line, self._safe, self._delay_s = inner, switches, line, safe, delay_s
         self.step_s: float = inner.step_s
-        self.bindings = {name: self._binding(name, function) for name, function in inner.bindings.items()}
+        self.bindings: Mapping[str, Callable[..., Any]] = {
+            name: self._binding(name, function) for name, function in inner.bindings.items()
+        }
         self.here = threading.local()  # the deadline of the call that this thread executes
         self._refused = 0.0  # the `safe_raises` that has raised
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from rtcontrol.drill.injector import Injection
 from rtcontrol.drill.switches import Switches
 from rtcontrol.drill.verdict import ticks_of, verdict
 from rtcontrol.models.errors import UserError
+from tests.helpers.processes import ROOT
 
 PERIOD = 62_500_000
 ORIGIN = 5_000_000_000
@@ -98,10 +100,10 @@ def test_a_schedule_depends_on_its_seed_alone_and_has_each_fault_at_least_three_
     assert plan == schedule(list(FAULTS), 600.0, 7) != schedule(list(FAULTS), 600.0, 8)
     assert min(Counter(p.fault.name for p in plan).values()) >= TIMES and {p.fault.name for p in plan} == set(FAULTS)
     assert max(p.at_s + p.fault.seconds + p.fault.rest_s for p in plan) <= 600.0
-    for one, other in zip(plan, plan[1:], strict=False):
+    for one, other in pairwise(plan):
         assert other.at_s >= one.at_s + one.fault.seconds + one.fault.rest_s - 1e-6
     raylets = [p.at_s for p in plan if p.fault.name == "kill_raylet"]
-    assert all(b - a >= 60.0 for a, b in zip(raylets, raylets[1:], strict=False))
+    assert all(b - a >= 60.0 for a, b in pairwise(raylets))
 
 
 def test_a_drill_that_is_too_short_says_how_long_it_takes() -> None:
@@ -124,6 +126,17 @@ def test_the_causes_that_faults_may_have_are_published() -> None:
     published = {(cause, sub) for cause, subs in causes.items() for sub in subs.split()} | {("invalid", None)}
     assert {pair for fault in FAULTS.values() for pair in fault.allowed} <= published
     assert not set(FAULTS) & set(ENDINGS)
+
+
+def test_the_page_has_each_fault_with_its_causes() -> None:
+    page = (ROOT / "docs/drill.md").read_text()
+    rows = {line.split("`")[1]: line for line in page.splitlines() if line.startswith("| `")}
+    assert set(rows) == set(FAULTS) and all(name in page for name in ENDINGS)
+    for name, fault in FAULTS.items():
+        _, about, called = rows[name].strip("| ").split(" | ")
+        named = {word.strip("`") for word in called.split(", ") if word.startswith("`")}
+        assert about == fault.about
+        assert named == {cause if sub is None else f"{cause}.{sub}" for cause, sub in fault.allowed}
 
 
 def test_a_switch_is_on_until_its_instant_and_seen_by_another_mapping(tmp_path: Any) -> None:
