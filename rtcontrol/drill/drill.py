@@ -14,7 +14,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from rtcontrol.bridges.shutdown import Shutdown, rest
+from rtcontrol.bridges.shutdown import STATUS, Shutdown, rest
 from rtcontrol.drill.faults import ENDINGS, FAULTS, TIMES, schedule
 from rtcontrol.drill.flight import Flight
 from rtcontrol.drill.injector import Injection, Injector
@@ -107,11 +107,11 @@ def _fly(
             injections.append(injector.inject(due.fault))
         if injections and not flight.over():
             rest(flight.over, time.monotonic() + injections[-1].fault.rest_s + CALM_S)
-    flight.check()
     status, judged = flight.end(["SIGTERM"])
     result = _verdict(injections, judged, config, out, seed)
-    if status != 143:
-        result["violations"].append({"t_ns": time.monotonic_ns(), "what": f"the run's exit status was {status}"})
+    if status != STATUS["SIGTERM"]:
+        what = f"the run ended with exit status {status}: {flight.last_word()}"
+        result["violations"].append({"t_ns": time.monotonic_ns(), "what": what})
         result["invariants_violated"] += 1
     return {"name": "flight", **result}
 

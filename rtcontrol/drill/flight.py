@@ -86,33 +86,30 @@ class Flight:
         return not self._ending.called()
 
     def await_steady(self, until_s: float) -> bool:
-        """Wait until that instant, and until calls act at each tick for a while; as `await_calls`."""
+        """Wait until that instant, and until calls act at each tick for a while. False where that does not come: the
+        drill is to end, the run has ended by itself, or does not recover."""
         steady_s = time.monotonic()
-        give_up_s = until_s + START_S
-
-        def ready() -> bool:
-            nonlocal steady_s
-            now_s = time.monotonic()
+        while (now_s := time.monotonic()) < until_s or now_s - steady_s < STEADY_S:
             if now_s - self.switches["acted"] > STEADY_GAP_S:
                 steady_s = now_s
-            return now_s >= until_s and now_s - steady_s >= STEADY_S
-
-        while not (self.over() or ready()):
+            if self.over() or now_s > until_s + START_S:
+                return False
             time.sleep(0.02)
-            if time.monotonic() > give_up_s:
-                raise UserError(f"The run has not recovered for {START_S:g} s.", f"See {self._out}/run.log.")
-        self.check()
-        return not self._ending.called()
+        return True
 
     def check(self) -> None:
         """UserError where the run has ended by itself."""
         status = None if self._subject is None else self._subject.poll()
         if status is not None and not self._ending.called():
-            said = (self._out / "run.log").read_text(errors="replace").strip().splitlines()
             raise UserError(
-                f"The run that is drilled ended by itself (exit status {status}): {said[-1] if said else 'no word'}",
+                f"The run that is drilled ended by itself (exit status {status}): {self.last_word()}",
                 f"See {self._out / 'run.log'}.",
             )
+
+    def last_word(self) -> str:
+        """The last line that the run said."""
+        said = (self._out / "run.log").read_text(errors="replace").strip().splitlines()
+        return said[-1] if said else "it said nothing"
 
     def end(self, signals: Sequence[str]) -> tuple[int | None, dict[str, Any]]:
         """Ask the run to end, by these signals; gives its exit status (None: it did not end, and was killed), and the
