@@ -111,7 +111,7 @@ class Judge:
                 self._check_cover(covered, t_ns)
                 covered = math.inf
         self._check_cover(covered, last_ns)
-        if asked is not None and parting is None:
+        if started and asked is not None and parting is None:
             self._violated(asked, "no safe call acted after the stop")
         return {**counts, "violations": self.violations}
 

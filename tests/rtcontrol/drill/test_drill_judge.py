@@ -112,5 +112,6 @@ def test_nothing_acts_after_the_stop() -> None:
         "a call acted after the world was closed",
     ]
     assert judged(*flight, [{"asked": stopped}, {"closed": stopped + 9 * MS}]) == ["no safe call acted after the stop"]
+    assert judged([{"asked": stopped}, {"closed": stopped + 9 * MS}]) == []  # it never began
     # One that was under way when the stop was asked for may still act: the safe call comes after it.
     assert judged(*flight, [{"asked": stopped}], tick(10), safe(stopped + 30 * MS)) == []
