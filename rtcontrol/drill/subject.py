@@ -33,7 +33,7 @@ def main() -> None:
     switches, line, delay_s = Switches(told["switches"]), Line(told["judge"]), DELAY * options.deadline_ns / 1e9
 
     def wrapped(agent: Agent, env: Environment, source: DeciderSource) -> tuple[Agent, Environment, DeciderSource]:
-        world = FaultyWorld(env, switches, line, agent.fallback.safe_calls, delay_s)
+        world = FaultyWorld(env, switches, line, delay_s)
         faulty = faulty_agent(agent, world, switches, line, delay_s)
         return faulty, world, FaultySource(source, told["switches"], delay_s)
 

@@ -43,11 +43,11 @@ class Line:
 class FaultyWorld:
     """A `PacedEnvironment`, with faults. UserError for any other."""
 
-    def __init__(self, inner: Any, switches: Switches, line: Line, safe: Iterable[Call], delay_s: float) -> None:
+    def __init__(self, inner: Any, switches: Switches, line: Line, delay_s: float) -> None:
         if not isinstance(inner, PacedEnvironment):
             raise UserError(f"The environment {inner.name} cannot be drilled.", "Give a bundled one, or a .py file.")
         self.name, self._inner, self._switches, self._line = inner.name, inner, switches, line
-        self._simulation = FaultySimulation(inner._simulation, switches, line, tuple(safe), delay_s)
+        self._simulation = FaultySimulation(inner._simulation, switches, line, delay_s)
         inner._simulation = self._simulation
         self.seen: Observation | None = None
 
@@ -113,8 +113,8 @@ class FaultyWorld:
 class FaultySimulation:
     """What is inside the world's lock."""
 
-    def __init__(self, inner: Any, switches: Switches, line: Line, safe: tuple[Call, ...], delay_s: float) -> None:
-        self._inner, self._switches, self._line, self._safe, self._delay_s = inner, switches, line, safe, delay_s
+    def __init__(self, inner: Any, switches: Switches, line: Line, delay_s: float) -> None:
+        self._inner, self._switches, self._line, self._delay_s = inner, switches, line, delay_s
         self.step_s: float = inner.step_s
         self.bindings: Mapping[str, Callable[..., Any]] = {
             name: self._binding(name, function) for name, function in inner.bindings.items()
