@@ -36,17 +36,17 @@ class SeenTick:
 def origin_ns(record: Path) -> int:
     """The record's first release on CLOCK_MONOTONIC: a tick's message is stamped when it is over, which is never before
     its effect, and hardly ever long after it."""
-    anchor, tick_channel, least = 0, -1, None
+    anchor, topics, least = 0, dict[int, str](), None
     with record.open("rb") as file, contextlib.suppress(McapError, EndOfFile, ValueError):  # cut short
         for found in StreamReader(file).records:
-            if isinstance(found, Channel) and found.topic == "/tick":
-                tick_channel = found.id
-            if not isinstance(found, Message):
+            if isinstance(found, Channel):
+                topics[found.id] = found.topic
+            if not isinstance(found, Message) or topics.get(found.channel_id) not in ("/tick", "/run"):
                 continue
             event = json.loads(found.data)
             if "header" in event:
                 anchor = event["header"]["clock_anchor"]["utc_minus_monotonic_ns"]
-            elif found.channel_id == tick_channel and "latency_ms" in event:
+            elif "kind" in event and "latency_ms" in event:
                 ended_ns = round(1e9 * event["t_s"] + 1e6 * event["latency_ms"])
                 begun_ns = found.log_time - anchor - ended_ns
                 least = begun_ns if least is None else min(least, begun_ns)
