@@ -71,7 +71,7 @@ class StandbyPool(RayPool):
     @property
     def up(self) -> bool:
         """Whether its own decoder is, in a Ray that has not died."""
-        return self._answer is not None and self._ray.died() is None
+        return self._answer is not None and _Joined(self).died() is None
 
     def _end_ray(self) -> None:
         # It must not be shut down under a thread that uses it.
