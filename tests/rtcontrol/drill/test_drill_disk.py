@@ -38,6 +38,7 @@ def test_a_record_is_complete_after_a_disk_was(state: str, tmp_path: Path) -> No
     assert (tmp_path / "flown.mcap").stat().st_size == held, "it takes nothing meanwhile"
     assert bool(told) == (state == "full") == bool(recorder.lost)
     disk.state = "sound"
+    until(lambda: not recorder.lost, "what waits is not written", 5.0)
     closing = threading.Thread(target=recorder.close)
     closing.start()
     until(lambda: not closing.is_alive(), "the record is not closed", 10.0)
