@@ -97,7 +97,7 @@ class Judge:
                 if not message["failed"]:
                     self._check_cover(covered, began_ns)
                     covered = math.inf if what["not_after"] is None else t_ns + self.rules.hold_ns
-            elif "reset" in message and started:
+            elif "reset" in message and started and parting is None:
                 self._check_cover(covered, t_ns)
                 covered = t_ns + self.rules.hold_ns
             elif "started" in message:

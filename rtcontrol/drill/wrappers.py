@@ -25,7 +25,7 @@ from rtcontrol.models.errors import UserError
 CLOCK_JUMP_S = 3600.0
 SLOW_SAFE_S = 1.5
 # Objects in cycles: to collect them takes a few hundred milliseconds.
-GARBAGE, GARBAGE_AT_ONCE = 1_000_000, 5_000
+GARBAGE, GARBAGE_AT_ONCE = 2_000_000, 5_000
 POLL_S = 0.05
 
 

@@ -91,6 +91,8 @@ def test_a_safe_call_that_failed_is_none() -> None:
 
 def test_a_new_episode_has_nothing_in_force() -> None:
     due = PERIOD + 7 * MS + HOLD
+    left = [*end(20 * PERIOD)[:-1], {"reset": 21 * PERIOD}, {"closed": 60 * PERIOD}]
+    assert judged(BEGIN, tick(1), safe(due), left) == []  # the world may go on for a while when the run is over
     said = judged(BEGIN, tick(1), safe(due), [{"reset": due + PERIOD}], end(40 * PERIOD))
     assert len(said) == 1 and "no safe call" in said[0]
 
