@@ -58,7 +58,10 @@ FAULTS = {
         ),
         FaultKind("decider_raises", "the scores are not finite", 0.7, _names("decide.error")),
         FaultKind("invalid_call", "calls that the tools do not allow", 0.7, _names("invalid")),
-        FaultKind("kill_decoder", "SIGKILL of the decoder's process", 0.0, _names(f"{_BACK} {_CPU}"), rest_s=8.0),
+        # With a standby it may cost no tick.
+        FaultKind(
+            "kill_decoder", "SIGKILL of the decoder's process", 0.0, _names(f"{_BACK} {_CPU}"), rest_s=8.0, felt=False
+        ),
         # Ray is given up where it is lost three times before it has lasted a minute.
         FaultKind("kill_raylet", "SIGKILL of Ray's raylet", 0.0, _names(f"{_BACK} {_CPU}"), rest_s=25.0, apart_s=75.0),
         FaultKind("frozen", "the world makes no new observations", 1.2, _names("stale_observation.frozen")),

@@ -29,11 +29,12 @@ AWAKE_NS = 50_000_000
 
 @dataclass(frozen=True, slots=True)
 class Injection:
-    """A fault that was injected; instants of CLOCK_MONOTONIC."""
+    """A fault that was injected; instants of CLOCK_MONOTONIC. `hit`: there was something to inject it into."""
 
     fault: FaultKind
     begin_ns: int
     end_ns: int
+    hit: bool = True
 
 
 class Injector:
@@ -42,15 +43,16 @@ class Injector:
 
     def __init__(self, pid: int, switches: Switches, disk: Disk, line: Line, over: Callable[[], bool]) -> None:
         self._pid, self._switches, self._disk, self._line, self._over = pid, switches, disk, line, over
+        self._hit = True
 
     def inject(self, fault: FaultKind) -> Injection:
-        begin_ns = time.monotonic_ns()
+        begin_ns, self._hit = time.monotonic_ns(), True
         ways: dict[str, Callable[[float], None]] = {
             "busy_core": self._burn,
             "stop_decoder": lambda seconds: self._stop(self.decoder(), seconds),
             "stop_loop": lambda seconds: self._stop(self._pid, seconds),
-            "kill_decoder": lambda seconds: _send(self.decoder(), signal.SIGKILL),
-            "kill_raylet": lambda seconds: _send(raylet_of(self._pid), signal.SIGKILL),
+            "kill_decoder": lambda seconds: self._send(self.decoder(), signal.SIGKILL),
+            "kill_raylet": lambda seconds: self._send(raylet_of(self._pid), signal.SIGKILL),
             "slow_disk": lambda seconds: self._hinder("slow", seconds),
             "full_disk": lambda seconds: self._hinder("full", seconds),
             "gc": self._collect,
@@ -65,7 +67,7 @@ class Injector:
         end_ns = time.monotonic_ns()
         if fault.name in ("stop_loop", "hang"):
             self._line.tell(excused=[begin_ns, end_ns + AWAKE_NS])
-        return Injection(fault, begin_ns, end_ns)
+        return Injection(fault, begin_ns, end_ns, self._hit)
 
     def decoder(self) -> int:
         """The process that decides."""
@@ -90,11 +92,11 @@ class Injector:
                 process.wait()
 
     def _stop(self, pid: int, seconds: float) -> None:
-        _send(pid, signal.SIGSTOP)
+        self._send(pid, signal.SIGSTOP)
         try:
             self._rest(seconds)
         finally:
-            _send(pid, signal.SIGCONT)
+            self._send(pid, signal.SIGCONT)
 
     def _hinder(self, state: str, seconds: float) -> None:
         self._disk.state = state  # type: ignore[assignment]
@@ -103,18 +105,19 @@ class Injector:
         finally:
             self._disk.state = "sound"
 
+    def _send(self, pid: int, number: int) -> None:
+        try:
+            if pid <= 1:
+                raise ProcessLookupError
+            os.kill(pid, number)
+        except ProcessLookupError:
+            self._hit = False
+
     def _collect(self, seconds: float) -> None:
         """The run's own thread says when it is over."""
         self._switches["gc"] = time.monotonic() + GC_S
         rest(lambda: self._over() or self._switches["gc"] == 0.0, time.monotonic() + GC_S)
         self._switches["gc"] = 0.0
-
-
-def _send(pid: int, number: int) -> None:
-    # A fault that hits nothing is not felt, and told so.
-    with contextlib.suppress(ProcessLookupError):
-        if pid > 1:
-            os.kill(pid, number)
 
 
 def raylet_of(pid: int) -> int:

@@ -139,6 +139,8 @@ def _judged(
             why.append(f"{_called(cause, subcause)}: no evidence" if cause != "unknown" else "unknown")
         elif (cause, subcause) not in fault.allowed:
             why.append(f"{_called(cause, subcause)} is none of its causes")
+    if not injection.hit:
+        why.append("there was nothing to inject it into")
     if fault.felt and not missed:
         why.append("it cost no tick")
     if recovered_ns is None:

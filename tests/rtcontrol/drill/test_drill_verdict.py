@@ -68,6 +68,12 @@ def test_a_fault_is_not_attributed_where(missed: dict[str, Any], why: str) -> No
     assert result["attributed"] == 0 and result["faults"][0]["why"] == [why]
 
 
+def test_a_signal_that_found_no_process_is_not_attributed() -> None:
+    injection = Injection(FAULTS["kill_decoder"], ORIGIN + 10 * PERIOD, ORIGIN + 10 * PERIOD, hit=False)
+    fault = verdict([injection], ticks_of(events(40), PERIOD, PERIOD, ORIGIN), [], 7)["faults"][0]
+    assert fault["why"] == ["there was nothing to inject it into"] and not fault["attributed"]
+
+
 def test_an_error_is_the_evidence_of_what_raised_and_invalid_has_no_subcause() -> None:
     raised = {"cause": "execute", "subcause": "raised", "error": "OSError: no"}
     assert judged("execute_raises", events(40, k12=raised))["attributed"] == 1
