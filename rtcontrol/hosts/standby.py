@@ -172,7 +172,10 @@ class StandbyHost:
         self._standby.woken = self._active.woken
         self._seen = 0  # the active one's incarnation
         self._lost_ns: int | None = None
-        self._mirrored, self._owed, self._mirrored_ns = 0, 0, 0
+        self._mirrored = self._mirrored_ns = 0
+        # Ticks that the standby has to answer for nothing; and those that it still had to when it took over.
+        self._owed: set[int] = set()
+        self._stale: set[int] = set()
 
     def start(self, stopped: Callable[[], bool] = lambda: False) -> dict[str, Any]:
         if self._own and not self.info:
@@ -198,14 +201,18 @@ class StandbyHost:
         active, standby = self._active, self._standby
         active.submit(request)
         standby.last = request  # a restarted one warms up with it
-        while self._owed and standby.wait(0) is not None:
-            self._owed -= 1
+        while self._owed and (reply := standby.wait(0)) is not None:
+            self._owed.discard(reply.tick)
         if standby.up and self._is_due():
             standby.submit(request)
-            self._owed += 1
+            self._owed.add(request.tick)
 
     def wait(self, timeout_ns: int) -> DecisionReply | None:
-        return self._active.wait(timeout_ns)
+        reply = self._active.wait(timeout_ns)
+        if reply is not None and reply.tick in self._stale:
+            self._stale.discard(reply.tick)
+            return None
+        return reply
 
     def wake(self) -> None:
         self._active.wake()
@@ -241,7 +248,8 @@ class StandbyHost:
             self._lost_ns = active.lost_ns or (active.events[-1].t_ns if active.events else now_ns)
             self.events.append(HostEvent(self._lost_ns, "lost", 0.0))
         if not active.up and standby.up:
-            self._active, self._standby, self._owed = standby, active, 0
+            self._active, self._standby = standby, active
+            self._stale, self._owed = self._owed, set()
             log.warning("the standby decides")
         if self._active.up:
             self._seen = self._active.incarnation

@@ -56,13 +56,22 @@ def test_the_standby_answers_the_next_request_when_the_decoder_was_killed(host: 
     until(lambda: both_up(host), seconds=30.0)
 
 
-def test_no_reply_of_the_standbys_reaches_the_loop(host: StandbyHost) -> None:
+def test_no_reply_that_the_standby_owes_reaches_the_loop(host: StandbyHost) -> None:
     for tick in range(12):  # the first of them are mirrored
         host.submit(request(tick))
         assert reply_of(host).tick == tick
         assert host.wait(20_000_000) is None
+    host._mirrored = 0
+    host.submit(request(12))  # to both; the standby's answer lies there when it takes over
+    assert reply_of(host).tick == 12
+    os.kill(int(host.info["pid"]), signal.SIGKILL)
+    until(lambda: host.alive() and host.incarnation == 1, seconds=5.0, every=0.001)
+    host.submit(request(13))
+    assert reply_of(host).tick == 13
+    until(lambda: both_up(host), seconds=30.0)
 
 
+@pytest.mark.slow
 def test_both_decoders_come_back_when_ray_itself_was_lost(pool: StandbyPool, host: StandbyHost) -> None:
     assert called(host, 1) == 'left(at="x 1")'
     os.kill(running(folder_of(pool))["raylet"], signal.SIGKILL)
