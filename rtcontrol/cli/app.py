@@ -33,6 +33,7 @@ LAZY = {
     "bridge": "rtcontrol.cli.bridge",
     "replay": "rtcontrol.cli.replay",
     "rows": "rtcontrol.cli.rows",
+    "drill": "rtcontrol.cli.drill",
 }
 
 RUN_EXAMPLES = """Fly an agent in an environment at a fixed rate, and report every tick.

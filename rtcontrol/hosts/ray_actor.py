@@ -104,7 +104,7 @@ class DecoderActor:
         try:
             if deciders is None:
                 if not alone:
-                    _yield_processor()
+                    yield_processor()
                 deciders = [source.build() for _ in range(self._lanes)]
                 for decider, _ in itertools.product(deciders, range(WARM_ROUNDS if warm else 0)):
                     assert warm is not None, "zero rounds without one"
@@ -217,6 +217,7 @@ def _echo(router: zmq.Socket[bytes]) -> None:
         router.send_multipart(router.recv_multipart())
 
 
-def _yield_processor() -> None:
+def yield_processor() -> None:
+    """Of this thread, to whoever decides."""
     with contextlib.suppress(AttributeError, OSError):
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), BUILDER_NICE)

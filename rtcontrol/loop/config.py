@@ -26,6 +26,7 @@ CHOICES = {
 }
 
 
+STANDBY = "--host ray: keep a second decoder warm, which takes over at once (each takes a GPU where there is one)."
 MIN_HZ, MAX_HZ = 0.001, 10_000.0
 RECORD_OBSERVATIONS = "no: the record keeps neither what was observed nor what the model read of it; nothing to replay."
 RECORD_MAX = "The record's size, in bytes or with k, M, G; beyond it the oldest part is removed."
@@ -81,6 +82,12 @@ def confidence(text: str) -> Confidence:
     return floors[""] if list(floors) == [""] else floors
 
 
+def check_standby(standby: bool, host: str) -> None:
+    """UserError where there is no process to stand by for."""
+    if standby and host != "ray":
+        raise UserError(f"--standby has no effect with --host {host}.", "Leave one of them out.")
+
+
 @dataclass(frozen=True, slots=True)
 class Flag:
     """Stands in a field's Annotated: it is a flag. `name` where that is not the field's own; `given` is the type that
@@ -116,6 +123,7 @@ class RunConfig:
     model: Annotated[str | None, Flag("Checkpoint, or expert, noop, random. (default: the agent's)")] = None
     engine: Annotated[str, Flag(f"What runs the model: {', '.join(ENGINES)}.")] = "torch"
     host: Annotated[str, Flag("Where it decides: ray or inprocess.")] = "ray"
+    standby: Annotated[bool, Flag(STANDBY)] = False
     clock: Annotated[str, Flag("wall: the world runs on; lockstep: it waits.")] = "wall"
     on_miss: Annotated[str, Flag("hold the last call, safe call, or stop the run.")] = "hold"
     hold_ms: Annotated[float | None, Flag("Hold at most so long, then the safe call. (default: the agent's)")] = None
@@ -165,6 +173,7 @@ class RunConfig:
             if getattr(self, name) not in allowed:
                 option = "--" + name.replace("_", "-")
                 raise UserError(f"{option} {getattr(self, name)} is unknown.", f"Choose one of {', '.join(allowed)}.")
+        check_standby(self.standby, self.host)
         if not 1 <= self.pipeline <= MAX_PIPELINE:
             raise UserError(f"--pipeline {self.pipeline} is out of range.", f"Give 1 to {MAX_PIPELINE} decisions.")
         self._positive("deadline_ms", self.deadline_ms)

@@ -214,9 +214,14 @@ def host(config: RunConfig, source: DeciderSource, model: str) -> Host:
         from rtcontrol.hosts.inprocess import InProcessHost
 
         return InProcessHost(source, config.pipeline)
+    gpus = 0 if model in PLAIN else None
+    if config.standby:
+        from rtcontrol.hosts.standby import standby_host
+
+        return standby_host(source, config.pipeline, gpus)
     from rtcontrol.hosts.ray_pool import own_host
 
-    return own_host(source, config.pipeline, gpus=0 if model in PLAIN else None)
+    return own_host(source, config.pipeline, gpus)
 
 
 def pictures(config: RunConfig) -> Pictures | None:

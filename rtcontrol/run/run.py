@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from rich.console import Console
 
@@ -28,11 +29,18 @@ from rtcontrol.run.options import RunOptions
 from rtcontrol.run.status import HOST, INCOMPLETE, UNSAFE, status
 from rtcontrol.run.trained import model_for
 
+Parts = tuple[Any, ...]  # agent, environment and decider's source
 
-def run(options: RunOptions, ending: Shutdown) -> int:
+
+def _unwrapped(*parts: Any) -> Parts:
+    return parts
+
+
+def run(options: RunOptions, ending: Shutdown, wrap: Callable[..., Parts] = _unwrapped) -> int:
     """Run in the folder `options.out`, write record and report, print the table. Gives the exit status (`status.py`).
 
-    Errors pass through, after the safe call and the report; where that call is not in force, they are told.
+    Errors pass through, after the safe call and the report; where that call is not in force, they are told. `wrap` is
+    given agent, environment and decider's source, and gives those that are run.
     """
     chosen = assemble.agent(options.agent or assemble.default_agent(options.env))
     instruction, goal = options.instruction, options.goal
@@ -41,7 +49,7 @@ def run(options: RunOptions, ending: Shutdown) -> int:
     model = model_for(chosen.tools.schemas, options.model or chosen.model)
     options = replace(options, agent=chosen.name, model=model, instruction=instruction)
     source = assemble.decider(options, chosen, model)
-    env = assemble.environment(options.env, goal)
+    chosen, env, source = wrap(chosen, assemble.environment(options.env, goal), source)
     sample = assemble.sample(options, env)
     fit(chosen, env, sample)
     check_named(options, chosen)

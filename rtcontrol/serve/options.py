@@ -7,7 +7,18 @@ from pathlib import Path
 from typing import Annotated
 
 from rtcontrol.bridges.wire import LIMITS, Limits
-from rtcontrol.loop.config import CHOICES, MAX_HZ, MIN_HZ, RECORD_MAX, RECORD_OBSERVATIONS, Flag, folder, size
+from rtcontrol.loop.config import (
+    CHOICES,
+    MAX_HZ,
+    MIN_HZ,
+    RECORD_MAX,
+    RECORD_OBSERVATIONS,
+    STANDBY,
+    Flag,
+    check_standby,
+    folder,
+    size,
+)
 from rtcontrol.models.decider import ENGINES
 from rtcontrol.models.errors import UserError
 
@@ -30,6 +41,7 @@ class ServeOptions:
     ] = None
     engine: Annotated[str, Flag(f"What runs the model: {', '.join(ENGINES)}.")] = "torch"
     host: Annotated[str, Flag("Where it decides: ray or inprocess.")] = "ray"
+    standby: Annotated[bool, Flag(STANDBY)] = False
     hz: Annotated[float, Flag("Ticks a second of clients that ask for no rate.")] = 16.0
     hz_max: Annotated[float, Flag("The highest rate of a server-paced session.")] = 100.0
     seed: Annotated[int, Flag("Of --model random.")] = 0
@@ -66,6 +78,7 @@ class ServeOptions:
                     f"{option} {getattr(self, name)} is unknown.", f"Choose one of {', '.join(CHOICES[name])}."
                 )
         size(self.record_max)
+        check_standby(self.standby, self.host)
         if self.engine not in ENGINES:
             raise UserError(f"--engine {self.engine} is unknown.", f"Choose one of {', '.join(ENGINES)}.")
         if self.seed < 0:

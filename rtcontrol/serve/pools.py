@@ -24,9 +24,9 @@ class Pools:
 
     def __init__(self, options: ServeOptions) -> None:
         limit = options.max_sessions + SPARE
-        self.name = options.host
+        self.name, self._options = options.host, options
         self._inline = InProcessPool(limit, lanes=0)
-        self._models, self._limit = _models(options.host, limit), limit
+        self._models, self._limit = _models(options, limit), limit
         self._eager = options.model not in PLAIN
         self._lock = threading.Lock()
         self._started = False
@@ -43,7 +43,7 @@ class Pools:
             if self._started:
                 self._models.close()
                 self._started = False
-                self._models = _models(self.name, self._limit)
+                self._models = _models(self._options, self._limit)
             info = self._models.start(self._stopped)
             self._started = True
             return info
@@ -67,9 +67,13 @@ class Pools:
             self._models.close()
 
 
-def _models(host: str, limit: int) -> DecoderPool:
-    if host == "inprocess":
+def _models(options: ServeOptions, limit: int) -> DecoderPool:
+    if options.host == "inprocess":
         return InProcessPool(limit)
+    if options.standby:
+        from rtcontrol.hosts.standby import StandbyPool
+
+        return StandbyPool(limit)
     from rtcontrol.hosts.ray_pool import RayPool
 
     return RayPool(limit)

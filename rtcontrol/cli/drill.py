@@ -1,0 +1,66 @@
+"""`rtcontrol drill`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rtcontrol.drill.faults import ENDINGS, FAULTS, TIMES
+from rtcontrol.models.errors import UserError
+
+HELP = f"""Fly a run, inject faults by a seeded schedule, and check that each miss is told by its true cause.
+
+Examples:
+
+  rtcontrol drill
+
+  rtcontrol drill --env lander --minutes 10 --seed 7 --json drill.json
+
+  rtcontrol drill --minutes 1 --only stop_decoder --only slow_text --standby
+
+Faults ({TIMES} times each at least): {", ".join(FAULTS)}. Then, in short runs of their own, the endings
+{", ".join(ENDINGS)}. docs/drill.md says what each is, and what it may be called.
+
+Exit status: 0 if every fault is attributed, no miss is unknown and no invariant violated; 3 if not; 2 mistake in what
+was given; 129 SIGHUP, 130 Ctrl-C, 143 SIGTERM (the run is ended in order, and what was injected is judged).
+"""
+app = typer.Typer(add_completion=False, rich_markup_mode="markdown", pretty_exceptions_enable=False)
+
+
+@app.command(help=HELP)
+def _drill(
+    env: Annotated[str, typer.Option(help="Environment: a bundled one or a .py file.")] = "lander",
+    minutes: Annotated[float, typer.Option(help="How long faults are injected.")] = 10.0,
+    seed: Annotated[int, typer.Option(help="Of the schedule and of the first episode.")] = 0,
+    json: Annotated[Path | None, typer.Option("--json", help="Write the verdict here, too.")] = None,
+    only: Annotated[list[str] | None, typer.Option(help="Inject this one alone; may be repeated.")] = None,
+    hz: Annotated[float, typer.Option(help="Ticks a second.")] = 16.0,
+    agent: Annotated[str | None, typer.Option(help="Agent: a name or a .py file. (default: the environment's)")] = None,
+    model: Annotated[str | None, typer.Option(help="Checkpoint, expert or random. (default: the agent's)")] = None,
+    host: Annotated[str, typer.Option(help="Where it decides: ray or inprocess.")] = "ray",
+    standby: Annotated[bool, typer.Option("--standby", help="Drill a run with a warm second decoder.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Folder. (default: runs/drill-TIME)")] = None,
+) -> None:
+    from rich.console import Console
+
+    from rtcontrol.bridges.shutdown import Interrupted, Shutdown
+    from rtcontrol.drill.drill import Drill, drill
+    from rtcontrol.record.folder import Folder
+    from rtcontrol.run.options import named_by_time
+
+    if not 0 < minutes <= 10_000:
+        raise UserError(f"--minutes {minutes:g} is no length of a drill.", "Give such as --minutes 10.")
+    if json is not None and not json.absolute().parent.is_dir():
+        raise UserError(f"--json {json}: there is no folder {json.parent}.", "Make it, or name another.")
+    run = {"env": env, "hz": hz, "seed": seed, "agent": agent, "model": model, "host": host, "standby": standby}
+    told = Drill(run, minutes, seed, tuple(only or ()))
+    told.names()
+    with Shutdown() as ending, Folder(out or Path(), named_by_time("drill")) as folder:
+        ending.of(lambda name: None)
+        try:
+            status = drill(told, folder.path, ending, json, Console())
+        except Interrupted as interrupted:
+            status = interrupted.status
+    raise typer.Exit(status)
