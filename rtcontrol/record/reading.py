@@ -33,6 +33,11 @@ def record_in(folder: Path) -> Path:
 def read_record(path: Path) -> Iterator[dict[str, Any]]:
     """The record's events in order; what was cut short at its end is left out. UserError where there is none, or where
     it is damaged in its midst or not ours."""
+    return (event for _, event in read_stamped(path))
+
+
+def read_stamped(path: Path) -> Iterator[tuple[int | None, dict[str, Any]]]:
+    """As `read_record`, each event with when it was written: UTC in ns; None in the JSON lines of earlier versions."""
     try:
         with path.open("rb") as file:
             yield from _lines(file) if path.suffix == ".jsonl" else _messages(file, path)
@@ -40,17 +45,17 @@ def read_record(path: Path) -> Iterator[dict[str, Any]]:
         raise UserError(f"No record at {path} ({error.strerror}).", "Give a run's folder.") from error
 
 
-def _lines(file: BinaryIO) -> Iterator[dict[str, Any]]:
+def _lines(file: BinaryIO) -> Iterator[tuple[None, dict[str, Any]]]:
     for raw in file:
         try:
             line = json.loads(raw)
         except ValueError:
             continue
         if isinstance(line, dict):
-            yield line
+            yield None, line
 
 
-def _messages(file: BinaryIO, path: Path) -> Iterator[dict[str, Any]]:
+def _messages(file: BinaryIO, path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     records = StreamReader(file, emit_chunks=True, record_size_limit=LARGEST).records
     while True:
         try:
@@ -58,7 +63,7 @@ def _messages(file: BinaryIO, path: Path) -> Iterator[dict[str, Any]]:
             if record is None:
                 return
             inside = breakup_chunk(record, validate_crc=True) if isinstance(record, Chunk) else []
-            events = [json.loads(message.data) for message in inside if isinstance(message, Message)]
+            events = [(m.log_time, json.loads(m.data)) for m in inside if isinstance(m, Message)]
         except Exception as error:
             if file.tell() > len(MCAP0_MAGIC) and not file.read(1):
                 return  # cut short
