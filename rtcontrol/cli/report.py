@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Sequence
 from enum import StrEnum
@@ -102,7 +103,7 @@ def _terminal(runs: Sequence[Recorded], out: Path | None) -> None:
 
     from rtcontrol.report import table
 
-    console = Console(record=out is not None, quiet=out is not None)
+    console = Console() if out is None else Console(file=io.StringIO(), width=120)
     for run in runs:
         path = run.record.with_name("report.json")
         kept = reports.richer(path, run.report)
@@ -113,8 +114,8 @@ def _terminal(runs: Sequence[Recorded], out: Path | None) -> None:
             print(f"{path} is kept, and shown here: {kept[1]}.", file=sys.stderr)
         elif refused := reports.write(run.report, path):
             raise UserError(f"The report could not be written to {path.parent} ({refused}).", "Free some space.")
-    if out is not None:
-        _put(console.export_text(), out)
+    if isinstance(console.file, io.StringIO) and out is not None:
+        _put(console.file.getvalue(), out)
 
 
 def _beside(format: Format, run: Recorded) -> Path | None:
@@ -126,7 +127,8 @@ def _put(made: str | bytes, out: Path | None) -> None:
     packed = made.encode() if isinstance(made, str) else made
     if out is None or str(out) == "-":
         sys.stdout.flush()
-        sys.stdout.buffer.write(packed) if hasattr(sys.stdout, "buffer") else sys.stdout.write(packed.decode())
+        sys.stdout.buffer.write(packed)
+        sys.stdout.buffer.flush()
         return
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
