@@ -37,7 +37,9 @@ def render(runs: Sequence[Recorded], gates: Sequence[Gate]) -> str:
     data = {"nines": NINES, "stages": STAGES, "runs": [_data(run, SAW_CHARS // len(runs)) for run in runs]}
     shown = [
         {
-            **{"name": run.name, "report": run.report, "derived": run.derived()},
+            "name": run.name,
+            "report": run.report,
+            "derived": run.derived(),
             "gates": [(g.text, g.value(run.report), g.holds(run.report)) for g in gates],
         }
         for run in runs
@@ -63,7 +65,9 @@ def _data(run: Recorded, saw_chars: int) -> dict[str, Any]:
     }
     numbers = {name: t.numbers[name] for name in ("t_s", *TIMES_MS, "confidence", "skipped", *SPANS)}
     return {
-        **{"name": run.name, "hz": run.report["hz"], "deadline_ms": run.report["deadline_ms"]},
+        "name": run.name,
+        "hz": run.report["hz"],
+        "deadline_ms": run.report["deadline_ms"],
         "k": _packed("u4", array("I", t.k)),
         "numbers": {n: _packed("f4", array("f", c)) for n, c in numbers.items() if any(v == v for v in c)},
         "words": {n: {"words": c.words, "codes": _integers(c.codes)} for n, c in t.words.items()},

@@ -185,3 +185,5 @@ function spans(ticks, row) {
 }
 
 for (const article of document.querySelectorAll(".run")) show(article);
+// For whoever looks at the page from outside: when it could be read, in ms from its opening.
+const rtcontrol = { opened_ms: performance.now() };
