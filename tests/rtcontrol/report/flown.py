@@ -30,7 +30,8 @@ def two_humps(seed: int, block: int = 50) -> Callable[[int], float]:
 
 
 def header(hz: float, **more: Any) -> dict[str, Any]:
-    known = dict.fromkeys("agent model engine host seed max_age_ms on_miss hold_ms late instruction machine".split())
+    known = dict.fromkeys(["agent", "model", "engine", "host", "seed", "max_age_ms", "on_miss", "hold_ms", "late"])
+    known |= {"instruction": "go to 0", "machine": None}
     known |= {"env": "cart", "clock": "wall", "hz": hz, "period_ms": 1e3 / hz, "deadline_ms": 1e3 / hz, "pipeline": 1}
     return {**known, "started_at": "2026-08-01T12:00:00+00:00", **more}
 

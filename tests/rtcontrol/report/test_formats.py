@@ -133,6 +133,23 @@ def test_a_page_needs_nothing_else_and_no_text_of_a_record_is_markup(tmp_path: P
     assert "default-src 'none'" in page
 
 
+def test_a_page_holds_no_more_of_what_misses_saw_than_it_may(run: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(as_html, "SAW_CHARS", 1000)
+    missed = embedded(as_html.render([run], []))["runs"][0]["missed"].values()
+    saw = [len(str(one["saw"])) for one in missed if "saw" in one]
+    assert 0 < sum(saw) <= 1000 and len(saw) < len(missed)
+
+
+def test_slices_of_ticks_that_overlap_are_shown_one_after_the_other(tmp_path: Path) -> None:
+    events = [*flown(16, 1, lambda k: 20.0)]
+    for event in events:
+        if event.get("k") == 5 and "spans_ms" in event:
+            event["spans_ms"]["decided"] = 65.0  # into the next one's
+    run = load([written(tmp_path, iter(events))])[0]
+    shown = sorted(e[2:4] for e in as_perfetto.entries(run) if e[1] == "decide")
+    assert all(end <= after for (_, end), (after, _) in pairwise(shown))
+
+
 def test_an_hour_is_a_page_of_under_15_mb(tmp_path: Path) -> None:
     run = recorded(tmp_path, hz=16, seconds=3600, saw=lambda k: f"x {k} " + 300 * "y")
     assert run.report["ticks"] == 57_600

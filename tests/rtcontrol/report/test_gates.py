@@ -10,9 +10,16 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.report.gates import parse
 
 REPORT: dict[str, Any] = {
-    **{"env": "cart", "releases": 100, "miss_rate": 0.01, "judged": True, "pipeline": 1},
-    **{"misses_by_cause": {"decide": 1}, "misses_by_subcause": {"decide.queued": 1}},
-    **{"latency_ms": {"p50": 12.5, "p99": 40.0}, "jitter_ms": {"p50": None}, "max_age_ms": None},
+    "env": "cart",
+    "releases": 100,
+    "miss_rate": 0.01,
+    "judged": True,
+    "pipeline": 1,
+    "misses_by_cause": {"decide": 1},
+    "misses_by_subcause": {"decide.queued": 1},
+    "latency_ms": {"p50": 12.5, "p99": 40.0},
+    "jitter_ms": {"p50": None},
+    "max_age_ms": None,
 }
 
 
