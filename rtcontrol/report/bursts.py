@@ -43,9 +43,9 @@ def worst(found: Iterable[Burst], most: int = LISTED) -> list[Burst]:
 
 
 def described(timeline: Timeline, most: int = LISTED) -> list[dict[str, Any]]:
-    """The worst bursts of a finished timeline, as the report lists them: those with more than a quarter of a
-    second on time between them are two. `recovery_ms` is from the first missed release to the effect of the first tick on time after the last; None
-    where the run ended before."""
+    """The worst bursts of a finished timeline, as the report lists them: those with more than a quarter of a second
+    (two releases at least) on time between them are two. `recovery_ms` is from the first missed release to the effect
+    of the first tick on time after the last; None where the run ended before."""
     hz = float(timeline.header.get("hz") or 16.0)
     found = worst(bursts(timeline.miss_runs, max(2, round(hz / 4))), most)
     return [_describe(timeline, burst, 1.0 / hz) for burst in found]

@@ -82,7 +82,7 @@ function painted(element, ticks, top, paint, options) {
     scales: { x: { time: false }, y: { range: [0, top] } },
     series: [{}, { paths: () => null, points: { show: false } }],
     axes: axes(options.axes),
-    cursor: { y: false, points: { show: false }, drag: { x: true, y: false, dist: 5 } },
+    cursor: { show: options.cursor !== false, y: false, points: { show: false }, drag: { x: true, y: false, dist: 5 } },
     hooks: { draw: [paint], ...options.hooks },
   }, [ticks.t, none], element);
   return chart;
@@ -170,7 +170,7 @@ function jitter(element, ticks) {
     }
   };
   const y = { label: "jitter, ms", labelSize: 18, space: 24 };
-  return painted(element, ticks, top, paint, { axes: { x: { values: (u, s) => s.map((v) => `${v} s`) }, y } });
+  return painted(element, ticks, top, paint, { cursor: false, axes: { x: { values: (u, s) => s.map((v) => `${v} s`) }, y } });
 }
 
 const PALETTE = ["decide", "pause", "wake", "no_observation", "execute", "invalid", "unknown", "stale_observation", "on-time", "accent", "host"];

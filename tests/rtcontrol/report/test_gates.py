@@ -56,7 +56,8 @@ def test_a_field_that_does_not_exist_is_refused_with_those_that_are_like_it(fiel
 
 
 @pytest.mark.parametrize(
-    "text", ["", "miss_rate", "miss_rate<=", "miss_rate<=nan", "miss_rate=0.1", "<=3", "a<=b", "a<=1<=2"]
+    "text",
+    ["", "miss_rate", "miss_rate<=", "miss_rate<=nan", "miss_rate=0.1", "<=3", "a<=b", "a<=1<=2", "misses==0 or 1"],
 )
 def test_what_is_no_gate_is_refused(text: str) -> None:
     with pytest.raises(UserError, match="is no gate"):
