@@ -47,7 +47,9 @@ def described(timeline: Timeline, most: int = LISTED) -> list[dict[str, Any]]:
     (two releases at least) on time between them are two. `recovery_ms` is from the first missed release to the effect
     of the first tick on time after the last; None where the run ended before."""
     hz = float(timeline.header.get("hz") or 16.0)
-    found = worst(bursts(timeline.miss_runs, max(2, round(hz / 4))), most)
+    found = bursts(timeline.miss_runs, max(2, round(hz / 4)))
+    # Of a record that was full, the first ticks are counted and not known any more.
+    found = worst([b for b in found if len(timeline.k) and b.end >= timeline.k[0]], most)
     return [_describe(timeline, burst, 1.0 / hz) for burst in found]
 
 

@@ -21,15 +21,16 @@ COMPARED = {
     ">": operator.gt,
 }
 GATE = re.compile(r"\s*([A-Za-z][\w.]*)\s*(<=|>=|==|!=|<|>)\s*(\S+)\s*")
+CAUSES = "pause host wake no_observation stale_observation decide invalid execute unknown"
 # Counts by name: what did not happen is not in the report, and is 0.
 COUNTS = {
-    "misses_by_cause": """pause host wake no_observation stale_observation decide invalid execute unknown""",
+    "misses_by_cause": CAUSES,
     "misses_by_subcause": """pause.gc pause.stall pause.disk host.lost host.restarting host.gave_up wake.scheduler
         wake.gc wake.stall wake.disk wake.executor no_observation.none_yet no_observation.unreadable
         stale_observation.frozen stale_observation.late decide.observe decide.send decide.queued
         decide.decoder_stopped decide.decoder_slow decide.error execute.raised execute.slow execute.busy
         execute.expired execute.refused execute.failed""",
-    "skipped_by_cause": "pause wake decide unknown",
+    "skipped_by_cause": CAUSES,
     "acknowledged": "executed expired refused failed",
 }
 

@@ -83,10 +83,14 @@ class Timeline(Account):
         t_s = event.get("t_s", self.last_t_s)
         if "late" in event or "overran" in event:
             self._after(event)
+        elif "revised" in event:
+            self._detail(event["revised"], event)
         elif "safe" in event and event.get("in_force", True) and event["safe"] is not None:
             self.acts.append((t_s, event["safe"], "safe"))
         if "host_event" in event:
             self.marks.append((event["host_event"]["t_s"], f"decoder {event['host_event']['event']}"))
+        elif "people" in event:
+            self.marks.append((t_s, f"{event['people']} by {event.get('by', 'nobody')}"))
         elif "instruction" in event:
             self.marks.append((t_s, f"told: {event['instruction']}"))
         elif "episode" in event:

@@ -149,8 +149,10 @@ def outages_of(timeline: Timeline) -> list[tuple[float, float]]:
         if cause in OUTAGES or late in OUTAGES:
             begin = 1e3 * numbers["t_s"][row]
             begin_all = begin - _known(numbers["skipped"][row]) * timeline.header.get("period_ms", 0.0)
-            lost = numbers["wake_ms"][row] if cause not in OUTAGES or cause == "wake" else numbers["latency_ms"][row]
-            lost = deadline if math.isnan(lost) else lost - _known(numbers["decide_ms"][row]) * (cause == "pause")
+            lost = _known(numbers["wake_ms"][row])
+            if cause in OUTAGES:
+                latency = numbers["latency_ms"][row]
+                lost = deadline if math.isnan(latency) else latency - _known(numbers["decide_ms"][row])
             if found and begin_all <= found[-1][1]:
                 found[-1] = found[-1][0], max(found[-1][1], begin + lost)
             elif begin + lost > begin_all:
