@@ -24,7 +24,6 @@ PAGE = Path(__file__).parent / "page"
 NINES = tuple(n / 10 for n in range(41))
 # What misses saw is in the page up to so many characters, and what acted instead for so many misses: it has to open.
 SAW_CHARS, MOST_DETAILED = 3_000_000, 20_000
-INTEGERS = {1: "u1", 2: "u2", 4: "u4"}
 
 
 def render(runs: Sequence[Recorded], gates: Sequence[Gate]) -> str:
@@ -98,10 +97,12 @@ def _rounded(value: float) -> float | None:
 
 
 def _integers(codes: Iterable[int]) -> dict[str, str]:
+    """As narrow as they fit."""
     made = array("I", codes)
     most = max(made, default=0)
-    narrow = "B" if most < 1 << 8 else "H" if most < 1 << 16 else "I"
-    return _packed(INTEGERS[array(narrow).itemsize], array(narrow, made))
+    if most < 1 << 8:
+        return _packed("u1", array("B", made))
+    return _packed("u2", array("H", made)) if most < 1 << 16 else _packed("u4", made)
 
 
 def _packed(kind: str, values: array[Any]) -> dict[str, str]:
