@@ -22,8 +22,9 @@ from rtcontrol.report.timeline import SPANS, STAGES, TIMES_MS, Timeline
 PAGE = Path(__file__).parent / "page"
 # Curves go from the median's zero nines to four: 99.99 per cent.
 NINES = tuple(n / 10 for n in range(41))
-# What misses saw is in the page up to so many characters, and what acted instead for so many misses: it has to open.
-SAW_CHARS, MOST_DETAILED = 3_000_000, 20_000
+# What misses saw, and the evidence, is in the page up to so many characters, and what acted instead for so many misses:
+# it has to open.
+DETAIL_CHARS, MOST_DETAILED = 4_000_000, 20_000
 
 
 def render(runs: Sequence[Recorded], gates: Sequence[Gate]) -> str:
@@ -33,7 +34,7 @@ def render(runs: Sequence[Recorded], gates: Sequence[Gate]) -> str:
         loader=FileSystemLoader(PAGE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters["number"] = _number
-    data = {"nines": NINES, "stages": STAGES, "runs": [_data(run, SAW_CHARS // len(runs)) for run in runs]}
+    data = {"nines": NINES, "stages": STAGES, "runs": [_data(run, DETAIL_CHARS // len(runs)) for run in runs]}
     shown = [
         {
             "name": run.name,
@@ -51,7 +52,7 @@ def render(runs: Sequence[Recorded], gates: Sequence[Gate]) -> str:
     return environment.get_template("report.html").render(runs=shown, data=packed, styles=styles, scripts=scripts)
 
 
-def _data(run: Recorded, saw_chars: int) -> dict[str, Any]:
+def _data(run: Recorded, chars: int) -> dict[str, Any]:
     t = run.timeline
     named = {"latency": t.times["latency_ms"], "jitter": t.times["jitter_ms"]}
     if not (stages := run.stages()):
@@ -70,25 +71,22 @@ def _data(run: Recorded, saw_chars: int) -> dict[str, Any]:
         "k": _packed("u4", array("I", t.k)),
         "numbers": {n: _packed("f4", array("f", c)) for n, c in numbers.items() if any(v == v for v in c)},
         "words": {n: {"words": c.words, "codes": _integers(c.codes)} for n, c in t.words.items()},
-        "missed": _missed(t, saw_chars),
+        "missed": _missed(t, chars),
         "curves": curves,
     }
 
 
-def _missed(t: Timeline, saw_chars: int) -> dict[int, dict[str, Any]]:
+def _missed(t: Timeline, chars: int) -> dict[int, dict[str, Any]]:
     """By row: what a miss saw, what is known of it besides, and what acted instead."""
     found: dict[int, dict[str, Any]] = {}
     for row in (row for row, code in enumerate(t.words["cause"].codes) if code):
         if len(found) == MOST_DETAILED:
             break
         k = t.k[row]
-        told: dict[str, Any] = {
-            "instead": [[c, why, _rounded(ms)] for c, why, ms in t.instead(row)],
-            **t.details.get(k, {}),
-        }
-        if (saw := t.saw.get(k)) is not None and (saw_chars := saw_chars - len(str(saw))) > 0:
-            told["saw"] = saw
-        found[row] = told
+        more = {**t.details.get(k, {}), **({"saw": t.saw[k]} if k in t.saw else {})}
+        if (chars := chars - len(str(more))) < 0:
+            more = {}
+        found[row] = {"instead": [[c, why, _rounded(ms)] for c, why, ms in t.instead(row)], **more}
     return found
 
 

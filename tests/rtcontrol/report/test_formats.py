@@ -134,7 +134,7 @@ def test_a_page_needs_nothing_else_and_no_text_of_a_record_is_markup(tmp_path: P
 
 
 def test_a_page_holds_no_more_of_what_misses_saw_than_it_may(run: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(as_html, "SAW_CHARS", 1000)
+    monkeypatch.setattr(as_html, "DETAIL_CHARS", 1000)
     missed = embedded(as_html.render([run], []))["runs"][0]["missed"].values()
     saw = [len(str(one["saw"])) for one in missed if "saw" in one]
     assert 0 < sum(saw) <= 1000 and len(saw) < len(missed)
