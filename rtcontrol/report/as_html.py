@@ -20,8 +20,8 @@ from rtcontrol.report.recorded import Recorded, begun
 from rtcontrol.report.timeline import SPANS, STAGES, TIMES_MS, Timeline
 
 PAGE = Path(__file__).parent / "page"
-# Curves go from the median's zero nines to four: 99.99 per cent.
-NINES = tuple(n / 10 for n in range(41))
+# Curves go from the median (0.3 nines) to four nines: 99.99 per cent.
+NINES = tuple(n / 10 for n in range(3, 41))
 # What misses saw, and the evidence, is in the page up to so many characters, and what acted instead for so many misses:
 # it has to open.
 DETAIL_CHARS, MOST_DETAILED = 4_000_000, 20_000

@@ -107,6 +107,10 @@ function timeline(element, ticks, state, hooks) {
     const first = Math.max(0, ticks.at(min) - 1), last = Math.min(ticks.length, ticks.at(max) + 1);
     const wide = Math.max(at.one, Math.min(6 * at.one, at.width / Math.max(1, last - first) - at.one));
     const dot = Math.max(1.5 * at.one, Math.min(4 * at.one, wide));
+    // Where many misses share a pixel they fade, so that how many there are is still to be seen.
+    let crowd = 0;
+    for (let i = first; i < last; i++) crowd += ticks.cause[i] ? 1 : 0;
+    const faint = Math.max(0.04, Math.min(0.38, (0.12 * at.width) / at.one / Math.max(1, crowd)));
     ctx.save();
     ctx.beginPath();
     ctx.rect(at.left, at.up, at.width, at.height);
@@ -128,7 +132,7 @@ function timeline(element, ticks, state, hooks) {
       if (!ticks.cause[i]) continue;
       const cause = ticks.causes[ticks.cause[i]], shown = !state.cause || state.cause === cause;
       ctx.fillStyle = ink(cause);
-      ctx.globalAlpha = shown ? 0.38 : 0.06;
+      ctx.globalAlpha = shown ? faint : 0.15 * faint;
       ctx.fillRect(x - wide / 2, at.up, Math.max(2 * at.one, wide), at.height);
       const ms = ticks.number("latency_ms", i);
       ctx.globalAlpha = shown ? 1 : 0.15;
@@ -144,6 +148,8 @@ function timeline(element, ticks, state, hooks) {
     ctx.lineTo(at.left + at.width, at.y(deadline));
     ctx.stroke();
     ctx.font = `${12 * at.one}px system-ui, sans-serif`;
+    ctx.textAlign = "left";
+    ctx.textBaseline = "alphabetic";
     ctx.fillText(`deadline ${+deadline.toFixed(1)} ms`, at.left + 6 * at.one, at.y(deadline) - 5 * at.one);
     if (state.row >= 0) {
       ctx.setLineDash([]);
