@@ -8,6 +8,7 @@ import re
 import struct
 import time
 from collections import defaultdict
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,7 @@ def test_json_holds_the_report_and_what_follows_from_it(run: Recorded) -> None:
 
 def test_junit_fails_the_gates_that_do_not_hold(run: Recorded) -> None:
     gates = [parse("miss_rate<=0.001"), parse("latency_ms.p99<1e4"), parse("misses_by_cause.host==0")]
-    suites = JUnitXml.fromstring(as_junit.render([run, run], gates))
+    suites = JUnitXml.fromstring(as_junit.render([run, replace(run, name="again")], gates))
     assert (suites.tests, suites.failures, suites.errors) == (6, 2, 0)
     failed, *passed = next(iter(suites))
     assert failed.name == "miss_rate<=0.001" and f"it is {run.report['miss_rate']:g}" in failed.result[0].message
