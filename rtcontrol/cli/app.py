@@ -1,4 +1,4 @@
-"""The command line: `rtcontrol run`, `envs`, `agents`, `report`, `doctor`, and the groups `models` and `bench`."""
+"""The command line: `rtcontrol run`, `envs`, `agents`, `doctor`, and what lives in modules of its own."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ LAZY = {
     "replay": "rtcontrol.cli.replay",
     "rows": "rtcontrol.cli.rows",
     "drill": "rtcontrol.cli.drill",
+    "report": "rtcontrol.cli.report",
 }
 
 RUN_EXAMPLES = """Fly an agent in an environment at a fixed rate, and report every tick.
@@ -181,34 +182,6 @@ def agents() -> None:
             print(f"    {t.name}({parameters}): {t.schema.description}")
         safe = one.fallback.safe_call
         print(f"    safe call {safe.text() if safe else 'none'} after {one.fallback.hold_ms:g} ms of hold")
-
-
-@app.command()
-def report(folder: Annotated[Path, typer.Argument(help="A run's folder.")]) -> None:
-    """Make report.json anew from a run's record, and print it; also after the run was killed. One that says more of
-    the run, since the disk was full, say, is kept.
-
-    Example: rtcontrol report runs/lander-20260801T120000
-    """
-    from rich.console import Console
-
-    from rtcontrol.record.reading import record_in
-    from rtcontrol.report import report as reports
-    from rtcontrol.report import table
-
-    record = record_in(folder)
-    try:
-        result = reports.of_record(record)
-        kept = reports.richer(record.with_name("report.json"), result)
-        table.show(result if kept is None else kept[0], Console())
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        raise UserError(
-            f"{record} is no record of a run ({type(error).__name__}: {error}).", "Give the folder of a run."
-        ) from error
-    if kept is not None:
-        print(f"{folder / 'report.json'} is kept, and shown here: {kept[1]}.", file=sys.stderr)
-    elif refused := reports.write(result, folder / "report.json"):
-        raise UserError(f"The report could not be written to {folder} ({refused}).", "Free some space.")
 
 
 @app.command()

@@ -17,6 +17,8 @@ from rtcontrol.record.folder import RECORDS, older_parts
 
 # A larger record in a file is damage: no chunk of ours is a tenth of it.
 LARGEST = 1 << 28
+# When it was written (UTC in ns; None where the record does not say), and the event.
+Stamped = tuple[int | None, dict[str, Any]]
 
 
 def record_in(folder: Path) -> Path:
@@ -34,6 +36,11 @@ def record_in(folder: Path) -> Path:
 def read_record(path: Path) -> Iterator[dict[str, Any]]:
     """The record's events in order, all parts that are left, each from its header on; what was cut short at its end is
     left out. UserError where there is none, where it is damaged in its midst, of a later version, or not ours."""
+    return (event for _, event in read_stamped(path))
+
+
+def read_stamped(path: Path) -> Iterator[Stamped]:
+    """As `read_record`, each event with when it was written: UTC in ns; None in the JSON lines of earlier versions."""
     parts = [*older_parts(path), path]
     for part in parts:
         try:
@@ -47,28 +54,28 @@ def read_record(path: Path) -> Iterator[dict[str, Any]]:
             raise UserError(f"No record at {path} ({error.strerror}).", "Give a run's folder.") from error
 
 
-def _known(events: Iterator[dict[str, Any]], path: Path) -> Iterator[dict[str, Any]]:
-    for event in events:
+def _known(events: Iterator[Stamped], path: Path) -> Iterator[Stamped]:
+    for stamp, event in events:
         version = event.get("schema_version", SCHEMA_VERSION)
         if not isinstance(version, int) or version > SCHEMA_VERSION:
             raise UserError(
                 f"{path} has the format {version}, and this rtcontrol reads those up to {SCHEMA_VERSION}.",
                 "Read it with the rtcontrol that wrote it, or a later one.",
             )
-        yield event
+        yield stamp, event
 
 
-def _lines(file: BinaryIO) -> Iterator[dict[str, Any]]:
+def _lines(file: BinaryIO) -> Iterator[tuple[None, dict[str, Any]]]:
     for raw in file:
         try:
             line = json.loads(raw)
         except ValueError:
             continue
         if isinstance(line, dict):
-            yield line
+            yield None, line
 
 
-def _messages(file: BinaryIO, path: Path) -> Iterator[dict[str, Any]]:
+def _messages(file: BinaryIO, path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     records = StreamReader(file, emit_chunks=True, record_size_limit=LARGEST).records
     while True:
         try:
@@ -76,8 +83,8 @@ def _messages(file: BinaryIO, path: Path) -> Iterator[dict[str, Any]]:
             if record is None:
                 return
             inside = breakup_chunk(record, validate_crc=True) if isinstance(record, Chunk) else []
-            events = [json.loads(message.data) for message in inside if isinstance(message, Message)]
-            if not all(isinstance(event, dict) for event in events):
+            events = [(m.log_time, json.loads(m.data)) for m in inside if isinstance(m, Message)]
+            if not all(isinstance(event, dict) for _, event in events):
                 raise ValueError("its messages are no objects")
         except Exception as error:
             if file.tell() > len(MCAP0_MAGIC) and not file.read(1):

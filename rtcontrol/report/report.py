@@ -15,9 +15,9 @@ from rtcontrol.report.account import KINDS, Account
 SCHEMA_VERSION = 2
 
 
-def of_record(record: Path) -> dict[str, Any]:
-    """The report of a record, complete or cut short. UserError where there is none of a run."""
-    account = Account()
+def of_record(record: Path, account: Account | None = None) -> dict[str, Any]:
+    """The report of a record, complete or cut short, by an empty account. UserError where there is none of a run."""
+    account = Account() if account is None else account
     for event in read_record(record):
         account.add(event)
     if not account.header:

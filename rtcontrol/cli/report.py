@@ -1,0 +1,138 @@
+"""`rtcontrol report`: what runs came to, in five formats, and whether that is good enough."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rtcontrol.models.errors import UserError
+from rtcontrol.report import report as reports
+from rtcontrol.report.gates import Gate, parse
+from rtcontrol.report.recorded import Recorded, load
+from rtcontrol.run.status import MISSED
+
+app = typer.Typer(add_completion=False, rich_markup_mode="markdown", pretty_exceptions_enable=False)
+
+
+class Format(StrEnum):
+    TERMINAL = "terminal"
+    JSON = "json"
+    JUNIT = "junit"
+    PERFETTO = "perfetto"
+    HTML = "html"
+
+
+# Of formats that are files: what they are called beside the record.
+FILES = {Format.HTML: "report.html", Format.PERFETTO: "report.pftrace"}
+
+
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Folders of runs, or records; of several, a report of all.")],
+    format: Annotated[Format, typer.Option(help="html: a page of its own; perfetto: for ui.perfetto.dev.")] = (
+        Format.TERMINAL
+    ),
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write it here; - is standard output. (default: html, perfetto: a file beside the first record)",
+            show_default=False,
+        ),
+    ] = None,
+    gate: Annotated[
+        list[str] | None, typer.Option(help="Exit status 3 unless it holds: 'miss_rate<=0.005'. May be repeated.")
+    ] = None,
+) -> None:
+    """What a run came to, from its record alone: also after it was killed.
+
+    Without --format and --out, report.json is made anew beside the record too; one that says more of the run, since
+    the disk was full, say, is kept. A gate is a field of report.json (dots lead inwards), a comparison and a number.
+
+    Examples:
+
+      rtcontrol report runs/lander-20260801T120000
+
+      rtcontrol report runs/a runs/b --format html --out both.html      (side by side)
+
+      rtcontrol report runs/soak --format junit --out junit.xml --gate 'miss_rate<=0.005' --gate 'latency_ms.p99<=50'
+
+      rtcontrol report runs/soak --format perfetto      (open report.pftrace at https://ui.perfetto.dev)
+    """
+    gates = [parse(text) for text in gate or ()]
+    loaded = load(runs)
+    held = [(run, g, g.holds(run.report)) for run in loaded for g in gates]
+    if format is Format.TERMINAL:
+        _terminal(loaded, out)
+    else:
+        _put(_rendered(format, loaded, gates), out or _beside(format, loaded[0]))
+    for run, g, holds in held:
+        value = g.value(run.report)
+        said = "nothing was measured" if value is None else f"{value:g}"
+        print(f"{run.name}: {g.text}: {'holds' if holds else 'DOES NOT HOLD'} ({said})", file=sys.stderr)
+    if not all(holds for *_, holds in held):
+        raise typer.Exit(MISSED)
+
+
+def _rendered(format: Format, runs: Sequence[Recorded], gates: Sequence[Gate]) -> str | bytes:
+    """Each in a module of its own, imported only now."""
+    if format is Format.JSON:
+        from rtcontrol.report import as_json
+
+        return as_json.render(runs, gates)
+    if format is Format.JUNIT:
+        from rtcontrol.report import as_junit
+
+        return as_junit.render(runs, gates)
+    if format is Format.PERFETTO:
+        from rtcontrol.report import as_perfetto
+
+        return as_perfetto.render(runs, gates)
+    from rtcontrol.report import as_html
+
+    return as_html.render(runs, gates)
+
+
+def _terminal(runs: Sequence[Recorded], out: Path | None) -> None:
+    from rich.console import Console
+
+    from rtcontrol.report import table
+
+    console = Console() if out is None else Console(file=io.StringIO(), width=120)
+    for run in runs:
+        path = run.record.with_name("report.json")
+        kept = reports.richer(path, run.report)
+        table.show(run.report if kept is None else kept[0], console)
+        if out is not None:
+            continue
+        if kept is not None:
+            print(f"{path} is kept, and shown here: {kept[1]}.", file=sys.stderr)
+        elif refused := reports.write(run.report, path):
+            raise UserError(f"The report could not be written to {path.parent} ({refused}).", "Free some space.")
+    if isinstance(console.file, io.StringIO) and out is not None:
+        _put(console.file.getvalue(), out)
+
+
+def _beside(format: Format, run: Recorded) -> Path | None:
+    return run.record.with_name(FILES[format]) if format in FILES else None
+
+
+def _put(made: str | bytes, out: Path | None) -> None:
+    """To the file, or to standard output."""
+    packed = made.encode() if isinstance(made, str) else made
+    if out is None or str(out) == "-":
+        sys.stdout.flush()
+        sys.stdout.buffer.write(packed)
+        sys.stdout.buffer.flush()
+        return
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_bytes(packed)
+    except OSError as error:
+        raise UserError(f"{out} cannot be written ({error.strerror}).", "Give another --out.") from None
+    print(f"report: {out}", file=sys.stderr)

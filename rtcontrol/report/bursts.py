@@ -1,0 +1,91 @@
+"""Misses that come together: where the worst of them lie, what they were caused by, and how soon they were over."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from rtcontrol.report.timeline import Timeline
+
+# So long before a burst is looked for what may have led to it.
+BEFORE_S = 2.0
+LISTED = 10
+
+
+@dataclass(frozen=True)
+class Burst:
+    """Releases `begin` up to `end`, one past the last; both ends are missed, `missed` of them in all."""
+
+    begin: int
+    end: int
+    missed: int
+
+
+def bursts(missed: Iterable[tuple[int, int]], gap: int) -> list[Burst]:
+    """The bursts of missed releases, given as ranges in order: two misses with at most `gap` releases on time in a row
+    between them are of one burst."""
+    found: list[Burst] = []
+    for begin, end in missed:
+        if found and begin - found[-1].end <= gap:
+            found[-1] = Burst(found[-1].begin, end, found[-1].missed + end - begin)
+        else:
+            found.append(Burst(begin, end, end - begin))
+    return found
+
+
+def worst(found: Iterable[Burst], most: int = LISTED) -> list[Burst]:
+    """Those with the most misses, the worst first; of equals the shorter, then the earlier."""
+    return sorted(found, key=lambda b: (-b.missed, b.end - b.begin, b.begin))[:most]
+
+
+def described(timeline: Timeline, most: int = LISTED) -> list[dict[str, Any]]:
+    """The worst bursts of a finished timeline, as the report lists them: those with more than a quarter of a second
+    (two releases at least) on time between them are two. `recovery_ms` is from the first missed release to the effect
+    of the first tick on time after the last; None where the run ended before."""
+    hz = float(timeline.header.get("hz") or 16.0)
+    found = bursts(timeline.miss_runs, max(2, round(hz / 4)))
+    # Of a record that was full, the first ticks are counted and not known any more.
+    found = worst([b for b in found if len(timeline.k) and b.end >= timeline.k[0]], most)
+    return [_describe(timeline, burst, 1.0 / hz) for burst in found]
+
+
+def _describe(timeline: Timeline, burst: Burst, period_s: float) -> dict[str, Any]:
+    first, over = timeline.row(burst.begin), timeline.row(burst.end)
+    causes: Counter[str] = Counter()
+    skipped = timeline.numbers["skipped"]
+    for row in range(first, min(over + 1, len(timeline.k))):
+        if row < over and (cause := timeline.words["cause"][row]):
+            subcause = timeline.words["subcause"][row]
+            causes[f"{cause}.{subcause}" if subcause else cause] += 1
+        # Those that were skipped are told by the tick after them.
+        if skipped[row] > 0 and timeline.k[row] - skipped[row] < burst.end:
+            causes[f"skipped.{timeline.words['skip_cause'][row]}"] += int(skipped[row])
+    begin_s, end_s = _release_s(timeline, burst.begin, period_s), _release_s(timeline, burst.end - 1, period_s)
+    recovery_ms = None
+    if over < len(timeline.k):
+        latency = timeline.numbers["latency_ms"][over]
+        recovery_ms = round(
+            1e3 * (timeline.numbers["t_s"][over] - begin_s) + (0 if math.isnan(latency) else latency), 3
+        )
+    times = [t_s for t_s, _ in timeline.marks]
+    marks = timeline.marks[bisect_left(times, begin_s - BEFORE_S) : bisect_right(times, begin_s)]
+    return {
+        "begin": burst.begin,
+        "end": burst.end,
+        "missed": burst.missed,
+        "t_s": round(begin_s, 6),
+        "seconds": round(end_s - begin_s + period_s, 6),
+        "causes": dict(causes.most_common()),
+        "before": [{"t_s": t_s, "what": what} for t_s, what in marks[-3:]],
+        "recovery_ms": recovery_ms,
+    }
+
+
+def _release_s(timeline: Timeline, k: int, period_s: float) -> float:
+    """When release `k` was due: by the nearest tick that began, as a world that waits has no grid."""
+    row = min(timeline.row(k), len(timeline.k) - 1)
+    return timeline.numbers["t_s"][row] + (k - timeline.k[row]) * period_s

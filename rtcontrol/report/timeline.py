@@ -1,0 +1,205 @@
+"""The account of a run that remembers every tick, in columns: what the trace, the page and the what-ifs are made of."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rtcontrol.report.account import REMEMBERED, Account
+
+SPANS = (
+    *("captured", "woke", "text", "submitted", "received"),
+    *("begun", "decided", "replied", "executing", "executed"),
+)
+TIMES_MS = ("wake_ms", "latency_ms", "decide_ms", "age_ms", "execute_ms", "jitter_ms")
+NUMBERS = ("t_s", *TIMES_MS, "confidence", "skipped")
+WORDS = ("kind", "cause", "subcause", "action", "call", "skip_cause")
+# Of a miss, what no column holds.
+DETAILS = ("evidence", "error", "where")
+# Times between two stamps: the stages of a tick, in order.
+STAGES = {
+    "wake": (None, "woke"),
+    "observe": ("woke", "text"),
+    "submit": ("text", "submitted"),
+    "send": ("submitted", "received"),
+    "queue": ("received", "begun"),
+    "decide": ("begun", "decided"),
+    "reply": ("decided", "replied"),
+    "order": ("replied", "executing"),
+    "execute": ("executing", "executed"),
+}
+MISSING = math.nan
+
+
+class Column:
+    """Words, each row's by its number among the different ones; number 0 is none."""
+
+    def __init__(self) -> None:
+        self.words: list[str] = [""]
+        self.codes = array("I")
+        self._known = {"": 0}
+
+    def code(self, word: str | None) -> int:
+        known = self._known.get(word or "")
+        if known is None:
+            known = self._known[word or ""] = len(self.words)
+            self.words.append(word or "")
+        return known
+
+    def __getitem__(self, row: int) -> str:
+        return self.words[self.codes[row]]
+
+
+class Timeline(Account):
+    """`k`, `numbers` and `words` have an entry for each tick, in the order of releases after `finish`; a number that
+    is not known is NaN. `saw` and `details` are of misses, by release. `acts` are (seconds, call, why) of all that
+    acted, `marks` (seconds, text) of all else that befell the run; both in order after `finish`.
+
+    What became of a tick is the account's to say: here it is only written down.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.k = array("q")
+        self.numbers = {name: array("d") for name in (*NUMBERS, *SPANS)}
+        self.words = {name: Column() for name in WORDS}
+        self.saw: dict[int, dict[str, Any]] = {}
+        self.details: dict[int, dict[str, Any]] = {}
+        self.acts: list[tuple[float, str, str]] = []
+        self.marks: list[tuple[float, str]] = []
+        self._rows: dict[int, int] = {}
+        self._observed: dict[int, dict[str, Any]] = {}  # by recent ticks
+        self._order: deque[int] = deque()
+
+    def add(self, event: Mapping[str, Any]) -> None:
+        if "observation" in event:
+            self._observation(event)
+            return
+        super().add(event)
+        t_s = event.get("t_s", self.last_t_s)
+        if "late" in event or "overran" in event:
+            self._after(event)
+        elif "revised" in event:
+            self._detail(event["revised"], event)
+        elif "safe" in event and event.get("in_force", True) and event["safe"] is not None:
+            self.acts.append((t_s, event["safe"], "safe"))
+        if "host_event" in event:
+            self.marks.append((event["host_event"]["t_s"], f"decoder {event['host_event']['event']}"))
+        elif "people" in event:
+            self.marks.append((t_s, f"{event['people']} by {event.get('by', 'nobody')}"))
+        elif "instruction" in event:
+            self.marks.append((t_s, f"told: {event['instruction']}"))
+        elif "episode" in event:
+            self.marks.append((t_s, "an episode ended"))
+        elif "fault" in event:
+            self.marks.append((t_s, f"the world raised: {event['fault']}: {event.get('error', '')}"))
+        elif "safe" in event and event.get("attempt", 1) == 1:
+            self.marks.append((t_s, f"safe call, because of {event['why']}"))
+
+    def finish(self) -> Timeline:
+        """After the last event: everything in order. Twice does no harm."""
+        rows = sorted(range(len(self.k)), key=self.k.__getitem__)
+        if rows != [*range(len(rows))]:
+            self.k = array("q", (self.k[row] for row in rows))
+            self.numbers = {name: array("d", (c[row] for row in rows)) for name, c in self.numbers.items()}
+            for column in self.words.values():
+                column.codes = array("I", (column.codes[row] for row in rows))
+            self._rows = {k: row for row, k in enumerate(self.k)}
+        self.acts.sort()
+        self.marks.sort()
+        return self
+
+    def row(self, k: int) -> int:
+        """Of the first tick at release `k` or after it; the number of rows where there is none. After `finish`."""
+        return bisect_left(self.k, k)
+
+    def stage_ms(self, row: int, stage: str) -> float:
+        """How long a stage took, NaN where a stamp is missing."""
+        begin, end = STAGES[stage]
+        return self.numbers[end][row] - (self.numbers[begin][row] if begin is not None else 0.0)
+
+    def instead(self, row: int) -> Iterator[tuple[str, str, float]]:
+        """What acted instead of a missed tick's call: (call, why, ms), from its deadline to the next fresh or late
+        call; why is `held` for what was in force then. The last one's ms is NaN where the run ended in it."""
+        end_s = self.numbers["t_s"][row] + self.header.get("deadline_ms", 0.0) / 1e3
+        i = bisect_right(self.acts, (end_s, chr(0x10FFFF), ""))
+        now = (end_s, self.acts[i - 1][1], "held") if i else (end_s, "", "nothing yet")
+        for t_s, call, why in self.acts[i:]:
+            yield now[1], now[2], 1e3 * (t_s - now[0])
+            if why != "safe":
+                return
+            now = t_s, call, why
+        yield now[1], now[2], MISSING
+
+    # -- events -------------------------------------------------------------------------------------------------------
+
+    def _tick(self, event: Mapping[str, Any]) -> None:
+        row = self._rows[event["k"]] = len(self.k)
+        self.k.append(event["k"])
+        for column in self.numbers.values():
+            column.append(MISSING)
+        for name, words in self.words.items():
+            words.codes.append(words.code(event.get(name)))
+        self._write(row, event, NUMBERS)
+        super()._tick(event)
+        if event["kind"] == "call" and event.get("latency_ms") is not None:
+            self.acts.append((event["t_s"] + event["latency_ms"] / 1e3, event["call"], "fresh"))
+        self._detail(event["k"], event)
+
+    def _miss(self, k: int, cause: str, subcause: str | None) -> None:
+        super()._miss(k, cause, subcause)
+        self._blame(k, cause, subcause)
+
+    def _revise(self, k: int, event: Mapping[str, Any]) -> None:
+        known = k in self._causes
+        super()._revise(k, event)
+        if known and "cause" in event:
+            self._blame(k, event["cause"], event.get("subcause"))
+
+    def _blame(self, k: int, cause: str, subcause: str | None) -> None:
+        if (row := self._rows.get(k)) is not None:
+            self.words["cause"].codes[row] = self.words["cause"].code(cause)
+            self.words["subcause"].codes[row] = self.words["subcause"].code(subcause)
+            if k in self._observed:
+                self.saw[k] = self._observed.pop(k)
+
+    def _acknowledge(self, event: Mapping[str, Any]) -> None:
+        super()._acknowledge(event)
+        self._detail(event["ack"], event)
+
+    def _after(self, event: Mapping[str, Any]) -> None:
+        """A late decision, or the end of a call that overran its deadline."""
+        k = event.get("late", event.get("overran", -1))
+        if (row := self._rows.get(k)) is not None:
+            self._write(row, event, ("latency_ms", "decide_ms", "execute_ms"))
+            self._detail(k, event)
+            acted = event.get("used") or event.get("effect") == "acted"
+            if acted and "t_s" in event:
+                call = event.get("call") or self.words["call"][row] or "(a late call)"
+                self.acts.append((event["t_s"], call, "late"))
+
+    def _write(self, row: int, event: Mapping[str, Any], names: tuple[str, ...]) -> None:
+        for told, known in ((event, names), (event.get("spans_ms", {}), SPANS)):
+            for name in known:
+                if (value := told.get(name)) is not None:
+                    self.numbers[name][row] = value
+
+    def _detail(self, k: int, event: Mapping[str, Any]) -> None:
+        told = {name: event[name] for name in DETAILS if name in event}
+        if told and k in self._rows and self.words["cause"].codes[self._rows[k]]:
+            self.details.setdefault(k, {}).update(told)
+
+    def _observation(self, event: Mapping[str, Any]) -> None:
+        """Kept where its tick misses, which may be known before or after it."""
+        k, told = event["k"], {name: event[name] for name in ("observation", "instruction", "history") if name in event}
+        if k in self._rows and self.words["cause"].codes[self._rows[k]]:
+            self.saw[k] = told
+            return
+        self._observed[k] = told
+        self._order.append(k)
+        if len(self._order) > REMEMBERED:
+            self._observed.pop(self._order.popleft(), None)

@@ -1,0 +1,199 @@
+"""Would another rate have held? A run's own times, replayed through the loop's law at that rate."""
+
+from __future__ import annotations
+
+import math
+import random
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+from rtcontrol.report.timeline import Timeline
+
+RATES_HZ = (10.0, 12.0, 16.0, 20.0, 30.0)
+# Times are drawn from so many recorded ticks around: slow spells stay where they were, neighbours do not repeat.
+AROUND = 16
+# A short record is replayed several times.
+STEPS, MOST_PASSES = 40_000, 8
+# What stops everything, whatever the rate, and when: it is replayed in its own place.
+OUTAGES = ("pause", "host", "wake")
+# What misses at any rate: it is no question of time.
+NEVER = ("invalid", "no_observation", "stale_observation")
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What a tick's work took, in ms, waiting left out: on the loop's thread before the request, in the decoder, on
+    the way back, in the executor. `fails`: it misses at any rate."""
+
+    prepare: float = 0.0
+    decide: float = 0.0
+    reply: float = 0.0
+    execute: float = 0.0
+    fails: bool = False
+
+
+@dataclass
+class Replayed:
+    """What a replay comes to: `misses` of the ticks that began, and `skipped` releases that did not."""
+
+    releases: int = 0
+    misses: int = 0
+    skipped: int = 0
+    missed: list[int] = field(default_factory=list)  # releases, in order
+
+    @property
+    def miss_rate(self) -> float:
+        return (self.misses + self.skipped) / self.releases if self.releases else 0.0
+
+
+def replay(
+    steps: Sequence[Step],
+    hz: float,
+    seconds: float,
+    deadline_ms: float | None = None,
+    outages: Sequence[tuple[float, float]] = (),
+    seed: int = 0,
+) -> Replayed:
+    """The law: releases on a grid, those that the loop's thread is late for by whole periods are skipped; one decision
+    at a time, one that has begun is not broken off, one that has not by its deadline never begins; a call that cannot
+    begin by its deadline is dropped. On time is what has acted by the deadline (the period by default). `outages` are
+    (begin, end) in ms, in order: nothing goes on in them."""
+    period, draw, found = 1e3 / hz, random.Random(seed), Replayed(max(0, int(seconds * hz)))
+    deadline_after = period if deadline_ms is None else deadline_ms
+    loop = decoder = actuator = 0.0  # free from then on
+    halts = _Halts(outages)
+    k = 0
+    while k < found.releases and steps:
+        woke = halts.over(max(k * period, loop))
+        if (skipped := min(int((woke - k * period) / period + 1e-9), found.releases - k)) > 0:
+            found.skipped += skipped
+            found.missed.extend(range(k, k + skipped))
+            k += skipped
+            if k >= found.releases:
+                break
+        deadline = k * period + deadline_after
+        near = int(len(steps) * k / found.releases) + draw.randint(-AROUND, AROUND)
+        step = steps[min(max(near, 0), len(steps) - 1)]
+        loop = submitted = halts.after(woke, step.prepare)
+        ended, begun = math.inf, halts.over(max(submitted, decoder))
+        if begun < deadline:
+            decoder = decided = halts.after(begun, step.decide)
+            ready = halts.over(max(halts.after(decided, step.reply), actuator))
+            if not step.fails and ready <= deadline:
+                actuator = ended = halts.after(ready, step.execute)
+        if ended > deadline:
+            found.misses += 1
+            found.missed.append(k)
+        k += 1
+    return found
+
+
+class _Halts:
+    """When work ends that outages interrupt."""
+
+    def __init__(self, outages: Sequence[tuple[float, float]]) -> None:
+        self._outages = [o for o in outages if o[1] > o[0]]
+        self._stops = [stop for _, stop in self._outages]
+
+    def over(self, t: float) -> float:
+        """`t`, or the end of the outage that it lies in."""
+        return self.after(t, 0.0)
+
+    def after(self, t: float, work: float) -> float:
+        """When work that begins at `t` is done."""
+        end = t + work
+        for i in range(bisect_right(self._stops, t), len(self._stops)):
+            begin, stop = self._outages[i]
+            if begin > end:
+                break
+            end += stop - max(t, begin)
+        return end
+
+
+def steps_of(timeline: Timeline) -> list[Step]:
+    """The work of a finished timeline's ticks, as far as it was measured. What waiting is in a latency is told by the
+    spans; without them the time around a decision is known only where nothing came before it."""
+    found: list[Step] = []
+    numbers, causes = timeline.numbers, timeline.words["cause"]
+    around, executed, idle = 0.0, 0.0, True
+    for row in range(len(timeline.k)):
+        cause = causes[row]
+        if cause in NEVER or (cause == "decide" and timeline.words["subcause"][row] == "error"):
+            found.append(Step(decide=_known(numbers["decide_ms"][row]), fails=True))
+        elif cause not in OUTAGES and not math.isnan(decide := numbers["decide_ms"][row]):
+            wake, latency = _known(numbers["wake_ms"][row]), numbers["latency_ms"][row]
+            execute = numbers["execute_ms"][row]
+            executed = executed if math.isnan(execute) else execute
+            spans = [timeline.stage_ms(row, stage) for stage in ("observe", "submit", "send", "reply", "order")]
+            if not math.isnan(sum(spans)):
+                around = sum(spans)
+                found.append(Step(wake + sum(spans[:3]), decide, sum(spans[3:]), executed))
+            else:
+                if idle and not cause and not math.isnan(latency):
+                    around = max(0.0, latency - wake - decide - _known(execute))
+                found.append(Step(wake + around / 2, decide, around / 2, executed))
+        idle = not cause
+    return found
+
+
+def outages_of(timeline: Timeline) -> list[tuple[float, float]]:
+    """When nothing went on, in ms from the first release: from the first tick of a run of them to the effect of the
+    last, or to its deadline, where it had none."""
+    numbers, found = timeline.numbers, []
+    deadline = timeline.header.get("deadline_ms", 0.0)
+    for row in range(len(timeline.k)):
+        cause, late = timeline.words["cause"][row], timeline.words["skip_cause"][row]
+        if cause in OUTAGES or late in OUTAGES:
+            begin = 1e3 * numbers["t_s"][row]
+            begin_all = begin - _known(numbers["skipped"][row]) * timeline.header.get("period_ms", 0.0)
+            lost = _known(numbers["wake_ms"][row])
+            if cause in OUTAGES:
+                latency = numbers["latency_ms"][row]
+                lost = deadline if math.isnan(latency) else latency - _known(numbers["decide_ms"][row])
+            if found and begin_all <= found[-1][1]:
+                found[-1] = found[-1][0], max(found[-1][1], begin + lost)
+            elif begin + lost > begin_all:
+                found.append((begin_all, begin + lost))
+    return found
+
+
+def table(timeline: Timeline, rates_hz: Sequence[float] = RATES_HZ) -> list[dict[str, Any]]:
+    """A line for each rate, and for the run's own: {hz, deadline_ms, miss_rate, longest_miss_run, own}. None of a run
+    without decisions. A deadline that was not the period stays, up to the decisions in flight."""
+    header, steps, outages = timeline.header, steps_of(timeline), outages_of(timeline)
+    own, seconds = float(header.get("hz") or 0.0), timeline.releases * float(header.get("period_ms") or 0.0) / 1e3
+    if not steps or own <= 0 or header.get("clock") == "lockstep":
+        return []
+    given = header.get("deadline_ms")
+    if given is not None and math.isclose(given, header["period_ms"], rel_tol=1e-6):
+        given = None
+    lines = []
+    for hz in sorted({*rates_hz, own}):
+        deadline_ms = 1e3 / hz if given is None else min(given, header.get("pipeline", 1) * 1e3 / hz)
+        passes = max(1, min(MOST_PASSES, int(STEPS / max(1.0, seconds * hz))))
+        found = [replay(steps, hz, seconds, deadline_ms, outages, seed) for seed in range(passes)]
+        lines.append(
+            {
+                "hz": hz,
+                "deadline_ms": round(deadline_ms, 4),
+                "miss_rate": round(sum(one.miss_rate for one in found) / passes, 6),
+                "longest_miss_run": max(_longest(one.missed) for one in found),
+                "own": hz == own,
+            }
+        )
+    return lines
+
+
+def _longest(missed: Sequence[int]) -> int:
+    longest = run = int(bool(missed))
+    for before, after in pairwise(missed):
+        run = run + 1 if after == before + 1 else 1
+        longest = max(longest, run)
+    return longest
+
+
+def _known(value: float) -> float:
+    return 0.0 if math.isnan(value) else value

@@ -1,0 +1,71 @@
+"""`rtcontrol report`: what it writes, where, and with which exit status."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from commands import call, refused
+from flown import flown, two_humps, written
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    return written(tmp_path / "run", flown(16, 5, two_humps(3)))
+
+
+def test_without_a_format_the_table_is_shown_and_report_json_is_made_anew(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call("report", str(run)) == 0
+    assert "misses by cause: decide" in capsys.readouterr().out
+    assert json.loads((run / "report.json").read_text())["releases"] == 80
+
+
+def test_a_record_is_a_run_too_and_several_are_reported_together(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = written(tmp_path / "other", flown(20, 5, lambda k: 20.0))
+    assert call("report", str(run / "record.mcap"), str(other), "--format", "json") == 0
+    made = json.loads(capsys.readouterr().out)
+    assert [(one["name"], one["releases"]) for one in made] == [("run", 80), ("other", 100)]
+    assert not (run / "report.json").exists()
+
+
+@pytest.mark.parametrize(("name", "file"), [("html", "report.html"), ("perfetto", "report.pftrace")])
+def test_what_is_a_file_is_written_beside_the_record(
+    run: Path, tmp_path: Path, name: str, file: str, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    assert call("report", str(run), "--format", name) == 0
+    made = (run / file).read_bytes()
+    assert call("report", str(run), "--format", name, "--out", str(tmp_path / "new" / "x")) == 0
+    assert (tmp_path / "new" / "x").read_bytes() == made
+    capsysbinary.readouterr()
+    assert call("report", str(run), "--format", name, "--out", "-") == 0
+    assert capsysbinary.readouterr().out == made
+
+
+@pytest.mark.parametrize("name", ["terminal", "json", "junit", "perfetto", "html"])
+def test_a_gate_that_does_not_hold_gives_status_3_in_every_format(
+    run: Path, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = ("--format", name, "--out", str(tmp_path / "made"))
+    assert call("report", str(run), *out, "--gate", "releases==80") == 0
+    assert call("report", str(run), *out, "--gate", "releases==80", "--gate", "miss_rate<=0.001") == 3
+    assert "miss_rate<=0.001: DOES NOT HOLD" in capsys.readouterr().err
+    assert (tmp_path / "made").stat().st_size > 100
+
+
+def test_mistakes_are_one_paragraph_with_the_remedy(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "Perhaps miss_rate" in refused(capsys, "report", str(run), "--gate", "mis_rate<=0.005")
+    assert "is no gate" in refused(capsys, "report", str(run), "--gate", "miss_rate")
+    assert "No record" in refused(capsys, "report", str(run), str(tmp_path / "nothing"))
+    assert "Give another --out" in refused(capsys, "report", str(run), "--format", "json", "--out", str(tmp_path))
+    assert "without a gate" in refused(capsys, "report", str(run), "--format", "junit")
+    nothing = written(tmp_path / "nothing", flown(16, 0, lambda k: 20.0))
+    assert "holds no release" in refused(capsys, "report", str(nothing), "--format", "html")
+    (tmp_path / "odd.mcap").write_bytes(b"\x89MCAP0\r\nnonsense that goes on" * 9)
+    assert "is no record of a run" in refused(capsys, "report", str(tmp_path / "odd.mcap"))
