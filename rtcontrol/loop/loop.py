@@ -136,7 +136,7 @@ class ControlLoop:
             self.tell(f"{str(note).rstrip('.')}; it was computed anew")
         if not self._stopped():
             self.phase = "warming up"
-            self.warmup = warm_up(self.config, self.host, self._sample, self._ticks.request, self.tell)
+            self.warmup = warm_up(self.config, self.host, self._sample, self._ticks.requests.make, self.tell)
 
     def _launch(self) -> None:
         """Start the world. It runs on from here, so all that takes time and can be done before is done."""
@@ -151,7 +151,7 @@ class ControlLoop:
         self._ticks.actuator.start(lambda: favours(config.rt_priority, config.affinity))
         first = first_look(config, self.env, self._stopped, self.tell)
         if self._sample is None:
-            self.warmup = warm_up(config, self.host, first, self._ticks.request, self.tell)
+            self.warmup = warm_up(config, self.host, first, self._ticks.requests.make, self.tell)
         for warning in favours(config.rt_priority, config.affinity):
             self.tell(warning)
         self.recorder.write({"start": {"host_info": self.host_info, "warmup": self.warmup.to_dict()}})

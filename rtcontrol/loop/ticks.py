@@ -5,18 +5,17 @@ from __future__ import annotations
 import gc
 import os
 import time
-from collections import deque
 from collections.abc import Callable
 from itertools import repeat
 from typing import Any
 
 from rtcontrol.agents import Agent, InvalidCall
-from rtcontrol.envs.base import Acknowledging, Environment, Observation
-from rtcontrol.hosts.base import DecisionReply, DecisionRequest, Host
+from rtcontrol.envs.base import Environment, Observation
+from rtcontrol.hosts.base import DecisionReply, Host
 from rtcontrol.loop import unsteady
 from rtcontrol.loop.actuator import Actuator, Completion, Fault, Order
 from rtcontrol.loop.clock import LoopClock
-from rtcontrol.loop.config import RunConfig, plain_text
+from rtcontrol.loop.config import RunConfig
 from rtcontrol.loop.deadline import Cause, Tick
 from rtcontrol.loop.instructions import Instructions
 from rtcontrol.loop.kernel import SIZE
@@ -24,6 +23,7 @@ from rtcontrol.loop.outcomes import Outcomes
 from rtcontrol.loop.override import Override, Word
 from rtcontrol.loop.pause import PauseWatch
 from rtcontrol.loop.realtime import Collector, SlackCollector
+from rtcontrol.loop.requests import Requests, row
 from rtcontrol.loop.unsteady import LegalCalls, Ordered
 from rtcontrol.models.call import Call
 
@@ -65,9 +65,7 @@ class Ticks:
         self._period_ns, self._deadline_ns, self._max_age_ns = config.period_ns, config.deadline_ns, config.max_age_ns
         # The next release is due in a period: where it does not come, a call is held no longer than it may be.
         self._guard_ns = 2 * config.period_ns + (self._policy.hold_ns if config.on_miss == "hold" else 0)
-        self._history: deque[str] = deque(maxlen=agent.history)
-        self._acknowledging = env if isinstance(env, Acknowledging) else None
-        self._acknowledges = False
+        self.requests = Requests(agent, env, self.instructions)
         self._legal = LegalCalls(agent.tools)
         self._seq: int | None = None
         self.over = False
@@ -151,8 +149,8 @@ class Ticks:
             unsteady.was_late(outcomes, tick, skipped, self._period_ns)
         if self.instructions.waiting:
             self.instructions.change()
-        if self._acknowledging is not None and self._acknowledging.heard:
-            unsteady.acknowledge(outcomes, self._acknowledging.heard, self._ordered)
+        if (world := self.requests.world) is not None and world.heard:
+            unsteady.acknowledge(outcomes, world.heard, self._ordered)
         if self.override.asking is not None:
             self.override.expire(now)
         if not enforced:
@@ -169,7 +167,7 @@ class Ticks:
         self._seq = seen.seq
         if seen.epoch != outcomes.epoch:
             outcomes.epoch = seen.epoch
-            self._history.clear()
+            self.requests.history.clear()
             outcomes.note(self.env.episodes, ())
             self._policy.epoch(self._clock.effective_ns())
         if enforced and now - seen.t_capture_ns > self._max_age_ns:
@@ -179,19 +177,9 @@ class Ticks:
         else:
             self._submit(tick, seen, now)
 
-    def request(self, k: int, seen: Observation) -> DecisionRequest:
-        """What the decider is asked. Raises whatever the agent's `observe` raises."""
-        if self._acknowledging is not None and (done := self._acknowledging.acknowledged()) is not None:
-            # Such a world says itself what was executed.
-            self._acknowledges = True
-            self._history.extend([call.text() for call in done])
-        text = self.agent.observe(seen.data)
-        text = text if isinstance(text, str) and text.isascii() else plain_text(text)
-        return DecisionRequest(k, seen.epoch, text, self.instructions.now, tuple(self._history), seen.data)
-
     def _submit(self, tick: Tick, seen: Observation, began_ns: int) -> None:
         try:
-            request = self.request(tick.k, seen)
+            request = self.requests.make(tick.k, seen)
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # the agent's own code, SystemExit too: what cannot be read is no observation
@@ -210,10 +198,7 @@ class Ticks:
         tick.submitted_ns = time.monotonic_ns()
         self._pending[tick.k] = tick
         if self._records:
-            data = seen.data.copy() if isinstance(seen.data, dict) else seen.data
-            row = {"observation": request.observation, "instruction": request.instruction, "history": request.history}
-            t_s = round((tick.capture_ns - self.outcomes.t0_ns) / 1e9, 6)
-            self._emit({"k": tick.k, "t_s": t_s, "seq": seen.seq, "epoch": seen.epoch, **row, "data": data})
+            self._emit(row(request, seen, round((tick.capture_ns - self.outcomes.t0_ns) / 1e9, 6)))
 
     def _expire(self) -> None:
         """What is over by now: deadlines, holds; in lockstep only decisions of a decoder that died."""
@@ -349,8 +334,8 @@ class Ticks:
                 policy.limit_ns = policy.hold_ns + (
                     done.ended_ns if self._clock.enforced else self._clock.effective_ns()
                 )
-            if not self._acknowledges:
-                self._history.append(ordered.text)
+            if not self.requests.acknowledges:
+                self.requests.history.append(ordered.text)
             call, t_s = ordered.call, round((done.ended_ns - outcomes.t0_ns) / 1e9, 6)
             why = "late" if ordered.late else "fresh"
             self._emit({"called": call.name, "arguments": call.arguments, "k": tick.k, "why": why, "t_s": t_s})

@@ -1,0 +1,39 @@
+"""What the decider is asked: the agent's text of an observation, the instruction, and the last calls."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from rtcontrol.agents import Agent
+from rtcontrol.envs.base import Acknowledging, Environment, Observation
+from rtcontrol.hosts.base import DecisionRequest
+from rtcontrol.loop.config import plain_text
+from rtcontrol.loop.instructions import Instructions
+
+
+class Requests:
+    """`history` holds the last calls that acted, as text: by the loop's word, or by the world's own where that
+    `acknowledges`."""
+
+    def __init__(self, agent: Agent, env: Environment, instructions: Instructions) -> None:
+        self.history: deque[str] = deque(maxlen=agent.history)
+        self.world = env if isinstance(env, Acknowledging) else None
+        self.acknowledges = False
+        self._agent, self._instructions = agent, instructions
+
+    def make(self, k: int, seen: Observation) -> DecisionRequest:
+        """The request of tick `k`. Raises whatever the agent's `observe` raises."""
+        if self.world is not None and (done := self.world.acknowledged()) is not None:
+            self.acknowledges = True
+            self.history.extend([call.text() for call in done])
+        text = self._agent.observe(seen.data)
+        text = text if isinstance(text, str) and text.isascii() else plain_text(text)
+        return DecisionRequest(k, seen.epoch, text, self._instructions.now, tuple(self.history), seen.data)
+
+
+def row(request: DecisionRequest, seen: Observation, t_s: float) -> dict[str, Any]:
+    """The event that keeps what was asked; `t_s` is when it was captured."""
+    data = seen.data.copy() if isinstance(seen.data, dict) else seen.data
+    asked = {"observation": request.observation, "instruction": request.instruction, "history": request.history}
+    return {"k": request.tick, "t_s": t_s, "seq": seen.seq, "epoch": seen.epoch, **asked, "data": data}
