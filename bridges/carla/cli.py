@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 from rtcontrol.bridges.carla import journal
 from rtcontrol.bridges.carla.options import (
     STANDIN,
+    WAIT_S,
     CarlaBridgeError,
     CarlaBridgeOptions,
     ServerLost,
@@ -73,7 +74,7 @@ def parser(prog: str) -> Parser:
     add("--server-key", type=Path, help="the server's .key (default: server.key beside it)")
     add("--connect-timeout", type=float, default=6.0, help="seconds until the first welcome; 0: for ever (default: 6)")
     add("--reconnect-s", type=float, default=30.0, help="how long to wait for a lost CARLA server (default: 30)")
-    add("--tick-s", type=float, default=0.8, help="a step that takes longer: the server is lost (default: 0.8)")
+    add("--tick-s", type=float, help="a step that takes longer: the server is lost (default: 0.8, in lockstep 5)")
     add("--duration", type=float, help="end after so many seconds")
     add("--report", type=Path, help="write the figures to this JSON file, each second and at the end")
     add("--trace", type=Path, help="write a line a step to this file")
@@ -174,7 +175,7 @@ def _bridge(options: argparse.Namespace) -> int:
         host=options.carla_host,
         port=options.carla_port,
         step_s=bridge_options.step_s,
-        wait_s=options.tick_s,
+        wait_s=options.tick_s or WAIT_S[options.clock],
     )
     _check_wheel()
     with Shutdown(lambda name: None) as ending:

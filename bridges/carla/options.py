@@ -12,6 +12,8 @@ from typing import Any, Literal
 LONGEST_STEP_S = 0.0625
 STANDIN, STANDIN_TOWN = "CARLA stand-in, not CARLA", "Standin"
 Clock = Literal["wall", "lockstep"]
+# How long a step may take until the server is lost. Where the world waits nothing is missed meanwhile.
+WAIT_S: dict[str, float] = {"wall": 0.8, "lockstep": 5.0}
 
 
 class CarlaBridgeError(Exception):
@@ -40,7 +42,7 @@ class WorldOptions:
     role: str = "hero"
     seed: int = 0
     step_s: float = LONGEST_STEP_S
-    wait_s: float = 0.8
+    wait_s: float = WAIT_S["wall"]
     reload: bool = False
     standin: bool = False
 

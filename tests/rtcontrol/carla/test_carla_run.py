@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -47,10 +48,18 @@ def test_no_server_is_told_before_anything_is_flown(tmp_path: Path, programs: li
     assert not (tmp_path / "out").exists()
 
 
-def test_lockstep_drives_of_one_seed_are_the_same(tmp_path: Path, programs: list[Program]) -> None:
+def test_lockstep_drives_of_one_seed_are_the_same_where_one_simulator_hangs(
+    tmp_path: Path, programs: list[Program]
+) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         programs.append(rig.run(tmp_path / name, None, *RANDOM, "--clock", "lockstep", "--duration", "6"))
+    programs[1].says("in session")
+    children = psutil.Process(programs[1].popen.pid).children(recursive=True)
+    [simulator] = [child for child in children if standins.MODULE in child.cmdline()]
+    simulator.suspend()
+    time.sleep(1.1)
+    simulator.resume()
     drives = []
     for program in programs:
         assert program.popen.wait(90) == 0, program.log()
@@ -63,7 +72,7 @@ def test_lockstep_drives_of_one_seed_are_the_same(tmp_path: Path, programs: list
         told = report(program)
         assert told["env"] == "carla-standin"
         assert told["ended_by"] == "duration"
-        assert "CARLA stand-in, not CARLA" in program.log()
+        assert "CARLA stand-in, not CARLA" in program.log() and "lost" not in program.log()
         figures = program.report()
         assert figures["world"] == "CARLA stand-in, not CARLA"
         assert (figures["clock"], figures["restarts"]) == ("lockstep", 0)
