@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rtcontrol.envs.base import ClockKind, Effect, Episode, Observation
+from rtcontrol.envs.base import Barrier, ClockKind, Effect, Episode, Observation
 from rtcontrol.models.call import Call
 
 
@@ -66,11 +66,15 @@ class RecordedWorld:
         i = max(0, bisect_right(self._times, self._now_ns()) - 1)
         return self._look(i, self._start_ns + (self._times[i] if self._clock == "wall" else 0))
 
-    def execute(self, call: Call, epoch: int | None, not_after_ns: int | None = None) -> Effect:
+    def execute(
+        self, call: Call, epoch: int | None, not_after_ns: int | None = None, barrier: Barrier | None = None
+    ) -> Effect:
         if self.finished or epoch not in (None, self._now_look().epoch):
             return "epoch_over"
         if not_after_ns is not None and time.monotonic_ns() > not_after_ns:
             return "too_late"
+        if barrier is not None and barrier.shut is not None:
+            return "refused"
         self.bindings[call.name](**call.arguments)
         return "acted"
 

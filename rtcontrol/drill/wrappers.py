@@ -16,7 +16,7 @@ from typing import Any
 
 from rtcontrol.agents import Agent
 from rtcontrol.drill.switches import Switches
-from rtcontrol.envs.base import ClockKind, Effect, Episode, Observation
+from rtcontrol.envs.base import Barrier, ClockKind, Effect, Episode, Observation
 from rtcontrol.envs.paced import PacedEnvironment
 from rtcontrol.hosts.base import Decider, DeciderSource, DecisionRequest
 from rtcontrol.models.call import Call, Decision
@@ -77,9 +77,11 @@ class FaultyWorld:
             self.seen = self._inner.latest()
         return self.seen
 
-    def execute(self, call: Call, epoch: int | None, not_after_ns: int | None = None) -> Effect:
+    def execute(
+        self, call: Call, epoch: int | None, not_after_ns: int | None = None, barrier: Barrier | None = None
+    ) -> Effect:
         self._simulation.here.not_after_ns = not_after_ns
-        return self._inner.execute(call, epoch, not_after_ns)
+        return self._inner.execute(call, epoch, not_after_ns, barrier)
 
     def advance(self, dt_ns: int) -> None:
         self._inner.advance(dt_ns)

@@ -142,7 +142,8 @@ def steps_of(timeline: Timeline) -> list[Step]:
 def outages_of(timeline: Timeline) -> list[tuple[float, float]]:
     """When nothing went on, in ms from the first release: from the first tick of a run of them to the effect of the
     last, or to its deadline, where it had none."""
-    numbers, found = timeline.numbers, []
+    numbers = timeline.numbers
+    found: list[tuple[float, float]] = []
     deadline = timeline.header.get("deadline_ms", 0.0)
     for row in range(len(timeline.k)):
         cause, late = timeline.words["cause"][row], timeline.words["skip_cause"][row]
