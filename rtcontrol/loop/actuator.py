@@ -80,9 +80,8 @@ class Actuator:
     call that fails is tried again every `retry_ns` (None: when `retry` says so) until it is in force or a newer call
     of its tool acted. What an emitting world could not be told of has failed, too. Several safe calls are begun in
     order, each on a thread of its own: one that hangs or fails holds up none of the others; other calls wait for all of
-    them. Where the loop itself does not come back by `guard_ns` (the agent's own code hangs, say), the safe calls are
-    demanded here. It is the `Barrier` of all calls but the safe ones. What came of it all is put into `effects`, in
-    order, and told by `wake`."""
+    them. Where the loop itself does not come back by `guard_ns` (the agent's own code hangs, say), they are demanded
+    here. It is the `Barrier` of all other calls. What came of it all is put into `effects`, in order; `wake` tells."""
 
     def __init__(self, agent: Agent, env: Environment, retry_ns: int | None, wake: Callable[[], None]) -> None:
         self._tools, self._safe_calls = agent.tools, agent.fallback.safe_calls
@@ -99,7 +98,7 @@ class Actuator:
         self._order: Order | None = None
         self._wanted: list[Call | None] = []  # None: the agent has none, and the world is told so
         self._under_way: list[Call | None] = []  # safe calls that were begun and have not ended; None: their round
-        self._why, self._demand, self._attempt = "", 0, 0
+        self._demand = self._attempt = 0
         self._due_ns: int | None = None  # of the next attempt
         self._why, self._emission = "", cast(Emission | None, None)
         self._in_force = threading.Event()
@@ -122,8 +121,7 @@ class Actuator:
         """Act as soon as the world lets it. Gives the order that waited until now, which is dropped."""
         with self._lock:
             replaced = None if self._order is None else self._clear()
-            order.demand = self._demand
-            self._order = order
+            order.demand, self._order = self._demand, order
             self._jobs.append(order)
         self._bell.put(None)
         return replaced
@@ -336,14 +334,14 @@ class Actuator:
 
     def _act(self, call: Call, epoch: int | None, not_after_ns: int | None) -> Effect:
         """In the environment, or by the tool's own function where it has none for it."""
-        if epoch is not None and self.shut is not None:
-            return "refused"
         if call.name in self._bindings:
             return self._env.execute(call, epoch, not_after_ns, None if epoch is None else self)
         if epoch is not None and (self._env.finished or ((seen := self._env.latest()) and seen.epoch != epoch)):
             return "epoch_over"
         if not_after_ns is not None and time.monotonic_ns() > not_after_ns:
             return "too_late"
+        if epoch is not None and self.shut is not None:
+            return "refused"
         self._functions[call.name](**call.arguments)
         return "acted"
 

@@ -53,15 +53,13 @@ class Ticks:
         self._clock, self._notify, self._stop = clock, notify, stop
         self._emit, self._records = emit, config.record_observations == "yes"
         self.actuator = Actuator(agent, env, min(config.period_ns, RETRY_NS) if clock.enforced else None, host.wake)
-        self.outcomes = Outcomes(
+        self.outcomes = outcomes = Outcomes(
             config, agent.fallback, env, host, emit, watch, clock, self.actuator, notify, stop, self._on_cleared
         )
-        self.override = Override(
-            config, agent, self.outcomes, self.actuator, emit, notify, host.wake, stop, self._order
-        )
-        self._policy, self._threads = self.outcomes.policy, self.outcomes.witness.threads
+        self.override = Override(config, agent, outcomes, self.actuator, emit, notify, host.wake, stop, self._order)
+        self._policy, self._threads = outcomes.policy, outcomes.witness.threads
         told = config.instruction if config.instruction is not None else agent.instruction
-        self.instructions = Instructions(told, self.actuator.instruct, emit, notify, self.outcomes.t_s)
+        self.instructions = Instructions(told, self.actuator.instruct, emit, notify, outcomes.t_s)
         self._period_ns, self._deadline_ns, self._max_age_ns = config.period_ns, config.deadline_ns, config.max_age_ns
         # The next release is due in a period: where it does not come, a call is held no longer than it may be.
         self._guard_ns = 2 * config.period_ns + (self._policy.hold_ns if config.on_miss == "hold" else 0)
@@ -331,9 +329,8 @@ class Ticks:
         if acted:
             if done.stands:  # `policy.fresh_call`, without the call
                 policy.safe, policy.expires_ns = False, None
-                policy.limit_ns = policy.hold_ns + (
-                    done.ended_ns if self._clock.enforced else self._clock.effective_ns()
-                )
+                acted_ns = done.ended_ns if self._clock.enforced else self._clock.effective_ns()
+                policy.limit_ns = policy.hold_ns + acted_ns
             if not self.requests.acknowledges:
                 self.requests.history.append(ordered.text)
             call, t_s = ordered.call, round((done.ended_ns - outcomes.t0_ns) / 1e9, 6)
