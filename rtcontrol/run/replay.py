@@ -17,7 +17,7 @@ from rtcontrol.run.trained import model_for
 
 
 @dataclass(frozen=True, slots=True)
-class Replayed:
+class Redecision:
     """One decision made again. `call` is None where the decider failed, with its `error`."""
 
     k: int
@@ -43,7 +43,7 @@ def replay(
     engine: str | None = None,
     hz: float | None = None,
     progress: Callable[[int], None] = lambda done: None,
-) -> tuple[dict[str, Any], list[Replayed]]:
+) -> tuple[dict[str, Any], list[Redecision]]:
     """The comparison, and each decision. Nothing here waits for a clock, and each decision has the history that was
     recorded: two replays differ in `decide_ms` alone. UserError for a model or engine that cannot decide this."""
     header, agent = recording.header, recording.agent()
@@ -55,14 +55,14 @@ def replay(
         hz=float(header["hz"]) if hz is None else hz,
     )
     decider = build(assemble.decider(config, agent, chosen))
-    made: list[Replayed] = []
+    made: list[Redecision] = []
     for k, seen in _ticks(recording, hz):
         # The number of the tick is the recorded one's: what is random by it is the same again.
         request = DecisionRequest(seen.k, seen.epoch, seen.observation, seen.instruction, seen.history, seen.data)
         reply = answer(decider, request)
         decided = reply.decision
         text = None if decided is None else "null" if decided.call is None else decided.call.text()
-        made.append(Replayed(k, seen, text, reply.error, reply.decide_ns))
+        made.append(Redecision(k, seen, text, reply.error, reply.decide_ns))
         progress(len(made))
     compared = [one for one in made if one.same is not None]
     agreed = sum(bool(one.same) for one in compared)
