@@ -239,7 +239,7 @@ def test_a_third_signal_does_not_hide_that_the_record_is_incomplete(
 
     monkeypatch.setattr(Recorder, "write", full)
     assert lander(tmp_path) == status.INCOMPLETE and len(came) == 3
-    assert report(tmp_path)["record"]["lost_lines"] == 1
+    assert report(tmp_path)["record"]["lost_lines"] >= 1
 
 
 @pytest.mark.timeout(20)
