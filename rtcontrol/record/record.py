@@ -117,8 +117,8 @@ class Recorder:
 
     @property
     def lost(self) -> int:
-        """Lines that are not in the file."""
-        return self._dropped + len(self._waiting)
+        """Lines that the disk did not take; one that is on its way to it is none."""
+        return self._dropped + (len(self._waiting) if self.error is not None else 0)
 
     def unwritten(self) -> Iterator[dict[str, Any]]:
         """Those of them that are still known, `KEPT` at most."""
