@@ -85,7 +85,7 @@ def test_a_full_disk_does_not_stop_the_loop_and_what_waited_is_written_when_ther
         assert lost >= 25 and len(told) == 1 and "No space left" in told[0]
         made = report.build(flight.path, vars(flight.loop.ledger), recorder)
         assert (made["releases"], made["on_time"]) == (25, flight.loop.ledger.on_time)
-        assert made["misses_by_cause"] == flight.causes and flight.causes["decide"] == 1
+        assert made["misses_by_cause"] == flight.causes and flight.causes["decide"] >= 1
         assert report.write(made, tmp_path / "report.json") is None
         assert (made["record"]["lost_lines"], made["ended_by"]) == (lost, "duration")
         assert made["latency_ms"]["p50"] is not None
