@@ -64,9 +64,10 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 @cache
 def _unit(module: str) -> str:
-    # Which is scheduled by tests' names alone, where their marks are not known.
+    # Which is scheduled by tests' names alone, where their marks are not known. What is slow, too, seldom runs.
     try:
-        marked = re.search(r"pytest\.mark\.(realtime|serial)\b", (ROOT / module).read_text("utf-8"))
+        text = (ROOT / module).read_text("utf-8").replace("@pytest.mark.slow\n@pytest.mark.realtime\n", "")
+        marked = re.search(r"pytest\.mark\.(realtime|serial)\b", text)
     except OSError:
         marked = None
     return SERIAL if marked else module

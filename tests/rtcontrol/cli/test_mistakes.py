@@ -22,7 +22,6 @@ from rtcontrol.hosts.base import DecisionRequest
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.errors import UserError
 from rtcontrol.run.fit import fit
-from tests.helpers.processes import until
 
 SAMPLE = Observation(0, 0, 0, {"x": 0.5, "v": 0.0})
 
@@ -147,19 +146,6 @@ def test_executors_get_the_annotated_types_and_own_functions_run(tmp_path: Path)
     assert flight.ticks[0]["outside_mass"] == 0.0
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_signal_while_ray_starts(tmp_path: Path, number: int, status: int) -> None:
-    process = spawn("run", "--env", "lander", "--model", "expert", "--no-live", "--out", str(tmp_path / "out"))
-    until((tmp_path / "out" / "record.mcap.part").exists, seconds=60)
-    time.sleep(0.6)
-    process.send_signal(number)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == status, err
-    assert "Traceback" not in err
-    made = json.loads((tmp_path / "out" / "report.json").read_text())
-    assert (made["ended_by"], made["releases"]) == (signal.Signals(number).name, 0)
-
-
 def test_a_third_signal_leaves_a_world_that_hangs(tmp_path: Path) -> None:
     hangs = "\n        self.x += 1\n        if self.x > 100: __import__('time').sleep(1000)"
     world = own_world(tmp_path, "hung.py", ("self.x += 1", hangs))
@@ -191,22 +177,6 @@ def test_bad_bytes_on_stdin_and_in_texts(tmp_path: Path) -> None:
 
     Flight(tmp_path / "b", decide, clock="lockstep", duration_s=0.1, instruction="\udcff go to 0").run()
     assert set(asked) == {"? go to 0"}
-
-
-@pytest.mark.realtime
-def test_a_request_that_cannot_be_sent_is_a_miss(tmp_path: Path) -> None:
-    flight = Flight(tmp_path, duration_s=0.2)
-    plain = flight.host.submit
-
-    def submit(request: DecisionRequest) -> None:
-        if request.tick == 3:
-            raise UnicodeEncodeError("utf-8", "x", 0, 1, "surrogates not allowed")
-        plain(request)
-
-    flight.host.submit = submit
-    flight.run()
-    flight.blames("decide", 1)
-    assert "submit: UnicodeEncodeError" in flight.ticks[3]["error"]
 
 
 def test_an_instruction_that_does_not_fit_gives_way_to_the_last_good_one(tmp_path: Path) -> None:
@@ -252,31 +222,6 @@ def test_an_earlier_record_is_not_overwritten(tmp_path: Path, capsys: pytest.Cap
     assert (tmp_path / "out" / "record.mcap").read_bytes() == before
     assert call(*run, "--overwrite") == 0
     assert (tmp_path / "out" / "record.mcap").read_bytes() != before
-
-
-@pytest.mark.realtime
-@pytest.mark.parametrize(("clock", "kind"), [("wall", "miss"), ("lockstep", "call")])
-def test_on_miss_stop_also_stops_on_a_call_that_acted_too_late(tmp_path: Path, clock: str, kind: str) -> None:
-    world = CartWorld()
-    world.on_execute = lambda call: time.sleep(0.15) if len(world.executed) == 5 else None
-    flight = Flight(tmp_path, world=world, on_miss="stop", clock=clock, hz=10, duration_s=3).run()
-    assert flight.loop.ended_by == "miss" and flight.loop.account.ticks == 5
-    # Against the wall clock its tick was over when it acted: it was settled at its deadline.
-    assert (flight.ticks[-1]["kind"], flight.ticks[-1]["cause"]) == (kind, "execute")
-    assert any(line.get("overran") == 4 and line["effect"] == "acted" for line in flight.lines) == (kind == "miss")
-
-
-@pytest.mark.realtime
-def test_lockstep_does_not_depend_on_the_machine(tmp_path: Path) -> None:
-    def decide(request: DecisionRequest) -> Decision:
-        time.sleep(0.05 if request.tick < 0 else 0.0)
-        return good(request)
-
-    # Observations older than a microsecond are stale, and the deadline is over before the request is sent.
-    flight = Flight(tmp_path, decide, clock="lockstep", duration_s=0.2, max_age_ms=0.001, deadline_ms=0.0001).run()
-    assert len(flight.world.executed) == 10 + 1
-    assert all(t["kind"] == "call" and t["wake_ms"] >= 0 for t in flight.ticks), flight.dump()
-    assert flight.ticks[0]["age_ms"] < 50
 
 
 def test_a_file_of_the_users_holds_an_agent_and_its_world(tmp_path: Path) -> None:

@@ -220,3 +220,41 @@ def test_the_worlds_error_still_ends_safely(tmp_path: Path) -> None:
     assert flight.loop.ended_by == "error"
     assert world.closed
     assert flight.lines[-1]["end"] == "error"
+
+
+def test_a_request_that_cannot_be_sent_is_a_miss(tmp_path: Path) -> None:
+    flight = Flight(tmp_path, duration_s=0.2)
+    plain = flight.host.submit
+
+    def submit(request: DecisionRequest) -> None:
+        if request.tick == 3:
+            raise UnicodeEncodeError("utf-8", "x", 0, 1, "surrogates not allowed")
+        plain(request)
+
+    flight.host.submit = submit
+    flight.run()
+    flight.blames("decide", 1)
+    assert "submit: UnicodeEncodeError" in flight.ticks[3]["error"]
+
+
+@pytest.mark.parametrize(("clock", "kind"), [("wall", "miss"), ("lockstep", "call")])
+def test_on_miss_stop_also_stops_on_a_call_that_acted_too_late(tmp_path: Path, clock: str, kind: str) -> None:
+    world = CartWorld()
+    world.on_execute = lambda call: time.sleep(0.15) if len(world.executed) == 5 else None
+    flight = Flight(tmp_path, world=world, on_miss="stop", clock=clock, hz=10, duration_s=3).run()
+    assert flight.loop.ended_by == "miss" and flight.loop.account.ticks == 5
+    # Against the wall clock its tick was over when it acted: it was settled at its deadline.
+    assert (flight.ticks[-1]["kind"], flight.ticks[-1]["cause"]) == (kind, "execute")
+    assert any(line.get("overran") == 4 and line["effect"] == "acted" for line in flight.lines) == (kind == "miss")
+
+
+def test_lockstep_does_not_depend_on_the_machine(tmp_path: Path) -> None:
+    def decide(request: DecisionRequest) -> Decision:
+        time.sleep(0.05 if request.tick < 0 else 0.0)
+        return good(request)
+
+    # Observations older than a microsecond are stale, and the deadline is over before the request is sent.
+    flight = Flight(tmp_path, decide, clock="lockstep", duration_s=0.2, max_age_ms=0.001, deadline_ms=0.0001).run()
+    assert len(flight.world.executed) == 10 + 1
+    assert all(t["kind"] == "call" and t["wake_ms"] >= 0 for t in flight.ticks), flight.dump()
+    assert flight.ticks[0]["age_ms"] < 50
