@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import threading
 import time
 from collections import deque
@@ -107,8 +108,8 @@ class Recorder:
         """The event is the recorder's from now on."""
         now = time.monotonic_ns()
         self._queue.append((now, event))
-        if now - self._flushed_ns > FLUSH_S * 1e9:
-            # Now rather than at an instant of the thread's own choosing: the tick that wrote it is over.
+        if "kind" in event and now - self._flushed_ns > FLUSH_S * 1e9:
+            # Now rather than at an instant of the thread's own choosing: this tick is over.
             self._due.set()
         while self._patient and len(self._queue) > 4 * AT_ONCE and not self._refused:
             time.sleep(0.001)
@@ -129,7 +130,7 @@ class Recorder:
             with contextlib.suppress(OSError):
                 self._part.unlink()
                 unmake(self._made)
-            self._part = None
+            self._most, self._part = sys.maxsize, None  # what lies under its name is another run's
 
     def close(self) -> None:
         """Writes what waits, as far as there is room, and the file's index. Twice does no harm."""

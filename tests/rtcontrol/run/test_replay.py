@@ -95,9 +95,9 @@ def test_rows_are_those_of_the_design(flown: Path, tmp_path: Path, capsys: pytes
     assert made[0]["call"]["name"] == made[0]["tools"][0]["function"]["name"] == "engines"
 
 
-@pytest.mark.parametrize("command", ["replay", "rows", "run --env"])
-@pytest.mark.parametrize("damage", ["cut", "text", "other", "empty", "bytes", "none"])
-def test_what_cannot_be_replayed_is_named_in_one_paragraph(
+@pytest.mark.parametrize("command", ["replay", "rows", "report", "run --env"])
+@pytest.mark.parametrize("damage", ["cut", "text", "other", "later", "empty", "bytes", "none"])
+def test_what_cannot_be_read_is_named_in_one_paragraph(
     flown: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -109,7 +109,10 @@ def test_what_cannot_be_replayed_is_named_in_one_paragraph(
     data = bytearray(flown.read_bytes())
     data[data.rindex(ZSTD) + 50] ^= 0xFF
     path = tmp_path / "record.mcap"
+    later = Encoder()
+    later.add(0, {"header": {}, "schema_version": 3})
     broken = {
+        "later": later.take() + later.finish(),
         "cut": bytes(data[:200]),
         "text": b"hello",
         "other": b"\x89MCAP1" * 99,
