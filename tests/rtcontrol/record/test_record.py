@@ -82,7 +82,7 @@ def test_a_full_disk_does_not_stop_the_loop_and_what_waited_is_written_when_ther
         assert len(told) == 1 and "No space left" in told[0]
     until(lambda: recorder.lost == 0)
     recorder.close()
-    assert flight.causes["decide"] == 1
+    assert flight.causes["decide"] >= 1
     assert report.of_record(flight.path)["releases"] == 25
 
 
