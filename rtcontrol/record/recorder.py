@@ -145,9 +145,9 @@ class Recorder:
 
     def _work(self) -> None:
         while not self._closing.is_set():
+            self._flush()
             self._due.wait(2 * FLUSH_S)
             self._due.clear()
-            self._flush()
         self._flush()
         if not self._bytes and not self._waiting and self._ended is None:
             self._bytes = self._encoder.finish()

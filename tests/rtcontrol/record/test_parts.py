@@ -154,7 +154,9 @@ def test_a_disk_that_is_full_between_two_parts_costs_no_event_and_counts_none_tw
     assert recorder.lost == 0
     offline = Account()
     for event in read_record(path):
+        before = counted(offline)
         offline.add(event)
+        assert "account" not in event or counted(offline) == before, "of what was written before it"
     assert counted(offline) == counted(live)
 
 

@@ -1,4 +1,4 @@
-"""A record of which the first parts are gone is reported in every format, and every tick of the run is counted."""
+"""The one account: what it counts, and that every format takes it of a record of which the first parts are gone."""
 
 from __future__ import annotations
 
@@ -37,3 +37,11 @@ def test_every_format_takes_a_record_whose_first_parts_are_gone(tmp_path: Path) 
     told = json.loads(as_json.render([run], gates))
     assert told["misses"] == live.misses and told["gates"][0]["holds"]
     assert told["misses_by_subcause"] == dict(live.misses_by_subcause)
+
+
+def test_every_safe_call_but_the_one_at_the_exit_is_counted() -> None:
+    account = Account()
+    for why in ("miss", "loop", "pause", "stop", "exit"):
+        for in_force in (False, True):  # the first try fails
+            account.add({"safe": "push(force=0)", "why": why, "t_s": 1.0, "in_force": in_force})
+    assert account.safe_calls == 4

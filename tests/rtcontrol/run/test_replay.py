@@ -63,6 +63,10 @@ def test_another_rate_takes_the_freshest_observation_of_each_release(flown: Path
     assert replayed(tmp_path, flown, "--hz", "8")["decisions"] == (recorded + 1) // 2
     faster = replayed(tmp_path, flown, "--hz", "32")
     assert faster["decisions"] == 2 * recorded - 1 and faster["agreement"] == 1.0
+    # What decides nothing differs everywhere: which observation each release had is told.
+    for hz, taken in (("8", lambda k: 2 * k), ("32", lambda k: k // 2)):
+        found = replayed(tmp_path, flown, "--hz", hz, "--model", "noop")
+        assert [one["recorded_k"] for one in found["differing"]] == [taken(k) for k in range(found["decisions"])]
 
 
 def test_a_recording_is_a_world_that_shows_what_was_seen(flown: Path, tmp_path: Path) -> None:
@@ -72,6 +76,7 @@ def test_a_recording_is_a_world_that_shows_what_was_seen(flown: Path, tmp_path: 
     assert calls(out / "record.mcap") == calls(flown)
     made = json.loads((out / "report.json").read_text())
     assert made["ended_by"] == "episodes" and made["agent"] == "lander" and made["model"] == "expert"
+    assert made["observation_age_ms"]["max"] < 1e3 * made["duration_s"] / 2, "it is shown anew at each release"
 
 
 def test_as_env_plays_it_in_real_time(flown: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,4 +148,5 @@ def test_without_observations_there_is_nothing_to_replay(tmp_path: Path, capsys:
     assert call(*LOCKSTEP, "--duration", "1", "--record-observations", "no", "--out", str(tmp_path)) == 0
     capsys.readouterr()
     for command in ("replay", "rows"):
-        assert "--record-observations yes" in refused(capsys, command, str(tmp_path))
+        said = refused(capsys, command, str(tmp_path))
+        assert "has no observations" in said and "--record-observations yes" in said
