@@ -232,7 +232,7 @@ def load(
 
 @app.command()
 def record(
-    seconds: Annotated[float, typer.Option(min=1, help="Of each round, each way, at each rate.")] = 10.0,
+    seconds: Annotated[float, typer.Option(min=0.5, help="Of each round, each way, at each rate.")] = 10.0,
     rounds: Annotated[int, typer.Option(min=1, help="How often the two ways take turns.")] = 3,
     host: Annotated[str, typer.Option(help="Where it decides: ray or inprocess.")] = "ray",
     model: Annotated[str, typer.Option(help="What decides.")] = "lander",
