@@ -43,6 +43,8 @@ def read_stamped(path: Path) -> Iterator[Stamped]:
     parts = [*older_parts(path), path]
     for part in parts:
         try:
+            if len(parts) > 1 and part.stat().st_size <= len(MCAP0_MAGIC):
+                continue  # the newest, whose beginning a full disk did not take
             with part.open("rb") as file:
                 yield from _known(_lines(file) if part.suffix == ".jsonl" else _messages(file, part), part)
         except FileNotFoundError as error:

@@ -194,7 +194,8 @@ def test_a_new_run_in_the_folder_removes_the_parts_of_the_one_before(tmp_path: P
     recorder.close()
 
 
-def test_a_run_killed_between_two_parts_is_read_and_not_written_over(tmp_path: Path) -> None:
+@pytest.mark.parametrize("begun", [None, b"", b"\x89MCAP0"])
+def test_a_run_killed_between_two_parts_is_read_and_not_written_over(tmp_path: Path, begun: bytes | None) -> None:
     path = tmp_path / "record.mcap"
     recorder, live = recorded(path, 10**6)
     for i, event in enumerate(events(900)):
@@ -202,7 +203,9 @@ def test_a_run_killed_between_two_parts_is_read_and_not_written_over(tmp_path: P
         if i % 100 == 0:
             flush(recorder)
     recorder.close()
-    path.unlink()  # as if it had not got its name yet
+    path.unlink()  # as if it had not got its name yet, or nothing of it was written
+    if begun is not None:
+        path.write_bytes(begun)
     assert 0 < report.of_record(record_in(tmp_path))["releases"] < live.releases
     with pytest.raises(UserError, match="holds the record"), Folder(tmp_path, Path()):
         pass
