@@ -62,6 +62,7 @@ class Encoder:
     """Events to the bytes of an MCAP file, a chunk for each `take`."""
 
     def __init__(self) -> None:
+        self.chunks = 0
         self._out = ByteQueue()
         self._writer = Writer(self._out, compression=CompressionType.ZSTD)
         self._writer.start(profile="", library="rtcontrol")
@@ -76,6 +77,7 @@ class Encoder:
 
     def take(self) -> bytes:
         """What came since the last time."""
+        self.chunks += 1
         self._writer.flush()
         return self._out.take()
 

@@ -13,6 +13,7 @@ import pytest
 from mcap.reader import make_reader
 
 from rtcontrol.models.errors import UserError
+from rtcontrol.record import recorder as recorders
 from rtcontrol.record.folder import Folder, older_part, older_parts
 from rtcontrol.record.reading import read_record, record_in
 from rtcontrol.record.recorder import Recorder
@@ -134,6 +135,27 @@ def test_each_part_is_a_whole_file_that_begins_with_its_header_and_account(tmp_p
     # Nothing was removed: they hold each event once.
     assert [e for e in read_record(path) if not {"header", "account"} & set(e)] == events(1600)
     assert report.of_record(path)["record"]["ticks_from"] == 0
+
+
+def test_a_part_has_so_many_chunks_at_most_however_large_a_record_may_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorders, "CHUNKS", 10)
+    path, made = tmp_path / "record.mcap", events(200)
+    recorder, live = recorded(path, 10**12)
+    for i, event in enumerate(made):
+        recorder.write(event)
+        if i % 10 == 0:
+            flush(recorder)
+    recorder.close()
+    parts = [*older_parts(path), path]
+    assert len(parts) > 4
+    for part in parts:
+        with part.open("rb") as file:
+            summary = make_reader(file).get_summary()
+        assert summary is not None and summary.statistics is not None and summary.statistics.chunk_count <= 10
+    assert [e for e in read_record(path) if not {"header", "account"} & set(e)] == made
+    assert report.of_record(path)["releases"] == live.releases
 
 
 @pytest.mark.parametrize("room", [26_000, 31_000])
