@@ -232,29 +232,31 @@ def load(
 
 @app.command()
 def record(
-    seconds: Annotated[float, typer.Option(min=1, help="Of each round, each way, at each rate.")] = 10.0,
+    seconds: Annotated[float, typer.Option(min=0.5, help="Of each round, each way, at each rate.")] = 10.0,
     rounds: Annotated[int, typer.Option(min=1, help="How often the two ways take turns.")] = 3,
+    host: Annotated[str, typer.Option(help="Where it decides: ray or inprocess.")] = "ray",
+    model: Annotated[str, typer.Option(help="What decides.")] = "lander",
     json_file: JsonFile = None,
 ) -> None:
     """What recording costs a tick, at 16 and 100 Hz: the same loop with and without a record, in turns.
 
-    The bundled lander by its scripted expert, in this process. `write`: what the events of a tick (observation, call,
-    tick) cost the loop's thread; latency is from release to effect; bytes an hour are the files'.
+    The bundled lander. `write`: what the events of a tick (observation, call, tick) cost the loop's thread; latency is
+    from release to effect; MB an hour are the file's, from the bytes of all ticks.
 
     Examples:
 
       rtcontrol bench record
 
-      rtcontrol bench record --seconds 60 --json record.json
+      rtcontrol bench record --seconds 60 --model expert --host inprocess --json record.json
     """
     from rtcontrol.bench.record import WAYS, compare
 
     console = Console()
     found: list[dict[str, Any]] = []
     with Progress(console=console, transient=True) as bar:
-        task = bar.add_task("rounds", total=2 * rounds)
+        task = bar.add_task("rounds", total=4 * rounds)
         for hz in (16.0, 100.0):
-            found.append(compare(hz, seconds, rounds, lambda: bar.advance(task)))
+            found.append(compare(hz, seconds, rounds, host, model, lambda: bar.advance(task)))
     table = Table("Hz", title=f"{rounds} rounds of {seconds:g} s each way")
     for column in ("latency p50 / p99 without", "with", "write p50 / p99 / max", "lost", "MB an hour"):
         table.add_column(column, justify="right")

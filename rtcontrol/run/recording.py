@@ -105,5 +105,5 @@ def recording(path: Path) -> Recording:
         made = Recording(record, header, seen, whole)
         made.agent()
         return made
-    except (AttributeError, LookupError, TypeError, ValueError) as error:
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise UserError(f"{record} is no record of a run ({type(error).__name__}: {error}).", MORE) from error

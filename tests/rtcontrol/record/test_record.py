@@ -24,7 +24,7 @@ from rtcontrol.models.call import Decision
 from rtcontrol.models.errors import UserError
 from rtcontrol.record import recorder as recorders
 from rtcontrol.record.channels import CHANNELS, topic_of
-from rtcontrol.record.reading import read_record, record_in
+from rtcontrol.record.reading import read_record, read_stamped, record_in
 from rtcontrol.record.recorder import Recorder
 from rtcontrol.report import report
 from tests.helpers.disks import files_of
@@ -228,7 +228,8 @@ def test_nowhere_to_write_is_a_users_mistake(tmp_path: Path) -> None:
         report.of_record(tmp_path / "nothing.mcap")
 
 
-def test_sigkill_leaves_a_record_that_can_be_read(tmp_path: Path) -> None:
+@pytest.mark.realtime
+def test_sigkill_leaves_a_record_that_lacks_a_second_at_most(tmp_path: Path) -> None:
     code = f"""
 import sys; sys.path[:0] = [{str(Path(__file__).parents[1])!r}]
 from pathlib import Path
@@ -237,7 +238,10 @@ Flight(Path({str(tmp_path)!r}), duration_s=60.0).run()
 """
     process = Program(["-c", code], tmp_path / "stderr")
     wait_for_ticks(tmp_path, 21)
+    time.sleep(1.2)  # far from the moment at which these were written
     process.kill()
+    *_, (last_ns, _) = read_stamped(tmp_path / "record.mcap")
+    assert last_ns is not None and time.time_ns() - last_ns < 1e9
     made = report.of_record(tmp_path / "record.mcap")
     assert made["ticks"] > 20
     assert made["ended_by"] == "killed"
@@ -252,6 +256,8 @@ def test_memory_stays_flat(tmp_path: Path) -> None:
 
     def observe(data: object) -> str:
         if flight.loop._outcomes.newest_k in (1000, 5500):
+            flight.recorder._due.set()  # what waits to be written differs
+            until(lambda: not flight.recorder._queue and not flight.recorder._taken)
             sizes.append(tracemalloc.get_traced_memory()[0])
         return plain(data)  # type: ignore[arg-type]
 

@@ -63,6 +63,10 @@ def test_another_rate_takes_the_freshest_observation_of_each_release(flown: Path
     assert replayed(tmp_path, flown, "--hz", "8")["decisions"] == (recorded + 1) // 2
     faster = replayed(tmp_path, flown, "--hz", "32")
     assert faster["decisions"] == 2 * recorded - 1 and faster["agreement"] == 1.0
+    # What decides nothing differs everywhere: which observation each release had is told.
+    for hz, taken in (("8", lambda k: 2 * k), ("32", lambda k: k // 2)):
+        found = replayed(tmp_path, flown, "--hz", hz, "--model", "noop")
+        assert [one["recorded_k"] for one in found["differing"]] == [taken(k) for k in range(found["decisions"])]
 
 
 def test_a_recording_is_a_world_that_shows_what_was_seen(flown: Path, tmp_path: Path) -> None:
@@ -72,6 +76,7 @@ def test_a_recording_is_a_world_that_shows_what_was_seen(flown: Path, tmp_path: 
     assert calls(out / "record.mcap") == calls(flown)
     made = json.loads((out / "report.json").read_text())
     assert made["ended_by"] == "episodes" and made["agent"] == "lander" and made["model"] == "expert"
+    assert made["observation_age_ms"]["p50"] < 250 * made["duration_s"], "it is shown anew at each release"
 
 
 def test_as_env_plays_it_in_real_time(flown: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,9 +100,9 @@ def test_rows_are_those_of_the_design(flown: Path, tmp_path: Path, capsys: pytes
     assert made[0]["call"]["name"] == made[0]["tools"][0]["function"]["name"] == "engines"
 
 
-@pytest.mark.parametrize("command", ["replay", "rows", "run --env"])
-@pytest.mark.parametrize("damage", ["cut", "text", "other", "empty", "bytes", "none"])
-def test_what_cannot_be_replayed_is_named_in_one_paragraph(
+@pytest.mark.parametrize("command", ["replay", "rows", "report", "run --env"])
+@pytest.mark.parametrize("damage", ["cut", "text", "other", "later", "empty", "bytes", "none"])
+def test_what_cannot_be_read_is_named_in_one_paragraph(
     flown: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -109,7 +114,10 @@ def test_what_cannot_be_replayed_is_named_in_one_paragraph(
     data = bytearray(flown.read_bytes())
     data[data.rindex(ZSTD) + 50] ^= 0xFF
     path = tmp_path / "record.mcap"
+    later = Encoder()
+    later.add(0, {"header": {}, "schema_version": 3})
     broken = {
+        "later": later.take() + later.finish(),
         "cut": bytes(data[:200]),
         "text": b"hello",
         "other": b"\x89MCAP1" * 99,
@@ -140,4 +148,5 @@ def test_without_observations_there_is_nothing_to_replay(tmp_path: Path, capsys:
     assert call(*LOCKSTEP, "--duration", "1", "--record-observations", "no", "--out", str(tmp_path)) == 0
     capsys.readouterr()
     for command in ("replay", "rows"):
-        assert "--record-observations yes" in refused(capsys, command, str(tmp_path))
+        said = refused(capsys, command, str(tmp_path))
+        assert "has no observations" in said and "--record-observations yes" in said
