@@ -53,7 +53,9 @@ class Fed:
 
     def snapshot(self, since: int) -> dict[str, Any]:
         with self._lock:
-            return {**self._last, "ticks": [tick for number, tick in self._ticks if number > since]}
+            # Without what is drawn, which may be no JSON (NaN, say).
+            told = {name: value for name, value in self._last.items() if name != "data"}
+            return told | {"ticks": [tick for number, tick in self._ticks if number > since]}
 
     def picture(self) -> bytes | None:
         told = self._last
@@ -67,7 +69,10 @@ class Fed:
             if paint is None:
                 return None
             if self._drawn[0] != (seed, data):
-                self._drawn = (seed, data), png(paint(int(seed or 0), data))
+                drawn = None
+                with contextlib.suppress(ValueError, ArithmeticError, LookupError):  # what no picture can be made of
+                    drawn = png(paint(int(seed or 0), data))
+                self._drawn = (seed, data), drawn
             return self._drawn[1]
 
     def say(self, said: str, k: int | None) -> str:

@@ -14,8 +14,9 @@ from arm import MOVE, STOP, Arm, arm_agent, on
 from cart import CartWorld, Flight, good
 
 from rtcontrol.hosts.base import DecisionRequest
-from rtcontrol.loop.actuator import Actuator, Completion, Order
+from rtcontrol.loop.actuator import Actuator
 from rtcontrol.loop.config import RunConfig, confidence
+from rtcontrol.loop.orders import Completion, Order
 from rtcontrol.loop.override import check_named
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.errors import UserError
