@@ -40,7 +40,7 @@ class Fed:
     def __init__(self) -> None:
         self._ticks: deque[tuple[int, dict[str, Any]]] = deque(maxlen=TICKS)
         self._last: dict[str, Any] = {"number": 0, "ticks": [], "phase": "starting"}
-        self._lock = threading.Lock()
+        self._lock, self._drawing = threading.Lock(), threading.Lock()
         self._drawn: tuple[Any, bytes | None] = (None, None)
         self._painter: tuple[str, Painter | None] | None = None
 
@@ -62,7 +62,7 @@ class Fed:
         env, seed, data = told.get("env"), told.get("seed"), told.get("data")
         if not isinstance(env, str) or not data:
             return None
-        with self._lock:
+        with self._drawing:
             if self._painter is None:
                 self._painter = env, painter(env)
             paint = self._painter[1]
