@@ -320,6 +320,7 @@ def test_what_prometheus_reads_is_well_formed(serve: Serve) -> None:
     with line(own) as client:
         client.hello()
         client.call()
+        until(lambda: values(own.get("metrics"), "rtcontrol_ticks_total")[""] > 0)
         own.post("v1/chat/completions", json={"model": "no such", "messages": []})
         families = {f.name: f for f in text_string_to_metric_families(own.get("metrics"))}
     assert {f.type for n, f in families.items() if n.endswith("_seconds")} == {"histogram"}

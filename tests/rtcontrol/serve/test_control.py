@@ -85,7 +85,7 @@ def test_a_stop_ends_the_session_for_good_with_a_safe_call(made: Any) -> None:
 
 def test_a_client_that_comes_back_by_itself_does_not_after_a_stop(made: Any) -> None:
     endpoint = made.server.endpoints[0]
-    with Client.connect(endpoint, agent="lander", hz=50.0, persist=True, safe_call="engines") as client:
+    with Client.connect(endpoint, agent="lander", hz=50.0, persist=True) as client:
         client.observe(text=TEXT)
         made.admission.all()[0].say("stop", "page")
         until(lambda: client.error is not None)
