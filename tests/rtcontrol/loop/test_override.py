@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -45,12 +46,10 @@ def flown(out: Path, person: Callable[[Flight, Arm], Any], decide: Any = on, **m
         finally:
             flight.loop.stop("enough")
 
-    thread = threading.Thread(target=beside)
-    thread.start()
-    try:
+    with ThreadPoolExecutor(1) as pool:
+        did = pool.submit(beside)
         flight.run()
-    finally:
-        thread.join()
+        did.result()
     return flight, arm
 
 
