@@ -300,8 +300,8 @@ class Actuator:
     def _act(self, call: Call, order: Order | None = None) -> Effect:
         """In the environment, or by the tool's own function where it has none for it. Without an order: a safe call."""
         if call.name in self._bindings:
-            limits = (None, None) if order is None else (order.epoch, order.not_after_ns)
-            return self._env.execute(call, *limits, order)
+            epoch, not_after_ns = (None, None) if order is None else (order.epoch, order.not_after_ns)
+            return self._env.execute(call, epoch, not_after_ns, order)
         if order is not None:
             if self._env.finished or ((seen := self._env.latest()) and seen.epoch != order.epoch):
                 return "epoch_over"

@@ -142,9 +142,11 @@ function showState({ state, asking }) {
 
 function showCall({ call, confidence, ticks, state, safe_calls: safe }) {
   const last = ticks.at(-1);
-  if (last) put("kind", last.why ?? (last.cause ? `missed: ${plain(last.cause)}` : last.kind));
-  put("call", state === "running" ? (call ?? "–") : safe?.join(", ") || "safe");
-  $("sureness").hidden = confidence === null || confidence === undefined;
+  const running = state === "running";
+  if (!running) put("kind", "the safe call");
+  else if (last) put("kind", last.why ?? (last.cause ? `missed: ${plain(last.cause)}` : last.kind));
+  put("call", running ? (call ?? "–") : safe?.join(", ") || "safe");
+  $("sureness").hidden = !running || confidence === null || confidence === undefined; // it is the decision's
   if ($("sureness").hidden) return;
   put("sure", `${Math.round(confidence * 100)} %`);
   $("sure-bar").style.transform = `scaleX(${confidence})`;
