@@ -182,17 +182,23 @@ def watch(
 
     Example: rtcontrol bench watch --seconds 60 --pairs 5 --json watch.json
     """
-    from rtcontrol.bench.watch import WAYS, compare
+    from rtcontrol.bench.watch import NAMES, WAYS, compare
 
     console = Console()
     with Progress(console=console, transient=True) as bar:
         task = bar.add_task("runs", total=len(WAYS) * pairs)
         found = compare(seconds, pairs, host, model, lambda: bar.advance(task))
-    table = Table("latency", title=f"{pairs} pairs of {seconds:g} s")
-    for column in (*(f"{way}, median ms" for way in WAYS), "change"):
+    table = Table("", title=f"{pairs} pairs of {seconds:g} s, latency in ms (misses)")
+    for column in (*(f"{way} {name}" for name in NAMES for way in WAYS), "p99 changes"):
         table.add_column(column, justify="right")
-    for name in ("p50", "p99"):
-        table.add_row(name, *(f"{found[name][way]:.3f}" for way in WAYS), f"{found['change'][name]:+.1%}")
+    for pair in range(pairs):
+        one = {way: found["runs"][way][pair] for way in WAYS}
+        figures = [f"{one[way][name]:.3f}" for name in NAMES for way in WAYS]
+        figures[2:] = [f"{ms} ({one[way]['misses']})" for ms, way in zip(figures[2:], WAYS, strict=True)]
+        table.add_row(f"pair {pair + 1}", *figures, f"{one['watched']['p99'] / one['unwatched']['p99'] - 1:+.1%}")
+    for label, key in (("median of the runs", "median"), ("all ticks together", "together")):
+        figures = [f"{found[key][way][name]:.3f}" for name in NAMES for way in WAYS]
+        table.add_row(label, *figures, f"{found[key]['change']['p99']:+.1%}")
     console.print(table)
     save(json_file, found)
 

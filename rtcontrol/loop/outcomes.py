@@ -9,13 +9,14 @@ from typing import Any, Literal
 from rtcontrol.agents import Fallback
 from rtcontrol.envs.base import Acknowledgement, Emission, Emitting, Environment, Episode, WorldError
 from rtcontrol.hosts.base import DecisionReply, Host, HostEvent
-from rtcontrol.loop.actuator import Actuator, Completion, Order, SafeAttempt
-from rtcontrol.loop.actuator import Fault as WorldFault
+from rtcontrol.loop.actuator import Actuator
 from rtcontrol.loop.clock import LoopClock
 from rtcontrol.loop.config import RunConfig
 from rtcontrol.loop.deadline import SPANS, Cause, Tick
 from rtcontrol.loop.errors import Errors
 from rtcontrol.loop.fallback import Action, FallbackPolicy
+from rtcontrol.loop.orders import Completion, Order, SafeAttempt
+from rtcontrol.loop.orders import Fault as WorldFault
 from rtcontrol.loop.pause import PauseWatch
 from rtcontrol.loop.witness import Fault, Witness
 from rtcontrol.models.call import Call
@@ -265,8 +266,13 @@ class Outcomes:
         if self.policy.safe:
             self.tell(tick, "safe", reply)
         else:
-            self.policy.suspend(self._clock.effective_ns())
+            self.suspend(tick.k)
             self._demand("pause", self.emission(tick, "safe", reply=reply), tick.k)
+
+    def suspend(self, k: int) -> None:
+        """People hold the calls back: the safe call was demanded, at tick `k`."""
+        self.policy.suspend(self._clock.effective_ns(), self._actuator.shut is not None)
+        self.safe_k = k
 
     def emission(
         self,

@@ -13,12 +13,13 @@ from rtcontrol.agents import Agent, InvalidCall
 from rtcontrol.envs.base import Environment, Observation
 from rtcontrol.hosts.base import DecisionReply, Host
 from rtcontrol.loop import unsteady
-from rtcontrol.loop.actuator import Actuator, Completion, Fault, Order
+from rtcontrol.loop.actuator import Actuator
 from rtcontrol.loop.clock import LoopClock
 from rtcontrol.loop.config import RunConfig
 from rtcontrol.loop.deadline import Cause, Tick
 from rtcontrol.loop.instructions import Instructions
 from rtcontrol.loop.kernel import SIZE
+from rtcontrol.loop.orders import Completion, Fault, Order
 from rtcontrol.loop.outcomes import Outcomes
 from rtcontrol.loop.override import Override, Word
 from rtcontrol.loop.pause import PauseWatch
@@ -67,8 +68,7 @@ class Ticks:
         self._legal = LegalCalls(agent.tools)
         self._seq: int | None = None
         self.over = False
-        self._pending: dict[int, Tick] = {}
-        self._late: dict[int, Tick] = {}
+        self._pending, self._late = dict[int, Tick](), dict[int, Tick]()
         self._ordered: dict[int, Ordered] = {}
         self._ordered_k = -1
         self._busy = (0, 0)
@@ -284,7 +284,7 @@ class Ticks:
             else:
                 outcomes.miss(tick, (Cause.INVALID, None), reply, error=str(error), call=call.text())
             return
-        order = Order(tick.k, ready, tick.epoch, not_after_ns)
+        order = Order(tick.k, ready, tick.epoch, not_after_ns, asked_ns=tick.woke_ns)
         if outcomes.emits:
             order.fresh = outcomes.emission(tick, "fresh", call, reply)
             order.void = None if late else outcomes.emission(tick, "held", None, reply)

@@ -71,8 +71,6 @@ class SoloSession(Session):
     def take(self, loop: ControlLoop) -> None:
         """This loop will run."""
         self.attach(loop)
-        if self.why is not None:
-            loop.stop(self.why)
 
 
 def run_remote(config: RunOptions, ending: Shutdown, endpoint: str = BOUND, partner: Partner | None = None) -> int:
