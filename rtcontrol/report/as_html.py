@@ -29,7 +29,7 @@ DETAIL_CHARS, MOST_DETAILED = 4_000_000, 20_000
 
 def render(runs: Sequence[Recorded], gates: Sequence[Gate]) -> str:
     """The page of runs side by side. UserError where one has no release."""
-    begun(runs, "a page")
+    begun(runs, ticks=True)
     environment = Environment(
         loader=FileSystemLoader(PAGE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -63,7 +63,7 @@ def _data(run: Recorded, chars: int) -> dict[str, Any]:
         for name, series in {**stages, **named}.items()
         if series.count
     }
-    numbers = {name: t.numbers[name] for name in ("t_s", *TIMES_MS, "confidence", "skipped", *SPANS)}
+    numbers = {name: t.numbers[name] for name in ("t_s", *TIMES_MS, "confidence", "skipped", *SPANS, "recorded")}
     return {
         "name": run.name,
         "hz": run.report["hz"],

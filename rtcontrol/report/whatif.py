@@ -17,6 +17,8 @@ RATES_HZ = (10.0, 12.0, 16.0, 20.0, 30.0)
 AROUND = 16
 # A short record is replayed several times.
 STEPS, MOST_PASSES = 40_000, 8
+# What is work beside the decision and the call, by the spans.
+AROUND_STAGES = ("observe", "submit", "send", "reply", "order")
 # What stops everything, whatever the rate, and when: it is replayed in its own place.
 OUTAGES = ("pause", "host", "wake")
 # What misses at any rate: it is no question of time.
@@ -114,11 +116,12 @@ class _Halts:
 
 
 def steps_of(timeline: Timeline) -> list[Step]:
-    """The work of a finished timeline's ticks, as far as it was measured. What waiting is in a latency is told by the
-    spans; without them the time around a decision is known only where nothing came before it."""
+    """The work of a finished timeline's ticks, as far as it was measured; a stage that was not (a call that was dropped
+    had no execution) took what it took the last time. What waiting is in a latency is told by the spans; without them
+    the time around a decision is known only where nothing came before it."""
     found: list[Step] = []
     numbers, causes = timeline.numbers, timeline.words["cause"]
-    around, executed, idle = 0.0, 0.0, True
+    stages, around, executed, idle = dict.fromkeys(AROUND_STAGES, 0.0), 0.0, 0.0, True
     for row in range(len(timeline.k)):
         cause = causes[row]
         if cause in NEVER or (cause == "decide" and timeline.words["subcause"][row] == "error"):
@@ -127,10 +130,11 @@ def steps_of(timeline: Timeline) -> list[Step]:
             wake, latency = _known(numbers["wake_ms"][row]), numbers["latency_ms"][row]
             execute = numbers["execute_ms"][row]
             executed = executed if math.isnan(execute) else execute
-            spans = [timeline.stage_ms(row, stage) for stage in ("observe", "submit", "send", "reply", "order")]
-            if not math.isnan(sum(spans)):
-                around = sum(spans)
-                found.append(Step(wake + sum(spans[:3]), decide, sum(spans[3:]), executed))
+            took = {name: ms for name in AROUND_STAGES if not math.isnan(ms := timeline.stage_ms(row, name))}
+            if took:
+                stages |= took
+                before = wake + stages["observe"] + stages["submit"] + stages["send"]
+                found.append(Step(before, decide, stages["reply"] + stages["order"], executed))
             else:
                 if idle and not cause and not math.isnan(latency):
                     around = max(0.0, latency - wake - decide - _known(execute))
@@ -140,15 +144,16 @@ def steps_of(timeline: Timeline) -> list[Step]:
 
 
 def outages_of(timeline: Timeline) -> list[tuple[float, float]]:
-    """When nothing went on, in ms from the first release: from the first tick of a run of them to the effect of the
-    last, or to its deadline, where it had none."""
+    """When nothing went on, in ms from the first release that the record holds: from the first tick of a run of them
+    to the effect of the last, or to its deadline, where it had none."""
     numbers = timeline.numbers
     found: list[tuple[float, float]] = []
+    _, first_ms = _first(timeline)
     deadline = timeline.header.get("deadline_ms", 0.0)
     for row in range(len(timeline.k)):
         cause, late = timeline.words["cause"][row], timeline.words["skip_cause"][row]
         if cause in OUTAGES or late in OUTAGES:
-            begin = 1e3 * numbers["t_s"][row]
+            begin = 1e3 * numbers["t_s"][row] - first_ms
             begin_all = begin - _known(numbers["skipped"][row]) * timeline.header.get("period_ms", 0.0)
             lost = _known(numbers["wake_ms"][row])
             if cause in OUTAGES:
@@ -165,9 +170,10 @@ def table(timeline: Timeline, rates_hz: Sequence[float] = RATES_HZ) -> list[dict
     """A line for each rate, and for the run's own: {hz, deadline_ms, miss_rate, longest_miss_run, own}. None of a run
     without decisions. A deadline that was not the period stays, up to the decisions in flight."""
     header, steps, outages = timeline.header, steps_of(timeline), outages_of(timeline)
-    own, seconds = float(header.get("hz") or 0.0), timeline.releases * float(header.get("period_ms") or 0.0) / 1e3
+    own = float(header.get("hz") or 0.0)
     if not steps or own <= 0 or header.get("clock") == "lockstep":
         return []
+    seconds = (timeline.k[-1] + 1 - _first(timeline)[0]) * float(header["period_ms"]) / 1e3
     given = header.get("deadline_ms")
     if given is not None and math.isclose(given, header["period_ms"], rel_tol=1e-6):
         given = None
@@ -194,6 +200,15 @@ def _longest(missed: Sequence[int]) -> int:
         run = run + 1 if after == before + 1 else 1
         longest = max(longest, run)
     return longest
+
+
+def _first(timeline: Timeline) -> tuple[int, float]:
+    """The first release that the record still holds, and when it was, in ms from the run's first."""
+    if not len(timeline.k):
+        return 0, 0.0
+    skipped = int(_known(timeline.numbers["skipped"][0]))
+    begin_ms = 1e3 * timeline.numbers["t_s"][0] - skipped * float(timeline.header.get("period_ms") or 0.0)
+    return timeline.k[0] - skipped, begin_ms
 
 
 def _known(value: float) -> float:

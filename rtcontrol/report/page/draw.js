@@ -179,7 +179,7 @@ function jitter(element, ticks) {
   return painted(element, ticks, top, paint, { cursor: false, axes: { x: { values: (u, s) => s.map((v) => `${v} s`) }, y } });
 }
 
-const PALETTE = ["decide", "pause", "wake", "no_observation", "execute", "invalid", "unknown", "stale_observation", "on-time", "accent", "host"];
+const PALETTE = ["decide", "pause", "wake", "no_observation", "execute", "invalid", "unknown", "stale_observation", "on-time", "accent", "host", "good"];
 
 function curves(element, run, nines) {
   const names = Object.keys(run.curves);

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rtcontrol.record.recorder import Recorder
+from rtcontrol.report.account import Account
 from rtcontrol.report.recorded import Recorded, load
 from rtcontrol.report.timeline import Timeline
 
@@ -90,9 +91,11 @@ def timeline_of(events: Iterable[dict[str, Any]]) -> Timeline:
     return timeline.finish()
 
 
-def written(folder: Path, events: Iterator[dict[str, Any]]) -> Path:
-    """The run's folder, with its record."""
-    recorder = Recorder(folder / "record.mcap", next(events)["header"], patient=True)
+def written(folder: Path, events: Iterator[dict[str, Any]], most: int = 10**9) -> Path:
+    """The run's folder, with its record of at most so many bytes."""
+    recorder = Recorder(folder / "record.mcap", next(events)["header"], patient=True, most=most)
+    account = Account()
+    recorder.fold, recorder.state = account.add, account.state
     for event in events:
         recorder.write(event)
     recorder.close()
