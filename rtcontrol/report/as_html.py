@@ -24,7 +24,7 @@ PAGE = Path(__file__).parent / "page"
 NINES = tuple(n / 10 for n in range(3, 41))
 # What misses saw, and the evidence, is in the page up to so many characters, and what acted instead for so many misses:
 # it has to open.
-DETAIL_CHARS, MOST_DETAILED = 4_000_000, 20_000
+DETAIL_CHARS, MOST_DETAILED, MOST_MARKS = 4_000_000, 20_000, 5_000
 
 
 def render(runs: Sequence[Recorded], gates: Sequence[Gate]) -> str:
@@ -72,6 +72,7 @@ def _data(run: Recorded, chars: int) -> dict[str, Any]:
         "numbers": {n: _packed("f4", array("f", c)) for n, c in numbers.items() if any(v == v for v in c)},
         "words": {n: {"words": c.words, "codes": _integers(c.codes)} for n, c in t.words.items()},
         "missed": _missed(t, chars),
+        "marks": t.marks[:MOST_MARKS],
         "curves": curves,
     }
 

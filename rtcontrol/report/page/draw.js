@@ -140,6 +140,16 @@ function timeline(element, ticks, state, hooks) {
       ctx.fillRect(x - size / 2, Math.max(at.up, y - size / 2), size, size);
     }
     ctx.globalAlpha = 1;
+    ctx.fillStyle = ink("accent");
+    for (const [t] of ticks.run.marks)
+      if (t >= min && t <= max) {
+        const x = at.x(t), half = 4 * at.one;
+        ctx.beginPath();
+        ctx.moveTo(x - half, at.up);
+        ctx.lineTo(x + half, at.up);
+        ctx.lineTo(x, at.up + 2 * half);
+        ctx.fill();
+      }
     ctx.strokeStyle = ctx.fillStyle = ink("bad");
     ctx.lineWidth = at.one;
     ctx.setLineDash([6 * at.one, 4 * at.one]);

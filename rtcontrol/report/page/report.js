@@ -152,6 +152,9 @@ function told(ticks, row) {
     const lines = missed.instead.map(([call, why, time]) => `${call || "nothing"} (${why}) ${time == null ? "to the end of the run" : `for ${ms(time)}`}`);
     say("acted instead", lines.join(", then "));
   }
+  const t = ticks.t[row], until = t + ticks.run.deadline_ms / 1e3;
+  const befell = ticks.run.marks.filter(([at]) => at > t - 2 && at <= until).slice(-5);
+  if (befell.length) say("what befell it", make("pre", befell.map(([at, what]) => `${at.toFixed(2)} s: ${what}`).join("\n")));
   if (ticks.word("action", row)) say("fallback", ticks.word("action", row));
   const skipped = ticks.number("skipped", row);
   if (skipped > 0) say("skipped before", `${skipped} (${both(ticks.word("skip_cause", row), ticks.word("skip_subcause", row))})`);
