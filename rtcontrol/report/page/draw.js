@@ -69,7 +69,7 @@ function axes(more = {}) {
     ticks: { stroke: () => ink("line"), width: 1 },
     font: "12px system-ui, sans-serif",
   });
-  return [{ ...plain(), ...more.x }, { ...plain(), size: 56, ...more.y }];
+  return [{ ...plain(), size: 34, ...more.x }, { ...plain(), size: 56, ...more.y }];
 }
 
 // A chart whose one series `paint` draws by itself, from x = t in seconds.
@@ -160,9 +160,13 @@ function timeline(element, ticks, state, hooks) {
     ctx.font = `${12 * at.one}px system-ui, sans-serif`;
     ctx.textAlign = "left";
     ctx.textBaseline = "alphabetic";
-    ctx.fillText(`deadline ${+deadline.toFixed(1)} ms`, at.left + 6 * at.one, at.y(deadline) - 5 * at.one);
+    const label = [`deadline ${+deadline.toFixed(1)} ms`, at.left + 6 * at.one, at.y(deadline) - 5 * at.one];
+    ctx.setLineDash([]);
+    ctx.strokeStyle = ink("card");
+    ctx.lineWidth = 4 * at.one;
+    ctx.strokeText(...label);
+    ctx.fillText(...label);
     if (state.row >= 0) {
-      ctx.setLineDash([]);
       ctx.strokeStyle = ink("accent");
       ctx.lineWidth = 2 * at.one;
       ctx.strokeRect(at.x(ticks.t[state.row]) - wide / 2 - 2 * at.one, at.up, wide + 4 * at.one, at.height);

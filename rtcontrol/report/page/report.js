@@ -135,8 +135,10 @@ function told(ticks, row) {
   const verdict = cause ? `missed: ${both(cause, ticks.word("subcause", row))}` : `on time (${kind})`;
   const head = make("h4", `Tick ${ticks.k[row]} at ${ticks.t[row].toFixed(3)} s: ${verdict}`);
   say("latency", latency === latency ? `${ms(latency)} of ${ms(ticks.run.deadline_ms)}` : `no effect by ${ms(ticks.run.deadline_ms)}`);
-  if (evidence.explained_ms != null) say("explained", `${ms(evidence.explained_ms)} of the ${ms(evidence.late_ms)} that it was late by`);
-  else if (cause && evidence.late_ms != null && cause === "unknown") say("explained", `less than half of the ${ms(evidence.late_ms)} that it was late by`);
+  if (evidence.late_ms != null) {
+    const explained = evidence.explained_ms != null ? `; ${cause} accounts for ${ms(evidence.explained_ms)}` : cause === "unknown" ? "; nothing accounts for half of it" : "";
+    say("late by", ms(evidence.late_ms) + explained);
+  }
   if (known("captured") === known("captured")) say("observed", `${ms(-known("captured"))} before its release`);
   if (missed.saw) {
     say("saw", make("pre", missed.saw.observation));

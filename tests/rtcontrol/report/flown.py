@@ -11,6 +11,7 @@ from rtcontrol.record.recorder import Recorder
 from rtcontrol.report.account import Account
 from rtcontrol.report.recorded import Recorded, load
 from rtcontrol.report.timeline import Timeline
+from tests.helpers.processes import until
 
 WAKE, OBSERVE, SUBMIT, SEND, REPLY, ORDER, EXECUTE = 0.1, 0.2, 0.1, 0.3, 0.3, 0.1, 0.4
 
@@ -96,8 +97,11 @@ def written(folder: Path, events: Iterator[dict[str, Any]], most: int = 10**9) -
     recorder = Recorder(folder / "record.mcap", next(events)["header"], patient=True, most=most)
     account = Account()
     recorder.fold, recorder.state = account.add, account.state
-    for event in events:
+    for i, event in enumerate(events):
         recorder.write(event)
+        if most < 10**9 and i % 500 == 0:  # a part ends where all that came is written
+            recorder._due.set()
+            until(lambda: not recorder._queue and not recorder._taken)
     recorder.close()
     return folder
 
