@@ -245,7 +245,8 @@ def test_the_kernel_tells_of_a_thread_that_works_and_of_one_that_sleeps() -> Non
 
 def test_a_reply_tells_of_ticks_whose_own_request_was_given_up() -> None:
     decoder: Any = SimpleNamespace(threads=[], gave_up=None, incarnation=0, alive=lambda: True, events=[])
-    witness = Witness(PauseWatch(62_500_000), decoder, 10**9)
+    actuator: Any = SimpleNamespace(thread=None, doings=())
+    witness = Witness(PauseWatch(62_500_000), decoder, actuator, 10**9)
     t0, ms = time.monotonic_ns() - 10**9, 1_000_000
     for k in range(3):
         tick = Tick(k, release_ns := t0 + k * 60 * ms, release_ns + 60 * ms, release_ns)
