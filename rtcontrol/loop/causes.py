@@ -153,8 +153,7 @@ def attribute(e: Evidence) -> Verdict:
     What failed in time, was illegal or raised is not blamed on a pause or a late wake-up: without them it would have
     failed just the same.
     """
-    waited = e.fault in ((Cause.EXECUTE, "busy"), (Cause.EXECUTE, "slow"))
-    in_time = e.late_ms is None and e.end_ms <= e.deadline_ms and not waited
+    in_time = e.late_ms is None and e.end_ms <= e.deadline_ms
     if e.fault is not None and (in_time or e.fault[1] == "raised"):
         return Verdict(Cause.HOST, e.host) if e.host and e.fault[0] is Cause.NO_OBSERVATION else Verdict(*e.fault)
     need = max(e.lateness_ms / 2, LEAST_MS)
@@ -165,7 +164,7 @@ def attribute(e: Evidence) -> Verdict:
         return Verdict(Cause.HOST, lost)
     if (verdict := _wake(e, took, need)) is not None:
         return verdict
-    if e.fault is not None and not waited:
+    if e.fault is not None and e.fault[0] is not Cause.EXECUTE:
         return Verdict(*e.fault)
     executed = _all(Cause.EXECUTE, _acting(e, took), e.usual, need)
     return executed or _all(Cause.DECIDE, _deciding(e, took), e.usual, need) or Verdict(Cause.UNKNOWN)
@@ -201,7 +200,7 @@ def _wake(e: Evidence, took: Mapping[str, float], need: float) -> Verdict | None
     missing = _sum(took, "wake", "deliver")
     delayed = min(e.loop.waking_ms or 0.0, took.get("wake", 0.0))
     delayed += min(e.loop.delayed_ms or 0.0, _sum(took, "observe", "send", "deliver"))
-    delayed += min(e.actuator.delayed_ms or 0.0, _sum(took, "wait", "execute"))
+    delayed += _kept(e, e.actuator, _sum(took, "wait", "execute"))
     if (busy := covered_ms([e.busy], windows)) >= need:
         return Verdict(Cause.DECIDE, "observe", busy)
     if (verdict := _of_kind(Cause.WAKE, e, windows, need)) is not None:
@@ -239,8 +238,7 @@ def _deciding(e: Evidence, took: Mapping[str, float]) -> dict[str, float]:
     heard = still = covered_ms(e.gaps, [(submitted, until)])
     if e.decoder.state in STOPPED and "replied" not in e.spans:
         still = max(still, until - submitted - (e.decoder.ran_ms or 0.0))
-    kept = max(e.decoder.delayed_ms or 0.0, e.decoder.throttled_ms or 0.0)
-    still = max(still, min(kept, queued + decide))
+    still = max(still, _kept(e, e.decoder, queued + decide), min(e.decoder.throttled_ms or 0.0, queued + decide))
     # While it stood still it neither decided nor kept the request waiting. Of what the kernel alone tells nobody knows
     # when it was: it is the decision's first.
     begun = e.spans.get("begun", until if queued else submitted)
@@ -269,6 +267,14 @@ def covered_ms(spans: Sequence[Span], windows: Iterable[Span]) -> float:
         total += max(0.0, e - max(b, reached))
         reached = max(reached, e)
     return total
+
+
+def _kept(e: Evidence, kernel: Kernel, waited: float) -> float:
+    """How long of `waited` the thread had no processor. The kernel counts it when it is over: one that has not run at
+    all, and wants to, has had none all the time."""
+    if not e.over and kernel.state == "R" and kernel.ran_ms is not None and kernel.ran_ms < LEAST_MS:
+        return waited
+    return min(kernel.delayed_ms or 0.0, waited)
 
 
 def _sum(took: Mapping[str, float], *names: str) -> float:

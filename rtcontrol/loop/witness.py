@@ -7,7 +7,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from statistics import median
 from typing import Any
 
 from rtcontrol.hosts.base import DecisionReply, Host
@@ -75,10 +77,15 @@ class Witness:
         if missed is None or (missed[2].explained_ms is None and missed[2].cause is not Cause.UNKNOWN):
             return {}
         before, until = missed[1], _ms(now_ns - tick.release_ns)
-        gaps = [*before.gaps, *_clip(tick, self._heard, 0.0, until)]
+        gaps = list(dict.fromkeys([*before.gaps, *_clip(tick, self._heard, 0.0, until)]))
         pauses, acting = self._pauses(tick, before.since_ms, until), self._acting(tick, until)
         known = replace(before, end_ms=until, spans=_filled(tick, spans, reply), over=True, host=None)
-        return self._revised(tick, replace(known, gaps=gaps, pauses=pauses, acting=acting))
+        known = replace(known, gaps=gaps, pauses=pauses, acting=acting)
+        for name, now in _roles([Kernel(**times) for times in self._times(tick)]).items():
+            if now.ran_ms is not None:
+                thread = replace(getattr(before, name), ran_ms=now.ran_ms, delayed_ms=now.delayed_ms)
+                known = replace(known, **{name: thread})  # type: ignore[arg-type]
+        return self._revised(tick, known)
 
     def hear(self, reply: DecisionReply) -> Iterator[tuple[int, dict[str, Any]]]:
         """Misses of which the decoder's heartbeat tells more than was known: the tick, and what changes."""
@@ -120,8 +127,8 @@ class Witness:
         if fault is not None and fault[0] is Cause.STALE_OBSERVATION:
             # What kept the loop from looking kept the world's own thread, too.
             since = _ms(tick.capture_ns - tick.release_ns)
-            late = _ms(tick.woke_ns - tick.capture_ns - self._max_age_ns)
-        loop, actuator, decoder = self._kernel(tick)
+            ages = [spans["woke"] - spans["captured"] for spans in self.usual if "captured" in spans]
+            late = _ms(tick.woke_ns - tick.capture_ns) - (median(ages) if ages else 0.0)
         threads = self._host.threads
         return Evidence(
             deadline_ms=_ms(tick.deadline_ns - tick.release_ns),
@@ -141,9 +148,7 @@ class Witness:
             host=self._host_trouble(tick) if reply is None else None,
             busy=_from(tick, tick.busy),
             acting=self._acting(tick, end),
-            loop=loop,
-            actuator=actuator,
-            decoder=decoder,
+            **self._kernels(tick),
         )
 
     def _host_trouble(self, tick: Tick) -> str | None:
@@ -169,35 +174,47 @@ class Witness:
             tick, [(begin, end or next_) for (begin, end), next_ in zip(doings, begins, strict=False)], 0.0, until
         )
 
-    def _kernel(self, tick: Tick) -> tuple[Kernel, Kernel, Kernel]:
-        """Of the loop's thread, the actuator's, and the deciding one: of several the one that was worst off."""
+    def _kernels(self, tick: Tick) -> dict[str, Kernel]:
         looked, before = self.threads.look(), self._looked
         self._looked = looked
-        try:
-            now = [ran_and_delayed(os.pread(fd, SIZE, 0)) for fd in self.threads.fds]
-            then = [ran_and_delayed(raw) for raw in tick.runs]
-            earlier = [ran_and_delayed(raw) for raw in tick.runs_before]
-        except (OSError, ValueError):
-            now = then = earlier = []
-        if tick.incarnation != self._followed:  # other threads decided then
-            then = then[:OWN]
         kernels = []
-        for i, look in enumerate(looked):
-            ran = delayed = waking = None
-            if i < len(then) and i < len(now):
-                ran, delayed = _ms(now[i][0] - then[i][0]), _ms(now[i][1] - then[i][1])
-                if i < min(OWN, len(earlier)):
-                    waking = _ms(then[i][1] - earlier[i][1])
+        for i, (look, times) in enumerate(zip(looked, self._times(tick), strict=False)):
             past = before[i] if len(before) == len(looked) else Look()
             throttled = _since(look.throttled_ns, past.throttled_ns)
             faults, switches = (
                 _since(getattr(look, key), getattr(past, key)) for key in ("major_faults", "involuntary")
             )
-            throttled_ms = None if throttled is None else _ms(throttled)
-            kernels.append(Kernel(look.state, ran, delayed, waking, faults, switches, throttled_ms))
-        deciding = max(kernels[OWN:], key=lambda kernel: kernel.delayed_ms or 0.0, default=Kernel())
-        loop, actuator = kernels[:OWN] if len(kernels) >= OWN else (Kernel(), Kernel())
-        return loop, actuator, deciding
+            kernels.append(
+                Kernel(
+                    look.state,
+                    major_faults=faults,
+                    involuntary=switches,
+                    throttled_ms=None if throttled is None else _ms(throttled),
+                    **times,
+                )
+            )
+        return _roles(kernels)
+
+    def _times(self, tick: Tick) -> list[dict[str, float]]:
+        """Of each thread: for how long it ran and had no processor since the release, as far as that is known."""
+        times: list[dict[str, float]] = [{} for _ in self.threads.fds]
+        # After a restart other threads decide.
+        runs = tick.runs if tick.incarnation == self._followed else tick.runs[:OWN]
+        for i, (fd, raw) in enumerate(zip(self.threads.fds, runs, strict=False)):
+            with suppress(OSError, ValueError):
+                ran, delayed = ran_and_delayed(raw)
+                now = ran_and_delayed(os.pread(fd, SIZE, 0))
+                times[i] = {"ran_ms": _ms(now[0] - ran), "delayed_ms": _ms(now[1] - delayed)}
+                if i < min(OWN, len(tick.runs_before)):
+                    times[i]["waking_ms"] = _ms(delayed - ran_and_delayed(tick.runs_before[i])[1])
+        return times
+
+
+def _roles(kernels: Sequence[Kernel]) -> dict[str, Kernel]:
+    """The loop's thread, the actuator's, and the deciding one: of several the one that was worst off."""
+    loop, actuator = [*kernels[:OWN], Kernel(), Kernel()][:OWN]
+    decoder = max(kernels[OWN:], key=lambda kernel: kernel.delayed_ms or 0.0, default=Kernel())
+    return {"loop": loop, "actuator": actuator, "decoder": decoder}
 
 
 def _fields(evidence: Evidence, verdict: Verdict) -> dict[str, Any]:
