@@ -50,7 +50,7 @@ FAULTS = {
             "stop_decoder",
             "SIGSTOP of the decoder's process",
             1.0,
-            _names("decide.decoder_stopped decide.queued host.lost host.restarting"),
+            _names("decide.decoder_stopped decide.queued"),
         ),
         FaultKind("stop_loop", "SIGSTOP of the run's process", 0.6, _names("pause.stall wake.stall")),
         FaultKind(
