@@ -64,7 +64,8 @@ class Evidence:
     the decoder is a process of its own, with `gaps` in its heartbeat; `behind`: older requests are not answered yet.
     `arrival`: the release was the arrival of an observation, which waits while an earlier one is decided. `host` is
     what is wrong with the decoder's. `busy` is when the loop's thread was at work on an earlier tick's text, `acting`
-    when the actuator's was at work on calls. `loop`, `actuator` and `decoder` are these threads.
+    when the actuator's was at work on calls. `loop`, `actuator` and `decoder` are these threads, `sockets` those that
+    carry requests and replies between them.
     """
 
     deadline_ms: float
@@ -87,6 +88,7 @@ class Evidence:
     loop: Kernel = Kernel()
     actuator: Kernel = Kernel()
     decoder: Kernel = Kernel()
+    sockets: Kernel = Kernel()
 
     @property
     def lateness_ms(self) -> float:
@@ -106,7 +108,7 @@ class Evidence:
         for name, spans in still.items():
             if spans:
                 line[name] = [[round(x, 3) if isinstance(x, float) else x for x in span] for span in spans]
-        for name in ("loop", "actuator", "decoder"):
+        for name in ("loop", "actuator", "decoder", "sockets"):
             kernel = getattr(self, name)
             if known := {key: value for key, value in asdict(kernel).items() if value is not None}:
                 line[name] = known
@@ -160,7 +162,8 @@ def attribute(e: Evidence) -> Verdict:
     took = e.steps()
     if (verdict := _pause(e, need)) is not None:
         return verdict
-    if (lost := "lost" if e.decoder.state in GONE and "replied" not in e.spans else e.host) is not None:
+    # The host may not have noticed yet.
+    if (lost := e.host or ("lost" if e.decoder.state in GONE and "replied" not in e.spans else None)) is not None:
         return Verdict(Cause.HOST, lost)
     if (verdict := _wake(e, took, need)) is not None:
         return verdict
@@ -199,7 +202,8 @@ def _wake(e: Evidence, took: Mapping[str, float], need: float) -> Verdict | None
         windows.append((e.spans["decided"], e.spans["replied"]))
     missing = _sum(took, "wake", "deliver")
     delayed = min(e.loop.waking_ms or 0.0, took.get("wake", 0.0))
-    delayed += min(e.loop.delayed_ms or 0.0, _sum(took, "observe", "send", "deliver"))
+    delayed += min(e.loop.delayed_ms or 0.0, _sum(took, "observe", "send"))
+    delayed += min(max(e.loop.delayed_ms or 0.0, e.sockets.delayed_ms or 0.0), took.get("deliver", 0.0))
     delayed += _kept(e, e.actuator, _sum(took, "wait", "execute"))
     if (busy := covered_ms([e.busy], windows)) >= need:
         return Verdict(Cause.DECIDE, "observe", busy)

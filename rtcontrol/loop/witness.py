@@ -16,7 +16,7 @@ from rtcontrol.hosts.base import DecisionReply, Host
 from rtcontrol.loop.actuator import Actuator
 from rtcontrol.loop.causes import Evidence, Kernel, Verdict, attribute, usual
 from rtcontrol.loop.deadline import Cause, Tick
-from rtcontrol.loop.kernel import SIZE, Look, Threads, ran_and_delayed
+from rtcontrol.loop.kernel import SIZE, Look, Threads, ran_and_delayed, socket_threads
 from rtcontrol.loop.pause import PauseWatch
 
 # Ticks on time whose steps tell what is usual; misses that a later word may be about.
@@ -40,15 +40,20 @@ class Witness:
         self.usual: deque[Mapping[str, float]] = deque(maxlen=USUAL)
         self.threads = Threads()
         self._looked: list[Look] = []
-        self._followed = 0  # the host's incarnation, of which these are
+        self._roles: list[str] = []  # of these
+        self._followed = 0  # the host's incarnation then
         self._heard: Sequence[tuple[int, int]] = ()  # the decoder's gaps, as its newest reply tells them
         self._missed: dict[int, tuple[Tick, Evidence, Verdict]] = {}
 
     def follow(self) -> None:
-        """The threads that count: this one, the actuator's, and the host's, which are others after a restart."""
+        """The threads that count: this one, the actuator's, the host's, which are others after a restart, and those
+        that carry what goes between them."""
         pid, own, actuator = os.getpid(), threading.get_native_id(), self._actuator.thread
         acts = own if actuator is None else actuator.native_id or own
-        self.threads.follow([(pid, own), (pid, acts), *self._host.threads])
+        decides = list(self._host.threads)
+        carries = [(p, tid) for p in {pid, *(p for p, _ in decides)} for tid in socket_threads(p)]
+        self._roles = ["loop", "actuator", *["decoder" for _ in decides], *["sockets" for _ in carries]]
+        self.threads.follow([(pid, own), (pid, acts), *decides, *carries])
         self._looked, self._followed = self.threads.look(), self._host.incarnation
 
     def blame(
@@ -81,7 +86,7 @@ class Witness:
         pauses, acting = self._pauses(tick, before.since_ms, until), self._acting(tick, until)
         known = replace(before, end_ms=until, spans=_filled(tick, spans, reply), over=True, host=None)
         known = replace(known, gaps=gaps, pauses=pauses, acting=acting)
-        for name, now in _roles([Kernel(**times) for times in self._times(tick)]).items():
+        for name, now in self._worst([Kernel(**times) for times in self._times(tick)]).items():
             if now.ran_ms is not None:
                 thread = replace(getattr(before, name), ran_ms=now.ran_ms, delayed_ms=now.delayed_ms)
                 known = replace(known, **{name: thread})  # type: ignore[arg-type]
@@ -193,7 +198,7 @@ class Witness:
                     **times,
                 )
             )
-        return _roles(kernels)
+        return self._worst(kernels)
 
     def _times(self, tick: Tick) -> list[dict[str, float]]:
         """Of each thread: for how long it ran and had no processor since the release, as far as that is known."""
@@ -209,12 +214,13 @@ class Witness:
                     times[i]["waking_ms"] = _ms(delayed - ran_and_delayed(tick.runs_before[i])[1])
         return times
 
-
-def _roles(kernels: Sequence[Kernel]) -> dict[str, Kernel]:
-    """The loop's thread, the actuator's, and the deciding one: of several the one that was worst off."""
-    loop, actuator = [*kernels[:OWN], Kernel(), Kernel()][:OWN]
-    decoder = max(kernels[OWN:], key=lambda kernel: kernel.delayed_ms or 0.0, default=Kernel())
-    return {"loop": loop, "actuator": actuator, "decoder": decoder}
+    def _worst(self, kernels: Sequence[Kernel]) -> dict[str, Kernel]:
+        """By their roles: of several the one that was worst off."""
+        worst: dict[str, Kernel] = {}
+        for role, kernel in zip(self._roles, kernels, strict=False):
+            if role not in worst or (kernel.delayed_ms or 0.0) > (worst[role].delayed_ms or 0.0):
+                worst[role] = kernel
+        return worst
 
 
 def _fields(evidence: Evidence, verdict: Verdict) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import time
@@ -19,12 +20,27 @@ pytestmark = pytest.mark.serial
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[StandbyPool]:
+    before = signal.signal(signal.SIGTERM, lambda number, frame: None)
+    kept = action()
     made = StandbyPool(4, 0)
-    made.start()
-    folder = folder_of(made)
-    yield made
-    made.close()
-    assert not Path(folder).exists() and not running(folder), "nothing is left of two decoders"
+    try:
+        made.start()
+        folder = folder_of(made)
+        yield made
+        assert action() == kept, "Ray has taken SIGTERM"
+        made.close()
+        assert action() == kept, "Ray has put an end to the run's own way to end"
+        assert not Path(folder).exists() and not running(folder), "nothing is left of two decoders"
+    finally:
+        made.close()
+        signal.signal(signal.SIGTERM, before)
+
+
+def action() -> bytes:
+    """The handler that the kernel calls on SIGTERM, whatever Python thinks of it."""
+    told = ctypes.create_string_buffer(512)
+    assert ctypes.CDLL(None).sigaction(int(signal.SIGTERM), None, told) == 0
+    return bytes(told.raw[: ctypes.sizeof(ctypes.c_void_p)])
 
 
 @pytest.fixture(scope="module")

@@ -64,6 +64,7 @@ def evidences(draw: st.DrawFn) -> Evidence:
         loop=draw(kernels),
         actuator=draw(kernels),
         decoder=draw(kernels),
+        sockets=draw(kernels),
     )
 
 
@@ -80,7 +81,7 @@ def test_a_cause_is_published_and_explains_at_least_half_of_the_lateness(e: Evid
 
 @given(evidences())
 def test_without_a_witness_no_pause_and_no_late_wake_is_named(e: Evidence) -> None:
-    blind = replace(e, pauses=(), busy=(0.0, 0.0), acting=(), loop=Kernel(), actuator=Kernel())
+    blind = replace(e, pauses=(), busy=(0.0, 0.0), acting=(), loop=Kernel(), actuator=Kernel(), sockets=Kernel())
     assert attribute(blind).cause not in (Cause.PAUSE, Cause.WAKE)
 
 
@@ -130,6 +131,7 @@ def answered(begun: float, decided: float, replied: float, **more: Any) -> Evide
         (asked(decoder=Kernel("S", 0.0, 0.0)), "decide.decoder_slow"),
         (asked(decoder=Kernel("X")), "host.lost"),
         (asked(host="restarting"), "host.restarting"),
+        (asked(host="restarting", decoder=Kernel("X")), "host.restarting"),
         # Meanwhile the decoder was at work: it would have been late all the same.
         (asked(pauses=[(10.0, 50.0, "stall")]), "decide.decoder_slow"),
         (asked(pauses=[(10.0, 50.0, "gc")], apart=False), "pause.gc"),
@@ -140,6 +142,7 @@ def answered(begun: float, decided: float, replied: float, **more: Any) -> Evide
         (answered(80.0, 90.0, 90.2, gaps=[(2.0, 79.0)]), "decide.decoder_stopped"),
         (answered(1.2, 6.0, 90.0), "unknown"),
         (answered(1.2, 6.0, 90.0, loop=Kernel(delayed_ms=70.0)), "wake.scheduler"),
+        (answered(1.2, 6.0, 90.0, sockets=Kernel(delayed_ms=70.0)), "wake.scheduler"),
         (answered(1.2, 6.0, 90.0, acting=[(5.0, 88.0)]), "wake.executor"),
         (answered(1.2, 6.0, 90.0, loop=Kernel(major_faults=3)), "wake.disk"),
         (answered(1.2, 6.0, 90.0, pauses=[(7.0, 89.0, "stall")]), "pause.stall"),
