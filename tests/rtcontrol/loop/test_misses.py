@@ -310,6 +310,18 @@ def test_what_the_kernel_counted_of_other_threads_is_no_evidence() -> None:
     witness.close()
 
 
+def test_a_short_pause_is_not_why_an_observation_is_old() -> None:
+    host: Any = SimpleNamespace(threads=[], gave_up=None, incarnation=0, alive=lambda: True, events=[])
+    watch, ms = PauseWatch(62_500_000), 1_000_000
+    witness = Witness(watch, host, SimpleNamespace(thread=None, doings=()), 250 * ms)  # type: ignore[arg-type]
+    witness.usual.append({"captured": -5.0, "woke": 0.1})
+    now = time.monotonic_ns()
+    tick = Tick(9, now, now + 60 * ms, now, capture_ns=now - 262 * ms)
+    for length, name in ((27, "stale_observation"), (140, "pause")):
+        watch._gaps.append((now - (30 + length) * ms, now - 30 * ms))
+        assert witness.blame(tick, {"woke": 0.0}, now, (Cause.STALE_OBSERVATION, "frozen"))["cause"] == name
+
+
 def test_a_later_word_moves_a_miss_to_another_cause() -> None:
     account = Account()
     tick = {"k": 3, "kind": "miss", "t_s": 1.0, "superseded": 0, "cause": "decide", "subcause": "decoder_slow"}
