@@ -70,9 +70,8 @@ def ticks_of(events: Iterable[Mapping[str, Any]], period_ns: int, deadline_ns: i
         missed = []
         if "cause" in tick:
             missed.append((tick["cause"], tick.get("subcause"), bool(tick.get("evidence") or tick.get("error"))))
-        if skipped:
-            # The evidence of a skipped release is how late the next one was begun, and who kept the thread.
-            missed += [(tick["skip_cause"], tick.get("skip_subcause"), "skip_subcause" in tick)] * skipped
+        why_skipped = (tick.get("skip_cause", "unknown"), tick.get("skip_subcause"), bool(tick.get("skip_evidence")))
+        missed += [why_skipped] * skipped
         seen.append(SeenTick(k, release_ns - skipped * period_ns, release_ns + deadline_ns, missed))
     return seen
 

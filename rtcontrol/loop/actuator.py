@@ -40,12 +40,13 @@ class Actuator:
         self._emit: Callable[[Emission], None] = env.emit if isinstance(env, Emitting) else lambda emission: None
         self.parting: Callable[[], Emission | None] = lambda: None  # what such a world is told where the loop hangs
         self.effects: deque[Completion | SafeAttempt | Fault | Word] = deque()
+        self.doings: deque[list[int]] = deque(maxlen=8)  # begin and end (0: not yet) of its last calls, safe ones too
         self.shut: str | None = None  # why nothing but the safe calls may act: people said so (`Override`)
         self.open_ns = 0  # until then it was shut: what was asked for before does not act
         self._acting: Order | None = None  # the last order that was begun
         self.guard_ns: int | None = None  # by then the loop is to be back, which says so at each release
         self._closed = self.attempting = False  # a safe call was demanded, or is due again, and not tried since
-        self._lock, self._bell = threading.Lock(), SimpleQueue[None]()
+        self._lock, self._bell, self._in_force = threading.Lock(), SimpleQueue[None](), threading.Event()
         self._jobs: deque[Order | Emission | str] = deque()
         self._order: Order | None = None
         self._wanted: list[Call | None] = []  # None: the agent has none, and the world is told so
@@ -53,16 +54,15 @@ class Actuator:
         self._demand = self._attempt = 0
         self._due_ns: int | None = None  # of the next attempt
         self._why, self._emission = "", cast(Emission | None, None)
-        self._in_force = threading.Event()
-        self._thread: threading.Thread | None = None
+        self.thread: threading.Thread | None = None
 
     # -- from the loop's thread; nothing here blocks ------------------------------------------------------------------
 
     def start(self, first: Callable[[], object] = lambda: None) -> None:
         """`first` is called on each new thread."""
         self._first = first
-        self._thread = threading.Thread(target=self._work, name="actuator", daemon=True)
-        self._thread.start()
+        self.thread = threading.Thread(target=self._work, name="actuator", daemon=True)
+        self.thread.start()
 
     def arm(self, guard_ns: int) -> None:
         """From now on the loop is to be back by then. Wakes the thread, which waits for calls alone before."""
@@ -140,8 +140,8 @@ class Actuator:
         """Nothing is begun any more. A world that blocks is left to the process's end: the thread is a daemon."""
         self._closed = True
         self._bell.put(None)
-        if self._thread is not None and self._in_force.is_set():
-            self._thread.join(1.0)
+        if self.thread is not None and self._in_force.is_set():
+            self.thread.join(1.0)
 
     def _clear(self) -> Order | None:
         cleared, self._order = self._order, None
@@ -197,7 +197,7 @@ class Actuator:
             self._post(Completion(cleared.tick, "too_late", now, now, False))
 
     def _perform(self, order: Order) -> None:
-        began = time.monotonic_ns()
+        self.doings.append(doing := [began := time.monotonic_ns(), 0])
         effect: Effect | Literal["failed"] = "failed"
         fault = None
         try:
@@ -211,7 +211,7 @@ class Actuator:
             effect, fault = "failed", error
         if effect == "epoch_over" and order.void is not None:
             self._tell(order.void)
-        ended = time.monotonic_ns()
+        doing[1] = ended = time.monotonic_ns()
         with self._lock:
             stands = order.demand == self._demand
             if effect == "acted" and stands and self._wanted:
@@ -223,7 +223,7 @@ class Actuator:
 
     def _bring_in_force(self) -> None:
         """One attempt at each safe call that is not in force, nor under way."""
-        began = time.monotonic_ns()
+        self.doings.append([began := time.monotonic_ns(), 0])
         fault = None
         with self._lock:
             demand, why, emission = self._demand, self._why, self._emission
@@ -276,8 +276,7 @@ class Actuator:
                 self._due_ns = 0  # it was demanded anew meanwhile
             elif fault is None:
                 self._wanted = [other for other in self._wanted if other is not call]
-            in_force = current and not self._wanted
-            acted = effect == "acted"
+            in_force, acted = current and not self._wanted, effect == "acted"
             self.effects.append(SafeAttempt(call, why, attempt, time.monotonic_ns(), in_force, acted, fault))
             self._ended(call)
         self._wake()
@@ -286,6 +285,7 @@ class Actuator:
     def _ended(self, call: Call | None) -> None:
         """A safe call ended, or a round of them (None); locked."""
         self._under_way.remove(call)
+        self.doings[-1][1] = 0 if self._under_way else time.monotonic_ns()
         if not self._under_way and self._due_ns != 0:
             self.attempting = False
             if not self._wanted:

@@ -67,7 +67,7 @@ class Outcomes:
     ) -> None:
         self._config, self._env, self._host = config, env, host
         self._emit, self._clock, self._actuator = emit, clock, actuator
-        self.witness = Witness(watch, host, config.max_age_ns, clock.enforced)
+        self.witness = Witness(watch, host, actuator, config.max_age_ns, clock.enforced)
         self._stop, self._cleared = stop, cleared
         self._safe_calls, actuator.parting = fallback.safe_calls, self._parting
         hold_ms = config.hold_ms if config.hold_ms is not None else fallback.hold_ms
@@ -178,11 +178,7 @@ class Outcomes:
         if call is not None:
             line["call"] = call
         line["epoch"], line["seq"], line["superseded"] = tick.epoch, tick.seq, tick.superseded
-        if tick.skip_cause is not None:
-            line["skipped"], line["skip_cause"] = tick.skipped, tick.skip_cause.value
-            if tick.skip_subcause is not None:
-                line["skip_subcause"] = tick.skip_subcause
-        return line
+        return line | tick.skip
 
     def late(self, tick: Tick | None, reply: DecisionReply, done: Completion | None, now_ns: int) -> None:
         """A decision that came after its tick was over, and what became of its call if it was used."""

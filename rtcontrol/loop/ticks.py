@@ -137,6 +137,7 @@ class Ticks:
         tick.incarnation = self.host.incarnation
         if len(self.host.events) != outcomes.noted_events:
             outcomes.note((), self.host.events)
+            self._late = {late.k: late for late in self._late.values() if late.incarnation == tick.incarnation}
         tick.runs_before, tick.busy = self._runs, self._busy
         try:
             self._runs = tuple(map(os.pread, self._threads.fds, SIZES, STARTS))
@@ -325,7 +326,6 @@ class Ticks:
     def _on_completion(self, ordered: Ordered, done: Completion) -> None:
         tick, reply, outcomes, policy = ordered.tick, ordered.reply, self.outcomes, self._policy
         acted = done.effect == "acted"
-        outcomes.witness.acting = done.began_ns, done.ended_ns
         if acted:
             if done.stands:  # `policy.fresh_call`, without the call
                 policy.safe, policy.expires_ns = False, None

@@ -90,8 +90,8 @@ def withhold(outcomes: Outcomes, ordered: Ordered, withdrawn: bool) -> bool:
 
 def was_late(outcomes: Outcomes, tick: Tick, skipped: int, period_ns: int) -> None:
     """Releases before this tick's were skipped: name why."""
-    tick.skipped = skipped
-    tick.skip_cause, tick.skip_subcause = outcomes.witness.why_skipped(tick, tick.release_ns - skipped * period_ns)
+    why = outcomes.witness.why_skipped(tick, tick.release_ns - skipped * period_ns)
+    tick.skip = {"skipped": skipped, **{f"skip_{name}": value for name, value in why.items()}}
 
 
 def acknowledge(outcomes: Outcomes, heard: deque[Acknowledgement], under_way: Container[int] = ()) -> None:

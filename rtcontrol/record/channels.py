@@ -42,6 +42,7 @@ TICK = {
     "skipped": (INTEGER, "Releases before it that were not begun."),
     "skip_cause": (TEXT, "Why."),
     "skip_subcause": (TEXT, "What of that cause."),
+    "skip_evidence": (OBJECT, "What the cause was told by."),
     "passes": (INTEGER, "Forward passes of the decision."),
     "tokens": (INTEGER, "Tokens that went through the model."),
     "reused": (INTEGER, "Tokens that were cached."),

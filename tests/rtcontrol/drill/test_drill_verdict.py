@@ -18,6 +18,7 @@ from tests.helpers.processes import ROOT
 PERIOD = 62_500_000
 ORIGIN = 5_000_000_000
 PROVEN = {"late_ms": 60.0}
+SKIPPED = {"skipped": 2, "skip_cause": "wake", "skip_subcause": "scheduler", "skip_evidence": PROVEN}
 
 
 def events(count: int, **missed: dict[str, Any]) -> list[dict[str, Any]]:
@@ -56,9 +57,10 @@ def test_a_fault_is_attributed_when_each_of_its_misses_has_one_of_its_causes() -
         ({"k12": miss("stale_observation")}, "stale_observation: no evidence"),
         ({"k12": miss("stale_observation", "frozen") | {"evidence": {}}}, "stale_observation.frozen: no evidence"),
         ({}, "it cost no tick"),
+        ({"k12": miss("stale_observation", "frozen", **SKIPPED)}, "wake.scheduler is none of its causes"),
         (
-            {"k12": miss("stale_observation", "frozen", skipped=2, skip_cause="wake", skip_subcause="scheduler")},
-            "wake.scheduler is none of its causes",
+            {"k12": miss("stale_observation", "frozen", **SKIPPED | {"skip_evidence": {}})},
+            "wake.scheduler: no evidence",
         ),
         ({f"k{k}": miss("stale_observation", "frozen") for k in range(12, 40, 5)}, "no recovery before the next fault"),
     ],
