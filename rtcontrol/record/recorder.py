@@ -54,6 +54,7 @@ class Recorder:
         self._path, self._tell, self._patient, self._most = path, tell, patient, most
         self._part = path.with_name(path.name + ".part") if provisional else None
         self.error: str | None = None
+        self.fault: str | None = None  # of ours, in what was told of an event: what was counted is not to be trusted
         self.written = 0  # events
         self.fold: Callable[[dict[str, Any]], None] = lambda event: None
         self.slow: Callable[[int, int], None] = lambda begin_ns, end_ns: None
@@ -214,7 +215,10 @@ class Recorder:
     def _fold(self) -> None:
         while self._queue:
             entry = self._queue.popleft()
-            self.fold(entry[1])
+            try:
+                self.fold(entry[1])
+            except Exception as error:  # the record goes on: it tells what led to it
+                self.fault = self.fault or f"{type(error).__name__}: {error}"
             self._waiting.append(entry)
         while len(self._waiting) > KEPT:
             self._waiting.popleft()

@@ -89,8 +89,9 @@ class Account:
         if "kind" in event:
             self._tick(event)
         elif "late" in event:
-            self.late_used += event["used"]
-            self.late_dropped += not event["used"]
+            if "waited_ms" not in event:  # one that waited for a yes was no late decision
+                self.late_used += event["used"]
+                self.late_dropped += not event["used"]
             self._revise(event["late"], event)
             self._times(event)
         elif "overran" in event:
