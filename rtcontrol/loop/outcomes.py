@@ -85,6 +85,12 @@ class Outcomes:
         self.noted_episodes = 0
         self.noted_events = 0
 
+    def begin(self, t0_ns: int, world_ns: int) -> None:
+        """The first release is at `t0_ns`, by the world's time at `world_ns`."""
+        self.t0_ns = t0_ns
+        self._emit({"origin_ns": t0_ns})
+        self.policy.epoch(world_ns)
+
     def t_s(self, t_ns: int) -> float:
         """Seconds since the first release."""
         return round((t_ns - self.t0_ns) / 1e9, 6)
