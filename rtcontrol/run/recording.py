@@ -33,12 +33,14 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """A record's header, and its observations in the order of their ticks (at least one). `whole`: it has an end."""
+    """A record's header, and its observations in the order of their ticks (at least one). `whole`: it has an end;
+    `engine`: what decided then, by its own word."""
 
     path: Path
     header: Mapping[str, Any]
     seen: tuple[Seen, ...]
     whole: bool
+    engine: str
 
     def agent(self) -> Agent:
         """Who decided: the same tools, and of an observation the text that was read of it then."""
@@ -72,7 +74,7 @@ def recording(path: Path) -> Recording:
     header: dict[str, Any] = {}
     looks: dict[int, dict[str, Any]] = {}
     decided: dict[int, str] = {}
-    whole = False
+    whole, engine = False, ""
     record = record_in(path)
     try:
         for event in read_record(record):
@@ -83,6 +85,8 @@ def recording(path: Path) -> Recording:
                     decided[event["k"]] = call
             elif "header" in event:
                 header = event["header"]
+            elif "start" in event:
+                engine = str(event["start"].get("host_info", {}).get("engine", ""))
             elif "end" in event:
                 whole = True
         if not header:
@@ -102,7 +106,7 @@ def recording(path: Path) -> Recording:
             )
             for k, look in sorted(looks.items())
         )
-        made = Recording(record, header, seen, whole)
+        made = Recording(record, header, seen, whole, engine or str(header["engine"]))
         made.agent()
         return made
     except (AttributeError, LookupError, TypeError, ValueError) as error:

@@ -50,6 +50,7 @@ def test_another_model_is_compared_tick_by_tick(
     found = replayed(tmp_path, flown, "--model", "random", "--diff")
     shown = capsys.readouterr().out
     assert found["recorded"]["model"] == "expert" and found["replayed"]["model"] == "random"
+    assert found["recorded"]["engine"] == "script", "what decided, not what was asked for"
     assert found["agreed"] + len(found["differing"]) == found["compared"]
     then = calls(flown)
     for one in found["differing"]:
