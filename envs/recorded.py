@@ -25,7 +25,7 @@ class RecordedLook(dict[str, Any]):
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Capture:
     """An observation at its time, in nanoseconds from the first."""
 
     t_ns: int
@@ -41,7 +41,7 @@ class RecordedWorld:
     """Implements `Environment`: shows each of the `looks` (in order, at least one) at its time after `start`, on either
     clock, and is finished `after_ns` after the last. `tools` may be called, and change nothing."""
 
-    def __init__(self, name: str, looks: Sequence[Look], tools: Iterable[str], after_ns: int) -> None:
+    def __init__(self, name: str, looks: Sequence[Capture], tools: Iterable[str], after_ns: int) -> None:
         self.name = name
         self.bindings: Mapping[str, Callable[..., Any]] = dict.fromkeys(tools, _nothing)
         self.episodes: list[Episode] = []
@@ -90,7 +90,7 @@ class RecordedWorld:
     def _now_ns(self) -> int:
         return time.monotonic_ns() - self._start_ns if self._clock == "wall" else self._moved_ns
 
-    def _now_look(self) -> Look:
+    def _now_look(self) -> Capture:
         return self._looks[max(0, bisect_right(self._times, self._now_ns()) - 1)]
 
     def _look(self, i: int, t_capture_ns: int) -> Observation:

@@ -47,7 +47,7 @@ class Refusal(Exception):
         self.status, self.code, self.what, self.remedy = status, code, what, remedy
 
 
-class Gate:
+class AccessGate:
     """ASGI middleware. `refused` is told the code of every refusal."""
 
     def __init__(self, app: App, options: GatewayOptions, refused: Callable[[str], None]) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import uvicorn
 
-from rtcontrol.gateway.access import App, Gate
+from rtcontrol.gateway.access import AccessGate, App
 from rtcontrol.gateway.options import GatewayOptions
 from rtcontrol.gateway.transport import BoundedHTTP, BoundedWebSocket
 from rtcontrol.models.errors import UserError
@@ -27,7 +27,7 @@ class HTTPServer:
     def __init__(self, app: App, options: GatewayOptions, named: str, refused: Callable[[str], None]) -> None:
         self._options, self._named = options, f"{named} {options.host}:{options.port}"
         config = uvicorn.Config(
-            Gate(app, options, refused),
+            AccessGate(app, options, refused),
             ws=BoundedWebSocket,
             http=BoundedHTTP,
             loop="asyncio",

@@ -182,8 +182,8 @@ class ControlLoop:
                 self._ticks.collect_effects()
                 if isinstance(self.env, Acknowledging):
                     acknowledge(outcomes, self.env.heard)
-                outcomes.witness.close()
                 outcomes.note(self.env.episodes if self._world_started else (), self.host.events)
+                outcomes.witness.close()
             finally:
                 try:
                     self.write_end()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rtcontrol.agents import Agent, Fallback, Tools, remote_tool
-from rtcontrol.envs.recorded import Look, RecordedLook, RecordedWorld
+from rtcontrol.envs.recorded import Capture, RecordedLook, RecordedWorld
 from rtcontrol.models.errors import UserError
 from rtcontrol.record.reading import read_record, record_in
 
@@ -61,7 +61,7 @@ class Recording:
         """It shows what was observed, when it was."""
         first_s = self.seen[0].t_s
         looks = [
-            Look(round((seen.t_s - first_s) * 1e9), seen.epoch, RecordedLook.of(seen.data, seen.observation))
+            Capture(round((seen.t_s - first_s) * 1e9), seen.epoch, RecordedLook.of(seen.data, seen.observation))
             for seen in self.seen
         ]
         names = [tool.name for tool in self.agent().tools]

@@ -20,7 +20,7 @@ WARM_UP = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Replayed:
+class Redecision:
     """One decision made again. `call` is None where the decider failed, with its `error`."""
 
     k: int
@@ -46,7 +46,7 @@ def replay(
     engine: str | None = None,
     hz: float | None = None,
     progress: Callable[[int], None] = lambda done: None,
-) -> tuple[dict[str, Any], list[Replayed]]:
+) -> tuple[dict[str, Any], list[Redecision]]:
     """The comparison, and each decision. Nothing here waits for a clock, and each decision has the history that was
     recorded: two replays differ in `decide_ms` alone. UserError for a model or engine that cannot decide this."""
     header, agent = recording.header, recording.agent()
@@ -60,12 +60,12 @@ def replay(
     decider = build(assemble.decider(config, agent, chosen))
     for _ in range(WARM_UP):
         answer(decider, _request(recording.seen[0]))
-    made: list[Replayed] = []
+    made: list[Redecision] = []
     for k, seen in _ticks(recording, hz):
         reply = answer(decider, _request(seen))
         decided = reply.decision
         text = None if decided is None else "null" if decided.call is None else decided.call.text()
-        made.append(Replayed(k, seen, text, reply.error, reply.decide_ns))
+        made.append(Redecision(k, seen, text, reply.error, reply.decide_ns))
         progress(len(made))
     compared = [one for one in made if one.same is not None]
     agreed = sum(bool(one.same) for one in compared)

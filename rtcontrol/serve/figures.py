@@ -39,7 +39,7 @@ def figures(session: Session) -> dict[str, Any]:
         shown |= {"skipped_releases": account.skipped_releases, "miss_rate": account.miss_rate}
         shown |= {"misses_by_cause": dict(account.misses_by_cause)}
         shown["lost_lines"] = loop.recorder.lost
-        shown["latency_ms"] = Series(account.recent_ms).summary()
+        shown["latency_ms"] = Series(list(account.recent_ms)).summary()  # at once: it grows meanwhile
     if session.env is not None:
         shown |= session.env.traffic.to_dict()
     return shown

@@ -93,6 +93,8 @@ def run_remote(config: RunOptions, ending: Shutdown, endpoint: str = BOUND, part
 
     with ExitStack() as stack:
         say = stack.enter_context(Outbox(2)).say
+        view = LiveView(config)
+        stack.callback(view.close)
         admission = Admission(options, InProcessPool(lanes=0), PauseWatch(config.period_ns), say, make)
         endpoint = config.connect or config.bind or endpoint
         router = Router(admission, [endpoint], config.keys, connect=config.connect is not None)
@@ -111,7 +113,7 @@ def run_remote(config: RunOptions, ending: Shutdown, endpoint: str = BOUND, part
                 except WireError as error:
                     admission.ended(session, error)
                 else:
-                    return _run(session, terms, LiveView(config), ending, partner)
+                    return _run(session, terms, view, ending, partner)
         return ending.status
 
 

@@ -406,13 +406,13 @@ def test_an_interrupt_of_a_run_that_is_ending_waits_for_nothing(tmp_path: Path) 
 def test_an_interrupt_at_any_point_of_the_way_out_leaves_the_records_end(tmp_path: Path, when: str) -> None:
     arm = Arm()
     flown = flight(tmp_path, arm, duration_s=0.2)
-    actuator, account = flown.loop._ticks.actuator, flown.loop.account
+    actuator, outcomes = flown.loop._ticks.actuator, flown.loop._outcomes
 
     def interrupted(*given: Any) -> bool:
         raise KeyboardInterrupt
 
     if when == "leave":
-        plainly, account.leave = account.leave, lambda: setattr(account, "leave", plainly) or interrupted()  # type: ignore[func-returns-value,method-assign]
+        plainly, outcomes.leave = outcomes.leave, lambda: setattr(outcomes, "leave", plainly) or interrupted()  # type: ignore[func-returns-value,method-assign]
     elif when == "collect_effects":
         flown.loop._ticks.collect_effects = (  # type: ignore[method-assign]
             lambda plain=flown.loop._ticks.collect_effects: interrupted() if flown.loop.t_end_ns else plain()

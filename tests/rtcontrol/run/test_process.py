@@ -218,7 +218,7 @@ def test_signals_during_the_last_writes_lose_neither_the_records_end_nor_the_rep
 
     monkeypatch.setattr(where, name, thrice)
     assert lander(tmp_path) == code and len(came) == 3
-    *_, last = read_record(tmp_path / "record.jsonl")
+    *_, last = read_record(tmp_path / "record.mcap")
     assert (last["end"], last["safe_in_force"]) == ("duration", True)
     assert report(tmp_path)["ended_by"] == "duration"
 
@@ -239,7 +239,7 @@ def test_a_third_signal_does_not_hide_that_the_record_is_incomplete(
 
     monkeypatch.setattr(Recorder, "write", full)
     assert lander(tmp_path) == status.INCOMPLETE and len(came) == 3
-    assert report(tmp_path)["record"]["lost_lines"] == 1
+    assert report(tmp_path)["record"]["lost_lines"] >= 1
 
 
 @pytest.mark.timeout(20)
