@@ -15,9 +15,6 @@ from rtcontrol.run import assemble
 from rtcontrol.run.recording import Recording, Seen
 from rtcontrol.run.trained import model_for
 
-# Decisions that are no part of it: the first ones are slow.
-WARM_UP = 3
-
 
 @dataclass(frozen=True, slots=True)
 class Redecision:
@@ -58,11 +55,11 @@ def replay(
         hz=float(header["hz"]) if hz is None else hz,
     )
     decider = build(assemble.decider(config, agent, chosen))
-    for _ in range(WARM_UP):
-        answer(decider, _request(recording.seen[0]))
     made: list[Redecision] = []
     for k, seen in _ticks(recording, hz):
-        reply = answer(decider, _request(seen))
+        # The number of the tick is the recorded one's: what is random by it is the same again.
+        request = DecisionRequest(seen.k, seen.epoch, seen.observation, seen.instruction, seen.history, seen.data)
+        reply = answer(decider, request)
         decided = reply.decision
         text = None if decided is None else "null" if decided.call is None else decided.call.text()
         made.append(Redecision(k, seen, text, reply.error, reply.decide_ns))
@@ -84,11 +81,6 @@ def replay(
         "decide_ms": Series(one.decide_ns / 1e6 for one in made).summary(),
         "above_period": sum(one.decide_ns / 1e6 > period_ms for one in made),
     }, made
-
-
-def _request(seen: Seen) -> DecisionRequest:
-    """With the recorded tick's number: what is random by it is the same again."""
-    return DecisionRequest(seen.k, seen.epoch, seen.observation, seen.instruction, seen.history, seen.data)
 
 
 def _ticks(recording: Recording, hz: float | None) -> Iterator[tuple[int, Seen]]:
