@@ -74,7 +74,7 @@ def recording(path: Path) -> Recording:
     header: dict[str, Any] = {}
     looks: dict[int, dict[str, Any]] = {}
     decided: dict[int, str] = {}
-    whole, engine = False, ""
+    whole, started = False, dict[str, Any]()
     record = record_in(path)
     try:
         for event in read_record(record):
@@ -86,7 +86,9 @@ def recording(path: Path) -> Recording:
             elif "header" in event:
                 header = event["header"]
             elif "start" in event:
-                engine = str(event["start"].get("host_info", {}).get("engine", ""))
+                started = event["start"]
+            elif "account" in event:  # of the parts that were removed
+                started = dict(event["account"].get("start", ()))
             elif "end" in event:
                 whole = True
         if not header:
@@ -106,7 +108,8 @@ def recording(path: Path) -> Recording:
             )
             for k, look in sorted(looks.items())
         )
-        made = Recording(record, header, seen, whole, engine or str(header["engine"]))
+        engine = str(started.get("host_info", {}).get("engine", header["engine"]))
+        made = Recording(record, header, seen, whole, engine)
         made.agent()
         return made
     except (AttributeError, LookupError, TypeError, ValueError) as error:
