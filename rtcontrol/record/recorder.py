@@ -139,11 +139,19 @@ class Recorder:
         self._thread.join(CLOSE_S)
         if self._thread.is_alive():
             self._refused, self.error = True, self.error or "it does not answer"
+        if self._refused:
             self._fold()
 
     # -- the thread ---------------------------------------------------------------------------------------------------
 
     def _work(self) -> None:
+        try:
+            self._write_all()
+        except Exception as error:  # a fault of ours: nothing more is written, and all of it is counted as lost
+            self._refused, self.error = True, f"{type(error).__name__}: {error}"
+            self._tell(f"The record ends here, and the run goes on without: {self.error}.")
+
+    def _write_all(self) -> None:
         while not self._closing.is_set():
             self._due.wait(2 * FLUSH_S)
             self._due.clear()

@@ -30,6 +30,18 @@ def test_a_fault_in_the_counts_is_told_and_costs_the_record_no_event(tmp_path: P
     assert [e["log"] for e in read_record(tmp_path / "record.mcap") if "log" in e] == ["a", "b", "c"]
 
 
+def test_a_recorder_that_breaks_down_says_so_and_its_account_is_complete(tmp_path: Path) -> None:
+    told: list[str] = []
+    recorder, folded = Recorder(tmp_path / "record.mcap", {"hz": 16.0}, tell=told.append, patient=True), []
+    recorder.fold = folded.append
+    recorder._encoder.add = None  # type: ignore[assignment, method-assign]
+    for k in range(6000):
+        recorder.write({"log": str(k)})
+    recorder.close()
+    assert [e["log"] for e in folded if "log" in e] == [str(k) for k in range(6000)]
+    assert recorder.lost >= 5999 and len(told) == 1 and "TypeError" in told[0]
+
+
 def test_a_run_whose_counts_went_wrong_says_so_and_ends_with_status_1(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
