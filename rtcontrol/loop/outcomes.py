@@ -86,6 +86,12 @@ class Outcomes:
         self.noted_episodes = 0
         self.noted_events = 0
 
+    def begin(self, t0_ns: int, world_ns: int) -> None:
+        """The first release is at `t0_ns`, by the world's time at `world_ns`."""
+        self.t0_ns = t0_ns
+        self._emit({"origin_ns": t0_ns})
+        self.policy.epoch(world_ns)
+
     def t_s(self, t_ns: int) -> float:
         """Seconds since the first release."""
         return round((t_ns - self.t0_ns) / 1e9, 6)
@@ -181,10 +187,14 @@ class Outcomes:
         return line | tick.skip
 
     def late(self, tick: Tick | None, reply: DecisionReply, done: Completion | None, now_ns: int) -> None:
-        """A decision that came after its tick was over, and what became of its call if it was used."""
+        """A decision that came after its tick was over, or whose call waited for a yes, and what became of the call."""
         used = done is not None and done.effect == "acted"
-        line: dict[str, Any] = {"late": reply.tick, "used": used, "decide_ms": _ms(reply.decide_ns)}
-        if tick is not None:
+        line: dict[str, Any] = {"late": reply.tick, "used": used}
+        if tick is not None and tick.waited_ns:
+            line["waited_ms"] = _ms(tick.waited_ns)  # a person's time: none of the loop's figures
+        else:
+            line["decide_ms"] = _ms(reply.decide_ns)
+        if tick is not None and not tick.waited_ns:
             line["latency_ms"] = _ms(now_ns - tick.release_ns)
             line["spans_ms"] = _spans(tick, reply, done)
             line |= self.witness.again(tick, line["spans_ms"], now_ns, reply)

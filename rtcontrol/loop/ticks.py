@@ -85,8 +85,8 @@ class Ticks:
         clock, host, config, actuator = self._clock, self.host, self.config, self.actuator
         enforced, effects = clock.enforced, actuator.effects
         self.outcomes.witness.follow()
-        self.outcomes.t0_ns, began_ns = clock.start()
-        self._policy.epoch(began_ns)
+        t0_ns, began_ns = clock.start()
+        self.outcomes.begin(t0_ns, began_ns)
         end_ns = None if config.duration_s is None else round(config.duration_s * 1e9)
         while not self.over:
             in_flight = bool(self._pending or self._ordered or (actuator.attempting and not enforced))

@@ -77,6 +77,9 @@ def _lines(file: BinaryIO) -> Iterator[tuple[None, dict[str, Any]]]:
 
 
 def _messages(file: BinaryIO, path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    if file.read(len(MCAP0_MAGIC)) != MCAP0_MAGIC:
+        raise UserError(f"{path} is no record of a run (no MCAP file).", "Give a run's folder, or its record.mcap.")
+    file.seek(0)
     records = StreamReader(file, emit_chunks=True, record_size_limit=LARGEST).records
     while True:
         try:

@@ -58,6 +58,7 @@ class Recorder:
         self._path, self._tell, self._patient, self._most = path, tell, patient, most
         self._part = path.with_name(path.name + ".part") if provisional else None
         self.error: str | None = None
+        self.fault: str | None = None  # of ours, in what was told of an event: what was counted is not to be trusted
         self.written = 0  # events
         self.fold: Callable[[dict[str, Any]], None] = lambda event: None
         self.slow: Callable[[int, int], None] = lambda begin_ns, end_ns: None
@@ -143,11 +144,19 @@ class Recorder:
         self._thread.join(CLOSE_S)
         if self._thread.is_alive():
             self._refused, self.error = True, self.error or "it does not answer"
+        if self._refused:
             self._fold()
 
     # -- the thread ---------------------------------------------------------------------------------------------------
 
     def _work(self) -> None:
+        try:
+            self._write_all()
+        except Exception as error:  # a fault of ours: nothing more is written, and all of it is counted as lost
+            self._refused, self.error = True, f"{type(error).__name__}: {error}"
+            self._tell(f"The record ends here, and the run goes on without: {self.error}.")
+
+    def _write_all(self) -> None:
         while not self._closing.is_set():
             self._flush()
             self._due.wait(2 * FLUSH_S)
@@ -220,7 +229,10 @@ class Recorder:
     def _fold(self) -> None:
         while self._queue:
             entry = self._queue.popleft()
-            self.fold(entry[1])
+            try:
+                self.fold(entry[1])
+            except Exception as error:  # the record goes on: it tells what led to it
+                self.fault = self.fault or f"{type(error).__name__}: {error}"
             self._waiting.append(entry)
         while len(self._waiting) > KEPT:
             self._waiting.popleft()

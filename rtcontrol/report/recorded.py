@@ -53,7 +53,16 @@ def load(given: Sequence[Path]) -> list[Recorded]:
     """The runs of folders or records. UserError where one is none."""
     records = [record_in(path) for path in given]
     names = names_of([record.parent if record.stem == "record" else record for record in records])
-    return [_load(record, name) for record, name in zip(records, names, strict=True)]
+    return [_timed(_load(record, name)) for record, name in zip(records, names, strict=True)]
+
+
+def _timed(run: Recorded) -> Recorded:
+    for name in ("hz", "period_ms", "deadline_ms"):
+        if not isinstance(run.report[name], int | float):
+            raise UserError(
+                f"{run.record} is no record of a run (its header tells no {name}).", "Give the folder of a run."
+            )
+    return run
 
 
 def _load(record: Path, name: str) -> Recorded:

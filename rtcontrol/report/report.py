@@ -95,7 +95,7 @@ def write(report: dict[str, Any], path: Path) -> str | None:
     """Write report.json, whole or not at all; the reason when the disk refused."""
     new = path.with_name(path.name + ".part")
     try:
-        new.write_text(json.dumps(report, indent=2, default=str) + "\n")
+        new.write_text(json.dumps(report, indent=2, default=str, skipkeys=True) + "\n")
         os.replace(new, path)
     except OSError as error:
         with contextlib.suppress(OSError):

@@ -69,7 +69,7 @@ def replay(
     return {
         "file": str(recording.path),
         "whole": recording.whole,
-        "recorded": {name: header[name] for name in ("agent", "model", "engine", "hz")},
+        "recorded": {name: header[name] for name in ("agent", "model", "hz")} | {"engine": recording.engine},
         "replayed": {"model": chosen, "engine": describe(decider).get("engine", config.engine), "hz": config.hz},
         "decisions": len(made),
         "compared": len(compared),

@@ -92,6 +92,10 @@ function take(told) {
   }
   view.last = told;
   view.over = Boolean(told.over);
+  if (told.counts === undefined) {
+    put("lead", told.phase); // the run has not said anything yet
+    return;
+  }
   view.seen += told.ticks.length;
   const period = 1000 / (told.hz || 16);
   const now = performance.now();

@@ -12,6 +12,7 @@ from rtcontrol.drill.faults import ENDINGS, FAULTS, TIMES, schedule
 from rtcontrol.drill.injector import Injection
 from rtcontrol.drill.switches import Switches
 from rtcontrol.drill.verdict import ticks_of, verdict
+from rtcontrol.loop.deadline import SUBCAUSES
 from rtcontrol.models.errors import UserError
 from tests.helpers.processes import ROOT
 
@@ -122,16 +123,7 @@ def test_a_drill_that_is_too_short_says_how_long_it_takes() -> None:
 
 
 def test_the_causes_that_faults_may_have_are_published() -> None:
-    causes = {
-        "pause": "gc stall disk",
-        "host": "lost restarting gave_up",
-        "wake": "scheduler gc stall disk executor",
-        "no_observation": "none_yet unreadable",
-        "stale_observation": "frozen late",
-        "decide": "observe send queued decoder_stopped decoder_slow error",
-        "execute": "raised slow busy",
-    }
-    published = {(cause, sub) for cause, subs in causes.items() for sub in subs.split()} | {("invalid", None)}
+    published = {(cause.value, sub) for cause, subs in SUBCAUSES.items() for sub in subs or (None,)}
     assert {pair for fault in FAULTS.values() for pair in fault.allowed} <= published
     assert not set(FAULTS) & set(ENDINGS)
 

@@ -312,6 +312,24 @@ def test_a_named_tool_acts_after_a_yes_and_only_that_once(tmp_path: Path) -> Non
     assert any(line.get("used") for line in flight.lines if "late" in line)
 
 
+def test_a_persons_wait_is_none_of_the_loops_times_and_no_late_decision(tmp_path: Path) -> None:
+    def person(flight: Flight, arm: Arm) -> None:
+        until(lambda: flight.loop.override.asking is not None)
+        time.sleep(20 * PERIOD_S)
+        flight.loop.override.say("confirm", "keyboard")
+        until(lambda: any(call == CLOSE for _, call in arm.acts))
+
+    flight, _ = flown(tmp_path, person, closing, confirm=("grip",))
+    acted = next(line for line in flight.lines if line.get("waited_ms"))
+    assert acted["waited_ms"] >= 20e3 * PERIOD_S and acted["used"]
+    assert not {"latency_ms", "decide_ms", "spans_ms"} & set(acted)
+    account = flight.loop.account
+    assert account.late_used == account.late_dropped == 0
+    assert account.times["decide_ms"].count == sum("decide_ms" in t for t in flight.ticks)
+    for line in flight.lines:
+        jsonschema.validate(line, schema(topic_of(line)))
+
+
 def test_a_call_that_nobody_confirms_in_time_is_refused_and_recorded(tmp_path: Path) -> None:
     at: dict[str, Any] = {}
 

@@ -136,6 +136,21 @@ def test_every_event_of_a_run_fits_its_schema_and_the_file_is_indexed(tmp_path: 
         assert summary.statistics.message_count == len(flight.lines)
 
 
+def test_header_and_first_release_join_every_stamp_with_the_worlds_own_clock(tmp_path: Path) -> None:
+    flight = Flight(tmp_path).run()
+    stamped = [*read_stamped(flight.path)]
+    anchor = stamped[0][1]["header"]["clock_anchor"]["utc_minus_monotonic_ns"]
+    origin = next(event["origin_ns"] for _, event in stamped if "origin_ns" in event)
+    acted = {round(t * 1e9) for t, call, _ in flight.world.executed}
+    calls = [(ns, event) for ns, event in stamped if event.get("kind") == "call"]
+    assert len(calls) > 10
+    for log_ns, tick in calls:
+        began = origin + 1e9 * tick["t_s"] + 1e6 * tick["spans_ms"]["executing"]
+        ended = origin + 1e9 * tick["t_s"] + 1e6 * tick["latency_ms"]
+        assert any(began - 2e3 <= t <= ended + 2e3 for t in acted), "stamps are rounded to a microsecond"
+        assert log_ns is not None and log_ns - anchor >= ended - 2e3
+
+
 def test_a_lockstep_run_that_outruns_its_recorder_loses_nothing(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path / "record.mcap", {}, patient=True)
     for k in range(20_000):

@@ -15,6 +15,15 @@ def run(tmp_path: Path) -> Path:
     return written(tmp_path / "run", flown(16, 5, two_humps(3)))
 
 
+def test_a_record_whose_header_tells_no_times_is_none_of_a_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [{"header": {"hz": 16}, "schema_version": 1}, {"kind": "null", "k": 0, "t_s": 0.0, "superseded": 0}]
+    (tmp_path / "record.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    for name in ("terminal", "json", "html", "perfetto"):
+        assert "tells no period_ms" in refused(capsys, "report", str(tmp_path), "--format", name)
+
+
 def test_without_a_format_the_table_is_shown_and_report_json_is_made_anew(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

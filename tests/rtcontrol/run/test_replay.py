@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from commands import EXPERT, call, refused
 
 from rtcontrol.record.encoder import Encoder
 from rtcontrol.record.reading import read_record
+from rtcontrol.run.recording import recording
 
 ZSTD = b"\x28\xb5\x2f\xfd"  # a chunk of the file's begins so
 LOCKSTEP = (*EXPERT, "--clock", "lockstep", "--episodes", "1")
@@ -50,6 +52,7 @@ def test_another_model_is_compared_tick_by_tick(
     found = replayed(tmp_path, flown, "--model", "random", "--diff")
     shown = capsys.readouterr().out
     assert found["recorded"]["model"] == "expert" and found["replayed"]["model"] == "random"
+    assert found["recorded"]["engine"] == "script", "what decided, not what was asked for"
     assert found["agreed"] + len(found["differing"]) == found["compared"]
     then = calls(flown)
     for one in found["differing"]:
@@ -77,6 +80,16 @@ def test_a_recording_is_a_world_that_shows_what_was_seen(flown: Path, tmp_path: 
     made = json.loads((out / "report.json").read_text())
     assert made["ended_by"] == "episodes" and made["agent"] == "lander" and made["model"] == "expert"
     assert made["observation_age_ms"]["p50"] < 250 * made["duration_s"], "it is shown anew at each release"
+
+
+def test_in_lockstep_what_a_recording_shows_is_as_fresh_as_its_last_step(flown: Path) -> None:
+    world = recording(flown).world()
+    world.start("lockstep")
+    for _ in range(3):
+        before_ns = time.monotonic_ns()
+        world.advance(62_500_000)
+        seen = world.latest()
+        assert seen is not None and before_ns <= seen.t_capture_ns <= time.monotonic_ns()
 
 
 def test_as_env_plays_it_in_real_time(flown: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
