@@ -78,8 +78,7 @@ class Outcomes:
         self._period_ns = config.period_ns
         self.t0_ns = 0
         self.epoch = -1
-        self.acted_k = -1
-        self.acted_ns = 0
+        self.acted_k, self.acted_ns = -1, 0
         self.newest_k = -1  # of the last release
         self.safe_k = -1  # for whose sake the safe call took over last
         self.ordered = False  # a call since then: it may act, or have acted and raised
@@ -123,8 +122,7 @@ class Outcomes:
         `why` a call was held."""
         now = done.ended_ns if done is not None else time.monotonic_ns()
         line = self._line(tick, kind, call, reply, done)
-        if why is not None:
-            line["why"] = why
+        line |= {} if why is None else {"why": why}
         line["latency_ms"] = round((now - tick.release_ns) / 1e6, 4)
         line["decide_ms"] = round(reply.decide_ns / 1e6, 4)
         line["age_ms"] = round((now - tick.capture_ns) / 1e6, 4)
