@@ -48,10 +48,11 @@ class RecordedWorld:
         self._looks, self._times = looks, [look.t_ns for look in looks]
         self._end_ns = self._times[-1] + after_ns
         self._clock: ClockKind = "wall"
-        self._start_ns = self._moved_ns = 0
+        self._start_ns = self._moved_ns = self._stood_ns = 0
 
     def start(self, clock: ClockKind, seeds: int | Iterable[int] = 0, episodes: int | None = None) -> None:
-        self._clock, self._start_ns, self._moved_ns = clock, time.monotonic_ns(), 0
+        self._clock, self._moved_ns = clock, 0
+        self._start_ns = self._stood_ns = time.monotonic_ns()
 
     def preview(self, seed: int) -> Observation:
         """The first look, before `start`."""
@@ -62,9 +63,9 @@ class RecordedWorld:
         return self._now_ns() >= self._end_ns
 
     def latest(self) -> Observation | None:
-        # In lockstep the world stands still between two ticks: what it shows is as fresh as can be.
         i = max(0, bisect_right(self._times, self._now_ns()) - 1)
-        return self._look(i, self._start_ns + (self._times[i] if self._clock == "wall" else 0))
+        # In lockstep the world stands still between two ticks: what it shows is as fresh as its last move.
+        return self._look(i, self._start_ns + self._times[i] if self._clock == "wall" else self._stood_ns)
 
     def execute(
         self, call: Call, epoch: int | None, not_after_ns: int | None = None, barrier: Barrier | None = None
@@ -80,6 +81,7 @@ class RecordedWorld:
 
     def advance(self, dt_ns: int) -> None:
         self._moved_ns += dt_ns
+        self._stood_ns = time.monotonic_ns()
 
     def instruct(self, text: str) -> None:
         """Nobody judges here."""

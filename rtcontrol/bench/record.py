@@ -14,6 +14,7 @@ from rtcontrol.loop.loop import ControlLoop
 from rtcontrol.record.recorder import Recorder
 from rtcontrol.report.series import Series
 from rtcontrol.run import assemble
+from rtcontrol.run.trained import model_for
 
 WAYS = ("without", "with")
 
@@ -46,8 +47,6 @@ class NoRecorder:
     def __init__(self, header: dict[str, Any]) -> None:
         self.header = header
         self.latency_ms: list[float] = []
-        self.fold: Callable[[dict[str, Any]], None] = lambda event: None
-        self.state: Callable[[], dict[str, Any]] = dict
 
     def write(self, event: dict[str, Any]) -> None:
         if (latency := event.get("latency_ms")) is not None and "kind" in event:
@@ -58,13 +57,17 @@ class NoRecorder:
     def close(self) -> None: ...
 
 
-def compare(hz: float, seconds: float, rounds: int, progress: Callable[[], None]) -> dict[str, Any]:
-    """Both ways in turn, `rounds` times `seconds` each: the bundled lander, its scripted expert in this process."""
+def compare(
+    hz: float, seconds: float, rounds: int, host: str, model: str, progress: Callable[[], None]
+) -> dict[str, Any]:
+    """Both ways in turn, `rounds` times `seconds` each, of the bundled lander. UserError for a model or host that is
+    none."""
     latency = {way: Series() for way in WAYS}
-    write, size, lost, ticks = Series(), 0, 0, 0
-    for _ in range(rounds):
-        for way in WAYS:
-            with _recorder(way, hz, seconds) as (loop, recorder):
+    write, size, empty, lost, ticks = Series(), 0, 0, 0, 0
+    for number in range(rounds):
+        # Each way is first every other time.
+        for way in WAYS if number % 2 == 0 else WAYS[::-1]:
+            with _flight(way, hz, seconds, host, model) as (loop, recorder):
                 loop.run()
                 recorder.close()
                 for ms in recorder.latency_ms:
@@ -75,26 +78,45 @@ def compare(hz: float, seconds: float, rounds: int, progress: Callable[[], None]
                     ticks += len(recorder.write_ms)
                     lost += recorder.lost
                     size += recorder.size
+                    empty = _empty(recorder)
             progress()
     return {
         "hz": hz,
+        "host": host,
+        "model": model,
         "seconds": seconds * rounds,
         "ticks": ticks,
         "latency_ms": {way: series.summary() for way, series in latency.items()},
         "write_ms": write.summary(),
         "lost": lost,
-        "bytes_an_hour": round(3600 * size / (seconds * rounds)),
+        "bytes_an_hour": round(empty + 3600 * (size - rounds * empty) / (seconds * rounds)),
     }
 
 
 @contextmanager
-def _recorder(way: str, hz: float, seconds: float) -> Iterator[tuple[ControlLoop, Any]]:
+def _flight(way: str, hz: float, seconds: float, host: str, model: str) -> Iterator[tuple[ControlLoop, Any]]:
+    agent, env = assemble.agent("lander"), assemble.environment("lander", None)
+    chosen = model_for(agent.tools.schemas, model)
     with tempfile.TemporaryDirectory(prefix="rtcontrol-bench-") as folder:
         config = RunConfig(
-            env="lander", agent="lander", model="expert", host="inprocess", out=Path(folder), hz=hz, duration_s=seconds
+            env="lander",
+            agent="lander",
+            model=chosen,
+            host=host,
+            out=Path(folder),
+            hz=hz,
+            duration_s=seconds,
+            record_observations="yes" if way == "with" else "no",
         )
-        agent, env = assemble.agent("lander"), assemble.environment("lander", None)
         header = config.header(agent.fallback.hold_ms, agent)
         recorder: Any = TimedRecorder(config.out / "record.mcap", header) if way == "with" else NoRecorder(header)
-        host = assemble.host(config, assemble.decider(config, agent, "expert"), "expert")
-        yield ControlLoop(config, agent, env, host, recorder), recorder
+        decides = assemble.host(config, assemble.decider(config, agent, chosen), chosen)
+        yield ControlLoop(config, agent, env, decides, recorder), recorder
+
+
+def _empty(recorder: Recorder) -> int:
+    """How large a record of no tick is: its schemas, its header, its index."""
+    with tempfile.TemporaryDirectory(prefix="rtcontrol-bench-") as folder:
+        empty = Recorder(Path(folder) / "record.mcap", recorder.header)
+        empty.close()
+        return empty.size

@@ -182,17 +182,23 @@ def watch(
 
     Example: rtcontrol bench watch --seconds 60 --pairs 5 --json watch.json
     """
-    from rtcontrol.bench.watch import WAYS, compare
+    from rtcontrol.bench.watch import NAMES, WAYS, compare
 
     console = Console()
     with Progress(console=console, transient=True) as bar:
         task = bar.add_task("runs", total=len(WAYS) * pairs)
         found = compare(seconds, pairs, host, model, lambda: bar.advance(task))
-    table = Table("latency", title=f"{pairs} pairs of {seconds:g} s")
-    for column in (*(f"{way}, median ms" for way in WAYS), "change"):
+    table = Table("", title=f"{pairs} pairs of {seconds:g} s, latency in ms (misses)")
+    for column in (*(f"{way} {name}" for name in NAMES for way in WAYS), "p99 changes"):
         table.add_column(column, justify="right")
-    for name in ("p50", "p99"):
-        table.add_row(name, *(f"{found[name][way]:.3f}" for way in WAYS), f"{found['change'][name]:+.1%}")
+    for pair in range(pairs):
+        one = {way: found["runs"][way][pair] for way in WAYS}
+        figures = [f"{one[way][name]:.3f}" for name in NAMES for way in WAYS]
+        figures[2:] = [f"{ms} ({one[way]['misses']})" for ms, way in zip(figures[2:], WAYS, strict=True)]
+        table.add_row(f"pair {pair + 1}", *figures, f"{one['watched']['p99'] / one['unwatched']['p99'] - 1:+.1%}")
+    for label, key in (("median of the runs", "median"), ("all ticks together", "together")):
+        figures = [f"{found[key][way][name]:.3f}" for name in NAMES for way in WAYS]
+        table.add_row(label, *figures, f"{found[key]['change']['p99']:+.1%}")
     console.print(table)
     save(json_file, found)
 
@@ -232,29 +238,31 @@ def load(
 
 @app.command()
 def record(
-    seconds: Annotated[float, typer.Option(min=1, help="Of each round, each way, at each rate.")] = 10.0,
+    seconds: Annotated[float, typer.Option(min=0.5, help="Of each round, each way, at each rate.")] = 10.0,
     rounds: Annotated[int, typer.Option(min=1, help="How often the two ways take turns.")] = 3,
+    host: Annotated[str, typer.Option(help="Where it decides: ray or inprocess.")] = "ray",
+    model: Annotated[str, typer.Option(help="What decides.")] = "lander",
     json_file: JsonFile = None,
 ) -> None:
     """What recording costs a tick, at 16 and 100 Hz: the same loop with and without a record, in turns.
 
-    The bundled lander by its scripted expert, in this process. `write`: what the events of a tick (observation, call,
-    tick) cost the loop's thread; latency is from release to effect; bytes an hour are the files'.
+    The bundled lander. `write`: what the events of a tick (observation, call, tick) cost the loop's thread; latency is
+    from release to effect; MB an hour are the file's, from the bytes of all ticks.
 
     Examples:
 
       rtcontrol bench record
 
-      rtcontrol bench record --seconds 60 --json record.json
+      rtcontrol bench record --seconds 60 --model expert --host inprocess --json record.json
     """
     from rtcontrol.bench.record import WAYS, compare
 
     console = Console()
     found: list[dict[str, Any]] = []
     with Progress(console=console, transient=True) as bar:
-        task = bar.add_task("rounds", total=2 * rounds)
+        task = bar.add_task("rounds", total=4 * rounds)
         for hz in (16.0, 100.0):
-            found.append(compare(hz, seconds, rounds, lambda: bar.advance(task)))
+            found.append(compare(hz, seconds, rounds, host, model, lambda: bar.advance(task)))
     table = Table("Hz", title=f"{rounds} rounds of {seconds:g} s each way")
     for column in ("latency p50 / p99 without", "with", "write p50 / p99 / max", "lost", "MB an hour"):
         table.add_column(column, justify="right")

@@ -54,6 +54,8 @@ def _drill(
         raise UserError(f"--minutes {minutes:g} is no length of a drill.", "Give such as --minutes 10.")
     if json is not None and not json.absolute().parent.is_dir():
         raise UserError(f"--json {json}: there is no folder {json.parent}.", "Make it, or name another.")
+    if json is not None and json.is_dir():
+        raise UserError(f"--json {json} is a folder.", "Name a file.")
     run = {"env": env, "hz": hz, "seed": seed, "agent": agent, "model": model, "host": host, "standby": standby}
     told = Drill(run, minutes, seed, tuple(only or ()))
     told.names()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -14,7 +15,7 @@ import typer
 from rtcontrol.models.errors import UserError
 from rtcontrol.report import report as reports
 from rtcontrol.report.gates import Gate, parse
-from rtcontrol.report.recorded import Recorded, load
+from rtcontrol.report.recorded import Recorded, begun, load
 from rtcontrol.run.status import MISSED
 
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown", pretty_exceptions_enable=False)
@@ -51,8 +52,9 @@ def report(
 ) -> None:
     """What a run came to, from its record alone: also after it was killed.
 
-    Without --format and --out, report.json is made anew beside the record too; one that says more of the run, since
-    the disk was full, say, is kept. A gate is a field of report.json (dots lead inwards), a comparison and a number.
+    Without --format and --out, report.json is made anew beside the record too. One that says more of the run, since
+    the disk was full, say, is kept, and its counts are shown and judged. A gate is a field of report.json (dots lead
+    inwards), a comparison and a number.
 
     Examples:
 
@@ -66,11 +68,19 @@ def report(
     """
     gates = [parse(text) for text in gate or ()]
     loaded = load(runs)
-    held = [(run, g, g.holds(run.report)) for run in loaded for g in gates]
+    richer = {i: kept for i, run in enumerate(loaded) if (kept := reports.richer(_json(run), run.report)) is not None}
+    shown = [replace(run, report=richer[i][0]) if i in richer else run for i, run in enumerate(loaded)]
+    begun(shown)
+    held = [(run, g, g.holds(run.report)) for run in shown for g in gates]
     if format is Format.TERMINAL:
-        _terminal(loaded, out)
+        _terminal(shown, out)
     else:
-        _put(_rendered(format, loaded, gates), out or _beside(format, loaded[0]))
+        _put(_rendered(format, shown, gates), out or _beside(format, shown[0]))
+    for i, run in enumerate(loaded):
+        if i in richer:
+            print(f"{_json(run)} is kept, and shown here: {richer[i][1]}.", file=sys.stderr)
+        elif format is Format.TERMINAL and out is None and (refused := reports.write(run.report, _json(run))):
+            raise UserError(f"The report could not be written to {_json(run).parent} ({refused}).", "Free some space.")
     for run, g, holds in held:
         value = g.value(run.report)
         said = "nothing was measured" if value is None else f"{value:g}"
@@ -105,17 +115,13 @@ def _terminal(runs: Sequence[Recorded], out: Path | None) -> None:
 
     console = Console() if out is None else Console(file=io.StringIO(), width=120)
     for run in runs:
-        path = run.record.with_name("report.json")
-        kept = reports.richer(path, run.report)
-        table.show(run.report if kept is None else kept[0], console)
-        if out is not None:
-            continue
-        if kept is not None:
-            print(f"{path} is kept, and shown here: {kept[1]}.", file=sys.stderr)
-        elif refused := reports.write(run.report, path):
-            raise UserError(f"The report could not be written to {path.parent} ({refused}).", "Free some space.")
+        table.show(run.report, console)
     if isinstance(console.file, io.StringIO) and out is not None:
         _put(console.file.getvalue(), out)
+
+
+def _json(run: Recorded) -> Path:
+    return run.record.with_name("report.json")
 
 
 def _beside(format: Format, run: Recorded) -> Path | None:

@@ -26,7 +26,7 @@ def rows(
     from rtcontrol.record.reading import read_record, record_in
     from rtcontrol.record.rows import rows as rows_of
 
-    record, count, part = record_in(file), 0, out.with_name(out.name + ".part")
+    record, count, part = record_in(file), 0, out.parent / f"{out.name}.part"
     try:
         with part.open("w", encoding="utf-8") as lines:
             for row in rows_of(read_record(record)):

@@ -142,7 +142,8 @@ def _verdict(
     injections: Sequence[Injection], judged: Mapping[str, Any], config: RunOptions, out: Path, seed: int
 ) -> dict[str, Any]:
     record = out / "record.mcap"
-    ticks = ticks_of(read_record(record), config.period_ns, config.deadline_ns, origin_ns(record))
+    origin = origin_ns(read_record(record))
+    ticks = ticks_of(read_record(record), config.period_ns, config.deadline_ns, origin)
     return verdict(injections, ticks, judged["violations"], seed)
 
 

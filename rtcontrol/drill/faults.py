@@ -31,8 +31,9 @@ class FaultKind:
     felt: bool = True
 
 
-_BACK = "host.lost host.restarting host.gave_up decide.decoder_slow decide.decoder_stopped decide.queued decide.send"
-_CPU = "wake.scheduler pause.stall"
+# What comes back is slow at first, and to start it takes processors.
+_BACK = "host.lost host.restarting decide.decoder_slow decide.decoder_stopped decide.queued decide.send"
+_CPU = "wake.scheduler wake.stall pause.stall"
 FAULTS = {
     fault.name: fault
     for fault in (
@@ -40,14 +41,16 @@ FAULTS = {
             "busy_core",
             "twice as many busy processes as there are CPUs",
             2.0,
-            _names(f"{_CPU} wake.stall decide.decoder_slow decide.queued decide.send execute.slow execute.busy"),
+            _names(
+                f"{_CPU} decide.decoder_stopped decide.decoder_slow decide.queued decide.send execute.slow execute.busy"
+            ),
             felt=False,
         ),
         FaultKind(
             "stop_decoder",
             "SIGSTOP of the decoder's process",
             1.0,
-            _names("decide.decoder_stopped decide.queued host.lost host.restarting"),
+            _names("decide.decoder_stopped decide.queued"),
         ),
         FaultKind("stop_loop", "SIGSTOP of the run's process", 0.6, _names("pause.stall wake.stall")),
         FaultKind(
@@ -73,7 +76,8 @@ FAULTS = {
             0.8,
             _names("execute.slow execute.busy stale_observation.frozen stale_observation.late wake.executor"),
         ),
-        FaultKind("execute_raises", "each call raises", 0.7, _names("execute.raised")),
+        # The safe call takes over meanwhile, and a call that waits just then gives way to it.
+        FaultKind("execute_raises", "each call raises", 0.7, _names("execute.raised execute.busy")),
         FaultKind(
             "hang",
             "the world's step hangs",

@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
-
-from mcap.exceptions import EndOfFile, McapError
-from mcap.records import Channel, Message
-from mcap.stream_reader import StreamReader
 
 from rtcontrol.drill.injector import Injection
 
@@ -33,24 +26,9 @@ class SeenTick:
     missed: list[tuple[str, str | None, bool]]
 
 
-def origin_ns(record: Path) -> int:
-    """The record's first release on CLOCK_MONOTONIC: a tick's message is stamped when it is over, which is never before
-    its effect, and hardly ever long after it."""
-    anchor, topics, least = 0, dict[int, str](), None
-    with record.open("rb") as file, contextlib.suppress(McapError, EndOfFile, ValueError):  # cut short
-        for found in StreamReader(file).records:
-            if isinstance(found, Channel):
-                topics[found.id] = found.topic
-            if not isinstance(found, Message) or topics.get(found.channel_id) not in ("/tick", "/run"):
-                continue
-            event = json.loads(found.data)
-            if "header" in event:
-                anchor = event["header"]["clock_anchor"]["utc_minus_monotonic_ns"]
-            elif "kind" in event and "latency_ms" in event:
-                ended_ns = round(1e9 * event["t_s"] + 1e6 * event["latency_ms"])
-                begun_ns = found.log_time - anchor - ended_ns
-                least = begun_ns if least is None else min(least, begun_ns)
-    return least or 0
+def origin_ns(events: Iterable[Mapping[str, Any]]) -> int:
+    """The record's first release on CLOCK_MONOTONIC; 0 where there was none."""
+    return next((event["origin_ns"] for event in events if "origin_ns" in event), 0)
 
 
 def ticks_of(events: Iterable[Mapping[str, Any]], period_ns: int, deadline_ns: int, origin: int) -> list[SeenTick]:
@@ -70,9 +48,8 @@ def ticks_of(events: Iterable[Mapping[str, Any]], period_ns: int, deadline_ns: i
         missed = []
         if "cause" in tick:
             missed.append((tick["cause"], tick.get("subcause"), bool(tick.get("evidence") or tick.get("error"))))
-        if skipped:
-            # The evidence of a skipped release is how late the next one was begun, and who kept the thread.
-            missed += [(tick["skip_cause"], tick.get("skip_subcause"), "skip_subcause" in tick)] * skipped
+        why_skipped = (tick.get("skip_cause", "unknown"), tick.get("skip_subcause"), bool(tick.get("skip_evidence")))
+        missed += [why_skipped] * skipped
         seen.append(SeenTick(k, release_ns - skipped * period_ns, release_ns + deadline_ns, missed))
     return seen
 

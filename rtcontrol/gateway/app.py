@@ -67,6 +67,8 @@ def build(admission: Admission, tool_sets: ToolSets, options: GatewayOptions, me
             timed = await decide(wanted.tools, wanted.instruction(), wanted.observation(), wanted.history or ())
             answer = simpletool.respond(timed.decision.call, timed.schemas, timed.latency_ms)
         except (Refusal, UserError, Unavailable) as error:
+            if isinstance(error, Refusal):
+                metrics.refused.labels(error.code).inc()
             status, text = _simpletool_error(error)
             spent_ms = (time.perf_counter() - began) * 1e3
             answer = simpletool.FunctionCallResponse(success=False, latency_ms=spent_ms, error=text)
@@ -102,6 +104,7 @@ def build(admission: Admission, tool_sets: ToolSets, options: GatewayOptions, me
     @app.exception_handler(Refusal)
     async def refused(request: Request, error: Refusal) -> Response:
         metrics.refused.labels(error.code).inc()
+        metrics.requests.labels("chat", error.status).inc()
         return _openai_error(error.status, error.code, f"{error.what} {error.remedy}")
 
     @app.exception_handler(UserError)

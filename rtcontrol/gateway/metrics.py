@@ -9,6 +9,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
 
 from rtcontrol.bridges.wire import Code
 from rtcontrol.loop.deadline import Cause
@@ -17,6 +18,8 @@ from rtcontrol.serve.admission import Admission
 from rtcontrol.serve.totals import COUNTS, TIMES
 
 WHO = ("session", "agent", "model")
+ROUTES, STATUSES = ("function_call", "chat"), (200, 400, 404, 408, 413, 422, 503)
+REFUSALS = ("host", "invalid", "malformed", "model_not_found", "origin", "timeout", "token", "too_large", "unsupported")
 BOUNDS = [*(f"{bound:g}" for bound in BOUNDS_S), "+Inf"]
 
 
@@ -52,6 +55,11 @@ class Metrics:
         )
         self.tool_sets = Gauge("rtcontrol_tool_sets", "Tool sets of /v1 requests kept open.", registry=self.registry)
         self.registry.register(_AdmissionCounts(admission))
+        for route in ROUTES:
+            for status in STATUSES:
+                self.requests.labels(route, status)
+        for code in REFUSALS:
+            self.refused.labels(code)
 
     def text(self) -> bytes:
         return generate_latest(self.registry)
@@ -62,6 +70,7 @@ class _AdmissionCounts(Collector):
 
     def __init__(self, admission: Admission) -> None:
         self._admission = admission
+        self._told: dict[tuple[object, ...], float] = {}
 
     def describe(self) -> list[Metric]:
         # Nothing is asked of the admission before the first scrape.
@@ -79,8 +88,19 @@ class _AdmissionCounts(Collector):
         for code in Code:
             refused.add_metric([code.value], health["refused"].get(code.value, 0))
         yield refused
-        yield from _of_all(self._admission)
-        yield from _of_sessions([s for s in self._admission.sessions() if "ticks" in s])
+        sessions = [s for s in self._admission.sessions() if "ticks" in s]
+        told, self._told = self._told, {}
+        for metric in (*_of_all(self._admission), *_of_sessions(sessions)):
+            if metric.type == "counter":
+                metric.samples = [self._rising(sample, told) for sample in metric.samples]
+            yield metric
+
+    def _rising(self, sample: Sample, told: dict[tuple[object, ...], float]) -> Sample:
+        """What is known later of a tick may give it another cause, or take it from those on time. A counter that falls
+        would count as begun anew: this one stays until it is passed again."""
+        key = (sample.name, *sample.labels.items())
+        self._told[key] = value = max(sample.value, told.get(key, 0.0))
+        return sample._replace(value=value)
 
 
 def _of_all(admission: Admission) -> Iterator[Metric]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -14,11 +15,13 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from rtcontrol.gateway.access import SUBPROTOCOL
 from rtcontrol.loop.override import SAID
 
+log = logging.getLogger("rtcontrol.gateway")
+
 EVERY_S = 0.25
 # A reader that takes nothing for so long loses its connection.
 STUCK_S = 5.0
 MAX_VIEWERS = 16
-POLICY, TRY_LATER = 1008, 1013
+POLICY, INTERNAL, TRY_LATER = 1008, 1011, 1013
 
 
 class Watched(Protocol):
@@ -57,7 +60,7 @@ def add(app: FastAPI, find: Callable[[str], Watched | None], sessions: Callable[
         viewers.add(socket)
         showing = asyncio.create_task(_show(socket, watched))
         try:
-            with contextlib.suppress(WebSocketDisconnect, RuntimeError):
+            with contextlib.suppress(WebSocketDisconnect, RuntimeError, KeyError):  # KeyError: a message of bytes
                 while True:
                     await _hear(socket, watched, await socket.receive_text())
         finally:
@@ -69,14 +72,20 @@ def add(app: FastAPI, find: Callable[[str], Watched | None], sessions: Callable[
 
 async def _show(socket: WebSocket, watched: Watched) -> None:
     number, over = 0, False
-    while not over:
-        told = watched.snapshot(number)
-        number, over = told["number"], bool(told.get("over"))
-        await asyncio.wait_for(socket.send_text(json.dumps(told, default=str)), STUCK_S)
-        if (picture := await asyncio.to_thread(watched.picture)) is not None:
-            await asyncio.wait_for(socket.send_bytes(picture), STUCK_S)
-        await asyncio.sleep(EVERY_S)
-    await socket.close()
+    try:
+        while not over:
+            told = watched.snapshot(number)
+            number, over = told["number"], bool(told.get("over"))
+            await asyncio.wait_for(socket.send_text(json.dumps(told, default=str)), STUCK_S)
+            if (picture := await asyncio.to_thread(watched.picture)) is not None:
+                await asyncio.wait_for(socket.send_bytes(picture), STUCK_S)
+            await asyncio.sleep(EVERY_S)
+        await asyncio.wait_for(socket.close(), STUCK_S)
+    except (TimeoutError, WebSocketDisconnect, RuntimeError):  # who takes nothing holds one of few places
+        socket.scope["extensions"].get("rtcontrol.abort", lambda: None)()
+    except Exception:
+        log.exception("the live view failed")
+        await socket.close(INTERNAL)
 
 
 async def _hear(socket: WebSocket, watched: Watched, text: str) -> None:
@@ -91,6 +100,6 @@ async def _hear(socket: WebSocket, watched: Watched, text: str) -> None:
             answer = "sent"
         else:
             answer = f"Not understood: say one of {', '.join(SAID)}, or instruct."
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, RecursionError):
         answer = "Not understood: send one JSON object."
     await socket.send_text(json.dumps({"answer": answer}))

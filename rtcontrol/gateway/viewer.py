@@ -40,7 +40,7 @@ class Fed:
     def __init__(self) -> None:
         self._ticks: deque[tuple[int, dict[str, Any]]] = deque(maxlen=TICKS)
         self._last: dict[str, Any] = {"number": 0, "ticks": [], "phase": "starting"}
-        self._lock = threading.Lock()
+        self._lock, self._drawing = threading.Lock(), threading.Lock()
         self._drawn: tuple[Any, bytes | None] = (None, None)
         self._painter: tuple[str, Painter | None] | None = None
 
@@ -53,21 +53,26 @@ class Fed:
 
     def snapshot(self, since: int) -> dict[str, Any]:
         with self._lock:
-            return {**self._last, "ticks": [tick for number, tick in self._ticks if number > since]}
+            # Without what is drawn, which may be no JSON (NaN, say).
+            told = {name: value for name, value in self._last.items() if name != "data"}
+            return told | {"ticks": [tick for number, tick in self._ticks if number > since]}
 
     def picture(self) -> bytes | None:
         told = self._last
         env, seed, data = told.get("env"), told.get("seed"), told.get("data")
         if not isinstance(env, str) or not data:
             return None
-        with self._lock:
+        with self._drawing:
             if self._painter is None:
                 self._painter = env, painter(env)
             paint = self._painter[1]
             if paint is None:
                 return None
             if self._drawn[0] != (seed, data):
-                self._drawn = (seed, data), png(paint(int(seed or 0), data))
+                drawn = None
+                with contextlib.suppress(ValueError, ArithmeticError, LookupError):  # what no picture can be made of
+                    drawn = png(paint(int(seed or 0), data))
+                self._drawn = (seed, data), drawn
             return self._drawn[1]
 
     def say(self, said: str, k: int | None) -> str:

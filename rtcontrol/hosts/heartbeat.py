@@ -48,7 +48,7 @@ class Heartbeat:
     def _beat(self) -> None:
         while not self._stop.is_set():
             time.sleep(self.beat_ns / 1e9)
-            now = time.monotonic_ns()
-            due, self._last_ns = self._last_ns + self.beat_ns, now
+            now, due = time.monotonic_ns(), self._last_ns + self.beat_ns
             if now - due > self.threshold_ns:
                 self._gaps.append((due, now))
+            self._last_ns = now  # not before: whoever asks just now must be told of it

@@ -147,7 +147,7 @@ class RaySession:
             import ray
 
             self._tried.wait(END_S)
-            with contextlib.suppress(Exception):
+            with _sigterm_kept(), contextlib.suppress(Exception):
                 ray.shutdown()
             self._over.set()
         while self._vital:
@@ -205,8 +205,8 @@ def _marking(folder: str) -> Iterator[None]:
 @contextlib.contextmanager
 def _sigterm_kept() -> Iterator[None]:
     """Ray's C++ core takes SIGTERM for a crash: it prints the stack, and aborts the process 3 s later, also in the
-    middle of an orderly end. The handler that was there is put back; `signal.signal` could do it on the main thread
-    only."""
+    middle of an orderly end. When it is shut down, SIGTERM would end the process at once. The handler that was there is
+    put back; `signal.signal` could do it on the main thread only."""
     action = ctypes.create_string_buffer(SIGACTION_BYTES)
     libc = ctypes.CDLL(None, use_errno=True)
     kept = libc.sigaction(int(signal.SIGTERM), None, action) == 0

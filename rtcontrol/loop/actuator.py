@@ -7,13 +7,13 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Literal, cast
 
 from rtcontrol.agents import Agent
 from rtcontrol.envs.base import Effect, Emission, Emitting, Environment
+from rtcontrol.loop.orders import Completion, Fault, Order, SafeAttempt
 from rtcontrol.loop.override import Word
 from rtcontrol.models.call import Call
 
@@ -21,56 +21,6 @@ from rtcontrol.models.call import Call
 EXIT_RETRY_NS = 50_000_000
 # So long one of several safe calls is waited for before the next one is begun beside it; and where the world waits.
 PATIENCE_S, PATIENCE_LOCKSTEP_S = 0.02, 1.0
-
-
-@dataclass(slots=True, eq=False)
-class Order:
-    """A valid call to execute, its arguments converted to the annotated types; never begun after `not_after_ns`.
-
-    `fresh` and `void` are what an emitting world is told: that it acted, or that its epoch was over.
-    """
-
-    tick: int
-    call: Call
-    epoch: int
-    not_after_ns: int | None
-    fresh: Emission | None = None
-    void: Emission | None = None
-    demand: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Completion:
-    """What became of an order. `stands`: no safe call was demanded since it was given."""
-
-    tick: int
-    effect: Effect | Literal["failed"]
-    began_ns: int
-    ended_ns: int
-    stands: bool
-    error: BaseException | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class SafeAttempt:
-    """One try to bring one safe call (None: the agent has none) in force. `in_force`: now all that were demanded are;
-    `acted`: False where the world is over and takes no calls."""
-
-    call: Call | None
-    why: str
-    attempt: int
-    ended_ns: int
-    in_force: bool
-    acted: bool
-    error: BaseException | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """The environment raised over what it was told."""
-
-    doing: str
-    error: BaseException
 
 
 class Actuator:
@@ -81,7 +31,7 @@ class Actuator:
     of its tool acted. What an emitting world could not be told of has failed, too. Several safe calls are begun in
     order, each on a thread of its own: one that hangs or fails holds up none of the others; other calls wait for all of
     them. Where the loop itself does not come back by `guard_ns` (the agent's own code hangs, say), they are demanded
-    here. It is the `Barrier` of all other calls. What came of it all is put into `effects`, in order; `wake` tells."""
+    here. What came of it all is put into `effects`, in order; `wake` tells. `bar` and `safe` any thread may call."""
 
     def __init__(self, agent: Agent, env: Environment, retry_ns: int | None, wake: Callable[[], None]) -> None:
         self._tools, self._safe_calls = agent.tools, agent.fallback.safe_calls
@@ -90,10 +40,13 @@ class Actuator:
         self._emit: Callable[[Emission], None] = env.emit if isinstance(env, Emitting) else lambda emission: None
         self.parting: Callable[[], Emission | None] = lambda: None  # what such a world is told where the loop hangs
         self.effects: deque[Completion | SafeAttempt | Fault | Word] = deque()
+        self.doings: deque[list[int]] = deque(maxlen=8)  # begin and end (0: not yet) of its last calls, safe ones too
         self.shut: str | None = None  # why nothing but the safe calls may act: people said so (`Override`)
+        self.open_ns = 0  # until then it was shut: what was asked for before does not act
+        self._acting: Order | None = None  # the last order that was begun
         self.guard_ns: int | None = None  # by then the loop is to be back, which says so at each release
         self._closed = self.attempting = False  # a safe call was demanded, or is due again, and not tried since
-        self._lock, self._bell = threading.Lock(), SimpleQueue[None]()
+        self._lock, self._bell, self._in_force = threading.Lock(), SimpleQueue[None](), threading.Event()
         self._jobs: deque[Order | Emission | str] = deque()
         self._order: Order | None = None
         self._wanted: list[Call | None] = []  # None: the agent has none, and the world is told so
@@ -101,16 +54,15 @@ class Actuator:
         self._demand = self._attempt = 0
         self._due_ns: int | None = None  # of the next attempt
         self._why, self._emission = "", cast(Emission | None, None)
-        self._in_force = threading.Event()
-        self._thread: threading.Thread | None = None
+        self.thread: threading.Thread | None = None
 
     # -- from the loop's thread; nothing here blocks ------------------------------------------------------------------
 
     def start(self, first: Callable[[], object] = lambda: None) -> None:
         """`first` is called on each new thread."""
         self._first = first
-        self._thread = threading.Thread(target=self._work, name="actuator", daemon=True)
-        self._thread.start()
+        self.thread = threading.Thread(target=self._work, name="actuator", daemon=True)
+        self.thread.start()
 
     def arm(self, guard_ns: int) -> None:
         """From now on the loop is to be back by then. Wakes the thread, which waits for calls alone before."""
@@ -122,6 +74,7 @@ class Actuator:
         with self._lock:
             replaced = None if self._order is None else self._clear()
             order.demand, self._order = self._demand, order
+            order.shut = self.shut or ("paused" if order.asked_ns < self.open_ns else None)
             self._jobs.append(order)
         self._bell.put(None)
         return replaced
@@ -130,6 +83,15 @@ class Actuator:
         """Drop the order of `tick`; False when it does not wait any more."""
         with self._lock:
             return self._order is not None and self._order.tick == tick and self._clear() is not None
+
+    def bar(self, why: str | None) -> None:
+        """Why no call may act from now on, that under way neither; None: those that are asked for from now on may."""
+        with self._lock:
+            self.shut = why
+            if why is None:
+                self.open_ns = time.monotonic_ns()
+            elif self._acting is not None:
+                self._acting.shut = why
 
     def safe(self, why: str, emission: Emission | None = None) -> Order | None:
         """Bring the safe calls in force, each of them; `emission` is told with the first attempt. Gives the order that
@@ -178,8 +140,8 @@ class Actuator:
         """Nothing is begun any more. A world that blocks is left to the process's end: the thread is a daemon."""
         self._closed = True
         self._bell.put(None)
-        if self._thread is not None and self._in_force.is_set():
-            self._thread.join(1.0)
+        if self.thread is not None and self._in_force.is_set():
+            self.thread.join(1.0)
 
     def _clear(self) -> Order | None:
         cleared, self._order = self._order, None
@@ -225,7 +187,7 @@ class Actuator:
         if front is not None:
             self._jobs.popleft()
             if front is self._order:
-                self._order = None
+                self._acting, self._order = self._order, None
         return front, wait_s
 
     def _take_over(self) -> None:
@@ -235,18 +197,21 @@ class Actuator:
             self._post(Completion(cleared.tick, "too_late", now, now, False))
 
     def _perform(self, order: Order) -> None:
-        began = time.monotonic_ns()
+        self.doings.append(doing := [began := time.monotonic_ns(), 0])
         effect: Effect | Literal["failed"] = "failed"
         fault = None
         try:
-            effect = self._act(order.call, order.epoch, order.not_after_ns)
+            effect = self._act(order.call, order)
             if effect == "acted" and order.fresh is not None:
-                self._emit(order.fresh)
+                with self._lock:  # a world elsewhere is told of no call after a stop
+                    effect = effect if order.shut is None else "refused"
+                    if effect == "acted":
+                        self._emit(order.fresh)
         except BaseException as error:  # also SystemExit: a tool must not end the one thread that can stop it
             effect, fault = "failed", error
         if effect == "epoch_over" and order.void is not None:
             self._tell(order.void)
-        ended = time.monotonic_ns()
+        doing[1] = ended = time.monotonic_ns()
         with self._lock:
             stands = order.demand == self._demand
             if effect == "acted" and stands and self._wanted:
@@ -258,7 +223,7 @@ class Actuator:
 
     def _bring_in_force(self) -> None:
         """One attempt at each safe call that is not in force, nor under way."""
-        began = time.monotonic_ns()
+        self.doings.append([began := time.monotonic_ns(), 0])
         fault = None
         with self._lock:
             demand, why, emission = self._demand, self._why, self._emission
@@ -302,7 +267,7 @@ class Actuator:
         effect: Effect = "acted"
         try:
             if call is not None:
-                effect = self._act(Call(call.name, self._tools.convert(call)), None, None)
+                effect = self._act(Call(call.name, self._tools.convert(call)))
         except BaseException as error:  # it is tried again
             fault = error
         with self._lock:
@@ -311,8 +276,7 @@ class Actuator:
                 self._due_ns = 0  # it was demanded anew meanwhile
             elif fault is None:
                 self._wanted = [other for other in self._wanted if other is not call]
-            in_force = current and not self._wanted
-            acted = effect == "acted"
+            in_force, acted = current and not self._wanted, effect == "acted"
             self.effects.append(SafeAttempt(call, why, attempt, time.monotonic_ns(), in_force, acted, fault))
             self._ended(call)
         self._wake()
@@ -321,6 +285,7 @@ class Actuator:
     def _ended(self, call: Call | None) -> None:
         """A safe call ended, or a round of them (None); locked."""
         self._under_way.remove(call)
+        self.doings[-1][1] = 0 if self._under_way else time.monotonic_ns()
         if not self._under_way and self._due_ns != 0:
             self.attempting = False
             if not self._wanted:
@@ -332,16 +297,18 @@ class Actuator:
         except BaseException as error:
             self._post(Fault("instruct" if isinstance(what, str) else "emit", error))
 
-    def _act(self, call: Call, epoch: int | None, not_after_ns: int | None) -> Effect:
-        """In the environment, or by the tool's own function where it has none for it."""
+    def _act(self, call: Call, order: Order | None = None) -> Effect:
+        """In the environment, or by the tool's own function where it has none for it. Without an order: a safe call."""
         if call.name in self._bindings:
-            return self._env.execute(call, epoch, not_after_ns, None if epoch is None else self)
-        if epoch is not None and (self._env.finished or ((seen := self._env.latest()) and seen.epoch != epoch)):
-            return "epoch_over"
-        if not_after_ns is not None and time.monotonic_ns() > not_after_ns:
-            return "too_late"
-        if epoch is not None and self.shut is not None:
-            return "refused"
+            epoch, not_after_ns = (None, None) if order is None else (order.epoch, order.not_after_ns)
+            return self._env.execute(call, epoch, not_after_ns, order)
+        if order is not None:
+            if self._env.finished or ((seen := self._env.latest()) and seen.epoch != order.epoch):
+                return "epoch_over"
+            if order.not_after_ns is not None and time.monotonic_ns() > order.not_after_ns:
+                return "too_late"
+            if order.shut is not None:
+                return "refused"
         self._functions[call.name](**call.arguments)
         return "acted"
 

@@ -63,8 +63,9 @@ class Evidence:
     (an observation's age), `since_ms` from when on it grew. `usual` are the steps of ticks on time, lately. `apart`:
     the decoder is a process of its own, with `gaps` in its heartbeat; `behind`: older requests are not answered yet.
     `arrival`: the release was the arrival of an observation, which waits while an earlier one is decided. `host` is
-    what is wrong with the decoder's. `busy` and `acting` are when the loop's thread was at work on an earlier tick's
-    text, and the actuator's on a call.
+    what is wrong with the decoder's. `busy` is when the loop's thread was at work on an earlier tick's text, `acting`
+    when the actuator's was at work on calls. `loop`, `actuator` and `decoder` are these threads, `sockets` those that
+    carry requests and replies between them.
     """
 
     deadline_ms: float
@@ -83,9 +84,11 @@ class Evidence:
     arrival: bool = False
     host: str | None = None
     busy: Span = (0.0, 0.0)
-    acting: Span = (0.0, 0.0)
+    acting: Sequence[Span] = ()
     loop: Kernel = Kernel()
+    actuator: Kernel = Kernel()
     decoder: Kernel = Kernel()
+    sockets: Kernel = Kernel()
 
     @property
     def lateness_ms(self) -> float:
@@ -101,11 +104,12 @@ class Evidence:
             line["explained_ms"] = round(verdict.explained_ms, 3)
         line["steps_ms"] = {name: round(took, 3) for name, took in self.steps().items()}
         still: dict[str, Sequence[tuple[Any, ...]]]
-        still = {"pauses": self.pauses, "decoder_gaps": self.gaps, "slow_writes": self.writes}
+        still = {"pauses": self.pauses, "decoder_gaps": self.gaps, "slow_writes": self.writes, "acting": self.acting}
         for name, spans in still.items():
             if spans:
                 line[name] = [[round(x, 3) if isinstance(x, float) else x for x in span] for span in spans]
-        for name, kernel in (("loop", self.loop), ("decoder", self.decoder)):
+        for name in ("loop", "actuator", "decoder", "sockets"):
+            kernel = getattr(self, name)
             if known := {key: value for key, value in asdict(kernel).items() if value is not None}:
                 line[name] = known
         return line
@@ -151,25 +155,22 @@ def attribute(e: Evidence) -> Verdict:
     What failed in time, was illegal or raised is not blamed on a pause or a late wake-up: without them it would have
     failed just the same.
     """
-    if e.fault is not None and (e.fault[1] == "raised" or (e.late_ms is None and e.end_ms <= e.deadline_ms)):
+    in_time = e.late_ms is None and e.end_ms <= e.deadline_ms
+    if e.fault is not None and (in_time or e.fault[1] == "raised"):
         return Verdict(Cause.HOST, e.host) if e.host and e.fault[0] is Cause.NO_OBSERVATION else Verdict(*e.fault)
     need = max(e.lateness_ms / 2, LEAST_MS)
     took = e.steps()
     if (verdict := _pause(e, need)) is not None:
         return verdict
-    if (lost := "lost" if e.decoder.state in GONE and "replied" not in e.spans else e.host) is not None:
+    # The host may not have noticed yet.
+    if (lost := e.host or ("lost" if e.decoder.state in GONE and "replied" not in e.spans else None)) is not None:
         return Verdict(Cause.HOST, lost)
     if (verdict := _wake(e, took, need)) is not None:
         return verdict
     if e.fault is not None and e.fault[0] is not Cause.EXECUTE:
         return Verdict(*e.fault)
-    if e.fault is not None or "executing" in e.spans:
-        acted = {"busy": took.get("wait", 0.0), "slow": took.get("execute", 0.0)}
-        if e.fault is not None and e.fault[1] is not None:
-            acted = {e.fault[1]: sum(acted.values())}  # the loop knows which, and not when it began
-        if (verdict := _largest(Cause.EXECUTE, acted, e.usual, need)) is not None:
-            return verdict
-    return _largest(Cause.DECIDE, _deciding(e, took), e.usual, need) or Verdict(Cause.UNKNOWN)
+    executed = _all(Cause.EXECUTE, _acting(e, took), e.usual, need)
+    return executed or _all(Cause.DECIDE, _deciding(e, took), e.usual, need) or Verdict(Cause.UNKNOWN)
 
 
 def _pause(e: Evidence, need: float) -> Verdict | None:
@@ -186,34 +187,48 @@ def _of_kind(cause: Cause, e: Evidence, windows: Sequence[Span], need: float) ->
     paused = covered_ms([(b, end) for b, end, _ in e.pauses], windows)
     if paused < need:
         return None
-    kinds = {kind for _, _, kind in e.pauses}
-    of = {kind: covered_ms([(b, end) for b, end, k in e.pauses if k == kind], windows) for kind in sorted(kinds)}
-    kind = max(of, key=lambda kind: of[kind])
-    return Verdict(cause, "disk" if kind == "stall" and e.loop.major_faults else kind, paused)
+    # The heartbeat misses its turn in a collection, too: only what is left is the stall's.
+    collected = covered_ms([(b, end) for b, end, kind in e.pauses if kind == "gc"], windows)
+    if collected >= paused / 2:
+        return Verdict(cause, "gc", paused)
+    return Verdict(cause, "disk" if e.loop.major_faults else "stall", paused)
 
 
 def _wake(e: Evidence, took: Mapping[str, float], need: float) -> Verdict | None:
-    """The loop's thread was not there at the release, or not when the reply was."""
+    """The loop's thread was not there at the release, or not when the reply was; or it, or the actuator's, wanted a
+    processor for its part of the tick and had none."""
     windows = [(0.0, e.spans.get("woke", 0.0))]
     if "decided" in e.spans and "replied" in e.spans:
         windows.append((e.spans["decided"], e.spans["replied"]))
-    missing = took.get("wake", 0.0) + took.get("deliver", 0.0)
-    if missing < need:
-        return None
-    waking = min(e.loop.waking_ms or 0.0, took.get("wake", 0.0))
-    delayed = waking + min(e.loop.delayed_ms or 0.0, took.get("deliver", 0.0))
+    missing = _sum(took, "wake", "deliver")
+    delayed = min(e.loop.waking_ms or 0.0, took.get("wake", 0.0))
+    delayed += min(e.loop.delayed_ms or 0.0, _sum(took, "observe", "send"))
+    delayed += min(max(e.loop.delayed_ms or 0.0, e.sockets.delayed_ms or 0.0), took.get("deliver", 0.0))
+    delayed += _kept(e, e.actuator, _sum(took, "wait", "execute"))
     if (busy := covered_ms([e.busy], windows)) >= need:
         return Verdict(Cause.DECIDE, "observe", busy)
     if (verdict := _of_kind(Cause.WAKE, e, windows, need)) is not None:
         return verdict
-    parts = {"scheduler": delayed, "executor": covered_ms([e.acting], windows)}
-    if (verdict := _largest(Cause.WAKE, parts, {}, need)) is not None:
-        return verdict
+    parts = {"scheduler": delayed, "executor": covered_ms(e.acting, windows)}
+    if parts[largest := max(parts, key=lambda name: parts[name])] >= need:
+        return Verdict(Cause.WAKE, largest, parts[largest])
     if e.loop.major_faults and missing - delayed >= need:
         return Verdict(Cause.WAKE, "disk", missing - delayed)
     if e.arrival and took.get("wake", 0.0) >= need:
         return Verdict(Cause.DECIDE, "queued", took["wake"])
     return None
+
+
+def _acting(e: Evidence, took: Mapping[str, float]) -> dict[str, float]:
+    """What the time after the reply went to, by sub-cause: only while the actuator was at work the world was busy."""
+    if (replied := e.spans.get("replied")) is None:
+        return {}
+    begun = e.spans.get("executing")
+    if e.fault is not None and e.fault[1] is not None:
+        return {e.fault[1]: covered_ms(e.acting, [(replied, e.end_ms)])}  # the loop knows which, and not since when
+    if begun is None:
+        return {}
+    return {"busy": covered_ms(e.acting, [(replied, begun)]), "slow": took.get("execute", 0.0)}
 
 
 def _deciding(e: Evidence, took: Mapping[str, float]) -> dict[str, float]:
@@ -223,33 +238,29 @@ def _deciding(e: Evidence, took: Mapping[str, float]) -> dict[str, float]:
     if submitted is None:
         return parts
     until = e.spans.get("replied", e.end_ms)
-    waited = took.get("queue", 0.0) + took.get("decide", 0.0)
-    still = covered_ms(e.gaps, [(submitted, until)])
+    queued, decide = took.get("queue", 0.0), took.get("decide", 0.0)
+    heard = still = covered_ms(e.gaps, [(submitted, until)])
     if e.decoder.state in STOPPED and "replied" not in e.spans:
         still = max(still, until - submitted - (e.decoder.ran_ms or 0.0))
-    kept = max(e.decoder.delayed_ms or 0.0, e.decoder.throttled_ms or 0.0)
-    still = max(still, min(kept, waited))
+    still = max(still, _kept(e, e.decoder, queued + decide), min(e.decoder.throttled_ms or 0.0, queued + decide))
+    # While it stood still it neither decided nor kept the request waiting. Of what the kernel alone tells nobody knows
+    # when it was: it is the decision's first.
+    begun = e.spans.get("begun", until if queued else submitted)
+    in_queue = covered_ms(e.gaps, [(submitted, begun)])
+    in_decide = covered_ms(e.gaps, [(begun, e.spans.get("decided", until))])
     parts["decoder_stopped"] = still
-    begun = e.spans.get("begun", submitted)
-    queue_gaps = covered_ms(e.gaps, [(submitted, begun)])
-    queued = took.get("queue", 0.0)
-    # Whatever stood still in the queue's time is not the queue's, and the rest of it not the decision's.
-    in_queue = queue_gaps if "begun" in e.spans else min(still, queued)
-    parts["queued"] = max(0.0, queued - in_queue)
-    parts["decoder_slow"] = max(0.0, took.get("decide", 0.0) - max(0.0, still - in_queue))
+    parts["queued"] = max(0.0, queued - in_queue - max(0.0, still - heard - decide))
+    parts["decoder_slow"] = max(0.0, decide - in_decide - (still - heard))
     return parts
 
 
-def _largest(cause: Cause, parts: Mapping[str, float], usual: Mapping[str, float], need: float) -> Verdict | None:
-    """The part that is most above what it usually is, if it explains enough."""
-    normal = {"queued": "queue", "decoder_slow": "decide", "busy": "wait", "slow": "execute"}
-    enough = [
-        (took - usual.get(normal.get(name, name), 0.0), name, took) for name, took in parts.items() if took >= need
-    ]
-    if not enough:
+def _all(cause: Cause, parts: Mapping[str, float], usual: Mapping[str, float], need: float) -> Verdict | None:
+    """All parts together, if they explain enough; the sub-cause is the one that is most above what it usually is."""
+    if (explained := sum(parts.values())) < need:
         return None
-    _, name, took = max(enough)
-    return Verdict(cause, name, took)
+    normal = {"queued": "queue", "decoder_slow": "decide", "busy": "wait", "slow": "execute"}
+    largest = max(parts, key=lambda name: parts[name] - usual.get(normal.get(name, name), 0.0))
+    return Verdict(cause, largest, explained)
 
 
 def covered_ms(spans: Sequence[Span], windows: Iterable[Span]) -> float:
@@ -260,6 +271,18 @@ def covered_ms(spans: Sequence[Span], windows: Iterable[Span]) -> float:
         total += max(0.0, e - max(b, reached))
         reached = max(reached, e)
     return total
+
+
+def _kept(e: Evidence, kernel: Kernel, waited: float) -> float:
+    """How long of `waited` the thread had no processor. The kernel counts it when it is over: one that has not run at
+    all, and wants to, has had none all the time."""
+    if not e.over and kernel.state == "R" and kernel.ran_ms is not None and kernel.ran_ms < LEAST_MS:
+        return waited
+    return min(kernel.delayed_ms or 0.0, waited)
+
+
+def _sum(took: Mapping[str, float], *names: str) -> float:
+    return sum(took.get(name, 0.0) for name in names)
 
 
 def _stamps(spans: Mapping[str, float]) -> list[float]:

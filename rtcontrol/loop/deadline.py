@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 
 class Cause(StrEnum):
@@ -51,19 +52,17 @@ SPANS = (
 class Tick:
     """One tick under way; instants are CLOCK_MONOTONIC nanoseconds, 0 where it did not come so far.
 
-    `runs` are the schedstat files of the loop's thread and the deciding ones, read when it woke, `runs_before` at the
-    release before; `busy` is when the loop's thread was last at work on a text; `behind` says that the host was still
-    busy with older requests; `fresh` that the world had made an observation since the release before; `instruction`
-    is the one it is decided by.
+    `skip` is what the event says of releases that were skipped before it; `runs` are the schedstat files of the loop's
+    thread, the actuator's and the deciding ones, read when it woke, `runs_before` at the release before; `busy` is when
+    the loop's thread was last at work on a text; `behind` says that the host was still busy with older requests;
+    `fresh` that the world had made an observation since the release before; `instruction` is the one it is decided by.
     """
 
     k: int
     release_ns: int
     deadline_ns: int
     woke_ns: int
-    skipped: int = 0
-    skip_cause: Cause | None = None
-    skip_subcause: str | None = None
+    skip: dict[str, Any] = field(default_factory=dict)
     seq: int = -1
     epoch: int = -1
     capture_ns: int = 0

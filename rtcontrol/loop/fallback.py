@@ -34,15 +34,16 @@ class FallbackPolicy:
         """A fresh call was executed; the safe call is no longer in force."""
         self.limit_ns, self.expires_ns, self.safe = now_ns + self.hold_ns, None, False
 
-    def suspend(self, now_ns: int) -> None:
-        """The safe call took over at a person's word; when it goes on, nothing older may be held."""
-        self.suspended = self.safe = True
+    def suspend(self, now_ns: int, lasting: bool) -> None:
+        """The safe call took over at a person's word, which is in force still (`lasting`) or not any more; when it goes
+        on, nothing older may be held."""
+        self.suspended, self.safe = lasting, True
         self.limit_ns, self.expires_ns = now_ns, None
 
     def miss(self, now_ns: int) -> Action:
         """No fresh call: what to do about it."""
         if self.suspended:
-            return "none"
+            return self._take_over()  # in a new epoch; else it has
         if self._on_miss == "stop":
             return "stop"
         return self.unsure(now_ns) if self._on_miss == "hold" else self._take_over()

@@ -63,6 +63,14 @@ class Threads:
         return fd
 
 
+def socket_threads(pid: int) -> list[int]:
+    """The threads of a process that carry what goes through its ZeroMQ sockets."""
+    with contextlib.suppress(OSError):
+        tasks = [task for task in (PROC / f"{pid}/task").iterdir() if _text(task / "comm").startswith("ZMQbg/IO")]
+        return [int(task.name) for task in tasks]
+    return []
+
+
 def ran_and_delayed(raw: bytes) -> tuple[int, int]:
     """Of a schedstat file: nanoseconds on a processor, and of waiting for one."""
     ran, delayed = raw.split()[:2]

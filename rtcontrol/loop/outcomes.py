@@ -9,13 +9,14 @@ from typing import Any, Literal
 from rtcontrol.agents import Fallback
 from rtcontrol.envs.base import Acknowledgement, Emission, Emitting, Environment, Episode, WorldError
 from rtcontrol.hosts.base import DecisionReply, Host, HostEvent
-from rtcontrol.loop.actuator import Actuator, Completion, Order, SafeAttempt
-from rtcontrol.loop.actuator import Fault as WorldFault
+from rtcontrol.loop.actuator import Actuator
 from rtcontrol.loop.clock import LoopClock
 from rtcontrol.loop.config import RunConfig
 from rtcontrol.loop.deadline import SPANS, Cause, Tick
 from rtcontrol.loop.errors import Errors
 from rtcontrol.loop.fallback import Action, FallbackPolicy
+from rtcontrol.loop.orders import Completion, Order, SafeAttempt
+from rtcontrol.loop.orders import Fault as WorldFault
 from rtcontrol.loop.pause import PauseWatch
 from rtcontrol.loop.witness import Fault, Witness
 from rtcontrol.models.call import Call
@@ -66,7 +67,7 @@ class Outcomes:
     ) -> None:
         self._config, self._env, self._host = config, env, host
         self._emit, self._clock, self._actuator = emit, clock, actuator
-        self.witness = Witness(watch, host, config.max_age_ns, clock.enforced)
+        self.witness = Witness(watch, host, actuator, config.max_age_ns, clock.enforced)
         self._stop, self._cleared = stop, cleared
         self._safe_calls, actuator.parting = fallback.safe_calls, self._parting
         hold_ms = config.hold_ms if config.hold_ms is not None else fallback.hold_ms
@@ -77,13 +78,18 @@ class Outcomes:
         self._period_ns = config.period_ns
         self.t0_ns = 0
         self.epoch = -1
-        self.acted_k = -1
-        self.acted_ns = 0
+        self.acted_k, self.acted_ns = -1, 0
         self.newest_k = -1  # of the last release
         self.safe_k = -1  # for whose sake the safe call took over last
         self.ordered = False  # a call since then: it may act, or have acted and raised
         self.noted_episodes = 0
         self.noted_events = 0
+
+    def begin(self, t0_ns: int, world_ns: int) -> None:
+        """The first release is at `t0_ns`, by the world's time at `world_ns`."""
+        self.t0_ns = t0_ns
+        self._emit({"origin_ns": t0_ns})
+        self.policy.epoch(world_ns)
 
     def t_s(self, t_ns: int) -> float:
         """Seconds since the first release."""
@@ -116,8 +122,7 @@ class Outcomes:
         `why` a call was held."""
         now = done.ended_ns if done is not None else time.monotonic_ns()
         line = self._line(tick, kind, call, reply, done)
-        if why is not None:
-            line["why"] = why
+        line |= {} if why is None else {"why": why}
         line["latency_ms"] = round((now - tick.release_ns) / 1e6, 4)
         line["decide_ms"] = round(reply.decide_ns / 1e6, 4)
         line["age_ms"] = round((now - tick.capture_ns) / 1e6, 4)
@@ -177,17 +182,17 @@ class Outcomes:
         if call is not None:
             line["call"] = call
         line["epoch"], line["seq"], line["superseded"] = tick.epoch, tick.seq, tick.superseded
-        if tick.skip_cause is not None:
-            line["skipped"], line["skip_cause"] = tick.skipped, tick.skip_cause.value
-            if tick.skip_subcause is not None:
-                line["skip_subcause"] = tick.skip_subcause
-        return line
+        return line | tick.skip
 
     def late(self, tick: Tick | None, reply: DecisionReply, done: Completion | None, now_ns: int) -> None:
-        """A decision that came after its tick was over, and what became of its call if it was used."""
+        """A decision that came after its tick was over, or whose call waited for a yes, and what became of the call."""
         used = done is not None and done.effect == "acted"
-        line: dict[str, Any] = {"late": reply.tick, "used": used, "decide_ms": _ms(reply.decide_ns)}
-        if tick is not None:
+        line: dict[str, Any] = {"late": reply.tick, "used": used}
+        if tick is not None and tick.waited_ns:
+            line["waited_ms"] = _ms(tick.waited_ns)  # a person's time: none of the loop's figures
+        else:
+            line["decide_ms"] = _ms(reply.decide_ns)
+        if tick is not None and not tick.waited_ns:
             line["latency_ms"] = _ms(now_ns - tick.release_ns)
             line["spans_ms"] = _spans(tick, reply, done)
             line |= self.witness.again(tick, line["spans_ms"], now_ns, reply)
@@ -265,8 +270,13 @@ class Outcomes:
         if self.policy.safe:
             self.tell(tick, "safe", reply)
         else:
-            self.policy.suspend(self._clock.effective_ns())
+            self.suspend(tick.k)
             self._demand("pause", self.emission(tick, "safe", reply=reply), tick.k)
+
+    def suspend(self, k: int) -> None:
+        """People hold the calls back: the safe call was demanded, at tick `k`."""
+        self.policy.suspend(self._clock.effective_ns(), self._actuator.shut is not None)
+        self.safe_k = k
 
     def emission(
         self,

@@ -12,6 +12,7 @@ from rtcontrol.agents import Agent
 from rtcontrol.hosts.base import DecisionReply
 from rtcontrol.loop.config import RunConfig
 from rtcontrol.loop.deadline import Tick
+from rtcontrol.loop.orders import Completion
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.special import ARGUMENTS
@@ -49,9 +50,10 @@ class Question:
 class Override:
     """What people may do to a run: `say`, from any thread; the rest is the loop's.
 
-    `state` is running, paused or stopped. Where it is not running the actuator's `shut` says so: no call acts, as the
-    world looks under its own lock; the safe call alone does. A stop is final. At most one call waits for a yes
-    (`asking`): while it does, other calls of such tools are held back; after a no, until its time is over.
+    `state` is running, paused or stopped. Where it is not running the actuator is shut (`Actuator.bar`): no call acts,
+    as the world looks under its own lock; the safe call alone does. Nor does one that was asked for before a resume. A
+    stop is final. At most one call waits for a yes (`asking`): while it does, other calls of such tools are held back;
+    after a no, until its time is over.
     """
 
     def __init__(
@@ -97,7 +99,8 @@ class Override:
             elif said == "resume":
                 if self.state == "running":
                     return "It is running."
-                self.state, self._actuator.shut = "running", None
+                self.state = "running"
+                self._actuator.bar(None)
             elif said == "stop" or self.state == "running":
                 self._shut("stopped" if said == "stop" else "paused", said)
             else:
@@ -112,14 +115,13 @@ class Override:
     def end(self) -> None:
         """The run is over: whatever its end is, nothing but the safe call acts from here on."""
         with self._lock:
-            self.state = self._actuator.shut = "stopped"
+            self.state = "stopped"
+            self._actuator.bar("stopped")
 
     def _shut(self, state: State, why: str) -> None:
-        from rtcontrol.loop.actuator import Completion
-
         actuator = self._actuator
-        # First this: a call that waits for the world now finds it under the world's lock.
-        self.state = actuator.shut = state
+        self.state = state
+        actuator.bar(state)  # first: a call that waits for the world now finds it under the world's lock
         now = time.monotonic_ns()
         if (cleared := actuator.safe(why, actuator.parting())) is not None:
             actuator.effects.append(Completion(cleared.tick, "refused", now, now, False))
@@ -128,14 +130,13 @@ class Override:
 
     def heard(self, word: Word) -> None:
         """The loop takes notice of what was said."""
-        policy, asking = self._outcomes.policy, self.asking
+        asking = self.asking
         event: dict[str, Any] = {"people": word.said, "by": word.by, "t_s": self._t_s(word.t_ns)}
         if word.said in ("pause", "stop"):
-            policy.suspend(word.t_ns)
-            self._outcomes.safe_k = self._outcomes.newest_k
+            self._outcomes.suspend(self._outcomes.newest_k)
         elif word.said == "resume":
-            policy.suspended = False
-        elif asking is None or asking.tick.k != word.k or word.t_ns > asking.expires_ns:
+            self._outcomes.policy.suspended = False
+        elif asking is None or asking.denied or asking.tick.k != word.k or word.t_ns > asking.expires_ns:
             event |= {"k": word.k, "void": True}
             self._notify(f"{word.said} ({word.by}) came too late: the call of tick {word.k} is refused already")
         else:
@@ -159,7 +160,7 @@ class Override:
     def holds(self, tick: Tick, reply: DecisionReply, decision: Decision) -> bool:
         """Whether the decision's call must not act (yet): the tick is over then."""
         call = decision.call
-        if self._actuator.shut is not None:
+        if self._actuator.shut is not None or tick.woke_ns < self._actuator.open_ns:
             self.withhold(tick, reply, call)
         elif call is None:
             return False

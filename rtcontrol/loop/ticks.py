@@ -13,12 +13,13 @@ from rtcontrol.agents import Agent, InvalidCall
 from rtcontrol.envs.base import Environment, Observation
 from rtcontrol.hosts.base import DecisionReply, Host
 from rtcontrol.loop import unsteady
-from rtcontrol.loop.actuator import Actuator, Completion, Fault, Order
+from rtcontrol.loop.actuator import Actuator
 from rtcontrol.loop.clock import LoopClock
 from rtcontrol.loop.config import RunConfig
 from rtcontrol.loop.deadline import Cause, Tick
 from rtcontrol.loop.instructions import Instructions
 from rtcontrol.loop.kernel import SIZE
+from rtcontrol.loop.orders import Completion, Fault, Order
 from rtcontrol.loop.outcomes import Outcomes
 from rtcontrol.loop.override import Override, Word
 from rtcontrol.loop.pause import PauseWatch
@@ -67,8 +68,7 @@ class Ticks:
         self._legal = LegalCalls(agent.tools)
         self._seq: int | None = None
         self.over = False
-        self._pending: dict[int, Tick] = {}
-        self._late: dict[int, Tick] = {}
+        self._pending, self._late = dict[int, Tick](), dict[int, Tick]()
         self._ordered: dict[int, Ordered] = {}
         self._ordered_k = -1
         self._busy = (0, 0)
@@ -85,8 +85,8 @@ class Ticks:
         clock, host, config, actuator = self._clock, self.host, self.config, self.actuator
         enforced, effects = clock.enforced, actuator.effects
         self.outcomes.witness.follow()
-        self.outcomes.t0_ns, began_ns = clock.start()
-        self._policy.epoch(began_ns)
+        t0_ns, began_ns = clock.start()
+        self.outcomes.begin(t0_ns, began_ns)
         end_ns = None if config.duration_s is None else round(config.duration_s * 1e9)
         while not self.over:
             in_flight = bool(self._pending or self._ordered or (actuator.attempting and not enforced))
@@ -137,6 +137,7 @@ class Ticks:
         tick.incarnation = self.host.incarnation
         if len(self.host.events) != outcomes.noted_events:
             outcomes.note((), self.host.events)
+            self._late = {late.k: late for late in self._late.values() if late.incarnation == tick.incarnation}
         tick.runs_before, tick.busy = self._runs, self._busy
         try:
             self._runs = tuple(map(os.pread, self._threads.fds, SIZES, STARTS))
@@ -284,7 +285,7 @@ class Ticks:
             else:
                 outcomes.miss(tick, (Cause.INVALID, None), reply, error=str(error), call=call.text())
             return
-        order = Order(tick.k, ready, tick.epoch, not_after_ns)
+        order = Order(tick.k, ready, tick.epoch, not_after_ns, asked_ns=tick.woke_ns)
         if outcomes.emits:
             order.fresh = outcomes.emission(tick, "fresh", call, reply)
             order.void = None if late else outcomes.emission(tick, "held", None, reply)
@@ -325,7 +326,6 @@ class Ticks:
     def _on_completion(self, ordered: Ordered, done: Completion) -> None:
         tick, reply, outcomes, policy = ordered.tick, ordered.reply, self.outcomes, self._policy
         acted = done.effect == "acted"
-        outcomes.witness.acting = done.began_ns, done.ended_ns
         if acted:
             if done.stands:  # `policy.fresh_call`, without the call
                 policy.safe, policy.expires_ns = False, None

@@ -57,7 +57,7 @@ def replaced(outcomes: Outcomes, ordered: Ordered, period_ns: int) -> None:
     if ordered.late:
         outcomes.late(ordered.tick, ordered.reply, None, time.monotonic_ns())
     elif time.monotonic_ns() - ordered.given_ns >= max(period_ns // 4, 1_000_000):
-        overrun(outcomes, ordered, "the call could not begin, and gave way to a newer one: the world is busy")
+        overrun(outcomes, ordered, "the call could not begin, and gave way to a newer one")
     else:
         outcomes.tell(ordered.tick, "held", ordered.reply)
         outcomes.settle(ordered.tick, ordered.reply, "overtaken", ordered.text)
@@ -80,18 +80,18 @@ def withhold(outcomes: Outcomes, ordered: Ordered, withdrawn: bool) -> bool:
     """The deadline is here, and the call has not ended: it is dropped if it was `withdrawn` before it began. Whether
     its tick is settled by that; the word of a world that does not block is on the way."""
     if withdrawn:
-        overrun(outcomes, ordered, "the call could not begin: the world, or a tool, is busy")
+        overrun(outcomes, ordered, "the call could not begin by its deadline, and is dropped")
         return True
     if outcomes.emits:
         return False
-    overrun(outcomes, ordered, "the call has not ended: the world, or the tool, is busy", "slow")
+    overrun(outcomes, ordered, "the call has not ended by its deadline", "slow")
     return True
 
 
 def was_late(outcomes: Outcomes, tick: Tick, skipped: int, period_ns: int) -> None:
     """Releases before this tick's were skipped: name why."""
-    tick.skipped = skipped
-    tick.skip_cause, tick.skip_subcause = outcomes.witness.why_skipped(tick, tick.release_ns - skipped * period_ns)
+    why = outcomes.witness.why_skipped(tick, tick.release_ns - skipped * period_ns)
+    tick.skip = {"skipped": skipped, **{f"skip_{name}": value for name, value in why.items()}}
 
 
 def acknowledge(outcomes: Outcomes, heard: deque[Acknowledgement], under_way: Container[int] = ()) -> None:

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from statistics import median
 from typing import Any
 
 from rtcontrol.hosts.base import DecisionReply, Host
+from rtcontrol.loop.actuator import Actuator
 from rtcontrol.loop.causes import Evidence, Kernel, Verdict, attribute, usual
 from rtcontrol.loop.deadline import Cause, Tick
-from rtcontrol.loop.kernel import SIZE, Look, Threads, ran_and_delayed
+from rtcontrol.loop.kernel import SIZE, Look, Threads, ran_and_delayed, socket_threads
 from rtcontrol.loop.pause import PauseWatch
 
 # Ticks on time whose steps tell what is usual; misses that a later word may be about.
 USUAL, REMEMBERED = 15, 64
+# Of the threads that are looked at: the loop's and the actuator's, which stay the same.
+OWN = 2
 
 Fault = tuple[Cause, str | None]
 
@@ -24,23 +30,31 @@ Fault = tuple[Cause, str | None]
 class Witness:
     """Says why a tick missed. On the loop's thread, and but for `usual` and `threads` off the steady way: the loop puts
     the spans of ticks on time into `usual`, and reads the files of `threads` at each release.
-
-    `acting` is when the actuator was last at work on a call.
     """
 
-    def __init__(self, watch: PauseWatch, host: Host, max_age_ns: int, enforced: bool = True) -> None:
-        self._watch, self._host, self._max_age_ns, self._enforced = watch, host, max_age_ns, enforced
+    def __init__(
+        self, watch: PauseWatch, host: Host, actuator: Actuator, max_age_ns: int, enforced: bool = True
+    ) -> None:
+        self._watch, self._host, self._actuator = watch, host, actuator
+        self._max_age_ns, self._enforced = max_age_ns, enforced
         self.usual: deque[Mapping[str, float]] = deque(maxlen=USUAL)
         self.threads = Threads()
-        self.acting = (0, 0)
         self._looked: list[Look] = []
+        self._roles: list[str] = []  # of these
+        self._followed = 0  # the host's incarnation then
         self._heard: Sequence[tuple[int, int]] = ()  # the decoder's gaps, as its newest reply tells them
         self._missed: dict[int, tuple[Tick, Evidence, Verdict]] = {}
 
     def follow(self) -> None:
-        """The threads whose doings count: this one, and the host's, which are others after a restart."""
-        self.threads.follow([(os.getpid(), threading.get_native_id()), *self._host.threads])
-        self._looked = self.threads.look()
+        """The threads that count: this one, the actuator's, the host's, which are others after a restart, and those
+        that carry what goes between them."""
+        pid, own, actuator = os.getpid(), threading.get_native_id(), self._actuator.thread
+        acts = own if actuator is None else actuator.native_id or own
+        decides = list(self._host.threads)
+        carries = [(p, tid) for p in {pid, *(p for p, _ in decides)} for tid in socket_threads(p)]
+        self._roles = ["loop", "actuator", *["decoder" for _ in decides], *["sockets" for _ in carries]]
+        self.threads.follow([(pid, own), (pid, acts), *decides, *carries])
+        self._looked, self._followed = self.threads.look(), self._host.incarnation
 
     def blame(
         self,
@@ -64,15 +78,19 @@ class Witness:
     ) -> dict[str, Any]:
         """The same of one that was blamed before, now that its steps are known to the end; empty where it was not, or
         what was said of it was no matter of time."""
-        known = self._missed.get(tick.k)
-        if known is None or (known[2].explained_ms is None and known[2].cause is not Cause.UNKNOWN):
+        missed = self._missed.get(tick.k)
+        if missed is None or (missed[2].explained_ms is None and missed[2].cause is not Cause.UNKNOWN):
             return {}
-        before, until = known[1], _ms(now_ns - tick.release_ns)
-        gaps = [*before.gaps, *_clip(tick, self._heard, 0.0, until)]
-        pauses = self._pauses(tick, before.since_ms, until)
-        filled = _filled(tick, spans, reply)
-        evidence = replace(before, end_ms=until, spans=filled, over=True, gaps=gaps, pauses=pauses, host=None)
-        return self._revised(tick, evidence)
+        before, until = missed[1], _ms(now_ns - tick.release_ns)
+        gaps = list(dict.fromkeys([*before.gaps, *_clip(tick, self._heard, 0.0, until)]))
+        pauses, acting = self._pauses(tick, before.since_ms, until), self._acting(tick, until)
+        known = replace(before, end_ms=until, spans=_filled(tick, spans, reply), over=True, host=None)
+        known = replace(known, gaps=gaps, pauses=pauses, acting=acting)
+        for name, now in self._worst([Kernel(**times) for times in self._times(tick)]).items():
+            if now.ran_ms is not None:
+                thread = replace(getattr(before, name), ran_ms=now.ran_ms, delayed_ms=now.delayed_ms)
+                known = replace(known, **{name: thread})  # type: ignore[arg-type]
+        return self._revised(tick, known)
 
     def hear(self, reply: DecisionReply) -> Iterator[tuple[int, dict[str, Any]]]:
         """Misses of which the decoder's heartbeat tells more than was known: the tick, and what changes."""
@@ -85,12 +103,13 @@ class Witness:
                 if attribute(evidence)[:2] != verdict[:2]:
                     yield k, self._revised(tick, evidence)
 
-    def why_skipped(self, tick: Tick, first_ns: int) -> tuple[Cause, str | None]:
+    def why_skipped(self, tick: Tick, first_ns: int) -> dict[str, Any]:
         """Why the releases from `first_ns` until the tick's were not begun: the loop's thread was away from there."""
-        woke = _ms(tick.woke_ns - first_ns)
-        late = replace(tick, release_ns=first_ns, skipped=0)
-        evidence = self._evidence(late, {"woke": woke}, tick.woke_ns, None, None, True)
-        return attribute(replace(evidence, late_ms=woke, host=None))[:2]
+        woke, looked = _ms(tick.woke_ns - first_ns), self._looked
+        evidence = self._evidence(replace(tick, release_ns=first_ns), {"woke": woke}, tick.woke_ns, None, None, True)
+        self._looked = looked  # what the tick itself is told by begins there, too
+        evidence = replace(evidence, late_ms=woke, host=None)
+        return _fields(evidence, attribute(evidence))
 
     def close(self) -> None:
         self.threads.close()
@@ -113,8 +132,8 @@ class Witness:
         if fault is not None and fault[0] is Cause.STALE_OBSERVATION:
             # What kept the loop from looking kept the world's own thread, too.
             since = _ms(tick.capture_ns - tick.release_ns)
-            late = _ms(tick.woke_ns - tick.capture_ns - self._max_age_ns)
-        loop, decoder = self._kernel(tick)
+            ages = [spans["woke"] - spans["captured"] for spans in self.usual if "captured" in spans]
+            late = _ms(tick.woke_ns - tick.capture_ns) - (median(ages) if ages else 0.0)
         threads = self._host.threads
         return Evidence(
             deadline_ms=_ms(tick.deadline_ns - tick.release_ns),
@@ -133,9 +152,8 @@ class Witness:
             arrival=not self._enforced,
             host=self._host_trouble(tick) if reply is None else None,
             busy=_from(tick, tick.busy),
-            acting=_from(tick, self.acting),
-            loop=loop,
-            decoder=decoder,
+            acting=self._acting(tick, end),
+            **self._kernels(tick),
         )
 
     def _host_trouble(self, tick: Tick) -> str | None:
@@ -153,32 +171,56 @@ class Witness:
         begin, end = (tick.release_ns + round(t * 1e6) for t in (since, until))
         return [(*_from(tick, (b, e)), kind) for b, e, kind in self._watch.pauses(begin, end)]
 
-    def _kernel(self, tick: Tick) -> tuple[Kernel, Kernel]:
-        """Of the loop's thread, and of the deciding one: of several the one that was worst off."""
+    def _acting(self, tick: Tick, until: float) -> list[tuple[float, float]]:
+        doings, now = [(begin, end) for begin, end in tuple(self._actuator.doings)], time.monotonic_ns()
+        # One that has not ended is under way, or went on beside the next.
+        begins = [*(begin for begin, _ in doings[1:]), now]
+        return _clip(
+            tick, [(begin, end or next_) for (begin, end), next_ in zip(doings, begins, strict=False)], 0.0, until
+        )
+
+    def _kernels(self, tick: Tick) -> dict[str, Kernel]:
         looked, before = self.threads.look(), self._looked
         self._looked = looked
-        try:
-            now = [ran_and_delayed(os.pread(fd, SIZE, 0)) for fd in self.threads.fds]
-            then = [ran_and_delayed(raw) for raw in tick.runs]
-            earlier = [ran_and_delayed(raw) for raw in tick.runs_before]
-        except (OSError, ValueError):
-            now = then = earlier = []
         kernels = []
-        for i, look in enumerate(looked):
-            ran = delayed = waking = None
-            if i < len(then) and i < len(now):
-                ran, delayed = _ms(now[i][0] - then[i][0]), _ms(now[i][1] - then[i][1])
-                if i < len(earlier):
-                    waking = _ms(then[i][1] - earlier[i][1])
+        for i, (look, times) in enumerate(zip(looked, self._times(tick), strict=False)):
             past = before[i] if len(before) == len(looked) else Look()
             throttled = _since(look.throttled_ns, past.throttled_ns)
             faults, switches = (
                 _since(getattr(look, key), getattr(past, key)) for key in ("major_faults", "involuntary")
             )
-            throttled_ms = None if throttled is None else _ms(throttled)
-            kernels.append(Kernel(look.state, ran, delayed, waking, faults, switches, throttled_ms))
-        deciding = sorted(kernels[1:], key=lambda kernel: kernel.delayed_ms or 0.0)
-        return kernels[0] if kernels else Kernel(), deciding[-1] if deciding else Kernel()
+            kernels.append(
+                Kernel(
+                    look.state,
+                    major_faults=faults,
+                    involuntary=switches,
+                    throttled_ms=None if throttled is None else _ms(throttled),
+                    **times,
+                )
+            )
+        return self._worst(kernels)
+
+    def _times(self, tick: Tick) -> list[dict[str, float]]:
+        """Of each thread: for how long it ran and had no processor since the release, as far as that is known."""
+        times: list[dict[str, float]] = [{} for _ in self.threads.fds]
+        # After a restart other threads decide.
+        runs = tick.runs if tick.incarnation == self._followed else tick.runs[:OWN]
+        for i, (fd, raw) in enumerate(zip(self.threads.fds, runs, strict=False)):
+            with suppress(OSError, ValueError):
+                ran, delayed = ran_and_delayed(raw)
+                now = ran_and_delayed(os.pread(fd, SIZE, 0))
+                times[i] = {"ran_ms": _ms(now[0] - ran), "delayed_ms": _ms(now[1] - delayed)}
+                if i < min(OWN, len(tick.runs_before)):
+                    times[i]["waking_ms"] = _ms(delayed - ran_and_delayed(tick.runs_before[i])[1])
+        return times
+
+    def _worst(self, kernels: Sequence[Kernel]) -> dict[str, Kernel]:
+        """By their roles: of several the one that was worst off."""
+        worst: dict[str, Kernel] = {}
+        for role, kernel in zip(self._roles, kernels, strict=False):
+            if role not in worst or (kernel.delayed_ms or 0.0) > (worst[role].delayed_ms or 0.0):
+                worst[role] = kernel
+        return worst
 
 
 def _fields(evidence: Evidence, verdict: Verdict) -> dict[str, Any]:

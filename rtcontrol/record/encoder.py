@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from io import BytesIO
 from typing import Any
@@ -16,22 +17,52 @@ MOST_NUMBERS = 4096
 
 
 def encoded(event: Mapping[str, Any]) -> bytes:
-    """An event as JSON. Raises what a value raises that is none."""
-    return json.dumps(event, separators=(",", ":"), default=_plain).encode()
+    """An event as JSON. What a world shows, or a client says, may be anything: where JSON has no such value, it stands
+    as text."""
+    try:
+        return _json(event)
+    except Exception:
+        return _json({name: _told(value) for name, value in event.items()})
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":"), default=_plain, allow_nan=False).encode()
+
+
+def _told(value: Any) -> Any:
+    try:
+        return _sound(value)
+    except Exception as error:
+        return {"unreadable": f"{type(error).__name__}: {error}"}
+
+
+def _sound(value: Any) -> Any:
+    """The value as JSON takes it. Raises what a value raises that cannot even be text, or has no end."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, Mapping):
+        return {str(name): _sound(one) for name, one in value.items()}
+    return [_sound(one) for one in value] if isinstance(value, list) else _sound(_plain(value))
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return dict(value)
-    if (size := getattr(value, "size", None)) is not None and hasattr(value, "tolist"):
-        return value.tolist() if size <= MOST_NUMBERS else {"dtype": str(value.dtype), "shape": list(value.shape)}
-    return list(value) if isinstance(value, tuple | set | frozenset) else str(value)
+    if isinstance(value, bytes | bytearray):
+        return [*value] if len(value) <= MOST_NUMBERS else {"dtype": "bytes", "shape": [len(value)]}
+    if (shape := getattr(value, "shape", None)) is not None and hasattr(value, "tolist"):
+        small = math.prod(shape) <= MOST_NUMBERS
+        return value.tolist() if small else {"dtype": str(value.dtype), "shape": [*shape]}
+    return [*value] if isinstance(value, tuple | set | frozenset) else str(value)
 
 
 class Encoder:
     """Events to the bytes of an MCAP file, a chunk for each `take`."""
 
     def __init__(self) -> None:
+        self.chunks = 0
         self._out = ByteQueue()
         self._writer = Writer(self._out, compression=CompressionType.ZSTD)
         self._writer.start(profile="", library="rtcontrol")
@@ -42,14 +73,11 @@ class Encoder:
             self._channels[topic] = self._writer.register_channel(topic, "json", number)
 
     def add(self, utc_ns: int, event: dict[str, Any]) -> None:
-        try:
-            data = encoded(event)
-        except Exception as error:  # what a world shows may be anything
-            data = encoded({**event, "data": {"unreadable": f"{type(error).__name__}: {error}"}})
-        self._writer.add_message(self._channels[topic_of(event)], utc_ns, data, utc_ns)
+        self._writer.add_message(self._channels[topic_of(event)], utc_ns, encoded(event), utc_ns)
 
     def take(self) -> bytes:
         """What came since the last time."""
+        self.chunks += 1
         self._writer.flush()
         return self._out.take()
 

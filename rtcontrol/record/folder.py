@@ -51,7 +51,7 @@ class Folder:
             raise UserError(f"{self.path} is in use by another run.", "Give another --out.") from None
         except OSError:
             pass  # a file system without locks
-        if not self._overwrite and any((self.path / name).exists() for name in RECORDS):
+        if not self._overwrite and record_of(self.path) is not None:
             self.__exit__()
             raise UserError(f"{self.path} holds the record of a run already.", "Give another --out, or --overwrite.")
         return self
@@ -59,6 +59,12 @@ class Folder:
     def __exit__(self, *exc: object) -> None:
         unmake(self._made)
         os.close(self._lock)
+
+
+def record_of(folder: Path) -> Path | None:
+    """The record of a run's folder, or None. A run that was killed between two parts left older ones alone."""
+    found = (folder / name for name in RECORDS)
+    return next((record for record in found if record.exists() or older_parts(record)), None)
 
 
 def older_part(record: Path, number: int) -> Path:

@@ -13,7 +13,7 @@ from mcap.writer import MCAP0_MAGIC
 
 from rtcontrol.models.errors import UserError
 from rtcontrol.record.channels import SCHEMA_VERSION
-from rtcontrol.record.folder import RECORDS, older_parts
+from rtcontrol.record.folder import older_parts, record_of
 
 # A larger record in a file is damage: no chunk of ours is a tenth of it.
 LARGEST = 1 << 28
@@ -25,9 +25,8 @@ def record_in(folder: Path) -> Path:
     """The record in a run's folder, or `folder` where it is a file. UserError where there is none."""
     if folder.is_file():
         return folder
-    for name in RECORDS:
-        if (folder / name).is_file():
-            return folder / name
+    if (record := record_of(folder)) is not None:
+        return record
     if sessions := sorted(folder.glob("session-*")):
         raise UserError(f"{folder} is a server's.", f"Give the folder of a session, such as {sessions[-1]}.")
     raise UserError(f"No record at {folder}.", "Give a run's folder, or a record.mcap.")
@@ -44,12 +43,14 @@ def read_stamped(path: Path) -> Iterator[Stamped]:
     parts = [*older_parts(path), path]
     for part in parts:
         try:
+            if len(parts) > 1 and part.stat().st_size <= len(MCAP0_MAGIC):
+                continue  # the newest, whose beginning a full disk did not take
             with part.open("rb") as file:
                 yield from _known(_lines(file) if part.suffix == ".jsonl" else _messages(file, part), part)
         except FileNotFoundError as error:
-            if part == parts[-1]:
+            if len(parts) == 1:
                 raise UserError(f"No record at {path} ({error.strerror}).", "Give a run's folder.") from error
-            # The oldest part of a live run was removed meanwhile.
+            # The oldest part of a live run was removed meanwhile, or the newest not yet begun.
         except OSError as error:
             raise UserError(f"No record at {path} ({error.strerror}).", "Give a run's folder.") from error
 
@@ -76,6 +77,9 @@ def _lines(file: BinaryIO) -> Iterator[tuple[None, dict[str, Any]]]:
 
 
 def _messages(file: BinaryIO, path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    if file.read(len(MCAP0_MAGIC)) != MCAP0_MAGIC:
+        raise UserError(f"{path} is no record of a run (no MCAP file).", "Give a run's folder, or its record.mcap.")
+    file.seek(0)
     records = StreamReader(file, emit_chunks=True, record_size_limit=LARGEST).records
     while True:
         try:

@@ -26,6 +26,9 @@ SLOW_NS = 10_000_000
 CLOSE_S = 10.0
 # A record of bounded size has so many parts: the oldest goes when there is no more room.
 PARTS = 8
+# A part's index is in memory until it ends, and then takes the interpreter for a while: at most of so many chunks, more
+# than an hour of them.
+CHUNKS = 16_384
 
 
 class Recorder:
@@ -38,8 +41,9 @@ class Recorder:
     one may wait for its thread, never for the disk: a world that waits makes events faster than it writes.
 
     `path` is the newest part of the record, and takes the name of an older one (`record.0001.mcap`) when it is an
-    eighth of `most` bytes; each begins with the header, and with the account (`state`) of what came before it. The
-    oldest are removed so that no more than `most` bytes lie there, unless a full disk made a part wait for room.
+    eighth of `most` bytes, or over an hour long; each begins with the header, and with the account (`state`) of what
+    came before it. The oldest are removed so that no more than `most` bytes lie there, unless a full disk made a part
+    wait for room.
     """
 
     def __init__(
@@ -54,6 +58,7 @@ class Recorder:
         self._path, self._tell, self._patient, self._most = path, tell, patient, most
         self._part = path.with_name(path.name + ".part") if provisional else None
         self.error: str | None = None
+        self.fault: str | None = None  # of ours, in what was told of an event: what was counted is not to be trusted
         self.written = 0  # events
         self.fold: Callable[[dict[str, Any]], None] = lambda event: None
         self.slow: Callable[[int, int], None] = lambda begin_ns, end_ns: None
@@ -68,6 +73,7 @@ class Recorder:
         self._taken = 0  # events that the encoder has, and the file not yet
         self._bytes = b""  # of these
         self._dropped = 0
+        self._discarded = False  # what lies under its name is another run's
         self._refused = False  # by the disk, the last time
         try:
             self._made = make_folder(path.parent)
@@ -107,8 +113,8 @@ class Recorder:
         """The event is the recorder's from now on."""
         now = time.monotonic_ns()
         self._queue.append((now, event))
-        if now - self._flushed_ns > FLUSH_S * 1e9:
-            # Now rather than at an instant of the thread's own choosing: the tick that wrote it is over.
+        if "kind" in event and now - self._flushed_ns > FLUSH_S * 1e9:
+            # Now rather than at an instant of the thread's own choosing: this tick is over.
             self._due.set()
         while self._patient and len(self._queue) > 4 * AT_ONCE and not self._refused:
             time.sleep(0.001)
@@ -129,7 +135,7 @@ class Recorder:
             with contextlib.suppress(OSError):
                 self._part.unlink()
                 unmake(self._made)
-            self._part = None
+            self._discarded, self._part = True, None
 
     def close(self) -> None:
         """Writes what waits, as far as there is room, and the file's index. Twice does no harm."""
@@ -138,15 +144,23 @@ class Recorder:
         self._thread.join(CLOSE_S)
         if self._thread.is_alive():
             self._refused, self.error = True, self.error or "it does not answer"
+        if self._refused:
             self._fold()
 
     # -- the thread ---------------------------------------------------------------------------------------------------
 
     def _work(self) -> None:
+        try:
+            self._write_all()
+        except Exception as error:  # a fault of ours: nothing more is written, and all of it is counted as lost
+            self._refused, self.error = True, f"{type(error).__name__}: {error}"
+            self._tell(f"The record ends here, and the run goes on without: {self.error}.")
+
+    def _write_all(self) -> None:
         while not self._closing.is_set():
+            self._flush()
             self._due.wait(2 * FLUSH_S)
             self._due.clear()
-            self._flush()
         self._flush()
         if not self._bytes and not self._waiting and self._ended is None:
             self._bytes = self._encoder.finish()
@@ -175,7 +189,8 @@ class Recorder:
                 self._taken += 1
             self._bytes = self._encoder.take()
         # Only here is all that was folded in the file: the account is that of what was written.
-        if not (self._bytes or self._waiting or self._part) and self._size >= self._most // PARTS:
+        full = self._size >= self._most // PARTS or self._encoder.chunks >= CHUNKS
+        if full and not (self._bytes or self._waiting or self._part or self._discarded):
             self._bytes, self._ended = self._encoder.finish(), self.state()
             self._begin_part(self._ended)
 
@@ -214,7 +229,10 @@ class Recorder:
     def _fold(self) -> None:
         while self._queue:
             entry = self._queue.popleft()
-            self.fold(entry[1])
+            try:
+                self.fold(entry[1])
+            except Exception as error:  # the record goes on: it tells what led to it
+                self.fault = self.fault or f"{type(error).__name__}: {error}"
             self._waiting.append(entry)
         while len(self._waiting) > KEPT:
             self._waiting.popleft()

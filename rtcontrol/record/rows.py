@@ -5,23 +5,30 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+# A client's word of a call comes this many ticks later at the most, or is not waited for.
+WAITED = 512
+
 
 def rows(events: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """A row of each tick whose call acted in time (`call` is null where it stays in force); others teach nothing."""
+    """A row of each tick whose call acted in time (`call` is null where it stays in force), and was carried out, where
+    a client has a word in that; others teach nothing. In the order in which ticks ended."""
     tools: list[dict[str, Any]] = []
     source = ""
     seen: dict[int, Mapping[str, Any]] = {}  # by ticks that are not over
     called: dict[int, Mapping[str, Any]] = {}
+    made: dict[int, dict[str, Any]] = {}  # of the last ticks
     for event in events:
         if "observation" in event:
             seen[event["k"]] = event
         elif "called" in event and event["why"] == "fresh":
             called[event["k"]] = event
+        elif "ack" in event and event["status"] != "executed" and event.get("why") != "safe":
+            made.pop(event["ack"], None)
         elif "kind" in event:
             look, call = seen.pop(event["k"], None), called.pop(event["k"], None)
             on_time = "cause" not in event and event["kind"] in ("call", "null")
             if look is not None and on_time and (call is not None) == (event["kind"] == "call"):
-                yield {
+                made[event["k"]] = {
                     **{name: look[name] for name in ("instruction", "observation")},
                     "tools": tools,
                     "history": list(look["history"]),
@@ -29,5 +36,8 @@ def rows(events: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
                     "source": source,
                     "weight": 1.0,
                 }
+                if len(made) > WAITED:
+                    yield made.pop(next(iter(made)))
         elif "header" in event:
             tools, source = event["header"].get("tools", []), f"record:{event['header'].get('model')}"
+    yield from made.values()

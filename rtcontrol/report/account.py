@@ -41,6 +41,7 @@ class Account:
         self.header: dict[str, Any] = {}
         self.start: dict[str, Any] = {}
         self.end: dict[str, Any] = {}
+        self.origin_ns = 0  # of all t_s, CLOCK_MONOTONIC; 0: not told
         self.ticks = self.on_time = self.misses = self.skipped_releases = 0
         self.null = self.held = self.overtaken = self.epoch_over = 0
         self.late_used = self.late_dropped = self.safe_calls = self.fallback_errors = self.superseded = 0
@@ -89,8 +90,9 @@ class Account:
         if "kind" in event:
             self._tick(event)
         elif "late" in event:
-            self.late_used += event["used"]
-            self.late_dropped += not event["used"]
+            if "waited_ms" not in event:  # one that waited for a yes was no late decision
+                self.late_used += event["used"]
+                self.late_dropped += not event["used"]
             self._revise(event["late"], event)
             self._times(event)
         elif "overran" in event:
@@ -119,6 +121,8 @@ class Account:
             restore(self, event["account"])
         elif "start" in event:
             self.start = event["start"]
+        elif "origin_ns" in event:
+            self.origin_ns = event["origin_ns"]
         elif "end" in event:
             self.end = dict(event)
 

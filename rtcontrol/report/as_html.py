@@ -24,12 +24,12 @@ PAGE = Path(__file__).parent / "page"
 NINES = tuple(n / 10 for n in range(3, 41))
 # What misses saw, and the evidence, is in the page up to so many characters, and what acted instead for so many misses:
 # it has to open.
-DETAIL_CHARS, MOST_DETAILED = 4_000_000, 20_000
+DETAIL_CHARS, MOST_DETAILED, MOST_MARKS = 4_000_000, 20_000, 5_000
 
 
 def render(runs: Sequence[Recorded], gates: Sequence[Gate]) -> str:
     """The page of runs side by side. UserError where one has no release."""
-    begun(runs, "a page")
+    begun(runs, ticks=True)
     environment = Environment(
         loader=FileSystemLoader(PAGE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -63,7 +63,7 @@ def _data(run: Recorded, chars: int) -> dict[str, Any]:
         for name, series in {**stages, **named}.items()
         if series.count
     }
-    numbers = {name: t.numbers[name] for name in ("t_s", *TIMES_MS, "confidence", "skipped", *SPANS)}
+    numbers = {name: t.numbers[name] for name in ("t_s", *TIMES_MS, "confidence", "skipped", *SPANS, "recorded")}
     return {
         "name": run.name,
         "hz": run.report["hz"],
@@ -72,6 +72,7 @@ def _data(run: Recorded, chars: int) -> dict[str, Any]:
         "numbers": {n: _packed("f4", array("f", c)) for n, c in numbers.items() if any(v == v for v in c)},
         "words": {n: {"words": c.words, "codes": _integers(c.codes)} for n, c in t.words.items()},
         "missed": _missed(t, chars),
+        "marks": t.marks[:MOST_MARKS],
         "curves": curves,
     }
 

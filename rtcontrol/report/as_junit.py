@@ -8,7 +8,8 @@ from junitparser import Failure, JUnitXml, TestCase, TestSuite
 
 from rtcontrol.models.errors import UserError
 from rtcontrol.report.gates import Gate
-from rtcontrol.report.recorded import Recorded, begun
+from rtcontrol.report.recorded import Recorded
+from rtcontrol.report.report import causes
 
 TOLD = (
     *("env", "agent", "model", "engine", "host", "clock", "hz", "deadline_ms", "started_at", "ended_by"),
@@ -20,7 +21,6 @@ def render(runs: Sequence[Recorded], gates: Sequence[Gate]) -> str:
     """UserError without gates: what tests nothing passes always."""
     if not gates:
         raise UserError("--format junit tests nothing without a gate.", "Give such as --gate 'miss_rate<=0.005'.")
-    begun(runs, "a test of it")
     xml = JUnitXml("rtcontrol")
     for run in runs:
         suite = TestSuite(run.name)
@@ -32,11 +32,9 @@ def render(runs: Sequence[Recorded], gates: Sequence[Gate]) -> str:
             case.time = float(run.report["duration_s"] or 0.0)
             if not gate.holds(run.report):
                 measured = "nothing was measured" if value is None else f"it is {value:g}"
-                case.result = [Failure(f"{gate.text} does not hold: {measured}", "gate")]
-                causes = run.report["misses_by_cause"]
-                case.result[
-                    0
-                ].text = f"misses by cause: {causes or 'none'}; longest run {run.timeline.longest_miss_run}"
+                failure = Failure(f"{gate.text} does not hold: {measured}", "gate")
+                failure.text = f"misses by cause: {causes(run.report)}; longest run {run.report['longest_miss_run']}"
+                case.result = [failure]
             suite.add_testcase(case)
         xml.add_testsuite(suite)
     xml.update_statistics()

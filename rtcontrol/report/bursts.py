@@ -63,7 +63,8 @@ def _describe(timeline: Timeline, burst: Burst, period_s: float) -> dict[str, An
             causes[f"{cause}.{subcause}" if subcause else cause] += 1
         # Those that were skipped are told by the tick after them.
         if skipped[row] > 0 and timeline.k[row] - skipped[row] < burst.end:
-            causes[f"skipped.{timeline.words['skip_cause'][row]}"] += int(skipped[row])
+            why = filter(None, (timeline.words["skip_cause"][row], timeline.words["skip_subcause"][row]))
+            causes[".".join(("skipped", *why))] += int(skipped[row])
     begin_s, end_s = _release_s(timeline, burst.begin, period_s), _release_s(timeline, burst.end - 1, period_s)
     recovery_ms = None
     if over < len(timeline.k):

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rtcontrol.models.errors import UserError
-from rtcontrol.record.reading import record_in
+from rtcontrol.record.reading import read_stamped, record_in
 from rtcontrol.report import bursts, whatif
-from rtcontrol.report.report import of_record
+from rtcontrol.report.report import of
 from rtcontrol.report.series import Series
 from rtcontrol.report.timeline import STAGES, Timeline
 
@@ -53,28 +53,43 @@ def load(given: Sequence[Path]) -> list[Recorded]:
     """The runs of folders or records. UserError where one is none."""
     records = [record_in(path) for path in given]
     names = names_of([record.parent if record.stem == "record" else record for record in records])
-    return [_load(record, name) for record, name in zip(records, names, strict=True)]
+    return [_timed(_load(record, name)) for record, name in zip(records, names, strict=True)]
+
+
+def _timed(run: Recorded) -> Recorded:
+    for name in ("hz", "period_ms", "deadline_ms"):
+        if not isinstance(run.report[name], int | float):
+            raise UserError(
+                f"{run.record} is no record of a run (its header tells no {name}).", "Give the folder of a run."
+            )
+    return run
 
 
 def _load(record: Path, name: str) -> Recorded:
     timeline = Timeline()
     try:
-        report = of_record(record, timeline)
-        return Recorded(name, record, report, timeline.finish())
+        for timeline.written_ns, event in read_stamped(record):
+            timeline.add(event)
+        return Recorded(name, record, of(timeline, record), timeline.finish())
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise UserError(
             f"{record} is no record of a run ({type(error).__name__}: {error}).", "Give the folder of a run."
         ) from error
 
 
-def begun(runs: Sequence[Recorded], what: str) -> None:
-    """UserError where one of them has no release: `what` would say nothing of it."""
+def begun(runs: Sequence[Recorded], ticks: bool = False) -> None:
+    """UserError where one of them has no release (or, asked for `ticks`, its record none): nothing could be said of
+    it, and each gate on what was missed would hold."""
     for run in runs:
-        if not run.report["releases"]:
-            raise UserError(f"{run.record} holds no release: {what} would say nothing.", "Give a run that began.")
+        if not (len(run.timeline.k) if ticks else run.report["releases"]):
+            raise UserError(
+                f"{run.record} holds no tick: there is nothing to report. It was ended by {run.report['ended_by']}.",
+                "Give a run that began.",
+            )
 
 
 def names_of(paths: Sequence[Path]) -> list[str]:
-    """As short as they differ: the last part of each, or the last two."""
-    parts: Callable[[int], list[str]] = lambda n: ["/".join(path.resolve().parts[-n:]) for path in paths]  # noqa: E731
-    return parts(1) if len({*parts(1)}) == len(paths) else parts(2)
+    """As short as they differ: the last parts of each."""
+    whole = [path.resolve().parts for path in paths]
+    names = [["/".join(parts[-n:]) for parts in whole] for n in range(1, max(map(len, whole)) + 1)]
+    return next((made for made in names if len({*made}) == len({*whole})), names[0])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,16 @@ from rtcontrol.report.account import KINDS, Account
 SCHEMA_VERSION = 2
 
 
-def of_record(record: Path, account: Account | None = None) -> dict[str, Any]:
-    """The report of a record, complete or cut short, by an empty account. UserError where there is none of a run."""
-    account = Account() if account is None else account
+def of_record(record: Path) -> dict[str, Any]:
+    """The report of a record, complete or cut short. UserError where there is none of a run."""
+    account = Account()
     for event in read_record(record):
         account.add(event)
+    return of(account, record)
+
+
+def of(account: Account, record: Path) -> dict[str, Any]:
+    """The report of an account that took all of a record's events. UserError where that is none of a run."""
     if not account.header:
         raise UserError(f"{record} does not begin with a run's header.", "Give the folder of a run.")
     return build(account, record.name)
@@ -71,11 +77,25 @@ def build(
     }
 
 
+def causes(report: Mapping[str, Any], of: str = "misses") -> str:
+    """Misses (or `skipped` releases) by cause, as people read it: `decide 12 (decoder_slow 10, queued 2), wake 1`."""
+    subcauses = report["misses_by_subcause"] if of == "misses" else {}
+    told = []
+    for cause, n in _most(report[f"{of}_by_cause"]):
+        parts = [(name.partition(".")[2], m) for name, m in _most(subcauses) if name.partition(".")[0] == cause]
+        told.append(f"{cause} {n}" + (f" ({', '.join(f'{name} {m}' for name, m in parts)})" if parts else ""))
+    return ", ".join(told) or "none"
+
+
+def _most(counts: Mapping[str, int]) -> list[tuple[str, int]]:
+    return sorted(counts.items(), key=lambda counted: -counted[1])
+
+
 def write(report: dict[str, Any], path: Path) -> str | None:
     """Write report.json, whole or not at all; the reason when the disk refused."""
     new = path.with_name(path.name + ".part")
     try:
-        new.write_text(json.dumps(report, indent=2, default=str) + "\n")
+        new.write_text(json.dumps(report, indent=2, default=str, skipkeys=True) + "\n")
         os.replace(new, path)
     except OSError as error:
         with contextlib.suppress(OSError):

@@ -13,14 +13,19 @@ LEFT_OUT = ("header", "end", "ticks_from", "recent_calls", "recent_ms")
 def kept(value: Any) -> Any:
     """A value of an account's, or the account itself, as JSON: objects by their attributes, dictionaries as pairs."""
     if isinstance(value, dict):
-        return [[key, one if isinstance(one, dict) else kept(one)] for key, one in value.items()]
+        return [[key, _entry(one)] for key, one in value.items()]
     if isinstance(value, array):
         return [[i, one] for i, one in enumerate(value) if one]
     if isinstance(value, list | tuple | deque):
-        return [one if isinstance(one, dict) else kept(one) for one in value]
+        return [_entry(one) for one in value]
     if names := _attributes(value):
         return {name: kept(getattr(value, name)) for name in names if name not in LEFT_OUT}
     return value
+
+
+def _entry(one: Any) -> Any:
+    # What is listed stands as it is; a copy, for it is counted on meanwhile.
+    return dict(one) if isinstance(one, dict) else kept(one)
 
 
 def restore(value: Any, told: dict[str, Any]) -> None:

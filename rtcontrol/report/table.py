@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
+
+from rtcontrol.report.report import causes
 
 ROWS = {
     "latency_ms": "latency (release to effect)",
@@ -15,6 +18,8 @@ ROWS = {
     "execute_ms": "execute",
     "jitter_ms": "jitter",
 }
+# So many different errors are shown.
+ERRORS = 5
 
 
 def show(report: dict[str, Any], console: Console) -> None:
@@ -26,19 +31,28 @@ def show(report: dict[str, Any], console: Console) -> None:
         f"deadline {r['deadline_ms']:g} ms, {r['clock']} clock, {r['duration_s']:.1f} s, ended by {r['ended_by']}",
         soft_wrap=True,
     )
+    rare = "".join(f", {name.replace('_', ' ')} {r[name]}" for name in ("overtaken", "epoch_over") if r[name])
     console.print(
         f"releases {r['releases']} = ticks {r['ticks']} + skipped {r['skipped_releases']}; "
         f"on time {r['on_time']} ({share:.2f} %), misses {r['misses']}, miss rate {r['miss_rate']:.4f}; "
-        f"null {r['null']}, held {r['held']}",
+        f"null {r['null']}, held {r['held']}{rare}",
         soft_wrap=True,
     )
     if r["misses_by_cause"] or r["skipped_by_cause"]:
         console.print(
-            f"misses by cause: {_causes(r['misses_by_cause'])}; skipped: {_causes(r['skipped_by_cause'])}; "
+            f"misses by cause: {causes(r)}; skipped: {causes(r, 'skipped')}; "
             f"longest run {r['longest_miss_run']}, worst {r['worst_window']['m']} in {r['worst_window']['k']}; "
             f"safe calls {r['safe_calls']}, late used {r['late_used']}, late dropped {r['late_dropped']}",
             soft_wrap=True,
         )
+    if r["acknowledged"]:
+        told = ", ".join(f"{status} {n}" for status, n in sorted(r["acknowledged"].items()))
+        console.print(f"the client's word of its calls: {told}")
+    for error in r["errors"][:ERRORS]:
+        where = f" ({error['where']})" if error["where"] else ""
+        console.print(f"{error['count']} x {escape(error['cause'])}: {escape(error['error'] + where)}", soft_wrap=True)
+    if len(r["errors"]) > ERRORS:
+        console.print(f"and {len(r['errors']) - ERRORS} other errors: report.json has them")
     for event in r["host_events"]:
         took = f" after {event['seconds']:.2f} s" if event["event"] == "restarted" else ""
         console.print(f"decoder {event['event']} at {event['t_s']:.2f} s{took}")
@@ -62,7 +76,3 @@ def show(report: dict[str, Any], console: Console) -> None:
             f"[yellow]{r['record']['lost_lines']} lines of the record were lost: the disk took no more.[/]",
             soft_wrap=True,
         )
-
-
-def _causes(counts: dict[str, int]) -> str:
-    return ", ".join(f"{cause} {n}" for cause, n in sorted(counts.items(), key=lambda kv: -kv[1])) or "none"

@@ -7,8 +7,11 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterator, Mapping
+from itertools import islice
+from operator import itemgetter
 from typing import Any
 
+from rtcontrol.models.call import Call
 from rtcontrol.report.account import REMEMBERED, Account
 
 SPANS = (
@@ -17,9 +20,9 @@ SPANS = (
 )
 TIMES_MS = ("wake_ms", "latency_ms", "decide_ms", "age_ms", "execute_ms", "jitter_ms")
 NUMBERS = ("t_s", *TIMES_MS, "confidence", "skipped")
-WORDS = ("kind", "cause", "subcause", "action", "call", "skip_cause")
+WORDS = ("kind", "cause", "subcause", "why", "action", "call", "skip_cause", "skip_subcause")
 # Of a miss, what no column holds.
-DETAILS = ("evidence", "error", "where")
+DETAILS = ("evidence", "error", "where", "result")
 # Times between two stamps: the stages of a tick, in order.
 STAGES = {
     "wake": (None, "woke"),
@@ -31,6 +34,7 @@ STAGES = {
     "reply": ("decided", "replied"),
     "order": ("replied", "executing"),
     "execute": ("executing", "executed"),
+    "record": ("executed", "recorded"),
 }
 MISSING = math.nan
 
@@ -56,21 +60,29 @@ class Column:
 
 class Timeline(Account):
     """`k`, `numbers` and `words` have an entry for each tick, in the order of releases after `finish`; a number that
-    is not known is NaN. `saw` and `details` are of misses, by release. `acts` are (seconds, call, why) of all that
-    acted, `marks` (seconds, text) of all else that befell the run; both in order after `finish`.
+    is not known is NaN. `saw` and `details` are of misses, by release. `acts` are (seconds, call, why, release) of all
+    that acted, and of each decision that left it in force (why: null); `marks` (seconds, text) of all else that befell
+    the run; both in order after `finish`.
+
+    `written_ns`, which who adds may set, is when the event was written, UTC; without it nothing is `recorded`, which is
+    against the tick that was written soonest: the record's own clock has no release.
 
     What became of a tick is the account's to say: here it is only written down.
     """
 
     def __init__(self) -> None:
         super().__init__()
+        self.written_ns: int | None = None
         self.k = array("q")
-        self.numbers = {name: array("d") for name in (*NUMBERS, *SPANS)}
+        self.numbers = {name: array("d") for name in (*NUMBERS, *SPANS, "recorded")}
         self.words = {name: Column() for name in WORDS}
         self.saw: dict[int, dict[str, Any]] = {}
         self.details: dict[int, dict[str, Any]] = {}
-        self.acts: list[tuple[float, str, str]] = []
+        self.acts: list[tuple[float, str, str, int]] = []
         self.marks: list[tuple[float, str]] = []
+        self._called = False  # the record tells each call that acted: those of earlier versions do not
+        self._undone: set[tuple[int, bool]] = set()  # by its tick: what a client did not carry out; True: the safe call
+        self._soonest_ms = math.inf
         self._rows: dict[int, int] = {}
         self._observed: dict[int, dict[str, Any]] = {}  # by recent ticks
         self._order: deque[int] = deque()
@@ -81,24 +93,17 @@ class Timeline(Account):
             return
         super().add(event)
         t_s = event.get("t_s", self.last_t_s)
-        if "late" in event or "overran" in event:
-            self._after(event)
+        if "called" in event:
+            self._called = True
+            self.acts.append((t_s, Call(event["called"], event["arguments"]).text(), event["why"], event["k"]))
+        elif "late" in event or "overran" in event:
+            self._after(event, t_s)
         elif "revised" in event:
             self._detail(event["revised"], event)
         elif "safe" in event and event.get("in_force", True) and event["safe"] is not None:
-            self.acts.append((t_s, event["safe"], "safe"))
-        if "host_event" in event:
-            self.marks.append((event["host_event"]["t_s"], f"decoder {event['host_event']['event']}"))
-        elif "people" in event:
-            self.marks.append((t_s, f"{event['people']} by {event.get('by', 'nobody')}"))
-        elif "instruction" in event:
-            self.marks.append((t_s, f"told: {event['instruction']}"))
-        elif "episode" in event:
-            self.marks.append((t_s, "an episode ended"))
-        elif "fault" in event:
-            self.marks.append((t_s, f"the world raised: {event['fault']}: {event.get('error', '')}"))
-        elif "safe" in event and event.get("attempt", 1) == 1:
-            self.marks.append((t_s, f"safe call, because of {event['why']}"))
+            self._act(t_s, event["safe"], "safe", self.last_k)
+        if (what := _befell(event)) is not None:
+            self.marks.append((event["host_event"]["t_s"] if "host_event" in event else t_s, what))
 
     def finish(self) -> Timeline:
         """After the last event: everything in order. Twice does no harm."""
@@ -109,7 +114,11 @@ class Timeline(Account):
             for column in self.words.values():
                 column.codes = array("I", (column.codes[row] for row in rows))
             self._rows = {k: row for row, k in enumerate(self.k)}
-        self.acts.sort()
+        if self._soonest_ms < math.inf:
+            self.numbers["recorded"] = array("d", (ms - self._soonest_ms for ms in self.numbers["recorded"]))
+            self._soonest_ms = math.inf
+        in_force, acts = "", sorted(act for act in self.acts if (act[3], act[2] == "safe") not in self._undone)
+        self.acts = [(t_s, in_force := call or in_force, why, k) for t_s, call, why, k in acts]
         self.marks.sort()
         return self
 
@@ -124,11 +133,13 @@ class Timeline(Account):
 
     def instead(self, row: int) -> Iterator[tuple[str, str, float]]:
         """What acted instead of a missed tick's call: (call, why, ms), from its deadline to the next fresh or late
-        call; why is `held` for what was in force then. The last one's ms is NaN where the run ended in it."""
+        call, or decision to leave in force what is; why is `held` for what was in force then. The last one's ms is NaN
+        where the run ended in it."""
         end_s = self.numbers["t_s"][row] + self.header.get("deadline_ms", 0.0) / 1e3
-        i = bisect_right(self.acts, (end_s, chr(0x10FFFF), ""))
-        now = (end_s, self.acts[i - 1][1], "held") if i else (end_s, "", "nothing yet")
-        for t_s, call, why in self.acts[i:]:
+        i = bisect_right(self.acts, end_s, key=itemgetter(0))
+        before = "nothing yet" if not self.ticks_from else "not in the record"
+        now = (end_s, self.acts[i - 1][1], "held") if i else (end_s, "", before)
+        for t_s, call, why, _ in islice(self.acts, i, None):
             yield now[1], now[2], 1e3 * (t_s - now[0])
             if why != "safe":
                 return
@@ -146,8 +157,15 @@ class Timeline(Account):
             words.codes.append(words.code(event.get(name)))
         self._write(row, event, NUMBERS)
         super()._tick(event)
-        if event["kind"] == "call" and event.get("latency_ms") is not None:
-            self.acts.append((event["t_s"] + event["latency_ms"] / 1e3, event["call"], "fresh"))
+        latency_ms, begin_ms = event.get("latency_ms"), 1e3 * event["t_s"]
+        if self.written_ns is not None:
+            ms = self.numbers["recorded"][row] = self.written_ns / 1e6 - begin_ms
+            ended_ms = self.header.get("deadline_ms", 0.0) if latency_ms is None else latency_ms
+            self._soonest_ms = min(self._soonest_ms, ms - ended_ms)
+        if event["kind"] == "call" and latency_ms is not None:
+            self._act((begin_ms + latency_ms) / 1e3, event["call"], "fresh", event["k"])
+        elif event["kind"] == "null":
+            self.acts.append(((begin_ms + (latency_ms or 0.0)) / 1e3, "", "null", event["k"]))
         self._detail(event["k"], event)
 
     def _miss(self, k: int, cause: str, subcause: str | None) -> None:
@@ -169,18 +187,27 @@ class Timeline(Account):
 
     def _acknowledge(self, event: Mapping[str, Any]) -> None:
         super()._acknowledge(event)
-        self._detail(event["ack"], event)
+        k, safe = event["ack"], event.get("why") == "safe"
+        if event["status"] != "executed":
+            self._undone.add((k, safe))
+        if not safe:
+            self._detail(k, event)
 
-    def _after(self, event: Mapping[str, Any]) -> None:
+    def _act(self, t_s: float, call: str, why: str, k: int) -> None:
+        """What acted, by events that are about something else."""
+        if not self._called:
+            self.acts.append((t_s, call, why, k))
+
+    def _after(self, event: Mapping[str, Any], t_s: float) -> None:
         """A late decision, or the end of a call that overran its deadline."""
         k = event.get("late", event.get("overran", -1))
-        if (row := self._rows.get(k)) is not None:
+        if (row := self._rows.get(k)) is None:
+            return
+        if self.words["cause"].codes[row]:  # a call that was held, and let act, was decided in time
             self._write(row, event, ("latency_ms", "decide_ms", "execute_ms"))
             self._detail(k, event)
-            acted = event.get("used") or event.get("effect") == "acted"
-            if acted and "t_s" in event:
-                call = event.get("call") or self.words["call"][row] or "(a late call)"
-                self.acts.append((event["t_s"], call, "late"))
+        if event.get("used") or event.get("effect") == "acted":
+            self._act(t_s, event.get("call") or self.words["call"][row] or "(a late call)", "late", k)
 
     def _write(self, row: int, event: Mapping[str, Any], names: tuple[str, ...]) -> None:
         for told, known in ((event, names), (event.get("spans_ms", {}), SPANS)):
@@ -203,3 +230,21 @@ class Timeline(Account):
         self._order.append(k)
         if len(self._order) > REMEMBERED:
             self._observed.pop(self._order.popleft(), None)
+
+
+def _befell(event: Mapping[str, Any]) -> str | None:
+    """What an event says befell the run, but of ticks and of what acted."""
+    if "host_event" in event:
+        return f"decoder {event['host_event']['event']}"
+    if "people" in event:
+        by, call = (f" {word} {event[key]}" if key in event else "" for word, key in (("by", "by"), ("of", "call")))
+        return f"{event['people']}{by}{call}{', too late' if event.get('void') else ''}"
+    if "instruction" in event:
+        return f"refused: {event['refused']}" if "refused" in event else f"told: {event['instruction']}"
+    if "episode" in event:
+        return "an episode ended"
+    if "fault" in event:
+        return f"the world raised: {event['fault']}: {event.get('error', '')}"
+    if "safe" in event and event.get("attempt", 1) == 1:
+        return f"safe call, because of {event['why']}"
+    return event.get("log")

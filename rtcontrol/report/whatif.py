@@ -8,6 +8,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from statistics import median
 from typing import Any
 
 from rtcontrol.report.timeline import Timeline
@@ -17,6 +18,8 @@ RATES_HZ = (10.0, 12.0, 16.0, 20.0, 30.0)
 AROUND = 16
 # A short record is replayed several times.
 STEPS, MOST_PASSES = 40_000, 8
+# What is work beside the decision and the call, by the spans.
+AROUND_STAGES = ("observe", "submit", "send", "reply", "order")
 # What stops everything, whatever the rate, and when: it is replayed in its own place.
 OUTAGES = ("pause", "host", "wake")
 # What misses at any rate: it is no question of time.
@@ -113,24 +116,34 @@ class _Halts:
         return end
 
 
-def steps_of(timeline: Timeline) -> list[Step]:
-    """The work of a finished timeline's ticks, as far as it was measured. What waiting is in a latency is told by the
-    spans; without them the time around a decision is known only where nothing came before it."""
+def steps_of(timeline: Timeline, least_ms: float = 0.0) -> list[Step]:
+    """The work of a finished timeline's ticks, as far as it was measured; a stage that was not (a call that was dropped
+    had no execution) took what it took the last time. What waiting is in a latency is told by the spans; without them
+    the time around a decision is known only where nothing came before it. A call that could not begin waited until its
+    deadline. An outage of less than `least_ms` is work that came before its tick's request."""
     found: list[Step] = []
     numbers, causes = timeline.numbers, timeline.words["cause"]
-    around, executed, idle = 0.0, 0.0, True
+    stages, around, executed, idle = dict.fromkeys(AROUND_STAGES, 0.0), 0.0, 0.0, True
+    usual, deadline = _usual_ms(timeline), timeline.header.get("deadline_ms", 0.0)
     for row in range(len(timeline.k)):
         cause = causes[row]
         if cause in NEVER or (cause == "decide" and timeline.words["subcause"][row] == "error"):
             found.append(Step(decide=_known(numbers["decide_ms"][row]), fails=True))
-        elif cause not in OUTAGES and not math.isnan(decide := numbers["decide_ms"][row]):
+        elif cause in OUTAGES:
+            begin, end = _outage(timeline, row, usual) or (0.0, 0.0)
+            if 0 < end - begin < least_ms:
+                found.append(Step(end - begin, usual))
+        elif not math.isnan(decide := numbers["decide_ms"][row]):
             wake, latency = _known(numbers["wake_ms"][row]), numbers["latency_ms"][row]
             execute = numbers["execute_ms"][row]
             executed = executed if math.isnan(execute) else execute
-            spans = [timeline.stage_ms(row, stage) for stage in ("observe", "submit", "send", "reply", "order")]
-            if not math.isnan(sum(spans)):
-                around = sum(spans)
-                found.append(Step(wake + sum(spans[:3]), decide, sum(spans[3:]), executed))
+            took = {name: ms for name in AROUND_STAGES if not math.isnan(ms := timeline.stage_ms(row, name))}
+            if took:
+                stages |= took
+                before, after = wake + stages["observe"] + stages["submit"] + stages["send"], stages["order"]
+                if cause == "execute" and "order" not in took:
+                    after = max(after, deadline - numbers["replied"][row])
+                found.append(Step(before, decide, stages["reply"] + after, executed))
             else:
                 if idle and not cause and not math.isnan(latency):
                     around = max(0.0, latency - wake - decide - _known(execute))
@@ -139,38 +152,59 @@ def steps_of(timeline: Timeline) -> list[Step]:
     return found
 
 
-def outages_of(timeline: Timeline) -> list[tuple[float, float]]:
-    """When nothing went on, in ms from the first release: from the first tick of a run of them to the effect of the
-    last, or to its deadline, where it had none."""
-    numbers = timeline.numbers
+def outages_of(timeline: Timeline, least_ms: float = 0.0) -> list[tuple[float, float]]:
+    """When nothing went on for at least so long, in ms from the first release that the record holds: from the first
+    tick of a run of them to the effect of the last, or to its deadline, where it had none."""
     found: list[tuple[float, float]] = []
-    deadline = timeline.header.get("deadline_ms", 0.0)
+    _, first_ms = _first(timeline)
+    usual = _usual_ms(timeline)
     for row in range(len(timeline.k)):
-        cause, late = timeline.words["cause"][row], timeline.words["skip_cause"][row]
-        if cause in OUTAGES or late in OUTAGES:
-            begin = 1e3 * numbers["t_s"][row]
-            begin_all = begin - _known(numbers["skipped"][row]) * timeline.header.get("period_ms", 0.0)
-            lost = _known(numbers["wake_ms"][row])
-            if cause in OUTAGES:
-                latency = numbers["latency_ms"][row]
-                lost = deadline if math.isnan(latency) else latency - _known(numbers["decide_ms"][row])
-            if found and begin_all <= found[-1][1]:
-                found[-1] = found[-1][0], max(found[-1][1], begin + lost)
-            elif begin + lost > begin_all:
-                found.append((begin_all, begin + lost))
+        if (outage := _outage(timeline, row, usual)) is None or outage[1] - outage[0] < least_ms:
+            continue
+        begin, end = outage[0] - first_ms, outage[1] - first_ms
+        if found and begin <= found[-1][1]:
+            found[-1] = found[-1][0], max(found[-1][1], end)
+        elif end > begin:
+            found.append((begin, end))
     return found
+
+
+def _outage(timeline: Timeline, row: int, usual_ms: float) -> tuple[float, float] | None:
+    """What a tick that was stopped lost, with the releases that were skipped before it; without a decision that took
+    what is usual."""
+    numbers, words = timeline.numbers, timeline.words
+    if words["cause"][row] not in OUTAGES and words["skip_cause"][row] not in OUTAGES:
+        return None
+    begin, lost = 1e3 * numbers["t_s"][row], _known(numbers["wake_ms"][row])
+    if words["cause"][row] in OUTAGES:
+        latency = numbers["latency_ms"][row]
+        decide = min(usual_ms, _known(numbers["decide_ms"][row]))
+        lost = timeline.header.get("deadline_ms", 0.0) if math.isnan(latency) else max(0.0, latency - decide)
+    return begin - _known(numbers["skipped"][row]) * timeline.header.get("period_ms", 0.0), begin + lost
+
+
+def _usual_ms(timeline: Timeline) -> float:
+    """Of a decision of a tick on time, the median."""
+    decided = zip(timeline.numbers["decide_ms"], timeline.words["cause"].codes, strict=True)
+    return median([ms for ms, cause in decided if not cause and ms == ms] or [0.0])
 
 
 def table(timeline: Timeline, rates_hz: Sequence[float] = RATES_HZ) -> list[dict[str, Any]]:
     """A line for each rate, and for the run's own: {hz, deadline_ms, miss_rate, longest_miss_run, own}. None of a run
-    without decisions. A deadline that was not the period stays, up to the decisions in flight."""
-    header, steps, outages = timeline.header, steps_of(timeline), outages_of(timeline)
-    own, seconds = float(header.get("hz") or 0.0), timeline.releases * float(header.get("period_ms") or 0.0) / 1e3
-    if not steps or own <= 0 or header.get("clock") == "lockstep":
+    that measured no decision. A deadline that was not the period stays, up to the decisions in flight."""
+    header, own = timeline.header, float(timeline.header.get("hz") or 0.0)
+    if not len(timeline.k) or own <= 0 or header.get("clock") == "lockstep":
         return []
+    period_ms = float(header["period_ms"])
+    seconds = (timeline.k[-1] + 1 - _first(timeline)[0]) * period_ms / 1e3
     given = header.get("deadline_ms")
-    if given is not None and math.isclose(given, header["period_ms"], rel_tol=1e-6):
+    if given is not None and math.isclose(given, period_ms, rel_tol=1e-6):
         given = None
+    # A short outage between a deadline and the next release was seen by nobody: those that were are of so many ticks.
+    least_ms = 0.0 if given is None else period_ms
+    steps, outages = steps_of(timeline, least_ms), outages_of(timeline, least_ms)
+    if not steps:
+        return []
     lines = []
     for hz in sorted({*rates_hz, own}):
         deadline_ms = 1e3 / hz if given is None else min(given, header.get("pipeline", 1) * 1e3 / hz)
@@ -194,6 +228,15 @@ def _longest(missed: Sequence[int]) -> int:
         run = run + 1 if after == before + 1 else 1
         longest = max(longest, run)
     return longest
+
+
+def _first(timeline: Timeline) -> tuple[int, float]:
+    """The first release that the record still holds, and when it was, in ms from the run's first."""
+    if not len(timeline.k):
+        return 0, 0.0
+    skipped = int(_known(timeline.numbers["skipped"][0]))
+    begin_ms = 1e3 * timeline.numbers["t_s"][0] - skipped * float(timeline.header.get("period_ms") or 0.0)
+    return timeline.k[0] - skipped, begin_ms
 
 
 def _known(value: float) -> float:

@@ -33,12 +33,14 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """A record's header, and its observations in the order of their ticks (at least one). `whole`: it has an end."""
+    """A record's header, and its observations in the order of their ticks (at least one). `whole`: it has an end;
+    `engine`: what decided then, by its own word."""
 
     path: Path
     header: Mapping[str, Any]
     seen: tuple[Seen, ...]
     whole: bool
+    engine: str
 
     def agent(self) -> Agent:
         """Who decided: the same tools, and of an observation the text that was read of it then."""
@@ -72,7 +74,7 @@ def recording(path: Path) -> Recording:
     header: dict[str, Any] = {}
     looks: dict[int, dict[str, Any]] = {}
     decided: dict[int, str] = {}
-    whole = False
+    whole, started = False, dict[str, Any]()
     record = record_in(path)
     try:
         for event in read_record(record):
@@ -83,6 +85,10 @@ def recording(path: Path) -> Recording:
                     decided[event["k"]] = call
             elif "header" in event:
                 header = event["header"]
+            elif "start" in event:
+                started = event["start"]
+            elif "account" in event:  # of the parts that were removed
+                started = dict(event["account"].get("start", ()))
             elif "end" in event:
                 whole = True
         if not header:
@@ -102,8 +108,9 @@ def recording(path: Path) -> Recording:
             )
             for k, look in sorted(looks.items())
         )
-        made = Recording(record, header, seen, whole)
+        engine = str(started.get("host_info", {}).get("engine", header["engine"]))
+        made = Recording(record, header, seen, whole, engine)
         made.agent()
         return made
-    except (AttributeError, LookupError, TypeError, ValueError) as error:
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise UserError(f"{record} is no record of a run ({type(error).__name__}: {error}).", MORE) from error

@@ -56,10 +56,9 @@ def replay(
     )
     decider = build(assemble.decider(config, agent, chosen))
     made: list[Redecision] = []
+    answer(decider, _request(recording.seen[0]))  # what is made at the first decision is no tick's time
     for k, seen in _ticks(recording, hz):
-        # The number of the tick is the recorded one's: what is random by it is the same again.
-        request = DecisionRequest(seen.k, seen.epoch, seen.observation, seen.instruction, seen.history, seen.data)
-        reply = answer(decider, request)
+        reply = answer(decider, _request(seen))
         decided = reply.decision
         text = None if decided is None else "null" if decided.call is None else decided.call.text()
         made.append(Redecision(k, seen, text, reply.error, reply.decide_ns))
@@ -70,7 +69,7 @@ def replay(
     return {
         "file": str(recording.path),
         "whole": recording.whole,
-        "recorded": {name: header[name] for name in ("agent", "model", "engine", "hz")},
+        "recorded": {name: header[name] for name in ("agent", "model", "hz")} | {"engine": recording.engine},
         "replayed": {"model": chosen, "engine": describe(decider).get("engine", config.engine), "hz": config.hz},
         "decisions": len(made),
         "compared": len(compared),
@@ -81,6 +80,11 @@ def replay(
         "decide_ms": Series(one.decide_ns / 1e6 for one in made).summary(),
         "above_period": sum(one.decide_ns / 1e6 > period_ms for one in made),
     }, made
+
+
+def _request(seen: Seen) -> DecisionRequest:
+    # The number of the tick is the recorded one's: what is random by it is the same again.
+    return DecisionRequest(seen.k, seen.epoch, seen.observation, seen.instruction, seen.history, seen.data)
 
 
 def _ticks(recording: Recording, hz: float | None) -> Iterator[tuple[int, Seen]]:

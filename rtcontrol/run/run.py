@@ -141,6 +141,7 @@ def _report(config: RunConfig, loop: ControlLoop, recorder: Recorder) -> tuple[b
     sound = True
     try:
         loop.account.check()
+        assert recorder.fault is None, recorder.fault
     except AssertionError as error:
         print(f"Internal error: the counts contradict each other ({error}).", file=sys.stderr)
         sound = False

@@ -32,6 +32,7 @@ class Viewer:
         self._options, self._say = options, say
         self._waiting = b""  # of the last line, that the pipe has not taken yet
         self._number = 0
+        self._answer: str | None = None  # to what the page said last
         self._stop = threading.Event()
         self._loop: ControlLoop | None = None
         self._threads: list[threading.Thread] = []
@@ -82,7 +83,7 @@ class Viewer:
     def _tell(self, loop: ControlLoop, over: bool) -> bool:
         """False where nobody reads any more."""
         if not self._waiting:
-            told = snapshot(loop, self._number) | {"over": over}
+            told = snapshot(loop, self._number) | {"over": over, "said": self._answer}
             self._number = told["number"]
             self._waiting = json.dumps(told, default=str).encode() + b"\n"
         try:
@@ -94,12 +95,15 @@ class Viewer:
         return True
 
     def _hear(self, loop: ControlLoop) -> None:
-        with contextlib.suppress(OSError, ValueError):
-            while (said := _line(self._out)) is not None:
+        while (said := _line(self._out)) is not None:
+            try:
                 if "instruct" in said:
                     loop.instruct(said["instruct"])
                 elif "say" in said:
-                    self._say(loop.override.say(said["say"], "page", said.get("k")))
+                    self._answer = loop.override.say(said["say"], "page", said.get("k"))
+                    self._say(self._answer)
+            except Exception as error:  # the next one may be a stop
+                self._say(f"the page said what nobody can do ({type(error).__name__}: {error})")
 
 
 def snapshot(loop: ControlLoop, since: int) -> dict[str, Any]:
@@ -121,8 +125,9 @@ def snapshot(loop: ControlLoop, since: int) -> dict[str, Any]:
 
 def _line(out: IO[bytes]) -> dict[str, Any] | None:
     """The next line that is an object; None at the end."""
-    for line in out:
-        with contextlib.suppress(ValueError):
-            if isinstance(said := json.loads(line), dict):
-                return said
+    with contextlib.suppress(OSError, ValueError):  # closed
+        for line in out:
+            with contextlib.suppress(ValueError):
+                if isinstance(said := json.loads(line), dict):
+                    return said
     return None

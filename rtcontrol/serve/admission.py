@@ -30,10 +30,10 @@ from rtcontrol.serve.descriptors import shortage
 from rtcontrol.serve.figures import figures
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.peer import HELLOS_PER_S, Connection, Peer
-from rtcontrol.serve.session import BYE, LOST, OPENING_AT_ONCE, STOPPED, Session
+from rtcontrol.serve.session import BY_HAND, BYE, LOST, OPENING_AT_ONCE, STOPPED, Session
 from rtcontrol.serve.sessions import Sessions, own
 from rtcontrol.serve.totals import Totals
-from rtcontrol.serve.trouble import AGAIN
+from rtcontrol.serve.trouble import AGAIN, stopped
 
 log = logging.getLogger("rtcontrol.serve")
 # Without a session; those that were silent the longest are forgotten.
@@ -258,6 +258,8 @@ class Admission:
         if kept:
             why = "client lost" if error is None else error.message[:200]
             self.say(f"{session.id}: {why}; kept for {self.options.session_grace_s:g} s")
+        if session.why == BY_HAND and peer is not None:
+            peer.tell(stopped(), always=True)  # after a bye alone, some greet anew by themselves
         if error is not None:
             if session.hello.protocol[1] >= 1:
                 error.t_client_ns = session.hello.t_client_ns

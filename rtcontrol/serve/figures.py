@@ -56,6 +56,7 @@ def write_report(session: Session, run: Run) -> str | None:
                 run.record.parent.rmdir()
             return None
         account.check()
+        assert run.recorder.fault is None, run.recorder.fault
         told = report.build(account, run.record.name, run.recorder.lost, ticks_from=run.recorder.ticks_from)
         told["wire"] = _wire(session)
         path = run.record.with_name(run.record.name.replace("record", "report").replace(".mcap", ".json"))

@@ -58,9 +58,9 @@ class Peer:
         self.out_ns = time.monotonic_ns()
         self.connection.send(message)
 
-    def tell(self, error: WireError) -> None:
+    def tell(self, error: WireError, always: bool = False) -> None:
         """Send the error, as far as the rate of errors allows; the next one says how many were not sent."""
-        if not self._errors.take():
+        if not (self._errors.take() or always):
             self._untold += 1
             return
         untold, self._untold = self._untold, 0

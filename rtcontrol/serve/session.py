@@ -70,6 +70,7 @@ class Session:
         self.loop: ControlLoop | None = None
         self.counting = False  # the loop's account is not in the server's totals yet
         self.paused = False  # by a person: it stays so, whatever becomes of its client
+        self._people = threading.Lock()  # what they say is for the loop there is, or for the next one
         self.runs = 0
         self.thread: threading.Thread | None = None
         self._owner = owner
@@ -116,14 +117,14 @@ class Session:
             self.loop.instruct(text)
 
     def say(self, said: str, by: str, k: int | None = None) -> str:
-        """What a person says (`Override.say`). A stop ends the session for good."""
-        if self.loop is None:
-            return "The session is not open yet."
-        if said in ("pause", "resume", "stop"):
-            self.paused = said != "resume"
-        if said == "stop":
-            self.why = self.why or BY_HAND
-        return self.loop.override.say(said, by, k)
+        """What a person says (`Override.say`), in force also in a session that opens or waits for its client. A stop
+        ends it for good."""
+        with self._people:
+            if said in ("pause", "resume", "stop"):
+                self.paused = said != "resume"
+            if said == "stop":
+                self.why = self.why or BY_HAND
+            return f"{said} ({by})" if self.loop is None else self.loop.override.say(said, by, k)
 
     def control(self, message: ControlMessage) -> None:
         """The client's message. Raises WireError."""
@@ -163,6 +164,8 @@ class Session:
                 more=() if slow is None else (slow,),
             )
         )
+        if loop.override.state != "running" or loop.override.asking is not None:
+            self._controlled()
 
     def bye(self, why: str) -> None:
         self.send(Bye(session=self.token, reason=why))
@@ -183,11 +186,14 @@ class Session:
         """This loop will run."""
         loop.instructions.refused = self._refuse
         loop.override.changed = self._controlled
-        if self.paused:
-            loop.override.say("pause", "before")
         if self.env is not None:
             loop.instructions.accepted = self.env.accepted
-        self.loop, self.counting = loop, True
+        with self._people:
+            self.loop, self.counting = loop, True
+            if self.paused:
+                loop.override.say("pause", "before")
+            if self.why is not None:
+                loop.stop(self.why)
 
     # -- on the session's own thread ----------------------------------------------------------------------------------
 

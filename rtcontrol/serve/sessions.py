@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import secrets
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from pathlib import Path
 
 from rtcontrol.bridges.wire import Code, WireError
 from rtcontrol.bridges.wire.messages import Hello
 from rtcontrol.serve.peer import Peer
-from rtcontrol.serve.session import BYE, Session
-from rtcontrol.serve.trouble import AGAIN
+from rtcontrol.serve.session import BY_HAND, BYE, Session
+from rtcontrol.serve.trouble import AGAIN, stopped
 
 # Beside the sessions: those that are just ending.
 SPARE = 16
+
+# So many sessions are remembered that a person stopped.
+MAX_STOPPED = 256
 
 
 class Sessions:
@@ -24,6 +27,7 @@ class Sessions:
     def __init__(self, limit: int, out: Path, make: Callable[[int, Peer, Hello], Session]) -> None:
         self._limit, self._make = limit, make
         self._sessions: dict[str, Session] = {}
+        self._stopped: deque[str] = deque(maxlen=MAX_STOPPED)  # tokens of those that a person stopped
         # Numbers go on after those that lie in the folder: a restarted server overwrites no record.
         self._last = max((int(n) for p in out.glob("session-*") if (n := p.name[8:]).isdigit()), default=0)
 
@@ -36,6 +40,8 @@ class Sessions:
 
     def forget(self, session: Session) -> None:
         session.state = "over"
+        if session.why == BY_HAND:
+            self._stopped.append(session.token)
         self._sessions.pop(session.id, None)
 
     def enter(self, peer: Peer, hello: Hello) -> bool:
@@ -120,6 +126,9 @@ class Sessions:
     def _find(self, token: str, key: str | None) -> Session:
         """The session that the client with this CURVE key may resume. Raises WireError."""
         session = next((s for s in self._sessions.values() if same(token, s.token)), None)
+        by_hand = session is not None and session.why == BY_HAND
+        if by_hand or any(same(token, other) for other in self._stopped):
+            raise stopped()
         if session is None or session.why is not None or session.key != key or session.terms is None:
             raise WireError(
                 Code.SESSION,

@@ -15,6 +15,7 @@ from rtcontrol.envs.remote import RemoteData
 from rtcontrol.hosts.inprocess import InProcessPool
 from rtcontrol.loop.config import MAX_HZ
 from rtcontrol.loop.loop import ControlLoop
+from rtcontrol.loop.override import check_named
 from rtcontrol.loop.pause import PauseWatch
 from rtcontrol.models.errors import UserError
 from rtcontrol.run import assemble
@@ -71,8 +72,6 @@ class SoloSession(Session):
     def take(self, loop: ControlLoop) -> None:
         """This loop will run."""
         self.attach(loop)
-        if self.why is not None:
-            loop.stop(self.why)
 
 
 def run_remote(config: RunOptions, ending: Shutdown, endpoint: str = BOUND, partner: Partner | None = None) -> int:
@@ -127,6 +126,7 @@ def _run(session: SoloSession, terms: Terms, view: LiveView, ending: Shutdown, p
     host = assemble.host(terms.config, terms.source, terms.model)
     sample = Observation(0, 0, 0, RemoteData.of(None, "warm-up")) if terms.config.warmup else None
     try:
+        check_named(terms.config, terms.agent)
         clock = arrivals(terms, env)
         return run_loop(terms.config, terms.agent, env, host, sample, view, ending, clock, made)
     except UserError as error:

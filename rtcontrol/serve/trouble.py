@@ -38,6 +38,12 @@ def undecodable(error: UserError, tools: Tools) -> WireError:
     return WireError(Code.TOOLS, what, remedy, field="tools", fatal=True)
 
 
+def stopped() -> WireError:
+    """A person stopped the session: nobody greets anew but by a person's will."""
+    remedy = "Start the client anew once a person wants it to go on."
+    return WireError(Code.STATE, "A person stopped the session: a stop is final.", remedy, fatal=True)
+
+
 def passing(error: PlaceTrouble, welcomed: bool) -> WireError:
     """The place of decision is full or away. A session that was welcomed is kept: its client says hello again."""
     code = Code.BUSY if error.full else Code.DECODER

@@ -37,7 +37,8 @@ def spawn(*arguments: str, **env: str) -> subprocess.Popen[str]:
 
 def wait_for_ticks(out: Path, ticks: int) -> None:
     record = out / "record.mcap"
-    under_way = lambda: record.exists() and sum("kind" in e for e in read_record(record)) >= ticks  # noqa: E731
+    begun = lambda: record.exists() and record.stat().st_size > 8  # noqa: E731
+    under_way = lambda: begun() and sum("kind" in e for e in read_record(record)) >= ticks  # noqa: E731
     until(under_way, "the run does not get under way", seconds=60, every=0.05)
 
 

@@ -92,6 +92,10 @@ function take(told) {
   }
   view.last = told;
   view.over = Boolean(told.over);
+  if (told.counts === undefined) {
+    put("lead", told.phase); // the run has not said anything yet
+    return;
+  }
   view.seen += told.ticks.length;
   const period = 1000 / (told.hz || 16);
   const now = performance.now();
@@ -101,10 +105,8 @@ function take(told) {
     chart.add({ at, latency, age: null, decide, missed: Boolean(tick.cause) });
   });
   chart.deadline = told.deadline_ms ?? 0;
-  put("title", `${told.env ?? ""} by ${told.agent ?? ""}`);
-  const rate = told.hz ? ` at ${Number(told.hz.toPrecision(3))} Hz` : "";
-  const episodes = told.episodes ? `, ${told.episodes} episodes` : "";
-  put("lead", `${told.model ?? ""}${rate}, ${told.phase ?? ""}${episodes}`);
+  put("title", told.env ?? "A run");
+  put("lead", lead(told));
   showState(told);
   put("force", told.instruction ?? "");
   put("text", told.text ?? "not kept in the record");
@@ -114,7 +116,19 @@ function take(told) {
   put("decide", ms(told.ticks.at(-1)?.decide_ms));
   put("missed", (told.counts.misses + told.counts.skipped_releases).toLocaleString("en"));
   put("releases", told.counts.releases.toLocaleString("en"));
-  showCauses(told.causes);
+  showCauses(told);
+  showLog(told.log);
+  if (told.said && told.said !== view.said) put("answer", told.said);
+  view.said = told.said;
+}
+
+/** Who flies it, how fast, and how far it is. */
+function lead({ agent, model, hz, phase, episodes, judged, successes }) {
+  const known = [agent && `agent ${agent}`, model && `model ${model.split("/").at(-1)}`];
+  known.push(hz && `${Number(hz.toPrecision(3))} Hz`, phase);
+  const judgement = judged ? ` (${successes} of ${judged} successful)` : "";
+  known.push(episodes && `${episodes} ${episodes === 1 ? "episode" : "episodes"}${judgement}`);
+  return known.filter(Boolean).join(" · ");
 }
 
 function showState({ state, asking }) {
@@ -132,26 +146,47 @@ function showState({ state, asking }) {
 
 function showCall({ call, confidence, ticks, state, safe_calls: safe }) {
   const last = ticks.at(-1);
-  if (last) put("kind", last.why ?? (last.cause ? `missed: ${last.cause.replaceAll("_", " ")}` : last.kind));
-  put("call", state === "running" ? (call ?? "–") : safe?.join(", ") || "safe");
-  $("sureness").hidden = confidence === null || confidence === undefined;
+  const running = state === "running";
+  if (!running) put("kind", "the safe call");
+  else if (last) put("kind", last.why ?? (last.cause ? `missed: ${plain(last.cause)}` : last.kind));
+  put("call", running ? (call ?? "–") : safe?.join(", ") || "safe");
+  $("sureness").hidden = !running || confidence === null || confidence === undefined; // it is the decision's
   if ($("sureness").hidden) return;
   put("sure", `${Math.round(confidence * 100)} %`);
   $("sure-bar").style.transform = `scaleX(${confidence})`;
 }
 
-function showCauses(causes) {
-  const key = JSON.stringify(causes);
+function showCauses({ causes, subcauses }) {
+  const key = JSON.stringify([causes, subcauses]);
   if (key === texts.get("causes")) return;
   texts.set("causes", key);
   const rows = Object.entries(causes).sort((a, b) => b[1] - a[1]).map(([cause, n]) => {
     const row = document.createElement("li");
     const number = document.createElement("i");
     number.textContent = n;
-    row.append(cause.replaceAll("_", " "), number);
+    row.append(plain(cause), number);
+    const kinds = Object.entries(subcauses).filter(([name]) => name.startsWith(`${cause}.`));
+    const kind = document.createElement("small");
+    kind.textContent = kinds.map(([name, times]) => `${plain(name.slice(cause.length + 1))} ${times}`).join(", ");
+    row.append(kind);
     return row;
   });
   $("causes").replaceChildren(...rows);
+}
+
+function plain(name) {
+  return name.replaceAll("_", " ");
+}
+
+/** The newest lines first. */
+function showLog(lines = []) {
+  const newest = lines.slice(-3).reverse();
+  const key = newest.join("\n");
+  if (key === texts.get("log")) return;
+  texts.set("log", key);
+  $("told").hidden = !newest.length;
+  const rows = newest.map((line) => Object.assign(document.createElement("li"), { textContent: line }));
+  $("log").replaceChildren(...rows);
 }
 
 function ms(value) {

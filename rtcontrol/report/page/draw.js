@@ -69,7 +69,7 @@ function axes(more = {}) {
     ticks: { stroke: () => ink("line"), width: 1 },
     font: "12px system-ui, sans-serif",
   });
-  return [{ ...plain(), ...more.x }, { ...plain(), size: 56, ...more.y }];
+  return [{ ...plain(), size: 34, ...more.x }, { ...plain(), size: 56, ...more.y }];
 }
 
 // A chart whose one series `paint` draws by itself, from x = t in seconds.
@@ -140,6 +140,16 @@ function timeline(element, ticks, state, hooks) {
       ctx.fillRect(x - size / 2, Math.max(at.up, y - size / 2), size, size);
     }
     ctx.globalAlpha = 1;
+    ctx.fillStyle = ink("accent");
+    for (const [t] of ticks.run.marks)
+      if (t >= min && t <= max) {
+        const x = at.x(t), half = 4 * at.one;
+        ctx.beginPath();
+        ctx.moveTo(x - half, at.up);
+        ctx.lineTo(x + half, at.up);
+        ctx.lineTo(x, at.up + 2 * half);
+        ctx.fill();
+      }
     ctx.strokeStyle = ctx.fillStyle = ink("bad");
     ctx.lineWidth = at.one;
     ctx.setLineDash([6 * at.one, 4 * at.one]);
@@ -150,9 +160,13 @@ function timeline(element, ticks, state, hooks) {
     ctx.font = `${12 * at.one}px system-ui, sans-serif`;
     ctx.textAlign = "left";
     ctx.textBaseline = "alphabetic";
-    ctx.fillText(`deadline ${+deadline.toFixed(1)} ms`, at.left + 6 * at.one, at.y(deadline) - 5 * at.one);
+    const label = [`deadline ${+deadline.toFixed(1)} ms`, at.left + 6 * at.one, at.y(deadline) - 5 * at.one];
+    ctx.setLineDash([]);
+    ctx.strokeStyle = ink("card");
+    ctx.lineWidth = 4 * at.one;
+    ctx.strokeText(...label);
+    ctx.fillText(...label);
     if (state.row >= 0) {
-      ctx.setLineDash([]);
       ctx.strokeStyle = ink("accent");
       ctx.lineWidth = 2 * at.one;
       ctx.strokeRect(at.x(ticks.t[state.row]) - wide / 2 - 2 * at.one, at.up, wide + 4 * at.one, at.height);
@@ -179,7 +193,7 @@ function jitter(element, ticks) {
   return painted(element, ticks, top, paint, { cursor: false, axes: { x: { values: (u, s) => s.map((v) => `${v} s`) }, y } });
 }
 
-const PALETTE = ["decide", "pause", "wake", "no_observation", "execute", "invalid", "unknown", "stale_observation", "on-time", "accent", "host"];
+const PALETTE = ["decide", "pause", "wake", "no_observation", "execute", "invalid", "unknown", "stale_observation", "on-time", "accent", "host", "good"];
 
 function curves(element, run, nines) {
   const names = Object.keys(run.curves);

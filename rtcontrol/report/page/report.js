@@ -125,20 +125,27 @@ function show(article) {
 
 // What is known of one tick.
 function told(ticks, row) {
-  const missed = ticks.run.missed[row] || {}, subcause = ticks.word("subcause", row);
+  const missed = ticks.run.missed[row] || {}, evidence = missed.evidence || {};
+  const both = (...words) => words.filter(Boolean).join(", "), known = (name) => ticks.number(name, row);
   const cause = ticks.cause[row] ? ticks.causes[ticks.cause[row]] : "";
   const latency = ticks.number("latency_ms", row), list = make("dl");
   const say = (name, ...values) => list.append(make("dt", name), make("dd", null, ...values));
   const ms = (value) => `${(+value).toFixed(2)} ms`;
-  const verdict = cause ? `missed: ${cause}${subcause ? `, ${subcause}` : ""}` : `on time (${ticks.word("kind", row)})`;
+  const kind = both(ticks.word("kind", row), ticks.word("why", row));
+  const verdict = cause ? `missed: ${both(cause, ticks.word("subcause", row))}` : `on time (${kind})`;
   const head = make("h4", `Tick ${ticks.k[row]} at ${ticks.t[row].toFixed(3)} s: ${verdict}`);
   say("latency", latency === latency ? `${ms(latency)} of ${ms(ticks.run.deadline_ms)}` : `no effect by ${ms(ticks.run.deadline_ms)}`);
+  if (evidence.late_ms != null) {
+    const explained = evidence.explained_ms != null ? `; ${cause} accounts for ${ms(evidence.explained_ms)}` : cause === "unknown" ? "; nothing accounts for half of it" : "";
+    say("late by", ms(evidence.late_ms) + explained);
+  }
+  if (known("captured") === known("captured")) say("observed", `${ms(-known("captured"))} before its release`);
   if (missed.saw) {
     say("saw", make("pre", missed.saw.observation));
     if (missed.saw.instruction) say("told", missed.saw.instruction);
     if (missed.saw.history && missed.saw.history.length) say("history", make("pre", missed.saw.history.join("\n")));
-  } else if (cause) say("saw", "not in this page");
-  const confidence = ticks.number("confidence", row);
+  } else if (cause) say("saw", known("woke") === known("woke") && !(known("submitted") === known("submitted")) ? "nothing: the decoder was not asked" : "not in this page, or not kept by the record");
+  const confidence = known("confidence");
   const sure = confidence === confidence ? ` (confidence ${confidence.toFixed(3)})` : "";
   say("decided", ticks.word("call", row) ? make("code", ticks.word("call", row)) : "no call in time", sure);
   const stages = spans(ticks, row);
@@ -147,12 +154,24 @@ function told(ticks, row) {
     const lines = missed.instead.map(([call, why, time]) => `${call || "nothing"} (${why}) ${time == null ? "to the end of the run" : `for ${ms(time)}`}`);
     say("acted instead", lines.join(", then "));
   }
+  const t = ticks.t[row], until = t + ticks.run.deadline_ms / 1e3;
+  const befell = ticks.run.marks.filter(([at]) => at > t - 2 && at <= until).slice(-5);
+  if (befell.length) say("what befell it", make("pre", befell.map(([at, what]) => `${at.toFixed(2)} s: ${what}`).join("\n")));
   if (ticks.word("action", row)) say("fallback", ticks.word("action", row));
   const skipped = ticks.number("skipped", row);
-  if (skipped > 0) say("skipped before", `${skipped} (${ticks.word("skip_cause", row)})`);
+  if (skipped > 0) say("skipped before", `${skipped} (${both(ticks.word("skip_cause", row), ticks.word("skip_subcause", row))})`);
   if (missed.error) say("error", make("pre", missed.where ? `${missed.error}\n${missed.where}` : missed.error));
-  if (missed.evidence) say("evidence", make("pre", JSON.stringify(missed.evidence, null, 1)));
+  if (missed.result !== undefined) say("result", make("pre", JSON.stringify(missed.result)));
+  const rest = Object.entries(evidence).filter(([name]) => name !== "late_ms" && name !== "explained_ms");
+  if (rest.length) say("evidence", make("pre", rest.map(([name, value]) => `${name}: ${flat(value)}`).join("\n")));
   return [head, list];
+}
+
+// A value on one line, as people read it.
+function flat(value) {
+  if (Array.isArray(value)) return value.map((one) => (Array.isArray(one) ? `[${one.join(", ")}]` : flat(one))).join("  ");
+  if (value && typeof value === "object") return Object.entries(value).map(([name, one]) => `${name} ${flat(one)}`).join(", ");
+  return String(value);
 }
 
 // Its stages as bars, from the release to the deadline or beyond; null where nothing was measured.

@@ -80,6 +80,7 @@ def test_a_drill_ends_in_order_by_ctrl_c_and_judges_what_was_injected(tmp_path: 
         (["--host", "inprocess", "--only", "kill_decoder"], "needs a decoder's process"),
         (["--host", "inprocess", "--standby"], "--standby has no effect"),
         (["--json", "nowhere/drill.json"], "there is no folder nowhere"),
+        (["--json", "."], "--json . is a folder"),
         (["--env", "lnder"], "There is no environment called 'lnder'"),
     ],
 )

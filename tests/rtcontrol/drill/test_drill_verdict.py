@@ -12,12 +12,14 @@ from rtcontrol.drill.faults import ENDINGS, FAULTS, TIMES, schedule
 from rtcontrol.drill.injector import Injection
 from rtcontrol.drill.switches import Switches
 from rtcontrol.drill.verdict import ticks_of, verdict
+from rtcontrol.loop.deadline import SUBCAUSES
 from rtcontrol.models.errors import UserError
 from tests.helpers.processes import ROOT
 
 PERIOD = 62_500_000
 ORIGIN = 5_000_000_000
 PROVEN = {"late_ms": 60.0}
+SKIPPED = {"skipped": 2, "skip_cause": "wake", "skip_subcause": "scheduler", "skip_evidence": PROVEN}
 
 
 def events(count: int, **missed: dict[str, Any]) -> list[dict[str, Any]]:
@@ -56,9 +58,10 @@ def test_a_fault_is_attributed_when_each_of_its_misses_has_one_of_its_causes() -
         ({"k12": miss("stale_observation")}, "stale_observation: no evidence"),
         ({"k12": miss("stale_observation", "frozen") | {"evidence": {}}}, "stale_observation.frozen: no evidence"),
         ({}, "it cost no tick"),
+        ({"k12": miss("stale_observation", "frozen", **SKIPPED)}, "wake.scheduler is none of its causes"),
         (
-            {"k12": miss("stale_observation", "frozen", skipped=2, skip_cause="wake", skip_subcause="scheduler")},
-            "wake.scheduler is none of its causes",
+            {"k12": miss("stale_observation", "frozen", **SKIPPED | {"skip_evidence": {}})},
+            "wake.scheduler: no evidence",
         ),
         ({f"k{k}": miss("stale_observation", "frozen") for k in range(12, 40, 5)}, "no recovery before the next fault"),
     ],
@@ -120,16 +123,7 @@ def test_a_drill_that_is_too_short_says_how_long_it_takes() -> None:
 
 
 def test_the_causes_that_faults_may_have_are_published() -> None:
-    causes = {
-        "pause": "gc stall disk",
-        "host": "lost restarting gave_up",
-        "wake": "scheduler gc stall disk executor",
-        "no_observation": "none_yet unreadable",
-        "stale_observation": "frozen late",
-        "decide": "observe send queued decoder_stopped decoder_slow error",
-        "execute": "raised slow busy",
-    }
-    published = {(cause, sub) for cause, subs in causes.items() for sub in subs.split()} | {("invalid", None)}
+    published = {(cause.value, sub) for cause, subs in SUBCAUSES.items() for sub in subs or (None,)}
     assert {pair for fault in FAULTS.values() for pair in fault.allowed} <= published
     assert not set(FAULTS) & set(ENDINGS)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -21,13 +22,18 @@ import numpy as np
 import psutil
 import pytest
 from chromium import Chromium
+from fastapi import FastAPI
 from gateway_served import TOKEN, Serve, Served
+from prometheus_client.parser import text_string_to_metric_families
 from test_gateway_ws import Line, line
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
+from rtcontrol.bridges.wire.messages import Bye, Executed
 from rtcontrol.envs.lander.world import Lander
 from rtcontrol.envs.pictures import painter, png
+from rtcontrol.gateway import view as views
+from rtcontrol.gateway.viewer import Fed
 from rtcontrol.models.errors import UserError
 from rtcontrol.run.options import RunOptions
 from rtcontrol.run.viewer import Viewer
@@ -177,6 +183,44 @@ def test_the_lander_is_drawn_where_it_was_observed() -> None:
     assert (paint(7, seen) == picture).all()
 
 
+def test_a_picture_that_cannot_be_drawn_and_what_is_no_json_disturb_nobody() -> None:
+    fed = Fed()
+    told = {"number": 1, "ticks": [{"k": 0}], "env": "lander", "seed": 0, "data": {"x": float("nan")}}
+    fed.take(told)
+    assert fed.picture() is None
+    json.dumps(fed.snapshot(0), allow_nan=False)
+    fed.take(told | {"data": {**dict.fromkeys(("x", "y", "vx", "vy", "angle", "spin"), 0.0), "legs": 0}})
+    fed.picture()
+
+
+def test_a_viewer_that_takes_nothing_gives_its_place_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(views, "STUCK_S", 0.05)
+    app, fed = FastAPI(), Fed()
+    views.add(app, lambda name: fed, list)
+
+    async def visit() -> str:
+        cut_off = asyncio.Event()
+        said = asyncio.Queue[dict[str, Any]]()
+        said.put_nowait({"type": "websocket.connect"})
+
+        async def send(message: Any) -> None:
+            if message["type"] == "websocket.send":
+                await asyncio.sleep(60)
+
+        async def receive() -> Any:
+            if said.empty():
+                await cut_off.wait()
+                return {"type": "websocket.disconnect", "code": 1006}
+            return said.get_nowait()
+
+        extensions = {"rtcontrol.abort": cut_off.set}
+        scope = {"type": "websocket", "path": "/view/ws", "headers": [], "query_string": b"", "subprotocols": []}
+        await asyncio.wait_for(app(scope | {"extensions": extensions}, receive, send), 20)
+        return "cut off"
+
+    assert asyncio.run(visit()) == "cut off"
+
+
 def test_a_png_holds_the_picture() -> None:
     picture = np.arange(2 * 3 * 3, dtype=np.uint8).reshape(2, 3, 3)
     data = png(picture)
@@ -244,23 +288,72 @@ def test_every_series_of_the_metrics_is_there_from_the_start(serve: Serve) -> No
     assert values(text, "rtcontrol_ticks_total") == {"": 0.0}
     assert values(text, "rtcontrol_latency_seconds_count") == {"": 0.0}
     assert values(text, "rtcontrol_refused_messages_total")['{code="malformed"}'] == 0.0
+    assert values(text, "rtcontrol_http_requests_total")['{route="chat",status="503"}'] == 0.0
+    assert values(text, "rtcontrol_http_refused_total")['{code="token"}'] == 0.0
+
+
+def test_no_counter_falls_when_a_client_says_that_it_did_not_carry_calls_out(serve: Serve) -> None:
+    own = serve("random")
+    with line(own) as client:
+        client.hello(capabilities=["executed"])
+        calls = [call for call in (client.call() for _ in range(20)) if call.status == "fresh" and call.call][:5]
+        assert calls
+        session = own.admission.all()[0]
+        account = session.loop.account
+        # What was observed is stale from now on, and no more ticks are on time.
+        until(lambda: account.misses_by_cause["stale_observation"] > 1)
+        assert values(own.get("metrics"), "rtcontrol_on_time_total")[""] == account.on_time
+        for call in calls:
+            token, now = client.welcome.session, time.monotonic_ns()
+            told = {"session": token, "tick": call.tick, "epoch": call.epoch, "outcome": "expired", "t_ns": now}
+            client.send(Executed(**told))
+        most = account.on_time
+        until(lambda: sum(account.acknowledged.values()) >= len(calls))
+        assert values(own.get("metrics"), "rtcontrol_on_time_total")[""] >= most > account.on_time
+    assert account.misses_by_cause["execute"] == len(calls)
+
+
+def test_what_prometheus_reads_is_well_formed(serve: Serve) -> None:
+    own = serve()
+    with line(own) as client:
+        client.hello()
+        client.call()
+        until(lambda: values(own.get("metrics"), "rtcontrol_ticks_total")[""] > 0)
+        own.post("v1/chat/completions", json={"model": "no such", "messages": []})
+        families = {f.name: f for f in text_string_to_metric_families(own.get("metrics"))}
+    assert {f.type for n, f in families.items() if n.endswith("_seconds")} == {"histogram"}
+    for name, family in families.items():
+        assert family.documentation and family.type != "unknown", name
+        if family.type == "histogram":
+            counts = [s.value for s in family.samples if s.name == f"{name}_bucket"]
+            last = next(s for s in family.samples if s.name == f"{name}_bucket" and s.labels["le"] == "+Inf")
+            assert counts == sorted(counts) and last.value == counts[-1]
+            assert [s.value for s in family.samples if s.name == f"{name}_count"] == [last.value]
+            assert len([s for s in family.samples if s.name == f"{name}_sum"]) == 1
+    # Sessions come to what all of them come to.
+    mine = sum(s.value for s in families["rtcontrol_session_ticks"].samples if s.name.endswith("_total"))
+    assert 0 < mine <= families["rtcontrol_ticks"].samples[0].value
+    asked = {(s.labels["route"], s.labels["status"]): s.value for s in families["rtcontrol_http_requests"].samples}
+    assert sum(v for (route, _), v in asked.items() if route == "chat") > 0
 
 
 def test_counts_of_sessions_that_ended_stay_in_the_totals(serve: Serve) -> None:
     own = serve()
-    ticks = []
-    for _ in range(2):
+    sessions = []
+    for leaves in (False, True):
         with line(own) as client:
             client.hello()
             for _ in range(4):
                 client.call()
-        until(lambda: own.admission.all() == [] or own.admission.all()[0].state == "parked")
+            sessions.append(session := own.admission.all()[-1])
+            if leaves:
+                client.send(Bye(session=client.welcome.session))
+        until(lambda session=session: session.state in ("parked", "over"))
         text = own.get("metrics")
-        ticks.append(values(text, "rtcontrol_ticks_total")[""])
+        ticks = sum(s.loop.account.ticks for s in sessions)
+        assert values(text, "rtcontrol_ticks_total")[""] == own.admission.totals().counts["ticks"] == ticks
         # Those with a latency are in its histogram, cumulative, in seconds.
         buckets = [v for k, v in values(text, "rtcontrol_latency_seconds_bucket").items()]
         assert buckets == sorted(buckets) and buckets[-1] == values(text, "rtcontrol_latency_seconds_count")[""] > 0
         assert 0 < values(text, "rtcontrol_latency_seconds_sum")[""] < 60
-    assert ticks[0] >= 4 and ticks[1] >= ticks[0] + 4
-    again = values(own.get("metrics"), "rtcontrol_ticks_total")[""]
-    assert again == ticks[1], "counted once"
+    assert own.admission.all() == sessions[:1] and min(s.loop.account.ticks for s in sessions) >= 4

@@ -27,7 +27,8 @@ from rtcontrol.envs.paced import PacedEnvironment
 from rtcontrol.hosts.base import DecisionRequest
 from rtcontrol.loop import actuator as actuators
 from rtcontrol.loop import loop as loops
-from rtcontrol.loop.actuator import Actuator, Completion, Order, SafeAttempt
+from rtcontrol.loop.actuator import Actuator
+from rtcontrol.loop.orders import Completion, Order, SafeAttempt
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.errors import UserError
 from rtcontrol.report import report

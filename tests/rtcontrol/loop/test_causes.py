@@ -60,9 +60,11 @@ def evidences(draw: st.DrawFn) -> Evidence:
         arrival=draw(st.booleans()),
         host=draw(st.none() | st.sampled_from(SUBCAUSES[Cause.HOST])),
         busy=draw(spans_ms),
-        acting=draw(spans_ms),
+        acting=draw(st.lists(spans_ms, max_size=3)),
         loop=draw(kernels),
+        actuator=draw(kernels),
         decoder=draw(kernels),
+        sockets=draw(kernels),
     )
 
 
@@ -79,7 +81,7 @@ def test_a_cause_is_published_and_explains_at_least_half_of_the_lateness(e: Evid
 
 @given(evidences())
 def test_without_a_witness_no_pause_and_no_late_wake_is_named(e: Evidence) -> None:
-    blind = replace(e, pauses=(), busy=(0.0, 0.0), acting=(0.0, 0.0), loop=Kernel())
+    blind = replace(e, pauses=(), busy=(0.0, 0.0), acting=(), loop=Kernel(), actuator=Kernel(), sockets=Kernel())
     assert attribute(blind).cause not in (Cause.PAUSE, Cause.WAKE)
 
 
@@ -124,9 +126,12 @@ def answered(begun: float, decided: float, replied: float, **more: Any) -> Evide
         (asked(decoder=Kernel("T", 0.0)), "decide.decoder_stopped"),
         (asked(decoder=Kernel("T", 0.0), behind=True), "decide.decoder_stopped"),
         (asked(decoder=Kernel("R", 5.0, 50.0)), "decide.decoder_stopped"),
+        (asked(decoder=Kernel("R", 0.0, 0.0)), "decide.decoder_stopped"),
+        (asked(decoder=Kernel("R", 20.0, 0.0)), "decide.decoder_slow"),
         (asked(decoder=Kernel("S", 0.0, 0.0)), "decide.decoder_slow"),
         (asked(decoder=Kernel("X")), "host.lost"),
         (asked(host="restarting"), "host.restarting"),
+        (asked(host="restarting", decoder=Kernel("X")), "host.restarting"),
         # Meanwhile the decoder was at work: it would have been late all the same.
         (asked(pauses=[(10.0, 50.0, "stall")]), "decide.decoder_slow"),
         (asked(pauses=[(10.0, 50.0, "gc")], apart=False), "pause.gc"),
@@ -137,10 +142,16 @@ def answered(begun: float, decided: float, replied: float, **more: Any) -> Evide
         (answered(80.0, 90.0, 90.2, gaps=[(2.0, 79.0)]), "decide.decoder_stopped"),
         (answered(1.2, 6.0, 90.0), "unknown"),
         (answered(1.2, 6.0, 90.0, loop=Kernel(delayed_ms=70.0)), "wake.scheduler"),
-        (answered(1.2, 6.0, 90.0, acting=(5.0, 88.0)), "wake.executor"),
+        (answered(1.2, 6.0, 90.0, sockets=Kernel(delayed_ms=70.0)), "wake.scheduler"),
+        (answered(1.2, 6.0, 90.0, acting=[(5.0, 88.0)]), "wake.executor"),
         (answered(1.2, 6.0, 90.0, loop=Kernel(major_faults=3)), "wake.disk"),
         (answered(1.2, 6.0, 90.0, pauses=[(7.0, 89.0, "stall")]), "pause.stall"),
         (answered(1.2, 6.0, 90.0, pauses=[(7.0, 10.0, "gc")]), "unknown"),
+        # The heartbeat stands still in a collection, too, and a little longer.
+        (asked(pauses=[(10.0, 50.0, "gc"), (9.0, 54.0, "stall")], apart=False), "pause.gc"),
+        (asked(pauses=[(10.0, 14.0, "gc"), (9.0, 54.0, "stall")], apart=False), "pause.stall"),
+        # No part of the decision alone took half of the lateness; together they did.
+        (answered(58.0, 125.0, 186.0, gaps=[(125.0, 184.0)]), "decide.decoder_slow"),
     ],
 )
 def test_what_is_named(evidence: Evidence, name: str) -> None:
@@ -163,12 +174,26 @@ def test_what_was_late_at_the_end_is_the_executors() -> None:
     spans = {**answered(1.2, 40.0, 40.1).spans, "executing": 40.2, "executed": 90.0}
     slow = Evidence(D, 90.0, spans, True, usual={"decide": 38.0})
     assert named(slow) == "execute.slow"
-    assert named(replace(slow, spans={**spans, "executing": 89.0})) == "execute.busy"
-    waits = Evidence(D, D + 0.1, answered(1.2, 4.0, 4.1).spans, fault=(Cause.EXECUTE, "slow"))
+    assert named(replace(slow, spans={**spans, "executing": 89.0}, acting=[(30.0, 88.9)])) == "execute.busy"
+    waits = Evidence(D, D + 0.1, answered(1.2, 4.0, 4.1).spans, fault=(Cause.EXECUTE, "slow"), acting=[(4.2, 60.1)])
     assert named(waits) == "execute.slow"
     # It was decided a moment before the deadline: neither the world nor the tool took long.
     close = {**answered(1.2, 59.5, 59.6).spans, "executing": 59.7, "executed": 60.2}
     assert named(Evidence(D, 60.2, close, True)) == "decide.decoder_slow"
+
+
+@pytest.mark.parametrize("sub", ["busy", "slow"])
+def test_a_call_that_waits_for_the_actuator_is_the_worlds_only_while_that_is_at_work(sub: str) -> None:
+    waits = Evidence(D, D + 0.1, answered(1.2, 4.0, 4.1).spans, fault=(Cause.EXECUTE, sub), usual={"decide": 3.0})
+    assert named(waits) == "unknown"
+    assert named(replace(waits, acting=[(4.2, 14.0)])) == "unknown"
+    assert named(replace(waits, acting=[(-40.0, 14.0), (14.0, 45.0)])) == f"execute.{sub}"
+    # It was not run.
+    assert named(replace(waits, actuator=Kernel("S", 1.0, 40.0))) == "wake.scheduler"
+    assert named(replace(waits, actuator=Kernel("R", 0.0, 0.0))) == "wake.scheduler", "it waits still"
+    assert named(replace(waits, actuator=Kernel("R", 20.0, 0.0))) == "unknown"
+    assert named(replace(waits, end_ms=D - 20.0)) == f"execute.{sub}", "it gave way, and not for being late"
+    assert named(replace(waits, loop=Kernel("R", 1.0, 40.0))) == "unknown", "another thread's waiting is none of it"
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +15,12 @@ import pytest
 from arm import MOVE, STOP, Arm, arm_agent, on
 from cart import CartWorld, Flight, good
 
+from rtcontrol.envs.base import Emission
+from rtcontrol.envs.paced import PacedEnvironment
 from rtcontrol.hosts.base import DecisionRequest
-from rtcontrol.loop.actuator import Actuator, Completion, Order
+from rtcontrol.loop.actuator import Actuator
 from rtcontrol.loop.config import RunConfig, confidence
+from rtcontrol.loop.orders import Completion, Order
 from rtcontrol.loop.override import check_named
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.errors import UserError
@@ -31,8 +36,8 @@ CLOSE = Call("grip", {"closed": 1})
 def flown(out: Path, person: Callable[[Flight, Arm], Any], decide: Any = on, **more: Any) -> tuple[Flight, Arm]:
     """A run of the arm beside which a person does something, and which ends with it."""
     arm = Arm()
-    settings = {"hz": HZ, "duration_s": None, "hold_ms": 60_000.0, **more}
-    flight = Flight(out, decide, world=arm.world(), agent=arm_agent(), **settings)  # type: ignore[arg-type]
+    settings = {"hz": HZ, "duration_s": None, "hold_ms": 60_000.0, "agent": arm_agent(), **more}
+    flight = Flight(out, decide, world=arm.world(), **settings)  # type: ignore[arg-type]
 
     def beside() -> None:
         try:
@@ -41,12 +46,10 @@ def flown(out: Path, person: Callable[[Flight, Arm], Any], decide: Any = on, **m
         finally:
             flight.loop.stop("enough")
 
-    thread = threading.Thread(target=beside)
-    thread.start()
-    try:
+    with ThreadPoolExecutor(1) as pool:
+        did = pool.submit(beside)
         flight.run()
-    finally:
-        thread.join()
+        did.result()
     return flight, arm
 
 
@@ -56,6 +59,15 @@ def acted(arm: Arm, call: Call, since_ns: int, until_ns: int) -> int:
 
 def people(flight: Flight) -> list[str]:
     return [line["people"] for line in flight.lines if "people" in line]
+
+
+def asked_for(flight: Flight) -> list[float]:
+    """When the decisions were asked for whose calls acted after the run was resumed."""
+    lines = flight.lines
+    resumed_s = next(line["t_s"] for line in lines if line.get("people") == "resume")
+    ticks = {t["k"]: t["t_s"] + t["wake_ms"] / 1e3 for t in lines if "kind" in t}
+    acted = [line for line in lines if "called" in line and line["why"] != "safe" and line["t_s"] > resumed_s]
+    return [ticks[line["k"]] - resumed_s for line in acted if line["k"] in ticks]
 
 
 def test_no_call_acts_while_it_is_paused_and_they_do_again_after(tmp_path: Path) -> None:
@@ -93,6 +105,23 @@ def test_in_an_episode_that_begins_while_it_is_paused_the_safe_call_acts_alone(t
     assert len({epoch for _, epoch in after}) >= 3, after
 
 
+def test_where_nothing_is_decided_the_safe_call_acts_all_the_same_in_an_episode_that_begins_while_it_is_paused(
+    tmp_path: Path,
+) -> None:
+    paused = threading.Event()
+
+    def decide(request: DecisionRequest) -> Decision:
+        if paused.is_set():
+            raise RuntimeError("no idea")
+        return good(request)
+
+    world = CartWorld(episode_s=0.4)
+    flight = Flight(tmp_path, decide, world=world, duration_s=1.5)
+    flight.after(5, lambda: (flight.loop.override.say("pause", "wire"), paused.set()))
+    flight.run()
+    assert {epoch for _, call, epoch in world.executed if call == Call("push", {"force": 0})} >= {2, 3}
+
+
 @pytest.mark.parametrize("said", ["pause", "stop"])
 def test_a_call_that_waits_for_the_world_does_not_act_after_a_pause_or_a_stop(tmp_path: Path, said: str) -> None:
     at: dict[str, int] = {}
@@ -111,6 +140,111 @@ def test_a_call_that_waits_for_the_world_does_not_act_after_a_pause_or_a_stop(tm
     flight, arm = flown(tmp_path, person, pipeline=20, deadline_ms=900.0)
     assert acted(arm, MOVE, at["said"], at["end"]) == 0
     assert flight.loop.safe_in_force
+
+
+def test_a_call_that_waits_for_the_world_does_not_act_after_a_pause_that_is_over_by_then(tmp_path: Path) -> None:
+    def person(flight: Flight, arm: Arm) -> None:
+        arm.hang()
+        time.sleep(2.5 * PERIOD_S)
+        flight.loop.override.say("pause", "page")
+        flight.loop.override.say("resume", "page")
+        since = arm.let_go()
+        until(lambda: acted(arm, MOVE, since, time.monotonic_ns()) >= 4)
+
+    flight, _ = flown(tmp_path, person, pipeline=20, deadline_ms=900.0)
+    asked = asked_for(flight)
+    assert len(asked) >= 3 and min(asked) > -1e-5, asked
+
+
+def test_a_decision_that_was_asked_for_before_the_resume_does_not_act(tmp_path: Path) -> None:
+    asked, answer = threading.Event(), threading.Event()
+    wait = threading.Event()
+
+    def decide(request: DecisionRequest) -> Decision:
+        if wait.is_set():
+            asked.set()
+            answer.wait(10)
+        return Decision(MOVE)
+
+    def person(flight: Flight, arm: Arm) -> None:
+        flight.loop.override.say("pause", "page")
+        wait.set()
+        assert asked.wait(10)
+        flight.loop.override.say("resume", "page")
+        since = time.monotonic_ns()
+        answer.set()
+        until(lambda: acted(arm, MOVE, since, time.monotonic_ns()) >= 4)
+
+    flight, _ = flown(tmp_path, person, decide, pipeline=20, deadline_ms=900.0)
+    asked_s = asked_for(flight)
+    assert len(asked_s) >= 3 and min(asked_s) > -1e-5, asked_s
+    # Such a tick is held, and no miss.
+    assert not any(t["kind"] == "miss" and t["cause"] == "execute" for t in flight.ticks)
+
+
+class Elsewhere(PacedEnvironment):
+    """A world that is told of each call, and where somebody stops it while one is on its way."""
+
+    def __init__(self, arm: Arm) -> None:
+        super().__init__("elsewhere", arm)
+        self.told: list[Emission] = []
+        self.meanwhile: Any = lambda: None
+
+    def execute(self, *given: Any) -> Any:
+        effect = super().execute(*given)
+        self.meanwhile()
+        return effect
+
+    def emit(self, emission: Emission) -> None:
+        self.told.append(emission)
+
+
+def test_a_world_elsewhere_is_told_of_no_call_after_a_stop() -> None:
+    world = Elsewhere(Arm())
+    world.start("lockstep")
+    actuator = Actuator(arm_agent(), world, None, lambda: None)
+    actuator.start()
+    for tick, effect in ((0, "acted"), (1, "refused")):
+        fresh = Emission(tick, 1, 1, 0, "fresh", MOVE)
+        actuator.execute(Order(tick, MOVE, 1, None, fresh))
+        until(lambda: actuator.effects)
+        done = actuator.effects.popleft()
+        assert isinstance(done, Completion) and done.effect == effect
+        world.meanwhile = lambda: actuator.bar("stopped")
+    assert [emission.tick for emission in world.told] == [0]
+    actuator.close()
+
+
+def test_a_run_that_is_paused_before_it_begins_begins_paused_and_one_that_is_stopped_never_does(tmp_path: Path) -> None:
+    for said, kinds in (("pause", {"held"}), ("stop", set())):
+        arm = Arm()
+        flight = Flight(tmp_path / said, on, world=arm.world(), agent=arm_agent(), hz=HZ, duration_s=0.5)  # type: ignore[arg-type]
+        flight.loop.override.say(said, "keyboard")
+        flight.run()
+        assert {t["kind"] for t in flight.ticks} == kinds
+        assert {call.text() for _, call in arm.acts} == ({STOP.text()} if kinds else set())
+
+
+def test_after_a_resume_a_miss_holds_the_call_in_force_as_before(tmp_path: Path) -> None:
+    """Also where an episode begins between the pause and the resume, in the world's own time."""
+    failing: list[int] = []
+
+    def decide(request: DecisionRequest) -> Decision:
+        k = request.tick
+        if k == 5:
+            flight.loop.override.say("pause", "page")
+        elif k > 5 and request.epoch == 2 and not failing:
+            flight.loop.override.say("resume", "page")
+            failing.extend((k + 1, k + 2, k + 5))
+        if k in failing:
+            raise RuntimeError("no idea")
+        return good(request)
+
+    flight = Flight(tmp_path, decide, world=CartWorld(episode_s=0.4), clock="lockstep", duration_s=0.7)
+    flight.run()
+    misses = [(t["k"], t["action"]) for t in flight.ticks if t["kind"] == "miss"]
+    # At first the safe call stays; once a call acted, it is held.
+    assert misses == list(zip(failing, ("none", "none", "hold"), strict=True)), misses
 
 
 def test_a_stop_is_final_and_ends_the_run_with_the_safe_call(tmp_path: Path) -> None:
@@ -138,14 +272,14 @@ def test_a_tools_own_function_is_not_called_while_people_hold_the_calls_back() -
     agent = arm_agent()
     actuator = Actuator(agent, world, None, lambda: None)
     actuator._functions["move"] = lambda speed: went.append(speed)
-    actuator.shut = "paused"
+    actuator.bar("paused")
     actuator.start()
     actuator.execute(Order(0, MOVE, 1, None))
     until(lambda: actuator.effects)
     done = actuator.effects.popleft()
     assert isinstance(done, Completion) and done.effect == "refused" and went == []
-    actuator.shut = None
-    actuator.execute(Order(1, MOVE, 1, None))
+    actuator.bar(None)
+    actuator.execute(Order(1, MOVE, 1, None, asked_ns=time.monotonic_ns()))
     until(lambda: actuator.effects)
     assert went == [1]
     actuator.close()
@@ -178,6 +312,24 @@ def test_a_named_tool_acts_after_a_yes_and_only_that_once(tmp_path: Path) -> Non
     assert any(line.get("used") for line in flight.lines if "late" in line)
 
 
+def test_a_persons_wait_is_none_of_the_loops_times_and_no_late_decision(tmp_path: Path) -> None:
+    def person(flight: Flight, arm: Arm) -> None:
+        until(lambda: flight.loop.override.asking is not None)
+        time.sleep(20 * PERIOD_S)
+        flight.loop.override.say("confirm", "keyboard")
+        until(lambda: any(call == CLOSE for _, call in arm.acts))
+
+    flight, _ = flown(tmp_path, person, closing, confirm=("grip",))
+    acted = next(line for line in flight.lines if line.get("waited_ms"))
+    assert acted["waited_ms"] >= 20e3 * PERIOD_S and acted["used"]
+    assert not {"latency_ms", "decide_ms", "spans_ms"} & set(acted)
+    account = flight.loop.account
+    assert account.late_used == account.late_dropped == 0
+    assert account.times["decide_ms"].count == sum("decide_ms" in t for t in flight.ticks)
+    for line in flight.lines:
+        jsonschema.validate(line, schema(topic_of(line)))
+
+
 def test_a_call_that_nobody_confirms_in_time_is_refused_and_recorded(tmp_path: Path) -> None:
     at: dict[str, Any] = {}
 
@@ -207,6 +359,30 @@ def test_a_no_is_kept_until_the_questions_time_is_over_and_a_pause_ends_it(tmp_p
     flight, arm = flown(tmp_path, person, closing, confirm=("grip",))
     assert not any(call == CLOSE for _, call in arm.acts)
     assert people(flight)[:3] == ["ask", "deny", "pause"]
+
+
+def test_a_no_is_not_overtaken_by_a_yes_that_the_loop_hears_with_it(tmp_path: Path) -> None:
+    free = threading.Event()
+    free.set()
+
+    def observe(data: Any) -> str:
+        free.wait(10)
+        return "-"
+
+    def person(flight: Flight, arm: Arm) -> None:
+        until(lambda: flight.loop.override.asking is not None)
+        free.clear()
+        time.sleep(2 * PERIOD_S)  # the loop is in the agent's code now
+        for word in ("deny", "confirm"):
+            flight.loop.override.say(word, "keyboard")
+        free.set()
+        until(lambda: "confirm" in [event["people"] for event in flight.loop.account.people])
+        time.sleep(4 * PERIOD_S)
+
+    agent = replace(arm_agent(), observe=observe)
+    flight, arm = flown(tmp_path, person, closing, confirm=("grip",), agent=agent)
+    assert not any(call == CLOSE for _, call in arm.acts)
+    assert people(flight)[:3] == ["ask", "deny", "confirm"]
 
 
 def test_a_head_that_is_less_sure_than_its_own_floor_holds_the_call_back(tmp_path: Path) -> None:

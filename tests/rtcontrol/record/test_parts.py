@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import random
 import time
@@ -10,19 +9,17 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from cart import Flight, slow
 from mcap.reader import make_reader
 
 from rtcontrol.models.errors import UserError
-from rtcontrol.record.folder import older_part, older_parts
-from rtcontrol.record.pictures import Pictures
-from rtcontrol.record.reading import read_record
+from rtcontrol.record import recorder as recorders
+from rtcontrol.record.folder import Folder, older_part, older_parts
+from rtcontrol.record.reading import read_record, record_in
 from rtcontrol.record.recorder import Recorder
-from rtcontrol.record.rows import rows
 from rtcontrol.report import report
 from rtcontrol.report.account import Account
+from rtcontrol.report.timeline import Timeline
 from tests.helpers.disks import files_of
 from tests.helpers.processes import until
 
@@ -31,8 +28,8 @@ HEADER = {"hz": 16.0, "started_at": "now"}
 
 
 def events(ticks: int, seed: int = 0) -> list[dict[str, Any]]:
-    """Of a run with misses, late decisions, acknowledgements and errors, and observations that cannot be compressed."""
-    chance, made, k = random.Random(seed), [], 0
+    """Of a run with all that may befall one, and observations that cannot be compressed."""
+    chance, made, k, missed = random.Random(seed), [], 0, 0
     for _ in range(ticks):
         fate = chance.randrange(8)
         k += fate == 1
@@ -47,8 +44,22 @@ def events(ticks: int, seed: int = 0) -> list[dict[str, Any]]:
         made.append(tick)
         if fate == 0:
             made.append({"late": k, "used": False, "decide_ms": 70.0, "cause": "host", "subcause": "lost"})
+            missed = k
         elif fate == 2:
-            made.append({"ack": k, "status": "expired", "t_s": k / 16})
+            made.append({"ack": k, "status": chance.choice(["executed", "expired"]), "why": "fresh", "t_s": k / 16})
+        elif fate == 3:
+            made.append({"revised": missed, "t_s": k / 16, "cause": "decide", "subcause": "decoder_stopped"})
+            made.append({"called": "f", "arguments": {}, "k": k, "why": "fresh", "t_s": k / 16})
+        elif fate == 4:
+            made.append({"people": chance.choice(["pause", "resume"]), "by": "page", "t_s": k / 16})
+            made.append({"instruction": f"go to {k}", "t_s": k / 16})
+        elif fate == 5:
+            made.append({"safe": "f()", "why": "miss", "t_s": k / 16, "attempt": 1, "in_force": k % 2 == 0})
+            made.append({"fault": "tell", "t_s": k / 16, "error": f"ValueError: {k}", "where": "b:2"})
+        elif fate == 6:
+            made.append({"log": f"line {k}", "t_s": k / 16})
+            made.append({"host_event": {"t_s": k / 16, "event": "lost", "seconds": 0.0}})
+            made.append({"episode": {"seed": k, "return": 1.0, "success": k % 3 == 0, "seconds": 2.0, "detail": {}}})
         k += 1
     return made
 
@@ -70,11 +81,14 @@ def flush(recorder: Recorder) -> None:
 
 
 def on_disk(path: Path) -> int:
-    total = 0
-    for part in [*older_parts(path), path]:
-        with suppress(FileNotFoundError):
-            total += part.stat().st_size
-    return total
+    """Bytes, of one instant: parts come and go meanwhile."""
+    looks: list[dict[str, int]] = [{"": 0}]
+    while len(looks) < 2 or looks[-1] != looks[-2]:
+        looks.append({})
+        for part in [*older_parts(path), path]:
+            with suppress(FileNotFoundError):
+                looks[-1][part.name] = part.stat().st_size
+    return sum(looks[-1].values())
 
 
 def test_the_oldest_parts_go_and_the_report_of_the_rest_counts_every_tick(tmp_path: Path) -> None:
@@ -93,11 +107,12 @@ def test_the_oldest_parts_go_and_the_report_of_the_rest_counts_every_tick(tmp_pa
     made = report.of_record(path)
     assert 0 < made["record"]["ticks_from"] == recorder.ticks_from <= left[0]["k"]
     assert left[0]["k"] <= recorder.ticks_from + 1
-    offline = Account()
-    for event in read_record(path):
-        offline.add(event)
-    offline.check()
-    assert counted(offline) == counted(live) and live.ticks == 2000
+    offline = [Account(), Timeline()]
+    for account in offline:
+        for event in read_record(path):
+            account.add(event)
+        account.check()
+        assert counted(account) == counted(live) and live.ticks == 2000
 
 
 def test_each_part_is_a_whole_file_that_begins_with_its_header_and_account(tmp_path: Path) -> None:
@@ -122,6 +137,27 @@ def test_each_part_is_a_whole_file_that_begins_with_its_header_and_account(tmp_p
     assert report.of_record(path)["record"]["ticks_from"] == 0
 
 
+def test_a_part_has_so_many_chunks_at_most_however_large_a_record_may_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorders, "CHUNKS", 10)
+    path, made = tmp_path / "record.mcap", events(200)
+    recorder, live = recorded(path, 10**12)
+    for i, event in enumerate(made):
+        recorder.write(event)
+        if i % 10 == 0:
+            flush(recorder)
+    recorder.close()
+    parts = [*older_parts(path), path]
+    assert len(parts) > 4
+    for part in parts:
+        with part.open("rb") as file:
+            summary = make_reader(file).get_summary()
+        assert summary is not None and summary.statistics is not None and summary.statistics.chunk_count <= 10
+    assert [e for e in read_record(path) if not {"header", "account"} & set(e)] == made
+    assert report.of_record(path)["releases"] == live.releases
+
+
 @pytest.mark.parametrize("room", [26_000, 31_000])
 def test_a_disk_that_is_full_between_two_parts_costs_no_event_and_counts_none_twice(tmp_path: Path, room: int) -> None:
     path = tmp_path / "record.mcap"
@@ -140,7 +176,9 @@ def test_a_disk_that_is_full_between_two_parts_costs_no_event_and_counts_none_tw
     assert recorder.lost == 0
     offline = Account()
     for event in read_record(path):
+        before = counted(offline)
         offline.add(event)
+        assert "account" not in event or counted(offline) == before, "of what was written before it"
     assert counted(offline) == counted(live)
 
 
@@ -178,50 +216,42 @@ def test_a_new_run_in_the_folder_removes_the_parts_of_the_one_before(tmp_path: P
     recorder.close()
 
 
-@pytest.mark.parametrize("data", [{1: {2}}, {(1, 2): 3}, {"a": np.arange(3), "b": np.zeros((100, 100))}, [1], "round"])
-def test_what_a_world_shows_may_be_anything(tmp_path: Path, data: Any) -> None:
-    recorder = Recorder(tmp_path / "record.mcap", HEADER)
-    if data == "round":
-        data = {}
-        data["me"] = data
-    recorder.write({"observation": "x", "k": 0, "data": data})
-    recorder.write({"log": "after"})
+@pytest.mark.parametrize("begun", [None, b"", b"\x89MCAP0"])
+def test_a_run_killed_between_two_parts_is_read_and_not_written_over(tmp_path: Path, begun: bytes | None) -> None:
+    path = tmp_path / "record.mcap"
+    recorder, live = recorded(path, 10**6)
+    for i, event in enumerate(events(900)):
+        recorder.write(event)
+        if i % 100 == 0:
+            flush(recorder)
     recorder.close()
-    _, seen, after = read_record(tmp_path / "record.mcap")
-    assert after == {"log": "after"}
-    if isinstance(data, dict) and "a" in data:
-        assert seen["data"] == {"a": [0, 1, 2], "b": {"dtype": "float64", "shape": [100, 100]}}
-    elif isinstance(data, dict) and 1 not in data:
-        assert set(seen["data"]) == {"unreadable"}
+    path.unlink()  # as if it had not got its name yet, or nothing of it was written
+    if begun is not None:
+        path.write_bytes(begun)
+    assert 0 < report.of_record(record_in(tmp_path))["releases"] < live.releases
+    with pytest.raises(UserError, match="holds the record"), Folder(tmp_path, Path()):
+        pass
 
 
-@pytest.mark.realtime
-def test_header_observation_and_call_make_a_row_of_every_tick_on_time(tmp_path: Path) -> None:
-    flight = Flight(tmp_path, slow(0.05, lambda k: k in (5, 6))).run()
-    made, account = [*rows(flight.lines)], flight.loop.account
-    assert len(made) == account.on_time > 10
-    texts = [line["call"] for line in flight.ticks if line["kind"] == "call" and "cause" not in line]
-    assert [f"push(force={row['call']['arguments']['force']})" for row in made] == texts
-    assert made[0]["instruction"] == "go to 0" and made[0]["observation"].startswith("x ")
-    assert made[0]["tools"] == flight.agent.tools.openai() and made[-1]["history"] == texts[-4:-1]
-    looks = [line for line in flight.lines if "observation" in line]
-    assert all(line["observation"] == flight.agent.observe(line["data"]) for line in looks)
-    safe = [line for line in flight.lines if line.get("called") and line["why"] == "safe"]
-    assert [line["arguments"] for line in safe] == [{"force": 0}]
+def test_a_run_that_never_began_takes_no_part_of_an_earlier_one(tmp_path: Path) -> None:
+    path = tmp_path / "record.mcap"
+    path.write_bytes(b"earlier")
+    recorder = Recorder(path, HEADER, provisional=True, most=MOST)
+    recorder.write({"log": random.Random(0).randbytes(MOST).hex()})
+    recorder.discard()
+    recorder.close()
+    assert path.read_bytes() == b"earlier" and [*tmp_path.iterdir()] == [path]
 
 
-def test_record_observations_no_keeps_neither_text_nor_data_nor_history(tmp_path: Path) -> None:
-    flight = Flight(tmp_path, record_observations="no", duration_s=0.2).run()
-    assert flight.ticks and not any({"observation", "data", "history"} & set(line) for line in flight.lines)
-    assert any("called" in line for line in flight.lines)
-    assert not [*rows(flight.lines)]
-
-
-def test_what_people_are_told_is_in_the_record(tmp_path: Path) -> None:
-    flight = Flight(tmp_path)
-    flight.loop.instruct("go to 1")
-    flight.run()
-    assert flight.said and [line["log"] for line in flight.lines if "log" in line] == flight.said
+def test_the_record_is_written_between_ticks_and_not_within_one(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path / "record.mcap", HEADER)
+    recorder.close()
+    recorder._due.clear()
+    recorder._flushed_ns = 0
+    for event in events(8)[:-1]:
+        recorder.write(event)
+        assert recorder._due.is_set() == ("kind" in event)
+        recorder._due.clear()
 
 
 def test_a_later_format_is_named(tmp_path: Path) -> None:
@@ -229,18 +259,3 @@ def test_a_later_format_is_named(tmp_path: Path) -> None:
     path.write_text(json.dumps({"header": {}, "schema_version": 3}))
     with pytest.raises(UserError, match=r"format 3.*up to 2"):
         [*read_record(path)]
-
-
-def test_pictures_are_drawn_at_their_rate_as_viewers_read_them(tmp_path: Path) -> None:
-    recorder = Recorder(tmp_path / "record.mcap", HEADER)
-    recorder.pictures = Pictures(lambda epoch, data: f"{epoch} {data['x']}".encode(), 10)
-    for k in range(50):
-        recorder._queue.append((k * 20_000_000, {"observation": "x", "k": k, "epoch": 2, "data": {"x": k}}))
-    recorder.write({"observation": "x", "k": 50, "epoch": 2, "data": None})
-    recorder.close()
-    with (tmp_path / "record.mcap").open("rb") as file:
-        found = [*make_reader(file).iter_messages(topics=["/picture"])]
-    assert {schema.name for schema, _, _ in found if schema} == {"foxglove.CompressedImage"}
-    shown = [json.loads(message.data) for _, _, message in found]
-    assert [base64.b64decode(one["data"]).decode() for one in shown] == [f"2 {k}" for k in range(0, 50, 5)]
-    assert shown[0]["timestamp"].keys() == {"sec", "nsec"} and shown[0]["format"] == "png"

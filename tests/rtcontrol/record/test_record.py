@@ -24,7 +24,7 @@ from rtcontrol.models.call import Decision
 from rtcontrol.models.errors import UserError
 from rtcontrol.record import recorder as recorders
 from rtcontrol.record.channels import CHANNELS, topic_of
-from rtcontrol.record.reading import read_record, record_in
+from rtcontrol.record.reading import read_record, read_stamped, record_in
 from rtcontrol.record.recorder import Recorder
 from rtcontrol.report import report
 from tests.helpers.disks import files_of
@@ -136,6 +136,21 @@ def test_every_event_of_a_run_fits_its_schema_and_the_file_is_indexed(tmp_path: 
         assert summary.statistics.message_count == len(flight.lines)
 
 
+def test_header_and_first_release_join_every_stamp_with_the_worlds_own_clock(tmp_path: Path) -> None:
+    flight = Flight(tmp_path).run()
+    stamped = [*read_stamped(flight.path)]
+    anchor = stamped[0][1]["header"]["clock_anchor"]["utc_minus_monotonic_ns"]
+    origin = next(event["origin_ns"] for _, event in stamped if "origin_ns" in event)
+    acted = {round(t * 1e9) for t, call, _ in flight.world.executed}
+    calls = [(ns, event) for ns, event in stamped if event.get("kind") == "call"]
+    assert len(calls) > 10
+    for log_ns, tick in calls:
+        began = origin + 1e9 * tick["t_s"] + 1e6 * tick["spans_ms"]["executing"]
+        ended = origin + 1e9 * tick["t_s"] + 1e6 * tick["latency_ms"]
+        assert any(began - 2e3 <= t <= ended + 2e3 for t in acted), "stamps are rounded to a microsecond"
+        assert log_ns is not None and log_ns - anchor >= ended - 2e3
+
+
 def test_a_lockstep_run_that_outruns_its_recorder_loses_nothing(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path / "record.mcap", {}, patient=True)
     for k in range(20_000):
@@ -228,7 +243,8 @@ def test_nowhere_to_write_is_a_users_mistake(tmp_path: Path) -> None:
         report.of_record(tmp_path / "nothing.mcap")
 
 
-def test_sigkill_leaves_a_record_that_can_be_read(tmp_path: Path) -> None:
+@pytest.mark.realtime
+def test_sigkill_leaves_a_record_that_lacks_a_second_at_most(tmp_path: Path) -> None:
     code = f"""
 import sys; sys.path[:0] = [{str(Path(__file__).parents[1])!r}]
 from pathlib import Path
@@ -237,7 +253,10 @@ Flight(Path({str(tmp_path)!r}), duration_s=60.0).run()
 """
     process = Program(["-c", code], tmp_path / "stderr")
     wait_for_ticks(tmp_path, 21)
+    time.sleep(1.2)  # far from the moment at which these were written
     process.kill()
+    *_, (last_ns, _) = read_stamped(tmp_path / "record.mcap")
+    assert last_ns is not None and time.time_ns() - last_ns < 1e9
     made = report.of_record(tmp_path / "record.mcap")
     assert made["ticks"] > 20
     assert made["ended_by"] == "killed"
@@ -252,6 +271,8 @@ def test_memory_stays_flat(tmp_path: Path) -> None:
 
     def observe(data: object) -> str:
         if flight.loop._outcomes.newest_k in (1000, 5500):
+            flight.recorder._due.set()  # what waits to be written differs
+            until(lambda: not flight.recorder._queue and not flight.recorder._taken)
             sizes.append(tracemalloc.get_traced_memory()[0])
         return plain(data)  # type: ignore[arg-type]
 

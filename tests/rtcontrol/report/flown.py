@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from rtcontrol.record.recorder import Recorder
+from rtcontrol.report.account import Account
 from rtcontrol.report.recorded import Recorded, load
 from rtcontrol.report.timeline import Timeline
+from tests.helpers.processes import until
 
 WAKE, OBSERVE, SUBMIT, SEND, REPLY, ORDER, EXECUTE = 0.1, 0.2, 0.1, 0.3, 0.3, 0.1, 0.4
 
@@ -90,11 +92,16 @@ def timeline_of(events: Iterable[dict[str, Any]]) -> Timeline:
     return timeline.finish()
 
 
-def written(folder: Path, events: Iterator[dict[str, Any]]) -> Path:
-    """The run's folder, with its record."""
-    recorder = Recorder(folder / "record.mcap", next(events)["header"], patient=True)
-    for event in events:
+def written(folder: Path, events: Iterator[dict[str, Any]], most: int = 10**9) -> Path:
+    """The run's folder, with its record of at most so many bytes."""
+    recorder = Recorder(folder / "record.mcap", next(events)["header"], patient=True, most=most)
+    account = Account()
+    recorder.fold, recorder.state = account.add, account.state
+    for i, event in enumerate(events):
         recorder.write(event)
+        if most < 10**9 and i % 500 == 0:  # a part ends where all that came is written
+            recorder._due.set()
+            until(lambda: not recorder._queue and not recorder._taken)
     recorder.close()
     return folder
 

@@ -48,12 +48,13 @@ def test_a_burst_is_told_with_its_causes_what_came_before_and_its_recovery() -> 
     events += [{"k": 20, "t_s": 2.0, "superseded": 0, "kind": "miss", "cause": "host", "subcause": "lost"}]
     events += [
         {"k": 23, "t_s": 2.3, "kind": "miss", "cause": "wake", "superseded": 0, "skipped": 2, "skip_cause": "wake"}
+        | {"skip_subcause": "gc"}
     ]
     events += [{"k": k, "t_s": k / 10, **on_time} for k in range(24, 60)]
     events += [{"k": 61, "t_s": 6.1, "superseded": 0, "skipped": 1, "skip_cause": "pause", **on_time}]
     first, second = described(timeline_of(events))
     assert (first["begin"], first["end"], first["missed"]) == (20, 24, 4)
-    assert first["causes"] == {"skipped.wake": 2, "host.lost": 1, "wake": 1}
+    assert first["causes"] == {"skipped.wake.gc": 2, "host.lost": 1, "wake": 1}
     assert first["before"] == [{"t_s": 1.9, "what": "decoder lost"}]
     assert (first["t_s"], first["seconds"], first["recovery_ms"]) == (2.0, 0.4, 425.0)
     assert second["causes"] == {"skipped.pause": 1} and second["t_s"] == 6.0

@@ -6,8 +6,11 @@ from typing import Any
 
 import pytest
 
+from rtcontrol.loop.deadline import SPANS, SUBCAUSES
 from rtcontrol.models.errors import UserError
+from rtcontrol.report import timeline
 from rtcontrol.report.gates import parse
+from tests.helpers.processes import ROOT
 
 REPORT: dict[str, Any] = {
     "env": "cart",
@@ -62,3 +65,18 @@ def test_a_field_that_does_not_exist_is_refused_with_those_that_are_like_it(fiel
 def test_what_is_no_gate_is_refused(text: str) -> None:
     with pytest.raises(UserError, match="is no gate"):
         parse(text)
+
+
+def test_gates_timeline_and_page_know_the_causes_and_stamps_that_the_loop_tells() -> None:
+    rows, cause = {}, ""
+    for line in (ROOT / "docs/report.md").read_text().splitlines():
+        cells = [cell.strip(" `") for cell in line.split("|")]
+        if line.startswith("| ") and len(cells) == 5:
+            cause = cells[1] or cause
+            rows.setdefault(cause, []).extend(cells[2].replace("`", "").split(", "))
+    for name, subcauses in SUBCAUSES.items():
+        assert parse(f"misses_by_cause.{name}==0").holds({"misses_by_cause": {}})
+        for subcause in subcauses:
+            assert parse(f"misses_by_subcause.{name}.{subcause}==0").holds({"misses_by_subcause": {}})
+        assert {*filter(None, rows[name])} == {*subcauses}
+    assert timeline.SPANS == SPANS

@@ -15,6 +15,15 @@ def run(tmp_path: Path) -> Path:
     return written(tmp_path / "run", flown(16, 5, two_humps(3)))
 
 
+def test_a_record_whose_header_tells_no_times_is_none_of_a_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [{"header": {"hz": 16}, "schema_version": 1}, {"kind": "null", "k": 0, "t_s": 0.0, "superseded": 0}]
+    (tmp_path / "record.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    for name in ("terminal", "json", "html", "perfetto"):
+        assert "tells no period_ms" in refused(capsys, "report", str(tmp_path), "--format", name)
+
+
 def test_without_a_format_the_table_is_shown_and_report_json_is_made_anew(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -66,6 +75,37 @@ def test_mistakes_are_one_paragraph_with_the_remedy(
     assert "Give another --out" in refused(capsys, "report", str(run), "--format", "json", "--out", str(tmp_path))
     assert "without a gate" in refused(capsys, "report", str(run), "--format", "junit")
     nothing = written(tmp_path / "nothing", flown(16, 0, lambda k: 20.0))
-    assert "holds no release" in refused(capsys, "report", str(nothing), "--format", "html")
+    for name in ("terminal", "json", "junit", "perfetto", "html"):
+        gate = ("--gate", "misses==0", "--out", str(tmp_path / "none"))
+        assert "holds no tick" in refused(capsys, "report", str(nothing), "--format", name, *gate)
+    assert not (tmp_path / "none").exists()
     (tmp_path / "odd.mcap").write_bytes(b"\x89MCAP0\r\nnonsense that goes on" * 9)
     assert "is no record of a run" in refused(capsys, "report", str(tmp_path / "odd.mcap"))
+
+
+def test_counts_that_the_disk_kept_from_the_record_are_shown_and_judged(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call("report", str(run)) == 0
+    whole = json.loads((run / "report.json").read_text())
+    (run / "report.json").write_text(json.dumps({**whole, "releases": 99, "ticks": 99, "misses": 50}))
+    kept = (run / "report.json").read_bytes()
+    for name in ("terminal", "json"):
+        capsys.readouterr()
+        assert call("report", str(run), "--format", name, "--gate", "releases==99", "--gate", "misses<=49") == 3
+        told = capsys.readouterr()
+        assert "99" in told.out and "is kept, and shown here: it counts 99" in told.err
+        assert "misses<=49: DOES NOT HOLD (50)" in told.err
+    assert (run / "report.json").read_bytes() == kept
+
+
+def test_the_table_says_causes_with_their_sub_causes_and_errors(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    events = [*flown(16, 2, lambda k: 70.0 if k == 5 else 20.0)]
+    events.insert(-1, {"ack": 9, "status": "failed", "why": "fresh", "error": "no [fuel]", "t_s": 1.0})
+    assert call("report", str(written(tmp_path, iter(events)))) == 0
+    said = capsys.readouterr().out
+    assert "misses by cause: decide 1 (decoder_slow 1), execute 1 (failed 1)" in said.replace("\n", " ")
+    assert "the client's word of its calls: failed 1" in said
+    assert "1 x ack: no [fuel]" in said

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
-from flown import flown, header, timeline_of
+import pytest
+from flown import flown, header, recorded, timeline_of, two_humps, written
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rtcontrol.record.folder import older_parts
 from rtcontrol.report.account import Account
+from rtcontrol.report.recorded import load
+from rtcontrol.report.timeline import Timeline
 
 CAUSES = st.sampled_from(["decide", "pause", "wake", "unknown"])
 
@@ -48,6 +53,7 @@ def runs(draw: st.DrawFn) -> list[dict[str, Any]]:
                     ],
                     [{"late": earlier, "used": False, "latency_ms": 80.0, "cause": "decide", "subcause": "queued"}],
                     [{"overran": earlier, "effect": "acted", "call": "push()", "t_s": k / 16}],
+                    [{"revised": earlier, "cause": "decide", "subcause": "decoder_stopped", "t_s": k / 16}],
                 ]
             )
         )
@@ -105,6 +111,108 @@ def test_what_acted_instead_is_told_with_how_long() -> None:
     assert [(call, why) for call, why, _ in timeline.instead(2)] == [("push(force=0)", "held")]
     ((call, why, ms),) = timeline.instead(4)
     assert (call, why) == ("push(force=1)", "held") and math.isnan(ms)
+
+
+CALL = {"superseded": 0, "kind": "call", "call": "push(force=2)", "latency_ms": 20.0}
+MISS = {"superseded": 0, "kind": "miss", "cause": "decide", "subcause": "decoder_slow", "action": "hold"}
+
+
+def told(timeline: Timeline, row: int) -> list[tuple[str, str, float]]:
+    return [(call, why, round(ms, 6)) for call, why, ms in timeline.instead(row)]
+
+
+def test_what_a_record_says_of_its_calls_is_what_acted() -> None:
+    """Each safe call, and a late one by its name; a fresh call that its client did not carry out acted nowhere."""
+    push = {"called": "push", "arguments": {"force": 1}}
+    timeline = timeline_of(
+        [
+            {"header": header(10)},
+            {**push, "k": 0, "why": "fresh", "t_s": 0.02},
+            {"k": 0, "t_s": 0.0, **CALL, "call": "push(force=1)"},
+            {"called": "push", "arguments": {"force": 2}, "k": 1, "why": "fresh", "t_s": 0.12},
+            {"k": 1, "t_s": 0.1, **CALL},
+            {"ack": 1, "status": "expired", "why": "fresh", "error": "too old", "t_s": 0.18},
+            {"called": "brake", "arguments": {}, "k": 1, "why": "safe", "t_s": 0.23},
+            {"safe": "brake()", "why": "miss", "t_s": 0.23, "attempt": 1, "in_force": False},
+            {"called": "push", "arguments": {"force": 0}, "k": 1, "why": "safe", "t_s": 0.24},
+            {"safe": "push(force=0)", "why": "miss", "t_s": 0.24, "attempt": 1, "in_force": True},
+            {"k": 2, "t_s": 0.2, **MISS},
+            {"called": "push", "arguments": {"force": -1}, "k": 2, "why": "late", "t_s": 0.35},
+            {"late": 2, "used": True, "latency_ms": 150.0, "t_s": 0.35},
+        ]
+    )
+    assert told(timeline, 1) == [
+        ("push(force=1)", "held", 30.0),
+        ("brake()", "safe", 10.0),
+        ("push(force=0)", "safe", 110.0),
+    ]
+    assert told(timeline, 2) == [("push(force=0)", "held", 50.0)]
+    assert timeline.acts[-1][1:3] == ("push(force=-1)", "late")
+    assert timeline.details[1]["error"] == "too old"
+    assert (timeline.misses, timeline.words["cause"][1], timeline.words["subcause"][1]) == (2, "execute", "expired")
+
+
+def test_what_stood_in_ends_where_a_decision_left_it_in_force() -> None:
+    null = {"superseded": 0, "kind": "null", "latency_ms": 30.0}
+    events = [{"header": header(10)}, {"k": 0, "t_s": 0.0, **CALL}, {"k": 1, "t_s": 0.1, **MISS}]
+    events += [{"k": 2, "t_s": 0.2, **null}, {"k": 3, "t_s": 0.3, **MISS}, {"k": 4, "t_s": 0.4, **CALL}]
+    timeline = timeline_of(events)
+    assert told(timeline, 1) == [("push(force=2)", "held", 30.0)]
+    assert told(timeline, 3) == [("push(force=2)", "held", 20.0)]
+    assert timeline.finish() is timeline and told(timeline, 3) == [("push(force=2)", "held", 20.0)]
+
+
+def test_a_held_call_that_a_person_lets_act_keeps_the_times_of_its_tick() -> None:
+    held = {"superseded": 0, "kind": "held", "why": "confirm", "call": "push(force=2)", "latency_ms": 12.0}
+    timeline = timeline_of(
+        [
+            {"header": header(10)},
+            {"people": "ask", "k": 0, "call": "push(force=2)", "seconds": 10.0, "t_s": 0.01},
+            {"k": 0, "t_s": 0.0, **held},
+            {"people": "confirm", "by": "page", "k": 0, "call": "push(force=2)", "t_s": 3.0},
+            {"late": 0, "used": True, "latency_ms": 3010.0, "t_s": 3.01},
+            {"people": "stop", "by": "keyboard", "t_s": 4.0},
+            {"instruction": "go to 0", "refused": "fly", "t_s": 5.0},
+            {"log": "a line for people", "t_s": 6.0},
+        ]
+    )
+    assert timeline.numbers["latency_ms"][0] == 12.0 and timeline.words["why"][0] == "confirm"
+    assert timeline.acts == [(3.01, "push(force=2)", "late", 0)]
+    assert [what for _, what in timeline.marks] == [
+        "ask of push(force=2)",
+        "confirm by page of push(force=2)",
+        "stop by keyboard",
+        "refused: fly",
+        "a line for people",
+    ]
+
+
+def test_a_record_in_parts_has_its_ticks_once_and_all_of_them_counted(tmp_path: Path) -> None:
+    """Header and account stand in each part; of the parts that are gone the account alone is known."""
+    folder = written(tmp_path / "run", flown(16, 300, two_humps(1)))
+    parts = written(tmp_path / "parts", flown(16, 300, two_humps(1)), most=250_000)
+    whole, left = load([folder])[0], load([parts])[0]
+    first = left.report["record"]["ticks_from"]
+    assert first > 100 and len(older_parts(left.record)) > 2
+    assert [*left.timeline.k] == [*range(left.timeline.k[0], 4800)] and first <= left.timeline.k[0]
+    for name in ("releases", "on_time", "misses_by_cause", "misses_by_subcause", "latency_ms", "worst_window"):
+        assert left.report[name] == whole.report[name], name
+    row = next(row for row, code in enumerate(left.timeline.words["cause"].codes) if code)
+    same = whole.timeline.row(left.timeline.k[row])
+    assert left.timeline.words["subcause"][row] == whole.timeline.words["subcause"][same]
+    assert left.derived()["windows"] == whole.derived()["windows"]
+    for burst in left.derived()["bursts"]:
+        assert burst["end"] >= left.timeline.k[0]
+
+
+def test_when_a_tick_was_written_down_is_told_against_the_soonest(tmp_path: Path) -> None:
+    run = recorded(tmp_path, seconds=2)
+    stages = [run.timeline.stage_ms(row, "record") for row in range(len(run.timeline.k))]
+    assert run.stages()["record"].count == sum(not math.isnan(ms) for ms in stages) > 10
+    numbers, causes = run.timeline.numbers, run.timeline.words["cause"].codes
+    ended = [1e3 / 16 if cause else ms for cause, ms in zip(causes, numbers["latency_ms"], strict=True)]
+    after = [written - ms for written, ms in zip(numbers["recorded"], ended, strict=True)]
+    assert min(after) == pytest.approx(0, abs=0.01)
 
 
 def test_a_late_decision_adds_its_spans_to_its_tick() -> None:

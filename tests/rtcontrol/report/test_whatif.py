@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from rtcontrol.hosts.base import DecisionRequest
 from rtcontrol.models.call import Decision
+from rtcontrol.report.account import Account
 from rtcontrol.report.recorded import load
 from rtcontrol.report.whatif import Step, outages_of, replay, steps_of, table
 
@@ -92,6 +93,34 @@ def test_a_pause_stays_where_it_was() -> None:
     assert begin == 5000 and 250 <= end - begin <= 320
     ((own,),) = [[line for line in table(timeline_of(events)) if line["own"]]]
     assert 3 / 160 <= own["miss_rate"] <= 6 / 160
+
+
+def test_of_a_record_that_was_full_what_is_left_is_replayed() -> None:
+    """An outage stays where it was among the ticks that are known, and weighs what it does among them."""
+    events = [*flown(16, 20, lambda k: 20.0)]
+    begun = {"account": Account().state() | {"ticks": 160, "on_time": 160, "last_k": 159}}
+    left = [events[0], begun, *(e for e in events[1:] if e.get("k", 160) >= 160)]
+    for event in left:
+        if event.get("k") == 240 and "kind" in event:
+            event |= {"kind": "miss", "cause": "pause", "subcause": "gc", "latency_ms": 320.0, "decide_ms": 20.0}
+    timeline = timeline_of(left)
+    assert timeline.releases == 320 and len(timeline.k) == 160
+    ((begin, _),) = outages_of(timeline)
+    assert begin == 5000
+    ((own,),) = [[line for line in table(timeline) if line["own"]]]
+    assert 3 / 160 <= own["miss_rate"] <= 6 / 160
+
+
+def test_the_agents_slow_text_is_work_also_where_its_call_was_dropped() -> None:
+    events = [*flown(16, 10, lambda k: 20.0)]
+    for event in events:
+        if event.get("k") in range(0, 160, 4) and "kind" in event:
+            spans = {"woke": 0.1, "text": 45.1, "submitted": 45.2, "received": 45.4, "begun": 45.4, "decided": 65.4}
+            event |= {"kind": "miss", "cause": "decide", "subcause": "observe", "decide_ms": 20.0}
+            event["spans_ms"] = spans | {"replied": 65.7}
+            del event["call"], event["latency_ms"], event["execute_ms"]
+    told = {line["hz"]: line["miss_rate"] for line in table(timeline_of(events))}
+    assert told[10] == 0 and 0.2 < told[16] < 0.3 and told[30] > 0.2
 
 
 def test_a_world_that_waits_holds_at_any_rate() -> None:

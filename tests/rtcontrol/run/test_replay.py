@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from commands import EXPERT, call, refused
 
 from rtcontrol.record.encoder import Encoder
 from rtcontrol.record.reading import read_record
+from rtcontrol.run.recording import recording
 
 ZSTD = b"\x28\xb5\x2f\xfd"  # a chunk of the file's begins so
 LOCKSTEP = (*EXPERT, "--clock", "lockstep", "--episodes", "1")
@@ -50,6 +52,7 @@ def test_another_model_is_compared_tick_by_tick(
     found = replayed(tmp_path, flown, "--model", "random", "--diff")
     shown = capsys.readouterr().out
     assert found["recorded"]["model"] == "expert" and found["replayed"]["model"] == "random"
+    assert found["recorded"]["engine"] == "script", "what decided, not what was asked for"
     assert found["agreed"] + len(found["differing"]) == found["compared"]
     then = calls(flown)
     for one in found["differing"]:
@@ -63,6 +66,10 @@ def test_another_rate_takes_the_freshest_observation_of_each_release(flown: Path
     assert replayed(tmp_path, flown, "--hz", "8")["decisions"] == (recorded + 1) // 2
     faster = replayed(tmp_path, flown, "--hz", "32")
     assert faster["decisions"] == 2 * recorded - 1 and faster["agreement"] == 1.0
+    # What decides nothing differs everywhere: which observation each release had is told.
+    for hz, taken in (("8", lambda k: 2 * k), ("32", lambda k: k // 2)):
+        found = replayed(tmp_path, flown, "--hz", hz, "--model", "noop")
+        assert [one["recorded_k"] for one in found["differing"]] == [taken(k) for k in range(found["decisions"])]
 
 
 def test_a_recording_is_a_world_that_shows_what_was_seen(flown: Path, tmp_path: Path) -> None:
@@ -72,6 +79,17 @@ def test_a_recording_is_a_world_that_shows_what_was_seen(flown: Path, tmp_path: 
     assert calls(out / "record.mcap") == calls(flown)
     made = json.loads((out / "report.json").read_text())
     assert made["ended_by"] == "episodes" and made["agent"] == "lander" and made["model"] == "expert"
+    assert made["observation_age_ms"]["p50"] < 250 * made["duration_s"], "it is shown anew at each release"
+
+
+def test_in_lockstep_what_a_recording_shows_is_as_fresh_as_its_last_step(flown: Path) -> None:
+    world = recording(flown).world()
+    world.start("lockstep")
+    for _ in range(3):
+        before_ns = time.monotonic_ns()
+        world.advance(62_500_000)
+        seen = world.latest()
+        assert seen is not None and before_ns <= seen.t_capture_ns <= time.monotonic_ns()
 
 
 def test_as_env_plays_it_in_real_time(flown: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,9 +113,9 @@ def test_rows_are_those_of_the_design(flown: Path, tmp_path: Path, capsys: pytes
     assert made[0]["call"]["name"] == made[0]["tools"][0]["function"]["name"] == "engines"
 
 
-@pytest.mark.parametrize("command", ["replay", "rows", "run --env"])
-@pytest.mark.parametrize("damage", ["cut", "text", "other", "empty", "bytes", "none"])
-def test_what_cannot_be_replayed_is_named_in_one_paragraph(
+@pytest.mark.parametrize("command", ["replay", "rows", "report", "run --env"])
+@pytest.mark.parametrize("damage", ["cut", "text", "other", "later", "empty", "bytes", "none"])
+def test_what_cannot_be_read_is_named_in_one_paragraph(
     flown: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -109,7 +127,10 @@ def test_what_cannot_be_replayed_is_named_in_one_paragraph(
     data = bytearray(flown.read_bytes())
     data[data.rindex(ZSTD) + 50] ^= 0xFF
     path = tmp_path / "record.mcap"
+    later = Encoder()
+    later.add(0, {"header": {}, "schema_version": 3})
     broken = {
+        "later": later.take() + later.finish(),
         "cut": bytes(data[:200]),
         "text": b"hello",
         "other": b"\x89MCAP1" * 99,
@@ -140,4 +161,5 @@ def test_without_observations_there_is_nothing_to_replay(tmp_path: Path, capsys:
     assert call(*LOCKSTEP, "--duration", "1", "--record-observations", "no", "--out", str(tmp_path)) == 0
     capsys.readouterr()
     for command in ("replay", "rows"):
-        assert "--record-observations yes" in refused(capsys, command, str(tmp_path))
+        said = refused(capsys, command, str(tmp_path))
+        assert "has no observations" in said and "--record-observations yes" in said

@@ -5,8 +5,10 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from rtcontrol.bridges.wire.messages import Bye, CallMessage, ControlMessage
+from rtcontrol.bridges.client import Client
+from rtcontrol.bridges.wire.messages import Bye, CallMessage, ControlMessage, ErrorMessage
 from tests.helpers.processes import until
+from tests.rtcontrol.serve.wire_peer import TEXT
 
 CAPABLE = ["executed", "control"]
 
@@ -73,8 +75,49 @@ def test_a_stop_ends_the_session_for_good_with_a_safe_call(made: Any) -> None:
     assert calls and calls[-1].status == "safe"
     stopped = next(i for i, m in enumerate(calls) if m.status == "safe")
     assert all(m.status == "safe" for m in calls[stopped:])
+    # Who would greet anew by itself does not, and nobody can come back to it.
+    (told,) = [m for m in came if isinstance(m, ErrorMessage)]
+    assert (told.code, told.fatal, told.retryable) == ("state", True, False)
     until(lambda: made.admission.all() == [])
-    assert peer.denied(resume=peer.token).code == "session"
+    again = peer.denied(resume=peer.token)
+    assert (again.code, again.fatal, again.retryable) == ("state", True, False)
+
+
+def test_a_client_that_comes_back_by_itself_does_not_after_a_stop(made: Any) -> None:
+    endpoint = made.server.endpoints[0]
+    with Client.connect(endpoint, agent="lander", hz=50.0, persist=True) as client:
+        client.observe(text=TEXT)
+        made.admission.all()[0].say("stop", "page")
+        until(lambda: client.error is not None)
+        assert "final" in str(client.error) and client.call().status == "safe"
+        assert client.statistics["sessions"] == 1
+
+
+def test_a_session_that_waits_for_its_client_can_be_stopped_and_paused(made: Any) -> None:
+    lost = []
+    for _ in range(2):
+        peer = enter(made, capabilities=CAPABLE)
+        lost.append((peer.token, peer.seq))
+        peer.close()
+        made.admission.drop(made.admission.connections()[-1])
+    stopped, paused = made.admission.all()
+    until(lambda: stopped.state == paused.state == "parked")
+    stopped.say("stop", "page")
+    paused.say("pause", "page")
+    assert made.peer().denied(resume=lost[0][0]).fatal
+    back = made.peer()
+    back.enter(resume=lost[1][0])
+    back.seq = lost[1][1]
+    assert all(call.status == "safe" for call in observing(back, "safe", 5))
+
+
+def test_one_who_comes_back_to_a_live_session_is_told_that_it_is_paused(made: Any) -> None:
+    peer = enter(made, capabilities=CAPABLE)
+    say(peer, "pause")
+    peer.expect(ControlMessage)
+    another = made.peer()
+    another.enter(resume=peer.token)
+    assert another.expect(ControlMessage).state == "paused"
 
 
 def test_a_paused_session_stays_paused_when_its_client_comes_back(made: Any) -> None:

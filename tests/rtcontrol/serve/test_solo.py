@@ -18,6 +18,7 @@ from commands import refused
 
 from rtcontrol.bridges.shutdown import Shutdown
 from rtcontrol.bridges.wire.messages import Bye, CallMessage, ErrorMessage, Outcome, Reset, Welcome
+from rtcontrol.models.errors import UserError
 from rtcontrol.run.options import RunOptions
 from rtcontrol.serve.solo import run_remote
 from tests.helpers.processes import Program, free_port
@@ -81,6 +82,15 @@ def test_client_flies_episodes_until_they_are_done(fly: Fly, tmp_path: Path) -> 
     told = report(tmp_path)
     assert told["ended_by"] == "episodes" and told["env"] == "remote" and told["agent"] == "lander"
     assert [e["seed"] for e in told["outcome"]["episodes"]] == [1, 2]
+
+
+def test_a_tool_to_confirm_that_the_client_does_not_bring_is_a_mistake(fly: Fly) -> None:
+    status, endpoint = fly(confirm=("launch",))
+    with WirePeer(endpoint) as peer:
+        peer.hello()
+        assert "--confirm launch is no tool of lander" in peer.expect(ErrorMessage).message
+    with pytest.raises(UserError, match="There are engines"):
+        status.result(20)
 
 
 def test_lost_client_costs_misses_and_comes_back_and_another_one_does_not_take_its_place(
