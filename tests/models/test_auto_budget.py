@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from rtcontrol.models.decider import STDecider
 from rtcontrol.models.engines.base import Budget
+from rtcontrol.models.errors import UserError
 from rtcontrol.models.forecast import PassCost, choose_budget, has_choice
 from rtcontrol.models.passes import LEARN_FIRST, Usage
 from rtcontrol.models.plan import NO_TOOL
@@ -47,9 +48,13 @@ def test_auto_budget_calls_what_budget_one_and_no_budget_call(
     assume(oracle.margin > MARGIN)
     chosen, _ = choose_budget(decider.plan, decoder.walker, cost, Budget())
     calls = [decider.decide(*told).call]
-    for budget in (chosen, ONE, UNLIMITED):
-        decoder.set_budget(budget)
-        calls.append(decider.decide(*told).call)
+    try:
+        for budget in (chosen, ONE, UNLIMITED):
+            decoder.set_budget(budget)
+            calls.append(decider.decide(*told).call)
+    except UserError as error:  # all that these tools may be called with at once, beside the prompt
+        assume(budget is not UNLIMITED or "leaves no room" not in error.what)
+        raise
     assert calls == calls[:1] * 4
 
 
