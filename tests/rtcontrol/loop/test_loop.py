@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from cart import CartWorld, Flight, cart_agent, good, slow
 
-from rtcontrol.hosts.base import DecisionRequest
+from rtcontrol.hosts.base import DecisionRequest, HostEvent
 from rtcontrol.models.call import Call, Decision
 
 pytestmark = pytest.mark.realtime
@@ -258,3 +258,13 @@ def test_lockstep_does_not_depend_on_the_machine(tmp_path: Path) -> None:
     assert len(flight.world.executed) == 10 + 1
     assert all(t["kind"] == "call" and t["wake_ms"] >= 0 for t in flight.ticks), flight.dump()
     assert flight.ticks[0]["age_ms"] < 50
+
+
+def test_a_decoder_that_is_lost_on_the_way_out_is_in_the_record_and_no_file_stays_open(tmp_path: Path) -> None:
+    flight = Flight(tmp_path, clock="lockstep", duration_s=0.1)
+    lost = HostEvent(time.monotonic_ns(), "lost", 0.0)
+    leave, threads = flight.loop._outcomes.leave, flight.loop._outcomes.witness.threads
+    flight.loop._outcomes.leave = lambda: (flight.host.events.append(lost), leave())[1]  # type: ignore[method-assign,func-returns-value]
+    flight.run()
+    assert [line["host_event"]["event"] for line in flight.lines if "host_event" in line] == ["lost"]
+    assert threads.fds == () and threads.look() == []

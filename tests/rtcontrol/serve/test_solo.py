@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -175,4 +176,13 @@ def test_mistakes_are_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], env: str, arguments: tuple[str, ...], says: str
 ) -> None:
     assert says in refused(capsys, "run", "--env", env, *arguments, "--out", str(tmp_path / "o"))
+    assert not (tmp_path / "o").exists()
+
+
+def test_a_page_that_cannot_be_served_is_told_before_a_client_comes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        arguments = (*ANY, "--view", "--view-port", str(taken.getsockname()[1]), "--out", str(tmp_path / "o"))
+        assert "cannot be bound" in refused(capsys, "run", "--env", "remote", *arguments)
     assert not (tmp_path / "o").exists()
