@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 from commands import call, refused
-from flown import flown, two_humps, written
+from flown import flown, header, two_humps, written
+
+TICK = {"kind": "null", "t_s": 0.0, "superseded": 0}
 
 
 @pytest.fixture
@@ -22,6 +24,14 @@ def test_a_record_whose_header_tells_no_times_is_none_of_a_run(
     (tmp_path / "record.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     for name in ("terminal", "json", "html", "perfetto"):
         assert "tells no period_ms" in refused(capsys, "report", str(tmp_path), "--format", name)
+
+
+def test_a_record_whose_ticks_have_no_numbers_is_none_of_a_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for k in (-1, 1 << 40):
+        folder = written(tmp_path / str(k), iter([{"header": header(16)}, {**TICK, "k": k}]))
+        assert "a tick has no number" in refused(capsys, "report", str(folder), "--format", "html")
 
 
 def test_without_a_format_the_table_is_shown_and_report_json_is_made_anew(
