@@ -19,7 +19,7 @@ AROUND = 16
 # A short record is replayed several times.
 STEPS, MOST_PASSES = 40_000, 8
 # What is work beside the decision and the call, by the spans.
-AROUND_STAGES = ("observe", "submit", "send", "reply", "order")
+AROUND_STAGES = ("observe", "send", "queue", "deliver", "wait")
 # What stops everything, whatever the rate, and when: it is replayed in its own place.
 OUTAGES = ("pause", "host", "wake")
 # What misses at any rate: it is no question of time.
@@ -139,8 +139,8 @@ def steps_of(timeline: Timeline, least_ms: float = 0.0) -> list[Step]:
             # What was lost may lie in the decision, in the way back or before both.
             begin, end = _outage(timeline, row) or (0.0, 0.0)
             lost = _lost_ms(timeline, row)
-            before = around / 2 + stages["observe"] + stages["submit"] + stages["send"]
-            after, short = around / 2 + stages["reply"] + stages["order"], end - begin < least_ms
+            before = around / 2 + stages["observe"] + stages["send"] + stages["queue"]
+            after, short = around / 2 + stages["deliver"] + stages["wait"], end - begin < least_ms
             left = usual if math.isnan(decide) else decide
             if not math.isnan(latency):
                 left = min(left, max(0.0, latency - lost - before - after - executed))
@@ -150,11 +150,11 @@ def steps_of(timeline: Timeline, least_ms: float = 0.0) -> list[Step]:
             pass
         elif took := _took(timeline, row, free):
             stages |= took
-            before, after = wake + stages["observe"] + stages["submit"] + stages["send"], stages["order"]
-            if cause == "execute" and "order" not in took:
+            before, after = wake + stages["observe"] + stages["send"] + stages["queue"], stages["wait"]
+            if cause == "execute" and "wait" not in took:
                 after = max(after, deadline - numbers["replied"][row])
             usual = decide
-            found.append(Step(before, decide, stages["reply"] + after, executed, t_s=t_s))
+            found.append(Step(before, decide, stages["deliver"] + after, executed, t_s=t_s))
         else:
             if idle and not cause and not math.isnan(latency):
                 around = max(0.0, latency - wake - decide - _known(execute))
@@ -166,11 +166,11 @@ def steps_of(timeline: Timeline, least_ms: float = 0.0) -> list[Step]:
 
 
 def _took(timeline: Timeline, row: int, free_ms: float) -> dict[str, float]:
-    """The stages that are work beside decision and call, as far as they were measured: on the way to a decoder that is
-    busy, until `free_ms`, the request may have waited, wherever it is said to have been received."""
+    """The stages that are work beside decision and call, as far as they were measured: the way to a decoder that is
+    busy, until `free_ms`, is not told from waiting for it."""
     took = {name: timeline.stage_ms(row, name) for name in AROUND_STAGES}
     if 1e3 * timeline.numbers["t_s"][row] + timeline.numbers["submitted"][row] < free_ms:
-        del took["send"]
+        del took["queue"]
     return {name: ms for name, ms in took.items() if not math.isnan(ms)}
 
 
