@@ -59,6 +59,8 @@ def test_the_standby_answers_the_next_request_when_the_decoder_was_killed(host: 
     for tick in range(20, 40):
         assert called(host, tick) == f'left(at="x {tick}")'
     lost, other, told = int(host.info["pid"]), int(host.info["standby"]), len(host.events)
+    ours = os.getpriority(os.PRIO_PROCESS, 0)
+    assert {os.getpriority(os.PRIO_PROCESS, pid) for pid in (lost, other)} == {ours}, "Ray's workers make way for all"
     began = time.monotonic()
     kill(host)
     assert called(host, 41) == 'left(at="x 41")'
