@@ -65,6 +65,19 @@ def test_what_is_a_file_is_written_beside_the_record(
     assert capsysbinary.readouterr().out == made
 
 
+def test_a_second_record_in_a_folder_has_reports_of_its_own(run: Path) -> None:
+    assert call("report", str(run)) == 0
+    first = (run / "report.json").read_bytes()
+    (run / "record-2.mcap").write_bytes((run / "record.mcap").read_bytes())
+    assert (
+        call("report", str(run / "record-2.mcap"))
+        == call("report", str(run / "record-2.mcap"), "--format", "html")
+        == 0
+    )
+    assert (run / "report-2.json").exists() and (run / "report-2.html").exists()
+    assert (run / "report.json").read_bytes() == first and not (run / "report.html").exists()
+
+
 @pytest.mark.parametrize("name", ["terminal", "json", "junit", "perfetto", "html"])
 def test_a_gate_that_does_not_hold_gives_status_3_in_every_format(
     run: Path, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
