@@ -32,7 +32,8 @@ class Options:
     `on_call` that has not returned, which must not undo it (`client.call().status` tells).
     `acknowledge`: the model's history shall hold only calls that were acknowledged (default: where there is an
     `on_call`, which does so by itself).
-    `persist`: greet anew, for a new session, also after the server's bye (a server that is stopped and started).
+    `persist`: greet anew, for a new session, also after the server's bye (a server that is stopped and started); not
+    after a person stopped the session there.
     `keys`: this client's `.key_secret` file, for a server that wants CURVE; `server_key`: the server's `.key` file
     (default: `server.key` beside it).
     """

@@ -30,7 +30,7 @@ class Format(StrEnum):
 
 
 # Of formats that are files: what they are called beside the record.
-FILES = {Format.HTML: "report.html", Format.PERFETTO: "report.pftrace"}
+FILES = {Format.HTML: ".html", Format.PERFETTO: ".pftrace"}
 
 
 @app.command()
@@ -121,11 +121,16 @@ def _terminal(runs: Sequence[Recorded], out: Path | None) -> None:
 
 
 def _json(run: Recorded) -> Path:
-    return run.record.with_name("report.json")
+    return _named(run, ".json")
 
 
 def _beside(format: Format, run: Recorded) -> Path | None:
-    return run.record.with_name(FILES[format]) if format in FILES else None
+    return _named(run, FILES[format]) if format in FILES else None
+
+
+def _named(run: Recorded, suffix: str) -> Path:
+    """Beside the record: report.json of record.mcap, report-2.json of record-2.mcap."""
+    return run.record.with_name(run.record.stem.replace("record", "report") + suffix)
 
 
 def _put(made: str | bytes, out: Path | None) -> None:

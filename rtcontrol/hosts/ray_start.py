@@ -186,13 +186,14 @@ class RaySession:
 @contextlib.contextmanager
 def _marking(folder: str) -> Iterator[None]:
     """What Ray starts meanwhile bears the mark of the folder, and nothing that others start in this process does. Ray's
-    workers rename themselves: not over it."""
+    workers rename themselves: not over it. Nor do they make way for all other processes, as they would by themselves
+    (nice 15)."""
     from ray._private import services
 
     theirs = services.start_ray_process
 
     def start(*args: Any, env_updates: Mapping[str, str] | None = None, **options: Any) -> Any:
-        marks = {MARK: folder, "SPT_NOENV": "1"}
+        marks = {MARK: folder, "SPT_NOENV": "1", "RAY_worker_niceness": "0"}
         return theirs(*args, env_updates={**(env_updates or {}), **marks}, **options)
 
     services.start_ray_process = start

@@ -187,12 +187,10 @@ class Outcomes:
     def late(self, tick: Tick | None, reply: DecisionReply, done: Completion | None, now_ns: int) -> None:
         """A decision that came after its tick was over, or whose call waited for a yes, and what became of the call."""
         used = done is not None and done.effect == "acted"
+        waited_ns = 0 if tick is None else tick.waited_ns  # a person's time: none of the loop's figures
         line: dict[str, Any] = {"late": reply.tick, "used": used}
-        if tick is not None and tick.waited_ns:
-            line["waited_ms"] = _ms(tick.waited_ns)  # a person's time: none of the loop's figures
-        else:
-            line["decide_ms"] = _ms(reply.decide_ns)
-        if tick is not None and not tick.waited_ns:
+        line |= {"waited_ms": _ms(waited_ns)} if waited_ns else {"decide_ms": _ms(reply.decide_ns)}
+        if tick is not None and not waited_ns:
             line["latency_ms"] = _ms(now_ns - tick.release_ns)
             line["spans_ms"] = _spans(tick, reply, done)
             line |= self.witness.again(tick, line["spans_ms"], now_ns, reply)

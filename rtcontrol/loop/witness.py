@@ -158,11 +158,12 @@ class Witness:
 
     def _host_trouble(self, tick: Tick) -> str | None:
         host = self._host
+        alive = host.alive()  # asked first: a standby takes over just then
         if host.gave_up is not None:
             return "gave_up"
         if host.incarnation != tick.incarnation:
             return "lost"
-        if host.alive():
+        if alive:
             return None
         lost = [event.t_ns for event in host.events if event.event == "lost"]
         return "restarting" if lost and lost[-1] < tick.release_ns else "lost"

@@ -28,7 +28,7 @@ TRACKS = ("ticks", "loop", "decoder", "actuator", "world", "recorder", "events")
 # What each thread does: track, name, and the stamps that it lies between.
 SLICES = (
     ("loop", "observe", "woke", "text"),
-    ("loop", "submit", "text", "submitted"),
+    ("loop", "send", "text", "submitted"),
     ("decoder", "decide", "begun", "decided"),
     ("actuator", "execute", "executing", "executed"),
 )

@@ -62,6 +62,8 @@ def _timed(run: Recorded) -> Recorded:
             raise UserError(
                 f"{run.record} is no record of a run (its header tells no {name}).", "Give the folder of a run."
             )
+    if len(ks := run.timeline.k) and not 0 <= ks[0] <= ks[-1] < 1 << 32:
+        raise UserError(f"{run.record} is no record of a run (a tick has no number).", "Give the folder of a run.")
     return run
 
 

@@ -23,16 +23,16 @@ NUMBERS = ("t_s", *TIMES_MS, "confidence", "skipped")
 WORDS = ("kind", "cause", "subcause", "why", "action", "call", "skip_cause", "skip_subcause")
 # Of a miss, what no column holds.
 DETAILS = ("evidence", "error", "where", "result")
-# Times between two stamps: the stages of a tick, in order.
+# Times between two stamps: the steps of a tick, in order, by the names that the evidence has for them. `received`
+# bounds none: a decoder that is busy hears of a request when it is not.
 STAGES = {
     "wake": (None, "woke"),
     "observe": ("woke", "text"),
-    "submit": ("text", "submitted"),
-    "send": ("submitted", "received"),
-    "queue": ("received", "begun"),
+    "send": ("text", "submitted"),
+    "queue": ("submitted", "begun"),
     "decide": ("begun", "decided"),
-    "reply": ("decided", "replied"),
-    "order": ("replied", "executing"),
+    "deliver": ("decided", "replied"),
+    "wait": ("replied", "executing"),
     "execute": ("executing", "executed"),
     "record": ("executed", "recorded"),
 }

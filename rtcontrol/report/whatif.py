@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import math
 import random
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from statistics import median
 from typing import Any
 
 from rtcontrol.report.timeline import Timeline
 
 RATES_HZ = (10.0, 12.0, 16.0, 20.0, 30.0)
-# Times are drawn from so many recorded ticks around: slow spells stay where they were, neighbours do not repeat.
+# Times are drawn from those recorded as long around as so many took: slow spells stay where they were, and as long
+# (decisions that began are fewer there), neighbours do not repeat.
 AROUND = 16
 # A short record is replayed several times.
 STEPS, MOST_PASSES = 40_000, 8
 # What is work beside the decision and the call, by the spans.
-AROUND_STAGES = ("observe", "submit", "send", "reply", "order")
+AROUND_STAGES = ("observe", "send", "queue", "deliver", "wait")
 # What stops everything, whatever the rate, and when: it is replayed in its own place.
 OUTAGES = ("pause", "host", "wake")
 # What misses at any rate: it is no question of time.
@@ -29,13 +29,14 @@ NEVER = ("invalid", "no_observation", "stale_observation")
 @dataclass(frozen=True, slots=True)
 class Step:
     """What a tick's work took, in ms, waiting left out: on the loop's thread before the request, in the decoder, on
-    the way back, in the executor. `fails`: it misses at any rate."""
+    the way back, in the executor. `fails`: it misses at any rate. `t_s`: when it was."""
 
     prepare: float = 0.0
     decide: float = 0.0
     reply: float = 0.0
     execute: float = 0.0
     fails: bool = False
+    t_s: float = 0.0
 
 
 @dataclass
@@ -63,11 +64,12 @@ def replay(
     """The law: releases on a grid, those that the loop's thread is late for by whole periods are skipped; one decision
     at a time, one that has begun is not broken off, one that has not by its deadline never begins; a call that cannot
     begin by its deadline is dropped. On time is what has acted by the deadline (the period by default). `outages` are
-    (begin, end) in ms, in order: nothing goes on in them."""
+    (begin, end) in ms, in order: nothing goes on in them. The steps' times are from the same beginning, in order."""
     period, draw, found = 1e3 / hz, random.Random(seed), Replayed(max(0, int(seconds * hz)))
     deadline_after = period if deadline_ms is None else deadline_ms
     loop = decoder = actuator = 0.0  # free from then on
-    halts = _Halts(outages)
+    halts, times = _Halts(outages), [step.t_s for step in steps]
+    reach_s = AROUND * (times[-1] - times[0]) / len(times) if times else 0.0
     k = 0
     while k < found.releases and steps:
         woke = halts.over(max(k * period, loop))
@@ -78,8 +80,8 @@ def replay(
             if k >= found.releases:
                 break
         deadline = k * period + deadline_after
-        near = int(len(steps) * k / found.releases) + draw.randint(-AROUND, AROUND)
-        step = steps[min(max(near, 0), len(steps) - 1)]
+        first, last = bisect_left(times, k * period / 1e3 - reach_s), bisect_right(times, k * period / 1e3 + reach_s)
+        step = steps[draw.randrange(first, last) if first < last else min(first, len(steps) - 1)]
         loop = submitted = halts.after(woke, step.prepare)
         ended, begun = math.inf, halts.over(max(submitted, decoder))
         if begun < deadline:
@@ -124,42 +126,61 @@ def steps_of(timeline: Timeline, least_ms: float = 0.0) -> list[Step]:
     found: list[Step] = []
     numbers, causes = timeline.numbers, timeline.words["cause"]
     stages, around, executed, idle = dict.fromkeys(AROUND_STAGES, 0.0), 0.0, 0.0, True
-    usual, deadline = _usual_ms(timeline), timeline.header.get("deadline_ms", 0.0)
+    deadline, free, usual = timeline.header.get("deadline_ms", 0.0), -math.inf, 0.0
+    _, first_ms = _first(timeline)
     for row in range(len(timeline.k)):
-        cause = causes[row]
+        cause, decide = causes[row], numbers["decide_ms"][row]
+        wake, latency, execute = _known(numbers["wake_ms"][row]), numbers["latency_ms"][row], numbers["execute_ms"][row]
+        executed = executed if math.isnan(execute) else execute
+        t_s = numbers["t_s"][row] - first_ms / 1e3
         if cause in NEVER or (cause == "decide" and timeline.words["subcause"][row] == "error"):
-            found.append(Step(decide=_known(numbers["decide_ms"][row]), fails=True))
+            found.append(Step(decide=_known(decide), fails=True, t_s=t_s))
         elif cause in OUTAGES:
-            begin, end = _outage(timeline, row, usual) or (0.0, 0.0)
-            if 0 < end - begin < least_ms:
-                found.append(Step(end - begin, usual))
-        elif not math.isnan(decide := numbers["decide_ms"][row]):
-            wake, latency = _known(numbers["wake_ms"][row]), numbers["latency_ms"][row]
-            execute = numbers["execute_ms"][row]
-            executed = executed if math.isnan(execute) else execute
-            took = {name: ms for name in AROUND_STAGES if not math.isnan(ms := timeline.stage_ms(row, name))}
-            if took:
-                stages |= took
-                before, after = wake + stages["observe"] + stages["submit"] + stages["send"], stages["order"]
-                if cause == "execute" and "order" not in took:
-                    after = max(after, deadline - numbers["replied"][row])
-                found.append(Step(before, decide, stages["reply"] + after, executed))
-            else:
-                if idle and not cause and not math.isnan(latency):
-                    around = max(0.0, latency - wake - decide - _known(execute))
-                found.append(Step(wake + around / 2, decide, around / 2, executed))
+            # What was lost may lie in the decision, in the way back or before both.
+            begin, end = _outage(timeline, row) or (0.0, 0.0)
+            lost = _lost_ms(timeline, row)
+            before = around / 2 + stages["observe"] + stages["send"] + stages["queue"]
+            after, short = around / 2 + stages["deliver"] + stages["wait"], end - begin < least_ms
+            left = usual if math.isnan(decide) else decide
+            if not math.isnan(latency):
+                left = min(left, max(0.0, latency - lost - before - after - executed))
+            if short or not math.isnan(decide):
+                found.append(Step(before + (lost if short else 0.0), left, after, executed, t_s=t_s))
+        elif math.isnan(decide):
+            pass
+        elif took := _took(timeline, row, free):
+            stages |= took
+            before, after = wake + stages["observe"] + stages["send"] + stages["queue"], stages["wait"]
+            if cause == "execute" and "wait" not in took:
+                after = max(after, deadline - numbers["replied"][row])
+            usual = decide
+            found.append(Step(before, decide, stages["deliver"] + after, executed, t_s=t_s))
+        else:
+            if idle and not cause and not math.isnan(latency):
+                around = max(0.0, latency - wake - decide - _known(execute))
+            usual = decide
+            found.append(Step(wake + around / 2, decide, around / 2, executed, t_s=t_s))
         idle = not cause
+        free = max(free, 1e3 * numbers["t_s"][row] + _known(numbers["decided"][row]))
     return found
 
 
+def _took(timeline: Timeline, row: int, free_ms: float) -> dict[str, float]:
+    """The stages that are work beside decision and call, as far as they were measured: the way to a decoder that is
+    busy, until `free_ms`, is not told from waiting for it."""
+    took = {name: timeline.stage_ms(row, name) for name in AROUND_STAGES}
+    if 1e3 * timeline.numbers["t_s"][row] + timeline.numbers["submitted"][row] < free_ms:
+        del took["queue"]
+    return {name: ms for name, ms in took.items() if not math.isnan(ms)}
+
+
 def outages_of(timeline: Timeline, least_ms: float = 0.0) -> list[tuple[float, float]]:
-    """When nothing went on for at least so long, in ms from the first release that the record holds: from the first
-    tick of a run of them to the effect of the last, or to its deadline, where it had none."""
+    """When nothing went on for at least so long, in ms from the first release that the record holds: at a tick that was
+    stopped, as long as the cause accounts for."""
     found: list[tuple[float, float]] = []
     _, first_ms = _first(timeline)
-    usual = _usual_ms(timeline)
     for row in range(len(timeline.k)):
-        if (outage := _outage(timeline, row, usual)) is None or outage[1] - outage[0] < least_ms:
+        if (outage := _outage(timeline, row)) is None or outage[1] - outage[0] < least_ms:
             continue
         begin, end = outage[0] - first_ms, outage[1] - first_ms
         if found and begin <= found[-1][1]:
@@ -169,24 +190,25 @@ def outages_of(timeline: Timeline, least_ms: float = 0.0) -> list[tuple[float, f
     return found
 
 
-def _outage(timeline: Timeline, row: int, usual_ms: float) -> tuple[float, float] | None:
-    """What a tick that was stopped lost, with the releases that were skipped before it; without a decision that took
-    what is usual."""
+def _outage(timeline: Timeline, row: int) -> tuple[float, float] | None:
+    """Of a tick that was stopped, with the releases that were skipped before it."""
     numbers, words = timeline.numbers, timeline.words
     if words["cause"][row] not in OUTAGES and words["skip_cause"][row] not in OUTAGES:
         return None
-    begin, lost = 1e3 * numbers["t_s"][row], _known(numbers["wake_ms"][row])
-    if words["cause"][row] in OUTAGES:
-        latency = numbers["latency_ms"][row]
-        decide = min(usual_ms, _known(numbers["decide_ms"][row]))
-        lost = timeline.header.get("deadline_ms", 0.0) if math.isnan(latency) else max(0.0, latency - decide)
+    begin = 1e3 * numbers["t_s"][row]
+    lost = _lost_ms(timeline, row) if words["cause"][row] in OUTAGES else _known(numbers["wake_ms"][row])
     return begin - _known(numbers["skipped"][row]) * timeline.header.get("period_ms", 0.0), begin + lost
 
 
-def _usual_ms(timeline: Timeline) -> float:
-    """Of a decision of a tick on time, the median."""
-    decided = zip(timeline.numbers["decide_ms"], timeline.words["cause"].codes, strict=True)
-    return median([ms for ms, cause in decided if not cause and ms == ms] or [0.0])
+def _lost_ms(timeline: Timeline, row: int) -> float:
+    """By a tick that was stopped: what its evidence says; without any, its latency but for the decision, or up to its
+    deadline."""
+    numbers, told = timeline.numbers, timeline.details.get(timeline.k[row], {}).get("evidence", {})
+    if (explained := told.get("explained_ms")) is not None:
+        return float(explained)
+    if math.isnan(latency := numbers["latency_ms"][row]):
+        return float(timeline.header.get("deadline_ms", 0.0))
+    return max(0.0, latency - _known(numbers["decide_ms"][row]))
 
 
 def table(timeline: Timeline, rates_hz: Sequence[float] = RATES_HZ) -> list[dict[str, Any]]:

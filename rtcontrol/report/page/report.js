@@ -139,7 +139,8 @@ function told(ticks, row) {
     const explained = evidence.explained_ms != null ? `; ${cause} accounts for ${ms(evidence.explained_ms)}` : cause === "unknown" ? "; nothing accounts for half of it" : "";
     say("late by", ms(evidence.late_ms) + explained);
   }
-  if (known("captured") === known("captured")) say("observed", `${ms(-known("captured"))} before its release`);
+  const captured = known("captured");
+  if (captured === captured) say("observed", `${ms(Math.abs(captured))} ${captured < 0 ? "before" : "after"} its release`);
   if (missed.saw) {
     say("saw", make("pre", missed.saw.observation));
     if (missed.saw.instruction) say("told", missed.saw.instruction);

@@ -6,7 +6,6 @@ import ctypes
 import os
 import signal
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -59,13 +58,13 @@ def test_the_standby_answers_the_next_request_when_the_decoder_was_killed(host: 
     for tick in range(20, 40):
         assert called(host, tick) == f'left(at="x {tick}")'
     lost, other, told = int(host.info["pid"]), int(host.info["standby"]), len(host.events)
-    began = time.monotonic()
+    ours = os.getpriority(os.PRIO_PROCESS, 0)
+    assert {os.getpriority(os.PRIO_PROCESS, pid) for pid in (lost, other)} == {ours}, "Ray's workers make way for all"
     kill(host)
     assert called(host, 41) == 'left(at="x 41")'
-    assert time.monotonic() - began < 0.5
     assert int(host.info["pid"]) == other
     events = host.events[told:]
-    assert [event.event for event in events] == ["lost", "restarted"] and events[1].seconds < 0.5
+    assert [event.event for event in events] == ["lost", "restarted"]
     # The lost one becomes the standby.
     until(lambda: both_up(host), seconds=60.0)
     assert int(host.info["pid"]) == other and int(host.info["standby"]) not in (lost, other)

@@ -296,16 +296,17 @@ def test_what_the_kernel_counted_of_other_threads_is_no_evidence() -> None:
         tick = Tick(k, now - 70_000_000, now - 10_000_000, now - 70_000_000, incarnation=0)
         tick.runs = runs
         spans = {"woke": 0.1, "text": 0.2, "submitted": 0.3}
-        evidence: dict[str, Any] = witness.blame(tick, spans, now)["evidence"]
-        return evidence
+        return witness.blame(tick, spans, now)
 
     witness.follow()
     runs = tuple(os.pread(fd, SIZE, 0) for fd in witness.threads.fds)
-    assert {"ran_ms", "delayed_ms"} <= set(told(1)["decoder"])
+    assert {"ran_ms", "delayed_ms"} <= set(told(1)["evidence"]["decoder"])
     host.threads, host.incarnation = [(os.getpid(), deciding[1].native_id)], 1
     witness.follow()
-    assert not {"ran_ms", "delayed_ms"} & set(told(2)["decoder"])
-    assert "ran_ms" in told(3)["loop"]
+    told_of = told(2)["evidence"]
+    assert not {"ran_ms", "delayed_ms"} & set(told_of["decoder"]) and "ran_ms" in told_of["loop"]
+    host.incarnation, host.alive = 0, lambda: setattr(host, "incarnation", 1) is None
+    assert told(3)["subcause"] == "lost", "a standby takes over when the host is asked"
     over.set()
     witness.close()
 

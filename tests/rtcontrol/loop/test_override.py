@@ -15,6 +15,7 @@ import pytest
 from arm import MOVE, STOP, Arm, arm_agent, on
 from cart import CartWorld, Flight, good
 
+from rtcontrol.agents import Agent
 from rtcontrol.envs.base import Emission
 from rtcontrol.envs.paced import PacedEnvironment
 from rtcontrol.hosts.base import DecisionRequest
@@ -68,6 +69,18 @@ def asked_for(flight: Flight) -> list[float]:
     ticks = {t["k"]: t["t_s"] + t["wake_ms"] / 1e3 for t in lines if "kind" in t}
     acted = [line for line in lines if "called" in line and line["why"] != "safe" and line["t_s"] > resumed_s]
     return [ticks[line["k"]] - resumed_s for line in acted if line["k"] in ticks]
+
+
+def hanging() -> tuple[threading.Event, Agent]:
+    """An agent whose own code keeps the loop's thread while the event is not set."""
+    free = threading.Event()
+    free.set()
+
+    def observe(data: Any) -> str:
+        free.wait(20)
+        return "-"
+
+    return free, replace(arm_agent(), observe=observe)
 
 
 def test_no_call_acts_while_it_is_paused_and_they_do_again_after(tmp_path: Path) -> None:
@@ -247,6 +260,23 @@ def test_after_a_resume_a_miss_holds_the_call_in_force_as_before(tmp_path: Path)
     assert misses == list(zip(failing, ("none", "none", "hold"), strict=True)), misses
 
 
+@pytest.mark.parametrize("said", ["pause", "stop"])
+def test_the_safe_call_acts_at_a_word_though_the_loop_hangs(tmp_path: Path, said: str) -> None:
+    free, agent = hanging()
+
+    def person(flight: Flight, arm: Arm) -> None:
+        free.clear()
+        time.sleep(2 * PERIOD_S)  # the loop is in the agent's code now
+        try:
+            since = time.monotonic_ns()
+            flight.loop.override.say(said, "keyboard")
+            until(lambda: acted(arm, STOP, since, time.monotonic_ns()) >= 1, seconds=5)
+        finally:
+            free.set()
+
+    flown(tmp_path, person, agent=agent)
+
+
 def test_a_stop_is_final_and_ends_the_run_with_the_safe_call(tmp_path: Path) -> None:
     at: dict[str, Any] = {}
 
@@ -362,12 +392,7 @@ def test_a_no_is_kept_until_the_questions_time_is_over_and_a_pause_ends_it(tmp_p
 
 
 def test_a_no_is_not_overtaken_by_a_yes_that_the_loop_hears_with_it(tmp_path: Path) -> None:
-    free = threading.Event()
-    free.set()
-
-    def observe(data: Any) -> str:
-        free.wait(10)
-        return "-"
+    free, agent = hanging()
 
     def person(flight: Flight, arm: Arm) -> None:
         until(lambda: flight.loop.override.asking is not None)
@@ -379,7 +404,6 @@ def test_a_no_is_not_overtaken_by_a_yes_that_the_loop_hears_with_it(tmp_path: Pa
         until(lambda: "confirm" in [event["people"] for event in flight.loop.account.people])
         time.sleep(4 * PERIOD_S)
 
-    agent = replace(arm_agent(), observe=observe)
     flight, arm = flown(tmp_path, person, closing, confirm=("grip",), agent=agent)
     assert not any(call == CLOSE for _, call in arm.acts)
     assert people(flight)[:3] == ["ask", "deny", "confirm"]

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 from commands import call, refused
-from flown import flown, two_humps, written
+from flown import flown, header, two_humps, written
+
+TICK = {"kind": "null", "t_s": 0.0, "superseded": 0}
 
 
 @pytest.fixture
@@ -22,6 +24,14 @@ def test_a_record_whose_header_tells_no_times_is_none_of_a_run(
     (tmp_path / "record.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     for name in ("terminal", "json", "html", "perfetto"):
         assert "tells no period_ms" in refused(capsys, "report", str(tmp_path), "--format", name)
+
+
+def test_a_record_whose_ticks_have_no_numbers_is_none_of_a_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for k in (-1, 1 << 40):
+        folder = written(tmp_path / str(k), iter([{"header": header(16)}, {**TICK, "k": k}]))
+        assert "a tick has no number" in refused(capsys, "report", str(folder), "--format", "html")
 
 
 def test_without_a_format_the_table_is_shown_and_report_json_is_made_anew(
@@ -53,6 +63,19 @@ def test_what_is_a_file_is_written_beside_the_record(
     capsysbinary.readouterr()
     assert call("report", str(run), "--format", name, "--out", "-") == 0
     assert capsysbinary.readouterr().out == made
+
+
+def test_a_second_record_in_a_folder_has_reports_of_its_own(run: Path) -> None:
+    assert call("report", str(run)) == 0
+    first = (run / "report.json").read_bytes()
+    (run / "record-2.mcap").write_bytes((run / "record.mcap").read_bytes())
+    assert (
+        call("report", str(run / "record-2.mcap"))
+        == call("report", str(run / "record-2.mcap"), "--format", "html")
+        == 0
+    )
+    assert (run / "report-2.json").exists() and (run / "report-2.html").exists()
+    assert (run / "report.json").read_bytes() == first and not (run / "report.html").exists()
 
 
 @pytest.mark.parametrize("name", ["terminal", "json", "junit", "perfetto", "html"])

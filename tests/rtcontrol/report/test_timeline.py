@@ -90,7 +90,7 @@ def test_what_was_seen_is_kept_of_misses_alone_told_before_the_tick_or_after_it(
     )
     assert {k: saw["observation"] for k, saw in timeline.saw.items()} == {0: "first", 1: "second"}
     # An observation has an instruction, and is no change of it.
-    assert timeline.instructions == []
+    assert timeline.instructions == timeline.marks == []
 
 
 def test_what_acted_instead_is_told_with_how_long() -> None:

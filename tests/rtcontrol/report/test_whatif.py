@@ -7,6 +7,7 @@ import multiprocessing
 import time
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cart import Flight, good
@@ -18,6 +19,7 @@ from rtcontrol.hosts.base import DecisionRequest
 from rtcontrol.models.call import Decision
 from rtcontrol.report.account import Account
 from rtcontrol.report.recorded import load
+from rtcontrol.report.timeline import Timeline
 from rtcontrol.report.whatif import Step, outages_of, replay, steps_of, table
 
 MS = st.floats(0, 200)
@@ -121,6 +123,35 @@ def test_the_agents_slow_text_is_work_also_where_its_call_was_dropped() -> None:
             del event["call"], event["latency_ms"], event["execute_ms"]
     told = {line["hz"]: line["miss_rate"] for line in table(timeline_of(events))}
     assert told[10] == 0 and 0.2 < told[16] < 0.3 and told[30] > 0.2
+
+
+def test_what_a_request_waits_for_a_busy_decoder_is_no_work() -> None:
+    steps = steps_of(timeline_of(flown(16, 20, lambda k: 80.0 if k % 4 == 0 else 20.0)))
+    assert any(step.decide > 79 for step in steps) and max(step.prepare for step in steps) < 1
+
+
+def paused(hz: float, every: int, lost_ms: float, late_ms: float, decide: float, **more: Any) -> Timeline:
+    """A run of which each so many-th tick missed, and a pause accounts for `lost_ms` of its latency."""
+    events = [*flown(hz, 60, lambda k: 20.0, **more)]
+    deadline = more.get("deadline_ms", 1e3 / hz)
+    for event in events:
+        if "kind" in event and event["k"] % every == 1:
+            event |= {"kind": "miss", "cause": "pause", "subcause": "stall", "latency_ms": deadline + late_ms}
+            event |= {"decide_ms": decide, "evidence": {"late_ms": late_ms, "explained_ms": lost_ms}}
+            event.pop("call", None)
+    return timeline_of(events)
+
+
+def test_of_a_slow_decision_no_more_is_lost_to_a_pause_than_it_accounts_for() -> None:
+    flight = paused(16, 20, 4.0, 5.0, 60.0)
+    assert {round(end - begin, 6) for begin, end in outages_of(flight)} == {4.0}
+    slow = [step.decide for step in steps_of(flight) if step.decide > 20.1]
+    assert len(slow) == 48 and all(59 < ms <= 60 for ms in slow)
+
+
+def test_pauses_are_as_frequent_at_another_rate_where_the_deadline_is_shorter_than_the_period() -> None:
+    told = {line["hz"]: line["miss_rate"] for line in table(paused(16, 10, 30.0, 20.0, 20.0, deadline_ms=30.0))}
+    assert all(abs(told[hz] - 0.1) < 0.02 for hz in (10, 12, 16, 20, 30)), told
 
 
 def test_a_world_that_waits_holds_at_any_rate() -> None:
