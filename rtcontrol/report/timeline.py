@@ -127,9 +127,11 @@ class Timeline(Account):
         return bisect_left(self.k, k)
 
     def stage_ms(self, row: int, stage: str) -> float:
-        """How long a stage took, NaN where a stamp is missing."""
+        """How long a stage took, NaN where a stamp is missing; nothing where a quick decoder had begun before the loop
+        was back from handing over."""
         begin, end = STAGES[stage]
-        return self.numbers[end][row] - (self.numbers[begin][row] if begin is not None else 0.0)
+        ms = self.numbers[end][row] - (self.numbers[begin][row] if begin is not None else 0.0)
+        return 0.0 if ms < 0 else ms
 
     def instead(self, row: int) -> Iterator[tuple[str, str, float]]:
         """What acted instead of a missed tick's call: (call, why, ms), from its deadline to the next fresh or late

@@ -199,7 +199,7 @@ function spans(ticks, row) {
     filled.style.width = `${(100 * Math.max(0, ends - Math.max(0, starts))) / last}%`;
     mark.style.left = `${(100 * deadline) / last}%`;
     bar.append(filled, mark);
-    made.append(make("span", name), bar, make("span", `${(ends - starts).toFixed(2)} ms`));
+    made.append(make("span", name), bar, make("span", `${Math.max(0, ends - starts).toFixed(2)} ms`));
   }
   return made;
 }

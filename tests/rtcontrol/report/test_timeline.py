@@ -215,6 +215,15 @@ def test_when_a_tick_was_written_down_is_told_against_the_soonest(tmp_path: Path
     assert min(after) == pytest.approx(0, abs=0.01)
 
 
+def test_a_decoder_that_begins_before_the_request_is_handed_over_takes_no_queue() -> None:
+    events = [*flown(16, 1, lambda k: 20)]
+    for event in events:
+        if "kind" in event:
+            event["spans_ms"] |= {"received": 0.3, "begun": 0.35}  # submitted at 0.4
+    timeline = timeline_of(events)
+    assert timeline.stage_ms(3, "queue") == 0 and math.isclose(timeline.stage_ms(3, "send"), 0.1)
+
+
 def test_a_late_decision_adds_its_spans_to_its_tick() -> None:
     timeline = timeline_of(flown(16, 1, lambda k: 70 if k == 3 else 20))
     row = timeline.row(3)
