@@ -259,8 +259,8 @@ def _all(cause: Cause, parts: Mapping[str, float], usual: Mapping[str, float], n
     if (explained := sum(parts.values())) < need:
         return None
     normal = {"queued": "queue", "decoder_slow": "decide", "busy": "wait", "slow": "execute"}
-    largest = max(parts, key=lambda name: parts[name] - usual.get(normal.get(name, name), 0.0))
-    return Verdict(cause, largest, explained)
+    beyond = {name: took - usual.get(normal.get(name, name), 0.0) for name, took in parts.items()}
+    return Verdict(cause, max(beyond, key=lambda name: beyond[name]), explained)
 
 
 def covered_ms(spans: Sequence[Span], windows: Iterable[Span]) -> float:
