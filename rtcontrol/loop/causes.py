@@ -93,9 +93,15 @@ class Evidence:
     @property
     def lateness_ms(self) -> float:
         """By how much it was late: after its deadline, or while nothing acted yet, beyond what a tick usually takes."""
+        return self.end_ms - self.deadline_ms if self.over and self.late_ms is None else self.excess_ms
+
+    @property
+    def excess_ms(self) -> float:
+        """How much longer it took than a tick usually does, which is no less than it was late: one that is late by a
+        hair is so for what took long, and not for the first trifle."""
         if self.late_ms is not None:
             return self.late_ms
-        return self.end_ms - (self.deadline_ms if self.over else min(sum(self.usual.values()), self.deadline_ms))
+        return self.end_ms - min(sum(self.usual.values()), self.deadline_ms)
 
     def told(self, verdict: Verdict) -> dict[str, Any]:
         """What the event says of it: numbers first, then whatever stood still, then what the kernel counted."""
@@ -158,7 +164,7 @@ def attribute(e: Evidence) -> Verdict:
     in_time = e.late_ms is None and e.end_ms <= e.deadline_ms
     if e.fault is not None and (in_time or e.fault[1] == "raised"):
         return Verdict(Cause.HOST, e.host) if e.host and e.fault[0] is Cause.NO_OBSERVATION else Verdict(*e.fault)
-    need = max(e.lateness_ms / 2, LEAST_MS)
+    need = max(e.excess_ms / 2, LEAST_MS)
     took = e.steps()
     if (verdict := _pause(e, need)) is not None:
         return verdict
@@ -259,8 +265,8 @@ def _all(cause: Cause, parts: Mapping[str, float], usual: Mapping[str, float], n
     if (explained := sum(parts.values())) < need:
         return None
     normal = {"queued": "queue", "decoder_slow": "decide", "busy": "wait", "slow": "execute"}
-    largest = max(parts, key=lambda name: parts[name] - usual.get(normal.get(name, name), 0.0))
-    return Verdict(cause, largest, explained)
+    beyond = {name: took - usual.get(normal.get(name, name), 0.0) for name, took in parts.items()}
+    return Verdict(cause, max(beyond, key=lambda name: beyond[name]), explained)
 
 
 def covered_ms(spans: Sequence[Span], windows: Iterable[Span]) -> float:

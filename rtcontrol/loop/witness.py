@@ -89,7 +89,7 @@ class Witness:
         for name, now in self._worst([Kernel(**times) for times in self._times(tick)]).items():
             if now.ran_ms is not None:
                 thread = replace(getattr(before, name), ran_ms=now.ran_ms, delayed_ms=now.delayed_ms)
-                known = replace(known, **{name: thread})  # type: ignore[arg-type]
+                known = replace(known, **{name: thread})
         return self._revised(tick, known)
 
     def hear(self, reply: DecisionReply) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -201,9 +201,9 @@ class Witness:
             )
         return self._worst(kernels)
 
-    def _times(self, tick: Tick) -> list[dict[str, float]]:
+    def _times(self, tick: Tick) -> list[dict[str, Any]]:
         """Of each thread: for how long it ran and had no processor since the release, as far as that is known."""
-        times: list[dict[str, float]] = [{} for _ in self.threads.fds]
+        times: list[dict[str, Any]] = [{} for _ in self.threads.fds]
         # After a restart other threads decide.
         runs = tick.runs if tick.incarnation == self._followed else tick.runs[:OWN]
         for i, (fd, raw) in enumerate(zip(self.threads.fds, runs, strict=False)):

@@ -89,7 +89,7 @@ def test_without_a_witness_no_pause_and_no_late_wake_is_named(e: Evidence) -> No
 def test_a_pause_of_all_the_time_goes_before_all_that_is_a_matter_of_time(e: Evidence) -> None:
     stopped = replace(e, apart=False, pauses=[(e.since_ms, e.end_ms, "stall")], late_ms=None)
     verdict = attribute(stopped)
-    need = max(stopped.lateness_ms / 2, 1.0)
+    need = max(stopped.excess_ms / 2, 1.0)
     if e.fault is None and e.end_ms >= need:
         assert verdict.cause is Cause.PAUSE
 
@@ -150,6 +150,9 @@ def answered(begun: float, decided: float, replied: float, **more: Any) -> Evide
         # The heartbeat stands still in a collection, too, and a little longer.
         (asked(pauses=[(10.0, 50.0, "gc"), (9.0, 54.0, "stall")], apart=False), "pause.gc"),
         (asked(pauses=[(10.0, 14.0, "gc"), (9.0, 54.0, "stall")], apart=False), "pause.stall"),
+        # It is late by a hair, and not for its late wake-up.
+        (answered(55.0, 60.0, 60.9, gaps=[(1.0, 54.0)], loop=Kernel(delayed_ms=0.9)), "decide.decoder_stopped"),
+        (answered(4.0, 60.2, 61.8, loop=Kernel(waking_ms=0.1, delayed_ms=1.6)), "decide.decoder_slow"),
         # No part of the decision alone took half of the lateness; together they did.
         (answered(58.0, 125.0, 186.0, gaps=[(125.0, 184.0)]), "decide.decoder_slow"),
     ],
