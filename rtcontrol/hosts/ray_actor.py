@@ -208,4 +208,7 @@ def _echo(router: zmq.Socket[bytes]) -> None:
 
 def _yield_processor() -> None:
     with contextlib.suppress(AttributeError, OSError):
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), BUILDER_NICE)
+        tid = threading.get_native_id()
+        # Above what decides: of a Ray that others have started, that is nice itself.
+        nice = os.getpriority(os.PRIO_PROCESS, os.getpid()) + BUILDER_NICE
+        os.setpriority(os.PRIO_PROCESS, tid, min(nice, 19))

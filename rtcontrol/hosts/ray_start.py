@@ -147,7 +147,7 @@ class RaySession:
             import ray
 
             self._tried.wait(END_S)
-            with contextlib.suppress(Exception):
+            with _sigterm_kept(), contextlib.suppress(Exception):
                 ray.shutdown()
             self._over.set()
         while self._vital:
@@ -186,13 +186,14 @@ class RaySession:
 @contextlib.contextmanager
 def _marking(folder: str) -> Iterator[None]:
     """What Ray starts meanwhile bears the mark of the folder, and nothing that others start in this process does. Ray's
-    workers rename themselves: not over it."""
+    workers rename themselves: not over it. Nor do they make way for all other processes, as they would by themselves
+    (nice 15)."""
     from ray._private import services
 
     theirs = services.start_ray_process
 
     def start(*args: Any, env_updates: Mapping[str, str] | None = None, **options: Any) -> Any:
-        marks = {MARK: folder, "SPT_NOENV": "1"}
+        marks = {MARK: folder, "SPT_NOENV": "1", "RAY_worker_niceness": "0"}
         return theirs(*args, env_updates={**(env_updates or {}), **marks}, **options)
 
     services.start_ray_process = start
@@ -205,8 +206,8 @@ def _marking(folder: str) -> Iterator[None]:
 @contextlib.contextmanager
 def _sigterm_kept() -> Iterator[None]:
     """Ray's C++ core takes SIGTERM for a crash: it prints the stack, and aborts the process 3 s later, also in the
-    middle of an orderly end. The handler that was there is put back; `signal.signal` could do it on the main thread
-    only."""
+    middle of an orderly end. When it is shut down, SIGTERM would end the process at once. The handler that was there is
+    put back; `signal.signal` could do it on the main thread only."""
     action = ctypes.create_string_buffer(SIGACTION_BYTES)
     libc = ctypes.CDLL(None, use_errno=True)
     kept = libc.sigaction(int(signal.SIGTERM), None, action) == 0
