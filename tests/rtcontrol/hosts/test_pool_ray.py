@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import resource
 import signal
+import sys
 import tempfile
 import threading
 import time
@@ -188,6 +190,8 @@ def test_killed_in_flight_the_safe_call_acts_and_the_decoder_returns(
 ) -> None:
     host = ray_pool.open("a", pushing())
     old, decoder = folder_of(ray_pool), kept_pid(ray_pool)
+    ours = os.getpriority(os.PRIO_PROCESS, 0)
+    assert os.getpriority(os.PRIO_PROCESS, decoder) == ours, "Ray's workers make way for all"
 
     def kill() -> None:
         os.kill(decoder if part == "decoder" else running(old)[part], signal.SIGKILL)
@@ -210,9 +214,18 @@ def test_killed_in_flight_the_safe_call_acts_and_the_decoder_returns(
         assert running(old) == {} and not Path(old).exists()
 
 
-def test_a_ray_that_is_lost_too_often_ends_the_run_with_the_safe_call(
+def sigterm() -> int:
+    """What the kernel calls, whatever Python thinks of it."""
+    told = ctypes.create_string_buffer(512)
+    assert ctypes.CDLL(None).sigaction(int(signal.SIGTERM), None, told) == 0
+    return int.from_bytes(told.raw[: ctypes.sizeof(ctypes.c_void_p)], sys.byteorder)
+
+
+def test_a_ray_that_is_lost_too_often_ends_the_run_with_the_safe_call_and_sigterm_is_the_runs_own(
     tmp_path: Path, ray_pool: RayPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    before = signal.signal(signal.SIGTERM, lambda number, frame: None)
+    ours = sigterm()
     monkeypatch.setattr(pools, "RAY_TRIES", 0)
     monkeypatch.setattr(pools, "STEADY_S", -1.0)
     host, folder = ray_pool.open("a", pushing()), folder_of(ray_pool)
@@ -224,6 +237,8 @@ def test_a_ray_that_is_lost_too_often_ends_the_run_with_the_safe_call(
         ray_pool.open("b", naming("left"))
     ray_pool.close()
     assert running(folder) == {} and not Path(folder).exists()
+    assert sigterm() == ours != 0
+    signal.signal(signal.SIGTERM, before)
 
 
 def pushing() -> Any:
