@@ -351,8 +351,8 @@ def test_a_safe_call_that_never_succeeds_is_told_loudly(tmp_path: Path, monkeypa
 
 @pytest.mark.parametrize("interrupts", [False, True])
 def test_only_an_interrupt_on_the_way_out_leaves_a_slow_safe_call(tmp_path: Path, interrupts: bool) -> None:
-    arm = Arm()
-    arm.refuse = lambda call: time.sleep(0.7) if call == STOP else None
+    arm, ended = Arm(), threading.Event()
+    arm.refuse = lambda call: ended.wait(20.0 if interrupts else 0.7) if call == STOP else None
     flown = flight(tmp_path, arm)
     came: list[int] = []
 
@@ -367,15 +367,16 @@ def test_only_an_interrupt_on_the_way_out_leaves_a_slow_safe_call(tmp_path: Path
         until(lambda: flown.loop.account.ticks >= 3)
         os.kill(os.getpid(), signal.SIGINT)
         until(lambda: arm.tries[-1][1] == STOP)
-        for _ in range(2 if interrupts else 1):
+        for number in (2, 3) if interrupts else (2,):
             os.kill(os.getpid(), signal.SIGINT)
-            time.sleep(0.05)
+            until(lambda n=number: len(came) == n)  # two at once would be one
 
     before = signal.signal(signal.SIGINT, handle)
     try:
         with pytest.raises(KeyboardInterrupt) if interrupts else nullcontext():
             beside(send, flown.run)
     finally:
+        ended.set()
         signal.signal(signal.SIGINT, before)
     assert flown.loop.safe_in_force is not interrupts
     assert flown.lines[-1]["end"] == "SIGINT" and flown.lines[-1]["safe_in_force"] is not interrupts
