@@ -58,7 +58,8 @@ class Line:
 
 @contextmanager
 def line(served: Served, **options: Any) -> Iterator[Line]:
-    with connect(served.ws, compression=None, **options) as socket:
+    # A queue that nobody reads any more hears of no end.
+    with connect(served.ws, compression=None, close_timeout=0.2, **options) as socket:
         yield Line(socket)
 
 

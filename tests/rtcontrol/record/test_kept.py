@@ -58,21 +58,6 @@ def test_what_a_world_shows_may_be_anything_and_stays_json(tmp_path: Path, data:
             json.loads(message.data, parse_constant=pytest.fail)
 
 
-@pytest.mark.realtime
-def test_header_observation_and_call_make_a_row_of_every_tick_on_time(tmp_path: Path) -> None:
-    flight = Flight(tmp_path, slow(0.05, lambda k: k in (5, 6))).run()
-    made, account = [*rows(flight.lines)], flight.loop.account
-    assert len(made) == account.on_time > 10
-    texts = [line["call"] for line in flight.ticks if line["kind"] == "call" and "cause" not in line]
-    assert [f"push(force={row['call']['arguments']['force']})" for row in made] == texts
-    assert made[0]["instruction"] == "go to 0" and made[0]["observation"].startswith("x ")
-    assert made[0]["tools"] == flight.agent.tools.openai() and made[-1]["history"] == texts[-4:-1]
-    looks = [line for line in flight.lines if "observation" in line]
-    assert all(line["observation"] == flight.agent.observe(line["data"]) for line in looks)
-    safe = [line for line in flight.lines if line.get("called") and line["why"] == "safe"]
-    assert [line["arguments"] for line in safe] == [{"force": 0}]
-
-
 def test_a_call_that_its_client_did_not_carry_out_makes_no_row() -> None:
     made: list[dict[str, Any]] = [{"header": {"tools": [], "model": "m"}}]
     for k, status in enumerate([None, "executed", "expired", "refused", "failed"] * 200):
