@@ -81,7 +81,8 @@ def knock(door: Door, pair: keyring.KeyPair | None, server: str | None, what: by
         dealer.curve_publickey, dealer.curve_secretkey = pair.public.encode(), pair.secret.encode()
         dealer.curve_serverkey = server.encode()
     dealer.connect(f"tcp://127.0.0.1:{door.port}")
-    dealer.send(what)
+    with suppress(zmq.Again):  # turned away already, and it would wait for ever
+        dealer.send(what, zmq.DONTWAIT)
 
 
 def send_raw(port: int, *each: bytes) -> None:
