@@ -34,8 +34,9 @@ class Interrupted(KeyboardInterrupt):
 
 class Shutdown:
     """While it is entered (on the main thread), the first signal tells `stop` its name; the second one changes nothing
-    and says so on stderr; each further one raises Interrupted, but for those within half a second of another that did.
-    A first one before there is anything to stop raises it at once. While `shielded` is set none does.
+    and says so on stderr; each further one raises Interrupted with the first one's status, but for those within half a
+    second of another that did. A first one before there is anything to stop raises it at once. While `shielded` is set
+    none does.
 
     A process that was asked to end is over when it is left: of further signals the second one leaves what hangs in the
     interpreter's own end. SIGHUP stays ignored where it was (nohup). Entering also makes stdout and stderr outlive
@@ -76,7 +77,7 @@ class Shutdown:
         elif self._count > 2 or self._stop is None:
             if (now := time.monotonic()) >= self._peace_s:
                 self._peace_s = now + PEACE_S
-                raise Interrupted(number)
+                raise Interrupted(signal.Signals[self.name])
         else:
             self._stop(self.name)
 
