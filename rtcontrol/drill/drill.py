@@ -19,9 +19,10 @@ from rtcontrol.drill.faults import ENDINGS, FAULTS, TIMES, schedule
 from rtcontrol.drill.flight import Flight
 from rtcontrol.drill.injector import Injection, Injector
 from rtcontrol.drill.judge import rules_of
-from rtcontrol.drill.verdict import origin_ns, ticks_of, verdict
+from rtcontrol.drill.verdict import ticks_of, verdict
 from rtcontrol.models.errors import UserError
 from rtcontrol.record.reading import read_record
+from rtcontrol.report.timeline import Timeline
 from rtcontrol.run import assemble
 from rtcontrol.run.options import RunOptions
 from rtcontrol.run.status import MISSED, OK
@@ -141,9 +142,10 @@ def _end(flight: Flight, name: str, config: RunOptions, out: Path, ending: Shutd
 def _verdict(
     injections: Sequence[Injection], judged: Mapping[str, Any], config: RunOptions, out: Path, seed: int
 ) -> dict[str, Any]:
-    record = out / "record.mcap"
-    origin = origin_ns(read_record(record))
-    ticks = ticks_of(read_record(record), config.period_ns, config.deadline_ns, origin)
+    timeline = Timeline()
+    for event in read_record(out / "record.mcap"):
+        timeline.add(event)
+    ticks = ticks_of(timeline.finish(), config.period_ns, config.deadline_ns)
     return verdict(injections, ticks, judged["violations"], seed)
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import isnan
 from typing import Any
 
 from rtcontrol.drill.injector import Injection
+from rtcontrol.report.timeline import Timeline
 
 # So many ticks on time one after the other are a recovery.
 RECOVERED = 8
@@ -26,37 +28,23 @@ class SeenTick:
     missed: list[tuple[str, str | None, bool]]
 
 
-def origin_ns(events: Iterable[Mapping[str, Any]]) -> int:
-    """The record's first release on CLOCK_MONOTONIC; 0 where there was none."""
-    return next((event["origin_ns"] for event in events if "origin_ns" in event), 0)
-
-
-def ticks_of(events: Iterable[Mapping[str, Any]], period_ns: int, deadline_ns: int, origin: int) -> list[SeenTick]:
-    """The ticks of a record, misses named as is known at its end; its first release was at `origin`."""
-    ticks: dict[int, dict[str, Any]] = {}
-    for event in events:
-        if "kind" in event:
-            ticks[event["k"]] = dict(event)
-        elif (k := _revised(event)) in ticks and "cause" in ticks[k]:
-            ticks[k] |= {name: event.get(name) for name in ("cause", "subcause", "evidence")}
-        elif event.get("ack") in ticks and event["status"] != "executed":
-            ticks[event["ack"]] |= {"cause": "execute", "subcause": event["status"], "evidence": dict(event)}
+def ticks_of(timeline: Timeline, period_ns: int, deadline_ns: int) -> list[SeenTick]:
+    """The ticks of a record, misses named as is known at its end."""
     seen = []
-    for k, tick in sorted(ticks.items()):
-        release_ns = origin + round(tick["t_s"] * 1e9)
-        skipped = tick.get("skipped", 0)
+    for row, k in enumerate(timeline.k):
+        skipped, t_s = (timeline.numbers[name][row] for name in ("skipped", "t_s"))
+        skips = 0 if isnan(skipped) else int(skipped)
+        release_ns = timeline.origin_ns + round(t_s * 1e9)
+        told = timeline.details.get(k, {})
         missed = []
-        if "cause" in tick:
-            missed.append((tick["cause"], tick.get("subcause"), bool(tick.get("evidence") or tick.get("error"))))
-        why_skipped = (tick.get("skip_cause", "unknown"), tick.get("skip_subcause"), bool(tick.get("skip_evidence")))
-        missed += [why_skipped] * skipped
-        seen.append(SeenTick(k, release_ns - skipped * period_ns, release_ns + deadline_ns, missed))
+        if cause := timeline.words["cause"][row]:
+            missed.append(
+                (cause, timeline.words["subcause"][row] or None, bool(told.get("evidence") or told.get("error")))
+            )
+        why = timeline.words["skip_cause"][row] or "unknown", timeline.words["skip_subcause"][row] or None
+        missed += [(*why, bool(told.get("skip_evidence")))] * skips
+        seen.append(SeenTick(k, release_ns - skips * period_ns, release_ns + deadline_ns, missed))
     return seen
-
-
-def _revised(event: Mapping[str, Any]) -> Any:
-    """The tick of which a later event tells another cause."""
-    return next((event[name] for name in ("late", "overran", "revised") if name in event and "cause" in event), None)
 
 
 def verdict(

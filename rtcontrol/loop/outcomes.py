@@ -145,10 +145,10 @@ class Outcomes:
             self.witness.usual.append(line["spans_ms"])
         self._emit(line)
 
-    def hold_back(self, tick: Tick, reply: DecisionReply, call: Call, why: str) -> None:
-        """The tick has a call that must not act (yet): what is in force goes on, and is not renewed."""
+    def hold_back(self, tick: Tick, reply: DecisionReply, call: Call | None, why: str) -> None:
+        """The tick has a call that must not act (yet), or an unsure null: what is in force goes on, not renewed."""
         action = self.policy.unsure(self._clock.effective_ns())
-        self.settle(tick, reply, "held", call.text(), why=why)
+        self.settle(tick, reply, "held", call and call.text(), why=why)
         self.fall_back(action, tick, reply=reply)
 
     def miss(

@@ -117,6 +117,8 @@ class Override:
         with self._lock:
             self.state = "stopped"
             self._actuator.bar("stopped")
+        if self.asking is not None:
+            self._drop(self.asking)
 
     def _shut(self, state: State, why: str) -> None:
         actuator = self._actuator
@@ -162,11 +164,9 @@ class Override:
         call = decision.call
         if self._actuator.shut is not None or tick.woke_ns < self._actuator.open_ns:
             self.withhold(tick, reply, call)
-        elif call is None:
-            return False
         elif self._unsure(decision):
             self._outcomes.hold_back(tick, reply, call, "confidence")
-        elif call.name in self._named:
+        elif call is not None and call.name in self._named:
             self._ask(tick, reply, call)
         else:
             return False

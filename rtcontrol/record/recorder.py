@@ -38,7 +38,7 @@ class Recorder:
 
     The first event is the run's header. A `provisional` record has another name (`record.mcap.part`) until `keep`: a
     run that never starts takes nothing of an earlier one, and `discard` leaves no trace of it. `write` to a `patient`
-    one may wait for its thread, never for the disk: a world that waits makes events faster than it writes.
+    one may wait for its thread, and so for a disk that hangs: a world that waits makes events faster than it writes.
 
     `path` is the newest part of the record, and takes the name of an older one (`record.0001.mcap`) when it is an
     eighth of `most` bytes, or over an hour long; each begins with the header, and with the account (`state`) of what

@@ -21,8 +21,8 @@ SPANS = (
 TIMES_MS = ("wake_ms", "latency_ms", "decide_ms", "age_ms", "execute_ms", "jitter_ms")
 NUMBERS = ("t_s", *TIMES_MS, "confidence", "skipped")
 WORDS = ("kind", "cause", "subcause", "why", "action", "call", "skip_cause", "skip_subcause")
-# Of a miss, what no column holds.
-DETAILS = ("evidence", "error", "where", "result")
+# Of a miss, or of releases skipped before a tick, what no column holds.
+DETAILS = ("evidence", "error", "where", "result", "skip_evidence")
 # Times between two stamps: the steps of a tick, in order, by the names that the evidence has for them. `received`
 # bounds none: a decoder that is busy hears of a request when it is not.
 STAGES = {
@@ -219,7 +219,7 @@ class Timeline(Account):
 
     def _detail(self, k: int, event: Mapping[str, Any]) -> None:
         told = {name: event[name] for name in DETAILS if name in event}
-        if told and k in self._rows and self.words["cause"].codes[self._rows[k]]:
+        if told and k in self._rows and (self.words["cause"].codes[self._rows[k]] or "skip_evidence" in told):
             self.details.setdefault(k, {}).update(told)
 
     def _observation(self, event: Mapping[str, Any]) -> None:

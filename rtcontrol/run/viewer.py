@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from multiprocessing.connection import wait
 from typing import IO, Any
 
 from rtcontrol.envs.paced import PacedEnvironment
@@ -19,6 +20,7 @@ from rtcontrol.run.options import RunOptions
 # A program of a room above this one: nothing of it is imported here, and its threads share nothing with the loop's.
 PROGRAM = "rtcontrol.gateway.viewer"
 EVERY_S = 0.25
+START_S = 30.0
 END_S = 3.0
 MOST_DATA = 64  # fields of an observation that are told
 
@@ -44,7 +46,7 @@ class Viewer:
         )
         assert self._process.stdin is not None and self._process.stdout is not None, "both are pipes"
         self._in, self._out = self._process.stdin, self._process.stdout
-        first = _line(self._out) or {}
+        first = (wait([self._out], START_S) and _line(self._out)) or {}
         if "url" not in first:
             self.close()
             what = first.get("failed", "The page's process did not start.")

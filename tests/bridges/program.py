@@ -50,7 +50,10 @@ class Program(ABC):
         """The next event that fits; the others are kept in `events` too."""
         end_s = time.monotonic() + seconds
         while (left_s := end_s - time.monotonic()) > 0:
-            event: dict[str, Any] = self.answer(left_s)
+            try:
+                event: dict[str, Any] = json.loads(self._lines.get(timeout=left_s))
+            except queue.Empty:
+                break
             self.events.append(event)
             if fits(event):
                 return event

@@ -1,8 +1,8 @@
-"""The whole suite in several processes (pytest-xdist), and the real-time tests alone.
+"""The whole suite in several processes (pytest-xdist), and the real-time tests by themselves.
 
 A module is a unit: its tests run in one process, in order, so that they share a server by a module fixture. Modules
-with a test marked `realtime` or `serial` (they start Ray) are one unit together, and begin first. While a `realtime`
-test runs, no other process runs a test.
+marked `serial` (they start Ray) are one unit together. Real-time tests begin first; while they run no other test does,
+and of them no more at once than there are cores, since they mostly wait.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ import fcntl
 import os
 import re
 import tempfile
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import IO, Any
@@ -25,32 +27,65 @@ LAST = ("tests/models", "tests/agents", "tests/envs", "tests/bridges/wire")
 
 
 class Turns:
-    """Either one real-time test at a time, or any number of others: a lock over processes.
-
-    Whoever comes goes through `gate` first, and a real-time test stays there until the others are done: new ones do not
-    overtake it.
+    """Either real-time tests, as many as there are `seats`, or any number of others: locks over processes, which a
+    process that dies gives back. A real-time test waits until the others that run are done, and no new one begins;
+    others wait until no real-time test runs.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._gate: IO[str] = (folder / "gate").open("w")
-        self._held: IO[str] = (folder / "held").open("w")
-        self._alone = False
+    def __init__(self, folder: Path, seats: int) -> None:
+        self._gate, self._ours, self._others = ((folder / name).open("w") for name in ("gate", "realtime", "others"))
+        self._seats = [(folder / f"seat-{i}").open("w") for i in range(seats)]
+        self._seat: IO[str] | None = None
 
-    def begin(self, alone: bool) -> None:
-        if not (alone and self._alone):
-            fcntl.flock(self._gate, fcntl.LOCK_EX)
-            fcntl.flock(self._held, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
-            fcntl.flock(self._gate, fcntl.LOCK_UN)
-        self._alone = alone
+    def begin(self, realtime: bool) -> None:
+        if realtime and self._seat is None:
+            self._seat = self._free_seat()
+            with _held(self._gate), _held(self._others):
+                fcntl.flock(self._ours, fcntl.LOCK_SH)
+        while not realtime:
+            with _held(self._gate):
+                if _taken(self._ours):
+                    fcntl.flock(self._others, fcntl.LOCK_SH)
+                    fcntl.flock(self._ours, fcntl.LOCK_UN)
+                    return
+            time.sleep(0.02)
 
-    def end(self, stays_alone: bool) -> None:
-        if not (self._alone and stays_alone):
-            fcntl.flock(self._held, fcntl.LOCK_UN)
-            self._alone = False
+    def end(self, goes_on: bool) -> None:
+        """`goes_on`: with another real-time test of the same module."""
+        if self._seat is None:
+            fcntl.flock(self._others, fcntl.LOCK_UN)
+        elif not goes_on:
+            for lock in (self._ours, self._seat):
+                fcntl.flock(lock, fcntl.LOCK_UN)
+            self._seat = None
+
+    def _free_seat(self) -> IO[str]:
+        while True:
+            for seat in self._seats:
+                if _taken(seat):
+                    return seat
+            time.sleep(0.02)
 
 
-def _alone(item: pytest.Item | None) -> bool:
-    return item is not None and item.get_closest_marker("realtime") is not None
+@contextmanager
+def _held(lock: IO[str]) -> Iterator[None]:
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        fcntl.flock(lock, fcntl.LOCK_UN)
+
+
+def _taken(lock: IO[str]) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _realtime(item: pytest.Item) -> bool:
+    return item.get_closest_marker("realtime") is not None
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
@@ -63,20 +98,29 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 
 @cache
-def _unit(module: str) -> str:
+def _marks(module: str) -> set[str]:
     # Which is scheduled by tests' names alone, where their marks are not known. What is slow, too, seldom runs.
     try:
         text = (ROOT / module).read_text("utf-8").replace("@pytest.mark.slow\n@pytest.mark.realtime\n", "")
-        marked = re.search(r"pytest\.mark\.(realtime|serial)\b", text)
     except OSError:
-        marked = None
-    return SERIAL if marked else module
+        return set()
+    return set(re.findall(r"pytestmark = pytest\.mark\.realtime|pytest\.mark\.(?:realtime|serial)\b", text))
 
 
 def unit(nodeid: str) -> str:
     """What of a run goes to one process. Mutants are long and share nothing: each is one."""
     module = nodeid.partition("::")[0]
-    return nodeid if module.endswith("test_mutants.py") else _unit(module)
+    if module.endswith("test_mutants.py"):
+        return nodeid
+    return SERIAL if "pytest.mark.serial" in _marks(module) else module
+
+
+def order(nodeid: str) -> int:
+    """Modules of real-time tests alone; those with some, and Ray's, which take long; then the others."""
+    marks = _marks(nodeid.partition("::")[0])
+    if "pytestmark = pytest.mark.realtime" in marks:
+        return 0
+    return 1 if marks else 3 if nodeid.startswith(LAST) else 2
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
@@ -96,7 +140,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 def pytest_configure(config: pytest.Config) -> None:
     worker: dict[str, Any] | None = getattr(config, "workerinput", None)
     if worker is not None and "turns" in worker:
-        config.pluginmanager.register(TakingTurns(Turns(Path(worker["turns"]))))
+        config.pluginmanager.register(TakingTurns(Turns(Path(worker["turns"]), len(os.sched_getaffinity(0)))))
     elif config.getoption("numprocesses", None):
         config.pluginmanager.register(Controller(config))
 
@@ -119,16 +163,13 @@ class TakingTurns:
         self._turns = turns
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        def order(item: pytest.Item) -> int:
-            last = item.nodeid.startswith(LAST)
-            return 0 if unit(item.nodeid) == SERIAL else 2 if last else 1
-
-        items.sort(key=order)
+        items.sort(key=lambda item: order(item.nodeid))
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
-        self._turns.begin(_alone(item))
+        self._turns.begin(_realtime(item))
         try:
             return (yield)
         finally:
-            self._turns.end(_alone(nextitem))
+            same = nextitem is not None and nextitem.path == item.path
+            self._turns.end(nextitem is not None and same and _realtime(nextitem))

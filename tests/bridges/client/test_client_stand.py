@@ -202,14 +202,20 @@ def test_no_reconnect_for_ever_refused_client(stand: Stand) -> None:
 
 
 def test_calls_that_a_busy_handler_missed_are_told_as_expired(stand: Stand) -> None:
-    go = threading.Event()
-    with joined(stand, on_call=lambda standing: go.wait(20)) as client:
+    began, go = threading.Event(), threading.Event()
+
+    def busy(standing: Any) -> None:
+        began.set()
+        go.wait(20)
+
+    with joined(stand, on_call=busy) as client:
         client.observe(text="left 1")
         observed = stand.observation()
         ticks = []
         for _ in range(4):
             ticks.append(stand.call(observed, ttl_ms=60_000.0).tick)
             until(lambda: client.call().tick == ticks[-1], "not in force")
+            assert began.wait(20)
         go.set()
         told = {m.tick: m.outcome for m in (stand.expect(Executed, 5.0, "executed") for _ in ticks)}
         assert told == dict(zip(ticks, ["executed", "expired", "expired", "executed"], strict=True))

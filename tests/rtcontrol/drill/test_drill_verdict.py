@@ -11,9 +11,10 @@ import pytest
 from rtcontrol.drill.faults import ENDINGS, FAULTS, TIMES, schedule
 from rtcontrol.drill.injector import Injection
 from rtcontrol.drill.switches import Switches
-from rtcontrol.drill.verdict import ticks_of, verdict
+from rtcontrol.drill.verdict import SeenTick, ticks_of, verdict
 from rtcontrol.loop.deadline import SUBCAUSES
 from rtcontrol.models.errors import UserError
+from rtcontrol.report.timeline import Timeline
 from tests.helpers.processes import ROOT
 
 PERIOD = 62_500_000
@@ -24,15 +25,23 @@ SKIPPED = {"skipped": 2, "skip_cause": "wake", "skip_subcause": "scheduler", "sk
 
 def events(count: int, **missed: dict[str, Any]) -> list[dict[str, Any]]:
     """Ticks on time, but for those named `kN`."""
-    ticks = [{"k": k, "t_s": k * PERIOD / 1e9, "kind": "call", "call": "go()"} for k in range(count)]
+    plain = {"kind": "call", "call": "go()", "superseded": 0}
+    ticks = [{"k": k, "t_s": k * PERIOD / 1e9, **plain} for k in range(count)]
     for name, fields in missed.items():
         ticks[int(name[1:])] |= {"kind": "miss", **fields}
     return ticks
 
 
+def seen(happened: list[dict[str, Any]]) -> list[SeenTick]:
+    timeline = Timeline()
+    for event in ({"origin_ns": ORIGIN}, *happened):
+        timeline.add(event)
+    return ticks_of(timeline.finish(), PERIOD, PERIOD)
+
+
 def judged(name: str, happened: list[dict[str, Any]], begin_k: int = 10, end_k: int = 14) -> dict[str, Any]:
     injection = Injection(FAULTS[name], ORIGIN + begin_k * PERIOD, ORIGIN + end_k * PERIOD)
-    return verdict([injection], ticks_of(happened, PERIOD, PERIOD, ORIGIN), [], 7)
+    return verdict([injection], seen(happened), [], 7)
 
 
 def miss(cause: str, subcause: str | None = None, **more: Any) -> dict[str, Any]:
@@ -73,7 +82,7 @@ def test_a_fault_is_not_attributed_where(missed: dict[str, Any], why: str) -> No
 
 def test_a_signal_that_found_no_process_is_not_attributed() -> None:
     injection = Injection(FAULTS["kill_decoder"], ORIGIN + 10 * PERIOD, ORIGIN + 10 * PERIOD, hit=False)
-    fault = verdict([injection], ticks_of(events(40), PERIOD, PERIOD, ORIGIN), [], 7)["faults"][0]
+    fault = verdict([injection], seen(events(40)), [], 7)["faults"][0]
     assert fault["why"] == ["there was nothing to inject it into"] and not fault["attributed"]
 
 

@@ -23,6 +23,8 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.pools import Pools
 
+pytestmark = pytest.mark.serial
+
 
 def test_each_session_has_its_own_decider(pool: DecoderPool) -> None:
     left, right = pool.open("a", naming("left")), pool.open("b", naming("right"))

@@ -376,6 +376,13 @@ def test_a_call_that_nobody_confirms_in_time_is_refused_and_recorded(tmp_path: P
     assert unanswered["call"] == CLOSE.text()
 
 
+def test_a_question_that_is_open_at_the_end_of_the_run_was_not_answered(tmp_path: Path) -> None:
+    flight, _ = flown(
+        tmp_path, lambda flight, arm: until(lambda: flight.loop.override.asking), closing, confirm=("grip",)
+    )
+    assert people(flight) == ["ask", "unanswered"]
+
+
 def test_a_no_is_kept_until_the_questions_time_is_over_and_a_pause_ends_it(tmp_path: Path) -> None:
     def person(flight: Flight, arm: Arm) -> None:
         until(lambda: flight.loop.override.asking is not None)
@@ -420,6 +427,20 @@ def test_a_head_that_is_less_sure_than_its_own_floor_holds_the_call_back(tmp_pat
     assert not any(call == MOVE for _, call in arm.acts)
     free, arm = flown(tmp_path / "b", lambda flight, arm: None, decide, min_confidence={"function": 0.8, "arg1": 0.3})
     assert any(call == MOVE for _, call in arm.acts) and free.loop.account.held == 0
+
+
+def test_an_unsure_null_does_not_renew_the_call_in_force(tmp_path: Path) -> None:
+    def decide(request: DecisionRequest) -> Decision:
+        return Decision(MOVE, {"function": 0.9}) if request.tick < 5 else Decision(None, {"function": 0.4})
+
+    def person(flight: Flight, arm: Arm) -> None:
+        until(lambda: arm.acts and arm.acts[-1][1] == STOP)
+
+    agent = replace(arm_agent(), allow_null=True)
+    floor = {"function": 0.5}
+    flight, arm = flown(tmp_path, person, decide, agent=agent, min_confidence=floor, hold_ms=4e3 * PERIOD_S)
+    assert any(call == MOVE for _, call in arm.acts)
+    assert any(t["kind"] == "held" and "call" not in t for t in flight.ticks)
 
 
 def test_confidence_is_a_number_or_one_a_head_and_what_the_agent_lacks_is_named() -> None:

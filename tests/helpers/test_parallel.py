@@ -1,0 +1,45 @@
+"""What of the suite runs at once."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from random import Random
+
+from tests.helpers.parallel import ROOT, SERIAL, Turns, order, unit
+
+
+def test_real_time_tests_run_with_their_like_alone_and_no_more_of_them_than_cores(tmp_path: Path) -> None:
+    running, seen, lock = {True: 0, False: 0}, set(), threading.Lock()
+
+    def worker(number: int) -> None:
+        turns, chance = Turns(tmp_path, 2), Random(number)
+        kinds = [chance.random() < 0.5 for _ in range(20)]
+        for realtime, following in zip(kinds, [*kinds[1:], False], strict=True):
+            turns.begin(realtime)
+            with lock:
+                running[realtime] += 1
+                seen.add((running[True], running[False]))
+            time.sleep(0.002)
+            with lock:
+                running[realtime] -= 1
+            turns.end(realtime and following)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(worker, range(4)))
+    assert seen <= {(1, 0), (2, 0), *((0, n) for n in range(1, 5))}
+    assert (2, 0) in seen and (0, 2) in seen
+
+
+def test_real_time_modules_come_first_and_what_starts_ray_is_one_unit() -> None:
+    actuator, pool, ray = (
+        f"tests/rtcontrol/{name}.py::test_x"
+        for name in ("loop/test_actuator", "hosts/test_pool", "hosts/test_pool_ray")
+    )
+    assert all((ROOT / nodeid.partition("::")[0]).is_file() for nodeid in (actuator, pool, ray))
+    assert unit(actuator) == actuator.partition("::")[0] and unit(pool) == unit(ray) == SERIAL
+    assert [order(n) for n in (actuator, pool, ray, "tests/rtcontrol/cli/test_cli.py::t", "tests/models/x.py::t")] == [
+        *(0, 1, 1, 2, 3)
+    ]
