@@ -13,6 +13,8 @@ from commands import refused
 
 from tests.helpers.processes import Program, cli
 
+pytestmark = pytest.mark.realtime
+
 COUNTS = ("injected", "attributed", "unknown", "uninjected", "invariants_violated")
 
 
@@ -32,7 +34,6 @@ def only(*names: str) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.realtime
 def test_a_drill_of_half_a_minute_attributes_what_it_injects(tmp_path: Path) -> None:
     result, said = drilled(tmp_path, "--minutes", "0.6", "--seed", "3", *only("stop_decoder", "slow_text", "frozen"))
     assert {name: result[name] for name in COUNTS[1:]} == {
@@ -45,14 +46,12 @@ def test_a_drill_of_half_a_minute_attributes_what_it_injects(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.realtime
 def test_a_killed_decoder_is_on_time_again_within_half_a_second_by_a_standby(tmp_path: Path) -> None:
     result, said = drilled(tmp_path, "--minutes", "0.8", "--standby", *only("kill_decoder"))
     assert result["attributed"] == result["injected"] >= 3, said
     assert max(fault["recovered_s"] for fault in result["faults"]) < 0.5, said
 
 
-@pytest.mark.realtime
 def test_a_drill_ends_in_order_by_ctrl_c_and_judges_what_was_injected(tmp_path: Path) -> None:
     out = tmp_path / "drill"
     arguments = ["-m", "rtcontrol", "drill", "--host", "inprocess", "--model", "expert", "--minutes", "5"]

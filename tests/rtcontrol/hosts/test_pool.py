@@ -45,10 +45,9 @@ def test_an_error_costs_its_own_tick_only(pool: DecoderPool) -> None:
     assert called(other, 2) == 'right(at="x 2")'
 
 
-@pytest.mark.realtime
 def test_newest_request_wins_and_a_busy_session_delays_another_by_one_decision(pool: DecoderPool) -> None:
     busy, quiet = pool.open("a", naming("busy")), pool.open("b", naming("quiet"))
-    busy.submit(request(1, "sleep 0.3"))
+    busy.submit(request(1, "sleep 0.8"))
     time.sleep(0.1)
     busy.submit(request(2, "sleep 0.3"))
     quiet.submit(request(1))
@@ -57,8 +56,8 @@ def test_newest_request_wins_and_a_busy_session_delays_another_by_one_decision(p
     # The busy session began to wait first, with the newest of its requests; then it is the quiet one's turn.
     assert reply_of(busy).tick == 1
     assert reply_of(busy).tick == 5
-    busy.submit(request(6, "sleep 1.0"))
-    assert reply_of(quiet, 0.5).tick == 1
+    busy.submit(request(6, "sleep 2.0"))
+    assert reply_of(quiet, 1.5).tick == 1
     assert reply_of(busy).tick == 6
     assert quiet.wait(0) is None
 
@@ -150,26 +149,24 @@ def test_any_thread_ends_a_wait_and_no_reply_is_lost_by_it(pool: DecoderPool) ->
         host.close()
 
 
-@pytest.mark.realtime
 def test_wait_keeps_to_its_timeout(pool: DecoderPool) -> None:
     host = pool.open("a", naming("left"))
     for least, timeout_ns in ((0.0, 0), (0.0033, 3_300_000)):
         began = time.monotonic()
         assert host.wait(timeout_ns) is None
-        assert least <= time.monotonic() - began < least + 0.02
+        assert least <= time.monotonic() - began < least + 0.5
 
 
-@pytest.mark.realtime
 @pytest.mark.parametrize("kind", [InProcessHost, own_host])
 def test_a_host_of_its_own_decides_on_its_lanes_at_once(kind: Any, ray_pool: RayPool) -> None:
     host = kind(naming("left"), lanes=2)
     try:
         assert host.start()["model"] == "left"
         began = time.monotonic()
-        host.submit(request(1, "sleep 0.4"))
-        host.submit(request(2, "sleep 0.4"))
+        host.submit(request(1, "sleep 1.5"))
+        host.submit(request(2, "sleep 1.5"))
         assert {reply_of(host).tick, reply_of(host).tick} == {1, 2}
-        assert time.monotonic() - began < 0.7
+        assert time.monotonic() - began < 2.9
     finally:
         host.close()
     assert not host.alive()

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
 from arm import MOVE, OPEN, STOP, Arm, arm_agent, failing, on
-from cart import CartWorld, Flight
+from armed import HZ, PERIOD_S, beside, flight, safes, until
+from cart import Flight
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -26,7 +25,6 @@ from rtcontrol.envs.base import Emission
 from rtcontrol.envs.paced import PacedEnvironment
 from rtcontrol.hosts.base import DecisionRequest
 from rtcontrol.loop import actuator as actuators
-from rtcontrol.loop import loop as loops
 from rtcontrol.loop.actuator import Actuator
 from rtcontrol.loop.orders import Completion, Order, SafeAttempt
 from rtcontrol.models.call import Call, Decision
@@ -35,7 +33,6 @@ from rtcontrol.report import report
 from tests.helpers import processes as helpers
 
 pytestmark = pytest.mark.realtime
-HZ, PERIOD_S = 20, 0.05
 BROKEN = """
 from rtcontrol.agents import Agent, Fallback, Tools, tool
 from rtcontrol.models.call import Call
@@ -59,21 +56,6 @@ def go() -> None:
 
 agent = Agent("goer", "Goes.", Tools([go]), lambda data: "-", "go", Fallback(Call("go", {})), "noop")
 """
-
-
-def flight(out: Path, arm: Arm, decide: Any = on, *calls: Call, hold_ms: float = 100.0, **more: Any) -> Flight:
-    settings = {"hz": HZ, "duration_s": None, "agent": arm_agent(*calls, hold_ms=hold_ms), **more}
-    return Flight(out, decide, world=arm.world(), **settings)  # type: ignore[arg-type]
-
-
-def beside(other: Callable[[], None], run: Callable[[], Any]) -> None:
-    """Run, while another thread does something."""
-    thread = threading.Thread(target=other)
-    thread.start()
-    try:
-        run()
-    finally:
-        thread.join()
 
 
 @contextmanager
@@ -106,13 +88,6 @@ def late_at_2(seconds: float) -> Any:
         return Decision(MOVE if request.tick <= 2 else None)
 
     return decide
-
-
-until = partial(helpers.until, every=0.002)
-
-
-def safes(flown: Flight, why: str = "miss") -> list[dict[str, Any]]:
-    return [line for line in flown.lines if line.get("why") == why]
 
 
 def test_a_safe_call_that_raises_is_tried_again_each_period_until_in_force(tmp_path: Path) -> None:
@@ -327,105 +302,6 @@ def test_fallback_takes_one_call_or_several() -> None:
         type(one)(STOP, calls=[OPEN])
     with pytest.raises(UserError, match="safe call is illegal"):
         arm_agent(STOP, Call("grip", {"closed": 7}))
-
-
-@pytest.mark.parametrize("calls", [(STOP,), (STOP, OPEN)])
-def test_the_way_out_waits_until_the_safe_call_is_in_force(tmp_path: Path, calls: tuple[Call, ...]) -> None:
-    arm = Arm()
-    arm.refuse = failing(3, calls[-1])
-    flown = flight(tmp_path, arm, on, *calls, duration_s=0.3).run()
-    assert flown.loop.safe_in_force and arm.acts[-1][1] == calls[-1]
-    assert [a["attempt"] for a in safes(flown, "exit") if a["safe"] == calls[-1].text()] == [1, 2, 3, 4]
-    assert flown.lines[-1]["safe_in_force"]
-
-
-def test_a_safe_call_that_never_succeeds_is_told_loudly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loops, "LEAVE_S", 0.3)
-    arm = Arm()
-    arm.refuse = failing(1000, error=SystemExit)
-    flown = flight(tmp_path, arm, duration_s=0.3).run()
-    assert not flown.loop.safe_in_force and not flown.lines[-1]["safe_in_force"]
-    assert any("NOT IN FORCE" in line for line in flown.said)
-    assert len(safes(flown, "exit")) >= 3 and not any(a["in_force"] for a in safes(flown, "exit"))
-
-
-@pytest.mark.parametrize("interrupts", [False, True])
-def test_only_an_interrupt_on_the_way_out_leaves_a_slow_safe_call(tmp_path: Path, interrupts: bool) -> None:
-    arm, ended = Arm(), threading.Event()
-    arm.refuse = lambda call: ended.wait(20.0 if interrupts else 0.7) if call == STOP else None
-    flown = flight(tmp_path, arm)
-    came: list[int] = []
-
-    def handle(number: int, frame: object) -> None:
-        came.append(number)
-        if len(came) == 1:
-            flown.loop.stop("SIGINT")
-        elif len(came) == 3:
-            raise KeyboardInterrupt
-
-    def send() -> None:
-        until(lambda: flown.loop.account.ticks >= 3)
-        os.kill(os.getpid(), signal.SIGINT)
-        until(lambda: arm.tries[-1][1] == STOP)
-        for number in (2, 3) if interrupts else (2,):
-            os.kill(os.getpid(), signal.SIGINT)
-            until(lambda n=number: len(came) == n)  # two at once would be one
-
-    before = signal.signal(signal.SIGINT, handle)
-    try:
-        with pytest.raises(KeyboardInterrupt) if interrupts else nullcontext():
-            beside(send, flown.run)
-    finally:
-        ended.set()
-        signal.signal(signal.SIGINT, before)
-    assert flown.loop.safe_in_force is not interrupts
-    assert flown.lines[-1]["end"] == "SIGINT" and flown.lines[-1]["safe_in_force"] is not interrupts
-    if not interrupts:
-        assert arm.acts[-1][1] == STOP
-
-
-def test_an_interrupt_of_a_run_that_is_ending_waits_for_nothing(tmp_path: Path) -> None:
-    world = CartWorld()
-    world.on_execute = lambda call: time.sleep(2.0) if call.arguments["force"] == 0 else None
-    flown = Flight(tmp_path, lambda request: Decision(Call("push", {"force": 1})), world=world, duration_s=None)
-
-    def third() -> None:
-        flown.loop.stop("SIGTERM")
-        raise KeyboardInterrupt
-
-    flown.after(5, lambda: setattr(world, "latest", third))
-    began = []
-    with pytest.raises(KeyboardInterrupt):
-        try:
-            flown.run()
-        finally:
-            began.append(flown.loop.t_end_ns)
-    assert time.monotonic_ns() - began[0] < 1.5e9
-    assert not flown.loop.safe_in_force and flown.lines[-1]["end"] == "SIGTERM"
-
-
-@pytest.mark.parametrize("when", ["leave", "wait_safe", "close", "collect_effects"])
-def test_an_interrupt_at_any_point_of_the_way_out_leaves_the_records_end(tmp_path: Path, when: str) -> None:
-    arm = Arm()
-    flown = flight(tmp_path, arm, duration_s=0.2)
-    actuator, outcomes = flown.loop._ticks.actuator, flown.loop._outcomes
-
-    def interrupted(*given: Any) -> bool:
-        raise KeyboardInterrupt
-
-    if when == "leave":
-        plainly, outcomes.leave = outcomes.leave, lambda: setattr(outcomes, "leave", plainly) or interrupted()  # type: ignore[func-returns-value,method-assign]
-    elif when == "collect_effects":
-        flown.loop._ticks.collect_effects = (  # type: ignore[method-assign]
-            lambda plain=flown.loop._ticks.collect_effects: interrupted() if flown.loop.t_end_ns else plain()
-        )
-    else:
-        setattr(actuator, when, interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        flown.run()
-    assert flown.lines[-1]["end"] == "duration"
-    assert flown.lines[-1]["safe_in_force"] is (when not in ("leave", "wait_safe"))
-    until(lambda: arm.acts[-1][1] == STOP)
 
 
 def owner(log: list[str]) -> Agent:

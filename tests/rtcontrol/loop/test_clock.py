@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 
 from rtcontrol.loop.clock import RateClock
 
+pytestmark = pytest.mark.realtime
+
 
 @given(
     period=st.integers(1_000, 10**9),
@@ -41,7 +43,6 @@ def test_a_release_that_is_not_due_cannot_be_taken() -> None:
         clock.take(9_999)
 
 
-@pytest.mark.realtime
 def test_wakes_on_the_grid_without_drift(tmp_path: Path) -> None:
     flight = Flight(tmp_path, hz=100.0, duration_s=1.0).run()
     wake = sorted(t["wake_ms"] for t in flight.ticks)

@@ -9,6 +9,8 @@ from cart import CartWorld, Flight, good, slow
 
 from rtcontrol.loop.fallback import FallbackPolicy
 
+pytestmark = pytest.mark.realtime
+
 
 def calls(flight: Flight) -> list[tuple[int, str]]:
     return [(t["k"], t["call"]) for t in flight.ticks]
@@ -29,7 +31,6 @@ def test_two_runs_are_equal_and_fast(tmp_path: Path) -> None:
     assert account.ticks >= 4 * 2.0 * 16 - 4
 
 
-@pytest.mark.realtime
 def test_slow_decisions_are_counted_but_change_nothing(tmp_path: Path) -> None:
     settings = {"clock": "lockstep", "duration_s": None, "episodes": 1, "hz": 50}
     quick = Flight(tmp_path / "quick", good, world=CartWorld(0.5), **settings).run()
