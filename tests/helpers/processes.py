@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import secrets
 import signal
 import socket as sockets
 import subprocess
@@ -42,9 +44,12 @@ def until(ready: Callable[[], Any], what: str = "not so", seconds: float = 20.0,
 
 
 def free_port() -> int:
-    with sockets.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Nothing listens there, and no connection is given it meanwhile: it is below the range of those."""
+    while True:
+        port = 20_000 + secrets.randbelow(12_000)
+        with sockets.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 class Program:

@@ -31,6 +31,7 @@ from rtcontrol.bridges.wire.messages import (
 from tests.bridges.client.joining import Joining, joined
 from tests.bridges.client.worlds import OWN, ROOT, STRAIGHT, until
 from tests.conformance.check.stand import Stand
+from tests.helpers.processes import free_port
 
 UNKNOWN = ErrorMessage(code="session", message="unknown", retryable=True)
 
@@ -222,7 +223,7 @@ def test_calls_that_a_busy_handler_missed_are_told_as_expired(stand: Stand) -> N
 
 
 def test_client_that_listens_is_joined_by_a_server_and_greets_it_again_after_it_hung() -> None:
-    stand = Stand("tcp://127.0.0.1:*", connects=True)
+    stand = Stand(f"tcp://127.0.0.1:{free_port()}", connects=True)
     with ThreadPoolExecutor() as pool:
         listening = pool.submit(Client.listen, stand.endpoint, **OWN)
         stand.expect(Hello, 10.0, "hello")

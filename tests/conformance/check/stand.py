@@ -24,7 +24,7 @@ class Stand:
     """One ROUTER socket, one client. It answers pings and sends its own while `alive`; nothing else by itself."""
 
     def __init__(self, endpoint: str, connects: bool = False) -> None:
-        """`connects`: to a client that listens, on a port that was free."""
+        """`connects`: to a client that listens there."""
         self.endpoint, self._connects = endpoint, connects
         self.heard: list[Message] = []
         self.broken: list[str] = []  # messages that the client should not have sent
@@ -42,14 +42,12 @@ class Stand:
         socket.setsockopt(zmq.LINGER, 0)
         socket.setsockopt(zmq.ZAP_DOMAIN, b"rtcontrol")
         socket.setsockopt(zmq.MAXMSGSIZE, LIMITS.max_message_bytes)
+        if self._connects:
+            socket.connect(self.endpoint)
+            return socket
         for attempt in range(50):
             try:
                 socket.bind(self.endpoint)
-                if self._connects:
-                    self.endpoint = socket.getsockopt_string(zmq.LAST_ENDPOINT)
-                    socket.unbind(self.endpoint)
-                    socket.connect(self.endpoint)
-                    return socket
                 break
             except zmq.ZMQError:
                 # The port of the socket that was closed just now.
