@@ -27,7 +27,7 @@ from rtcontrol.models.call import Call
 __all__ = ["REMEMBERED", "MessageCounts", "RemoteData", "RemoteEnvironment", "RemoteTerms"]
 
 # Calls that may still be acknowledged, and observations that may still be answered.
-REMEMBERED = 256
+REMEMBERED = 1024
 # How long one wait for the client lasts, so that whoever waits looks now and then whether it shall stop.
 WAIT_S = 0.05
 

@@ -110,10 +110,13 @@ def _fly(
             rest(flight.over, time.monotonic() + injections[-1].fault.rest_s + CALM_S)
     status, judged = flight.end(["SIGTERM"])
     result = _verdict(injections, judged, config, out, seed)
+    whats = []
+    if len(injections) < len(planned) and not ending.called():
+        whats.append(f"{len(planned) - len(injections)} of {len(planned)} faults could not be injected")
     if status != STATUS["SIGTERM"]:
-        what = f"the run ended with exit status {status}: {flight.last_word()}"
-        result["violations"].append({"t_ns": time.monotonic_ns(), "what": what})
-        result["invariants_violated"] += 1
+        whats.append(f"the run ended with exit status {status}: {flight.last_word()}")
+    result["violations"] += [{"t_ns": time.monotonic_ns(), "what": what} for what in whats]
+    result["invariants_violated"] += len(whats)
     return {"name": "flight", **result}
 
 

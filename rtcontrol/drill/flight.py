@@ -23,7 +23,7 @@ from rtcontrol.models.errors import UserError
 START_S, END_S = 300.0, 60.0
 # Between two signals: longer than what one leaves is shielded for.
 BETWEEN_S = 0.7
-# A run is steady when for so long no two calls were further apart than that.
+# A run is steady when for so long no two calls were further apart than that, or than three periods.
 STEADY_S, STEADY_GAP_S = 1.0, 0.25
 
 
@@ -33,6 +33,7 @@ class Flight:
     def __init__(self, out: Path, options: dict[str, Any], rules: str, ending: Shutdown) -> None:
         self._out, self._ending = out, ending
         self._options, self._rules = options, rules
+        self._gap_s = max(STEADY_GAP_S, 3 / options["hz"])
         self._folder = tempfile.TemporaryDirectory(prefix="rtcontrol-drill-")
         self._judge: subprocess.Popen[str] | None = None
         self._subject: subprocess.Popen[bytes] | None = None
@@ -90,7 +91,7 @@ class Flight:
         drill is to end, the run has ended by itself, or does not recover."""
         steady_s = time.monotonic()
         while (now_s := time.monotonic()) < until_s or now_s - steady_s < STEADY_S:
-            if now_s - self.switches["acted"] > STEADY_GAP_S:
+            if now_s - self.switches["acted"] > self._gap_s:
                 steady_s = now_s
             if self.over() or now_s > until_s + START_S:
                 return False

@@ -257,4 +257,4 @@ class StandbyHost:
             self.events.append(HostEvent(now_ns, "restarted", (now_ns - self._lost_ns) / 1e9))
             self._lost_ns = None
         else:
-            self.gave_up = self._active.gave_up or self._standby.gave_up
+            self.gave_up = self._standby.gave_up and self._active.gave_up

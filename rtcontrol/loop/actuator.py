@@ -85,13 +85,15 @@ class Actuator:
             return self._order is not None and self._order.tick == tick and self._clear() is not None
 
     def bar(self, why: str | None) -> None:
-        """Why no call may act from now on, that under way neither; None: those that are asked for from now on may."""
+        """Why no call may act from now on, none that waits or is under way either; None: those that are asked for from
+        now on may."""
         with self._lock:
             self.shut = why
             if why is None:
                 self.open_ns = time.monotonic_ns()
-            elif self._acting is not None:
-                self._acting.shut = why
+            for order in (self._acting, self._order):
+                if why is not None and order is not None:
+                    order.shut = why
 
     def safe(self, why: str, emission: Emission | None = None) -> Order | None:
         """Bring the safe calls in force, each of them; `emission` is told with the first attempt. Gives the order that

@@ -175,8 +175,8 @@ def attribute(e: Evidence) -> Verdict:
         return verdict
     if e.fault is not None and e.fault[0] is not Cause.EXECUTE:
         return Verdict(*e.fault)
-    executed = _all(Cause.EXECUTE, _acting(e, took), e.usual, need)
-    return executed or _all(Cause.DECIDE, _deciding(e, took), e.usual, need) or Verdict(Cause.UNKNOWN)
+    decided = _all(Cause.DECIDE, _deciding(e, took), e.usual, need)
+    return decided or _all(Cause.EXECUTE, _acting(e, took), e.usual, need) or Verdict(Cause.UNKNOWN)
 
 
 def _pause(e: Evidence, need: float) -> Verdict | None:
@@ -261,11 +261,11 @@ def _deciding(e: Evidence, took: Mapping[str, float]) -> dict[str, float]:
 
 
 def _all(cause: Cause, parts: Mapping[str, float], usual: Mapping[str, float], need: float) -> Verdict | None:
-    """All parts together, if they explain enough; the sub-cause is the one that is most above what it usually is."""
-    if (explained := sum(parts.values())) < need:
-        return None
+    """What all parts together took beyond the usual, if that explains enough; the sub-cause is the most of it."""
     normal = {"queued": "queue", "decoder_slow": "decide", "busy": "wait", "slow": "execute"}
-    beyond = {name: took - usual.get(normal.get(name, name), 0.0) for name, took in parts.items()}
+    beyond = {name: max(0.0, took - usual.get(normal.get(name, name), 0.0)) for name, took in parts.items()}
+    if (explained := sum(beyond.values())) < need:
+        return None
     return Verdict(cause, max(beyond, key=lambda name: beyond[name]), explained)
 
 

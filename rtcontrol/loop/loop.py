@@ -10,12 +10,12 @@ from typing import Any
 from rtcontrol.agents import Agent
 from rtcontrol.envs.base import Acknowledging, Environment, Observation, WorldError
 from rtcontrol.hosts.base import Host
+from rtcontrol.loop import unsteady
 from rtcontrol.loop.clock import LockstepClock, LoopClock, WallClock
 from rtcontrol.loop.config import RunConfig
 from rtcontrol.loop.pause import PauseWatch
 from rtcontrol.loop.realtime import Collector, SlackCollector, favours, lock_memory
 from rtcontrol.loop.ticks import Ticks
-from rtcontrol.loop.unsteady import acknowledge
 from rtcontrol.loop.warmup import Warmup, first_look, warm_up
 from rtcontrol.record.recorder import Recorder
 from rtcontrol.report.account import Account
@@ -170,6 +170,8 @@ class ControlLoop:
                 except KeyboardInterrupt:
                     outcomes.leave()
                     raise
+                config = self.config
+                unsteady.overdue(outcomes, self._clock, config.deadline_ns, config.period_ns, self.t_end_ns)
                 self.safe_in_force = actuator.wait_safe(patience_s)
                 if not self.safe_in_force:
                     self.tell(
@@ -181,7 +183,7 @@ class ControlLoop:
                 actuator.close()
                 self._ticks.collect_effects()
                 if isinstance(self.env, Acknowledging):
-                    acknowledge(outcomes, self.env.heard)
+                    unsteady.acknowledge(outcomes, self.env.heard)
                 outcomes.note(self.env.episodes if self._world_started else (), self.host.events)
                 outcomes.witness.close()
             finally:

@@ -148,7 +148,7 @@ class Outcomes:
     def hold_back(self, tick: Tick, reply: DecisionReply, call: Call | None, why: str) -> None:
         """The tick has a call that must not act (yet), or an unsure null: what is in force goes on, not renewed."""
         action = self.policy.unsure(self._clock.effective_ns())
-        self.settle(tick, reply, "held", call and call.text(), why=why)
+        self.settle(tick, reply, "held", None if call is None else call.text(), why=why)
         self.fall_back(action, tick, reply=reply)
 
     def miss(

@@ -194,6 +194,11 @@ class Override:
             t_s = self._t_s(time.monotonic_ns())
             self._emit({"people": "unanswered", "k": asking.tick.k, "call": asking.call.text(), "t_s": t_s})
 
+    def asks(self, decision: Decision) -> bool:
+        """Whether the decision's call must not act by itself: it is unsure, or of a named tool."""
+        named = decision.call is not None and decision.call.name in self._named
+        return self.careful and (named or self._unsure(decision))
+
     def _unsure(self, decision: Decision) -> bool:
         """Whether a head is less sure than asked: of all, or of its own; parameters go by their names or the head's."""
         call, confidence = decision.call, decision.confidence

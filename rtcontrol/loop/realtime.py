@@ -36,11 +36,12 @@ class SlackCollector:
     def __init__(self) -> None:
         self._worst_ns = [0, 0, 0]
         self._rounds = 0
-        self._was_enabled = False
+        self._was_enabled = self._was_frozen = False
         self._switch_s = 0.0
 
     def __enter__(self) -> Self:
         self._was_enabled = gc.isenabled()
+        self._was_frozen = gc.get_freeze_count() > 0
         self._switch_s = sys.getswitchinterval()
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         gc.collect()
@@ -49,7 +50,8 @@ class SlackCollector:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        gc.unfreeze()
+        if not self._was_frozen:  # by who goes on after the run
+            gc.unfreeze()
         sys.setswitchinterval(self._switch_s)
         if self._was_enabled:
             gc.enable()

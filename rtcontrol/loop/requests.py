@@ -10,6 +10,10 @@ from rtcontrol.envs.base import Acknowledging, Environment, Observation
 from rtcontrol.hosts.base import DecisionRequest
 from rtcontrol.loop.config import plain_text
 from rtcontrol.loop.instructions import Instructions
+from rtcontrol.record.encoder import plain
+
+# Of these nobody changes a value.
+PLAIN = frozenset({bool, int, float, str, type(None)})
 
 
 class Requests:
@@ -34,6 +38,10 @@ class Requests:
 
 def row(request: DecisionRequest, seen: Observation, t_s: float) -> dict[str, Any]:
     """The event that keeps what was asked; `t_s` is when it was captured."""
-    data = seen.data.copy() if isinstance(seen.data, dict) else seen.data
+    data = seen.data
+    if not isinstance(data, dict) or not PLAIN.issuperset(map(type, data.values())):
+        data = plain(data)  # now: the world may change it, and a large array would wait in memory
+    elif data:
+        data = data.copy()
     asked = {"observation": request.observation, "instruction": request.instruction, "history": request.history}
     return {"k": request.tick, "t_s": t_s, "seq": seen.seq, "epoch": seen.epoch, **asked, "data": data}

@@ -301,7 +301,7 @@ class Ticks:
         call = None if reply.decision is None else reply.decision.call
         if tick is not None and call is not None and self.config.late == "use" and tick.k > self._ordered_k:
             not_after_ns = unsteady.usable_until(self.outcomes, tick, self._max_age_ns, now)
-            if not_after_ns is not None:
+            if not_after_ns is not None and not (reply.decision and self.override.asks(reply.decision)):
                 self._order(tick, reply, call, not_after_ns, late=True)
                 return
         self.outcomes.late(tick, reply, None, now)

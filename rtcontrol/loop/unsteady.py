@@ -11,6 +11,7 @@ from enum import Enum
 from rtcontrol.agents import Tools
 from rtcontrol.envs.base import Acknowledgement
 from rtcontrol.hosts.base import DecisionReply
+from rtcontrol.loop.clock import LoopClock
 from rtcontrol.loop.deadline import Cause, Tick
 from rtcontrol.loop.outcomes import Outcomes
 from rtcontrol.models.call import Call
@@ -92,6 +93,17 @@ def was_late(outcomes: Outcomes, tick: Tick, skipped: int, period_ns: int) -> No
     """Releases before this tick's were skipped: name why."""
     why = outcomes.witness.why_skipped(tick, tick.release_ns - skipped * period_ns)
     tick.skip = {"skipped": skipped, **{f"skip_{name}": value for name, value in why.items()}}
+
+
+def overdue(outcomes: Outcomes, clock: LoopClock, deadline_ns: int, period_ns: int, now_ns: int) -> None:
+    """The loop was away when the run ended: what was due meanwhile, and was never begun, is missed all the same. The
+    safe call is demanded by then."""
+    if outcomes.t0_ns and clock.enforced and clock.due(now_ns - period_ns):
+        outcomes.suspend(outcomes.newest_k)
+        k, release_ns, skipped = clock.take(now_ns)
+        tick = Tick(k, release_ns, release_ns + deadline_ns, now_ns)
+        was_late(outcomes, tick, skipped, period_ns)
+        outcomes.miss(tick, None)
 
 
 def acknowledge(outcomes: Outcomes, heard: deque[Acknowledgement], under_way: Container[int] = ()) -> None:

@@ -40,6 +40,7 @@ class Witness:
         self.usual: deque[Mapping[str, float]] = deque(maxlen=USUAL)
         self.threads = Threads()
         self._looked: list[Look] = []
+        self._looked_ns = 0
         self._roles: list[str] = []  # of these
         self._followed = 0  # the host's incarnation then
         self._heard: Sequence[tuple[int, int]] = ()  # the decoder's gaps, as its newest reply tells them
@@ -55,6 +56,7 @@ class Witness:
         self._roles = ["loop", "actuator", *["decoder" for _ in decides], *["sockets" for _ in carries]]
         self.threads.follow([(pid, own), (pid, acts), *decides, *carries])
         self._looked, self._followed = self.threads.look(), self._host.incarnation
+        self._looked_ns = time.monotonic_ns()
 
     def blame(
         self,
@@ -105,10 +107,10 @@ class Witness:
 
     def why_skipped(self, tick: Tick, first_ns: int) -> dict[str, Any]:
         """Why the releases from `first_ns` until the tick's were not begun: the loop's thread was away from there."""
-        woke, looked = _ms(tick.woke_ns - first_ns), self._looked
+        woke, looked = _ms(tick.woke_ns - first_ns), (self._looked, self._looked_ns)
         evidence = self._evidence(replace(tick, release_ns=first_ns), {"woke": woke}, tick.woke_ns, None, None, True)
-        self._looked = looked  # what the tick itself is told by begins there, too
-        evidence = replace(evidence, late_ms=woke, host=None)
+        self._looked, self._looked_ns = looked  # what the tick itself is told by begins there, too
+        evidence = replace(evidence, late_ms=woke, host=None, decoder=Kernel())
         return _fields(evidence, attribute(evidence))
 
     def close(self) -> None:
@@ -181,8 +183,10 @@ class Witness:
         )
 
     def _kernels(self, tick: Tick) -> dict[str, Kernel]:
-        looked, before = self.threads.look(), self._looked
-        self._looked = looked
+        # What was counted long before the release is none of this tick's.
+        recent = self._looked_ns >= 2 * tick.release_ns - tick.deadline_ns
+        looked, before = self.threads.look(), self._looked if recent else []
+        self._looked, self._looked_ns = looked, time.monotonic_ns()
         kernels = []
         for i, (look, times) in enumerate(zip(looked, self._times(tick), strict=False)):
             past = before[i] if len(before) == len(looked) else Look()

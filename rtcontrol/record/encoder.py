@@ -22,14 +22,15 @@ def encoded(event: Mapping[str, Any]) -> bytes:
     try:
         return _json(event)
     except Exception:
-        return _json({name: _told(value) for name, value in event.items()})
+        return _json({name: plain(value) for name, value in event.items()})
 
 
 def _json(value: Any) -> bytes:
     return json.dumps(value, separators=(",", ":"), default=_plain, allow_nan=False).encode()
 
 
-def _told(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """As JSON takes it, in containers of its own."""
     try:
         return _sound(value)
     except Exception as error:

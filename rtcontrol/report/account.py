@@ -24,7 +24,7 @@ KINDS = ("null", "held", "overtaken", "epoch_over")
 # So many different errors, and so many events of one kind, are listed.
 MAX_ERRORS, MAX_LISTED = 64, 10_000
 # An acknowledgement, or a late decision, may change what is known of a tick: so long it is remembered.
-REMEMBERED = 512
+REMEMBERED = 2048
 
 
 class Account:

@@ -46,7 +46,7 @@ class Viewer:
         )
         assert self._process.stdin is not None and self._process.stdout is not None, "both are pipes"
         self._in, self._out = self._process.stdin, self._process.stdout
-        first = (wait([self._out], START_S) and _line(self._out)) or {}
+        first = (wait([self._out.fileno()], START_S) and _line(self._out)) or {}
         if "url" not in first:
             self.close()
             what = first.get("failed", "The page's process did not start.")

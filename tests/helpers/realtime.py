@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 import warnings
@@ -34,6 +35,12 @@ def latenesses() -> Iterator[list[float]]:
     finally:
         over.set()
         watch.join()
+
+
+def pytest_collection_finish() -> None:
+    """Each run collects all garbage before it begins: not over every test that there is."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:

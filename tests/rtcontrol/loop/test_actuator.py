@@ -293,6 +293,20 @@ def test_a_safe_call_demanded_again_while_it_hangs_is_made_again_for_the_newer_d
     assert ends == [(1, False), (2, True)] and acts.count("arm False") == 2
 
 
+def test_a_call_that_waits_for_its_turn_when_people_stop_does_not_act() -> None:
+    arm = Arm()
+    world = arm.world()
+    world.start("lockstep")
+    actuator = Actuator(arm_agent(), world, None, lambda: None)
+    actuator.execute(Order(0, MOVE, 1, None))
+    actuator.bar("stopped")
+    actuator.start()
+    until(lambda: actuator.effects)
+    done = actuator.effects.popleft()
+    assert isinstance(done, Completion) and done.effect == "refused" and arm.acts == []
+    actuator.close()
+
+
 def test_fallback_takes_one_call_or_several() -> None:
     one, several = arm_agent(STOP).fallback, arm_agent(STOP, OPEN).fallback
     assert one.safe_call == STOP and one.safe_calls == (STOP,)

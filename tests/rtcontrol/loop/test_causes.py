@@ -118,9 +118,19 @@ def answered(begun: float, decided: float, replied: float, **more: Any) -> Evide
     return Evidence(D, replied, spans, over=True, usual={"decide": 5.0}, **{"apart": True, **more})
 
 
+def acted(woke: float, decided: float, executed: float, usual: dict[str, float]) -> Evidence:
+    spans = {"woke": woke, "text": woke, "submitted": woke, "begun": woke, "decided": decided, "replied": decided}
+    spans |= {"executing": decided, "executed": executed}
+    return Evidence(D, executed, spans, over=True, usual=usual, apart=True)
+
+
 @pytest.mark.parametrize(
     ("evidence", "name"),
     [
+        # What a step takes anyway explains nothing.
+        (acted(0.1, 46.0, 71.0, {"decide": 10.0, "execute": 25.0}), "decide.decoder_slow"),
+        (acted(0.1, 20.0, 71.0, {"decide": 20.0, "execute": 25.0}), "execute.slow"),
+        (acted(40.0, 75.0, 75.0, {"decide": 35.0}), "unknown"),
         (asked(), "decide.decoder_slow"),
         (asked(behind=True), "decide.queued"),
         (asked(decoder=Kernel("T", 0.0)), "decide.decoder_stopped"),

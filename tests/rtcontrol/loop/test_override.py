@@ -429,6 +429,23 @@ def test_a_head_that_is_less_sure_than_its_own_floor_holds_the_call_back(tmp_pat
     assert any(call == MOVE for _, call in arm.acts) and free.loop.account.held == 0
 
 
+@pytest.mark.parametrize("given", [{"confirm": ("grip",)}, {"min_confidence": {"function": 0.5}}])
+def test_a_late_decision_that_needs_a_yes_or_is_unsure_does_not_act(tmp_path: Path, given: dict[str, Any]) -> None:
+    def decide(request: DecisionRequest) -> Decision:
+        if request.tick != 8:  # no newer call takes its place
+            return Decision(MOVE if request.tick < 8 else None, {"function": 0.9})
+        time.sleep(1.5 * PERIOD_S)
+        return Decision(CLOSE, {"function": 0.4})
+
+    def person(flight: Flight, arm: Arm) -> None:
+        until(lambda: flight.loop.account.ticks >= 14)
+
+    agent = replace(arm_agent(), allow_null=True)
+    flight, arm = flown(tmp_path, person, decide, agent=agent, late="use", max_age_ms=10_000, **given)
+    assert [line["used"] for line in flight.lines if line.get("late") == 8] == [False]
+    assert not any(call == CLOSE for _, call in arm.acts)
+
+
 def test_an_unsure_null_does_not_renew_the_call_in_force(tmp_path: Path) -> None:
     def decide(request: DecisionRequest) -> Decision:
         return Decision(MOVE, {"function": 0.9}) if request.tick < 5 else Decision(None, {"function": 0.4})

@@ -119,3 +119,24 @@ def test_an_interrupt_at_any_point_of_the_way_out_leaves_the_records_end(tmp_pat
     assert flown.lines[-1]["end"] == "duration"
     assert flown.lines[-1]["safe_in_force"] is (when not in ("leave", "wait_safe"))
     until(lambda: arm.acts[-1][1] == STOP)
+
+
+@pytest.mark.parametrize("signalled", [False, True])
+def test_what_was_due_while_the_loop_was_away_at_the_end_is_missed(tmp_path: Path, signalled: bool) -> None:
+    hangs = threading.Event()
+
+    def observe(data: Any) -> str:
+        if flown.loop._outcomes.newest_k == 5:
+            hangs.set()
+            time.sleep(1.5)
+        return "-"
+
+    arm = Arm()
+    flown = flight(tmp_path, arm, **PATIENT, duration_s=None if signalled else 0.6)
+    object.__setattr__(flown.agent, "observe", observe)
+    beside(lambda: hangs.wait(20) and signalled and flown.loop.stop("SIGTERM"), flown.run)
+    account = flown.loop.account
+    assert account.skipped_releases >= 25 and account.releases >= 31
+    last = flown.ticks[-1]
+    assert last["kind"] == "miss" and last["skipped"] >= 25 and flown.lines[-1]["safe_in_force"]
+    assert arm.acts[-1][1] == STOP
