@@ -63,8 +63,8 @@ class Evidence:
     (an observation's age), `since_ms` from when on it grew. `usual` are the steps of ticks on time, lately. `apart`:
     the decoder is a process of its own, with `gaps` in its heartbeat; `behind`: older requests are not answered yet.
     `arrival`: the release was the arrival of an observation, which waits while an earlier one is decided. `host` is
-    what is wrong with the decoder's. `busy` is when the loop's thread was at work on an earlier tick's text, `acting`
-    when the actuator's was at work on calls. `loop`, `actuator` and `decoder` are these threads, `sockets` those that
+    what is wrong with the decoder's. `texts` is when the loop's thread was at work on texts of any tick, `acting` when
+    the actuator's was at work on calls. `loop`, `actuator` and `decoder` are these threads, `sockets` those that
     carry requests and replies between them.
     """
 
@@ -83,7 +83,7 @@ class Evidence:
     behind: bool = False
     arrival: bool = False
     host: str | None = None
-    busy: Span = (0.0, 0.0)
+    texts: Sequence[Span] = ()
     acting: Sequence[Span] = ()
     loop: Kernel = Kernel()
     actuator: Kernel = Kernel()
@@ -111,6 +111,7 @@ class Evidence:
         line["steps_ms"] = {name: round(took, 3) for name, took in self.steps().items()}
         still: dict[str, Sequence[tuple[Any, ...]]]
         still = {"pauses": self.pauses, "decoder_gaps": self.gaps, "slow_writes": self.writes, "acting": self.acting}
+        still["texts"] = self.texts
         for name, spans in still.items():
             if spans:
                 line[name] = [[round(x, 3) if isinstance(x, float) else x for x in span] for span in spans]
@@ -203,16 +204,14 @@ def _of_kind(cause: Cause, e: Evidence, windows: Sequence[Span], need: float) ->
 def _wake(e: Evidence, took: Mapping[str, float], need: float) -> Verdict | None:
     """The loop's thread was not there at the release, or not when the reply was; or it, or the actuator's, wanted a
     processor for its part of the tick and had none."""
-    windows = [(0.0, e.spans.get("woke", 0.0))]
-    if "decided" in e.spans and "replied" in e.spans:
-        windows.append((e.spans["decided"], e.spans["replied"]))
+    windows = _away(e)
     missing = _sum(took, "wake", "deliver")
     delayed = min(e.loop.waking_ms or 0.0, took.get("wake", 0.0))
     delayed += min(e.loop.delayed_ms or 0.0, _sum(took, "observe", "send"))
     delayed += min(max(e.loop.delayed_ms or 0.0, e.sockets.delayed_ms or 0.0), took.get("deliver", 0.0))
     delayed += _kept(e, e.actuator, _sum(took, "wait", "execute"))
-    if (busy := covered_ms([e.busy], windows)) >= need:
-        return Verdict(Cause.DECIDE, "observe", busy)
+    if (texts := covered_ms(e.texts, windows)) >= need:
+        return Verdict(Cause.DECIDE, "observe", texts)
     if (verdict := _of_kind(Cause.WAKE, e, windows, need)) is not None:
         return verdict
     parts = {"scheduler": delayed, "executor": covered_ms(e.acting, windows)}
@@ -223,6 +222,14 @@ def _wake(e: Evidence, took: Mapping[str, float], need: float) -> Verdict | None
     if e.arrival and took.get("wake", 0.0) >= need:
         return Verdict(Cause.DECIDE, "queued", took["wake"])
     return None
+
+
+def _away(e: Evidence) -> list[Span]:
+    """When the tick waited for the loop's thread: for its release, and for the reply that was there."""
+    windows = [(0.0, e.spans.get("woke", 0.0))]
+    if "decided" in e.spans and "replied" in e.spans:
+        windows.append((e.spans["decided"], e.spans["replied"]))
+    return windows
 
 
 def _acting(e: Evidence, took: Mapping[str, float]) -> dict[str, float]:
@@ -239,7 +246,9 @@ def _acting(e: Evidence, took: Mapping[str, float]) -> dict[str, float]:
 
 def _deciding(e: Evidence, took: Mapping[str, float]) -> dict[str, float]:
     """What the time between the release and the reply went to, by sub-cause."""
-    parts = {"observe": took.get("observe", 0.0), "send": took.get("send", 0.0)}
+    # Other ticks' texts kept the loop from this one's release, or from its reply.
+    observe = took.get("observe", 0.0) + covered_ms(e.texts, _away(e))
+    parts = {"observe": observe, "send": took.get("send", 0.0)}
     submitted = e.spans.get("submitted")
     if submitted is None:
         return parts

@@ -53,9 +53,9 @@ class Tick:
     """One tick under way; instants are CLOCK_MONOTONIC nanoseconds, 0 where it did not come so far.
 
     `skip` is what the event says of releases that were skipped before it; `runs` are the schedstat files of the loop's
-    thread, the actuator's and the deciding ones, read when it woke, `runs_before` at the release before; `busy` is when
-    the loop's thread was last at work on a text; `behind` says that the host was still busy with older requests;
-    `fresh` that the world had made an observation since the release before; `instruction` is the one it is decided by.
+    thread, the actuator's and the deciding ones, read when it woke, `runs_before` at the release before; `behind`
+    says that the host was still busy with older requests; `fresh` that the world had made an observation since the
+    release before; `instruction` is the one it is decided by.
     """
 
     k: int
@@ -76,5 +76,4 @@ class Tick:
     instruction: str = ""
     runs: tuple[bytes, ...] = ()
     runs_before: tuple[bytes, ...] = ()
-    busy: tuple[int, int] = (0, 0)
     waited_ns: int = 0

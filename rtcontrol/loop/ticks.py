@@ -71,7 +71,6 @@ class Ticks:
         self._pending, self._late = dict[int, Tick](), dict[int, Tick]()
         self._ordered: dict[int, Ordered] = {}
         self._ordered_k = -1
-        self._busy = (0, 0)
         self._runs: tuple[bytes, ...] = ()
         self._heard_ns = 0  # of the decoder's heartbeat
 
@@ -138,7 +137,7 @@ class Ticks:
         if len(self.host.events) != outcomes.noted_events:
             outcomes.note((), self.host.events)
             self._late = {late.k: late for late in self._late.values() if late.incarnation == tick.incarnation}
-        tick.runs_before, tick.busy = self._runs, self._busy
+        tick.runs_before = self._runs
         try:
             self._runs = tuple(map(os.pread, self._threads.fds, SIZES, STARTS))
         except OSError:  # one of the threads is gone
@@ -187,7 +186,7 @@ class Ticks:
         tick.instruction = request.instruction
         tick.text_ns = time.monotonic_ns()
         if tick.text_ns - began_ns > self._period_ns // 8:
-            self._busy = (began_ns, tick.text_ns)
+            self.outcomes.witness.texts.append((began_ns, tick.text_ns))
         tick.behind = len(self._pending) + len(self._late) >= self.config.pipeline
         try:
             self.host.submit(request)

@@ -38,6 +38,7 @@ class Witness:
         self._watch, self._host, self._actuator = watch, host, actuator
         self._max_age_ns, self._enforced = max_age_ns, enforced
         self.usual: deque[Mapping[str, float]] = deque(maxlen=USUAL)
+        self.texts: deque[tuple[int, int]] = deque(maxlen=8)  # when the loop's thread was long at work on one
         self.threads = Threads()
         self._looked: list[Look] = []
         self._looked_ns = 0
@@ -87,7 +88,7 @@ class Witness:
         gaps = list(dict.fromkeys([*before.gaps, *_clip(tick, self._heard, 0.0, until)]))
         pauses, acting = self._pauses(tick, before.since_ms, until), self._acting(tick, until)
         known = replace(before, end_ms=until, spans=_filled(tick, spans, reply), over=True, host=None)
-        known = replace(known, gaps=gaps, pauses=pauses, acting=acting)
+        known = replace(known, gaps=gaps, pauses=pauses, acting=acting, texts=_clip(tick, self.texts, 0.0, until))
         for name, now in self._worst([Kernel(**times) for times in self._times(tick)]).items():
             if now.ran_ms is not None:
                 thread = replace(getattr(before, name), ran_ms=now.ran_ms, delayed_ms=now.delayed_ms)
@@ -153,7 +154,7 @@ class Witness:
             behind=tick.behind,
             arrival=not self._enforced,
             host=self._host_trouble(tick) if reply is None else None,
-            busy=_from(tick, tick.busy),
+            texts=_clip(tick, self.texts, 0.0, end),
             acting=self._acting(tick, end),
             **self._kernels(tick),
         )

@@ -59,7 +59,7 @@ def evidences(draw: st.DrawFn) -> Evidence:
         behind=draw(st.booleans()),
         arrival=draw(st.booleans()),
         host=draw(st.none() | st.sampled_from(SUBCAUSES[Cause.HOST])),
-        busy=draw(spans_ms),
+        texts=draw(st.lists(spans_ms, max_size=3)),
         acting=draw(st.lists(spans_ms, max_size=3)),
         loop=draw(kernels),
         actuator=draw(kernels),
@@ -81,7 +81,7 @@ def test_a_cause_is_published_and_explains_at_least_half_of_the_lateness(e: Evid
 
 @given(evidences())
 def test_without_a_witness_no_pause_and_no_late_wake_is_named(e: Evidence) -> None:
-    blind = replace(e, pauses=(), busy=(0.0, 0.0), acting=(), loop=Kernel(), actuator=Kernel(), sockets=Kernel())
+    blind = replace(e, pauses=(), texts=(), acting=(), loop=Kernel(), actuator=Kernel(), sockets=Kernel())
     assert attribute(blind).cause not in (Cause.PAUSE, Cause.WAKE)
 
 
@@ -118,6 +118,11 @@ def answered(begun: float, decided: float, replied: float, **more: Any) -> Evide
     return Evidence(D, replied, spans, over=True, usual={"decide": 5.0}, **{"apart": True, **more})
 
 
+def read_slowly(**more: Any) -> Evidence:
+    spans = {"woke": 32.0, "text": 127.0, "submitted": 127.4, "begun": 127.7, "decided": 133.0, "replied": 224.0}
+    return Evidence(D, 224.0, spans, over=True, usual={"decide": 5.0}, apart=True, **more)
+
+
 def acted(woke: float, decided: float, executed: float, usual: dict[str, float]) -> Evidence:
     spans = {"woke": woke, "text": woke, "submitted": woke, "begun": woke, "decided": decided, "replied": decided}
     spans |= {"executing": decided, "executed": executed}
@@ -131,6 +136,9 @@ def acted(woke: float, decided: float, executed: float, usual: dict[str, float])
         (acted(0.1, 46.0, 71.0, {"decide": 10.0, "execute": 25.0}), "decide.decoder_slow"),
         (acted(0.1, 20.0, 71.0, {"decide": 20.0, "execute": 25.0}), "execute.slow"),
         (acted(40.0, 75.0, 75.0, {"decide": 35.0}), "unknown"),
+        # Its own text, and those of the ticks before and after it.
+        (read_slowly(texts=[(0.0, 32.0), (33.0, 127.0), (133.0, 223.0)]), "decide.observe"),
+        (read_slowly(), "unknown"),
         (asked(), "decide.decoder_slow"),
         (asked(behind=True), "decide.queued"),
         (asked(decoder=Kernel("T", 0.0)), "decide.decoder_stopped"),
@@ -176,7 +184,7 @@ def test_what_was_late_before_the_decoder_was_asked() -> None:
     assert named(slow_text) == "decide.observe"
     late = Evidence(D, 70.0, {"woke": 50.0, "text": 51.0, "submitted": 51.1}, usual={"decide": 10.0})
     assert named(late) == "unknown"
-    assert named(replace(late, busy=(-20.0, 50.0))) == "decide.observe"
+    assert named(replace(late, texts=[(-20.0, 50.0)])) == "decide.observe"
     assert named(replace(late, arrival=True)) == "decide.queued"
     assert named(replace(late, loop=Kernel(waking_ms=49.0))) == "wake.scheduler"
     assert named(replace(late, loop=Kernel(waking_ms=49.0), host="lost")) == "host.lost"
