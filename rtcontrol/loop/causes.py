@@ -25,6 +25,8 @@ STEPS = (
 )
 # Less than this explains nothing, however little the tick was late.
 LEAST_MS = 1.0
+# A thread that ran for less had no processor: one that has just woken runs longer before it is seen to.
+NOTHING_MS = 0.1
 # The kernel's letters for a thread that a signal stopped, and for one that is dead.
 STOPPED, GONE = ("T", "t"), ("X", "Z")
 
@@ -291,7 +293,7 @@ def covered_ms(spans: Sequence[Span], windows: Iterable[Span]) -> float:
 def _kept(e: Evidence, kernel: Kernel, waited: float) -> float:
     """How long of `waited` the thread had no processor. The kernel counts it when it is over: one that has not run at
     all, and wants to, has had none all the time."""
-    if not e.over and kernel.state == "R" and kernel.ran_ms is not None and kernel.ran_ms < LEAST_MS:
+    if not e.over and kernel.state == "R" and kernel.ran_ms is not None and kernel.ran_ms < NOTHING_MS:
         return waited
     return min(kernel.delayed_ms or 0.0, waited)
 

@@ -135,7 +135,7 @@ function told(ticks, row) {
   const verdict = cause ? `missed: ${both(cause, ticks.word("subcause", row))}` : `on time (${kind})`;
   const head = make("h4", `Tick ${ticks.k[row]} at ${ticks.t[row].toFixed(3)} s: ${verdict}`);
   say("latency", latency === latency ? `${ms(latency)} of ${ms(ticks.run.deadline_ms)}` : `no effect by ${ms(ticks.run.deadline_ms)}`);
-  if (evidence.late_ms != null) {
+  if (evidence.late_ms > 0) {
     const explained = evidence.explained_ms != null ? `; ${cause} accounts for ${ms(evidence.explained_ms)}` : cause === "unknown" ? "; nothing accounts for half of it" : "";
     say("late by", ms(evidence.late_ms) + explained);
   }

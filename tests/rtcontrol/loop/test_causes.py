@@ -146,6 +146,7 @@ def acted(woke: float, decided: float, executed: float, usual: dict[str, float])
         (asked(decoder=Kernel("R", 5.0, 50.0)), "decide.decoder_stopped"),
         (asked(decoder=Kernel("R", 0.0, 0.0)), "decide.decoder_stopped"),
         (asked(decoder=Kernel("R", 20.0, 0.0)), "decide.decoder_slow"),
+        (asked(decoder=Kernel("R", 0.665, 0.0), behind=True), "decide.queued"),  # it woke from the earlier one just now
         (asked(decoder=Kernel("S", 0.0, 0.0)), "decide.decoder_slow"),
         (asked(decoder=Kernel("X")), "host.lost"),
         (asked(host="restarting"), "host.restarting"),
