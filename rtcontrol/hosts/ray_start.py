@@ -33,6 +33,8 @@ END_S = 30.0
 OBJECT_STORE_BYTES = 80_000_000
 # For Ray's logs and sockets.
 ROOM_BYTES = 1_000_000
+# Of Ray's own processes.
+SETTINGS = {"RAY_worker_niceness": "0", "RAY_prestart_worker_first_driver": "0"}
 # No platform's struct sigaction is longer (glibc on x86-64: 152 bytes).
 SIGACTION_BYTES = 512
 
@@ -187,13 +189,14 @@ class RaySession:
 def _marking(folder: str) -> Iterator[None]:
     """What Ray starts meanwhile bears the mark of the folder, and nothing that others start in this process does. Ray's
     workers rename themselves: not over it. Nor do they make way for all other processes, as they would by themselves
-    (nice 15)."""
+    (nice 15). No worker is started before one is asked for: the first driver would wait for it, with the interpreter's
+    lock in its hand, and a run that flies on while Ray is started again stood still for half a second and more."""
     from ray._private import services
 
     theirs = services.start_ray_process
 
     def start(*args: Any, env_updates: Mapping[str, str] | None = None, **options: Any) -> Any:
-        marks = {MARK: folder, "SPT_NOENV": "1", "RAY_worker_niceness": "0"}
+        marks = {MARK: folder, "SPT_NOENV": "1", **SETTINGS}
         return theirs(*args, env_updates={**(env_updates or {}), **marks}, **options)
 
     services.start_ray_process = start

@@ -97,6 +97,17 @@ def test_what_else_is_started_while_ray_starts_does_not_bear_the_runs_mark(base:
     assert run.wait(120) == 0, said(base).read_text()
 
 
+def test_no_worker_is_started_before_one_is_asked_for(base: Path, tmp_path: Path) -> None:
+    # The first driver would wait for it inside Ray's core, and keep the interpreter from everybody else.
+    up = tmp_path / "up"
+    code = "from rtcontrol.hosts.ray_start import RaySession; import pathlib, sys, time; RaySession().start(); "
+    run = started(base, "-c", code + "pathlib.Path(sys.argv[1]).touch(); time.sleep(60)", str(up))
+    until(up.exists, seconds=120.0)
+    assert not [name for name in left(base) if name.startswith("ray::IDLE")], left(base)
+    run.kill()
+    run.wait()
+
+
 def test_ray_that_cannot_start_names_the_remedy(base: Path, tmp_path: Path) -> None:
     run = started(base, *COMMAND, str(tmp_path / "run"), address="127.0.0.1:1")
     assert run.wait(120) == 2
