@@ -9,16 +9,17 @@ from typing import Any
 
 import torch
 import transformers as hf
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, assume, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM
 
 from rtcontrol.models.call import Decision
 from rtcontrol.models.decider import DeciderSpec, STDecider
+from rtcontrol.models.domain import ClosedDomain
 from rtcontrol.models.plan import ANY_TOOL, NO_TOOL, SchemaPlan
 from rtcontrol.models.prompt import COMPACT
-from rtcontrol.models.schema import ABSENT
+from rtcontrol.models.schema import ABSENT, tool_schemas
 from rtcontrol.models.special import ST_TOKENS
 from rtcontrol.models.tokenizer import STTokenizer, add_st_tokens
 from rtcontrol.models.train.export import export
@@ -122,6 +123,8 @@ def tool_lists(draw: st.DrawFn, most: int = 4, parameters: int = 4) -> list[dict
                 schema["x-group"] = "g"
         required = [p for p in properties if draw(st.booleans())]
         tools.append({"name": name, "parameters": {"type": "object", "properties": properties, "required": required}})
+    # Of a group the combinations count, and there may be too many.
+    assume(all(isinstance(slot.domain, ClosedDomain) for tool in tool_schemas(tools) for slot in tool.slots()))
     return tools
 
 
