@@ -118,9 +118,9 @@ def answered(begun: float, decided: float, replied: float, **more: Any) -> Evide
     return Evidence(D, replied, spans, over=True, usual={"decide": 5.0}, **{"apart": True, **more})
 
 
-def read_slowly(**more: Any) -> Evidence:
-    spans = {"woke": 32.0, "text": 127.0, "submitted": 127.4, "begun": 127.7, "decided": 133.0, "replied": 224.0}
-    return Evidence(D, 224.0, spans, over=True, usual={"decide": 5.0}, apart=True, **more)
+def read_slowly(woke: float = 32.0, text: float = 127.0, replied: float = 224.0, **more: Any) -> Evidence:
+    spans = {"woke": woke, "text": text, "submitted": text, "begun": text, "decided": text + 1.0, "replied": replied}
+    return Evidence(D, replied, spans, over=True, usual={"decide": 5.0}, apart=True, **more)
 
 
 def acted(woke: float, decided: float, executed: float, usual: dict[str, float]) -> Evidence:
@@ -137,8 +137,9 @@ def acted(woke: float, decided: float, executed: float, usual: dict[str, float])
         (acted(0.1, 20.0, 71.0, {"decide": 20.0, "execute": 25.0}), "execute.slow"),
         (acted(40.0, 75.0, 75.0, {"decide": 35.0}), "unknown"),
         # Its own text, and those of the ticks before and after it.
-        (read_slowly(texts=[(0.0, 32.0), (33.0, 127.0), (133.0, 223.0)]), "decide.observe"),
+        (read_slowly(texts=[(0.0, 32.0), (33.0, 127.0), (128.0, 223.0)]), "decide.observe"),
         (read_slowly(), "unknown"),
+        (read_slowly(32.0, 72.0, texts=[(0.0, 32.0), (73.0, 90.0)], replied=150.0), "decide.observe"),
         (asked(), "decide.decoder_slow"),
         (asked(behind=True), "decide.queued"),
         (asked(decoder=Kernel("T", 0.0)), "decide.decoder_stopped"),
