@@ -170,14 +170,14 @@ class ControlLoop:
                 except KeyboardInterrupt:
                     outcomes.leave()
                     raise
-                config = self.config
-                unsteady.overdue(outcomes, self._clock, config.deadline_ns, config.period_ns, self.t_end_ns)
                 self.safe_in_force = actuator.wait_safe(patience_s)
                 if not self.safe_in_force:
                     self.tell(
                         f"THE SAFE CALL IS NOT IN FORCE: the world did not take it within {patience_s:g} s. "
                         "Whatever acted last may act still: stop it by other means."
                     )
+                config = self.config
+                unsteady.overdue(outcomes, self._clock, config.deadline_ns, config.period_ns, self.t_end_ns)
         finally:
             try:
                 actuator.close()

@@ -149,15 +149,13 @@ def test_any_thread_ends_a_wait_and_no_reply_is_lost_by_it(pool: DecoderPool) ->
         host.close()
 
 
+@pytest.mark.realtime
 def test_wait_keeps_to_its_timeout(pool: DecoderPool) -> None:
     host = pool.open("a", naming("left"))
     for least, timeout_ns in ((0.0, 0), (0.0033, 3_300_000)):
-        took = []
-        for _ in range(7):
-            began = time.monotonic()
-            assert host.wait(timeout_ns) is None
-            took.append(time.monotonic() - began)
-        assert least <= min(took) < least + 0.02  # a busy machine is late now and then, and not each time
+        began = time.monotonic()
+        assert host.wait(timeout_ns) is None
+        assert least <= time.monotonic() - began < least + 0.02
 
 
 @pytest.mark.parametrize("kind", [InProcessHost, own_host])

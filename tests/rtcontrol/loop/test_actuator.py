@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import pytest
 from arm import MOVE, OPEN, STOP, Arm, arm_agent, failing, on
 from armed import HZ, PERIOD_S, beside, flight, safes, until
-from cart import Flight
+from cart import CartWorld, Flight
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -316,6 +316,26 @@ def test_fallback_takes_one_call_or_several() -> None:
         type(one)(STOP, calls=[OPEN])
     with pytest.raises(UserError, match="safe call is illegal"):
         arm_agent(STOP, Call("grip", {"closed": 7}))
+
+
+def test_an_interrupt_of_a_run_that_is_ending_waits_for_nothing(tmp_path: Path) -> None:
+    world = CartWorld()
+    world.on_execute = lambda call: time.sleep(2.0) if call.arguments["force"] == 0 else None
+    flown = Flight(tmp_path, lambda request: Decision(Call("push", {"force": 1})), world=world, duration_s=None)
+
+    def third() -> None:
+        flown.loop.stop("SIGTERM")
+        raise KeyboardInterrupt
+
+    flown.after(5, lambda: setattr(world, "latest", third))
+    began = []
+    with pytest.raises(KeyboardInterrupt):
+        try:
+            flown.run()
+        finally:
+            began.append(flown.loop.t_end_ns)
+    assert time.monotonic_ns() - began[0] < 1.5e9
+    assert not flown.loop.safe_in_force and flown.lines[-1]["end"] == "SIGTERM"
 
 
 def owner(log: list[str]) -> Agent:

@@ -13,10 +13,9 @@ from typing import Any
 import pytest
 from arm import OPEN, STOP, Arm, failing, on
 from armed import beside, flight, safes, until
-from cart import CartWorld, Flight
 
 from rtcontrol.loop import loop as loops
-from rtcontrol.models.call import Call, Decision
+from rtcontrol.models.call import Call
 
 # What is in force stays so: no miss of a busy machine's brings the safe call before the end does.
 PATIENT = {"hold_ms": 60_000.0}
@@ -75,26 +74,6 @@ def test_only_an_interrupt_on_the_way_out_leaves_a_slow_safe_call(tmp_path: Path
     assert flown.lines[-1]["end"] == "SIGINT" and flown.lines[-1]["safe_in_force"] is not interrupts
     if not interrupts:
         assert arm.acts[-1][1] == STOP
-
-
-def test_an_interrupt_of_a_run_that_is_ending_waits_for_nothing(tmp_path: Path) -> None:
-    world = CartWorld()
-    world.on_execute = lambda call: time.sleep(5.0) if call.arguments["force"] == 0 else None
-    flown = Flight(tmp_path, lambda request: Decision(Call("push", {"force": 1})), world=world, duration_s=None)
-
-    def third() -> None:
-        flown.loop.stop("SIGTERM")
-        raise KeyboardInterrupt
-
-    flown.after(5, lambda: setattr(world, "latest", third))
-    began = []
-    with pytest.raises(KeyboardInterrupt):
-        try:
-            flown.run()
-        finally:
-            began.append(flown.loop.t_end_ns)
-    assert time.monotonic_ns() - began[0] < 3e9
-    assert not flown.loop.safe_in_force and flown.lines[-1]["end"] == "SIGTERM"
 
 
 @pytest.mark.parametrize("when", ["leave", "wait_safe", "close", "collect_effects"])
