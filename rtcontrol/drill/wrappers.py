@@ -24,8 +24,8 @@ from rtcontrol.models.errors import UserError
 
 CLOCK_JUMP_S = 3600.0
 SLOW_SAFE_S = 1.5
-# Objects in cycles: to collect them takes a few hundred milliseconds.
-GARBAGE, GARBAGE_AT_ONCE = 2_000_000, 5_000
+# Objects in a cycle: to collect them takes 0.2 to 0.3 s, over four periods at 16 Hz, so that it cannot pass unfelt.
+GARBAGE, GARBAGE_AT_ONCE = 3_000_000, 5_000
 POLL_S = 0.05
 
 

@@ -77,13 +77,11 @@ class Outcomes:
         self._errors = Errors(notify)
         self._period_ns = config.period_ns
         self.t0_ns = 0
-        self.epoch = -1
-        self.acted_k, self.acted_ns = -1, 0
+        self.epoch, self.acted_k, self.acted_ns = -1, -1, 0
         self.newest_k = -1  # of the last release
         self.safe_k = -1  # for whose sake the safe call took over last
         self.ordered = False  # a call since then: it may act, or have acted and raised
-        self.noted_episodes = 0
-        self.noted_events = 0
+        self.noted_episodes = self.noted_events = 0
 
     def begin(self, t0_ns: int, world_ns: int) -> None:
         """The first release is at `t0_ns`, by the world's time at `world_ns`."""
@@ -198,6 +196,10 @@ class Outcomes:
             if used:
                 self.acted_k, self.acted_ns = reply.tick, done.ended_ns
             line["t_s"] = self.t_s(done.ended_ns)
+        if waited_ns and not used:  # whoever said yes believes that it acts
+            why = "it gave way" if done is None else done.error or done.effect
+            self._errors.put(line, f"the call of tick {reply.tick} was confirmed, but did not act: {why}", "")
+        elif done is not None:
             self._errors.put(line, done.error, "late call: ")
         self._emit(line)
 

@@ -360,6 +360,22 @@ def test_a_persons_wait_is_none_of_the_loops_times_and_no_late_decision(tmp_path
         jsonschema.validate(line, schema(topic_of(line)))
 
 
+def test_whoever_confirmed_a_call_that_does_not_act_is_told(tmp_path: Path) -> None:
+    def person(flight: Flight, arm: Arm) -> None:
+        until(lambda: flight.loop.override.asking is not None)
+        arm.hang()
+        flight.loop.override.say("confirm", "keyboard")
+        time.sleep(2.5 * PERIOD_S)  # the call waits for the world now
+        flight.loop.override.say("pause", "keyboard")
+        arm.let_go()
+        until(lambda: any("did not act" in said for said in flight.said))
+
+    flight, arm = flown(tmp_path, person, closing, confirm=("grip",), max_age_ms=10_000.0)
+    assert not any(call == CLOSE for _, call in arm.acts)
+    line = next(line for line in flight.lines if line.get("waited_ms"))
+    assert not line["used"] and line["error"].endswith(("refused", "it gave way"))
+
+
 def test_a_call_that_nobody_confirms_in_time_is_refused_and_recorded(tmp_path: Path) -> None:
     at: dict[str, Any] = {}
 

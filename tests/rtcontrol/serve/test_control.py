@@ -146,7 +146,9 @@ def test_a_yes_over_the_wire_lets_the_call_act_with_time_to_live_for_the_wait(ma
     observing(peer, "held", 3)
     asked = next(m for m in peer.inbox if isinstance(m, ControlMessage) and m.call is not None)
     assert asked.call.name == "engines" and 0 < asked.ttl_ms <= 10_000
-    time.sleep(0.7)  # longer than a call may be old
+    over = time.monotonic() + 0.7  # longer than a call may be old
+    while time.monotonic() < over:
+        observing(peer, "held", 0)
     say(peer, "confirm", id=asked.id)
     came = observing(peer, "fresh")
     acted = next(m for m in came if m.status == "fresh")
