@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from rtcontrol.models.call import Decision
-from rtcontrol.models.engines.base import Budget, Engine, PrefixInfo
+from rtcontrol.models.engines.base import Budget, DecodeError, Engine, PrefixInfo
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema import tool_schemas
 
 ENGINES = ("torch",)
+# The mass outside the tries takes the whole LM head, as much as a layer or two: so often is enough for a warning.
+OUTSIDE_EVERY = 16
 ONE_THREAD = 64 << 20  # bytes of weights below which one CPU thread decides
 
 
@@ -76,12 +78,29 @@ class STDecider:
         budget = Budget(**explicit) if explicit else None
         self.engine: Engine = TorchEngine(self.checkpoint.folder, self.tokenizer, spec.dtype, spec.device, budget)
         self.prefix: PrefixInfo = self.engine.load_prefix(self.template.prefix_ids(tools), self.plan)
+        self._decisions = 0
+        self._outside: float | None = None
+        self._fault: DecodeError | None = None
         self.load_ms = (time.perf_counter() - began) * 1e3
 
     def decide(self, observation: str, instruction: str, history: Sequence[str] = ()) -> Decision:
-        """One decision. Raises UserError when the prompt does not fit the context."""
+        """One decision. Raises UserError when the prompt does not fit the context, and DecodeError."""
+        fault, self._fault = self._fault, None
+        if fault is not None:
+            raise fault
         shown = history[-self.spec.history :] if self.spec.history else ()
-        return self.engine.decode(self.template.suffix_ids(instruction, observation, shown))
+        decision = self.engine.decode(self.template.suffix_ids(instruction, observation, shown))
+        self._decisions += 1
+        outside, self._outside = self._outside, None
+        return decision if outside is None else replace(decision, outside_mass=outside)
+
+    def rest(self) -> None:
+        """What is only diagnosis, when the call is given: the mass outside the tries, for the next decision to tell."""
+        if self._decisions % OUTSIDE_EVERY == 1:
+            try:
+                self._outside = self.engine.outside_mass()
+            except DecodeError as error:
+                self._fault = error
 
     def decide_many(self, situations: Sequence[tuple[str, str]]) -> list[Decision]:
         """Decide (observation, instruction) pairs, without history, in the same forward passes."""

@@ -60,6 +60,11 @@ class PackedSequence:
         self._done = common
         return self.prompt[common:], common
 
+    @property
+    def room(self) -> int:
+        """Slots behind the prompt."""
+        return min(self.model.slots, self.model.config.context) - len(self.prompt)
+
     def restore(self, prompt: Sequence[int]) -> None:
         """The caller has written the KV of exactly these tokens into the model's cache."""
         self.prompt = list(prompt)

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from rtcontrol.models.call import Decision
-from rtcontrol.models.decoder import PackedDecoder
-from rtcontrol.models.engines.base import Budget, NotFinite, PrefixInfo
+from rtcontrol.models.core import Ask, Core, Deciding, Drafts
+from rtcontrol.models.engines.base import Budget, Cancelled, NotFinite, PrefixInfo
 from rtcontrol.models.engines.lean import LeanModel
 from rtcontrol.models.engines.prefix_store import PrefixStore, prefix_key
 from rtcontrol.models.engines.weights import ModelConfig, fingerprint, load_weights
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.forecast import choose_budget, has_choice, measure_cost
-from rtcontrol.models.packed import PackedSequence
+from rtcontrol.models.free import MAX_TOKENS
+from rtcontrol.models.layout import choose_layout, has_choice, measure_cost
+from rtcontrol.models.packed import Node, PackedSequence
 from rtcontrol.models.plan import SchemaPlan
 from rtcontrol.models.tokenizer import STTokenizer
 
@@ -38,6 +40,36 @@ def choose_dtype(name: str, folder: Path, device: torch.device) -> torch.dtype:
     return DTYPES[name]
 
 
+@dataclass
+class Evaluating:
+    """A decision under way and where its nodes are. `stem` are the KV slots between the cached prompt and its heads:
+    none when the prompt is cached whole, the suffix's own in a batch; `fresh` tokens of the prompt are computed."""
+
+    deciding: Deciding
+    stem: tuple[int, ...]
+    reused: int
+    fresh: int
+    hidden: list[torch.Tensor] = field(default_factory=list)
+    _paths: list[tuple[int, ...]] = field(default_factory=list)
+
+    def nodes(self, base: int) -> list[Node]:
+        """The next tree, to be put at the slots from `base`."""
+        tree, stem, paths = self.deciding.work, self.stem, self._paths
+        assert tree is not None
+        found = []
+        for i, (token, parent, depth) in enumerate(zip(tree.tokens, tree.parents, tree.depths, strict=True)):
+            above = paths[parent] if parent >= 0 else stem
+            paths.append((*above, base + i))
+            found.append(Node(token, len(stem) + depth, above))
+        return found
+
+    def decision(self) -> Decision:
+        made = self.deciding.decision
+        assert made is not None
+        fresh = self.fresh if made.forward_passes else 0
+        return replace(made, tokens=made.tokens + fresh, reused_tokens=self.reused)
+
+
 class TorchEngine:
     """Qwen2/2.5/3 and Llama dense checkpoints on one CPU or GPU."""
 
@@ -49,7 +81,7 @@ class TorchEngine:
         tokenizer: STTokenizer,
         dtype: str = "auto",
         device: str | None = None,
-        budget: Budget | None = None,  # None: chosen by the measured cost of a pass
+        budget: Budget | None = None,  # None: its layout is chosen by the measured cost of a pass
         store: PrefixStore | None = None,
     ) -> None:
         self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
@@ -62,8 +94,10 @@ class TorchEngine:
         self._store = store or PrefixStore()
         self._stop = threading.Event()
         self._prefix: list[int] = []
-        self._decoder: PackedDecoder | None = None
-        self._chosen: dict[str, Any] = {}  # what the auto budget came to
+        self.core: Core | None = None
+        self._drafts: Drafts = {}
+        self._last: Evaluating | None = None
+        self._chosen: dict[str, Any] = {}  # the layout, and what it was chosen by
 
     def load_prefix(self, ids: Sequence[int], plan: SchemaPlan) -> PrefixInfo:
         """Take the prefix's KV from disk, or compute and store it; compile the plan."""
@@ -82,40 +116,113 @@ class TorchEngine:
             self.sequence.run([])
             refused = self._store.save(key, self.model.keys[..., :n, :], self.model.values[..., :n, :])
             note = note or refused
-        self._decoder = PackedDecoder(self.sequence, plan, self._tokenizer, self._budget)
-        self._chosen = {} if self._budget else self._auto_budget(self._decoder)
+        self.core = core = Core(plan, self._tokenizer, config.vocabulary, self._budget)
+        columns = torch.tensor(core.columns or (0,), device=self.device)
+        self._columns, self._rows = columns, self.model.weights.lm_head[columns]
+        self._chosen = {} if self._budget else self._choose(core)
         source = "disk" if isinstance(found, tuple) else "computed"
         return PrefixInfo(n, source, note)
 
-    def _auto_budget(self, decoder: PackedDecoder) -> dict[str, Any]:
+    def _choose(self, core: Core) -> dict[str, Any]:
         limit = Budget()
-        if not has_choice(decoder.plan, decoder.walker, limit):
-            return {"kind": "auto"}
+        if not has_choice(core.plan, core.walker, limit):
+            return {"layout": "everything"}
         cost = measure_cost(self.sequence)
-        budget, found = choose_budget(decoder.plan, decoder.walker, cost, limit)
-        decoder.set_budget(budget)
-        return {"kind": "auto", "pass_ms": round(cost.fixed_ms, 3), "token_ms": round(cost.token_ms, 4), **found}
+        budget, found = choose_layout(core.plan, core.walker, cost, limit)
+        core.set_budget(budget)
+        return {**found, "pass_ms": round(cost.fixed_ms, 3), "token_ms": round(cost.token_ms, 4)}
 
     def decode(self, suffix: Sequence[int]) -> Decision:
         """One decision after prefix + `suffix`."""
-        decoder = self._decoder
-        if decoder is None:
-            raise RuntimeError("decode before load_prefix")
-        self._stop.clear()
-        _, reused = self.sequence.start([*self._prefix, *suffix], reserve=len(decoder.first_nodes))
-        with self._distrusting():
-            return decoder.decide(reused, self._stop.is_set)
+        core = self._ready()
+        prompt = [*self._prefix, *suffix]
+        _, reused = self.sequence.start(prompt, reserve=len(core.passes.first))
+        room = self.sequence.room - len(core.passes.first)
+        drafts = self._drafts if room > 2 * MAX_TOKENS * len(core.plan.heads) else None  # a guess must not be too long
+        under_way = Evaluating(core.begin(drafts), (), reused, len(prompt) - reused)
+        self._evaluate([under_way], ())
+        self._last = under_way
+        return under_way.decision()
 
     def decode_many(self, suffixes: Sequence[Sequence[int]]) -> list[Decision]:
-        """Decide after prefix + each suffix, batched in the same packed passes; equal to deciding each alone."""
-        decoder = self._decoder
-        if decoder is None:
+        """Decide after prefix + each suffix, batched in the same packed passes; equal to deciding each alone. The prefix
+        is computed with the first pass where it is not cached."""
+        core = self._ready()
+        room = sum(len(s) + len(core.passes.first) for s in suffixes)
+        _, reused = self.sequence.start(self._prefix, reserve=room)
+        under_way, stems = [], list[Node]()
+        for ids in suffixes:
+            slots = range(len(stems), len(stems) + len(ids))
+            stems += [Node(t, i, tuple(slots[:i])) for i, t in enumerate(ids)]
+            fresh = len(ids) + (0 if under_way else len(self._prefix) - reused)
+            under_way.append(Evaluating(core.begin(), tuple(slots), len(self._prefix), fresh))
+        self._evaluate(under_way, stems)
+        return [u.decision() for u in under_way]
+
+    def _ready(self) -> Core:
+        if self.core is None:
             raise RuntimeError("decode before load_prefix")
         self._stop.clear()
-        room = sum(len(s) + len(decoder.first_nodes) for s in suffixes)
-        self.sequence.start(self._prefix, reserve=room)
+        return self.core
+
+    def _evaluate(self, under_way: Sequence[Evaluating], stems: Sequence[Node]) -> None:
+        """Packed passes until all are decided; `stems` are suffix tokens that go before the nodes of the first one."""
         with self._distrusting():
-            return decoder.decide_many(suffixes, self._stop.is_set)
+            while working := [u for u in under_way if u.deciding.work is not None]:
+                if self._stop.is_set():
+                    raise Cancelled
+                first, nodes = self.sequence.nodes, list(stems)
+                for u in working:
+                    nodes += u.nodes(first + len(nodes))
+                hidden = self.sequence.run(nodes)
+                at, stems = len(stems), ()
+                for u in working:
+                    tree = u.deciding.work
+                    assert tree is not None
+                    own = hidden[at : at + len(tree.tokens)]
+                    at += len(tree.tokens)
+                    u.hidden.append(own)
+                    u.deciding.feed(self.answers(own, tree.asks))
+
+    def answers(self, hidden: torch.Tensor, asks: Sequence[Ask]) -> list[Any]:
+        """What is asked at hidden states [nodes, hidden]: fp32 scores, or the best of all legal ones."""
+        found: list[Any] = []
+        masked = sorted({n for ask in asks if ask.masks is not None for n in ask.nodes})
+        scores = self.model.logits(hidden[masked]).double() if masked else hidden
+        for ask in asks:
+            if ask.masks is None:
+                found.append(self.model.logits(hidden[: len(ask.nodes)], self._rows).tolist())
+                continue
+            rows = scores[[masked.index(n) for n in ask.nodes]]
+            rows = rows.masked_fill(~torch.from_numpy(ask.masks).to(self.device), -torch.inf)
+            best = rows.amax(-1, keepdim=True)
+            ids = (rows == best).int().argmax(-1)  # the first of equals, as in every other place
+            share = 1.0 / (rows - best).exp().sum(-1)
+            found.append(list(zip(ids.tolist(), share.tolist(), strict=True)))
+        return found
+
+    @property
+    def visited(self) -> Sequence[tuple[int, int]]:
+        """(head, trie node) of the choices that led to the last call."""
+        return () if self._last is None else self._last.deciding.visited
+
+    def outside_mass(self) -> float:
+        """The largest probability outside the union trie over the nodes that led to the last call. Raises NotFinite."""
+        if self._last is None or not self._last.deciding.visited:
+            return 0.0
+        deciding = self._last.deciding
+        hidden = torch.cat(self._last.hidden)
+        places = [deciding.heads[k].slots[n] for k, n in deciding.visited]
+        total = torch.logsumexp(self.model.logits(hidden[places]), -1).tolist()
+        if not math.isfinite(sum(total)):
+            self.sequence.forget()
+            raise NotFinite
+        worst = 0.0
+        for (k, n), lse in zip(deciding.visited, total, strict=True):
+            row, walker = deciding.heads[k].rows[n], deciding.core.walker
+            children = deciding.plan.heads[k].trie.children[n]
+            worst = max(worst, 1.0 - math.fsum(math.exp(row[walker.column[t]] - lse) for t in children))
+        return max(0.0, worst)
 
     @contextmanager
     def _distrusting(self) -> Iterator[None]:

@@ -41,6 +41,13 @@ def answer(decider: Decider, request: DecisionRequest) -> DecisionReply:
     return DecisionReply(request.tick, decision, raised, took, mistake, request.received_ns or began, began)
 
 
+def rest(decider: Decider) -> None:
+    """Its reply is sent: what a decider does apart from deciding costs no tick."""
+    pause = getattr(decider, "rest", None)
+    if pause is not None:
+        pause()
+
+
 def describe(decider: Decider) -> dict[str, Any]:
     """What a decider says of itself; empty where it says nothing."""
     info = getattr(decider, "info", None)
@@ -66,6 +73,9 @@ class STModel:
     def decide(self, request: DecisionRequest) -> Decision:
         decision: Decision = self._decider.decide(request.observation, request.instruction, request.history)
         return decision
+
+    def rest(self) -> None:
+        self._decider.rest()
 
     def info(self) -> dict[str, Any]:
         return dict(self._decider.info())

@@ -10,7 +10,7 @@ from queue import Empty, Queue
 from typing import Any
 
 from rtcontrol.hosts.base import LIMIT, Decider, DeciderSource, DecisionReply, DecisionRequest, HostEvent, PlaceTrouble
-from rtcontrol.hosts.deciders import answer, build, describe
+from rtcontrol.hosts.deciders import answer, build, describe, rest
 
 
 class Places:
@@ -214,3 +214,4 @@ class InProcessHost:
         """On the lane's thread."""
         for decider in self._deciders[lane : lane + 1]:  # none once it is closed
             self._replies.put(answer(decider, request))
+            rest(decider)

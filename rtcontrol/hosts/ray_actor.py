@@ -20,7 +20,7 @@ import msgpack
 import zmq
 
 from rtcontrol.hosts.base import Decider, DeciderSource, DecisionReply, DecisionRequest
-from rtcontrol.hosts.deciders import answer, describe
+from rtcontrol.hosts.deciders import answer, describe, rest
 from rtcontrol.hosts.heartbeat import Heartbeat
 from rtcontrol.hosts.inprocess import Rota
 
@@ -169,6 +169,7 @@ class DecoderActor:
             key, request = turn
             if (deciders := self._deciders.get(key)) is not None:
                 lane.send(key, pack_reply(answer(deciders[i], request), self._beat.recent()))
+                rest(deciders[i])
                 del deciders  # a closed session's are not kept until the next request
 
 
