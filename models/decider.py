@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -85,11 +85,22 @@ class STDecider:
 
     def decide(self, observation: str, instruction: str, history: Sequence[str] = ()) -> Decision:
         """One decision. Raises UserError when the prompt does not fit the context, and DecodeError."""
+        return self._told(self.engine.decode(self._suffix(observation, instruction, history)))
+
+    def decide_in_steps(
+        self, observation: str, instruction: str, history: Sequence[str] = ()
+    ) -> Generator[None, None, Decision]:
+        """`decide`, which may be left alone wherever it yields: for whoever can wait."""
+        return self._told((yield from self.engine.decode_in_steps(self._suffix(observation, instruction, history))))
+
+    def _suffix(self, observation: str, instruction: str, history: Sequence[str]) -> list[int]:
         fault, self._fault = self._fault, None
         if fault is not None:
             raise fault
         shown = history[-self.spec.history :] if self.spec.history else ()
-        decision = self.engine.decode(self.template.suffix_ids(instruction, observation, shown))
+        return self.template.suffix_ids(instruction, observation, shown)
+
+    def _told(self, decision: Decision) -> Decision:
         self._decisions += 1
         outside, self._outside = self._outside, None
         return decision if outside is None else replace(decision, outside_mass=outside)

@@ -79,6 +79,20 @@ class PackedSequence:
         """Nothing in the cache is to be reused."""
         self.restore([])
 
+    @property
+    def fresh(self) -> int:
+        """Tokens of the prompt that are not cached yet."""
+        return len(self.prompt) - self._done
+
+    def prefill(self, count: int) -> None:
+        """Compute the next `count` tokens of the prompt, and no node."""
+        whole = self.prompt
+        self.prompt = whole[: self._done + count]
+        try:
+            self.run(())
+        finally:
+            self.prompt = whole
+
     def run(self, nodes: Sequence[Node]) -> torch.Tensor:
         """Evaluate `nodes` together with whatever of the prompt is not cached yet; hidden states [nodes, hidden].
 

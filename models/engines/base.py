@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -60,6 +60,9 @@ class Engine(Protocol):
 
     def decode(self, suffix: Sequence[int]) -> Decision:
         """Decide after prefix + `suffix`. Raises Cancelled, DecodeError, or UserError when the context is too long."""
+
+    def decode_in_steps(self, suffix: Sequence[int]) -> Generator[None, None, Decision]:
+        """`decode`, which may be left alone wherever it yields."""
 
     def decode_many(self, suffixes: Sequence[Sequence[int]]) -> list[Decision]:
         """Decide after prefix + each suffix, as `decode` would for each alone. Raises what `decode` raises."""

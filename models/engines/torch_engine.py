@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -28,6 +29,8 @@ from rtcontrol.models.tokenizer import STTokenizer
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 SMALL = 100_000_000  # bytes of fp32 weights below which bf16 gains too little on a CPU to give up exactness
 SLOTS = 8192
+# A long prompt in slices: so many tokens, and fewer where they take longer than so many seconds.
+SLICE, LEAST_SLICE, SLICE_S = 64, 4, 0.008
 
 
 def choose_dtype(name: str, folder: Path, device: torch.device) -> torch.dtype:
@@ -134,15 +137,34 @@ class TorchEngine:
 
     def decode(self, suffix: Sequence[int]) -> Decision:
         """One decision after prefix + `suffix`."""
-        core = self._ready()
-        prompt = [*self._prefix, *suffix]
+        under_way = self._begin(suffix)
+        for _ in self._evaluate([under_way], ()):
+            pass
+        return under_way.decision()
+
+    def decode_in_steps(self, suffix: Sequence[int]) -> Generator[None, None, Decision]:
+        """`decode`, which may be left alone wherever it yields: after every few milliseconds of a long prompt, and
+        between passes."""
+        under_way, size = self._begin(suffix), SLICE
+        with self._distrusting():
+            while self.sequence.fresh > size:
+                began = time.perf_counter()
+                self.sequence.prefill(size)
+                took = time.perf_counter() - began
+                size = min(max(int(size * SLICE_S / took), LEAST_SLICE), SLICE)
+                yield
+                if self._stop.is_set():
+                    raise Cancelled
+        yield from self._evaluate([under_way], ())
+        return under_way.decision()
+
+    def _begin(self, suffix: Sequence[int]) -> Evaluating:
+        core, prompt = self._ready(), [*self._prefix, *suffix]
         _, reused = self.sequence.start(prompt, reserve=len(core.passes.first))
         room = self.sequence.room - len(core.passes.first)
         drafts = self._drafts if room > 2 * MAX_TOKENS * len(core.plan.heads) else None  # a guess must not be too long
-        under_way = Evaluating(core.begin(drafts), (), reused, len(prompt) - reused)
-        self._evaluate([under_way], ())
-        self._last = under_way
-        return under_way.decision()
+        self._last = Evaluating(core.begin(drafts), (), reused, len(prompt) - reused)
+        return self._last
 
     def decode_many(self, suffixes: Sequence[Sequence[int]]) -> list[Decision]:
         """Decide after prefix + each suffix, batched in the same packed passes; equal to deciding each alone. The prefix
@@ -156,7 +178,8 @@ class TorchEngine:
             stems += [Node(t, i, tuple(slots[:i])) for i, t in enumerate(ids)]
             fresh = len(ids) + (0 if under_way else len(self._prefix) - reused)
             under_way.append(Evaluating(core.begin(), tuple(slots), len(self._prefix), fresh))
-        self._evaluate(under_way, stems)
+        for _ in self._evaluate(under_way, stems):
+            pass
         return [u.decision() for u in under_way]
 
     def _ready(self) -> Core:
@@ -165,7 +188,7 @@ class TorchEngine:
         self._stop.clear()
         return self.core
 
-    def _evaluate(self, under_way: Sequence[Evaluating], stems: Sequence[Node]) -> None:
+    def _evaluate(self, under_way: Sequence[Evaluating], stems: Sequence[Node]) -> Iterator[None]:
         """Packed passes until all are decided; `stems` are suffix tokens that go before the nodes of the first one."""
         with self._distrusting():
             while working := [u for u in under_way if u.deciding.work is not None]:
@@ -183,6 +206,7 @@ class TorchEngine:
                     at += len(tree.tokens)
                     u.hidden.append(own)
                     u.deciding.feed(self.answers(own, tree.asks))
+                yield
 
     def answers(self, hidden: torch.Tensor, asks: Sequence[Ask]) -> list[Any]:
         """What is asked at hidden states [nodes, hidden]: fp32 scores, or the best of all legal ones."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,15 +30,31 @@ def build(source: DeciderSource) -> Decider:
 def answer(decider: Decider, request: DecisionRequest) -> DecisionReply:
     """Decide; an exception becomes the reply's error, in one line."""
     began = time.monotonic_ns()
-    decision, text, mistake = None, None, None
     try:
-        decision = decider.decide(request)
-    except UserError as error:
-        text, mistake = str(error), (error.what, error.remedy)
+        return _reply(request, began, decider.decide(request))
     except (Exception, SystemExit) as error:  # whatever a decider raises costs one tick, never the loop
-        text = f"{type(error).__name__}: {error}"
-    took, raised = time.monotonic_ns() - began, text and text.splitlines()[0]
-    return DecisionReply(request.tick, decision, raised, took, mistake, request.received_ns or began, began)
+        return _reply(request, began, None, error)
+
+
+def answer_in_steps(decider: Any, request: DecisionRequest) -> Generator[None, None, DecisionReply]:
+    """`answer` of a `Patient` one, which may be left alone wherever it yields."""
+    began = time.monotonic_ns()
+    try:
+        return _reply(request, began, (yield from decider.decide_in_steps(request)))
+    except (Exception, SystemExit) as error:
+        return _reply(request, began, None, error)
+
+
+def _reply(
+    request: DecisionRequest, began: int, decision: Decision | None, error: BaseException | None = None
+) -> DecisionReply:
+    took, said, mistake = time.monotonic_ns() - began, None, None
+    if isinstance(error, UserError):
+        said, mistake = str(error), (error.what, error.remedy)
+    elif error is not None:
+        said = f"{type(error).__name__}: {error}"
+    first = said and said.splitlines()[0]
+    return DecisionReply(request.tick, decision, first, took, mistake, request.received_ns or began, began)
 
 
 def rest(decider: Decider) -> None:
@@ -64,6 +80,17 @@ class STSource:
         return STModel(self.spec.build())
 
 
+@dataclass(frozen=True)
+class Patient:
+    """A source for whoever can wait, as a request of HTTP can: its decider's work gives way to other sessions'."""
+
+    source: DeciderSource
+
+    def build(self) -> Decider:
+        made = self.source.build()
+        return PatientModel(made) if isinstance(made, STModel) else made
+
+
 class STModel:
     """The ST decoder as a decider of requests."""
 
@@ -74,11 +101,28 @@ class STModel:
         decision: Decision = self._decider.decide(request.observation, request.instruction, request.history)
         return decision
 
+    def decide_in_steps(self, request: DecisionRequest) -> Generator[None, None, Decision]:
+        told = request.observation, request.instruction, request.history
+        decision: Decision = yield from self._decider.decide_in_steps(*told)
+        return decision
+
     def rest(self) -> None:
         self._decider.rest()
 
     def info(self) -> dict[str, Any]:
         return dict(self._decider.info())
+
+
+class PatientModel(STModel):
+    """One that is decided in steps."""
+
+    def __init__(self, model: STModel) -> None:
+        super().__init__(model._decider)
+
+
+def patient(decider: Decider) -> bool:
+    """Whether its decisions give way to others'."""
+    return isinstance(decider, PatientModel)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,9 +20,9 @@ import msgpack
 import zmq
 
 from rtcontrol.hosts.base import Decider, DeciderSource, DecisionReply, DecisionRequest
-from rtcontrol.hosts.deciders import answer, describe, rest
+from rtcontrol.hosts.deciders import answer, answer_in_steps, describe, patient, rest
 from rtcontrol.hosts.heartbeat import Heartbeat
-from rtcontrol.hosts.inprocess import Rota
+from rtcontrol.hosts.inprocess import Rota, go_on
 
 PING = b""
 BUILDERS = "build"
@@ -157,20 +157,37 @@ class DecoderActor:
     def _decide(self, i: int, router: zmq.Socket[bytes]) -> None:
         """A lane's thread: take in all that has arrived, decide for the session whose turn it is, and so on."""
         lane, closed = Lane(router), self._closed[i]
+        waiting: tuple[bytes, Generator[None, None, None]] | None = None  # a decision that gives way to others
         while True:
             while lane.readable():
                 lane.receive()
             while closed:
-                lane.forget(closed.popleft())
-            turn = lane.rota.take()
-            if turn is None:
+                gone = closed.popleft()
+                lane.forget(gone)
+                waiting = None if waiting is not None and waiting[0] == gone else waiting
+            turn = lane.rota.take(self._patient, late=waiting is None)
+            if turn is None and waiting is None:
                 lane.receive()  # sleeps until something arrives
-                continue
-            key, request = turn
-            if (deciders := self._deciders.get(key)) is not None:
-                lane.send(key, pack_reply(answer(deciders[i], request), self._beat.recent()))
-                rest(deciders[i])
+            elif turn is None:
+                assert waiting is not None
+                waiting = waiting if go_on(waiting[1]) is not None else None
+            elif (deciders := self._deciders.get(turn[0])) is not None:
+                key, request = turn
+                if patient(deciders[i]):
+                    waiting = key, self._decide_in_steps(lane, key, deciders[i], request)
+                else:
+                    lane.send(key, pack_reply(answer(deciders[i], request), self._beat.recent()))
+                    rest(deciders[i])
                 del deciders  # a closed session's are not kept until the next request
+
+    def _patient(self, key: bytes) -> bool:
+        return any(map(patient, self._deciders.get(key, ())))
+
+    def _decide_in_steps(
+        self, lane: Lane, key: bytes, decider: Decider, request: DecisionRequest
+    ) -> Generator[None, None, None]:
+        reply = yield from answer_in_steps(decider, request)
+        lane.send(key, pack_reply(reply, self._beat.recent()))
 
 
 class Lane:
