@@ -88,10 +88,12 @@ class STDecider:
         return self._told(self.engine.decode(self._suffix(observation, instruction, history)))
 
     def decide_in_steps(
-        self, observation: str, instruction: str, history: Sequence[str] = ()
+        self, observation: str, instruction: str, history: Sequence[str] = (), sliced: bool = True
     ) -> Generator[None, None, Decision]:
-        """`decide`, which may be left alone wherever it yields: for whoever can wait."""
-        return self._told((yield from self.engine.decode_in_steps(self._suffix(observation, instruction, history))))
+        """`decide`, which may be left alone, or given up, wherever it yields: between forward passes, and `sliced` now
+        and then within a long prompt."""
+        suffix = self._suffix(observation, instruction, history)
+        return self._told((yield from self.engine.decode_in_steps(suffix, sliced)))
 
     def _suffix(self, observation: str, instruction: str, history: Sequence[str]) -> list[int]:
         fault, self._fault = self._fault, None

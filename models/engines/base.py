@@ -61,8 +61,9 @@ class Engine(Protocol):
     def decode(self, suffix: Sequence[int]) -> Decision:
         """Decide after prefix + `suffix`. Raises Cancelled, DecodeError, or UserError when the context is too long."""
 
-    def decode_in_steps(self, suffix: Sequence[int]) -> Generator[None, None, Decision]:
-        """`decode`, which may be left alone wherever it yields."""
+    def decode_in_steps(self, suffix: Sequence[int], sliced: bool) -> Generator[None, None, Decision]:
+        """`decode`, which may be left alone, or given up, wherever it yields: between forward passes, and `sliced` now
+        and then within a long prompt."""
 
     def decode_many(self, suffixes: Sequence[Sequence[int]]) -> list[Decision]:
         """Decide after prefix + each suffix, as `decode` would for each alone. Raises what `decode` raises."""

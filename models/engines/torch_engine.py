@@ -142,19 +142,16 @@ class TorchEngine:
             pass
         return under_way.decision()
 
-    def decode_in_steps(self, suffix: Sequence[int]) -> Generator[None, None, Decision]:
-        """`decode`, which may be left alone wherever it yields: after every few milliseconds of a long prompt, and
-        between passes."""
+    def decode_in_steps(self, suffix: Sequence[int], sliced: bool) -> Generator[None, None, Decision]:
+        """`decode`, which may be left alone wherever it yields: between passes, and `sliced` after every few
+        milliseconds of a long prompt."""
         under_way, size = self._begin(suffix), SLICE
-        with self._distrusting():
-            while self.sequence.fresh > size:
-                began = time.perf_counter()
-                self.sequence.prefill(size)
-                took = time.perf_counter() - began
-                size = min(max(int(size * SLICE_S / took), LEAST_SLICE), SLICE)
-                yield
-                if self._stop.is_set():
-                    raise Cancelled
+        while sliced and self.sequence.fresh > size:
+            began = time.perf_counter()
+            self.sequence.prefill(size)
+            took = time.perf_counter() - began
+            size = min(max(int(size * SLICE_S / took), LEAST_SLICE), SLICE)
+            yield
         yield from self._evaluate([under_way], ())
         return under_way.decision()
 

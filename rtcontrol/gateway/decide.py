@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from rtcontrol.hosts.base import DeciderSource, DecisionRequest, DecoderPool, Host
-from rtcontrol.hosts.deciders import Patient
 from rtcontrol.models.call import Decision
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema import ToolSchema, tool_schemas
@@ -101,7 +100,7 @@ class ToolSets:
         name = f"http-{self._made}"
 
         def make() -> Host:
-            return self._pool.open(name, Patient(self._source(tools)))
+            return self._pool.open(name, self._source(tools))
 
         entry = _ToolSet(tools, make, name, self._decide_timeout_s, self._open_timeout_s)
         self._open[key] = entry

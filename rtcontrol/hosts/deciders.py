@@ -36,11 +36,14 @@ def answer(decider: Decider, request: DecisionRequest) -> DecisionReply:
         return _reply(request, began, None, error)
 
 
-def answer_in_steps(decider: Any, request: DecisionRequest) -> Generator[None, None, DecisionReply]:
-    """`answer` of a `Patient` one, which may be left alone wherever it yields."""
+def answer_in_steps(decider: Decider, request: DecisionRequest) -> Generator[None, None, DecisionReply]:
+    """`answer`, which may be left alone, or given up, wherever it yields."""
     began = time.monotonic_ns()
+    steps: Any = getattr(decider, "decide_in_steps", None)
+    if steps is None:
+        return answer(decider, request)
     try:
-        return _reply(request, began, (yield from decider.decide_in_steps(request)))
+        return _reply(request, began, (yield from steps(request)))
     except (Exception, SystemExit) as error:
         return _reply(request, began, None, error)
 
@@ -72,30 +75,21 @@ def describe(decider: Decider) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class STSource:
-    """An ST model; `spec` is a `rtcontrol.models.decider.DeciderSpec`."""
+    """An ST model; `spec` is a `rtcontrol.models.decider.DeciderSpec`. A `patient` one is for whoever can wait, as a
+    request of HTTP can: its work gives way to other sessions'."""
 
     spec: Any
+    patient: bool = False
 
     def build(self) -> STModel:
-        return STModel(self.spec.build())
-
-
-@dataclass(frozen=True)
-class Patient:
-    """A source for whoever can wait, as a request of HTTP can: its decider's work gives way to other sessions'."""
-
-    source: DeciderSource
-
-    def build(self) -> Decider:
-        made = self.source.build()
-        return PatientModel(made) if isinstance(made, STModel) else made
+        return STModel(self.spec.build(), self.patient)
 
 
 class STModel:
     """The ST decoder as a decider of requests."""
 
-    def __init__(self, decider: Any) -> None:
-        self._decider = decider
+    def __init__(self, decider: Any, patient: bool = False) -> None:
+        self._decider, self.patient = decider, patient
 
     def decide(self, request: DecisionRequest) -> Decision:
         decision: Decision = self._decider.decide(request.observation, request.instruction, request.history)
@@ -103,7 +97,7 @@ class STModel:
 
     def decide_in_steps(self, request: DecisionRequest) -> Generator[None, None, Decision]:
         told = request.observation, request.instruction, request.history
-        decision: Decision = yield from self._decider.decide_in_steps(*told)
+        decision: Decision = yield from self._decider.decide_in_steps(*told, sliced=self.patient)
         return decision
 
     def rest(self) -> None:
@@ -113,16 +107,9 @@ class STModel:
         return dict(self._decider.info())
 
 
-class PatientModel(STModel):
-    """One that is decided in steps."""
-
-    def __init__(self, model: STModel) -> None:
-        super().__init__(model._decider)
-
-
 def patient(decider: Decider) -> bool:
     """Whether its decisions give way to others'."""
-    return isinstance(decider, PatientModel)
+    return bool(getattr(decider, "patient", False))
 
 
 @dataclass(frozen=True)

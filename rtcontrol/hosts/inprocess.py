@@ -10,7 +10,7 @@ from queue import Empty, Queue
 from typing import Any
 
 from rtcontrol.hosts.base import LIMIT, Decider, DeciderSource, DecisionReply, DecisionRequest, HostEvent, PlaceTrouble
-from rtcontrol.hosts.deciders import answer, answer_in_steps, build, describe, patient, rest
+from rtcontrol.hosts.deciders import answer_in_steps, build, describe, patient, rest
 
 
 class Places:
@@ -179,6 +179,7 @@ class InProcessHost:
         self._pool = pool or InProcessPool(1, lanes, preload=False)
         self.name = self._pool.name
         self._deciders: list[Decider] = []
+        self._cancelled = -1  # one that is being decided is given up before its next forward pass
         # No SimpleQueue: its timed get waits for ever where a signal's handler outlasts the timeout (CPython 3.11).
         self._replies: Queue[DecisionReply | None] = Queue()
 
@@ -219,6 +220,7 @@ class InProcessHost:
         return bool(self._deciders) and not self._pool.closed
 
     def cancel(self, tick: int) -> None:
+        self._cancelled = tick
         with self._pool.arrived:
             self._pool.rota.cancel(self, tick)
 
@@ -236,12 +238,22 @@ class InProcessHost:
         return any(patient(decider) for decider in self._deciders)
 
     def decide_in_steps(self, lane: int, request: DecisionRequest) -> Generator[None, None, None]:
-        """On the lane's thread, of a patient one."""
-        for decider in self._deciders[lane : lane + 1]:  # none once it is closed
-            self._replies.put((yield from answer_in_steps(decider, request)))
-
-    def decide(self, lane: int, request: DecisionRequest) -> None:
         """On the lane's thread."""
         for decider in self._deciders[lane : lane + 1]:  # none once it is closed
-            self._replies.put(answer(decider, request))
-            rest(decider)
+            steps = answer_in_steps(decider, request)
+            while True:
+                try:
+                    next(steps)
+                except StopIteration as done:
+                    self._replies.put(done.value)
+                    rest(decider)
+                    break
+                if self._cancelled == request.tick:
+                    steps.close()
+                    break
+                yield
+
+    def decide(self, lane: int, request: DecisionRequest) -> None:
+        """All steps at once."""
+        for _ in self.decide_in_steps(lane, request):
+            pass

@@ -172,13 +172,13 @@ class DecoderActor:
                 assert waiting is not None
                 waiting = waiting if go_on(waiting[1]) is not None else None
             elif (deciders := self._deciders.get(turn[0])) is not None:
-                key, request = turn
+                steps = self._decide_in_steps(lane, turn[0], deciders[i], turn[1])
                 if patient(deciders[i]):
-                    waiting = key, self._decide_in_steps(lane, key, deciders[i], request)
+                    waiting = turn[0], steps
                 else:
-                    lane.send(key, pack_reply(answer(deciders[i], request), self._beat.recent()))
-                    rest(deciders[i])
-                del deciders  # a closed session's are not kept until the next request
+                    for _ in steps:
+                        pass
+                del deciders, steps  # a closed session's are not kept until the next request
 
     def _patient(self, key: bytes) -> bool:
         return any(map(patient, self._deciders.get(key, ())))
@@ -186,8 +186,21 @@ class DecoderActor:
     def _decide_in_steps(
         self, lane: Lane, key: bytes, decider: Decider, request: DecisionRequest
     ) -> Generator[None, None, None]:
-        reply = yield from answer_in_steps(decider, request)
-        lane.send(key, pack_reply(reply, self._beat.recent()))
+        """Decide and answer; given up between two forward passes when nobody waits for it any more."""
+        steps = answer_in_steps(decider, request)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as done:
+                lane.send(key, pack_reply(done.value, self._beat.recent()))
+                rest(decider)
+                return
+            while lane.readable():
+                lane.receive()
+            if lane.cancelled.get(key) == request.tick:
+                steps.close()
+                return
+            yield
 
 
 class Lane:
@@ -196,6 +209,7 @@ class Lane:
     def __init__(self, router: zmq.Socket[bytes]) -> None:
         self.rota = Rota()
         self._router = router
+        self.cancelled: dict[bytes, int] = {}  # each session's newest tick that nobody waits for
         self._clients: dict[bytes, bytes] = {}  # each session's newest identity
 
     def readable(self) -> bool:
@@ -212,6 +226,7 @@ class Lane:
             fields = msgpack.unpackb(body)
             if isinstance(fields, int):
                 self.rota.cancel(key, fields)
+                self.cancelled[key] = fields
             else:
                 tick, epoch, observation, instruction, history = fields
                 now = time.monotonic_ns()
@@ -227,6 +242,7 @@ class Lane:
         """The session is closed."""
         self.rota.remove(key)
         self._clients.pop(key, None)
+        self.cancelled.pop(key, None)
 
 
 def _echo(router: zmq.Socket[bytes]) -> None:
