@@ -17,6 +17,7 @@ from rtcontrol.models.call import Decision
 from rtcontrol.models.core import Ask, Core, Deciding, Drafts
 from rtcontrol.models.engines.base import Budget, Cancelled, NotFinite, PrefixInfo
 from rtcontrol.models.engines.lean import LeanModel
+from rtcontrol.models.engines.ragged import Part, RaggedBatch
 from rtcontrol.models.engines.prefix_store import PrefixStore, prefix_key
 from rtcontrol.models.engines.weights import ModelConfig, fingerprint, load_weights
 from rtcontrol.models.errors import UserError
@@ -29,6 +30,7 @@ from rtcontrol.models.tokenizer import STTokenizer
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 SMALL = 100_000_000  # bytes of fp32 weights below which bf16 gains too little on a CPU to give up exactness
 SLOTS = 8192
+TOGETHER = 64  # decisions of one batch
 # A long prompt in slices: so many tokens, and fewer where they take longer than so many seconds.
 SLICE, LEAST_SLICE, SLICE_S = 64, 4, 0.008
 
@@ -45,11 +47,9 @@ def choose_dtype(name: str, folder: Path, device: torch.device) -> torch.dtype:
 
 @dataclass
 class Evaluating:
-    """A decision under way and where its nodes are. `stem` are the KV slots between the cached prompt and its heads:
-    none when the prompt is cached whole, the suffix's own in a batch; `fresh` tokens of the prompt are computed."""
+    """A decision under way and what its nodes gave; `fresh` tokens of its prompt are computed for it."""
 
     deciding: Deciding
-    stem: tuple[int, ...]
     reused: int
     fresh: int
     hidden: list[torch.Tensor] = field(default_factory=list)
@@ -57,14 +57,24 @@ class Evaluating:
 
     def nodes(self, base: int) -> list[Node]:
         """The next tree, to be put at the slots from `base`."""
-        tree, stem, paths = self.deciding.work, self.stem, self._paths
+        tree, paths = self.deciding.work, self._paths
         assert tree is not None
         found = []
         for i, (token, parent, depth) in enumerate(zip(tree.tokens, tree.parents, tree.depths, strict=True)):
-            above = paths[parent] if parent >= 0 else stem
+            above = paths[parent] if parent >= 0 else ()
             paths.append((*above, base + i))
-            found.append(Node(token, len(stem) + depth, above))
+            found.append(Node(token, depth, above))
         return found
+
+    def part(self, suffix: Sequence[int]) -> Part:
+        """The next tree behind a suffix, which goes before the first."""
+        tree, end = self.deciding.work, len(suffix)
+        assert tree is not None
+        parents = [p + end if p >= 0 else end - 1 for p in tree.parents]
+        depths = [end + d for d in tree.depths]
+        if self.hidden:
+            return Part(tree.tokens, parents, depths)
+        return Part([*suffix, *tree.tokens], [*range(-1, end - 1), *parents], [*range(end), *depths])
 
     def decision(self) -> Decision:
         made = self.deciding.decision
@@ -138,7 +148,7 @@ class TorchEngine:
     def decode(self, suffix: Sequence[int]) -> Decision:
         """One decision after prefix + `suffix`."""
         under_way = self._begin(suffix)
-        for _ in self._evaluate([under_way], ()):
+        for _ in self._evaluate(under_way):
             pass
         return under_way.decision()
 
@@ -152,32 +162,40 @@ class TorchEngine:
             took = time.perf_counter() - began
             size = min(max(int(size * SLICE_S / took), LEAST_SLICE), SLICE)
             yield
-        yield from self._evaluate([under_way], ())
+        yield from self._evaluate(under_way)
         return under_way.decision()
+
+    def decode_many(self, suffixes: Sequence[Sequence[int]]) -> list[Decision]:
+        """Decide after prefix + each suffix in the same passes; equal to deciding each alone."""
+        core = self._ready()
+        self.sequence.start(self._prefix, reserve=1)
+        if self.sequence.fresh:
+            self.sequence.run(())
+        made: list[Decision] = []
+        with self._distrusting():
+            for i in range(0, len(suffixes), TOGETHER):
+                made += self._decode_together(core, suffixes[i : i + TOGETHER])
+        return made
+
+    def _decode_together(self, core: Core, suffixes: Sequence[Sequence[int]]) -> list[Decision]:
+        under_way = [Evaluating(core.begin(), len(self._prefix), len(ids)) for ids in suffixes]
+        room = max(len(ids) for ids in suffixes) + 2 * len(core.passes.first)
+        batch = RaggedBatch(self.model, len(self._prefix), len(suffixes), room)
+        while working := [i for i, u in enumerate(under_way) if u.deciding.work is not None]:
+            if self._stop.is_set():
+                raise Cancelled
+            hidden = batch.run([(i, under_way[i].part(suffixes[i])) for i in working])
+            for i, rows in zip(working, hidden, strict=True):
+                self._feed(under_way[i], rows)
+        return [u.decision() for u in under_way]
 
     def _begin(self, suffix: Sequence[int]) -> Evaluating:
         core, prompt = self._ready(), [*self._prefix, *suffix]
         _, reused = self.sequence.start(prompt, reserve=len(core.passes.first))
         room = self.sequence.room - len(core.passes.first)
         drafts = self._drafts if room > 2 * MAX_TOKENS * len(core.plan.heads) else None  # a guess must not be too long
-        self._last = Evaluating(core.begin(drafts), (), reused, len(prompt) - reused)
+        self._last = Evaluating(core.begin(drafts), reused, len(prompt) - reused)
         return self._last
-
-    def decode_many(self, suffixes: Sequence[Sequence[int]]) -> list[Decision]:
-        """Decide after prefix + each suffix, batched in the same packed passes; equal to deciding each alone. The prefix
-        is computed with the first pass where it is not cached."""
-        core = self._ready()
-        room = sum(len(s) + len(core.passes.first) for s in suffixes)
-        _, reused = self.sequence.start(self._prefix, reserve=room)
-        under_way, stems = [], list[Node]()
-        for ids in suffixes:
-            slots = range(len(stems), len(stems) + len(ids))
-            stems += [Node(t, i, tuple(slots[:i])) for i, t in enumerate(ids)]
-            fresh = len(ids) + (0 if under_way else len(self._prefix) - reused)
-            under_way.append(Evaluating(core.begin(), tuple(slots), len(self._prefix), fresh))
-        for _ in self._evaluate(under_way, stems):
-            pass
-        return [u.decision() for u in under_way]
 
     def _ready(self) -> Core:
         if self.core is None:
@@ -185,25 +203,22 @@ class TorchEngine:
         self._stop.clear()
         return self.core
 
-    def _evaluate(self, under_way: Sequence[Evaluating], stems: Sequence[Node]) -> Iterator[None]:
-        """Packed passes until all are decided; `stems` are suffix tokens that go before the nodes of the first one."""
+    def _evaluate(self, under_way: Evaluating) -> Iterator[None]:
+        """Packed passes until it is decided; yields between them."""
         with self._distrusting():
-            while working := [u for u in under_way if u.deciding.work is not None]:
+            while under_way.deciding.work is not None:
                 if self._stop.is_set():
                     raise Cancelled
-                first, nodes = self.sequence.nodes, list(stems)
-                for u in working:
-                    nodes += u.nodes(first + len(nodes))
-                hidden = self.sequence.run(nodes)
-                at, stems = len(stems), ()
-                for u in working:
-                    tree = u.deciding.work
-                    assert tree is not None
-                    own = hidden[at : at + len(tree.tokens)]
-                    at += len(tree.tokens)
-                    u.hidden.append(own)
-                    u.deciding.feed(self.answers(own, tree.asks))
+                self._feed(under_way, self.sequence.run(under_way.nodes(self.sequence.nodes)))
                 yield
+
+    def _feed(self, under_way: Evaluating, hidden: torch.Tensor) -> None:
+        """The hidden states [rows, hidden] of a pass; its tree's are the last ones."""
+        tree = under_way.deciding.work
+        assert tree is not None
+        own = hidden[len(hidden) - len(tree.tokens) :]
+        under_way.hidden.append(own)
+        under_way.deciding.feed(self.answers(own, tree.asks))
 
     def answers(self, hidden: torch.Tensor, asks: Sequence[Ask]) -> list[Any]:
         """What is asked at hidden states [nodes, hidden]: fp32 scores, or the best of all legal ones."""
