@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 from tokenizers import AddedToken, Tokenizer
 
@@ -33,11 +34,16 @@ class STTokenizer:
 
     @classmethod
     def load(cls, path: Path) -> STTokenizer:
-        """Read a `tokenizer.json`; raises UserError when it is not one."""
-        found = cls.__new__(cls)
+        """Read a `tokenizer.json`, once while it is in use; raises UserError when it is not one."""
         try:
-            found._take(Tokenizer.from_file(str(path)))  # a vocabulary of 150,000 takes a second to copy
-            return found
+            found = path.stat()
+            key = (str(path.resolve()), found.st_mtime_ns, found.st_size)
+            known = _loaded.get(key)
+            if known is None:
+                known = cls.__new__(cls)
+                known._take(Tokenizer.from_file(str(path)))  # a vocabulary of 150,000 takes a second to copy
+                _loaded[key] = known
+            return known
         except Exception as error:  # the library raises plain Exception
             raise UserError(
                 f"{path} is no tokenizer file ({error}).", "Point --model at a complete checkpoint folder."
@@ -74,6 +80,9 @@ class STTokenizer:
     def to_json(self) -> str:
         """The tokenizer as the text of a `tokenizer.json`."""
         return str(self._text.to_str())
+
+
+_loaded: WeakValueDictionary[tuple[str, int, int], STTokenizer] = WeakValueDictionary()
 
 
 def add_st_tokens(tokenizer: Tokenizer, tokens: Sequence[str]) -> None:

@@ -209,6 +209,7 @@ def load(
     hz: Annotated[float, typer.Option(min=0.1, max=1000, help="Rate of each client's loop.")] = 16.0,
     seconds: Annotated[float, typer.Option(min=1, help="How long to count, after 2 s of warm-up.")] = 30.0,
     model: Annotated[str, typer.Option(help="noop (the null decoder), random, or a checkpoint.")] = "noop",
+    http: Annotated[bool, typer.Option("--http", help="Beside one HTTP client with new tools and long prompts.")] = False,
     json_file: JsonFile = None,
 ) -> None:
     """Many clients of one server: every tick's call is counted, those that never came, and the misses by cause.
@@ -218,6 +219,8 @@ def load(
       rtcontrol bench load --clients 50 --hz 2
 
       rtcontrol bench load --clients 8 --hz 16 --model lander
+
+      rtcontrol bench load --clients 1 --hz 30 --seconds 8 --model lander --http
     """
     from rtcontrol.bench.load import load as bench_load
     from rtcontrol.report.series import Series
@@ -225,13 +228,16 @@ def load(
     console = Console()
     with Progress(console=console, transient=True) as bar:
         task = bar.add_task(f"{clients} clients at {hz:g} Hz", total=seconds)
-        found = bench_load(clients, hz, seconds, model, lambda s: bar.advance(task, s))
+        found = bench_load(clients, hz, seconds, model, lambda s: bar.advance(task, s), http)
     way = Series(found["way_ms"]).summary()
     console.print(
         f"{clients} clients at {hz:g} Hz for {seconds:g} s, {model}: {found['calls']} calls "
         f"(about {found['expected']} due), {found['missing']} never came (lost, or the release skipped)"
     )
     console.print(f"status {found['status']}, misses by cause {found['misses_by_cause'] or 'none'}")
+    if http:
+        took = Series(found["http_s"]).summary()
+        console.print(f"HTTP: {len(found['http_s'])} answers, seconds p50 {took['p50']}, max {took['max']}")
     console.print(f"call sent to call received: p50 {way['p50']} ms, p99 {way['p99']}, max {way['max']}")
     save(json_file, {**found, "figures": way})
 
