@@ -92,6 +92,41 @@ def decide(
     save(json_file, {**bundled, **results, "ratios": ratios})
 
 
+SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
+
+
+@app.command()
+def batch(
+    model: Annotated[str, typer.Option(help="Bundled name or checkpoint folder.")] = "lander",
+    rounds: Annotated[int, typer.Option(min=2, help="How often each size takes its turn.")] = 30,
+    threads: Annotated[int, typer.Option(min=1, help="CPU threads of torch.")] = 1,
+    json_file: JsonFile = None,
+) -> None:
+    """1 to 128 decisions together, for as many characters of one kind: the batch beside a decision alone, and beside the
+    bare forward of the same tokens (`floor`), taking turns.
+
+    Example: rtcontrol bench batch --json batch.json
+    """
+    from rtcontrol.bench.batch import bench_batch
+    from rtcontrol.bench.situations import observations, schemas
+
+    console = Console()
+    with Progress(console=console, transient=True) as bar:
+        task = bar.add_task("rounds", total=rounds)
+        step = lambda: bar.advance(task)  # noqa: E731
+        found = bench_batch(model, schemas()["bundled"], observations(max(SIZES)), SIZES, rounds, threads, step)
+    one = found["alone_ms"]["p50"]
+    table = Table(title=f"{found['tokens_each']} tokens each, {threads} thread(s); one alone: {one:.2f} ms")
+    for column in ("together", "p50 ms", "p99 ms", "times one", "floor p50 ms", "times the floor", "decisions/s"):
+        table.add_column(column, justify="right")
+    for size in SIZES:
+        ms, floor = found["ms"]["together"][size], found["ms"]["bare"][size]["p50"]
+        row = (f"{ms['p50']:.2f}", f"{ms['p99']:.2f}", f"{ms['p50'] / one:.2f}", f"{floor:.2f}")
+        table.add_row(str(size), *row, f"{ms['p50'] / floor:.2f}", f"{1e3 * size / ms['p50']:.0f}")
+    console.print(table)
+    save(json_file, found)
+
+
 @app.command()
 def train(
     rows: Annotated[int, typer.Option(min=32, help="Training samples to run each way.")] = 64,
