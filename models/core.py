@@ -160,7 +160,9 @@ class Deciding:
         for k, n in wanted:
             trie = self.plan.heads[k].trie
             above = trie.parents[n]
-            parents.append(-1 if above < 0 else placed[k, above] if (k, above) in placed else self.heads[k].slots[above])
+            parents.append(
+                -1 if above < 0 else placed[k, above] if (k, above) in placed else self.heads[k].slots[above]
+            )
             placed[k, n] = base + len(tokens)
             tokens.append(trie.tokens[n])
             depths.append(trie.depths[n])

@@ -40,9 +40,7 @@ class Grammars:
         self._end = tokenizer.special_id("<|im_end|>") if "<|im_end|>" in tokenizer.specials else 0
         machines = _machines.setdefault(tokenizer, {})
         if vocabulary not in machines:  # of a vocabulary of 150,000 it takes a second and 40 MB
-            machines[vocabulary] = llguidance.LLTokenizer(
-                tokenizer.to_json(), n_vocab=vocabulary, eos_token=self._end
-            )
+            machines[vocabulary] = llguidance.LLTokenizer(tokenizer.to_json(), n_vocab=vocabulary, eos_token=self._end)
         self._machine = machines[vocabulary]
         self._vocabulary = vocabulary
         self._begun: dict[str, Any] = {}  # by grammar: to copy one takes less than to make it

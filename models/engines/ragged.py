@@ -49,7 +49,9 @@ class RaggedBatch:
         tokens = [t for _, part in parts for t in part.tokens]
         positions = torch.tensor([self.prefix + d for _, part in parts for d in part.depths], device=device)
         # Where each token lies in the flat list, in the padded grid of rows, and in the tails.
-        grid = torch.tensor([b * rows + r for b, (_, p) in enumerate(parts) for r in range(len(p.tokens))], device=device)
+        grid = torch.tensor(
+            [b * rows + r for b, (_, p) in enumerate(parts) for r in range(len(p.tokens))], device=device
+        )
         owner = torch.tensor([i for i, part in parts for _ in part.tokens], device=device)
         slot = torch.tensor([self._used[i] + r for i, part in parts for r in range(len(part.tokens))], device=device)
         mask = self._mask(parts, rows)

@@ -244,7 +244,9 @@ def load(
     hz: Annotated[float, typer.Option(min=0.1, max=1000, help="Rate of each client's loop.")] = 16.0,
     seconds: Annotated[float, typer.Option(min=1, help="How long to count, after 2 s of warm-up.")] = 30.0,
     model: Annotated[str, typer.Option(help="noop (the null decoder), random, or a checkpoint.")] = "noop",
-    http: Annotated[bool, typer.Option("--http", help="Beside one HTTP client with new tools and long prompts.")] = False,
+    http: Annotated[
+        bool, typer.Option("--http", help="Beside one HTTP client with new tools and long prompts.")
+    ] = False,
     json_file: JsonFile = None,
 ) -> None:
     """Many clients of one server: every tick's call is counted, those that never came, and the misses by cause.

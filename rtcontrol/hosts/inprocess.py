@@ -140,7 +140,9 @@ class InProcessPool:
         steps: Generator[None, None, None] | None = None  # of a decision that gives way to others
         while True:
             with self.arrived:
-                while not (turn := self.rota.take(InProcessHost.patient, steps is None)) and not steps and not self.closed:
+                while (
+                    not (turn := self.rota.take(InProcessHost.patient, steps is None)) and not steps and not self.closed
+                ):
                     self.arrived.wait()
             if self.closed:
                 return

@@ -51,9 +51,7 @@ class Model:
                 f"The model {self.name} was trained on other tools: its calls would be legal, and nonsense.",
                 "Load a model that was trained on these, or say session(tools, untrained=True).",
             )
-        spec = DeciderSpec(
-            self.name, tuple(chosen.openai()), history=history, allow_null=allow_null, **self._options
-        )
+        spec = DeciderSpec(self.name, tuple(chosen.openai()), history=history, allow_null=allow_null, **self._options)
         return Session(chosen, spec.build())
 
 

@@ -110,8 +110,21 @@ def test_the_list_of_an_mcp_server(tmp_path: Path, capsys: pytest.CaptureFixture
         ("number.json", "3", "holds no list of tools"),
         ("empty.py", "x = 1", "has no tools"),
         ("nothing.py", None, "there is no such file"),
-        ("cycle.json", json.dumps([{"name": "t", "parameters": {"properties": {"p": {"$ref": "#/$defs/P"}}, "$defs": {
-            "P": {"type": "array", "items": {"$ref": "#/$defs/P"}}}}}]), "Tool t, parameter p: #/$defs/P refers to itself"),
+        (
+            "cycle.json",
+            json.dumps(
+                [
+                    {
+                        "name": "t",
+                        "parameters": {
+                            "properties": {"p": {"$ref": "#/$defs/P"}},
+                            "$defs": {"P": {"type": "array", "items": {"$ref": "#/$defs/P"}}},
+                        },
+                    }
+                ]
+            ),
+            "Tool t, parameter p: #/$defs/P refers to itself",
+        ),
         ("none.json", json.dumps([{"name": "t", "parameters": {"properties": {"p": {"enum": []}}}}]), "an empty enum"),
     ],
 )
