@@ -17,8 +17,8 @@ from rtcontrol.models.call import Decision
 from rtcontrol.models.core import Ask, Core, Deciding, Drafts
 from rtcontrol.models.engines.base import Budget, Cancelled, NotFinite, PrefixInfo
 from rtcontrol.models.engines.lean import LeanModel
-from rtcontrol.models.engines.ragged import Part, RaggedBatch
 from rtcontrol.models.engines.prefix_store import PrefixStore, prefix_key
+from rtcontrol.models.engines.ragged import Part, RaggedBatch
 from rtcontrol.models.engines.weights import ModelConfig, fingerprint, load_weights
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.free import MAX_TOKENS

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -47,15 +48,15 @@ def bench_batch(
         engine.sequence.start(prefix, 1)
         if engine.sequence.fresh:
             engine.sequence.run(())
-        took = clock(lambda: engine.decode(suffixes[turn % len(suffixes)]))
+        took = clock(partial(engine.decode, suffixes[turn % len(suffixes)]))
         alone += [took] if keep else []
         for size in sizes:
             chosen = [suffixes[(turn + i) % len(suffixes)] for i in range(size)]
-            took = clock(lambda chosen=chosen: engine.decode_many(chosen))
+            took = clock(partial(engine.decode_many, chosen))
             parts = [(i, _part(ids, tree)) for i, ids in enumerate(chosen)]
             room = max(len(part.tokens) for _, part in parts)
             batch = RaggedBatch(engine.model, len(prefix), size, room)
-            bare = clock(lambda batch=batch, parts=parts: batch.run(parts))
+            bare = clock(partial(batch.run, parts))
             if keep:
                 raw["together"][size].append(took)
                 raw["bare"][size].append(bare)

@@ -1,5 +1,5 @@
-"""`python -m rtcontrol.bench.http_load URL`: one client after the other's answer, each request with new tools and a long
-prompt, until it is ended; a line a request, with its seconds."""
+"""`python -m rtcontrol.bench.http_load URL`: one request after the other's answer, each with new tools and a long prompt,
+until it is ended; a line a request, with its seconds."""
 
 from __future__ import annotations
 
@@ -8,7 +8,24 @@ import sys
 import time
 from typing import Any
 
-WORDS = "the rover has seen a red door on the left and goes on along the wall to the north of the hall".split()
+WORDS = (
+    "the",
+    "rover",
+    "has",
+    "seen",
+    "a",
+    "red",
+    "door",
+    "on",
+    "the",
+    "left",
+    "and",
+    "goes",
+    "on",
+    "along",
+    "a",
+    "wall",
+)
 PROMPT_WORDS = 1200
 
 
@@ -21,7 +38,7 @@ def body(number: int) -> dict[str, Any]:
         {"name": f"{verb}_{number}", "parameters": {"type": "object", "properties": properties, "required": ["to"]}}
         for verb in ("go", "look", "fetch", "bring")
     ]
-    prompt = " ".join(itertools.islice(itertools.cycle(WORDS[number % len(WORDS) :] + WORDS), PROMPT_WORDS))
+    prompt = " ".join(itertools.islice(itertools.cycle((*WORDS[number % len(WORDS) :], *WORDS)), PROMPT_WORDS))
     functions = [{"type": "function", "function": tool} for tool in tools]
     return {"messages": [{"role": "user", "content": prompt}], "tools": functions, "environment": [f"x {number}"]}
 

@@ -102,8 +102,8 @@ def batch(
     threads: Annotated[int, typer.Option(min=1, help="CPU threads of torch.")] = 1,
     json_file: JsonFile = None,
 ) -> None:
-    """1 to 128 decisions together, for as many characters of one kind: the batch beside a decision alone, and beside the
-    bare forward of the same tokens (`floor`), taking turns.
+    """1 to 128 decisions together, for as many characters of one kind: beside a decision alone, and beside the bare
+    forward of the same tokens (`floor`), taking turns.
 
     Example: rtcontrol bench batch --json batch.json
     """
