@@ -8,7 +8,7 @@ one node a head, decisions of one batch may stand at different steps, and one ma
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,14 @@ from rtcontrol.models.walk import HeadState, Walk, Walker, leaf_value
 
 Best = tuple[int, float]  # the legal id with the largest score (ties: the lowest id), its probability among legal ones
 Start = tuple[int, str, bool]  # what a free value begins with: its head, its grammar, whether it may be null
-Drafts = dict[tuple[int, int], list[int]]  # by head and tool: the tokens of the last free value
+
+
+@dataclass(slots=True)
+class Drafts:
+    """Guesses of free values: the tool called last, and by head and tool the tokens of the last value."""
+
+    tool: int | None = None
+    tokens: dict[tuple[int, int], list[int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +100,7 @@ class Core:
     def begin(self, drafts: Drafts | None = None) -> Deciding:
         """A decision. `drafts` guess free values and are changed to this decision's: they change no call, but how many
         passes it takes."""
-        return Deciding(self, {} if drafts is None else drafts)
+        return Deciding(self, Drafts() if drafts is None else drafts)
 
 
 class Deciding:
@@ -148,7 +155,7 @@ class Deciding:
     def _tree(self, wanted: Sequence[Entry]) -> tuple[Tree, list[Any]]:
         """The trie nodes and the free heads' tokens of the next pass, and what its answers are for."""
         core, base = self.core, self.nodes
-        plain = not base and not self._drafts
+        plain = not base and not self._drafts.tokens
         if plain and core.first_tree is not None:
             return core.first_tree
         tokens: list[int] = []
@@ -174,10 +181,10 @@ class Deciding:
                 for start, masks in core.first_masks(k).items():
                     asks.append(Ask([placed[k, 0] - base], masks=masks))
                     waiting.append((Deciding._file_first, start))
-                for (drafted, tool), draft in self._drafts.items() if not base else ():
-                    if drafted == k:
-                        self._free[k, tool] = core.free_head(k, tool, draft)
-                        self._free[k, tool].nodes.append(placed[k, 0])
+                last = self._drafts.tool
+                if last is not None and not base and (k, last) in self._drafts.tokens:
+                    state = self._free[k, last] = core.free_head(k, last, self._drafts.tokens[k, last])
+                    state.nodes.append(placed[k, 0])
         for state in self._free.values():
             if state.chain:
                 places = [state.nodes[-1], *range(base + len(tokens), base + len(tokens) + len(state.chain))]
@@ -208,14 +215,14 @@ class Deciding:
         """A free head of the tool that is called, begun when its head token is evaluated."""
         state = self._free.get((k, tool))
         if state is None and 0 in self.heads[k].slots:
-            state = self._free[k, tool] = self.core.free_head(k, tool, self._drafts.get((k, tool), ()))
+            state = self._free[k, tool] = self.core.free_head(k, tool, self._drafts.tokens.get((k, tool), ()))
             state.nodes.append(self.heads[k].slots[0])
             if (best := self._bests.get(self.core.start(k, tool))) is not None:
                 state.take(best)
         return state
 
     def _end(self, tool: int | None, walks: dict[int, Walk]) -> Decision:
-        heads, call = self.plan.heads, None
+        heads, call, self._drafts.tool = self.plan.heads, None, tool
         self.visited = [(k, n) for k, w in walks.items() for n in w.visited]
         confidence = {heads[k].name: w.confidence for k, w in sorted(walks.items())}
         if tool is not None:
@@ -233,5 +240,5 @@ class Deciding:
         return Decision(call, confidence, None, self.passes, self.nodes, 0)
 
     def _value(self, k: int, tool: int, state: FreeHead) -> Any:
-        self._drafts[k, tool] = list(state.value.tokens)
+        self._drafts.tokens[k, tool] = list(state.value.tokens)
         return parse_free(self.core.domains[k, tool], self.core.tokenizer.decode(state.value.tokens))

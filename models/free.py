@@ -112,8 +112,8 @@ class FreeValue:
             del self.tokens[-count:]
 
     def forced(self) -> list[int]:
-        """Push the text that must follow, in the tokenizer's own tokens."""
-        found = list(self._matcher.compute_ff_tokens())
+        """Push the text that must follow, in the tokenizer's own tokens; none where the value may end."""
+        found = [] if self._matcher.is_accepting() else list(self._matcher.compute_ff_tokens())
         for token in found:
             self.push(token)
         return found
@@ -137,7 +137,8 @@ class FreeHead:
         """What follows of itself, then the draft as far as it goes on from there."""
         value, draft = self.value, self._draft
         while True:
-            certain += value.forced()
+            if value.tokens or self._null_id is None:
+                certain += value.forced()
             legal = value.legal(self._end_id, self._null_id)
             if legal.sum() > 1:
                 break

@@ -72,7 +72,7 @@ class RaggedBatch:
             before = model.keys[n, 0, :, : self.prefix], model.values[n, 0, :, : self.prefix]
             own = self._keys[n, chosen, :, :width], self._values[n, chosen, :, :width]
             scores = torch.cat([queries @ before[0].transpose(-1, -2), queries @ own[0].transpose(-1, -2) + mask], -1)
-            shares = scores.softmax(-1)
+            shares = scores.float().softmax(-1).to(x.dtype)
             out = shares[..., : self.prefix] @ before[1] + shares[..., self.prefix :] @ own[1]
             out = out.view(count, c.kv_heads, rows, group, c.head_dim).transpose(1, 2)
             x = x + layer.out(out.reshape(count * rows, c.heads * c.head_dim)[grid])

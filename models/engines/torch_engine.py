@@ -108,7 +108,7 @@ class TorchEngine:
         self._stop = threading.Event()
         self._prefix: list[int] = []
         self.core: Core | None = None
-        self._drafts: Drafts = {}
+        self._drafts = Drafts()
         self._last: Evaluating | None = None
         self._chosen: dict[str, Any] = {}  # the layout, and what it was chosen by
 

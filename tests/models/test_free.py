@@ -99,7 +99,8 @@ def test_free_value_equals_greedy_decoding_by_the_oracle_under_the_same_grammar(
     forced_start = False
     try:
         while token not in (head.end_id, head.null_id):
-            value.forced()
+            if value.tokens or null is None:
+                value.forced()
             legal = np.flatnonzero(value.legal(head.end_id, null))
             forced_start |= not choices and (len(legal) == 1 or bool(value.tokens))
             token = int(legal[0])
@@ -146,7 +147,8 @@ def test_a_guess_changes_no_free_value(
     for seen in told:
         plain: Any = build(folder, tools, budget_per_head=64)
         drafts = guessing.engine._drafts
-        drafts[1, len(drafts) % 2] = guess
+        drafts.tool = len(guess) % 2
+        drafts.tokens[1, drafts.tool] = guess
         results = []
         for decider in (plain, guessing):
             try:
