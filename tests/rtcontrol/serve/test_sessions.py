@@ -427,15 +427,16 @@ def test_a_bye_ends_its_session_also_when_its_connection_was_found_gone_before(m
 
 
 def test_every_bye_of_clients_that_close_at_once_ends_its_session(made: Any) -> None:
-    peers = [made.peer() for _ in range(12)]
-    for peer in peers:
-        peer.enter(hz=100)
-        peer.observe()
-        peer.expect(CallMessage)
+    peers: list[WirePeer] = []
+    for _ in range(12):
+        peers.append(made.enter(hz=100))
+        for peer in peers:  # the first ones are not taken for lost while the others enter
+            peer.observe()
+        peers[-1].expect(CallMessage)
     for peer in peers:
         peer.send(Bye(session=peer.token))
-        peer.socket.close(100)
-    until(lambda: sum(line.endswith("over (client said bye)") for line in made.said) == len(peers))
+        peer.socket.close(5000)  # at most so long, in ms, for what is not sent yet
+    until(lambda: sum(line.endswith("over (client said bye)") for line in made.said) == len(peers), str(made.said))
 
 
 def test_a_tick_tells_its_release_and_the_welcome_the_next_one(peer: WirePeer) -> None:
