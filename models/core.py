@@ -136,6 +136,7 @@ class Deciding:
         walks, tool = passes.start, None
         while True:
             tree, waiting = self._tree(passes.wanted(heads, tool, walks) if self.nodes else passes.first)
+            assert tree.tokens or not self.passes, "every pass makes headway"
             if tree.tokens:
                 answers = yield tree
                 for (file, *what), answer in zip(waiting, answers, strict=True):
@@ -183,8 +184,10 @@ class Deciding:
                     waiting.append((Deciding._file_first, start))
                 last = self._drafts.tool
                 if last is not None and not base and (k, last) in self._drafts.tokens:
-                    state = self._free[k, last] = core.free_head(k, last, self._drafts.tokens[k, last])
-                    state.nodes.append(placed[k, 0])
+                    state = core.free_head(k, last, self._drafts.tokens[k, last])
+                    if state.chain:  # else its first token is asked for above
+                        self._free[k, last] = state
+                        state.nodes.append(placed[k, 0])
         for state in self._free.values():
             if state.chain:
                 places = [state.nodes[-1], *range(base + len(tokens), base + len(tokens) + len(state.chain))]

@@ -79,6 +79,7 @@ class STDecider:
         self.engine: Engine = TorchEngine(self.checkpoint.folder, self.tokenizer, spec.dtype, spec.device, budget)
         self.prefix: PrefixInfo = self.engine.load_prefix(self.template.prefix_ids(tools), self.plan)
         self._decisions = 0
+        self._due = False  # whether the mass outside is to be looked at when the call is given
         self._outside: float | None = None
         self._fault: DecodeError | None = None
         self.load_ms = (time.perf_counter() - began) * 1e3
@@ -103,13 +104,15 @@ class STDecider:
         return self.template.suffix_ids(instruction, observation, shown)
 
     def _told(self, decision: Decision) -> Decision:
+        self._due = self._decisions % OUTSIDE_EVERY == 0
         self._decisions += 1
         outside, self._outside = self._outside, None
         return decision if outside is None else replace(decision, outside_mass=outside)
 
     def rest(self) -> None:
         """What is only diagnosis, when the call is given: the mass outside the tries, for the next decision to tell."""
-        if self._decisions % OUTSIDE_EVERY == 1:
+        if self._due:
+            self._due = False
             try:
                 self._outside = self.engine.outside_mass()
             except DecodeError as error:

@@ -152,7 +152,7 @@ class FreeHead:
         at = len(value.tokens)
         self._guessed = 0
         for token in draft[at:] if list(draft[:at]) == value.tokens else ():
-            if not masks[-1][token]:
+            if not masks[-1][token] or token in (self._end_id, self._null_id):
                 break
             value.push(token)
             self.chain.append(token)

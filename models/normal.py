@@ -57,11 +57,11 @@ class _Normaliser:
         if not isinstance(given, Mapping):
             raise UserError(f"{self._where}: its schema is {given!r}.", "Write a JSON schema object.")
         for key, kinds in SHAPES.items():
-            if not isinstance(given.get(key, kinds[0]()), kinds):
+            if key in given and not isinstance(given[key], kinds):
                 what = {LIST: "a list", OBJECT: "a JSON object", NUMBER: "a number"}.get(
                     kinds, "what JSON schema has there"
                 )
-                raise UserError(f"{self._where}: {key} is {str(given[key])[:80]!r}.", f"Write {what}.")
+                raise UserError(f"{self._where}: {key} is {repr(given[key])[:80]}.", f"Write {what}.")
         schema = dict(given)
         if "const" in schema:
             schema["enum"] = [schema.pop("const")]
@@ -118,7 +118,7 @@ class _Normaliser:
         for arm in arms:
             # An alternative among alternatives, with no more to say.
             inner = arm["anyOf"] if set(arm) <= {"anyOf", *ABOUT} and "anyOf" in arm else [arm]
-            flat += [a for a in inner if a not in flat]
+            flat += [a for a in inner if not any(_same(a, b) for b in flat)]
         if len(flat) == 1:
             return self._joined([flat[0], schema])
         return {**schema, "anyOf": flat} if flat else schema
@@ -128,7 +128,7 @@ class _Normaliser:
         found: dict[str, Any] = {}
         for part in parts:
             for key, value in part.items():
-                if key not in found or key in ABOUT or found[key] == value:
+                if key not in found or key in ABOUT or _same(found[key], value):
                     found[key] = value
                 elif key == "properties":
                     both = {k: [found[key][k]] if k in found[key] else [] for k in {**found[key], **value}}
@@ -140,7 +140,7 @@ class _Normaliser:
                 elif key in ("maximum", "exclusiveMaximum", "maxLength", "maxItems"):
                     found[key] = min(found[key], value)
                 elif key == "enum":
-                    found[key] = [v for v in found[key] if v in value]
+                    found[key] = [v for v in found[key] if any(_same(v, w) for w in value)]
                 elif key == "additionalProperties":
                     found[key] = found[key] and value
                 else:
@@ -149,6 +149,11 @@ class _Normaliser:
                         "Write one schema that holds.",
                     )
         return found
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Equality that keeps 1, 1.0 and True apart."""
+    return json.dumps(a, sort_keys=True, default=repr) == json.dumps(b, sort_keys=True, default=repr)
 
 
 def without_null(schema: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
@@ -204,7 +209,7 @@ _PYTHON: dict[str, tuple[type, ...]] = {
 def _fits(value: Any, arm: Mapping[str, Any]) -> bool:
     """Whether a value is of an alternative, by its type or its list."""
     if "enum" in arm:
-        return any(json.dumps(value) == json.dumps(v) for v in arm["enum"])
+        return any(_same(value, v) for v in arm["enum"])
     kinds = _PYTHON.get(str(arm.get("type")), (object,))
     if isinstance(value, Mapping) and "properties" in arm:
         return set(arm.get("required", ())) <= set(value) <= set(arm["properties"])
