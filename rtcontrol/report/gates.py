@@ -48,9 +48,10 @@ class Gate:
         """What the report says; None where nothing was measured. UserError where it has no such number."""
         known = dict(numbers(report))
         if self.field not in known:
-            near = difflib.get_close_matches(self.field, known, n=3, cutoff=0.5) or ["miss_rate", "latency_ms.p99"]
+            near = difflib.get_close_matches(self.field, known, n=3, cutoff=0.6) or ["miss_rate", "latency_ms.p99"]
             raise UserError(
-                f"--gate '{self.text}': the report has no number {self.field}.", f"Perhaps {', '.join(near)}?"
+                f"--gate '{self.text}': the report has no number {self.field}.",
+                f"Perhaps {', '.join(near)}? `rtcontrol report --format json` shows all.",
             )
         return known[self.field]
 
