@@ -286,14 +286,14 @@ class Tools:
             for p in s.parameters:
                 if isinstance(p.domain, Free):
                     found[s.name].append(
-                        f"{p.name}: its values are not listed, so each of its tokens costs a forward pass. Remedy: "
-                        f"{_remedy(p.domain.schema)}."
+                        f"parameter {p.name}: its values are not listed, so each of its tokens costs a forward pass. "
+                        f"Remedy: {_remedy(p.domain.schema)}."
                     )
             for slot in s.slots():
                 if isinstance(slot.domain, Free) and all(isinstance(p.domain, ClosedDomain) for p in slot.parameters):
                     found[s.name].append(
-                        f"{', '.join(p.name for p in slot.parameters)}: together in one head they have more than "
-                        f"{MAX_CLOSED} values, so each token of it costs a forward pass. Remedy: coarser steps, or "
+                        f"parameters {', '.join(p.name for p in slot.parameters)}: together in one head they have more "
+                        f"than {MAX_CLOSED} values, so each token of it costs a forward pass. Remedy: coarser steps, or "
                         "fewer parameters in the group."
                     )
             units = {p.group or p.name for p in s.parameters}
@@ -301,15 +301,16 @@ class Tools:
                 listed = isinstance(s.slots()[-1].domain, ClosedDomain)
                 cost = "which makes a large trie" if listed else "which costs a forward pass for each of its tokens"
                 found[s.name].append(
-                    f"{len(units)} parameters for {MAX_HEADS} heads: those from the sixth on share head 6 as one JSON "
-                    f"object, {cost} (extra forward passes where the budget of nodes is exceeded). Remedy: fewer "
+                    f"has {len(units)} parameters for {MAX_HEADS} heads: those from the sixth on share head 6 as one "
+                    f"JSON object, {cost} (extra forward passes where the budget of nodes is exceeded). Remedy: fewer "
                     "parameters, or x-group (Group) for those that belong together."
                 )
         return found
 
     def warnings(self) -> list[str]:
         """`remedies`, each with its tool."""
-        return [f"Tool {name}, {remedy}" for name, remedies in self.remedies().items() for remedy in remedies]
+        found = [(name, remedy) for name, remedies in self.remedies().items() for remedy in remedies]
+        return [f"Tool {name}{' ' if remedy.startswith('has ') else ', '}{remedy}" for name, remedy in found]
 
 
 def _remedy(schema: Mapping[str, Any]) -> str:

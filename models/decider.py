@@ -74,7 +74,7 @@ class STDecider:
             # worst decisions become a hundred times slower.
             torch.set_num_threads(spec.threads or 1)
         given = {"per_head": spec.budget_per_head, "total": spec.budget_total}
-        explicit = {k: v for k, v in given.items() if v is not None}
+        explicit: dict[str, Any] = {k: v for k, v in given.items() if v is not None}
         budget = Budget(**explicit) if explicit else None
         self.engine: Engine = TorchEngine(self.checkpoint.folder, self.tokenizer, spec.dtype, spec.device, budget)
         self.prefix: PrefixInfo = self.engine.load_prefix(self.template.prefix_ids(tools), self.plan)

@@ -97,7 +97,8 @@ def _grid(schema: Mapping[str, Any], where: str) -> ClosedDomain | None:
     if step is None or (low is None and above is None) or (high is None and below is None):
         return None
     by = Decimal(str(step))
-    told = f"bounds {', '.join(str(b) for b in bounds if b is not None)} in steps of {step}"
+    ends = [schema.get(k, schema.get(f"exclusive{k.title()}")) for k in ("minimum", "maximum")]
+    told = f"bounds {ends[0]} to {ends[1]} in steps of {step}"
     if not by.is_finite() or any(b is not None and not b.is_finite() for b in (low, above, high, below)):
         raise UserError(f"{where}: {told}.", "Give finite numbers.")
     if by > 0 and max(abs(b) for b in (low, above, high, below) if b is not None) / by > EXACT:
@@ -122,8 +123,10 @@ def _grid(schema: Mapping[str, Any], where: str) -> ClosedDomain | None:
         for b in (high, None if below is None else (below / by).to_integral_value(ROUND_CEILING) * by - by)
         if b is not None
     )
+    if low is not None and high is not None and low > high:
+        raise UserError(f"{where}: minimum {low} is above maximum {high}.", "Swap them.")
     if lo > hi:
-        raise UserError(f"{where}: no value is within its {told}.", "Swap or widen them.")
+        raise UserError(f"{where}: no value is within its {told}.", "Widen them.")
     count = int((hi - lo) / by) + 1
     if count > MAX_CLOSED:
         return None

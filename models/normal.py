@@ -23,7 +23,10 @@ OF_TYPE = {
     "object": ("properties", "required", "additionalProperties", "patternProperties", "minProperties", "maxProperties"),
 }
 ABOUT = ("title", "description", "default", "examples", "x-group")  # says nothing of the values
-LIST, OBJECT, NUMBER = (list, tuple), (Mapping,), (int, float)
+LIST: tuple[type, ...] = (list, tuple)
+OBJECT: tuple[type, ...] = (Mapping,)
+NUMBER: tuple[type, ...] = (int, float)
+WRITTEN: dict[tuple[type, ...], str] = {LIST: "a list", OBJECT: "a JSON object", NUMBER: "a number"}
 SHAPES: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("anyOf", "oneOf", "allOf", "prefixItems", "enum", "required"), LIST),
     **dict.fromkeys(("properties", "$defs", "definitions"), OBJECT),
@@ -58,10 +61,8 @@ class _Normaliser:
             raise UserError(f"{self._where}: its schema is {given!r}.", "Write a JSON schema object.")
         for key, kinds in SHAPES.items():
             if key in given and not isinstance(given[key], kinds):
-                what = {LIST: "a list", OBJECT: "a JSON object", NUMBER: "a number"}.get(
-                    kinds, "what JSON schema has there"
-                )
-                raise UserError(f"{self._where}: {key} is {repr(given[key])[:80]}.", f"Write {what}.")
+                told = f"{self._where}: {key} is {repr(given[key])[:80]}."
+                raise UserError(told, f"Write {WRITTEN.get(kinds, 'what JSON schema has there')}.")
         schema = dict(given)
         if "const" in schema:
             schema["enum"] = [schema.pop("const")]

@@ -1,5 +1,5 @@
-"""`python -m rtcontrol.bench.http_load URL`: one request after the other's answer, each with new tools and a long prompt,
-until it is ended; a line a request, with its seconds."""
+"""`python -m rtcontrol.bench.http_load URL`: requests one after the other, each with new tools and a long prompt, until
+it is ended; a line a request, with its seconds."""
 
 from __future__ import annotations
 
@@ -8,24 +8,7 @@ import sys
 import time
 from typing import Any
 
-WORDS = (
-    "the",
-    "rover",
-    "has",
-    "seen",
-    "a",
-    "red",
-    "door",
-    "on",
-    "the",
-    "left",
-    "and",
-    "goes",
-    "on",
-    "along",
-    "a",
-    "wall",
-)
+WORDS = tuple("the rover has seen a red door on the left and goes on along a wall".split())  # noqa: SIM905
 PROMPT_WORDS = 1200
 
 

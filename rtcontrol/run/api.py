@@ -23,7 +23,8 @@ class Model:
     """
 
     def __init__(self, name: str, dtype: str = "auto", device: str | None = None, threads: int | None = None) -> None:
-        self.name, self._options = name, {"dtype": dtype, "device": device, "threads": threads}
+        self.name = name
+        self._options: dict[str, Any] = {"dtype": dtype, "device": device, "threads": threads}
 
     def session(
         self,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import shlex
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -51,15 +52,20 @@ def _of_module(source: str) -> Tools:
     if isinstance(given, Tools):
         return given
     if not isinstance(given, list | tuple):
-        own = [v for v in vars(module).values() if getattr(v, "__module__", module.__name__) == module.__name__]
-        models = [v for v in own if isinstance(v, type) and issubclass(v, pydantic.BaseModel)]
-        given = [*(v for v in own if isinstance(v, Tool)), *models]
+        own = [v for v in vars(module).values() if _module(v) == module.__name__]
+        given = [v for v in own if isinstance(v, Tool)]
+        given += [v for v in own if isinstance(v, type) and issubclass(v, pydantic.BaseModel)]
     if not given:
         raise UserError(
             f"{source} has no tools.",
             "Decorate functions with `rtcontrol.agents.tool`, or write `tools = [...]` of functions, dicts or models.",
         )
     return Tools(list(given))
+
+
+def _module(value: Any) -> str:
+    """Where it was defined: what a file imports is not its own."""
+    return str(getattr(value.function if isinstance(value, Tool) else value, "__module__", ""))
 
 
 def _of_mcp(server: str) -> list[dict[str, Any]]:
@@ -88,12 +94,14 @@ def _of_mcp(server: str) -> list[dict[str, Any]]:
 
 
 async def _listed(server: str) -> list[dict[str, Any]]:
-    from mcp import Client, StdioServerParameters
+    from mcp import Client, StdioServerParameters, stdio_client
 
     command, *arguments = shlex.split(server) or [""]
-    address = server.startswith(("http://", "https://"))
+    place: Any = server
+    if not server.startswith(("http://", "https://")):
+        place = stdio_client(StdioServerParameters(command=command, args=arguments), errlog=sys.__stderr__)
     found: list[dict[str, Any]] = []
-    async with Client(server if address else StdioServerParameters(command=command, args=arguments)) as client:
+    async with Client(place) as client:
         cursor: str | None = None
         while True:
             page = await client.list_tools(cursor=cursor)

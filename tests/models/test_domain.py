@@ -126,7 +126,7 @@ def test_type_without_schema_is_refused(schema: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("schema", "message"),
     [
-        ({"type": "integer", "minimum": 2, "maximum": 1}, "no value is within its bounds 2, 1 in steps of 1"),
+        ({"type": "integer", "minimum": 2, "maximum": 1}, "minimum 2 is above maximum 1"),
         ({"type": "integer", "minimum": 0.5, "maximum": 3}, "an integer with minimum 0.5"),
         ({"type": "number", "minimum": 0.05, "maximum": 1, "multipleOf": 0.1}, "Start at 0.0 or choose"),
         ({"enum": [float("nan")]}, "not all of its values can be written as JSON"),

@@ -72,7 +72,7 @@ def test_openai_tools_are_closed_with_one_pass_or_free_with_the_bound_that_would
     found = checked(tmp_path, str(file), capsys)
     assert (found["drive"]["kind"], found["drive"]["passes"], found["drive"]["remedy"]) == ("closed", 1, None)
     assert found["say"]["kind"] == "free" and found["say"]["passes"] > 1
-    assert "text: its values are not listed" in found["say"]["remedy"] and "enum" in found["say"]["remedy"]
+    assert "parameter text: its values are not listed" in found["say"]["remedy"] and "enum" in found["say"]["remedy"]
     assert all(t["prefix_tokens"] > 5 for t in found.values())
     file.write_text(json.dumps({"tools": [CLOSED]}))
     assert list(checked(tmp_path, str(file), capsys)) == ["drive"]
