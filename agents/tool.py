@@ -293,8 +293,8 @@ class Tools:
                 if isinstance(slot.domain, Free) and all(isinstance(p.domain, ClosedDomain) for p in slot.parameters):
                     found[s.name].append(
                         f"parameters {', '.join(p.name for p in slot.parameters)}: together in one head they have more "
-                        f"than {MAX_CLOSED} values, so each token of it costs a forward pass. Remedy: coarser steps, or "
-                        "fewer parameters in the group."
+                        f"than {MAX_CLOSED} values, so each token of it costs a forward pass. Remedy: coarser steps, "
+                        "or fewer parameters in the group."
                     )
             units = {p.group or p.name for p in s.parameters}
             if len(units) > MAX_HEADS:

@@ -99,7 +99,9 @@ async def _listed(server: str) -> list[dict[str, Any]]:
     command, *arguments = shlex.split(server) or [""]
     place: Any = server
     if not server.startswith(("http://", "https://")):
-        place = stdio_client(StdioServerParameters(command=command, args=arguments), errlog=sys.__stderr__)
+        place = stdio_client(
+            StdioServerParameters(command=command, args=arguments), errlog=sys.__stderr__ or sys.stderr
+        )
     found: list[dict[str, Any]] = []
     async with Client(place) as client:
         cursor: str | None = None
