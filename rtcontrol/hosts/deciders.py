@@ -14,6 +14,7 @@ from rtcontrol.models.domain import ClosedDomain
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema import tool_schemas
 
+FAULTS = (Exception, SystemExit)  # whatever a decider raises costs one tick, never the loop
 PLAIN = ("expert", "noop", "random")
 
 
@@ -32,7 +33,7 @@ def answer(decider: Decider, request: DecisionRequest) -> DecisionReply:
     began = time.monotonic_ns()
     try:
         return _reply(request, began, decider.decide(request))
-    except (Exception, SystemExit) as error:  # whatever a decider raises costs one tick, never the loop
+    except FAULTS as error:
         return _reply(request, began, None, error)
 
 
@@ -44,7 +45,7 @@ def answer_in_steps(decider: Decider, request: DecisionRequest) -> Generator[Non
         return answer(decider, request)
     try:
         return _reply(request, began, (yield from steps(request)))
-    except (Exception, SystemExit) as error:
+    except FAULTS as error:
         return _reply(request, began, None, error)
 
 

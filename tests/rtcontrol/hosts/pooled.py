@@ -38,8 +38,10 @@ def naming(name: str, build: str = "") -> Any:
     from rtcontrol.models.call import Call, Decision
     from rtcontrol.models.errors import UserError
 
+    waits = build == "patient"
+
     class Naming:
-        patient = build == "patient"
+        patient = waits
 
         def build(self) -> Naming:
 
