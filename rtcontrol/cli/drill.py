@@ -18,7 +18,7 @@ Examples:
 
   rtcontrol drill --env lander --minutes 10 --seed 7 --json drill.json
 
-  rtcontrol drill --minutes 1 --only stop_decoder --only slow_text --standby
+  rtcontrol drill --minutes 1 --only stop_decoder,slow_text --standby
 
 Faults ({TIMES} times each at least): {", ".join(FAULTS)}. Then, in short runs of their own, the endings
 {", ".join(ENDINGS)}. docs/drill.md says what each is, and what it may be called.
@@ -26,6 +26,7 @@ Faults ({TIMES} times each at least): {", ".join(FAULTS)}. Then, in short runs o
 Exit status: 0 if every fault is attributed, no miss is unknown and no invariant violated; 3 if not; 2 mistake in what
 was given; 129 SIGHUP, 130 Ctrl-C, 143 SIGTERM (the run is ended in order, and what was injected is judged).
 """
+LOG_WIDTH = 140
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown", pretty_exceptions_enable=False)
 
 
@@ -35,7 +36,7 @@ def _drill(
     minutes: Annotated[float, typer.Option(help="How long faults are injected.")] = 10.0,
     seed: Annotated[int, typer.Option(help="Of the schedule and of the first episode.")] = 0,
     json: Annotated[Path | None, typer.Option("--json", help="Write the verdict here, too.")] = None,
-    only: Annotated[list[str] | None, typer.Option(help="Inject this one alone; may be repeated.")] = None,
+    only: Annotated[list[str] | None, typer.Option(help="Inject these alone: frozen,gc, or one at a time.")] = None,
     hz: Annotated[float, typer.Option(help="Ticks a second.")] = 16.0,
     agent: Annotated[str | None, typer.Option(help="Agent: a name or a .py file. (default: the environment's)")] = None,
     model: Annotated[str | None, typer.Option(help="Checkpoint, expert or random. (default: the agent's)")] = None,
@@ -57,12 +58,15 @@ def _drill(
     if json is not None and json.is_dir():
         raise UserError(f"--json {json} is a folder.", "Name a file.")
     run = {"env": env, "hz": hz, "seed": seed, "agent": agent, "model": model, "host": host, "standby": standby}
-    told = Drill(run, minutes, seed, tuple(only or ()))
+    told = Drill(run, minutes, seed, tuple(name.strip() for given in only or () for name in given.split(",")))
     told.names()
     with Shutdown() as ending, Folder(out or Path(), named_by_time("drill")) as folder:
         ending.of(lambda name: None)
         try:
-            status = drill(told, folder.path, ending, json, Console())
+            console = Console()
+            if not console.is_terminal:  # a log file has no width
+                console.width = max(console.width, LOG_WIDTH)
+            status = drill(told, folder.path, ending, json, console)
         except Interrupted as interrupted:
             status = interrupted.status
     raise typer.Exit(status)

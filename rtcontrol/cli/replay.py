@@ -62,7 +62,8 @@ def replay(
     if diff:
         for one in found["differing"]:
             console.print(
-                f"tick {one['k']} at {one['t_s']:.3f} s: {one['recorded']} then, {one['replayed'] or one['error']} now",
+                f"tick {one['k']}, seen at {one['t_s']:.3f} s: "
+                f"{one['recorded']} then, {one['replayed'] or one['error']} now",
                 markup=False,
                 highlight=False,
                 soft_wrap=True,
@@ -70,8 +71,9 @@ def replay(
     share = "" if found["agreement"] is None else f" ({100 * found['agreement']:.2f} %)"
     console.print(
         f"recorded: {then['model']} on {then['engine']}, {then['hz']:g} Hz; replayed: {now['model']} on "
-        f"{now['engine']}, {now['hz']:g} Hz\n{found['decisions']} decisions, {found['compared']} compared, "
-        f"{found['agreed']} the same{share}, {len(found['differing'])} differ, {found['errors']} errors\n"
+        f"{now['engine']}, {now['hz']:g} Hz\n{found['decisions']} decisions, {found['compared']} compared "
+        f"(where a call was decided in time then), {found['agreed']} the same{share}, "
+        f"{len(found['differing'])} differ, {found['errors']} errors\n"
         f"decide p50 {ms['p50']} ms, p99 {ms['p99']} ms; {found['above_period']} took longer than a period",
         markup=False,
         highlight=False,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -124,9 +125,10 @@ def schedule(names: Sequence[str], seconds: float, seed: int) -> list[Planned]:
         if ends_s > seconds:
             if rounds <= TIMES:
                 ends_s = ends_s if rounds == TIMES else _length(faults, TIMES, seed)
+                minutes = math.ceil(ends_s / 6) / 10
                 raise UserError(
-                    f"Each of {len(faults)} faults {TIMES} times takes {ends_s / 60:.1f} minutes.",
-                    f"Give --minutes {ends_s / 60 + 0.05:.1f}, or fewer faults with --only.",
+                    f"Each of {len(faults)} faults {TIMES} times takes {minutes:g} minutes.",
+                    f"Give --minutes {minutes:g}, or fewer faults with --only.",
                 )
             break
         fitting = plan

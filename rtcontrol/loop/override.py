@@ -186,6 +186,8 @@ class Override:
     def expire(self, now_ns: int) -> None:
         """Nobody answered in time: the call is refused."""
         if self.asking is not None and now_ns > self.asking.expires_ns:
+            if not self.asking.denied:
+                self._notify(f"nobody said yes or no to {self.asking.call.text()} in time: it is refused")
             self._drop(self.asking)
 
     def _drop(self, asking: Question) -> None:

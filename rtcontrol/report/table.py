@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from rich.console import Console
@@ -45,6 +46,11 @@ def show(report: dict[str, Any], console: Console) -> None:
             f"safe calls {r['safe_calls']}, late used {r['late_used']}, late dropped {r['late_dropped']}",
             soft_wrap=True,
         )
+        console.print("which ticks, and what each saw: `rtcontrol report FOLDER --format html`", highlight=False)
+    elif r["safe_calls"]:
+        console.print(f"safe calls {r['safe_calls']}")
+    if said := Counter(event["people"] for event in r["people"]):
+        console.print(f"people: {', '.join(f'{word} {n}' for word, n in said.items())}")
     if r["acknowledged"]:
         told = ", ".join(f"{status} {n}" for status, n in sorted(r["acknowledged"].items()))
         console.print(f"the client's word of its calls: {told}")

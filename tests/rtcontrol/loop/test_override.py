@@ -388,6 +388,7 @@ def test_a_call_that_nobody_confirms_in_time_is_refused_and_recorded(tmp_path: P
 
     flight, arm = flown(tmp_path, person, closing, confirm=("grip",), confirm_s=3 * PERIOD_S)
     assert not any(call == CLOSE for _, call in arm.acts)
+    assert any("nobody said yes or no to" in said for said in flight.said)
     unanswered = next(line for line in flight.lines if line.get("people") == "unanswered")
     assert unanswered["call"] == CLOSE.text()
 
