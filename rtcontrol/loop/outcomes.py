@@ -196,11 +196,11 @@ class Outcomes:
             if used:
                 self.acted_k, self.acted_ns = reply.tick, done.ended_ns
             line["t_s"] = self.t_s(done.ended_ns)
-        if waited_ns and not used:  # whoever said yes believes that it acts
-            why = "it gave way" if done is None else done.error or done.effect
-            self._errors.put(line, f"the call of tick {reply.tick} was confirmed, but did not act: {why}", "")
-        elif done is not None:
+        if done is not None and done.error is not None:
             self._errors.put(line, done.error, "late call: ")
+        elif waited_ns and not used:  # whoever said yes believes that it acts
+            why = "it gave way" if done is None else done.effect
+            self._errors.put(line, f"the call of tick {reply.tick} was confirmed, but did not act: {why}", "")
         self._emit(line)
 
     def hear(self, reply: DecisionReply) -> None:

@@ -376,6 +376,24 @@ def test_whoever_confirmed_a_call_that_does_not_act_is_told(tmp_path: Path) -> N
     assert not line["used"] and line["error"].endswith(("refused", "it gave way"))
 
 
+def test_a_confirmed_call_that_raises_is_told_with_its_place(tmp_path: Path) -> None:
+    def refuse(call: Call) -> None:
+        if call == CLOSE:
+            raise OSError("the gripper is stuck")
+
+    def person(flight: Flight, arm: Arm) -> None:
+        arm.refuse = refuse
+        until(lambda: flight.loop.override.asking is not None)
+        flight.loop.override.say("confirm", "keyboard")
+        until(lambda: any("the gripper is stuck" in said for said in flight.said))
+
+    flight, arm = flown(tmp_path, person, closing, confirm=("grip",))
+    line = next(line for line in flight.lines if line.get("waited_ms"))
+    assert not line["used"] and line["error"] == "OSError: the gripper is stuck"
+    assert "test_override.py" in line["where"]
+    assert not any(call == CLOSE for _, call in arm.acts)
+
+
 def test_a_call_that_nobody_confirms_in_time_is_refused_and_recorded(tmp_path: Path) -> None:
     at: dict[str, Any] = {}
 
