@@ -56,7 +56,7 @@ class Tree:
     asks: Sequence[Ask]
 
 
-class Core:
+class DecoderCore:
     """Decides for one plan. `columns` are the ids whose scores decide closed heads."""
 
     def __init__(self, plan: SchemaPlan, tokenizer: STTokenizer, vocabulary: int, budget: Budget | None = None) -> None:
@@ -106,7 +106,7 @@ class Core:
 class Deciding:
     """One decision under way: `work` until there is a `decision`. Raises NotFinite and DecodeError."""
 
-    def __init__(self, core: Core, drafts: Drafts) -> None:
+    def __init__(self, core: DecoderCore, drafts: Drafts) -> None:
         self.core, self.plan = core, core.plan
         self.heads = [HeadState() for _ in self.plan.heads]
         self.passes = self.nodes = 0

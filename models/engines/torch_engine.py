@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from rtcontrol.models.call import Decision
-from rtcontrol.models.core import Ask, Core, Deciding, Drafts
+from rtcontrol.models.core import Ask, DecoderCore, Deciding, Drafts
 from rtcontrol.models.engines.base import Budget, Cancelled, NotFinite, PrefixInfo
 from rtcontrol.models.engines.lean import LeanModel
 from rtcontrol.models.engines.prefix_store import PrefixStore, prefix_key
@@ -107,7 +107,7 @@ class TorchEngine:
         self._store = store or PrefixStore()
         self._stop = threading.Event()
         self._prefix: list[int] = []
-        self.core: Core | None = None
+        self.core: DecoderCore | None = None
         self._drafts = Drafts()
         self._last: Evaluating | None = None
         self._chosen: dict[str, Any] = {}  # the layout, and what it was chosen by
@@ -129,14 +129,14 @@ class TorchEngine:
             self.sequence.run([])
             refused = self._store.save(key, self.model.keys[..., :n, :], self.model.values[..., :n, :])
             note = note or refused
-        self.core = core = Core(plan, self._tokenizer, config.vocabulary, self._budget)
+        self.core = core = DecoderCore(plan, self._tokenizer, config.vocabulary, self._budget)
         columns = torch.tensor(core.columns or (0,), device=self.device)
         self._columns, self._rows = columns, self.model.weights.lm_head[columns]
         self._chosen = {} if self._budget else self._choose(core)
         source = "disk" if isinstance(found, tuple) else "computed"
         return PrefixInfo(n, source, note)
 
-    def _choose(self, core: Core) -> dict[str, Any]:
+    def _choose(self, core: DecoderCore) -> dict[str, Any]:
         limit = Budget()
         if not has_choice(core.plan, core.walker, limit):
             return {"layout": "everything"}
@@ -177,7 +177,7 @@ class TorchEngine:
                 made += self._decode_together(core, suffixes[i : i + TOGETHER])
         return made
 
-    def _decode_together(self, core: Core, suffixes: Sequence[Sequence[int]]) -> list[Decision]:
+    def _decode_together(self, core: DecoderCore, suffixes: Sequence[Sequence[int]]) -> list[Decision]:
         under_way = [Evaluating(core.begin(), len(self._prefix), len(ids)) for ids in suffixes]
         room = max(len(ids) for ids in suffixes) + 2 * len(core.passes.first)
         batch = RaggedBatch(self.model, len(self._prefix), len(suffixes), room)
@@ -197,7 +197,7 @@ class TorchEngine:
         self._last = Evaluating(core.begin(drafts), reused, len(prompt) - reused)
         return self._last
 
-    def _ready(self) -> Core:
+    def _ready(self) -> DecoderCore:
         if self.core is None:
             raise RuntimeError("decode before load_prefix")
         self._stop.clear()

@@ -181,7 +181,7 @@ class InProcessHost:
         self._pool = pool or InProcessPool(1, lanes, preload=False)
         self.name = self._pool.name
         self._deciders: list[Decider] = []
-        self._cancelled = -1  # one that is being decided is given up before its next forward pass
+        self._cancelled: int | None = None  # one that is being decided is given up before its next forward pass
         # No SimpleQueue: its timed get waits for ever where a signal's handler outlasts the timeout (CPython 3.11).
         self._replies: Queue[DecisionReply | None] = Queue()
 

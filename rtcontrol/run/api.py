@@ -33,7 +33,7 @@ class Model:
         history: int = 6,
         allow_null: bool = False,
         untrained: bool = False,
-    ) -> Session:
+    ) -> ModelSession:
         """A session for these tools: functions, pydantic models or OpenAI-style definitions (None: those that a bundled
         model was trained on). The prompt shows the last `history` calls; with `allow_null` a decision may be to leave
         the call in force.
@@ -53,10 +53,10 @@ class Model:
                 "Load a model that was trained on these, or say session(tools, untrained=True).",
             )
         spec = DeciderSpec(self.name, tuple(chosen.openai()), history=history, allow_null=allow_null, **self._options)
-        return Session(chosen, spec.build())
+        return ModelSession(chosen, spec.build())
 
 
-class Session:
+class ModelSession:
     """Decides for one set of tools. One decision at a time; `cancel` may be called from another thread."""
 
     def __init__(self, tools: Tools, decider: STDecider) -> None:
