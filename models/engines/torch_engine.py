@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from rtcontrol.models.call import Decision
-from rtcontrol.models.core import Ask, DecoderCore, Deciding, Drafts
+from rtcontrol.models.core import Ask, Deciding, DecoderCore, Drafts
 from rtcontrol.models.engines.base import Budget, Cancelled, NotFinite, PrefixInfo
 from rtcontrol.models.engines.lean import LeanModel
 from rtcontrol.models.engines.prefix_store import PrefixStore, prefix_key
