@@ -20,6 +20,7 @@ from rtcontrol.agents.domains import CONSTRAINTS
 from rtcontrol.models.call import Call
 from rtcontrol.models.domain import MAX_CLOSED, ClosedDomain, Free
 from rtcontrol.models.errors import UserError
+from rtcontrol.models.normal import normalise
 from rtcontrol.models.schema import MAX_HEADS, Parameter, ToolSchema, tool_schemas
 
 # Of a tool that somebody else defines: a longer name fits no message of the wire.
@@ -175,11 +176,8 @@ def _schema_of(annotation: Any, where: str) -> tuple[dict[str, Any], pydantic.Ty
         ) from error
     if not schema:
         raise UserError(f"{where}: the type {annotation!r} allows anything.", "Name a type that can be decoded.")
-    if reference := schema.pop("$ref", None):
-        schema = {**schema.get("$defs", {})[reference.rsplit("/", 1)[1]], **schema}
+    schema = normalise(schema, where)
     schema.pop("title", None)
-    if "$defs" in schema and "$ref" not in str({k: v for k, v in schema.items() if k != "$defs"}):
-        schema.pop("$defs")
     return {**schema, **extra}, adapter
 
 
@@ -192,13 +190,31 @@ def _without_none(annotation: Any) -> Any:
     return annotation
 
 
-class Tools:
-    """An agent's tools: what the model reads, and what checks and executes its calls."""
+def _made(given: Any) -> Tool:
+    """A tool of a function, of a pydantic model (its class is the tool's name, its fields are the parameters), or of an
+    OpenAI-style definition."""
+    if isinstance(given, Tool):
+        return given
+    if isinstance(given, Mapping):
+        return remote_tool(given)
+    if isinstance(given, type) and issubclass(given, pydantic.BaseModel):
+        schema = given.model_json_schema()
+        return remote_tool({"name": given.__name__, "description": schema.pop("description", ""), "parameters": schema})
+    return tool(given)
 
-    def __init__(self, tools: Sequence[Tool | Callable[..., Any]]) -> None:
-        self._tools = {t.name: t for t in (t if isinstance(t, Tool) else tool(t) for t in tools)}
-        if len(self._tools) != len(tools):
-            names = [t.name if isinstance(t, Tool) else t.__name__ for t in tools]
+
+class Tools:
+    """An agent's tools: what the model reads, and what checks and executes its calls.
+
+    Each is a function (or the `tool` of one), a pydantic model, or an OpenAI-style definition; the last two are bound
+    (`bind`) to what executes them.
+    """
+
+    def __init__(self, tools: Sequence[Tool | Callable[..., Any] | Mapping[str, Any]]) -> None:
+        made = [_made(t) for t in tools]
+        self._tools = {t.name: t for t in made}
+        if len(self._tools) != len(made):
+            names = [t.name for t in made]
             twice = next(n for n in names if names.count(n) > 1)
             raise UserError(f"Two tools are called {twice!r}.", "Rename one of them.")
         self.schemas = tool_schemas(self.openai())
@@ -240,6 +256,8 @@ class Tools:
                     raise InvalidCall(f"{call.name}: {p.name} is missing")
                 continue
             value = call.arguments[p.name]
+            if value is None and p.nullable:
+                continue
             if isinstance(p.domain, ClosedDomain):
                 if not p.domain.holds(value):
                     raise InvalidCall(f"{call.name}: {p.name}={value!r} is not one of its values")
@@ -261,30 +279,49 @@ class Tools:
         """Run the bound function with the arguments of a valid call, converted to the annotated types."""
         return self._tools[call.name].function(**self.convert(call))
 
-    def warnings(self) -> list[str]:
-        """What works but costs extra forward passes, and the remedy."""
-        found = []
+    def remedies(self) -> dict[str, list[str]]:
+        """By tool: what works but costs extra forward passes, and the remedy."""
+        found: dict[str, list[str]] = {s.name: [] for s in self.schemas}
         for s in self.schemas:
             for p in s.parameters:
                 if isinstance(p.domain, Free):
-                    found.append(
-                        f"Tool {s.name}, parameter {p.name}: its values are not listed, so each of its tokens costs a "
-                        "forward pass. Remedy: bounds and a step (Range), or an enum (OneOf)."
+                    found[s.name].append(
+                        f"parameter {p.name}: its values are not listed, so each of its tokens costs a forward pass. "
+                        f"Remedy: {_remedy(p.domain.schema)}."
                     )
             for slot in s.slots():
                 if isinstance(slot.domain, Free) and all(isinstance(p.domain, ClosedDomain) for p in slot.parameters):
-                    found.append(
-                        f"Tool {s.name}, parameters {', '.join(p.name for p in slot.parameters)}: together in one head "
-                        f"they have more than {MAX_CLOSED} values, so each token of it costs a forward pass. Remedy: "
-                        "coarser steps, or fewer parameters in the group."
+                    found[s.name].append(
+                        f"parameters {', '.join(p.name for p in slot.parameters)}: together in one head they have more "
+                        f"than {MAX_CLOSED} values, so each token of it costs a forward pass. Remedy: coarser steps, "
+                        "or fewer parameters in the group."
                     )
             units = {p.group or p.name for p in s.parameters}
             if len(units) > MAX_HEADS:
                 listed = isinstance(s.slots()[-1].domain, ClosedDomain)
                 cost = "which makes a large trie" if listed else "which costs a forward pass for each of its tokens"
-                found.append(
-                    f"Tool {s.name} has {len(units)} parameters for {MAX_HEADS} heads: those from the sixth on share "
-                    f"head 6 as one JSON object, {cost} (extra forward passes where the budget of nodes is exceeded). "
-                    "Remedy: fewer parameters, or x-group (Group) for those that belong together."
+                found[s.name].append(
+                    f"has {len(units)} parameters for {MAX_HEADS} heads: those from the sixth on share head 6 as one "
+                    f"JSON object, {cost} (extra forward passes where the budget of nodes is exceeded). Remedy: fewer "
+                    "parameters, or x-group (Group) for those that belong together."
                 )
         return found
+
+    def warnings(self) -> list[str]:
+        """`remedies`, each with its tool."""
+        found = [(name, remedy) for name, remedies in self.remedies().items() for remedy in remedies]
+        return [f"Tool {name}{' ' if remedy.startswith('has ') else ', '}{remedy}" for name, remedy in found]
+
+
+def _remedy(schema: Mapping[str, Any]) -> str:
+    """What would list the values of a free schema."""
+    kind = schema.get("type")
+    if kind in ("integer", "number"):
+        return f"minimum, maximum and multipleOf (Range) with at most {MAX_CLOSED} values"
+    if kind == "string":
+        return "an enum (OneOf)"
+    if kind == "array":
+        return f"listed items and maxItems, at most {MAX_CLOSED} combinations"
+    if kind == "object":
+        return f"listed properties and no others, at most {MAX_CLOSED} combinations"
+    return "bounds and a step (Range), or an enum (OneOf), in each alternative"

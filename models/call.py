@@ -36,7 +36,8 @@ class Decision:
     `call` is None when the function head chose `<|null|>`: leave the call in force. `confidence` maps a head's name
     (`function`, `arg1`, ...) to the product of its branching probabilities among legal children, in (0, 1].
     `outside_mass` is the largest probability, over the visited nodes, that the model gave to tokens outside the
-    union trie: a warning sign in [0, 1], None where it was not computed (it is in every 16th decision).
+    union trie: a warning sign in [0, 1]. It is looked at when a call is given, of every 16th, and told with the next
+    decision; None with the others.
     `tokens` went through the model, `reused_tokens` came from the cache.
     """
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from rtcontrol.models.call import Decision
-from rtcontrol.models.engines.base import Budget, Engine, PrefixInfo
+from rtcontrol.models.engines.base import Budget, DecodeError, Engine, PrefixInfo
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema import tool_schemas
 
 ENGINES = ("torch",)
+# The mass outside the tries takes the whole LM head, as much as a layer or two: so often is enough for a warning.
+OUTSIDE_EVERY = 16
 ONE_THREAD = 64 << 20  # bytes of weights below which one CPU thread decides
 
 
@@ -72,16 +74,49 @@ class STDecider:
             # worst decisions become a hundred times slower.
             torch.set_num_threads(spec.threads or 1)
         given = {"per_head": spec.budget_per_head, "total": spec.budget_total}
-        explicit = {k: v for k, v in given.items() if v is not None}
+        explicit: dict[str, Any] = {k: v for k, v in given.items() if v is not None}
         budget = Budget(**explicit) if explicit else None
         self.engine: Engine = TorchEngine(self.checkpoint.folder, self.tokenizer, spec.dtype, spec.device, budget)
         self.prefix: PrefixInfo = self.engine.load_prefix(self.template.prefix_ids(tools), self.plan)
+        self._decisions = 0
+        self._due = False  # whether the mass outside is to be looked at when the call is given
+        self._outside: float | None = None
+        self._fault: DecodeError | None = None
         self.load_ms = (time.perf_counter() - began) * 1e3
 
     def decide(self, observation: str, instruction: str, history: Sequence[str] = ()) -> Decision:
-        """One decision. Raises UserError when the prompt does not fit the context."""
+        """One decision. Raises UserError when the prompt does not fit the context, and DecodeError."""
+        return self._told(self.engine.decode(self._suffix(observation, instruction, history)))
+
+    def decide_in_steps(
+        self, observation: str, instruction: str, history: Sequence[str] = (), sliced: bool = True
+    ) -> Generator[None, None, Decision]:
+        """`decide`, which may be left alone, or given up, wherever it yields: between forward passes, and `sliced` now
+        and then within a long prompt."""
+        suffix = self._suffix(observation, instruction, history)
+        return self._told((yield from self.engine.decode_in_steps(suffix, sliced)))
+
+    def _suffix(self, observation: str, instruction: str, history: Sequence[str]) -> list[int]:
+        fault, self._fault = self._fault, None
+        if fault is not None:
+            raise fault
         shown = history[-self.spec.history :] if self.spec.history else ()
-        return self.engine.decode(self.template.suffix_ids(instruction, observation, shown))
+        return self.template.suffix_ids(instruction, observation, shown)
+
+    def _told(self, decision: Decision) -> Decision:
+        self._due = self._decisions % OUTSIDE_EVERY == 0
+        self._decisions += 1
+        outside, self._outside = self._outside, None
+        return decision if outside is None else replace(decision, outside_mass=outside)
+
+    def rest(self) -> None:
+        """What is only diagnosis, when the call is given: the mass outside the tries, for the next decision to tell."""
+        if self._due:
+            self._due = False
+            try:
+                self._outside = self.engine.outside_mass()
+            except DecodeError as error:
+                self._fault = error
 
     def decide_many(self, situations: Sequence[tuple[str, str]]) -> list[Decision]:
         """Decide (observation, instruction) pairs, without history, in the same forward passes."""

@@ -1,15 +1,18 @@
 """The legal values of a parameter, and how a value is written as text.
 
 A *closed* domain lists its values, so the decoder can build a token trie of them; a *free* domain (an unbounded
-number, a free string, a nested object, or more values than `MAX_CLOSED`) is decoded token by token under a grammar.
+number, a free string, an object or array with such parts, or more values than `MAX_CLOSED`) is decoded token by token
+under a grammar.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from typing import Any
 
 from rtcontrol.models.errors import UserError
@@ -44,6 +47,10 @@ class Free:
 
 
 Domain = ClosedDomain | Free
+_LEFT_OUT = object()
+# Rules over whole objects and arrays, and over all alternatives: their values are not counted out.
+UNCOUNTED = {"patternProperties", "minProperties", "maxProperties", "propertyNames", "contains", "not", "if"}
+VALUES = {"type", "properties", "minimum", "maximum", "pattern", "not", "if"}
 
 
 def number_text(value: Decimal, digits: int) -> str:
@@ -59,17 +66,18 @@ def decimals(value: Decimal) -> int:
 
 def value_text(value: Any) -> str:
     """A value as the model writes it: strings raw, everything else compact JSON (design, section 3)."""
-    return value if isinstance(value, str) else _json(value)
+    return value if isinstance(value, str) else json_text(value)
 
 
-def _json(value: Any) -> str:
+def json_text(value: Any) -> str:
+    """A value as compact JSON; numbers without exponent."""
     if isinstance(value, float):
         number = Decimal(repr(value))
         return number_text(number, max(1, decimals(number)))
     if isinstance(value, Mapping):
-        return f"{{{','.join(f'{json.dumps(k, ensure_ascii=False)}:{_json(v)}' for k, v in value.items())}}}"
+        return f"{{{','.join(f'{json.dumps(k, ensure_ascii=False)}:{json_text(v)}' for k, v in value.items())}}}"
     if isinstance(value, list | tuple):
-        return f"[{','.join(map(_json, value))}]"
+        return f"[{','.join(map(json_text, value))}]"
     return json.dumps(value, ensure_ascii=False)
 
 
@@ -83,25 +91,42 @@ def same(a: Any, b: Any) -> bool:
 def _grid(schema: Mapping[str, Any], where: str) -> ClosedDomain | None:
     """The listed values of a bounded integer, or of a bounded number with a step; None when there is no such list."""
     integer = schema["type"] == "integer"
-    low, high, step = schema.get("minimum"), schema.get("maximum"), schema.get("multipleOf", 1 if integer else None)
-    if low is None or high is None or step is None:
+    step = schema.get("multipleOf", 1 if integer else None)
+    bounds = [schema.get(k) for k in ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum")]
+    low, above, high, below = (None if b is None else Decimal(str(b)) for b in bounds)
+    if step is None or (low is None and above is None) or (high is None and below is None):
         return None
-    lo, hi, by = Decimal(str(low)), Decimal(str(high)), Decimal(str(step))
-    if not (lo.is_finite() and hi.is_finite() and by.is_finite()):
-        raise UserError(f"{where}: bounds {low} to {high} in steps of {step}.", "Give finite numbers.")
-    if by > 0 and max(abs(lo), abs(hi)) / by > EXACT:
+    by = Decimal(str(step))
+    ends = [schema.get(k, schema.get(f"exclusive{k.title()}")) for k in ("minimum", "maximum")]
+    told = f"bounds {ends[0]} to {ends[1]} in steps of {step}"
+    if not by.is_finite() or any(b is not None and not b.is_finite() for b in (low, above, high, below)):
+        raise UserError(f"{where}: {told}.", "Give finite numbers.")
+    if by > 0 and max(abs(b) for b in (low, above, high, below) if b is not None) / by > EXACT:
         return None
     if by <= 0:
         raise UserError(f"{where}: the step {step} is not positive.", "Give a step greater than zero.")
-    if lo > hi:
-        raise UserError(f"{where}: minimum {low} is above maximum {high}.", "Swap them.")
-    if integer and (lo % 1 or by % 1):
+    if integer and any(b is not None and b % 1 for b in (low, by)):
         raise UserError(f"{where}: an integer with minimum {low} and step {step}.", "Use whole numbers, or a number.")
-    if lo % by:
+    if low is not None and low % by:
         raise UserError(
             f"{where}: minimum {low} is not a multiple of the step {step}.",
-            f"Start at {lo // by * by} or choose another step (JSON schema's multipleOf counts from zero).",
+            f"Start at {low // by * by} or choose another step (JSON schema's multipleOf counts from zero).",
         )
+    # The first multiple above an exclusive bound, the last one below.
+    lo = max(
+        b
+        for b in (low, None if above is None else (above / by).to_integral_value(ROUND_FLOOR) * by + by)
+        if b is not None
+    )
+    hi = min(
+        b
+        for b in (high, None if below is None else (below / by).to_integral_value(ROUND_CEILING) * by - by)
+        if b is not None
+    )
+    if low is not None and high is not None and low > high:
+        raise UserError(f"{where}: minimum {low} is above maximum {high}.", "Swap them.")
+    if lo > hi:
+        raise UserError(f"{where}: no value is within its {told}.", "Widen them.")
     count = int((hi - lo) / by) + 1
     if count > MAX_CLOSED:
         return None
@@ -113,30 +138,87 @@ def _grid(schema: Mapping[str, Any], where: str) -> ClosedDomain | None:
 
 
 def domain_of(schema: Mapping[str, Any], where: str) -> Domain:
-    """The domain of a JSON schema; `where` names tool and parameter for the error.
+    """The domain of a normalised JSON schema; `where` names tool and parameter for the error.
 
     Raises UserError for a definition that cannot be decoded, with what to write instead.
     """
-    if "const" in schema:
-        schema = {**schema, "enum": [schema["const"]]}
-    if "enum" in schema:
-        values = tuple(schema["enum"])
-        if not values:
-            raise UserError(f"{where}: an empty enum.", "List at least one value.")
-        return closed(values, where, schema.get("type") == "number")
     kind = schema.get("type")
+    if "enum" in schema:
+        if not schema["enum"]:
+            raise UserError(f"{where}: an empty enum.", "List at least one value.")
+        return closed(tuple(schema["enum"]), where, kind == "number")
     if kind == "boolean":
         return ClosedDomain((False, True), ("false", "true"))
+    if kind == "null":
+        return ClosedDomain((None,), ("null",))
     if kind in ("integer", "number"):
         return _grid(schema, where) or Free(schema)
-    if kind in ("string", "array", "object"):
+    if kind == "string":
         return Free(schema)
-    if any(key in schema for key in ("anyOf", "oneOf", "$ref", "allOf")):
-        return Free(schema)
+    if kind in ("array", "object") or "anyOf" in schema:
+        listed = _alternatives if "anyOf" in schema else _objects if kind == "object" else _arrays
+        values = listed(schema, where)
+        return Free(schema) if values is None else closed(tuple(values), where)
     raise UserError(
         f"{where}: the type {kind!r} has no schema that can be decoded.",
         "Use string, integer, number, boolean, array, object or an enum.",
     )
+
+
+def _listed(schema: Mapping[str, Any], where: str) -> Sequence[Any] | None:
+    """The values of a part of a value, None where they are not listed."""
+    if not set(schema) & {"enum", "type", "anyOf"}:
+        return None  # anything
+    domain = domain_of(schema, where)
+    return domain.values if isinstance(domain, ClosedDomain) else None
+
+
+def _alternatives(schema: Mapping[str, Any], where: str) -> list[Any] | None:
+    values: dict[str, Any] = {}
+    for arm in schema["anyOf"]:
+        own = _listed(arm, where)
+        if own is None or set(schema) & VALUES:
+            return None
+        values |= {json.dumps(v, sort_keys=True): v for v in own}
+        if len(values) > MAX_CLOSED:
+            return None
+    return list(values.values())
+
+
+def _objects(schema: Mapping[str, Any], where: str) -> list[Any] | None:
+    """Every object, keys in declared order."""
+    properties = schema.get("properties", {})
+    if schema.get("additionalProperties", not properties) is not False or set(schema) & UNCOUNTED:
+        return None
+    required, options = schema.get("required", ()), []
+    for name, part in properties.items():
+        own = _listed(part, f"{where}.{name}")
+        if own is None:
+            return None
+        options.append([*own, *(() if name in required else (_LEFT_OUT,))])
+        if math.prod(map(len, options)) > MAX_CLOSED:
+            return None
+    rows = itertools.product(*options)
+    return [{k: v for k, v in zip(properties, row, strict=True) if v is not _LEFT_OUT} for row in rows]
+
+
+def _arrays(schema: Mapping[str, Any], where: str) -> list[Any] | None:
+    """Every array, the shortest first."""
+    first = [_listed(part, where) for part in schema.get("prefixItems", ())]
+    rest = schema.get("items", True)
+    least, most = schema.get("minItems", 0), schema.get("maxItems", len(first) if rest is False else None)
+    if most is None or most > MAX_CLOSED or set(schema) & UNCOUNTED:
+        return None
+    other = _listed(rest, where) if isinstance(rest, Mapping) and most > len(first) else None
+    parts = [*first, *[other] * (most - len(first))][:most]
+    values: list[Any] = []
+    for length in range(least, most + 1):
+        options = parts[:length]
+        if any(o is None for o in options) or len(values) + math.prod(len(o) for o in options if o) > MAX_CLOSED:
+            return None
+        values += map(list, itertools.product(*(o for o in options if o is not None)))
+    unique = schema.get("uniqueItems")
+    return [v for v in values if not unique or not any(same(a, b) for a, b in itertools.combinations(v, 2))]
 
 
 def closed(values: tuple[Any, ...], where: str, numbers: bool = False) -> ClosedDomain:

@@ -6,20 +6,26 @@ The grammar is llguidance's business: it gives, for each step, the tokens that m
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from rtcontrol.models.domain import Free
 from rtcontrol.models.engines.base import DecodeError, NotFinite
 from rtcontrol.models.errors import UserError
+from rtcontrol.models.normal import as_declared
 from rtcontrol.models.tokenizer import STTokenizer
 
 MAX_TOKENS = 64  # of one free value: it must end by then
 MAX_NUMBER = 10**15  # size of a number without any bound: larger ones would need an exponent
 DEFAULT_LENGTH = 256
+
+
+_machines: WeakKeyDictionary[STTokenizer, dict[int, Any]] = WeakKeyDictionary()
 
 
 class Grammars:
@@ -32,8 +38,12 @@ class Grammars:
         self._tokenizer = tokenizer
         # Grammar text is bytes; control tokens can never be part of a value, so they get no bytes here but the end's.
         self._end = tokenizer.special_id("<|im_end|>") if "<|im_end|>" in tokenizer.specials else 0
-        self._machine = llguidance.LLTokenizer(tokenizer.to_json(), n_vocab=vocabulary, eos_token=self._end)
+        machines = _machines.setdefault(tokenizer, {})
+        if vocabulary not in machines:  # of a vocabulary of 150,000 it takes a second and 40 MB
+            machines[vocabulary] = llguidance.LLTokenizer(tokenizer.to_json(), n_vocab=vocabulary, eos_token=self._end)
+        self._machine = machines[vocabulary]
         self._vocabulary = vocabulary
+        self._begun: dict[str, Any] = {}  # by grammar: to copy one takes less than to make it
         self._special = np.array([tokenizer.special_id(t) for t in tokenizer.specials], np.int64)
 
     def compile(self, domain: Free, where: str) -> str:
@@ -60,43 +70,131 @@ class Grammars:
         return str(grammar)
 
     def start(self, grammar: str) -> FreeValue:
-        """A cursor at the beginning of a value."""
-        return FreeValue(self._library.LLMatcher(self._machine, grammar), self._vocabulary, self._end, self._special)
+        """A value at its beginning."""
+        first = self._begun.get(grammar)
+        if first is None:
+            first = self._begun[grammar] = self._library.LLMatcher(self._machine, grammar)
+        return FreeValue(first.deep_copy(), self._vocabulary, self._special)
 
 
 class FreeValue:
-    """One free value under construction: which tokens may follow, and the choice among them."""
+    """The tokens of one free value so far, and what may follow them."""
 
-    def __init__(self, matcher: Any, vocabulary: int, end: int, special: np.ndarray) -> None:
-        self._matcher, self._vocabulary, self._end, self._special = matcher, vocabulary, end, special
+    def __init__(self, matcher: Any, vocabulary: int, special: np.ndarray) -> None:
+        self._matcher, self._vocabulary, self._special = matcher, vocabulary, special
         self.tokens: list[int] = []
-        self.confidence = 1.0
 
-    def choose(self, logits: np.ndarray, end_id: int, null_id: int | None) -> int:
-        """Pick the largest legal logit (ties: lowest id) of fp32 `logits` [vocabulary]; `end_id` is legal where the
-        value may end, `null_id` (None: not legal) only at its start.
+    def legal(self, end_id: int, null_id: int | None) -> np.ndarray:
+        """Which ids [vocabulary] may follow: `end_id` where the value may end, `null_id` (None: never) at its start.
 
-        Raises NotFinite, and DecodeError after `MAX_TOKENS` tokens."""
+        After MAX_TOKENS tokens only the end may; raises DecodeError where it must not."""
+        full = len(self.tokens) >= MAX_TOKENS
         bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
         legal = np.unpackbits(bits, bitorder="little")[: self._vocabulary].astype(bool)
         legal[self._special] = False
-        if self._matcher.is_accepting():
-            legal[end_id] = True
+        if full:
+            legal[:] = False
+        legal[end_id] = self._matcher.is_accepting()
         if null_id is not None and not self.tokens:
             legal[null_id] = True
-        ids = np.flatnonzero(legal)
-        if not len(ids) or len(self.tokens) >= MAX_TOKENS:
+        if not legal.any():
             raise DecodeError(f"a free value did not end within {len(self.tokens)} tokens")
-        values = logits[ids].astype(np.float64)
-        if not np.isfinite(values.sum()):
-            raise NotFinite
-        best = int(values.argmax())
-        self.confidence /= float(np.exp(values - values[best]).sum())
-        token = int(ids[best])
-        if token not in (end_id, null_id):
-            self._matcher.consume_token(token)
-            self.tokens.append(token)
-        return token
+        return legal
+
+    def push(self, token: int) -> None:
+        self._matcher.consume_token(token)
+        self.tokens.append(token)
+
+    def pop(self, count: int) -> None:
+        """Take back the last tokens."""
+        if count:
+            self._matcher.rollback(count)
+            del self.tokens[-count:]
+
+    def forced(self) -> list[int]:
+        """Push the text that must follow, in the tokenizer's own tokens; none where the value may end."""
+        found = [] if self._matcher.is_accepting() else list(self._matcher.compute_ff_tokens())
+        for token in found:
+            self.push(token)
+        return found
+
+
+class FreeHead:
+    """A free head under way. `nodes` are its evaluated tokens' places, the head token's first; `chain` is to be
+    evaluated next: tokens that are certain, then guesses, and at its last places `masks` say what may follow."""
+
+    def __init__(self, value: FreeValue, end_id: int, null_id: int | None, draft: Sequence[int]) -> None:
+        self.value, self._end_id, self._null_id, self._draft = value, end_id, null_id, draft
+        self.nodes: list[int] = []
+        self.chain: list[int] = []
+        self.masks = np.zeros((0, 0), bool)
+        self.confidence = 1.0
+        self.done = self.null = False
+        self._guessed = 0
+        self._extend([])
+
+    def _extend(self, certain: list[int]) -> None:
+        """What follows of itself, then the draft as far as it goes on from there."""
+        value, draft = self.value, self._draft
+        while True:
+            if value.tokens or self._null_id is None:
+                certain += value.forced()
+            legal = value.legal(self._end_id, self._null_id)
+            if legal.sum() > 1:
+                break
+            token = int(legal.argmax())
+            if token in (self._end_id, self._null_id):
+                self._finish(token)
+                return
+            value.push(token)
+            certain.append(token)
+        self.chain, masks = certain, [legal]
+        at = len(value.tokens)
+        self._guessed = 0
+        for token in draft[at:] if list(draft[:at]) == value.tokens else ():
+            if not masks[-1][token] or token in (self._end_id, self._null_id):
+                break
+            value.push(token)
+            self.chain.append(token)
+            self._guessed += 1
+            masks.append(value.legal(self._end_id, self._null_id))
+        self.masks = np.stack(masks)
+
+    def take(self, best: tuple[int, float]) -> None:
+        """What follows the head token is known, and nothing of the chain is evaluated."""
+        self.value.pop(self._guessed)
+        self._next(best)
+
+    def settle(self, places: Sequence[int], bests: Sequence[tuple[int, float]]) -> None:
+        """The chain is evaluated at these places; `bests` are what follows where `masks` asked."""
+        sure = len(self.chain) - self._guessed
+        self.nodes += places[:sure]
+        for i, best in enumerate(bests):
+            if i < self._guessed and best[0] == self.chain[sure + i]:
+                self.confidence *= _probability(best)
+                self.nodes.append(places[sure + i])
+                continue
+            self.value.pop(self._guessed - i)
+            self._next(best)
+            return
+
+    def _next(self, best: tuple[int, float]) -> None:
+        token = best[0]
+        self.confidence *= _probability(best)
+        if token in (self._end_id, self._null_id):
+            self._finish(token)
+        else:
+            self.value.push(token)
+            self._extend([token])
+
+    def _finish(self, token: int) -> None:
+        self.done, self.null, self.chain, self._guessed = True, token == self._null_id, [], 0
+
+
+def _probability(best: tuple[int, float]) -> float:
+    if not math.isfinite(best[1]):
+        raise NotFinite
+    return best[1]
 
 
 def _string_grammar(schema: Mapping[str, Any]) -> str:
@@ -131,21 +229,4 @@ def parse_free(domain: Free, text: str) -> Any:
         value = json.loads(text)
     except ValueError as error:
         raise DecodeError(f"{text!r} is no JSON ({error})") from None
-    return as_declared(value, domain.schema, domain.schema.get("$defs", {}))
-
-
-def as_declared(value: Any, schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Any:
-    """Numbers as their declared type: an integer literal for a `number` becomes a float, in nested places too."""
-    if "$ref" in schema:
-        schema = definitions.get(str(schema["$ref"]).rsplit("/", 1)[-1], {})
-    kind = schema.get("type")
-    if kind == "number" and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if kind == "integer" and isinstance(value, float) and value.is_integer():
-        return int(value)
-    if isinstance(value, list) and isinstance(items := schema.get("items"), Mapping):
-        return [as_declared(v, items, definitions) for v in value]
-    if isinstance(value, dict):
-        properties = schema.get("properties", {})
-        return {k: as_declared(v, properties.get(k, {}), definitions) for k, v in value.items()}
-    return value
+    return as_declared(value, domain.schema)

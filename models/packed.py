@@ -33,6 +33,15 @@ def common_start(a: Sequence[int], b: Sequence[int]) -> int:
     return next(i for i in range(stop) if a[i] != b[i])
 
 
+def too_long(context: int, prompt: int | None = None) -> UserError:
+    """The call does not fit behind the prompt."""
+    which = "The prompt" if prompt is None else f"The prompt of {prompt} tokens"
+    return UserError(
+        f"{which} leaves no room for the call in the model's context of {context}.",
+        "Shorten the instruction or the observation, or describe fewer tools.",
+    )
+
+
 class PackedSequence:
     """The KV cache's content: a prompt (prefix + suffix), then the nodes evaluated for the decision at hand."""
 
@@ -49,16 +58,18 @@ class PackedSequence:
         is kept. Raises UserError when prompt and `reserve` nodes do not fit the context."""
         limit = min(self.model.slots, self.model.config.context)
         if len(prompt) + reserve > limit:
-            raise UserError(
-                f"The prompt of {len(prompt)} tokens leaves no room for the call in the model's context of {limit}.",
-                "Shorten the instruction or the observation, or describe fewer tools.",
-            )
+            raise too_long(limit, len(prompt))
         cached = self.prompt[: self._done]  # a decision without any branching node runs no pass
         common = common_start(cached, prompt)
         self.prompt = list(prompt)
         self.nodes = self.forward_passes = self.tokens = 0
         self._done = common
         return self.prompt[common:], common
+
+    @property
+    def room(self) -> int:
+        """Slots behind the prompt."""
+        return min(self.model.slots, self.model.config.context) - len(self.prompt)
 
     def restore(self, prompt: Sequence[int]) -> None:
         """The caller has written the KV of exactly these tokens into the model's cache."""
@@ -74,6 +85,20 @@ class PackedSequence:
         """Nothing in the cache is to be reused."""
         self.restore([])
 
+    @property
+    def fresh(self) -> int:
+        """Tokens of the prompt that are not cached yet."""
+        return len(self.prompt) - self._done
+
+    def prefill(self, count: int) -> None:
+        """Compute the next `count` tokens of the prompt, and no node."""
+        whole = self.prompt
+        self.prompt = whole[: self._done + count]
+        try:
+            self.run(())
+        finally:
+            self.prompt = whole
+
     def run(self, nodes: Sequence[Node]) -> torch.Tensor:
         """Evaluate `nodes` together with whatever of the prompt is not cached yet; hidden states [nodes, hidden].
 
@@ -83,11 +108,7 @@ class PackedSequence:
         past = self._done + self.nodes
         key = (past, len(fresh), self.nodes, tuple([n.ancestors for n in nodes]))
         if past + len(fresh) + len(nodes) > self.model.slots:
-            raise UserError(
-                f"The call does not fit behind the prompt of {len(self.prompt)} tokens in the context of "
-                f"{self.model.slots}.",
-                "Shorten the instruction or the observation, or describe fewer tools.",
-            )
+            raise too_long(self.model.slots, len(self.prompt))
         mask = self._masks.get(key)
         if mask is None:
             mask = self._mask(past, len(fresh), nodes)

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rtcontrol.models.call import Call
-from rtcontrol.models.domain import ClosedDomain, Domain, value_text
+from rtcontrol.models.domain import ClosedDomain, Domain, json_text
 from rtcontrol.models.errors import UserError
+from rtcontrol.models.normal import as_declared
 from rtcontrol.models.schema import ABSENT, Overflow, Slot, ToolSchema
 from rtcontrol.models.special import ARGUMENTS, FUNCTION, NULL, closing, opening
 from rtcontrol.models.tokenizer import STTokenizer
@@ -62,7 +63,8 @@ class SchemaPlan:
         values: list[tuple[HeadPlan, str | None]] = [(self.function, call.name)]
         for k, head in enumerate(self.heads[1:]):
             value = self.slots[index][k].value(call.arguments) if k < len(self.slots[index]) else ABSENT
-            values.append((head, None if value is ABSENT else self._text(index, k, value)))
+            null = value is ABSENT or (value is None and bool(self.slots[index][k].null))
+            values.append((head, None if null else self._text(index, k, value)))
         return values
 
     def tool_index(self, name: str) -> int:
@@ -75,7 +77,7 @@ class SchemaPlan:
                 if known == value and isinstance(known, bool) == isinstance(value, bool):
                     return text
             raise ValueError(f"{self.tools[tool].name}: {value!r} is not in the domain of argument {k + 1}")
-        return value_text(value)
+        return value if domain.is_string else json_text(as_declared(value, domain.schema))
 
 
 def compile_plan(
@@ -117,8 +119,8 @@ def compile_plan(
                         )
             else:
                 free[index] = slot.domain
-            if slot.optional:
-                trie.insert([null_id], index, ABSENT)
+            for null in slot.null:
+                trie.insert([null_id], index, null)
         trie.finish()
         heads.append(HeadPlan(ARGUMENTS[k], trie.tokens[0], end, null_id, trie, free))
     return SchemaPlan(tuple(tools), slots, tuple(heads), allow_null)

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from rtcontrol.models.domain import MAX_CLOSED, ClosedDomain, Domain, Free, closed, domain_of
 from rtcontrol.models.errors import UserError
+from rtcontrol.models.normal import normalise, without_null
 
 MAX_HEADS = 6
 ABSENT = object()
@@ -22,22 +23,27 @@ Overflow = Literal["merge", "cut"]
 
 @dataclass(frozen=True)
 class Parameter:
-    """One parameter of a tool: its own JSON schema (with description), and what follows from it."""
+    """One parameter of a tool: its own normalised JSON schema (with description), and what follows from it: the domain
+    of its values but null, and whether null is one (`nullable`)."""
 
     name: str
     schema: Mapping[str, Any]
     required: bool
     domain: Domain
+    nullable: bool
     group: str | None
 
 
 @dataclass(frozen=True)
 class Slot:
-    """What one argument head carries: a parameter, or several merged into one JSON object (group or overflow)."""
+    """What one argument head carries: a parameter, or several merged into one JSON object (group or overflow).
+
+    `null` is what the head's null token stands for, where it is legal: (ABSENT,), or of a required parameter that may
+    be null (None,); else ()."""
 
     parameters: tuple[Parameter, ...]
     domain: Domain
-    optional: bool
+    null: tuple[Any, ...]
     merged: bool
 
     def arguments(self, value: Any) -> dict[str, Any]:
@@ -47,9 +53,10 @@ class Slot:
     def value(self, arguments: Mapping[str, Any]) -> Any:
         """The slot's value in a call's arguments, `ABSENT` when every parameter of it is left out."""
         present = {p.name: arguments[p.name] for p in self.parameters if p.name in arguments}
-        if not present:
-            return {} if self.merged and not self.optional else ABSENT
-        return present if self.merged else present[self.parameters[0].name]
+        if self.merged:
+            return present or (ABSENT if self.null else {})
+        value = present.get(self.parameters[0].name, ABSENT)
+        return self.null[0] if value is None and self.null else value
 
 
 @dataclass(frozen=True)
@@ -89,7 +96,8 @@ class ToolSchema:
         if missing := [r for r in required if r not in properties]:
             raise UserError(f"{where}: {missing} are required but not among its properties.", "Define them.")
         order = [p for p in properties if p in required] + sorted(p for p in properties if p not in required)
-        parameters = tuple(_parameter(name, p, properties[p], p in required, schema.get("$defs")) for p in order)
+        definitions = {**schema.get("definitions", {}), **schema.get("$defs", {})}
+        parameters = tuple(_parameter(name, p, properties[p], p in required, definitions) for p in order)
         return cls(name, body.get("description", ""), parameters)
 
     def to_openai(self) -> dict[str, Any]:
@@ -123,42 +131,44 @@ class ToolSchema:
         return tuple(_slot(self.name, unit) for unit in units)
 
 
-def _parameter(tool: str, name: str, schema: Any, required: bool, defs: Any) -> Parameter:
+def _parameter(tool: str, name: str, given: Any, required: bool, definitions: Mapping[str, Any]) -> Parameter:
     where = f"Tool {tool}, parameter {name}"
-    if not isinstance(schema, Mapping):
-        raise UserError(f"{where}: its schema is {schema!r}.", "Write a JSON schema object.")
-    schema = {**schema, **({"$defs": defs} if defs and "$ref" in json.dumps(schema) else {})}
-    domain = domain_of(schema, where)
+    schema = normalise(given, where, definitions)
+    plain, nullable = without_null(schema)
+    domain = domain_of(plain, where)
     default = schema.get("default")
     if default is not None and isinstance(domain, ClosedDomain) and not domain.holds(default):
         shown = ", ".join(domain.texts[:12]) + (", ..." if len(domain.texts) > 12 else "")
         raise UserError(f"{where}: the default {default!r} is outside its domain ({shown}).", "Choose one of these.")
-    return Parameter(name, schema, required, domain, schema.get("x-group"))
+    return Parameter(name, schema, required, domain, nullable, schema.get("x-group"))
 
 
 def _slot(tool: str, unit: Sequence[Parameter]) -> Slot:
     optional = not any(p.required for p in unit)
+    null = (ABSENT,) if optional else ()
     if len(unit) == 1:
-        return Slot((unit[0],), unit[0].domain, optional, merged=False)
+        return Slot((unit[0],), unit[0].domain, null or ((None,) if unit[0].nullable else ()), merged=False)
     where = f"Tool {tool}, parameters {', '.join(p.name for p in unit)} in one head"
     names = [p.name for p in unit]
     options: list[list[Any]] = []
     size = 1
     for p in unit:
-        values = [] if isinstance(p.domain, Free) else list(p.domain.values) + ([] if p.required else [ABSENT])
+        values = [] if isinstance(p.domain, Free) else list(p.domain.values)
+        if values:
+            values += [None] * p.nullable + [ABSENT] * (not p.required)
         options.append(values)
         size *= len(values)
     if 0 < size <= MAX_CLOSED:
         rows = [dict(zip(names, row, strict=True)) for row in itertools.product(*options)]
         present = ({k: v for k, v in row.items() if v is not ABSENT} for row in rows)
-        return Slot(tuple(unit), closed(tuple(v for v in present if v), where), optional, merged=True)
+        return Slot(tuple(unit), closed(tuple(v for v in present if v), where), null, merged=True)
     schema = {
         "type": "object",
         "properties": {p.name: dict(p.schema) for p in unit},
         "required": [p.name for p in unit if p.required],
         "additionalProperties": False,
     }
-    return Slot(tuple(unit), Free(schema), optional, merged=True)
+    return Slot(tuple(unit), Free(schema), null, merged=True)
 
 
 def tool_schemas(tools: Sequence[Mapping[str, Any]]) -> tuple[ToolSchema, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 from tokenizers import AddedToken, Tokenizer
 
@@ -11,25 +12,38 @@ from rtcontrol.models.errors import UserError
 
 
 class STTokenizer:
-    """Encodes text with special tokens disabled; control tokens are only reached by name through `special_id`.
+    """Encodes text with every added token disabled; these are only reached by name through `special_id`.
 
-    A text that contains `<|im_end|>`, `<function>` or `<|null|>` is encoded like any other characters.
+    A text that contains `<|im_end|>`, `<function>` or `<|null|>` is encoded like any other characters, and so are added
+    tokens that are not marked special (`<tool_call>`, `<|fim_prefix|>` of Qwen2.5).
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        # A copy, because the setting below belongs to this use and not to the caller's object.
-        self._text = Tokenizer.from_str(tokenizer.to_str())
-        self._text.encode_special_tokens = True
-        self._text.no_padding()
-        self._text.no_truncation()
-        added = self._text.get_added_tokens_decoder()
-        self._special = {str(t.content): i for i, t in added.items() if t.special}
+        # A copy, because the settings below belong to this use and not to the caller's object.
+        self._take(Tokenizer.from_str(tokenizer.to_str()))
+
+    def _take(self, tokenizer: Tokenizer) -> None:
+        self._text = tokenizer
+        tokenizer.encode_special_tokens = True
+        tokenizer.no_padding()
+        tokenizer.no_truncation()
+        added = tokenizer.get_added_tokens_decoder()
+        # The library passes over special tokens alone.
+        tokenizer.add_special_tokens([t for t in added.values() if not t.special])
+        self._special = {str(t.content): i for i, t in added.items()}
 
     @classmethod
     def load(cls, path: Path) -> STTokenizer:
-        """Read a `tokenizer.json`; raises UserError when it is not one."""
+        """Read a `tokenizer.json`, once while it is in use; raises UserError when it is not one."""
         try:
-            return cls(Tokenizer.from_file(str(path)))
+            found = path.stat()
+            key = (str(path.resolve()), found.st_mtime_ns, found.st_size)
+            known = _loaded.get(key)
+            if known is None:
+                known = cls.__new__(cls)
+                known._take(Tokenizer.from_file(str(path)))  # a vocabulary of 150,000 takes a second to copy
+                _loaded[key] = known
+            return known
         except Exception as error:  # the library raises plain Exception
             raise UserError(
                 f"{path} is no tokenizer file ({error}).", "Point --model at a complete checkpoint folder."
@@ -45,7 +59,7 @@ class STTokenizer:
         return tuple(self._special)
 
     def special_id(self, token: str) -> int:
-        """The id of a special token; raises KeyError when the tokenizer has none of that name."""
+        """The id of an added token; raises KeyError when the tokenizer has none of that name."""
         return self._special[token]
 
     def encode(self, text: str) -> list[int]:
@@ -66,6 +80,9 @@ class STTokenizer:
     def to_json(self) -> str:
         """The tokenizer as the text of a `tokenizer.json`."""
         return str(self._text.to_str())
+
+
+_loaded: WeakValueDictionary[tuple[str, int, int], STTokenizer] = WeakValueDictionary()
 
 
 def add_st_tokens(tokenizer: Tokenizer, tokens: Sequence[str]) -> None:

@@ -35,6 +35,7 @@ class Walker:
     def __init__(self, plan: SchemaPlan) -> None:
         self.plan = plan
         tokens = {t for h in plan.heads for c in h.trie.children if len(c) > 1 for t in c}
+        self.forced = False  # whether nodes without a choice wait for their logits, too
         self.columns = sorted(tokens)
         self.column = {token: i for i, token in enumerate(self.columns)}
         self._possible: dict[int, int] = {}
@@ -60,7 +61,7 @@ class Walker:
         visited: list[int] = []
         while node not in leaves:
             columns, children = self.choices(head, node, tools)
-            if len(children) == 1:
+            if len(children) == 1 and not (self.forced and node not in state.rows):
                 node = children[0]
                 continue
             row = state.rows.get(node)

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rtcontrol.run.api import Model
 
 __version__ = "0.1.0"
 
@@ -11,3 +15,13 @@ __version__ = "0.1.0"
 _root = Path(__file__).resolve().parent.parent
 if (_root / "pyproject.toml").is_file() and (_root / "models" / "__init__.py").is_file():
     __path__.append(str(_root))
+
+
+def load(model: str, *, dtype: str = "auto", device: str | None = None, threads: int | None = None) -> Model:
+    """A model to decide with from Python: `rtcontrol.load("lander").session().decide(text, instruction)`.
+
+    `model` is a bundled name or a checkpoint folder; the rest as of `rtcontrol.run.api.Model`. Raises UserError.
+    """
+    from rtcontrol.run.api import Model
+
+    return Model(model, dtype, device, threads)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -28,18 +28,17 @@ class NotFinite(DecodeError):
 @dataclass(frozen=True)
 class Budget:
     """How many trie nodes a pass may carry: for each head (its head token included) and in all. 1 per head is
-    ordinary constrained parallel decoding. A node that is needed less likely than `share` waits for a later pass;
-    0 carries all."""
+    ordinary constrained parallel decoding. With `function_first` the argument heads wait for the function; with
+    `forced` tokens that must follow are evaluated, too (the baseline: one token a pass)."""
 
     per_head: int = 64
     total: int = 128
-    share: float = 0.0
+    function_first: bool = False
+    forced: bool = False
 
     def __post_init__(self) -> None:
         if self.per_head < 1 or self.total < 1:
             raise ValueError(f"budget {self}: at least one node per head and in all")
-        if not 0 <= self.share <= 1:
-            raise ValueError(f"budget {self}: share must be between 0 and 1")
 
 
 @dataclass(frozen=True)
@@ -62,8 +61,16 @@ class Engine(Protocol):
     def decode(self, suffix: Sequence[int]) -> Decision:
         """Decide after prefix + `suffix`. Raises Cancelled, DecodeError, or UserError when the context is too long."""
 
+    def decode_in_steps(self, suffix: Sequence[int], sliced: bool) -> Generator[None, None, Decision]:
+        """`decode`, which may be left alone, or given up, wherever it yields: between forward passes, and `sliced` now
+        and then within a long prompt."""
+
     def decode_many(self, suffixes: Sequence[Sequence[int]]) -> list[Decision]:
         """Decide after prefix + each suffix, as `decode` would for each alone. Raises what `decode` raises."""
+
+    def outside_mass(self) -> float:
+        """The largest probability, over the nodes that led to the last decision's call, that the model gave to tokens
+        outside the tries. Raises NotFinite."""
 
     def cancel(self) -> None:
         """Ask the decision in flight (from another thread) to stop before its next forward pass."""

@@ -54,15 +54,37 @@ class LeanModel:
         for their keys and values only, so the last layer ends for them where those are written.
         """
         x = F.embedding(tokens, self.weights.embedding)
-        cos, sin = self._cos[positions], self._sin[positions]
+        cos, sin = self.rotations(positions)
         last = len(self._cache) - 1
         for i, (layer, (keys, values)) in enumerate(zip(self.weights.layers, self._cache, strict=True)):
             start = first if i == last else 0
             attended = self._attention(layer, x, cos, sin, keys, values, past, mask, start)
-            x = (x[start:] if start else x) + attended
-            gate, up = layer.gate_up(self._norm(x, layer.post_norm)).chunk(2, -1)
-            x = x + layer.down(F.silu(gate) * up)
-        return self._norm(x, self.weights.norm)
+            x = self.feed_forward(layer, (x[start:] if start else x) + attended)
+        return self.norm(x, self.weights.norm)
+
+    def rotations(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Cosines and sines [n, 1, head_dim] of positions [n]."""
+        return self._cos[positions], self._sin[positions]
+
+    def projected(
+        self, layer: Layer, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Queries [n, heads, head_dim], keys and values [n, kv_heads, head_dim], rotated."""
+        c = self.config
+        qkv = layer.qkv(self.norm(x, layer.input_norm)).view(x.shape[0], c.heads + 2 * c.kv_heads, c.head_dim)
+        qk, v = qkv.split([c.heads + c.kv_heads, c.kv_heads], 1)
+        if layer.q_norm is not None and layer.k_norm is not None:
+            q, k = qk.split([c.heads, c.kv_heads], 1)
+            qk = torch.cat([self.norm(q, layer.q_norm), self.norm(k, layer.k_norm)], 1)
+        left, right = qk.chunk(2, -1)
+        qk = qk * cos + torch.cat([-right, left], -1) * sin
+        q, k = qk.split([c.heads, c.kv_heads], 1)
+        return q, k, v
+
+    def feed_forward(self, layer: Layer, x: torch.Tensor) -> torch.Tensor:
+        """The layer's second half."""
+        gate, up = layer.gate_up(self.norm(x, layer.post_norm)).chunk(2, -1)
+        return x + layer.down(F.silu(gate) * up)
 
     def grouped(self, mask: torch.Tensor) -> torch.Tensor:
         """A mask [1, 1, n, columns] for attention with all query heads of one key head as rows of one product: the keys
@@ -88,15 +110,7 @@ class LeanModel:
     ) -> torch.Tensor:
         """Attention output [n - start, hidden] of the rows from `start` on; all rows' keys and values are written."""
         c, n = self.config, x.shape[0]
-        qkv = layer.qkv(self._norm(x, layer.input_norm))
-        qkv = qkv.view(n, c.heads + 2 * c.kv_heads, c.head_dim)
-        qk, v = qkv.split([c.heads + c.kv_heads, c.kv_heads], 1)
-        if layer.q_norm is not None and layer.k_norm is not None:
-            q, k = qk.split([c.heads, c.kv_heads], 1)
-            qk = torch.cat([self._norm(q, layer.q_norm), self._norm(k, layer.k_norm)], 1)
-        left, right = qk.chunk(2, -1)
-        qk = qk * cos + torch.cat([-right, left], -1) * sin
-        q, k = qk.split([c.heads, c.kv_heads], 1)
+        q, k, v = self.projected(layer, x, cos, sin)
         total = past + n
         keys[0, :, past:total] = k.transpose(0, 1)
         values[0, :, past:total] = v.transpose(0, 1)
@@ -120,5 +134,5 @@ class LeanModel:
             )[0]
         return layer.out(out.transpose(0, 1).reshape(rows, c.heads * c.head_dim))
 
-    def _norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    def norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return F.rms_norm(x, (x.shape[-1],), weight, self.config.eps)

@@ -2,7 +2,7 @@
 
 All ways decide the same observations, interleaved, each from the same cached tokens: those that the prompt shares with
 the tick before. Times run from observation text to typed call, tokenising and parsing included; the floor is the bare
-forward over the uncached prompt tokens and the active heads' tokens, without any trie node.
+forward that holds the uncached prompt tokens and the nodes that this call's own walk goes by, and no other.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,14 +18,15 @@ import torch
 from rtcontrol.bench.hf_json import HFJson
 from rtcontrol.models.call import Call
 from rtcontrol.models.decider import DeciderSpec, STDecider
+from rtcontrol.models.engines.base import Budget
 from rtcontrol.models.packed import Node, common_start
-from rtcontrol.models.token_by_token import token_by_token
 from rtcontrol.report.series import Series
 
 WARM_UP = 10
 HELD = 100.0  # logits
 INSTRUCTION = "hover at 0.7"
-WAYS = ("bare_forward", "one_pass", "token_by_token", "token_by_token_skip_forced", "hf_json")
+TOKEN_BY_TOKEN = {"token_by_token": Budget(1, forced=True), "token_by_token_skip_forced": Budget(1)}
+WAYS = ("bare_forward", "one_pass", *TOKEN_BY_TOKEN, "hf_json")
 Progress = Callable[[int], None]
 
 
@@ -40,18 +40,18 @@ class SchemaBench:
 
     def __post_init__(self) -> None:
         engine: Any = self.decider.engine
-        self.engine, self.sequence, self.decoder = engine, engine.sequence, engine._decoder
+        self.engine, self.sequence, self.core = engine, engine.sequence, engine.core
         self.prefix = self.decider.template.prefix_ids(self.decider.plan.tools)
+        self._budget = self.core.passes.budget
         self._previous: list[int] = list(self.prefix)
         if self.function is not None:
-            hold_to(self.decoder, self.function)
+            hold_to(engine, self.function)
 
     def measure(self, observation: str, with_hf: bool) -> tuple[dict[str, float], dict[str, Any]]:
         """(milliseconds by way, counts) for one observation; advances to the next tick."""
         prompt = [*self.prefix, *self.decider.template.suffix_ids(INSTRUCTION, observation)]
         shared = common_start(prompt, self._previous)
         times: dict[str, float] = {}
-        calls: list[Call | None] = []
 
         def clock(way: str, run: Callable[[], Any]) -> Any:
             self.sequence.start(self._previous, 1)
@@ -63,13 +63,19 @@ class SchemaBench:
             times[way] = (time.perf_counter() - began) * 1e3
             return result
 
-        clock("bare_forward", self._bare(prompt, shared))
-        decision = clock("one_pass", lambda: self.decider.decide(observation, INSTRUCTION))
-        calls.append(decision.call)
-        for way, skip in (("token_by_token", False), ("token_by_token_skip_forced", True)):
-            (call, _), passes = clock(way, partial(self._token_by_token, observation, skip))
-            calls.append(call)
-            times[f"{way}_passes"] = passes
+        def decide() -> Any:
+            return self.decider.decide(observation, INSTRUCTION)
+
+        decision = clock("one_pass", decide)
+        walked = self._walked()
+        clock("bare_forward", self._bare(prompt, shared, walked))
+        calls, passes = [decision.call], {}
+        for way, budget in TOKEN_BY_TOKEN.items():
+            self.core.set_budget(budget)
+            found = clock(way, decide)
+            calls.append(found.call)
+            passes[f"{way}_passes"] = found.forward_passes
+        self.core.set_budget(self._budget)
         if with_hf:
             self.hf.warm(prompt[:shared])
             clock("hf_json", lambda: self._hf_json(observation, decision.call))
@@ -78,56 +84,68 @@ class SchemaBench:
             "agree": all(c == calls[0] for c in calls),
             "uncached_prompt_tokens": len(prompt) - shared,
             "packed_tokens": decision.tokens,
+            "floor_tokens": len(prompt) - shared + len(walked),
             "forward_passes": decision.forward_passes,
-            "token_by_token_passes": times.pop("token_by_token_passes"),
-            "token_by_token_skip_forced_passes": times.pop("token_by_token_skip_forced_passes"),
+            **passes,
             "json_tokens": len(self.hf.json_ids(decision.call)),
         }
         return times, counts
 
-    def _bare(self, prompt: Sequence[int], shared: int) -> Callable[[], Any]:
-        heads = [h.head_id for h in self.decider.plan.heads if h.trie.needed(self.decider.plan.all_tools)]
-        nodes = [Node(h, 0, ()) for h in heads]
+    def _walked(self) -> list[Node]:
+        """The nodes that the last call's walk chose at, and what leads to them."""
+        nodes: list[Node] = []
+        placed: dict[tuple[int, int], tuple[int, ...]] = {}
+        for k, n in self.engine.visited:
+            trie = self.decider.plan.heads[k].trie
+            path = [n]
+            while trie.parents[path[-1]] >= 0:
+                path.append(trie.parents[path[-1]])
+            above: tuple[int, ...] = ()
+            for node in reversed(path):
+                if (k, node) not in placed:
+                    placed[k, node] = (*above, len(nodes))
+                    nodes.append(Node(trie.tokens[node], trie.depths[node], above))
+                above = placed[k, node]
+        return nodes
+
+    def _bare(self, prompt: Sequence[int], shared: int, nodes: Sequence[Node]) -> Callable[[], Any]:
         # Everything but the forward itself is prepared outside the clock: tokens, positions, mask.
         saved, self.sequence.prompt, self.sequence._done = self.sequence.prompt, list(prompt), shared
         mask = self.sequence._mask(shared, len(prompt) - shared, nodes)
         self.sequence.prompt = saved
-        tokens = torch.tensor([*prompt[shared:], *heads])
-        positions = torch.tensor([*range(shared, len(prompt)), *[len(prompt)] * len(heads)])
+        tokens = torch.tensor([*prompt[shared:], *(n.token for n in nodes)])
+        positions = torch.tensor([*range(shared, len(prompt)), *(len(prompt) + n.depth for n in nodes)])
         return lambda: self.engine.model.forward(tokens, positions, shared, mask, len(prompt) - shared)
-
-    def _token_by_token(self, observation: str, skip: bool) -> tuple[tuple[Call | None, int], int]:
-        suffix = self.decider.template.suffix_ids(INSTRUCTION, observation)
-        self.sequence.start([*self.prefix, *suffix], 64)
-        return token_by_token(self.decoder, skip), self.sequence.forward_passes
 
     def _hf_json(self, observation: str, call: Call) -> Call:
         suffix = self.decider.template.suffix_ids(INSTRUCTION, observation)
         return self.hf.generate([*self.prefix, *suffix], call)
 
 
-def hold_to(decoder: Any, function: str) -> None:
-    """Make the decoder prefer `function`, whatever the model says: its tokens' logits are raised in every row.
+def hold_to(engine: Any, function: str) -> None:
+    """Make the engine prefer `function`, whatever the model says: its tokens' scores are raised in every row.
 
-    All ways read their logits here, so all decide by the same ones.
+    All ways read their scores here, so all decide by the same ones.
     """
-    trie = decoder.plan.function.trie
-    node = next(n for n, value in trie.leaves.items() if value[0] == decoder.plan.tool_index(function))
+    plan, column = engine.core.plan, engine.core.walker.column
+    trie = plan.function.trie
+    node = next(n for n, value in trie.leaves.items() if value[0] == plan.tool_index(function))
     columns = []
     while node >= 0:
-        if trie.tokens[node] in decoder.walker.column:
-            columns.append(decoder.walker.column[trie.tokens[node]])
+        if trie.tokens[node] in column:
+            columns.append(column[trie.tokens[node]])
         node = trie.parents[node]
-    logits = decoder.logits
+    plain = engine.answers
 
-    def raised(hidden: Any) -> Any:
-        rows = logits(hidden)
-        for row in rows:
-            for column in columns:
-                row[column] += HELD
-        return rows
+    def answers(hidden: Any, asks: Any) -> Any:
+        found = plain(hidden, asks)
+        for ask, rows in zip(asks, found, strict=True):
+            for row in rows if ask.masks is None else ():
+                for i in columns:
+                    row[i] += HELD
+        return found
 
-    decoder.logits = raised
+    engine.answers = answers
 
 
 def bench_schema(

@@ -14,6 +14,7 @@ from rtcontrol.bench.wire import TEXT, free_port, wait_for
 from rtcontrol.bench.wire_ways import Servers, WireSession, dealer, hello, pong
 from rtcontrol.bridges.wire import decode_msgpack, encode_msgpack
 from rtcontrol.bridges.wire.messages import CallMessage, Message, Ping, Welcome
+from rtcontrol.models.checkpoint import ZOO, zoo
 from rtcontrol.models.errors import UserError
 
 
@@ -71,14 +72,22 @@ class LoadClient:
         return self.ticks[-1] - self.ticks[0] + 1 - len(set(self.ticks)) if self.ticks else 0
 
 
-def load(clients: int, hz: float, seconds: float, model: str, step: Callable[[float], None]) -> dict[str, Any]:
+def load(
+    clients: int, hz: float, seconds: float, model: str, step: Callable[[float], None], http: bool = False
+) -> dict[str, Any]:
     """Counts over all clients after a warm-up of two seconds; times are milliseconds from the call's departure to its
-    arrival (one machine, one clock)."""
-    port = free_port()
+    arrival (one machine, one clock). With `http`, one more client sends requests with new tools and long prompts, one
+    after the other (`rtcontrol.bench.http_load`)."""
+    port, web = free_port(), free_port()
     endpoint = f"tcp://127.0.0.1:{port}"
     with Servers() as servers:
-        servers.start(["-m", "rtcontrol", "serve", "--model", model, "--bind", endpoint])
+        # By its folder, a bundled model decides for tools that it was not trained on: the calls are nonsense here.
+        named = str(ZOO / model) if http and model in zoo() else model
+        more = ["--http", f"127.0.0.1:{web}"] if http else []
+        servers.start(["-m", "rtcontrol", "serve", "--model", named, "--bind", endpoint, *more])
         wait_for(port, servers)
+        if http:
+            wait_for(web, servers)
         made = [LoadClient(endpoint, hz) for _ in range(clients)]
         poller = zmq.Poller()
         for client in made:
@@ -87,6 +96,8 @@ def load(clients: int, hz: float, seconds: float, model: str, step: Callable[[fl
         _until(made, poller, by_socket, lambda: all(c.ready for c in made), 120.0, lambda s: servers.check())
         if not all(c.ready for c in made):
             raise UserError("Not every client was welcomed in 120 s.", "Give fewer --clients.")
+        if http:
+            servers.start(["-m", "rtcontrol.bench.http_load", f"http://127.0.0.1:{web}"])
         _until(made, poller, by_socket, lambda: False, 2.0, lambda s: None)
         for client in made:
             client.forget()
@@ -94,6 +105,7 @@ def load(clients: int, hz: float, seconds: float, model: str, step: Callable[[fl
         servers.check()
         for client in made:
             client.socket.close(0)
+        answered = [float(line) for line in servers.said()] if http else []
     status, causes = sum((c.status for c in made), Counter()), sum((c.causes for c in made), Counter())
     return {
         "clients": clients,
@@ -105,6 +117,7 @@ def load(clients: int, hz: float, seconds: float, model: str, step: Callable[[fl
         "missing": sum(c.missing for c in made),
         "status": dict(status),
         "misses_by_cause": dict(causes),
+        "http_s": answered,
         "way_ms": [ms for c in made for ms in c.way_ms],
     }
 

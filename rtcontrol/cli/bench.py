@@ -92,6 +92,41 @@ def decide(
     save(json_file, {**bundled, **results, "ratios": ratios})
 
 
+SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
+
+
+@app.command()
+def batch(
+    model: Annotated[str, typer.Option(help="Bundled name or checkpoint folder.")] = "lander",
+    rounds: Annotated[int, typer.Option(min=2, help="How often each size takes its turn.")] = 30,
+    threads: Annotated[int, typer.Option(min=1, help="CPU threads of torch.")] = 1,
+    json_file: JsonFile = None,
+) -> None:
+    """1 to 128 decisions together, for as many characters of one kind: beside a decision alone, and beside the bare
+    forward of the same tokens (`floor`), taking turns.
+
+    Example: rtcontrol bench batch --json batch.json
+    """
+    from rtcontrol.bench.batch import bench_batch
+    from rtcontrol.bench.situations import observations, schemas
+
+    console = Console()
+    with Progress(console=console, transient=True) as bar:
+        task = bar.add_task("rounds", total=rounds)
+        step = lambda: bar.advance(task)  # noqa: E731
+        found = bench_batch(model, schemas()["bundled"], observations(max(SIZES)), SIZES, rounds, threads, step)
+    one = found["alone_ms"]["p50"]
+    table = Table(title=f"{found['tokens_each']} tokens each, {threads} thread(s); one alone: {one:.2f} ms")
+    for column in ("together", "p50 ms", "p99 ms", "times one", "floor p50 ms", "times the floor", "decisions/s"):
+        table.add_column(column, justify="right")
+    for size in SIZES:
+        ms, floor = found["ms"]["together"][size], found["ms"]["bare"][size]["p50"]
+        row = (f"{ms['p50']:.2f}", f"{ms['p99']:.2f}", f"{ms['p50'] / one:.2f}", f"{floor:.2f}")
+        table.add_row(str(size), *row, f"{ms['p50'] / floor:.2f}", f"{1e3 * size / ms['p50']:.0f}")
+    console.print(table)
+    save(json_file, found)
+
+
 @app.command()
 def train(
     rows: Annotated[int, typer.Option(min=32, help="Training samples to run each way.")] = 64,
@@ -209,6 +244,9 @@ def load(
     hz: Annotated[float, typer.Option(min=0.1, max=1000, help="Rate of each client's loop.")] = 16.0,
     seconds: Annotated[float, typer.Option(min=1, help="How long to count, after 2 s of warm-up.")] = 30.0,
     model: Annotated[str, typer.Option(help="noop (the null decoder), random, or a checkpoint.")] = "noop",
+    http: Annotated[
+        bool, typer.Option("--http", help="Beside one HTTP client with new tools and long prompts.")
+    ] = False,
     json_file: JsonFile = None,
 ) -> None:
     """Many clients of one server: every tick's call is counted, those that never came, and the misses by cause.
@@ -218,6 +256,8 @@ def load(
       rtcontrol bench load --clients 50 --hz 2
 
       rtcontrol bench load --clients 8 --hz 16 --model lander
+
+      rtcontrol bench load --clients 1 --hz 30 --seconds 8 --model lander --http
     """
     from rtcontrol.bench.load import load as bench_load
     from rtcontrol.report.series import Series
@@ -225,13 +265,16 @@ def load(
     console = Console()
     with Progress(console=console, transient=True) as bar:
         task = bar.add_task(f"{clients} clients at {hz:g} Hz", total=seconds)
-        found = bench_load(clients, hz, seconds, model, lambda s: bar.advance(task, s))
+        found = bench_load(clients, hz, seconds, model, lambda s: bar.advance(task, s), http)
     way = Series(found["way_ms"]).summary()
     console.print(
         f"{clients} clients at {hz:g} Hz for {seconds:g} s, {model}: {found['calls']} calls "
         f"(about {found['expected']} due), {found['missing']} never came (lost, or the release skipped)"
     )
     console.print(f"status {found['status']}, misses by cause {found['misses_by_cause'] or 'none'}")
+    if http:
+        took = Series(found["http_s"]).summary()
+        console.print(f"HTTP: {len(found['http_s'])} answers, seconds p50 {took['p50']}, max {took['max']}")
     console.print(f"call sent to call received: p50 {way['p50']} ms, p99 {way['p99']}, max {way['max']}")
     save(json_file, {**found, "figures": way})
 

@@ -23,7 +23,7 @@ def source(model: str | None, engine: str, tools: tuple[dict[str, Any], ...]) ->
         raise UserError("The scripted expert knows its own tools only.", "Serve a model: `rtcontrol serve --model M`.")
     from rtcontrol.models.decider import DeciderSpec
 
-    return STSource(DeciderSpec(model=model, engine=engine, tools=tools))
+    return STSource(DeciderSpec(model=model, engine=engine, tools=tools), patient=True)
 
 
 def public_name(model: str | None) -> str:

@@ -73,7 +73,8 @@ class Decider(Protocol):
 class DeciderSource(Protocol):
     """A picklable recipe of a decider: `build` runs where the decisions are made, once a lane and a restart.
 
-    The decider may have `info() -> dict`, which goes into the report. Raises UserError for what the user can mend.
+    The decider may have `info() -> dict`, which goes into the report, and `rest()`, which is called when its reply is
+    sent, on its own thread. Raises UserError for what the user can mend.
     """
 
     def build(self) -> Decider: ...

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from rtcontrol.models.domain import ClosedDomain
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema import tool_schemas
 
+FAULTS = (Exception, SystemExit)  # whatever a decider raises costs one tick, never the loop
 PLAIN = ("expert", "noop", "random")
 
 
@@ -30,15 +31,41 @@ def build(source: DeciderSource) -> Decider:
 def answer(decider: Decider, request: DecisionRequest) -> DecisionReply:
     """Decide; an exception becomes the reply's error, in one line."""
     began = time.monotonic_ns()
-    decision, text, mistake = None, None, None
     try:
-        decision = decider.decide(request)
-    except UserError as error:
-        text, mistake = str(error), (error.what, error.remedy)
-    except (Exception, SystemExit) as error:  # whatever a decider raises costs one tick, never the loop
-        text = f"{type(error).__name__}: {error}"
-    took, raised = time.monotonic_ns() - began, text and text.splitlines()[0]
-    return DecisionReply(request.tick, decision, raised, took, mistake, request.received_ns or began, began)
+        return _reply(request, began, decider.decide(request))
+    except FAULTS as error:
+        return _reply(request, began, None, error)
+
+
+def answer_in_steps(decider: Decider, request: DecisionRequest) -> Generator[None, None, DecisionReply]:
+    """`answer`, which may be left alone, or given up, wherever it yields."""
+    began = time.monotonic_ns()
+    steps: Any = getattr(decider, "decide_in_steps", None)
+    if steps is None:
+        return answer(decider, request)
+    try:
+        return _reply(request, began, (yield from steps(request)))
+    except FAULTS as error:
+        return _reply(request, began, None, error)
+
+
+def _reply(
+    request: DecisionRequest, began: int, decision: Decision | None, error: BaseException | None = None
+) -> DecisionReply:
+    took, said, mistake = time.monotonic_ns() - began, None, None
+    if isinstance(error, UserError):
+        said, mistake = str(error), (error.what, error.remedy)
+    elif error is not None:
+        said = f"{type(error).__name__}: {error}"
+    first = said and said.splitlines()[0]
+    return DecisionReply(request.tick, decision, first, took, mistake, request.received_ns or began, began)
+
+
+def rest(decider: Decider) -> None:
+    """Its reply is sent: what a decider does apart from deciding costs no tick."""
+    pause = getattr(decider, "rest", None)
+    if pause is not None:
+        pause()
 
 
 def describe(decider: Decider) -> dict[str, Any]:
@@ -49,26 +76,41 @@ def describe(decider: Decider) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class STSource:
-    """An ST model; `spec` is a `rtcontrol.models.decider.DeciderSpec`."""
+    """An ST model; `spec` is a `rtcontrol.models.decider.DeciderSpec`. A `patient` one is for whoever can wait, as a
+    request of HTTP can: its work gives way to other sessions'."""
 
     spec: Any
+    patient: bool = False
 
     def build(self) -> STModel:
-        return STModel(self.spec.build())
+        return STModel(self.spec.build(), self.patient)
 
 
 class STModel:
     """The ST decoder as a decider of requests."""
 
-    def __init__(self, decider: Any) -> None:
-        self._decider = decider
+    def __init__(self, decider: Any, patient: bool = False) -> None:
+        self._decider, self.patient = decider, patient
 
     def decide(self, request: DecisionRequest) -> Decision:
         decision: Decision = self._decider.decide(request.observation, request.instruction, request.history)
         return decision
 
+    def decide_in_steps(self, request: DecisionRequest) -> Generator[None, None, Decision]:
+        told = request.observation, request.instruction, request.history
+        decision: Decision = yield from self._decider.decide_in_steps(*told, sliced=self.patient)
+        return decision
+
+    def rest(self) -> None:
+        self._decider.rest()
+
     def info(self) -> dict[str, Any]:
         return dict(self._decider.info())
+
+
+def patient(decider: Decider) -> bool:
+    """Whether its decisions give way to others'."""
+    return bool(getattr(decider, "patient", False))
 
 
 @dataclass(frozen=True)

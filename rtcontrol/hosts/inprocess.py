@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from queue import Empty, Queue
 from typing import Any
 
 from rtcontrol.hosts.base import LIMIT, Decider, DeciderSource, DecisionReply, DecisionRequest, HostEvent, PlaceTrouble
-from rtcontrol.hosts.deciders import answer, build, describe
+from rtcontrol.hosts.deciders import answer_in_steps, build, describe, patient, rest
 
 
 class Places:
@@ -46,17 +46,20 @@ class Rota:
     def put(self, key: Any, request: DecisionRequest) -> None:
         self._waiting.setdefault(key, deque(maxlen=self._depth)).append(request)
 
-    def take(self) -> tuple[Any, DecisionRequest] | None:
-        """The newest request of the session that has waited longest."""
-        for key, requests in self._waiting.items():
-            if requests:
-                # The newest: an older one is overtaken, and will be dropped at its deadline.
-                request = requests.pop()
-                del self._waiting[key]
-                if requests:
-                    self._waiting[key] = requests  # behind the others
-                return key, request
-        return None
+    def take(
+        self, patient: Callable[[Any], bool] = lambda key: False, late: bool = True
+    ) -> tuple[Any, DecisionRequest] | None:
+        """The newest request of the session that has waited longest; `patient` ones after all others, if `late`."""
+        waiting = [key for key, requests in self._waiting.items() if requests]
+        turns = [key for key in waiting if not patient(key)] or (waiting if late else [])
+        if not turns:
+            return None
+        # The newest: an older one is overtaken, and will be dropped at its deadline.
+        requests = self._waiting.pop(turns[0])
+        request = requests.pop()
+        if requests:
+            self._waiting[turns[0]] = requests  # behind the others
+        return turns[0], request
 
     def cancel(self, key: Any, tick: int) -> None:
         # The session keeps its place: with requests that are given up before their turn comes it would starve.
@@ -134,16 +137,36 @@ class InProcessPool:
                 worker.join(timeout=1.0)
 
     def _work(self, lane: int) -> None:
+        steps: Generator[None, None, None] | None = None  # of a decision that gives way to others
         while True:
             with self.arrived:
-                while (turn := self.rota.take()) is None and not self.closed:
+                while (
+                    not (turn := self.rota.take(InProcessHost.patient, steps is None)) and not steps and not self.closed
+                ):
                     self.arrived.wait()
-            if self.closed or turn is None:
+            if self.closed:
                 return
+            if turn is None:
+                steps = go_on(steps)
+                continue
             host, request = turn
             # What is left of the turn would keep a closed session's decider alive until the next request.
-            host.decide(lane, request)
+            if host.patient():
+                steps = host.decide_in_steps(lane, request)
+            else:
+                host.decide(lane, request)
             del turn, host, request
+
+
+def go_on(steps: Generator[None, None, None] | None) -> Generator[None, None, None] | None:
+    """Take the next step; None when it was the last."""
+    try:
+        if steps is not None:
+            next(steps)
+            return steps
+    except StopIteration:
+        pass
+    return None
 
 
 class InProcessHost:
@@ -158,6 +181,7 @@ class InProcessHost:
         self._pool = pool or InProcessPool(1, lanes, preload=False)
         self.name = self._pool.name
         self._deciders: list[Decider] = []
+        self._cancelled: int | None = None  # one that is being decided is given up before its next forward pass
         # No SimpleQueue: its timed get waits for ever where a signal's handler outlasts the timeout (CPython 3.11).
         self._replies: Queue[DecisionReply | None] = Queue()
 
@@ -198,6 +222,7 @@ class InProcessHost:
         return bool(self._deciders) and not self._pool.closed
 
     def cancel(self, tick: int) -> None:
+        self._cancelled = tick
         with self._pool.arrived:
             self._pool.rota.cancel(self, tick)
 
@@ -210,7 +235,27 @@ class InProcessHost:
         if self._own:
             self._pool.close()
 
-    def decide(self, lane: int, request: DecisionRequest) -> None:
+    def patient(self) -> bool:
+        """Whether its decisions give way to other sessions'."""
+        return any(patient(decider) for decider in self._deciders)
+
+    def decide_in_steps(self, lane: int, request: DecisionRequest) -> Generator[None, None, None]:
         """On the lane's thread."""
         for decider in self._deciders[lane : lane + 1]:  # none once it is closed
-            self._replies.put(answer(decider, request))
+            steps = answer_in_steps(decider, request)
+            while True:
+                try:
+                    next(steps)
+                except StopIteration as done:
+                    self._replies.put(done.value)
+                    rest(decider)
+                    break
+                if self._cancelled == request.tick:
+                    steps.close()
+                    break
+                yield
+
+    def decide(self, lane: int, request: DecisionRequest) -> None:
+        """All steps at once."""
+        for _ in self.decide_in_steps(lane, request):
+            pass

@@ -11,7 +11,7 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,9 +20,9 @@ import msgpack
 import zmq
 
 from rtcontrol.hosts.base import Decider, DeciderSource, DecisionReply, DecisionRequest
-from rtcontrol.hosts.deciders import answer, describe
+from rtcontrol.hosts.deciders import answer, answer_in_steps, describe, patient, rest
 from rtcontrol.hosts.heartbeat import Heartbeat
-from rtcontrol.hosts.inprocess import Rota
+from rtcontrol.hosts.inprocess import Rota, go_on
 
 PING = b""
 BUILDERS = "build"
@@ -157,19 +157,50 @@ class DecoderActor:
     def _decide(self, i: int, router: zmq.Socket[bytes]) -> None:
         """A lane's thread: take in all that has arrived, decide for the session whose turn it is, and so on."""
         lane, closed = Lane(router), self._closed[i]
+        waiting: tuple[bytes, Generator[None, None, None]] | None = None  # a decision that gives way to others
         while True:
             while lane.readable():
                 lane.receive()
             while closed:
-                lane.forget(closed.popleft())
-            turn = lane.rota.take()
-            if turn is None:
+                gone = closed.popleft()
+                lane.forget(gone)
+                waiting = None if waiting is not None and waiting[0] == gone else waiting
+            turn = lane.rota.take(self._patient, late=waiting is None)
+            if turn is None and waiting is None:
                 lane.receive()  # sleeps until something arrives
-                continue
-            key, request = turn
-            if (deciders := self._deciders.get(key)) is not None:
-                lane.send(key, pack_reply(answer(deciders[i], request), self._beat.recent()))
-                del deciders  # a closed session's are not kept until the next request
+            elif turn is None:
+                assert waiting is not None
+                waiting = waiting if go_on(waiting[1]) is not None else None
+            elif (deciders := self._deciders.get(turn[0])) is not None:
+                steps = self._decide_in_steps(lane, turn[0], deciders[i], turn[1])
+                if patient(deciders[i]):
+                    waiting = turn[0], steps
+                else:
+                    for _ in steps:
+                        pass
+                del deciders, steps  # a closed session's are not kept until the next request
+
+    def _patient(self, key: bytes) -> bool:
+        return any(map(patient, self._deciders.get(key, ())))
+
+    def _decide_in_steps(
+        self, lane: Lane, key: bytes, decider: Decider, request: DecisionRequest
+    ) -> Generator[None, None, None]:
+        """Decide and answer; given up between two forward passes when nobody waits for it any more."""
+        steps = answer_in_steps(decider, request)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as done:
+                lane.send(key, pack_reply(done.value, self._beat.recent()))
+                rest(decider)
+                return
+            while lane.readable():
+                lane.receive()
+            if lane.cancelled.get(key) == request.tick:
+                steps.close()
+                return
+            yield
 
 
 class Lane:
@@ -178,6 +209,7 @@ class Lane:
     def __init__(self, router: zmq.Socket[bytes]) -> None:
         self.rota = Rota()
         self._router = router
+        self.cancelled: dict[bytes, int] = {}  # each session's newest tick that nobody waits for
         self._clients: dict[bytes, bytes] = {}  # each session's newest identity
 
     def readable(self) -> bool:
@@ -194,6 +226,7 @@ class Lane:
             fields = msgpack.unpackb(body)
             if isinstance(fields, int):
                 self.rota.cancel(key, fields)
+                self.cancelled[key] = fields
             else:
                 tick, epoch, observation, instruction, history = fields
                 now = time.monotonic_ns()
@@ -209,6 +242,7 @@ class Lane:
         """The session is closed."""
         self.rota.remove(key)
         self._clients.pop(key, None)
+        self.cancelled.pop(key, None)
 
 
 def _echo(router: zmq.Socket[bytes]) -> None:

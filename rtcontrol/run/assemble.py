@@ -47,7 +47,7 @@ def agent(name: str) -> Agent:
     if name.endswith(RECORDED):
         return recording(Path(name)).agent()
     if name.endswith(".py"):
-        found = vars(_load(name, "--agent")).get("agent")
+        found = vars(load_module(name, "--agent")).get("agent")
         if not isinstance(found, Agent):
             raise UserError(f"{name} has no Agent called `agent`.", "Write `agent = Agent(...)` at its top level.")
         return found
@@ -81,7 +81,7 @@ def environment(name: str, goal: str | None) -> Environment:
 
 def _simulation(name: str) -> Any:
     """The one simulation of a Python file, made and looked over."""
-    module = _load(name, "--env")
+    module = load_module(name, "--env")
     classes: list[Any] = [
         c
         for c in vars(module).values()
@@ -110,7 +110,7 @@ def _simulation(name: str) -> Any:
     return made
 
 
-def _load(name: str, option: str) -> ModuleType:
+def load_module(name: str, option: str) -> ModuleType:
     """The module of a Python file: run once, however often it is named. UserError when it does not run."""
     path = Path(name).resolve()
     if not path.is_file():
@@ -150,7 +150,7 @@ def default_agent(env: str) -> str:
     if env.endswith(RECORDED):
         return env
     if env.endswith(".py"):
-        _load(env, "--env")
+        load_module(env, "--env")
         raise UserError(f"The environment {env} names no agent.", "Give one with --agent NAME or --agent FILE.py.")
     entry = registry.known().get(env)
     if entry is None:

@@ -85,7 +85,6 @@ def test_integers_and_booleans_are_typed() -> None:
     assert listed(type="integer", minimum=-1.0, maximum=1.0).values == (-1, 0, 1)
     assert all(type(v) is int for v in listed(type="integer", minimum=-1.0, maximum=1.0).values)
     assert listed(type="boolean") == ClosedDomain((False, True), ("false", "true"))
-    assert listed(const="x").values == ("x",)
 
 
 def test_whole_numbers_in_an_enum_of_numbers_are_floats_written_as_given() -> None:
@@ -118,7 +117,7 @@ def test_domain_with_too_many_values_is_free() -> None:
     assert isinstance(domain_of({"type": "integer", "minimum": 10**30, "maximum": 10**30 + 5}, ""), Free)
 
 
-@pytest.mark.parametrize("schema", [{}, {"type": "null"}, {"type": ["string", "null"]}, {"description": "x"}])
+@pytest.mark.parametrize("schema", [{}, {"type": "thing"}, {"description": "x"}])
 def test_type_without_schema_is_refused(schema: dict[str, Any]) -> None:
     with pytest.raises(UserError, match=r"Tool t, parameter p: the type .* Use string, integer"):
         domain_of(schema, "Tool t, parameter p")

@@ -10,6 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rtcontrol.models.engines import torch_engine
 from rtcontrol.models.packed import Node
 from tests.models.small import MARGIN, TOLD, Oracle, build, build_checkpoint, law, prompt_of, shown, tool, tool_lists
 
@@ -95,6 +96,31 @@ def test_cached_prefix_and_reuse_change_no_logit(
         assert again.reused_tokens >= reusing.prefix.tokens
         assert shown(alone) == shown(again)
         assert alone.confidence == pytest.approx(again.confidence, abs=1e-3)
+
+
+@LAW
+@given(tools=tool_lists(most=2), prompts=st.lists(TOLD, min_size=2, max_size=3), size=st.integers(1, 9))
+def test_a_prompt_in_slices_decides_like_one_that_is_computed_at_once(
+    checkpoint: tuple[Path, Oracle], tools: Any, prompts: list[tuple[str, str]], size: int
+) -> None:
+    folder, _ = checkpoint
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch_engine, "SLICE", size)
+        patch.setattr(torch_engine, "LEAST_SLICE", size)
+        sliced, plain = build(folder, tools), build(folder, tools)
+        for told in prompts:
+            steps, count = sliced.decide_in_steps(*told), 0
+            while True:
+                try:
+                    next(steps)
+                    count += 1
+                except StopIteration as done:
+                    found = done.value
+                    break
+            expected = plain.decide(*told)
+            assert shown(found) == shown(expected)
+            assert found.confidence == pytest.approx(expected.confidence, abs=1e-3)
+            assert count >= found.forward_passes
 
 
 @LAW

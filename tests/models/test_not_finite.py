@@ -11,7 +11,6 @@ import torch
 
 from rtcontrol.models.decider import STDecider
 from rtcontrol.models.engines.base import NotFinite
-from rtcontrol.models.token_by_token import token_by_token
 from tests.models.small import build, tool
 
 GO, SAY = tool("act", to=["left", "right", "stop", "red"]), tool("act", text={"type": "string", "maxLength": 8})
@@ -50,20 +49,10 @@ def test_scores_that_are_not_finite_are_an_error_and_the_next_decision_is_sound(
 
 
 @BAD
-def test_the_baseline_gives_no_call_either(folder: Path, monkeypatch: pytest.MonkeyPatch, bad: float) -> None:
-    made = build(folder, [GO])
-    decoder = made.engine._decoder  # type: ignore[attr-defined]
-    made.engine.sequence.start(made.template.suffix_ids("turn fast", "go left", ()), 8)  # type: ignore[attr-defined]
-    fouled(made, monkeypatch, bad)
-    with pytest.raises(NotFinite):
-        token_by_token(decoder, skip_forced=True)
-
-
-@BAD
-def test_a_bad_score_outside_the_legal_ones_is_seen_where_it_is_looked_for(
+def test_a_bad_score_outside_the_legal_ones_is_an_error_of_the_decision_after_it_was_seen(
     folder: Path, monkeypatch: pytest.MonkeyPatch, bad: float
 ) -> None:
-    """The mass outside the tries is read in every 16th decision, the first included."""
+    """The mass outside the tries is looked at when a call is given, of every 16th, the first included."""
     made = build(folder, [GO])
     plain = made.engine.model.logits  # type: ignore[attr-defined]
 
@@ -74,8 +63,13 @@ def test_a_bad_score_outside_the_legal_ones_is_seen_where_it_is_looked_for(
         return found
 
     monkeypatch.setattr(made.engine.model, "logits", logits)  # type: ignore[attr-defined]
+    assert made.decide("go left", "turn fast").outside_mass is None
+    made.rest()
     if bad < 0:  # no mass at all
         assert made.decide("go left", "turn fast").outside_mass is not None
     else:
         with pytest.raises(NotFinite):
             made.decide("go left", "turn fast")
+    made.rest()
+    again = made.decide("go left", "turn fast")
+    assert again.outside_mass is None and again.call is not None

@@ -157,7 +157,7 @@ def test_head_values_of_a_call_lead_to_its_leaves(tools: list[dict[str, Any]], d
     arguments: dict[str, Any] = {}
     for slot in plan.slots[index]:
         assume(isinstance(slot.domain, ClosedDomain))  # a group of large domains has more values than a trie takes
-        value = data.draw(st.sampled_from([*slot.domain.values, *([ABSENT] if slot.optional else [])]))
+        value = data.draw(st.sampled_from([*slot.domain.values, *slot.null]))
         if value is not ABSENT:
             arguments |= slot.arguments(value)
     rebuilt: dict[str, Any] = {}

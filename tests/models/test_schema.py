@@ -58,7 +58,7 @@ def test_a_slots_value_and_its_arguments_are_inverse(tools: list[dict[str, Any]]
         if isinstance(slot.domain, ClosedDomain):
             value = data.draw(st.sampled_from(slot.domain.values))
             assert slot.value(slot.arguments(value)) == value
-        assert (slot.value({}) is ABSENT) == (slot.optional or not slot.merged)
+        assert (slot.value({}) is ABSENT) == (bool(slot.null) or not slot.merged)
 
 
 def test_overflow_shares_head_six_as_one_json_object() -> None:
@@ -75,8 +75,8 @@ def test_overflow_shares_head_six_as_one_json_object() -> None:
 def test_group_of_optional_parameters_is_optional_as_a_whole() -> None:
     tool = schema({"a": {**BOOL, "x-group": "g"}, "b": BOOL, "c": {"enum": [1, 2], "x-group": "g"}}, ["b"])
     b, g = tool.slots()
-    assert (b.merged, b.optional) == (False, False)
-    assert (g.merged, g.optional) == (True, True)
+    assert (b.merged, b.null) == (False, ())
+    assert (g.merged, g.null) == (True, (ABSENT,))
     assert isinstance(g.domain, ClosedDomain)
     assert {} not in g.domain.values
     assert len(g.domain.values) == 3 * 3 - 1
@@ -135,8 +135,19 @@ def test_duplicate_names_and_no_tools_are_refused() -> None:
         tool_schemas([])
 
 
-def test_references_are_carried_into_the_parameter() -> None:
+def test_references_are_written_out_in_the_parameter() -> None:
     definitions = {"A": {"type": "object", "properties": {"x": {"type": "number"}}}}
     tool = schema({"a": {"$ref": "#/$defs/A"}, "b": BOOL}, **{"$defs": definitions})
-    assert tool.parameters[0].schema["$defs"] == definitions
-    assert "$defs" not in tool.parameters[1].schema
+    assert tool.parameters[0].schema == definitions["A"]
+    assert "$defs" not in tool.canonical_json()
+
+
+def test_null_of_a_required_parameter_is_the_null_token_and_of_an_optional_one_absence() -> None:
+    number = {"type": ["integer", "null"], "minimum": 0, "maximum": 2}
+    needed, left_out = schema({"a": number, "b": number}, ["a"]).slots()
+    assert (needed.null, left_out.null) == ((None,), (ABSENT,))
+    assert isinstance(needed.domain, ClosedDomain) and needed.domain.values == (0, 1, 2)
+    assert needed.value({"a": None}) is None
+    assert left_out.value({"b": None}) is ABSENT
+    (merged,) = schema({"a": {**number, "x-group": "g"}, "b": {**BOOL, "x-group": "g"}}, ["a", "b"]).slots()
+    assert isinstance(merged.domain, ClosedDomain) and {"a": None, "b": True} in merged.domain.values

@@ -30,8 +30,12 @@ def tokenizer(request: pytest.FixtureRequest) -> STTokenizer:
     return qwen(request.getfixturevalue("data"))
 
 
+# Added to Qwen2.5's tokenizer, and not marked special there.
+PLAIN = ("<tool_call>", "</tool_call>", "<|fim_prefix|>", "<|file_sep|>")
 # Hostile text: markers, and pieces of markers, between arbitrary characters.
-PIECES = st.sampled_from([*ST_TOKENS, *CONTROL_TOKENS, "<", "|>", "<|", "arg", "/", " ", "\n", "{tools}", "{history}"])
+PIECES = st.sampled_from(
+    [*ST_TOKENS, *CONTROL_TOKENS, *PLAIN, "<", "|>", "<|", "arg", "/", " ", "\n", "{tools}", "{history}"]
+)
 ASSIGNED = st.characters(exclude_categories=("Cs", "Cn"))
 TEXT = st.lists(PIECES | st.text(ASSIGNED, max_size=6), max_size=8).map("".join)
 
@@ -45,6 +49,7 @@ def test_qwen_ids_of_the_special_tokens(data: Path) -> None:
     tokenizer = qwen(data)
     assert [tokenizer.special_id(t) for t in ST_TOKENS] == list(range(151665, 151682))
     assert tokenizer.size == 151682
+    assert set(PLAIN) <= set(tokenizer.specials)
 
 
 def test_every_special_token_is_reached_by_name_and_never_by_text(tokenizer: STTokenizer) -> None:

@@ -183,7 +183,7 @@ def test_unforced_labels_are_those_up_to_the_last_branch(seed: int) -> None:
     arguments: dict[str, Any] = {}
     for slot in closed.plan.slots[index]:
         assert isinstance(slot.domain, ClosedDomain)
-        if not slot.optional or rng.random() < 0.5:
+        if not slot.null or rng.random() < 0.5:
             arguments |= slot.arguments(rng.choice(slot.domain.values))
     row = Row("go", "x", Call(closed.plan.tools[index].name, arguments))
     every, asked = closed.encode(row), closed.encode(row, forced=False)

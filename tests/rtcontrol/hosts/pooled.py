@@ -33,14 +33,20 @@ def tools(named: dict[str, Any]) -> tuple[dict[str, Any], ...]:
 
 def naming(name: str, build: str = "") -> Any:
     """A source whose deciders call the function `name`, made of local classes, which Ray carries by value; `build` is
-    seconds to sleep, or "user" or "bug"."""
+    seconds to sleep, or "patient", "user" or "bug"."""
 
     from rtcontrol.models.call import Call, Decision
     from rtcontrol.models.errors import UserError
 
+    waits = build == "patient"
+
     class Naming:
+        patient = waits
+
         def build(self) -> Naming:
 
+            if build == "patient":
+                return self
             if build == "user":
                 raise UserError("No such checkpoint.", "Give another.")
             if build == "bug":
@@ -59,6 +65,14 @@ def naming(name: str, build: str = "") -> Any:
             if request.instruction == "odd":
                 return Decision(Call(name, {"at": object()}))
             return Decision(Call(name, {"at": request.observation}), {"function": 0.5}, 0.25, 1, 9, 3)
+
+        def decide_in_steps(self, request: DecisionRequest) -> Any:
+
+            if request.instruction.startswith("steps"):
+                for _ in range(int(request.instruction.split()[1])):
+                    time.sleep(0.05)
+                    yield
+            return self.decide(request)
 
         def info(self) -> dict[str, Any]:
             return {"model": name}

@@ -72,6 +72,43 @@ def test_cancelled_before_its_turn_is_not_decided(pool: DecoderPool) -> None:
     assert called(other, 2) == 'other(at="x 2")'
 
 
+def test_a_patient_sessions_decision_gives_way_to_others_between_its_steps(pool: DecoderPool) -> None:
+    late, other = pool.open("a", naming("late", "patient")), pool.open("b", naming("other"))
+    late.submit(request(1, "steps 60"))  # 3 s
+    time.sleep(0.1)
+    for tick in range(5):
+        assert called(other, tick) == f'other(at="x {tick}")'
+    assert late.wait(0) is None  # it is under way still
+    assert reply_of(late).tick == 1
+    assert called(late, 2) == 'late(at="x 2")'
+
+
+def test_a_decision_that_nobody_waits_for_is_given_up_between_its_steps(pool: DecoderPool) -> None:
+    host = pool.open("a", naming("long"))
+    host.submit(request(1, "steps 800"))  # 40 s
+    time.sleep(0.2)
+    host.cancel(1)
+    assert called(host, 2) == 'long(at="x 2")'
+
+
+def test_a_patient_session_that_is_closed_holds_up_nobody(pool: DecoderPool) -> None:
+    late, other = pool.open("a", naming("late", "patient")), pool.open("b", naming("other"))
+    late.submit(request(1, "steps 800"))
+    time.sleep(0.1)
+    late.close()
+    assert called(other, 1) == 'other(at="x 1")'
+
+
+def test_rota_takes_patient_sessions_last_and_only_where_they_may() -> None:
+    rota = Rota()
+    rota.put("late", request(1))
+    rota.put("other", request(1))
+    late = "late".__eq__
+    taken = [rota.take(late), rota.take(late, late=False), rota.take(late)]
+    assert [t and t[0] for t in taken] == ["other", None, "late"]
+    assert rota.take(late) is None
+
+
 def test_rota_keeps_the_place_of_a_session_that_gives_requests_up() -> None:
     rota = Rota()
     rota.put("hasty", request(1))

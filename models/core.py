@@ -1,0 +1,247 @@
+"""One decision without a model: what is to be evaluated next, and what follows from the scores (design, section 4).
+
+`core.begin()` gives a decision under way; while it has `work`, somebody evaluates that tree behind the prompt and feeds
+it what the tree asks for. Nothing here knows what evaluates it: an engine without tree attention is given a budget of
+one node a head, decisions of one batch may stand at different steps, and one may wait or be given up between two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from rtcontrol.models.call import Call, Decision
+from rtcontrol.models.domain import Free
+from rtcontrol.models.engines.base import Budget
+from rtcontrol.models.free import FreeHead, Grammars, parse_free
+from rtcontrol.models.passes import Entry, Passes
+from rtcontrol.models.plan import NO_TOOL, SchemaPlan
+from rtcontrol.models.schema import ABSENT
+from rtcontrol.models.tokenizer import STTokenizer
+from rtcontrol.models.walk import HeadState, Walk, Walker, leaf_value
+
+Best = tuple[int, float]  # the legal id with the largest score (ties: the lowest id), its probability among legal ones
+Start = tuple[int, str, bool]  # what a free value begins with: its head, its grammar, whether it may be null
+
+
+@dataclass(slots=True)
+class Drafts:
+    """Guesses of free values: the tool called last, and by head and tool the tokens of the last value."""
+
+    tool: int | None = None
+    tokens: dict[tuple[int, int], list[int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What is wanted at `nodes` (places in the tree's lists): the scores of `ids`, a row a node; or with `masks`
+    [nodes, vocabulary] of legal ids the `Best` of each."""
+
+    nodes: Sequence[int]
+    ids: Sequence[int] = ()
+    masks: np.ndarray | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """Nodes to evaluate, parents before children. `parents` count all nodes of the decision in the order in which they
+    were evaluated, -1 is the prompt's end; a node of depth 0 follows the prompt's last token."""
+
+    tokens: Sequence[int]
+    parents: Sequence[int]
+    depths: Sequence[int]
+    asks: Sequence[Ask]
+
+
+class DecoderCore:
+    """Decides for one plan. `columns` are the ids whose scores decide closed heads."""
+
+    def __init__(self, plan: SchemaPlan, tokenizer: STTokenizer, vocabulary: int, budget: Budget | None = None) -> None:
+        self.plan, self.tokenizer, self.walker = plan, tokenizer, Walker(plan)
+        self.columns = tuple(self.walker.columns)
+        self.domains = {(k, i): d for k, h in enumerate(plan.heads) for i, d in h.free.items() if isinstance(d, Free)}
+        self._grammars = Grammars(tokenizer, vocabulary) if self.domains else None
+        self._starts: dict[tuple[int, int], Start] = {}
+        self._first_masks: dict[Start, np.ndarray] = {}  # [1, vocabulary], of beginnings that are no forced text
+        for (k, tool), domain in self.domains.items():
+            assert self._grammars is not None
+            slot = plan.slots[tool][k - 1]
+            where = f"Tool {plan.tools[tool].name}, {', '.join(p.name for p in slot.parameters)}"
+            start = self._starts[k, tool] = (k, self._grammars.compile(domain, where), bool(slot.null))
+            begun = self.free_head(k, tool)
+            if not begun.chain and not begun.done:
+                self._first_masks[start] = begun.masks
+        self.set_budget(budget or Budget())
+
+    def set_budget(self, budget: Budget) -> None:
+        """What passes carry from here on."""
+        self.walker.forced = budget.forced
+        self.passes = Passes(self.plan, self.walker, budget)
+        self.first_tree: tuple[Tree, list[Any]] | None = None
+
+    def first_masks(self, k: int) -> dict[Start, np.ndarray]:
+        """By the different beginnings of a head's free values: what their first token may be."""
+        starts = dict.fromkeys(self._starts[k, tool] for tool in self.plan.heads[k].free)
+        return {start: self._first_masks[start] for start in starts if start in self._first_masks}
+
+    def start(self, k: int, tool: int) -> Start:
+        """What a free value begins with."""
+        return self._starts[k, tool]
+
+    def free_head(self, k: int, tool: int, draft: Sequence[int] = ()) -> FreeHead:
+        """A free value at its beginning."""
+        assert self._grammars is not None
+        head, (_, grammar, null) = self.plan.heads[k], self._starts[k, tool]
+        return FreeHead(self._grammars.start(grammar), head.end_id, head.null_id if null else None, draft)
+
+    def begin(self, drafts: Drafts | None = None) -> Deciding:
+        """A decision. `drafts` guess free values and are changed to this decision's: they change no call, but how many
+        passes it takes."""
+        return Deciding(self, Drafts() if drafts is None else drafts)
+
+
+class Deciding:
+    """One decision under way: `work` until there is a `decision`. Raises NotFinite and DecodeError."""
+
+    def __init__(self, core: DecoderCore, drafts: Drafts) -> None:
+        self.core, self.plan = core, core.plan
+        self.heads = [HeadState() for _ in self.plan.heads]
+        self.passes = self.nodes = 0
+        self.work: Tree | None = None
+        self.decision: Decision | None = None
+        self._drafts = drafts
+        self._free: dict[tuple[int, int], FreeHead] = {}  # by head and tool
+        self._bests: dict[Start, Best] = {}
+        self._steps = self._decide()
+        self._go(None)
+
+    def feed(self, answers: Sequence[Any]) -> None:
+        """What the tree's `asks` asked for, in their order."""
+        assert self.work is not None
+        self.passes += 1
+        self.nodes += len(self.work.tokens)
+        self._go(answers)
+
+    def _go(self, answers: Sequence[Any] | None) -> None:
+        try:
+            self.work = self._steps.send(answers)  # type: ignore[arg-type]
+        except StopIteration as done:
+            self.work, self.decision = None, done.value
+
+    def _decide(self) -> Generator[Tree, Sequence[Any], Decision]:
+        passes, heads = self.core.passes, self.heads
+        walks, tool = passes.start, None
+        while True:
+            tree, waiting = self._tree(passes.wanted(heads, tool, walks) if self.nodes else passes.first)
+            assert tree.tokens or not self.passes, "every pass makes headway"
+            if tree.tokens:
+                answers = yield tree
+                for (file, *what), answer in zip(waiting, answers, strict=True):
+                    file(self, *what, answer)
+            tool, walks, free = passes.look(heads)
+            if tool == NO_TOOL:
+                return self._end(None, walks)
+            if tool is None:
+                continue
+            heads_free = [self._go_on(k, tool) for k in free]
+            if all(s is not None and s.done for s in heads_free) and not any(w.pending for w in walks.values()):
+                return self._end(tool, walks)
+            self._free = {(k, t): s for (k, t), s in self._free.items() if t == tool}
+
+    # -- what to evaluate ---------------------------------------------------------------------------------------------
+
+    def _tree(self, wanted: Sequence[Entry]) -> tuple[Tree, list[Any]]:
+        """The trie nodes and the free heads' tokens of the next pass, and what its answers are for."""
+        core, base = self.core, self.nodes
+        plain = not base and not self._drafts.tokens
+        if plain and core.first_tree is not None:
+            return core.first_tree
+        tokens: list[int] = []
+        parents: list[int] = []
+        depths: list[int] = []
+        asks: list[Ask] = []
+        waiting: list[Any] = []
+        placed: dict[Entry, int] = {}
+        for k, n in wanted:
+            trie = self.plan.heads[k].trie
+            above = trie.parents[n]
+            parents.append(
+                -1 if above < 0 else placed[k, above] if (k, above) in placed else self.heads[k].slots[above]
+            )
+            placed[k, n] = base + len(tokens)
+            tokens.append(trie.tokens[n])
+            depths.append(trie.depths[n])
+        if wanted:
+            asks.append(Ask(range(len(tokens)), core.columns))
+            waiting.append((Deciding._file, wanted, base))
+        for k, n in wanted:
+            if n == 0 and self.plan.heads[k].free:
+                for start, masks in core.first_masks(k).items():
+                    asks.append(Ask([placed[k, 0] - base], masks=masks))
+                    waiting.append((Deciding._file_first, start))
+                last = self._drafts.tool
+                if last is not None and not base and (k, last) in self._drafts.tokens:
+                    state = core.free_head(k, last, self._drafts.tokens[k, last])
+                    if state.chain:  # else its first token is asked for above
+                        self._free[k, last] = state
+                        state.nodes.append(placed[k, 0])
+        for state in self._free.values():
+            if state.chain:
+                places = [state.nodes[-1], *range(base + len(tokens), base + len(tokens) + len(state.chain))]
+                tokens += state.chain
+                parents += places[:-1]
+                depths += range(len(state.nodes), len(state.nodes) + len(state.chain))
+                asks.append(Ask([place - base for place in places[-len(state.masks) :]], masks=state.masks))
+                waiting.append((Deciding._file_next, state, places[1:]))
+        made = Tree(tokens, parents, depths, asks), waiting
+        if plain:
+            core.first_tree = made
+        return made
+
+    # -- what was found -----------------------------------------------------------------------------------------------
+
+    def _file(self, wanted: Sequence[Entry], base: int, rows: Sequence[Sequence[float]]) -> None:
+        for i, ((k, n), row) in enumerate(zip(wanted, rows, strict=True), start=base):
+            self.heads[k].slots[n] = i
+            self.heads[k].rows[n] = row
+
+    def _file_first(self, start: Start, bests: Sequence[Best]) -> None:
+        self._bests[start] = bests[0]
+
+    def _file_next(self, state: FreeHead, places: Sequence[int], bests: Sequence[Best]) -> None:
+        state.settle(places, bests)
+
+    def _go_on(self, k: int, tool: int) -> FreeHead | None:
+        """A free head of the tool that is called, begun when its head token is evaluated."""
+        state = self._free.get((k, tool))
+        if state is None and 0 in self.heads[k].slots:
+            state = self._free[k, tool] = self.core.free_head(k, tool, self._drafts.tokens.get((k, tool), ()))
+            state.nodes.append(self.heads[k].slots[0])
+            if (best := self._bests.get(self.core.start(k, tool))) is not None:
+                state.take(best)
+        return state
+
+    def _end(self, tool: int | None, walks: dict[int, Walk]) -> Decision:
+        heads, call, self._drafts.tool = self.plan.heads, None, tool
+        self.visited = [(k, n) for k, w in walks.items() for n in w.visited]
+        confidence = {heads[k].name: w.confidence for k, w in sorted(walks.items())}
+        if tool is not None:
+            arguments: dict[str, Any] = {}
+            for k, slot in enumerate(self.plan.slots[tool], start=1):
+                state = self._free.get((k, tool))
+                if state is None:
+                    value = leaf_value(heads[k], walks[k].node, tool)
+                else:
+                    confidence[heads[k].name] = state.confidence
+                    value = slot.null[0] if state.null else self._value(k, tool, state)
+                if value is not ABSENT:
+                    arguments |= slot.arguments(value)
+            call = Call(self.plan.tools[tool].name, arguments)
+        return Decision(call, confidence, None, self.passes, self.nodes, 0)
+
+    def _value(self, k: int, tool: int, state: FreeHead) -> Any:
+        self._drafts.tokens[k, tool] = list(state.value.tokens)
+        return parse_free(self.core.domains[k, tool], self.core.tokenizer.decode(state.value.tokens))

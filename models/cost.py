@@ -1,0 +1,105 @@
+"""What a call of each tool costs at worst: known from the schema and the tokenizer, before a model is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rtcontrol.models.domain import ClosedDomain
+from rtcontrol.models.engines.base import Budget
+from rtcontrol.models.free import MAX_TOKENS
+from rtcontrol.models.passes import Passes
+from rtcontrol.models.plan import ANY_TOOL, NO_TOOL, SchemaPlan, compile_plan
+from rtcontrol.models.schema import Overflow, ToolSchema
+from rtcontrol.models.tokenizer import STTokenizer
+from rtcontrol.models.walk import HeadState, Walker
+
+
+@dataclass(frozen=True)
+class PassCost:
+    """Milliseconds of a forward pass: `fixed_ms` + `token_ms` * tokens."""
+
+    fixed_ms: float
+    token_ms: float
+
+    def of(self, passes: int, tokens: int) -> float:
+        """Milliseconds of `passes` that carry `tokens` in all."""
+        return passes * self.fixed_ms + tokens * self.token_ms
+
+
+@dataclass(frozen=True)
+class ToolCost:
+    """`passes`: forward passes of the worst call. `prefix_tokens` describe the tool in the cached prompt."""
+
+    name: str
+    closed: bool
+    passes: int
+    prefix_tokens: int
+    remedies: tuple[str, ...]
+
+
+def costs(tools: Sequence[ToolSchema], tokenizer: STTokenizer, overflow: Overflow = "merge") -> list[ToolCost]:
+    """Of each tool, where all of them may be called. Raises UserError for tools that cannot be decoded."""
+    plan = compile_plan(tools, tokenizer, overflow=overflow)
+    budget = Budget()
+    passes = Passes(plan, Walker(plan), budget)
+    found = []
+    for index, tool in enumerate(tools):
+        slots = plan.slots[index]
+        closed = all(isinstance(s.domain, ClosedDomain) for s in slots)
+        worst = worst_call(passes, index)[0] + (0 if closed else MAX_TOKENS)
+        remedies = []
+        for k, slot in enumerate(slots, start=1):
+            count = len(plan.heads[k].trie.needed(1 << index))
+            if isinstance(slot.domain, ClosedDomain) and count > budget.per_head:
+                remedies.append(
+                    f"{', '.join(p.name for p in slot.parameters)}: its {len(slot.domain.values)} values make {count} "
+                    f"branching tokens, a pass carries {budget.per_head} of a head. Fewer values, or coarser steps."
+                )
+        size = len(tokenizer.encode(tool.canonical_json()))
+        found.append(ToolCost(tool.name, closed, worst, size, tuple(remedies)))
+    return found
+
+
+def worst_call(passes: Passes, tool: int) -> tuple[int, int]:
+    """(passes, nodes) of the call of a tool whose values come last in the order in which nodes are carried; of a free
+    value the head's own token alone."""
+    plan = passes.plan
+    goals = [_last_path(plan, k, tool) for k in range(len(plan.heads))]
+    heads = [HeadState() for _ in plan.heads]
+    known: int | None = None
+    walks, count, nodes = passes.start, 0, 0
+    while True:
+        wanted = passes.wanted(heads, known, walks)
+        if wanted:
+            count, nodes = count + 1, nodes + len(wanted)
+        for k, n in wanted:
+            row = [0.0] * len(passes.walker.columns)
+            for token, child in plan.heads[k].trie.children[n].items():
+                if child in goals[k] and token in passes.walker.column:
+                    row[passes.walker.column[token]] = 1.0
+            heads[k].slots[n] = 0
+            heads[k].rows[n] = row
+        known, walks, free = passes.look(heads)
+        if known == NO_TOOL or not (
+            any(w.pending for w in walks.values()) or any(0 not in heads[k].slots for k in free)
+        ):
+            return count, nodes
+
+
+def _last_path(plan: SchemaPlan, k: int, tool: int) -> set[int]:
+    """The nodes that lead to the tool's value whose last branching node is carried last."""
+    trie = plan.heads[k].trie
+    mark = ANY_TOOL if k == 0 else tool
+    order = {n: i for i, n in enumerate(trie.needed(1 << mark))}
+    leaves = [n for n, values in trie.leaves.items() if mark in values]
+    paths = [_path(trie.parents, n) for n in leaves if k or trie.leaves[n][ANY_TOOL] == tool]
+    return max(paths, key=lambda path: max((order.get(n, -1) for n in path), default=-1), default=set())
+
+
+def _path(parents: list[int], node: int) -> set[int]:
+    found = set()
+    while node >= 0:
+        found.add(node)
+        node = parents[node]
+    return found

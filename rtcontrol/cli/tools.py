@@ -1,0 +1,68 @@
+"""`rtcontrol tools`: what a decision about somebody's tools will cost, before anything is trained or flown."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from rtcontrol.cli.bench import JsonFile, check_writable, save
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    help="Look at tools: which of them take one forward pass, and what would make the others do so.",
+)
+
+
+@app.callback()
+def tools() -> None:
+    """Look at tools: which of them take one forward pass, and what would make the others do so."""
+
+
+@app.command()
+def check(
+    source: Annotated[
+        str, typer.Argument(metavar="FILE", help="A .json or .py file, mcp:COMMAND or mcp:URL.", show_default=False)
+    ],
+    model: Annotated[str, typer.Option(help="Bundled name or checkpoint folder: its tokenizer is used.")] = "lander",
+    json_file: JsonFile = None,
+) -> None:
+    """For each tool: whether its values are listed (closed) or decoded token by token (free), the forward passes of its
+    worst call, the tokens that describe it in the cached prompt, and what bound would make it one pass.
+
+    Examples:
+
+      rtcontrol tools check tools.json
+
+      rtcontrol tools check robot.py --json found.json
+
+      rtcontrol tools check "mcp:python my_server.py" --model runs/mine
+    """
+    from rtcontrol.models.checkpoint import Checkpoint
+    from rtcontrol.models.cost import costs
+    from rtcontrol.run.toolsets import tools_from
+
+    if json_file is not None:
+        check_writable(json_file)
+    found = tools_from(source)
+    checkpoint = Checkpoint.open(model)
+    remedies = found.remedies()
+    entries: list[dict[str, Any]] = []
+    table = Table("tool", "values", "passes at worst", "prefix tokens", "remedy")
+    for cost in costs(found.schemas, checkpoint.tokenizer, checkpoint.template.overflow):
+        entry = {
+            "name": cost.name,
+            "kind": "closed" if cost.closed else "free",
+            "passes": cost.passes,
+            "prefix_tokens": cost.prefix_tokens,
+            "remedy": " ".join([*remedies[cost.name], *cost.remedies]) or None,
+        }
+        entries.append(entry)
+        told = [entry["name"], entry["kind"], entry["passes"], entry["prefix_tokens"], entry["remedy"] or "-"]
+        table.add_row(*map(str, told))
+    Console().print(table)
+    save(json_file, {"model": model, "tools": entries})

@@ -1,0 +1,82 @@
+"""Deciding from Python: a model once, and a session for each set of tools (`rtcontrol.load`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from rtcontrol.agents import Tool, Tools
+from rtcontrol.models.call import Call, Decision
+from rtcontrol.models.decider import DeciderSpec, STDecider
+from rtcontrol.models.errors import UserError
+from rtcontrol.run import assemble
+from rtcontrol.run.trained import trained_on
+
+Given = Sequence[Tool | Callable[..., Any] | Mapping[str, Any]]
+
+
+class Model:
+    """A checkpoint by bundled name or folder; its weights are loaded once, however many sessions it has.
+
+    `dtype` is auto, fp32 or bf16; `device` torch's name of one (None: a GPU where there is one); `threads` limits
+    torch's CPU threads (None: one for a small model).
+    """
+
+    def __init__(self, name: str, dtype: str = "auto", device: str | None = None, threads: int | None = None) -> None:
+        self.name = name
+        self._options: dict[str, Any] = {"dtype": dtype, "device": device, "threads": threads}
+
+    def session(
+        self,
+        tools: Tools | Given | None = None,
+        *,
+        history: int = 6,
+        allow_null: bool = False,
+        untrained: bool = False,
+    ) -> ModelSession:
+        """A session for these tools: functions, pydantic models or OpenAI-style definitions (None: those that a bundled
+        model was trained on). The prompt shows the last `history` calls; with `allow_null` a decision may be to leave
+        the call in force.
+
+        Raises UserError for tools that cannot be decoded, and for a bundled model that was trained on others, unless
+        `untrained`: its calls are legal then, and nonsense.
+        """
+        if tools is None:
+            own = [a.tools for a in assemble.agents().values() if a.model == self.name]
+            if not own:
+                raise UserError(f"{self.name} is no bundled model: its tools are not known.", "Give session(tools).")
+            tools = own[0]
+        chosen = tools if isinstance(tools, Tools) else Tools(tools)
+        if not untrained and trained_on(chosen.schemas, self.name) is False:
+            raise UserError(
+                f"The model {self.name} was trained on other tools: its calls would be legal, and nonsense.",
+                "Load a model that was trained on these, or say session(tools, untrained=True).",
+            )
+        spec = DeciderSpec(self.name, tuple(chosen.openai()), history=history, allow_null=allow_null, **self._options)
+        return ModelSession(chosen, spec.build())
+
+
+class ModelSession:
+    """Decides for one set of tools. One decision at a time; `cancel` may be called from another thread."""
+
+    def __init__(self, tools: Tools, decider: STDecider) -> None:
+        self.tools, self._decider = tools, decider
+
+    def decide(self, text: str, instruction: str, history: Sequence[str] = ()) -> Decision:
+        """The call for what is seen (`text`) and told, after these calls (`Call.text()`), the newest last.
+
+        Raises UserError where the prompt does not fit, DecodeError where no legal call could be decoded, and Cancelled.
+        """
+        return self._decider.decide(text, instruction, history)
+
+    def execute(self, call: Call) -> Any:
+        """Run the function of a call's tool. Raises InvalidCall."""
+        return self.tools.execute(self.tools.validate(call))
+
+    def cancel(self) -> None:
+        """Give up the decision under way, before its next forward pass."""
+        self._decider.cancel()
+
+    def info(self) -> dict[str, Any]:
+        """What decides: engine, dtype, device, tokens of the cached prefix, how passes are laid out."""
+        return self._decider.info()

@@ -1,0 +1,115 @@
+"""Tools from where people have them: Python functions and pydantic models, OpenAI tools JSON, an MCP server's list."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shlex
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pydantic
+
+from rtcontrol.agents import Agent, Tools, remote_tool
+from rtcontrol.agents.tool import Tool
+from rtcontrol.models.errors import UserError
+from rtcontrol.run.assemble import load_module
+
+MCP = "mcp:"
+MCP_TIMEOUT_S = 30.0
+
+
+def tools_from(source: str) -> Tools:
+    """The tools of a .json or .py file, or of `mcp:COMMAND` or `mcp:URL`. UserError where there are none.
+
+    A Python file has an `agent`, a list `tools`, or functions decorated with `tool` and pydantic models at its top.
+    """
+    if source.startswith(MCP):
+        return Tools([remote_tool(t) for t in _of_mcp(source.removeprefix(MCP))])
+    if source.endswith(".py"):
+        return _of_module(source)
+    path = Path(source)
+    try:
+        found = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"{source} cannot be read as tools ({error}).",
+            "Give a .json file with OpenAI-style tools, a .py file, or mcp:COMMAND.",
+        ) from None
+    listed = found.get("tools", [found]) if isinstance(found, Mapping) else found
+    if not isinstance(listed, list):
+        raise UserError(f"{source} holds no list of tools.", 'Write [{"name": ..., "parameters": {...}}, ...].')
+    return Tools([remote_tool(t) for t in listed])
+
+
+def _of_module(source: str) -> Tools:
+    module = load_module(source, "FILE")
+    if isinstance(agent := vars(module).get("agent"), Agent):
+        return agent.tools
+    given = vars(module).get("tools")
+    if isinstance(given, Tools):
+        return given
+    if not isinstance(given, list | tuple):
+        own = [v for v in vars(module).values() if _module(v) == module.__name__]
+        given = [v for v in own if isinstance(v, Tool)]
+        given += [v for v in own if isinstance(v, type) and issubclass(v, pydantic.BaseModel)]
+    if not given:
+        raise UserError(
+            f"{source} has no tools.",
+            "Decorate functions with `rtcontrol.agents.tool`, or write `tools = [...]` of functions, dicts or models.",
+        )
+    return Tools(list(given))
+
+
+def _module(value: Any) -> str:
+    """Where it was defined: what a file imports is not its own."""
+    return str(getattr(value.function if isinstance(value, Tool) else value, "__module__", ""))
+
+
+def _of_mcp(server: str) -> list[dict[str, Any]]:
+    """An MCP server's list of tools: a command is started and ended, an address is asked."""
+    try:
+        import mcp  # noqa: F401
+    except ImportError:
+        raise UserError("The package mcp is not installed.", "Run `pip install 'rtcontrol[mcp]'`.") from None
+    try:
+        return asyncio.run(asyncio.wait_for(_listed(server), MCP_TIMEOUT_S))
+    except UserError:
+        raise
+    except TimeoutError:
+        raise UserError(
+            f"{MCP}{server} gave no list of tools within {MCP_TIMEOUT_S:g} s.", "Start it by hand to see what it says."
+        ) from None
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt | SystemExit):
+            raise
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        raise UserError(
+            f"{MCP}{server} gave no list of tools ({type(error).__name__}: {error}).",
+            "Give the command that starts an MCP server, or the address of one.",
+        ) from None
+
+
+async def _listed(server: str) -> list[dict[str, Any]]:
+    from mcp import Client, StdioServerParameters, stdio_client
+
+    command, *arguments = shlex.split(server) or [""]
+    place: Any = server
+    if not server.startswith(("http://", "https://")):
+        place = stdio_client(
+            StdioServerParameters(command=command, args=arguments), errlog=sys.__stderr__ or sys.stderr
+        )
+    found: list[dict[str, Any]] = []
+    async with Client(place) as client:
+        cursor: str | None = None
+        while True:
+            page = await client.list_tools(cursor=cursor)
+            for tool in page.tools:
+                described = {"name": tool.name, "description": tool.description or ""}
+                found.append({**described, "parameters": dict(tool.input_schema)})
+            cursor = page.next_cursor
+            if not cursor:
+                return found

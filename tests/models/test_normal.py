@@ -1,0 +1,223 @@
+"""Schemas as people and libraries write them mean what they say, in one way of writing."""
+
+from __future__ import annotations
+
+import enum
+import json
+from typing import Any, Literal
+
+import jsonschema
+import pydantic
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rtcontrol.models.domain import MAX_CLOSED, ClosedDomain, Free, domain_of
+from rtcontrol.models.errors import UserError
+from rtcontrol.models.normal import as_declared, normalise, without_null
+from tests.models.small import law
+
+WHERE = "Tool t, parameter p"
+NUMBERS = st.integers(-3, 6)
+LEAVES = st.one_of(
+    st.just({"type": "boolean"}),
+    st.just({"type": "null"}),
+    st.fixed_dictionaries({"const": st.sampled_from(["a", "b", 1, True, None])}),
+    st.fixed_dictionaries({"enum": st.lists(st.sampled_from(["a", "b", "c", 7]), min_size=1, max_size=3, unique=True)}),
+    st.fixed_dictionaries(
+        {"type": st.just("integer"), "maximum": st.integers(3, 6)},
+        optional={"minimum": st.integers(-3, 0), "exclusiveMinimum": st.integers(-3, 0)},
+    ),
+    st.sampled_from([{"$ref": "#/$defs/A"}, {"$ref": "#/$defs/B", "description": "x"}]),
+    st.just({"type": ["integer", "boolean"], "minimum": 0, "maximum": 2}),
+)
+SCHEMAS = st.recursive(
+    LEAVES,
+    lambda inner: st.one_of(
+        st.lists(inner, min_size=1, max_size=3).map(lambda arms: {"anyOf": arms}),
+        inner.map(lambda part: {"allOf": [part]}),
+        st.dictionaries(st.sampled_from("xy"), inner, min_size=1, max_size=2).flatmap(
+            lambda p: st.lists(st.sampled_from(sorted(p)), unique=True).map(
+                lambda r: {"type": "object", "properties": p, "required": r, "additionalProperties": False}
+            )
+        ),
+        st.tuples(inner, st.integers(0, 2)).map(
+            lambda t: {"type": "array", "items": t[0], "minItems": min(t[1], 1), "maxItems": t[1]}
+        ),
+    ),
+    max_leaves=4,
+)
+DEFINITIONS = {"A": {"enum": ["a", "z"]}, "B": {"$ref": "#/$defs/A"}}
+SCALARS = ["a", "b", "z", 0, 1, 2, 5, -3, 7, True, False, None, 0.5]
+VALUES = [
+    *SCALARS,
+    *([v] for v in SCALARS),
+    *([v, w] for v in SCALARS[:8] for w in SCALARS[:4]),
+    [],
+    {},
+    *({"x": v} for v in SCALARS),
+    *({"x": v, "y": w} for v in SCALARS for w in SCALARS),
+]
+
+
+def valid(schema: dict[str, Any], value: Any) -> bool:
+    return bool(jsonschema.Draft202012Validator(schema).is_valid(value))
+
+
+@law(150)
+@given(schema=SCHEMAS)
+def test_the_one_way_of_writing_allows_what_was_written(schema: dict[str, Any]) -> None:
+    written = {**schema, "$defs": DEFINITIONS}
+    found = normalise(schema, WHERE, DEFINITIONS)
+    assert normalise(found, WHERE) == found
+    assert [v for v in VALUES if valid(written, v)] == [v for v in VALUES if valid(found, v)]
+
+
+@law(150)
+@given(schema=SCHEMAS)
+def test_a_listed_domain_lists_every_value_and_no_other(schema: dict[str, Any]) -> None:
+    plain, nullable = without_null(normalise(schema, WHERE, DEFINITIONS))
+    try:
+        domain = domain_of(plain, WHERE)
+    except UserError as error:
+        assert "both written" in str(error) or "no value is within" in str(error)
+        return
+    if isinstance(domain, Free):
+        return
+    written = {**schema, "$defs": DEFINITIONS}
+    # JSON has one kind of numbers, and `true` is none of them: 1 is an integer however a candidate spells it.
+    allowed = [v for v in VALUES if valid(written, v)]
+    assert all(domain.holds(v) or (v is None and nullable) for v in allowed)
+    assert all(valid(written, v) for v in domain.values)
+    assert not nullable or valid(written, None)
+
+
+class Gear(enum.Enum):
+    low = 1
+    high = 2
+
+
+class Wheel(pydantic.BaseModel):
+    gear: Gear
+    on: bool = True
+
+
+class Drive(pydantic.BaseModel):
+    left: Wheel
+    mode: Literal["slow", "fast"] | None = None
+
+
+def test_a_pydantic_models_nested_parts_are_one_listed_value() -> None:
+    schema = normalise(Drive.model_json_schema(), WHERE)
+    assert "$ref" not in json.dumps(schema) and "$defs" not in schema
+    domain = domain_of(schema, WHERE)
+    assert isinstance(domain, ClosedDomain)
+    assert len(domain.values) == (2 * 3) * 4
+    assert domain.texts[0] == '{"left":{"gear":1,"on":false},"mode":"slow"}'
+    assert all(Drive.model_validate(v) for v in domain.values)
+
+
+@pytest.mark.parametrize(
+    ("schema", "count"),
+    [
+        (
+            {
+                "type": "object",
+                "properties": {"a": {"enum": ["x", "y"]}, "b": {"type": "boolean"}},
+                "required": ["a", "b"],
+            },
+            4,
+        ),
+        ({"type": "array", "items": {"type": "boolean"}, "minItems": 1, "maxItems": 3}, 2 + 4 + 8),
+        ({"type": "array", "items": {"enum": [1, 2, 3]}, "minItems": 2, "maxItems": 2, "uniqueItems": True}, 6),
+        ({"type": "array", "prefixItems": [{"type": "boolean"}, {"const": 4}], "items": False, "minItems": 2}, 2),
+        ({"anyOf": [{"type": "integer", "minimum": 0, "maximum": 3}, {"enum": [3, "auto"]}]}, 5),
+        ({"type": "integer", "minimum": 0, "exclusiveMinimum": 2, "exclusiveMaximum": 6}, 3),
+        ({"type": "number", "exclusiveMinimum": 0, "maximum": 1, "multipleOf": 0.25}, 4),
+        ({"type": "integer", "minimum": 0, "exclusiveMinimum": True, "maximum": 2}, 2),
+        ({"type": "string", "enum": ["a"], "nullable": True}, 1),
+        ({"allOf": [{"type": "integer", "minimum": 0}, {"maximum": 4}]}, 5),
+    ],
+)
+def test_closed_parts_make_a_closed_whole(schema: dict[str, Any], count: int) -> None:
+    domain = domain_of(without_null(normalise(schema, WHERE))[0], WHERE)
+    assert isinstance(domain, ClosedDomain)
+    assert len(domain.values) == count
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "object"},
+        {"type": "object", "properties": {"a": {"type": "boolean"}}, "additionalProperties": True},
+        {"type": "object", "properties": {"a": {"type": "string"}}},
+        {"type": "array", "items": {"type": "boolean"}},
+        {"type": "array", "items": {"type": "boolean"}, "maxItems": 12},
+        {"type": "object", "properties": {k: {"type": "integer", "minimum": 0, "maximum": 16} for k in "xyz"}},
+        {"anyOf": [{"type": "string"}, {"type": "integer", "minimum": 0, "maximum": 3}]},
+        {"type": "array", "items": {"type": "boolean"}, "maxItems": 10**9},
+    ],
+)
+def test_parts_without_end_or_of_too_many_combinations_stay_free(schema: dict[str, Any]) -> None:
+    assert isinstance(domain_of(normalise(schema, WHERE), WHERE), Free)
+
+
+LAUGHS = {f"L{i}": {"anyOf": [{"$ref": f"#/$defs/L{i + 1}"}] * 10} for i in range(9)} | {"L9": {"type": "boolean"}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "definitions", "message"),
+    [
+        ({"$ref": "#/$defs/T"}, {"T": {"type": "array", "items": {"$ref": "#/$defs/T"}}}, "#/$defs/T refers to itself"),
+        ({"$ref": "#/$defs/X"}, {}, "#/$defs/X names no definition"),
+        ({"$ref": "https://example.org/x.json"}, {}, "https://example.org/x.json names no definition"),
+        ({"$ref": "#/$defs/L0"}, LAUGHS, "more than 10000 parts"),
+        ({"anyOf": {"type": "string"}}, {}, "anyOf is {'type': 'string'}. Write a list"),
+        ({"type": "integer", "minimum": "low"}, {}, "minimum is 'low'. Write a number"),
+        ({"properties": []}, {}, "properties is []. Write a JSON object"),
+        ("integer", {}, "its schema is 'integer'"),
+        ({"allOf": [{"type": "integer"}, {"type": "string"}]}, {}, "two parts of it say type 'integer' and 'string'"),
+    ],
+)
+def test_what_cannot_be_written_out_is_refused_by_name(schema: Any, definitions: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError) as error:
+        normalise(schema, WHERE, definitions)
+    assert message in str(error.value)
+    assert str(error.value).startswith(WHERE)
+
+
+@pytest.mark.parametrize(
+    ("schema", "rest", "nullable"),
+    [
+        (
+            {"anyOf": [{"type": "integer"}, {"type": "null"}], "default": None},
+            {"type": "integer", "default": None},
+            True,
+        ),
+        ({"type": ["string", "null"], "description": "d"}, {"type": "string", "description": "d"}, True),
+        ({"enum": ["a", None]}, {"enum": ["a"]}, True),
+        ({"type": "null"}, {"type": "null"}, False),
+        ({"type": "integer"}, {"type": "integer"}, False),
+    ],
+)
+def test_null_is_taken_apart(schema: dict[str, Any], rest: dict[str, Any], nullable: bool) -> None:
+    assert without_null(normalise(schema, WHERE)) == (rest, nullable)
+
+
+def test_values_are_typed_and_ordered_as_declared_in_nested_places() -> None:
+    point = {"type": "object", "properties": {"x": {"type": "number"}, "n": {"type": "integer"}}}
+    either = {"anyOf": [{"type": "string"}, {"type": "array", "items": point}]}
+    (found,) = as_declared([{"n": 2.0, "x": 1}], either)
+    assert list(found.items()) == [("x", 1.0), ("n", 2)]
+    assert [type(v) for v in found.values()] == [float, int]
+    assert as_declared("s", either) == "s"
+    assert as_declared([1, 2], {"type": "array", "prefixItems": [{"type": "number"}]}) == [1.0, 2]
+    assert as_declared(True, {"anyOf": [{"type": "number"}, {"type": "boolean"}]}) is True
+
+
+def test_combinations_up_to_the_limit_are_listed() -> None:
+    parts = {k: {"type": "integer", "minimum": 0, "maximum": 15} for k in "xyz"}
+    schema = {"type": "object", "properties": parts, "required": list(parts)}
+    domain = domain_of(normalise(schema, WHERE), WHERE)
+    assert isinstance(domain, ClosedDomain)
+    assert len(domain.values) == MAX_CLOSED

@@ -1,0 +1,140 @@
+"""`rtcontrol tools check`: what a call costs, from every place where people have tools."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commands import call, refused
+
+CLOSED = {"name": "drive", "parameters": {"properties": {"speed": {"enum": [0, 1, 2]}}, "required": ["speed"]}}
+FREE = {"type": "function", "function": {"name": "say", "parameters": {"properties": {"text": {"type": "string"}}}}}
+WIDE = {"type": "integer", "minimum": 0, "maximum": 4000}
+
+FUNCTIONS = """
+import enum
+import pydantic
+from typing import Annotated
+from rtcontrol.agents import OneOf, tool
+
+class Gear(enum.Enum):
+    low = 1
+    high = 2
+
+class Wheel(pydantic.BaseModel):
+    "Set a wheel."
+    gear: Gear
+    on: bool
+
+@tool
+def stop(hard: bool) -> None:
+    "Stop."
+"""
+
+SERVER = """
+from typing import Literal
+from mcp.server.mcpserver import MCPServer
+
+server = MCPServer("robot")
+
+@server.tool()
+def turn(side: Literal["left", "right"], hard: bool = False) -> str:
+    "Turn to a side."
+    return side
+
+@server.tool()
+def note(text: str) -> str:
+    "Write a note."
+    return text
+
+server.run()
+"""
+
+
+def checked(tmp_path: Path, source: str, capsys: pytest.CaptureFixture[str]) -> dict[str, dict[str, Any]]:
+    out = tmp_path / "found.json"
+    assert call("tools", "check", source, "--json", str(out)) == 0
+    shown = capsys.readouterr().out
+    found = json.loads(out.read_text())
+    assert all(t["name"] in shown for t in found["tools"])
+    assert all(set(t) == {"name", "kind", "passes", "prefix_tokens", "remedy"} for t in found["tools"])
+    return {t["name"]: t for t in found["tools"]}
+
+
+def test_openai_tools_are_closed_with_one_pass_or_free_with_the_bound_that_would_make_it_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "tools.json"
+    file.write_text(json.dumps([CLOSED, FREE]))
+    found = checked(tmp_path, str(file), capsys)
+    assert (found["drive"]["kind"], found["drive"]["passes"], found["drive"]["remedy"]) == ("closed", 1, None)
+    assert found["say"]["kind"] == "free" and found["say"]["passes"] > 1
+    assert "parameter text: its values are not listed" in found["say"]["remedy"] and "enum" in found["say"]["remedy"]
+    assert all(t["prefix_tokens"] > 5 for t in found.values())
+    file.write_text(json.dumps({"tools": [CLOSED]}))
+    assert list(checked(tmp_path, str(file), capsys)) == ["drive"]
+
+
+def test_a_listed_value_of_too_many_tokens_is_told_with_its_passes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "tools.json"
+    file.write_text(json.dumps([{"name": "go", "parameters": {"properties": {"to": WIDE}, "required": ["to"]}}]))
+    (found,) = checked(tmp_path, str(file), capsys).values()
+    assert found["kind"] == "closed" and found["passes"] > 1
+    assert "to: its 4001 values" in found["remedy"] and "coarser" in found["remedy"]
+
+
+def test_functions_and_pydantic_models_of_a_python_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "robot_tools.py"
+    file.write_text(FUNCTIONS)
+    found = checked(tmp_path, str(file), capsys)
+    assert {n: (t["kind"], t["passes"]) for n, t in found.items()} == {"stop": ("closed", 1), "Wheel": ("closed", 1)}
+
+
+def test_the_list_of_an_mcp_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "server.py"
+    file.write_text(SERVER)
+    found = checked(tmp_path, f"mcp:{sys.executable} {file}", capsys)
+    assert {n: t["kind"] for n, t in found.items()} == {"turn": "closed", "note": "free"}
+
+
+@pytest.mark.parametrize(
+    ("source", "text", "message"),
+    [
+        ("nothing.json", None, "cannot be read as tools"),
+        ("torn.json", "[{", "cannot be read as tools"),
+        ("number.json", "3", "holds no list of tools"),
+        ("empty.py", "x = 1", "has no tools"),
+        ("nothing.py", None, "there is no such file"),
+        (
+            "cycle.json",
+            json.dumps(
+                [
+                    {
+                        "name": "t",
+                        "parameters": {
+                            "properties": {"p": {"$ref": "#/$defs/P"}},
+                            "$defs": {"P": {"type": "array", "items": {"$ref": "#/$defs/P"}}},
+                        },
+                    }
+                ]
+            ),
+            "Tool t, parameter p: #/$defs/P refers to itself",
+        ),
+        ("none.json", json.dumps([{"name": "t", "parameters": {"properties": {"p": {"enum": []}}}}]), "an empty enum"),
+    ],
+)
+def test_what_cannot_be_decoded_is_refused_by_name_with_the_remedy(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], source: str, text: str | None, message: str
+) -> None:
+    if text is not None:
+        (tmp_path / source).write_text(text)
+    assert message in refused(capsys, "tools", "check", str(tmp_path / source))
+
+
+def test_a_command_that_is_no_mcp_server_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "gave no list of tools" in refused(capsys, "tools", "check", "mcp:no-such-command-here")

@@ -1,0 +1,47 @@
+"""Deciding from Python: load, session, decide."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import pytest
+
+import rtcontrol
+from rtcontrol.agents import OneOf, tool
+from rtcontrol.agents.lander import agent
+from rtcontrol.models.errors import UserError
+
+SEEN = "x 0.10 y 0.90 vx 0.00 vy -0.20 angle 0.00 spin 0.00 legs 0 0"
+moved: list[int] = []
+
+
+@tool
+def move(speed: Annotated[int, OneOf(-1, 0, 1)]) -> None:
+    """Move."""
+    moved.append(speed)
+
+
+def test_a_bundled_model_decides_for_its_own_tools_and_agrees_with_itself() -> None:
+    session = rtcontrol.load("lander").session()
+    decision = session.decide(SEEN, "land on the pad")
+    assert decision.call is not None
+    assert session.tools.validate(decision.call) == decision.call
+    given = rtcontrol.load("lander").session(agent.tools)
+    assert given.decide(SEEN, "land on the pad").call == decision.call
+    assert session.info()["engine"] == "torch"
+
+
+def test_tools_that_it_was_not_trained_on_are_refused_unless_asked_for() -> None:
+    model = rtcontrol.load("lander")
+    with pytest.raises(UserError, match="untrained=True"):
+        model.session([move])
+    session = model.session([move], untrained=True)
+    decision = session.decide("x 1", "go", ["move(speed=1)"])
+    assert decision.call is not None and decision.call.name == "move"
+    session.execute(decision.call)
+    assert moved == [decision.call.arguments["speed"]]
+
+
+def test_a_model_without_known_tools_asks_for_them(tmp_path: object) -> None:
+    with pytest.raises(UserError, match=r"Give session\(tools\)"):
+        rtcontrol.load(str(tmp_path)).session()
