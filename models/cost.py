@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from rtcontrol.models.domain import ClosedDomain
 from rtcontrol.models.engines.base import Budget
@@ -25,6 +27,18 @@ class PassCost:
     def of(self, passes: int, tokens: int) -> float:
         """Milliseconds of `passes` that carry `tokens` in all."""
         return passes * self.fixed_ms + tokens * self.token_ms
+
+    def told(self) -> dict[str, float]:
+        """For people."""
+        return {"pass_ms": round(self.fixed_ms, 3), "token_ms": round(self.token_ms, 4)}
+
+
+def fitted(took: Mapping[int, float]) -> PassCost:
+    """From milliseconds of passes by their tokens."""
+    sizes = np.array(list(took), float)
+    ms = np.array(list(took.values()))
+    token = max(float(np.polyfit(sizes, ms, 1)[0]), 0.0)
+    return PassCost(max(float(ms.mean()) - token * float(sizes.mean()), 0.0), token)
 
 
 @dataclass(frozen=True)

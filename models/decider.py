@@ -8,14 +8,15 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from rtcontrol.models.call import Decision
-from rtcontrol.models.engines.base import Budget, DecodeError, Engine, PrefixInfo
+from rtcontrol.models.core import DecoderCore
+from rtcontrol.models.decoding import Decoding, UnderWay, evaluate
+from rtcontrol.models.engines.base import Budget, DecodeError, Runner
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema import tool_schemas
 
 ENGINES = ("torch",)
 # The mass outside the tries takes the whole LM head, as much as a layer or two: so often is enough for a warning.
 OUTSIDE_EVERY = 16
-ONE_THREAD = 64 << 20  # bytes of weights below which one CPU thread decides
 
 
 @dataclass(frozen=True)
@@ -51,13 +52,12 @@ class DeciderSpec:
 
 
 class STDecider:
-    """Decides calls for one agent. Not thread-safe but for `cancel`."""
+    """Decides calls for one agent: its own plan, prefix and cache, on a model that all deciders of its checkpoint
+    share. Not thread-safe but for `cancel`."""
 
     def __init__(self, spec: DeciderSpec) -> None:
-        import torch
-
         from rtcontrol.models.checkpoint import Checkpoint
-        from rtcontrol.models.engines.torch_engine import TorchEngine
+        from rtcontrol.models.engines.torch_runner import TorchRunner
         from rtcontrol.models.plan import compile_plan
 
         if spec.engine not in ENGINES:
@@ -68,16 +68,13 @@ class STDecider:
         self.template, self.tokenizer = self.checkpoint.template, self.checkpoint.tokenizer
         tools = tool_schemas(spec.tools)
         self.plan = compile_plan(tools, self.tokenizer, spec.allow_null, self.template.overflow)
-        small = sum(p.stat().st_size for p in self.checkpoint.folder.glob("*.safetensors")) < ONE_THREAD
-        if spec.threads is not None or small:
-            # A second thread gains little on a small model, and waits for its turn when another process is busy: the
-            # worst decisions become a hundred times slower.
-            torch.set_num_threads(spec.threads or 1)
         given = {"per_head": spec.budget_per_head, "total": spec.budget_total}
         explicit: dict[str, Any] = {k: v for k, v in given.items() if v is not None}
         budget = Budget(**explicit) if explicit else None
-        self.engine: Engine = TorchEngine(self.checkpoint.folder, self.tokenizer, spec.dtype, spec.device, budget)
-        self.prefix: PrefixInfo = self.engine.load_prefix(self.template.prefix_ids(tools), self.plan)
+        self.runner: Runner = TorchRunner.load(self.checkpoint.folder, spec.dtype, spec.device, spec.threads)
+        core = DecoderCore(self.plan, self.tokenizer, self.runner.caps.vocabulary)
+        self.decoding = Decoding(self.runner, core, self.template.prefix_ids(tools), budget)
+        self.prefix = self.decoding.prefix
         self._decisions = 0
         self._due = False  # whether the mass outside is to be looked at when the call is given
         self._outside: float | None = None
@@ -86,7 +83,7 @@ class STDecider:
 
     def decide(self, observation: str, instruction: str, history: Sequence[str] = ()) -> Decision:
         """One decision. Raises UserError when the prompt does not fit the context, and DecodeError."""
-        return self._told(self.engine.decode(self._suffix(observation, instruction, history)))
+        return self.told(self.decoding.decode(self._suffix(observation, instruction, history)))
 
     def decide_in_steps(
         self, observation: str, instruction: str, history: Sequence[str] = (), sliced: bool = True
@@ -94,7 +91,11 @@ class STDecider:
         """`decide`, which may be left alone, or given up, wherever it yields: between forward passes, and `sliced` now
         and then within a long prompt."""
         suffix = self._suffix(observation, instruction, history)
-        return self._told((yield from self.engine.decode_in_steps(suffix, sliced)))
+        return self.told((yield from self.decoding.decode_in_steps(suffix, sliced)))
+
+    def begin(self, observation: str, instruction: str, history: Sequence[str] = ()) -> UnderWay:
+        """A decision, for `decide_together`."""
+        return self.decoding.begin(self._suffix(observation, instruction, history))
 
     def _suffix(self, observation: str, instruction: str, history: Sequence[str]) -> list[int]:
         fault, self._fault = self._fault, None
@@ -103,7 +104,8 @@ class STDecider:
         shown = history[-self.spec.history :] if self.spec.history else ()
         return self.template.suffix_ids(instruction, observation, shown)
 
-    def _told(self, decision: Decision) -> Decision:
+    def told(self, decision: Decision) -> Decision:
+        """A decision as it is given, with what was found out of the last one."""
         self._due = self._decisions % OUTSIDE_EVERY == 0
         self._decisions += 1
         outside, self._outside = self._outside, None
@@ -114,27 +116,48 @@ class STDecider:
         if self._due:
             self._due = False
             try:
-                self._outside = self.engine.outside_mass()
+                self._outside = self.decoding.outside_mass()
             except DecodeError as error:
                 self._fault = error
 
     def decide_many(self, situations: Sequence[tuple[str, str]]) -> list[Decision]:
         """Decide (observation, instruction) pairs, without history, in the same forward passes."""
-        return self.engine.decode_many([self.template.suffix_ids(told, seen) for seen, told in situations])
+        return self.decoding.decode_many([self.template.suffix_ids(told, seen) for seen, told in situations])
 
     def cancel(self) -> None:
         """Stop the decision in flight (from another thread)."""
-        self.engine.cancel()
+        self.decoding.cancel()
 
     def info(self) -> dict[str, Any]:
         """What decides: for the report and for people."""
         return {
-            "engine": self.engine.name,
             "model": str(self.spec.model),
             "profile": self.template.profile,
-            **self.engine.supports(),
+            **self.runner.caps.told(),
+            "budget": self.decoding.layout,
             "prefix_tokens": self.prefix.tokens,
             "prefix_source": self.prefix.source,
             "prefix_note": self.prefix.note,
             "load_ms": round(self.load_ms, 1),
         }
+
+
+def decide_together(asked: Sequence[tuple[STDecider, tuple[str, str, Sequence[str]]]]) -> list[Decision | Exception]:
+    """Decide for different sessions of one model in the same passes: of each what `decide`
+    with these arguments gives, or raises."""
+    begun: list[UnderWay | Exception] = []
+    for decider, told in asked:
+        try:
+            begun.append(decider.begin(*told))
+        except Exception as fault:
+            begun.append(fault)
+    working = [one for one in begun if isinstance(one, UnderWay)]
+    for _ in evaluate(asked[0][0].runner, working) if asked else ():
+        pass
+    found: list[Decision | Exception] = []
+    for (decider, _), one in zip(asked, begun, strict=True):
+        try:
+            found.append(decider.told(one.decision()) if isinstance(one, UnderWay) else one)
+        except Exception as fault:
+            found.append(fault)
+    return found

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from rtcontrol.models.engines.lean import LeanModel
+from rtcontrol.models.engines.lean import KVCache, LeanModel, Rows
 from rtcontrol.models.errors import UserError
 
 MASKS_KEPT = 32
@@ -43,43 +43,36 @@ def too_long(context: int, prompt: int | None = None) -> UserError:
 
 
 class PackedSequence:
-    """The KV cache's content: a prompt (prefix + suffix), then the nodes evaluated for the decision at hand."""
+    """One KV cache's content: a prompt (prefix + suffix), then the nodes evaluated for the decision at hand."""
 
-    def __init__(self, model: LeanModel) -> None:
-        self.model = model
+    def __init__(self, model: LeanModel, slots: int) -> None:
+        self.model, self.cache = model, KVCache(model, slots)
         self.prompt: list[int] = []
         self.nodes = 0
-        self.forward_passes = self.tokens = 0
         self._done = 0
         self._masks: dict[tuple[int, int, int, tuple[tuple[int, ...], ...]], torch.Tensor] = {}
 
-    def start(self, prompt: Sequence[int], reserve: int) -> tuple[list[int], int]:
-        """Begin a decision: (uncached prompt tokens, reused tokens). The longest common prefix with the cached tokens
-        is kept. Raises UserError when prompt and `reserve` nodes do not fit the context."""
-        limit = min(self.model.slots, self.model.config.context)
-        if len(prompt) + reserve > limit:
-            raise too_long(limit, len(prompt))
+    @property
+    def slots(self) -> int:
+        """Tokens that it can hold."""
+        return self.cache.slots
+
+    def start(self, prompt: Sequence[int], reserve: int) -> int:
+        """Begin a decision; gives how many tokens of its prompt are cached: the longest common prefix
+        with those before. Raises UserError when prompt and `reserve` nodes do not fit."""
+        if len(prompt) + reserve > self.cache.slots:
+            raise too_long(self.cache.slots, len(prompt))
         cached = self.prompt[: self._done]  # a decision without any branching node runs no pass
         common = common_start(cached, prompt)
         self.prompt = list(prompt)
-        self.nodes = self.forward_passes = self.tokens = 0
-        self._done = common
-        return self.prompt[common:], common
-
-    @property
-    def room(self) -> int:
-        """Slots behind the prompt."""
-        return min(self.model.slots, self.model.config.context) - len(self.prompt)
+        self.nodes, self._done = 0, common
+        return common
 
     def restore(self, prompt: Sequence[int]) -> None:
-        """The caller has written the KV of exactly these tokens into the model's cache."""
+        """The caller has written the KV of exactly these tokens into the cache."""
         self.prompt = list(prompt)
         self._done = len(self.prompt)
         self.nodes = 0
-
-    def keep(self, tokens: int) -> None:
-        """Only the first `tokens` of the cached prompt are reused from here on."""
-        self.restore(self.prompt[: min(tokens, self._done)])
 
     def forget(self) -> None:
         """Nothing in the cache is to be reused."""
@@ -104,11 +97,15 @@ class PackedSequence:
 
         The nodes take the next slots, in order.
         """
+        return run_together(self.model, [(self, nodes)])[0]
+
+    def rows(self, nodes: Sequence[Node]) -> tuple[list[int], list[int], Rows]:
+        """Tokens and positions of the next pass, and where they go. Raises UserError where the cache ends."""
         fresh = self.prompt[self._done :]
-        past = self._done + self.nodes
+        past, end = self._done + self.nodes, len(self.prompt)
+        if past + len(fresh) + len(nodes) > self.cache.slots:
+            raise too_long(self.cache.slots, end)
         key = (past, len(fresh), self.nodes, tuple([n.ancestors for n in nodes]))
-        if past + len(fresh) + len(nodes) > self.model.slots:
-            raise too_long(self.model.slots, len(self.prompt))
         mask = self._masks.get(key)
         if mask is None:
             mask = self._mask(past, len(fresh), nodes)
@@ -116,15 +113,13 @@ class PackedSequence:
                 if len(self._masks) >= MASKS_KEPT:
                     self._masks.pop(next(iter(self._masks)))
                 self._masks[key] = mask
-        end = len(self.prompt)
-        tokens = torch.tensor(fresh + [n.token for n in nodes], device=self.model.device)
         places = [*range(self._done, end), *(end + n.depth for n in nodes)]
-        hidden = self.model.forward(tokens, torch.tensor(places, device=self.model.device), past, mask, len(fresh))
-        self._done = end
+        return fresh + [n.token for n in nodes], places, Rows(self.cache, past, len(places), mask, len(fresh))
+
+    def ran(self, nodes: Sequence[Node]) -> None:
+        """The pass of these `rows` is over."""
+        self._done = len(self.prompt)
         self.nodes += len(nodes)
-        self.forward_passes += 1
-        self.tokens += len(places)
-        return hidden
 
     def _mask(self, past: int, fresh: int, nodes: Sequence[Node]) -> torch.Tensor:
         # Columns: cached prompt (and, once the prompt is whole, earlier nodes), fresh prompt, these nodes.
@@ -141,3 +136,14 @@ class PackedSequence:
         bias = np.where(see, np.float32(0), np.float32(-np.inf))
         mask = torch.from_numpy(bias)[None, None].to(self.model.device, self.model.dtype)
         return self.model.grouped(mask) if mask.numel() * self.model.group <= MASK_CELLS else mask
+
+
+def run_together(model: LeanModel, work: Sequence[tuple[PackedSequence, Sequence[Node]]]) -> list[torch.Tensor]:
+    """One pass for different sequences of a model: of each the hidden states [nodes, hidden] of its nodes."""
+    each = [sequence.rows(nodes) for sequence, nodes in work]
+    tokens = torch.tensor([t for own, _, _ in each for t in own], device=model.device)
+    places = torch.tensor([p for _, own, _ in each for p in own], device=model.device)
+    hidden = model.forward(tokens, places, [rows for _, _, rows in each])
+    for sequence, nodes in work:
+        sequence.ran(nodes)
+    return list(hidden.split([len(nodes) for _, nodes in work])) if len(work) > 1 else [hidden]

@@ -97,7 +97,7 @@ class InProcessPool:
 
     def start(self, stopped: Callable[[], bool] = lambda: False) -> dict[str, Any]:
         if self._preload:
-            import rtcontrol.models.engines.torch_engine  # noqa: F401
+            import rtcontrol.models.engines.torch_runner  # noqa: F401
         for worker in self._workers:
             worker.start()
         return {}

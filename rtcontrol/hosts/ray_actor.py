@@ -82,7 +82,7 @@ class DecoderActor:
         if self._answer is None:
             if self._preload:
                 # It holds the interpreter for up to a second: not while others decide or the heart must beat.
-                import rtcontrol.models.engines.torch_engine  # noqa: F401
+                import rtcontrol.models.engines.torch_runner  # noqa: F401
 
             self._answer = {
                 "lanes": [self._serve(f"lane{i}", partial(self._decide, i)) for i in range(self._lanes)],

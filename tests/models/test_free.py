@@ -146,7 +146,7 @@ def test_a_guess_changes_no_free_value(
     guessing: Any = build(folder, tools, budget_per_head=64)
     for seen in told:
         plain: Any = build(folder, tools, budget_per_head=64)
-        drafts = guessing.engine._drafts
+        drafts = guessing.decoding._drafts
         drafts.tool = len(guess) % 2
         drafts.tokens[1, drafts.tool] = guess
         results = []
@@ -193,7 +193,7 @@ def test_several_free_heads_share_their_passes(folder: Path) -> None:
 
 def test_closed_schema_needs_one_pass_and_loads_no_grammar(folder: Path) -> None:
     decider: Any = build(folder, [tool("go", a=CLOSED), tool("stop")], budget_total=99)
-    assert decider.engine.core._grammars is None
+    assert decider.decoding.core._grammars is None
     assert decider.decide("x=1", "go").forward_passes == 1
 
 
@@ -291,7 +291,7 @@ def test_schema_without_a_grammar_is_refused_at_start(folder: Path, schema: dict
 
 def test_call_that_outgrows_the_context_is_an_error_for_the_user(folder: Path) -> None:
     decider: Any = build(folder, [tool("go", v={"type": "string"})])
-    room = decider.engine.sequence.model.slots - decider.prefix.tokens
+    room = decider.decoding.handle.slots - decider.prefix.tokens
     empty = len(decider.template.suffix_ids("", ""))
     with pytest.raises(UserError, match="context of 2048"):
         for short in range(1, MAX_TOKENS + 2):  # somewhere in the value the context ends

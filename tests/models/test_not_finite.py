@@ -19,14 +19,14 @@ BAD = pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 
 def fouled(made: STDecider, monkeypatch: pytest.MonkeyPatch, bad: float) -> None:
     """From here on every score is bad but the best of each row."""
-    plain = made.engine.model.logits  # type: ignore[attr-defined]
+    plain = made.runner.model.logits  # type: ignore[attr-defined]
 
     def logits(*arguments: Any) -> Any:
         found = plain(*arguments)
         best = found.argmax(-1, keepdim=True)
         return torch.full_like(found, bad).scatter(-1, best, found.gather(-1, best))
 
-    monkeypatch.setattr(made.engine.model, "logits", logits)  # type: ignore[attr-defined]
+    monkeypatch.setattr(made.runner.model, "logits", logits)  # type: ignore[attr-defined]
 
 
 @BAD
@@ -54,7 +54,7 @@ def test_a_bad_score_outside_the_legal_ones_is_an_error_of_the_decision_after_it
 ) -> None:
     """The mass outside the tries is looked at when a call is given, of every 16th, the first included."""
     made = build(folder, [GO])
-    plain = made.engine.model.logits  # type: ignore[attr-defined]
+    plain = made.runner.model.logits  # type: ignore[attr-defined]
 
     def logits(*arguments: Any) -> Any:
         found = plain(*arguments).clone()
@@ -62,7 +62,7 @@ def test_a_bad_score_outside_the_legal_ones_is_an_error_of_the_decision_after_it
             found[..., -1] = bad
         return found
 
-    monkeypatch.setattr(made.engine.model, "logits", logits)  # type: ignore[attr-defined]
+    monkeypatch.setattr(made.runner.model, "logits", logits)  # type: ignore[attr-defined]
     assert made.decide("go left", "turn fast").outside_mass is None
     made.rest()
     if bad < 0:  # no mass at all
