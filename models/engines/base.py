@@ -103,8 +103,8 @@ class Runner(Protocol):
     caps: Caps
 
     @property
-    def cost(self) -> PassCost:
-        """What a pass costs, measured once."""
+    def cost(self) -> PassCost | None:
+        """What a pass costs, measured once; None: passes are not to be chosen by it."""
 
     def open(self, prefix: Sequence[int]) -> tuple[Any, PrefixInfo]:
         """A handle whose prompts begin with `prefix`, which is computed."""

@@ -6,14 +6,15 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
 
 import torch
 
-from rtcontrol.models.core import Ask
 from rtcontrol.models.cost import PassCost, fitted
+from rtcontrol.models.engines.answers import answered
 from rtcontrol.models.engines.base import Caps, PrefixInfo, Work
 from rtcontrol.models.engines.lean import LeanModel
 from rtcontrol.models.engines.prefix_store import PrefixStore, prefix_key
@@ -134,7 +135,17 @@ class TorchRunner:
             found = run_together(self.model, placed)
             for work, hidden in zip(batch, found, strict=True):
                 work.handle.states.append(hidden)
-            return [self.answers(w.handle, hidden, w.tree.asks) for w, hidden in zip(batch, found, strict=True)]
+            each = zip(batch, found, strict=True)
+            return [answered(w.tree.asks, partial(self._logits, w.handle, hidden)) for w, hidden in each]
+
+    def _logits(self, handle: TorchSequence, hidden: torch.Tensor, nodes: Sequence[int], ids: Any) -> torch.Tensor:
+        rows = hidden[nodes.start : nodes.stop] if isinstance(nodes, range) else hidden[nodes]
+        if ids is None:
+            return self.model.logits(rows)
+        if handle.columns[0] is not ids:
+            columns = torch.tensor(ids, dtype=torch.long, device=self.model.device)
+            handle.columns = ids, self.model.weights.lm_head[columns]
+        return self.model.logits(rows, handle.columns[1])
 
     @property
     def cost(self) -> PassCost:
@@ -151,29 +162,6 @@ class TorchRunner:
                         best[size] = min(best[size], (time.perf_counter() - began) * 1e3)
             self._cost = fitted(best)
         return self._cost
-
-    def answers(self, handle: TorchSequence, hidden: torch.Tensor, asks: Sequence[Ask]) -> list[Any]:
-        """What is asked at hidden states [nodes, hidden]."""
-        found: list[Any] = []
-        masked = sorted({n for ask in asks if ask.masks is not None for n in ask.nodes})
-        scores = self.model.logits(hidden[masked]).double() if masked else hidden
-        for ask in asks:
-            if ask.masks is None and not ask.ids:  # their keys and values are wanted, no score
-                found.append([()] * len(ask.nodes))
-                continue
-            if ask.masks is None:
-                if handle.columns[0] is not ask.ids:
-                    ids = torch.tensor(ask.ids, dtype=torch.long, device=self.model.device)
-                    handle.columns = ask.ids, self.model.weights.lm_head[ids]
-                found.append(self.model.logits(hidden[: len(ask.nodes)], handle.columns[1]).tolist())
-                continue
-            rows = scores[[masked.index(n) for n in ask.nodes]]
-            rows = rows.masked_fill(~torch.from_numpy(ask.masks).to(self.model.device), -torch.inf)
-            best = rows.amax(-1, keepdim=True)
-            ids = (rows == best).int().argmax(-1)  # the first of equals, as in every other place
-            share = 1.0 / (rows - best).exp().sum(-1)
-            found.append(list(zip(ids.tolist(), share.tolist(), strict=True)))
-        return found
 
     def logsumexp(self, handle: TorchSequence, nodes: Sequence[int]) -> list[float]:
         """Over the whole vocabulary at nodes of the last decision."""

@@ -15,8 +15,12 @@ from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM
 
 from rtcontrol.models.call import Decision
+from rtcontrol.models.core import DecoderCore
 from rtcontrol.models.decider import DeciderSpec, STDecider
+from rtcontrol.models.decoding import Decoding
 from rtcontrol.models.domain import ClosedDomain
+from rtcontrol.models.engines.base import Budget
+from rtcontrol.models.engines.hf_runner import HFRunner
 from rtcontrol.models.plan import ANY_TOOL, NO_TOOL, SchemaPlan
 from rtcontrol.models.prompt import COMPACT
 from rtcontrol.models.schema import ABSENT, tool_schemas
@@ -26,6 +30,7 @@ from rtcontrol.models.train.export import export
 from rtcontrol.models.train.vocabulary import build_tokenizer, number_words
 
 WORDS = "go turn stop left right fast slow the of and red green blue north south value set get open close alpha beta"
+KINDS = ("qwen2", "qwen3", "llama", "llama3")
 NAMES = ("go", "turn_left", "turn_right", "set_value", "set_speed", "open", "stop", "close_the_red", "get_value")
 VALUES = ("left", "right", "red", "green blue", "green red", "alpha beta go", "alpha beta stop", "zürich", "<|null|>")
 
@@ -53,6 +58,14 @@ def tool(name: str, required: int = 99, **domains: Any) -> dict[str, Any]:
 
 def build(folder: Path, tools: Sequence[dict[str, Any]], **options: Any) -> STDecider:
     return DeciderSpec(str(folder), tuple(tools), **options).build()
+
+
+def over_hugging_face(decider: STDecider, model: Any, budget: Budget | None = None) -> STDecider:
+    """The same decider, its passes by Hugging Face's own forwards."""
+    decider.runner = HFRunner(model)
+    core = DecoderCore(decider.plan, decider.tokenizer, decider.runner.caps.vocabulary)
+    decider.decoding = Decoding(decider.runner, core, decider.template.prefix_ids(decider.plan.tools), budget)
+    return decider
 
 
 def prompt_of(decider: STDecider, observation: str, instruction: str) -> list[int]:
