@@ -112,6 +112,7 @@ class Deciding:
         self.passes = self.nodes = 0
         self.work: Tree | None = None
         self.decision: Decision | None = None
+        self.visited: list[Entry] = []  # the choices that led to it
         self._drafts = drafts
         self._free: dict[tuple[int, int], FreeHead] = {}  # by head and tool
         self._bests: dict[Start, Best] = {}

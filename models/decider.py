@@ -98,7 +98,7 @@ class STDecider:
         return self.decoding.begin(self._suffix(observation, instruction, history))
 
     def _suffix(self, observation: str, instruction: str, history: Sequence[str]) -> list[int]:
-        fault, self._fault = self._fault, None
+        fault, self._fault, self._due = self._fault, None, False
         if fault is not None:
             raise fault
         shown = history[-self.spec.history :] if self.spec.history else ()
@@ -143,21 +143,22 @@ class STDecider:
 
 
 def decide_together(asked: Sequence[tuple[STDecider, tuple[str, str, Sequence[str]]]]) -> list[Decision | Exception]:
-    """Decide for different sessions of one model in the same passes: of each what `decide`
-    with these arguments gives, or raises."""
-    begun: list[UnderWay | Exception] = []
-    for decider, told in asked:
+    """Decide for different sessions, those of one model in the same passes: of each what `decide` with these arguments
+    gives, or raises."""
+    assert len({id(decider) for decider, _ in asked}) == len(asked), "one decision of a session at a time"
+    found: dict[int, Decision | Exception] = {}
+    begun: dict[Runner, dict[int, UnderWay]] = {}
+    for i, (decider, told) in enumerate(asked):
         try:
-            begun.append(decider.begin(*told))
+            begun.setdefault(decider.runner, {})[i] = decider.begin(*told)
         except Exception as fault:
-            begun.append(fault)
-    working = [one for one in begun if isinstance(one, UnderWay)]
-    for _ in evaluate(asked[0][0].runner, working) if asked else ():
-        pass
-    found: list[Decision | Exception] = []
-    for (decider, _), one in zip(asked, begun, strict=True):
-        try:
-            found.append(decider.told(one.decision()) if isinstance(one, UnderWay) else one)
-        except Exception as fault:
-            found.append(fault)
-    return found
+            found[i] = fault
+    for runner, working in begun.items():
+        for _ in evaluate(runner, list(working.values())):
+            pass
+        for i, one in working.items():
+            try:
+                found[i] = asked[i][0].told(one.decision())
+            except Exception as fault:
+                found[i] = fault
+    return [found[i] for i in range(len(asked))]

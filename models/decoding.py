@@ -76,7 +76,8 @@ def _answers(runner: Runner, decisions: Sequence[UnderWay]) -> Sequence[Any]:
     except Exception as fault:
         if len(work) == 1:
             return [fault]
-    return [answers for one in decisions for answers in _answers(runner, [one])]
+    half = len(work) // 2
+    return [*_answers(runner, decisions[:half]), *_answers(runner, decisions[half:])]
 
 
 class Decoding:

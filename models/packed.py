@@ -97,7 +97,9 @@ class PackedSequence:
 
         The nodes take the next slots, in order.
         """
-        return run_together(self.model, [(self, nodes)])[0]
+        (hidden,) = run_together(self.model, [(self, nodes)])
+        self.ran(nodes)
+        return hidden
 
     def rows(self, nodes: Sequence[Node]) -> tuple[list[int], list[int], Rows]:
         """Tokens and positions of the next pass, and where they go. Raises UserError where the cache ends."""
@@ -139,11 +141,10 @@ class PackedSequence:
 
 
 def run_together(model: LeanModel, work: Sequence[tuple[PackedSequence, Sequence[Node]]]) -> list[torch.Tensor]:
-    """One pass for different sequences of a model: of each the hidden states [nodes, hidden] of its nodes."""
+    """One pass for different sequences of a model: of each the hidden states [nodes, hidden] of its nodes. It has not
+    happened before a sequence is told that it `ran`."""
     each = [sequence.rows(nodes) for sequence, nodes in work]
     tokens = torch.tensor([t for own, _, _ in each for t in own], device=model.device)
     places = torch.tensor([p for _, own, _ in each for p in own], device=model.device)
     hidden = model.forward(tokens, places, [rows for _, _, rows in each])
-    for sequence, nodes in work:
-        sequence.ran(nodes)
     return list(hidden.split([len(nodes) for _, nodes in work])) if len(work) > 1 else [hidden]

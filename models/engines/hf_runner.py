@@ -90,7 +90,9 @@ class HFRunner:
         n, end = len(handle.prefix), handle.done + count
         for stop in (n, end) if handle.done < n < end else (end,):
             if stop > handle.done:
-                _, handle.cache = self._forward(handle.prompt[handle.done : stop], handle.cache)
+                start, cache = handle.done, handle.cache
+                handle.cache, handle.done = None, 0  # a forward that raises leaves half a cache
+                handle.cache = self._forward(handle.prompt[start:stop], cache)[1]
                 handle.done = stop
             if stop == n and handle.kept is None and handle.prompt[:n] == handle.prefix:
                 handle.kept = deepcopy(handle.cache)

@@ -132,11 +132,13 @@ class TorchRunner:
         """One pass for all; of each work what its tree asks for: fp32 scores, or the best of all legal ids."""
         placed = [(work.handle, work.handle.placed(work)) for work in batch]
         with self._own_threads():
-            found = run_together(self.model, placed)
-            for work, hidden in zip(batch, found, strict=True):
-                work.handle.states.append(hidden)
-            each = zip(batch, found, strict=True)
-            return [answered(w.tree.asks, partial(self._logits, w.handle, hidden)) for w, hidden in each]
+            states = run_together(self.model, placed)
+            each = zip(batch, states, strict=True)
+            found = [answered(w.tree.asks, partial(self._logits, w.handle, hidden)) for w, hidden in each]
+        for (handle, nodes), hidden in zip(placed, states, strict=True):
+            handle.states.append(hidden)
+            handle.ran(nodes)
+        return found
 
     def _logits(self, handle: TorchSequence, hidden: torch.Tensor, nodes: Sequence[int], ids: Any) -> torch.Tensor:
         rows = hidden[nodes.start : nodes.stop] if isinstance(nodes, range) else hidden[nodes]
