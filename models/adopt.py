@@ -6,7 +6,7 @@ import ast
 import json
 from pathlib import Path
 
-from rtcontrol.models.engines.config_file import read_config
+from rtcontrol.models.checkpoint import read_config
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.prompt import FILE_NAME, SIMPLETOOL_V1_TURNS, VARIABLES
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rtcontrol.models.call import Decision
@@ -42,13 +42,6 @@ class DeciderSpec:
     def build(self) -> STDecider:
         """Load the checkpoint and make its prefix ready. Raises UserError."""
         return STDecider(self)
-
-    def to_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "tools": list(self.tools)}
-
-    @classmethod
-    def from_dict(cls, value: Mapping[str, Any]) -> DeciderSpec:
-        return cls(**{**value, "tools": tuple(value["tools"])})
 
 
 class STDecider:

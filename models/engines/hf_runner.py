@@ -14,9 +14,8 @@ from typing import Any
 import torch
 
 from rtcontrol.models.cost import PassCost
-from rtcontrol.models.engines.answers import answered
 from rtcontrol.models.engines.base import Caps, PrefixInfo, Work
-from rtcontrol.models.packed import common_start, too_long
+from rtcontrol.models.packed import answered, common_start, too_long
 
 SLOTS = 8192
 

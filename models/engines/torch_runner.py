@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
-from weakref import WeakValueDictionary
 
 import torch
 
 from rtcontrol.models.cost import PassCost, fitted
-from rtcontrol.models.engines.answers import answered
 from rtcontrol.models.engines.base import Caps, PrefixInfo, Work
 from rtcontrol.models.engines.lean import LeanModel
 from rtcontrol.models.engines.prefix_store import PrefixStore, prefix_key
-from rtcontrol.models.engines.weights import ModelConfig, fingerprint, load_weights
+from rtcontrol.models.engines.weights import ModelConfig, fingerprint, load_weights, shared, unchanged
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.packed import Node, PackedSequence, run_together
+from rtcontrol.models.packed import Node, PackedSequence, answered, run_together
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 SMALL = 100_000_000  # bytes of fp32 weights below which bf16 gains too little on a CPU to give up exactness
@@ -28,35 +25,6 @@ ONE_THREAD = 64 << 20  # bytes of weights below which one CPU thread decides
 SLOTS = 8192
 TOGETHER = 64  # decisions of one pass
 SIZES, ROUNDS = (8, 24, 48), 5  # tokens of the measured passes, and how often each
-
-
-class TorchSequence(PackedSequence):
-    """A session's handle. `paths` are the KV slots, counted from the prompt's end, that lead to each of its nodes;
-    `states` [nodes, hidden] of every pass what they gave."""
-
-    def __init__(self, model: LeanModel, slots: int) -> None:
-        super().__init__(model, slots)
-        self.paths: list[tuple[int, ...]] = []
-        self.states: list[torch.Tensor] = []
-        self.columns: tuple[Any, torch.Tensor] = (None, torch.empty(0))  # ids asked for, rows of the LM head
-
-    def start(self, prompt: Sequence[int], reserve: int) -> int:
-        self.paths, self.states = [], []
-        return super().start(prompt, reserve)
-
-    def placed(self, work: Work) -> list[Node]:
-        """The nodes of the next tree, at the slots that they would take."""
-        tree, paths, base = work.tree, list(self.paths), self.nodes
-        found = []
-        for i, (token, parent, depth) in enumerate(zip(tree.tokens, tree.parents, tree.depths, strict=True)):
-            above = paths[parent] if parent >= 0 else ()
-            paths.append((*above, base + i))
-            found.append(Node(token, depth, above))
-        return found
-
-    def ran(self, nodes: Sequence[Node]) -> None:
-        self.paths += [(*node.ancestors, i) for i, node in enumerate(nodes, start=self.nodes)]
-        super().ran(nodes)
 
 
 class TorchRunner:
@@ -81,49 +49,38 @@ class TorchRunner:
         """
         place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         kind = choose_dtype(dtype, folder, place)
-        files = [(path.resolve(), path.stat()) for path in sorted(folder.glob("*.safetensors"))]
-        if threads is None and sum(stat.st_size for _, stat in files) < ONE_THREAD:
+        files = unchanged(sorted(folder.glob("*.safetensors")))
+        if threads is None and sum(size for _, size, _ in files) < ONE_THREAD:
             # A second thread gains little on a small model, and waits for its turn when another process is busy: the
             # worst decisions become a hundred times slower.
             threads = 1
-        key = (tuple((path, stat.st_size, stat.st_mtime_ns) for path, stat in files), kind, place, threads)
-        with _loading:
-            found = _loaded.get(key)
-            if found is None:
-                found = _loaded[key] = cls(folder, kind, place, threads)
-            return found
+        return shared((files, kind, place, threads), lambda: cls(folder, kind, place, threads))
 
-    def open(self, prefix: Sequence[int]) -> tuple[TorchSequence, PrefixInfo]:
+    def open(self, prefix: Sequence[int]) -> tuple[PackedSequence, PrefixInfo]:
         """A sequence that begins with this prefix: its KV from disk, or computed and stored."""
         config, n = self.model.config, len(prefix)
-        made = TorchSequence(self.model, self._slots)
+        made = PackedSequence(self.model, self._slots)
         made.start(prefix, reserve=1)
         key = prefix_key(fingerprint(self._folder), prefix, self.model.dtype, config.settings)
         store = PrefixStore()
         found = store.load(key, (config.layers, 1, config.kv_heads, n, config.head_dim))
-        note = found if isinstance(found, str) else None
-        keys, values = made.cache.keys[..., :n, :], made.cache.values[..., :n, :]
         if isinstance(found, tuple):
-            keys.copy_(found[0])
-            values.copy_(found[1])
-            made.restore(prefix)
+            made.restore(prefix, *found)
             return made, PrefixInfo(n, "disk")
         if n:
             with self._own_threads():
                 made.run(())
-            refused = store.save(key, keys, values)
-            note = note or refused
-        return made, PrefixInfo(n, "computed", note)
+            refused = store.save(key, *made.cache.first(n))
+            found = found or refused
+        return made, PrefixInfo(n, "computed", found)
 
-    def copy(self, handle: TorchSequence, prefix: Sequence[int]) -> TorchSequence:
+    def copy(self, handle: PackedSequence, prefix: Sequence[int]) -> PackedSequence:
         """Another sequence behind the same prefix."""
-        made, n = TorchSequence(self.model, self._slots), len(prefix)
-        made.cache.keys[..., :n, :] = handle.cache.keys[..., :n, :]
-        made.cache.values[..., :n, :] = handle.cache.values[..., :n, :]
-        made.restore(prefix)
+        made = PackedSequence(self.model, self._slots)
+        made.restore(prefix, *handle.cache.first(len(prefix)))
         return made
 
-    def prefill(self, handle: TorchSequence, count: int) -> None:
+    def prefill(self, handle: PackedSequence, count: int) -> None:
         """Compute the next `count` tokens of its prompt, and no node."""
         with self._own_threads():
             handle.prefill(count)
@@ -140,7 +97,7 @@ class TorchRunner:
             handle.ran(nodes)
         return found
 
-    def _logits(self, handle: TorchSequence, hidden: torch.Tensor, nodes: Sequence[int], ids: Any) -> torch.Tensor:
+    def _logits(self, handle: PackedSequence, hidden: torch.Tensor, nodes: Sequence[int], ids: Any) -> torch.Tensor:
         rows = hidden[nodes.start : nodes.stop] if isinstance(nodes, range) else hidden[nodes]
         if ids is None:
             return self.model.logits(rows)
@@ -165,7 +122,7 @@ class TorchRunner:
             self._cost = fitted(best)
         return self._cost
 
-    def logsumexp(self, handle: TorchSequence, nodes: Sequence[int]) -> list[float]:
+    def logsumexp(self, handle: PackedSequence, nodes: Sequence[int]) -> list[float]:
         """Over the whole vocabulary at nodes of the last decision."""
         with self._own_threads():
             total: list[float] = torch.logsumexp(self.model.logits(torch.cat(handle.states)[list(nodes)]), -1).tolist()
@@ -183,10 +140,6 @@ class TorchRunner:
             yield
         finally:
             torch.set_num_threads(before)
-
-
-_loaded: WeakValueDictionary[Any, TorchRunner] = WeakValueDictionary()
-_loading = threading.Lock()
 
 
 def choose_dtype(name: str, folder: Path, device: torch.device) -> torch.dtype:

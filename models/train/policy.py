@@ -12,8 +12,8 @@ from rtcontrol.models.call import Call
 from rtcontrol.models.core import DecoderCore
 from rtcontrol.models.cost import PassCost
 from rtcontrol.models.decoding import Decoding
-from rtcontrol.models.engines.answers import answered
 from rtcontrol.models.engines.base import Budget, Caps, PrefixInfo, Work
+from rtcontrol.models.packed import answered
 from rtcontrol.models.train.loss import label_logits
 from rtcontrol.models.train.packing import pack_nodes
 from rtcontrol.models.train.rows import Row, RowEncoder

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import re
 import unicodedata
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -13,9 +16,10 @@ from tokenizers import Tokenizer
 
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.prompt import COMPACT, SIMPLETOOL_V1_TURNS, PromptTemplate
-from rtcontrol.models.schema import tool_schemas
-from rtcontrol.models.special import INITIAL_WORDS, ST_TOKENS, initialise_rows
+from rtcontrol.models.schema import ToolSchema, tool_schemas
+from rtcontrol.models.special import ST_TOKENS
 from rtcontrol.models.tokenizer import STTokenizer
+from rtcontrol.models.train.initial_rows import INITIAL_WORDS, initialise_rows
 from rtcontrol.models.train.vocabulary import CONTROL_TOKENS, build_tokenizer, number_words
 from tests.models.small import WORDS, law, qwen
 
@@ -38,6 +42,20 @@ PIECES = st.sampled_from(
 )
 ASSIGNED = st.characters(exclude_categories=("Cs", "Cn"))
 TEXT = st.lists(PIECES | st.text(ASSIGNED, max_size=6), max_size=8).map("".join)
+
+
+def rendered(
+    profile: dict[str, str], tools: Sequence[ToolSchema], instruction: str, observation: str, history: Sequence[str]
+) -> str:
+    """The whole prompt as one string; in one sweep, so that a value which contains "{tools}" stays as it is."""
+    values = {
+        "tools": "\n".join(t.canonical_json() for t in tools),
+        "instruction": instruction,
+        "observation": observation,
+        "environment": json.dumps([observation] if observation else [], ensure_ascii=False),
+        "history": profile.get("history_separator", ", ").join(history[-6:]),
+    }
+    return re.sub(r"\{(\w+)\}", lambda m: values[m.group(1)], profile["template"])
 
 
 def kept(tokenizer: STTokenizer, text: str) -> str:
@@ -96,8 +114,7 @@ def test_prompt_holds_the_templates_control_ids_and_no_others(
     special = {tokenizer.special_id(t) for t in tokenizer.specials}
     plain = template.prefix_ids(tool_schemas([{"name": "t"}])) + template.suffix_ids("", "")
     assert [i for i in ids if i in special] == [i for i in plain if i in special]
-    rendered = template.render(tools, instruction, observation, history)
-    assert tokenizer.decode(ids) == kept(tokenizer, rendered)
+    assert tokenizer.decode(ids) == kept(tokenizer, rendered(profile, tools, instruction, observation, history))
 
 
 @pytest.mark.parametrize("profile", [COMPACT, V1], ids=["compact", "v1"])
@@ -122,7 +139,7 @@ def test_prefix_and_suffix_are_the_encoding_of_the_whole(tokenizer: STTokenizer)
     tools = tool_schemas([{"name": "set_speed", "parameters": {"properties": {"v": {"enum": [1, 20]}}}}])
     for profile in (COMPACT, V1):
         template = PromptTemplate(profile, tokenizer, "here")
-        whole = template.render(tools, "go left at 0.5", "x=1 y=-2", ["a()", "b()"])
+        whole = rendered(profile, tools, "go left at 0.5", "x=1 y=-2", ["a()", "b()"])
         expected = reference.encode(whole, add_special_tokens=False).ids
         suffix = template.suffix_ids("go left at 0.5", "x=1 y=-2", ["a()", "b()"])
         assert template.prefix_ids(tools) + suffix == expected
