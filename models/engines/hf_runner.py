@@ -1,14 +1,13 @@
 """A runner over Hugging Face transformers: any causal model with a cache, path by path.
 
 Each path of a tree is a forward of its own behind a copy of the prompt's cache: nothing of ours touches attention,
-positions or caches, so it is what other runners are measured by.
+positions or caches, so other runners are measured by it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import deepcopy
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -43,8 +42,8 @@ class PathSequence:
         prompt, n = list(prompt), len(self.prefix)
         # Not every cache can be cut (a sliding window, a recurrent state): one is gone on from, or not used.
         if common_start(self.prompt[: self.done], prompt) < self.done:
-            same = self.kept is not None and prompt[:n] == self.prefix
-            self.cache, self.done = (deepcopy(self.kept), n) if same else (None, 0)
+            known = self.kept is not None and prompt[:n] == self.prefix
+            self.cache, self.done = (self.kept, n) if known else (None, 0)
         self.prompt, self.paths, self.totals = prompt, [], []
         return self.done
 
@@ -66,13 +65,6 @@ class HFRunner:
         size = model.num_parameters()
         self.caps = Caps("transformers", str(model.device), dtype, False, 1, True, size, weight.shape[0])
 
-    @classmethod
-    def load(cls, folder: Path, dtype: torch.dtype = torch.float32, device: str = "cpu") -> HFRunner:
-        """Of a checkpoint's folder."""
-        from transformers import AutoModelForCausalLM
-
-        return cls(AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).to(device))
-
     def open(self, prefix: Sequence[int]) -> tuple[PathSequence, PrefixInfo]:
         """A handle whose prompts begin with `prefix`, which is computed."""
         handle = PathSequence(self.slots, prefix)
@@ -87,14 +79,13 @@ class HFRunner:
     def prefill(self, handle: PathSequence, count: int) -> None:
         """Compute the next `count` tokens of its prompt, and no node."""
         n, end = len(handle.prefix), handle.done + count
-        for stop in (n, end) if handle.done < n < end else (end,):
-            if stop > handle.done:
-                start, cache = handle.done, handle.cache
-                handle.cache, handle.done = None, 0  # a forward that raises leaves half a cache
-                handle.cache = self._forward(handle.prompt[start:stop], cache)[1]
-                handle.done = stop
-            if stop == n and handle.kept is None and handle.prompt[:n] == handle.prefix:
-                handle.kept = deepcopy(handle.cache)
+        if handle.done < n < end:  # the next prompt begins with it, too
+            self.prefill(handle, n - handle.done)
+        if handle.done < end:
+            handle.cache = self._forward(handle.prompt[handle.done : end], handle.cache)[1]
+            handle.done = end
+        if end == n and handle.prompt[:n] == handle.prefix:
+            handle.kept = handle.cache
 
     def run(self, batch: Sequence[Work]) -> list[list[Any]]:
         """One pass: of each work what its tree's asks ask for."""
@@ -111,15 +102,13 @@ class HFRunner:
         for i in reversed(range(len(tree.tokens))):  # a path's end first: its forward gives the rows of all its nodes
             if i in rows:
                 continue
-            logits, _ = self._forward(handle.paths[base + i], deepcopy(handle.cache))
+            logits, _ = self._forward(handle.paths[base + i], handle.cache)
             while i >= 0 and i not in rows:
                 rows[i] = logits[len(handle.paths[base + i]) - 1]
                 i = tree.parents[i] - base
-        handle.totals += [float(torch.logsumexp(rows[i], -1)) for i in range(len(rows))]
-        return answered(
-            tree.asks,
-            lambda nodes, ids: torch.stack([rows[n] if ids is None else rows[n][list(ids)] for n in nodes]),
-        )
+        every = torch.stack([rows[i] for i in range(len(rows))])
+        handle.totals += torch.logsumexp(every, -1).tolist()
+        return answered(tree.asks, lambda at, ids: every[list(at)] if ids is None else every[list(at)][:, list(ids)])
 
     def logsumexp(self, handle: PathSequence, nodes: Sequence[int]) -> list[float]:
         """Over the whole vocabulary, at nodes of the last decision."""
@@ -127,7 +116,7 @@ class HFRunner:
 
     @torch.no_grad()
     def _forward(self, tokens: Sequence[int], cache: Any) -> tuple[torch.Tensor, Any]:
-        """fp32 logits [tokens, vocabulary] of what follows a cache, and the cache with them."""
+        """fp32 logits [tokens, vocabulary] of what follows a cache, and a copy of it with them."""
         ids = torch.tensor([list(tokens)], device=self.model.device)
-        out = self.model(input_ids=ids, past_key_values=cache, use_cache=True)
+        out = self.model(input_ids=ids, past_key_values=deepcopy(cache), use_cache=True)
         return out.logits[0].float(), out.past_key_values

@@ -20,11 +20,6 @@ from rtcontrol.models.errors import UserError
 
 T = TypeVar("T")
 ARCHITECTURES = ("qwen2", "qwen3", "llama")
-# What else than weights and ids a KV cache depends on.
-KV_SETTINGS = (
-    *("model_type", "rope_theta", "rope_scaling", "rope_parameters", "rms_norm_eps"),
-    *("num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim"),
-)
 
 
 @dataclass(frozen=True)
@@ -42,7 +37,7 @@ class ModelConfig:
     tied: bool
     inv_freq: tuple[float, ...]
     rope_scale: float
-    settings: str  # what else changes a KV cache: part of the prefix key
+    settings: str  # all of them, as whatever changes a KV cache: part of the prefix key
 
     @classmethod
     def load(cls, folder: Path) -> ModelConfig:
@@ -70,8 +65,8 @@ class ModelConfig:
         kv_heads, head_dim = raw.get("num_key_value_heads") or heads, raw.get("head_dim") or hidden // heads
         eps, context = raw.get("rms_norm_eps", 1e-6), raw.get("max_position_embeddings", 2048)
         shape = (vocabulary, hidden, layers, heads, kv_heads, head_dim, eps, context)
-        settings = json.dumps({k: raw.get(k) for k in KV_SETTINGS}, sort_keys=True)
-        return cls(*shape, bool(raw.get("tie_word_embeddings", False)), *_rope(raw, head_dim), settings)
+        tied = bool(raw.get("tie_word_embeddings", False))
+        return cls(*shape, tied, *_rope(raw, head_dim), json.dumps(raw, sort_keys=True))
 
 
 def _rope(raw: Mapping[str, Any], head_dim: int) -> tuple[tuple[float, ...], float]:
