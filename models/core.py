@@ -109,10 +109,10 @@ class Deciding:
     def __init__(self, core: DecoderCore, drafts: Drafts) -> None:
         self.core, self.plan = core, core.plan
         self.heads = [HeadState() for _ in self.plan.heads]
+        self.visited: list[Entry] = []  # the choices that led to the decision
         self.passes = self.nodes = 0
         self.work: Tree | None = None
         self.decision: Decision | None = None
-        self.visited: list[Entry] = []  # the choices that led to it
         self._drafts = drafts
         self._free: dict[tuple[int, int], FreeHead] = {}  # by head and tool
         self._bests: dict[Start, Best] = {}

@@ -56,7 +56,7 @@ class PackedSequence:
         self.prompt: list[int] = []
         self.paths: list[tuple[int, ...]] = []
         self.states: list[torch.Tensor] = []
-        self.columns: tuple[Any, torch.Tensor] = (None, torch.empty(0))  # ids asked for, rows of the LM head
+        self.columns: dict[tuple[int, ...], torch.Tensor] = {}  # by the ids asked for: rows of the LM head
         self._done = 0
         self._masks: dict[tuple[int, int, int, tuple[tuple[int, ...], ...]], torch.Tensor] = {}
 

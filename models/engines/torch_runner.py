@@ -24,6 +24,7 @@ SMALL = 100_000_000  # bytes of fp32 weights below which bf16 gains too little o
 ONE_THREAD = 64 << 20  # bytes of weights below which one CPU thread decides
 SLOTS = 8192
 TOGETHER = 64  # decisions of one pass
+COLUMNS_KEPT = 16
 SIZES, ROUNDS = (8, 24, 48), 5  # tokens of the measured passes, and how often each
 
 
@@ -101,10 +102,12 @@ class TorchRunner:
         rows = hidden[nodes.start : nodes.stop] if isinstance(nodes, range) else hidden[nodes]
         if ids is None:
             return self.model.logits(rows)
-        if handle.columns[0] is not ids:
-            columns = torch.tensor(ids, dtype=torch.long, device=self.model.device)
-            handle.columns = ids, self.model.weights.lm_head[columns]
-        return self.model.logits(rows, handle.columns[1])
+        columns = handle.columns.get(key := tuple(ids))
+        if columns is None:
+            if len(handle.columns) >= COLUMNS_KEPT:
+                handle.columns.clear()
+            columns = handle.columns[key] = self.model.weights.lm_head[torch.tensor(key, device=self.model.device)]
+        return self.model.logits(rows, columns)
 
     @property
     def cost(self) -> PassCost:

@@ -75,14 +75,15 @@ class TrainingRunner:
         each = [(batch[i].handle.prompt[self._prefix :], batch[i].handle.nodes) for i in order]
         with torch.no_grad():
             logits = label_logits(self._model, pack_nodes(batch[0].handle.prompt[: self._prefix], each)).float()
-        columns: dict[Sequence[int], torch.Tensor] = {}
+        columns: dict[tuple[int, ...], torch.Tensor] = {}
 
         def rows(first: int, nodes: Sequence[int], ids: Sequence[int] | None) -> torch.Tensor:
+            at = slice(first, first + len(nodes)) if isinstance(nodes, range) else [first + n for n in nodes]
             if ids is None:
-                return logits[[first + n for n in nodes]]
-            if ids not in columns:  # one gather for all: they ask for the same
-                columns[ids] = logits[:, list(ids)]
-            return columns[ids][first : first + len(nodes)]  # of all nodes, in their order
+                return logits[at]
+            if (key := tuple(ids)) not in columns:  # one gather for all: closed heads ask for the same
+                columns[key] = logits[:, key]
+            return columns[key][at]
 
         found: dict[int, list[Any]] = {}
         end = 0
