@@ -78,11 +78,15 @@ class TrainingRunner:
         columns: dict[tuple[int, ...], torch.Tensor] = {}
 
         def rows(first: int, nodes: Sequence[int], ids: Sequence[int] | None) -> torch.Tensor:
-            at = slice(first, first + len(nodes)) if isinstance(nodes, range) else [first + n for n in nodes]
+            at = (
+                slice(first + nodes.start, first + nodes.stop)
+                if isinstance(nodes, range)
+                else [first + n for n in nodes]
+            )
             if ids is None:
                 return logits[at]
             if (key := tuple(ids)) not in columns:  # one gather for all: closed heads ask for the same
-                columns[key] = logits[:, key]
+                columns[key] = logits[:, list(key)]
             return columns[key][at]
 
         found: dict[int, list[Any]] = {}
