@@ -228,8 +228,8 @@ class DecoderLink:
         i = waiting.index(None) if None in waiting else min(range(len(waiting)), key=lambda n: waiting[n] or 0)
         try:
             # Everything but the raw observation.
-            fields = (request.tick, request.epoch, request.observation, request.instruction, request.history)
-            self._lanes[i].send(msgpack.packb(fields), zmq.NOBLOCK)
+            asked = request.tick, request.epoch, request.observation, request.instruction, request.history
+            self._lanes[i].send(msgpack.packb((*asked, request.within_ns)), zmq.NOBLOCK)
         except zmq.Again:
             return False
         waiting[i] = request.tick
@@ -253,12 +253,13 @@ class DecoderLink:
             if int(lane.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
                 body = lane.recv()
                 if body != PING:
-                    tick, call, rest, error, decide_ns, mistake, *stamps = msgpack.unpackb(body)
+                    tick, call, rest, error, decide_ns, mistake, *stamps, together = msgpack.unpackb(body)
                     if self._waiting[i] == tick:
                         self._waiting[i] = None
                     made = rest and Decision(call and Call(*call), *rest)
-                    told = stamps if self._local else ()
-                    return DecisionReply(tick, made, error, decide_ns, mistake and (mistake[0], mistake[1]), *told)
+                    told = stamps if self._local else (0, 0, ())
+                    said = mistake and (mistake[0], mistake[1])
+                    return DecisionReply(tick, made, error, decide_ns, said, *told, together=together)
         return None
 
     def close(self) -> None:
