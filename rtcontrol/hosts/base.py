@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -11,6 +12,7 @@ from rtcontrol.models.errors import UserError
 
 # Sessions of one pool.
 LIMIT = 64
+SHARES = 64  # so many are remembered
 
 
 class PlaceTrouble(UserError):
@@ -90,7 +92,8 @@ class Host(Protocol):
 
     A host with L lanes has at most L decisions under way; the newest requests win. `incarnation` grows with every
     restart of the decoder, `events` lists losses and returns; `threads` are the deciding ones (process and thread
-    number), none where they are on another machine or the caller's own. `gave_up` says why the decoder will not come
+    number), none where they are on another machine or the caller's own; `shares` are the newest decisions' parts of
+    their time, in ns: where several were made together, each has its part. `gave_up` says why the decoder will not come
     back: the loop must then end.
     """
 
@@ -98,6 +101,9 @@ class Host(Protocol):
     incarnation: int
     events: list[HostEvent]
     gave_up: str | None
+
+    @property
+    def shares(self) -> deque[float]: ...
 
     @property
     def threads(self) -> Sequence[tuple[int, int]]: ...

@@ -5,12 +5,22 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Generator, Hashable, Sequence
 from functools import partial
 from queue import Empty, Queue
 from typing import Any
 
-from rtcontrol.hosts.base import LIMIT, Decider, DeciderSource, DecisionReply, DecisionRequest, HostEvent, PlaceTrouble
+from rtcontrol.hosts.base import (
+    LIMIT,
+    SHARES,
+    Decider,
+    DeciderSource,
+    DecisionReply,
+    DecisionRequest,
+    HostEvent,
+    PlaceTrouble,
+)
 from rtcontrol.hosts.deciders import answer_together, build, describe, kind, patient, rest
 from rtcontrol.hosts.rota import Rota, Turn
 
@@ -159,6 +169,7 @@ class InProcessHost:
 
     def __init__(self, source: DeciderSource, lanes: int = 1, pool: InProcessPool | None = None) -> None:
         self.incarnation = 0
+        self.shares: deque[float] = deque(maxlen=SHARES)
         self.events: list[HostEvent] = []
         self._source, self._own = source, pool is None
         self._pool = pool or InProcessPool(1, lanes, preload=False)
@@ -193,11 +204,12 @@ class InProcessHost:
 
     def wait(self, timeout_ns: int) -> DecisionReply | None:
         try:
-            if timeout_ns <= 0:
-                return self.replies.get_nowait()
-            return self.replies.get(timeout=timeout_ns / 1e9)
+            reply = self.replies.get_nowait() if timeout_ns <= 0 else self.replies.get(timeout=timeout_ns / 1e9)
         except Empty:
             return None
+        if reply is not None:
+            self.shares.append(reply.decide_ns / reply.together)
+        return reply
 
     def wake(self) -> None:
         self.replies.put(None)
