@@ -40,7 +40,7 @@ def test_a_session_alone_may_ask_for_more_than_there_is() -> None:
 
 
 def test_a_second_session_that_would_make_the_first_late_is_refused_and_a_slower_one_is_not(bench: Any) -> None:
-    made = bench(model="lander")
+    made = bench(model="lander", hz_max=1000)
     made.enter(**LANDER, hz=10)
     error = made.peer().denied(**LANDER, hz=1000)
     assert error.code == "busy" and error.retryable and "ms a decision" in error.message
