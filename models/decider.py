@@ -135,9 +135,24 @@ class STDecider:
         }
 
 
-def decide_together(asked: Sequence[tuple[STDecider, tuple[str, str, Sequence[str]]]]) -> list[Decision | Exception]:
-    """Decide for different sessions, those of one model in the same passes: of each what `decide` with these arguments
-    gives, or raises."""
+Told = tuple[str, str, Sequence[str]]  # observation, instruction, history
+
+
+def decide_together(asked: Sequence[tuple[STDecider, Told]]) -> list[Decision | Exception]:
+    """Decide for different sessions, those of one model in the same passes: of each what `decide` gives, or raises."""
+    steps = decide_together_in_steps(asked)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            found: list[Decision | Exception] = done.value
+            return found
+
+
+def decide_together_in_steps(
+    asked: Sequence[tuple[STDecider, Told]],
+) -> Generator[None, None, list[Decision | Exception]]:
+    """`decide_together`, which may be left alone wherever it yields: between forward passes."""
     assert len({id(decider) for decider, _ in asked}) == len(asked), "one decision of a session at a time"
     found: dict[int, Decision | Exception] = {}
     begun: dict[Runner, dict[int, UnderWay]] = {}
@@ -147,8 +162,7 @@ def decide_together(asked: Sequence[tuple[STDecider, tuple[str, str, Sequence[st
         except Exception as fault:
             found[i] = fault
     for runner, working in begun.items():
-        for _ in evaluate(runner, list(working.values())):
-            pass
+        yield from evaluate(runner, list(working.values()))
         for i, one in working.items():
             try:
                 found[i] = asked[i][0].told(one.decision())

@@ -89,16 +89,17 @@ class Decoding:
     def __init__(self, runner: Runner, core: DecoderCore, prefix: Sequence[int], budget: Budget | None = None) -> None:
         self.runner, self.core, self._prefix, self._budget = runner, core, list(prefix), budget
         self.layout: dict[str, Any] = {"layout": "everything"}  # and what it was chosen by
+        self.handle, self.prefix = runner.open(prefix)
         if not runner.caps.tree:
             budget = replace(budget or Budget(), per_head=1)
         if budget is not None:
             core.set_budget(budget)
             self.layout = asdict(budget)
-        elif has_choice(core.plan, core.walker, Budget()) and (cost := runner.cost) is not None:
+        elif has_choice(core.plan, core.walker, Budget()):
+            cost = runner.cost(self.handle)
             chosen, found = choose_layout(core.plan, core.walker, cost, Budget())
             core.set_budget(chosen)
             self.layout = {**found, **cost.told()}
-        self.handle, self.prefix = runner.open(prefix)
         self._others: list[Any] = []  # of decisions that are made together
         self._stop = threading.Event()
         self._drafts = Drafts()

@@ -29,13 +29,14 @@ SIZES, ROUNDS = (8, 24, 48), 5  # tokens of the measured passes, and how often e
 
 
 class TorchRunner:
-    """One checkpoint's weights on one device; of each session a KV cache of its own."""
+    """One checkpoint's weights on one device; of each session a KV cache of its own. `threads` are torch's while it
+    runs (None: torch's own number)."""
 
     def __init__(self, folder: Path, dtype: torch.dtype, device: torch.device, threads: int | None) -> None:
         config = ModelConfig.load(folder)
         self.model = LeanModel(config, load_weights(folder, config, dtype, device))
-        self._folder, self._threads, self._slots = folder, threads, min(SLOTS, config.context)
-        self._cost: PassCost | None = None
+        self._folder, self.threads, self._slots = folder, threads, min(SLOTS, config.context)
+        self._costs: dict[int, PassCost] = {}
         name = next(k for k, v in DTYPES.items() if v == dtype)
         parameters = self.model.weights.parameters
         self.caps = Caps("torch", str(device), name, True, TOGETHER, True, parameters, config.vocabulary)
@@ -109,21 +110,25 @@ class TorchRunner:
             columns = handle.columns[key] = self.model.weights.lm_head[torch.tensor(key, device=self.model.device)]
         return self.model.logits(rows, columns)
 
-    @property
-    def cost(self) -> PassCost:
-        """What a pass costs, measured once."""
-        if self._cost is None:
+    def cost(self, handle: PackedSequence) -> PassCost:
+        """What a pass behind the prompt of a handle costs: measured once for prompts of about this length. The prompt
+        stays cached."""
+        about, prompt = len(handle.prompt).bit_length(), list(handle.prompt)
+        if len(prompt) + max(SIZES) > handle.slots:
+            return PassCost(1.0, 0.0)  # where there is no room to measure, passes count
+        if about not in self._costs:
             best = dict.fromkeys(SIZES, float("inf"))
             with self._own_threads():
                 for _ in range(ROUNDS):
                     for size in SIZES:
-                        sequence = PackedSequence(self.model, max(SIZES))
                         nodes = [Node(i % self.model.config.vocabulary, 0, ()) for i in range(size)]
+                        handle.start(prompt, reserve=size)
                         began = time.perf_counter()
-                        sequence.run(nodes)[-1].cpu()  # waits for a GPU
+                        handle.run(nodes)[-1].cpu()  # waits for a GPU
                         best[size] = min(best[size], (time.perf_counter() - began) * 1e3)
-            self._cost = fitted(best)
-        return self._cost
+            handle.start(prompt, reserve=0)
+            self._costs[about] = fitted(best)
+        return self._costs[about]
 
     def logsumexp(self, handle: PackedSequence, nodes: Sequence[int]) -> list[float]:
         """Over the whole vocabulary at nodes of the last decision."""
@@ -135,10 +140,10 @@ class TorchRunner:
     def _own_threads(self) -> Iterator[None]:
         """torch's threads are the process's: others' numbers are theirs again afterwards."""
         before = torch.get_num_threads()
-        if self._threads in (None, before):
+        if self.threads in (None, before):
             yield
             return
-        torch.set_num_threads(self._threads)
+        torch.set_num_threads(self.threads)
         try:
             yield
         finally:
