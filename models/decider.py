@@ -9,7 +9,7 @@ from typing import Any
 
 from rtcontrol.models.call import Decision
 from rtcontrol.models.core import DecoderCore
-from rtcontrol.models.decoding import Decoding, UnderWay, evaluate
+from rtcontrol.models.decoding import Decoding, UnderWay, evaluate, result
 from rtcontrol.models.engines.base import Budget, DecodeError, Runner
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema import tool_schemas
@@ -76,7 +76,7 @@ class STDecider:
 
     def decide(self, observation: str, instruction: str, history: Sequence[str] = ()) -> Decision:
         """One decision. Raises UserError when the prompt does not fit the context, and DecodeError."""
-        return self.told(self.decoding.decode(self._suffix(observation, instruction, history)))
+        return result(self.decide_in_steps(observation, instruction, history, sliced=False))
 
     def decide_in_steps(
         self, observation: str, instruction: str, history: Sequence[str] = (), sliced: bool = True
@@ -140,13 +140,7 @@ Told = tuple[str, str, Sequence[str]]  # observation, instruction, history
 
 def decide_together(asked: Sequence[tuple[STDecider, Told]]) -> list[Decision | Exception]:
     """Decide for different sessions, those of one model in the same passes: of each what `decide` gives, or raises."""
-    steps = decide_together_in_steps(asked)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as done:
-            found: list[Decision | Exception] = done.value
-            return found
+    return result(decide_together_in_steps(asked))
 
 
 def decide_together_in_steps(

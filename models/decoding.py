@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from rtcontrol.models.call import Decision
 from rtcontrol.models.core import Deciding, DecoderCore, Drafts
@@ -15,6 +15,7 @@ from rtcontrol.models.engines.base import Budget, Cancelled, NotFinite, Runner, 
 from rtcontrol.models.free import MAX_TOKENS
 from rtcontrol.models.layout import choose_layout, has_choice
 
+T = TypeVar("T")
 # A long prompt in slices: so many tokens, and fewer where they take longer than so many seconds.
 SLICE, LEAST_SLICE, SLICE_S = 64, 4, 0.008
 
@@ -80,6 +81,15 @@ def _answers(runner: Runner, decisions: Sequence[UnderWay]) -> Sequence[Any]:
     return [*_answers(runner, decisions[:half]), *_answers(runner, decisions[half:])]
 
 
+def result(steps: Generator[None, None, T]) -> T:
+    """Of all steps at once."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            return cast("T", done.value)
+
+
 class Decoding:
     """Decides behind one prefix. One decision at a time; `cancel` may be called from another thread.
 
@@ -87,7 +97,7 @@ class Decoding:
     """
 
     def __init__(self, runner: Runner, core: DecoderCore, prefix: Sequence[int], budget: Budget | None = None) -> None:
-        self.runner, self.core, self._prefix, self._budget = runner, core, list(prefix), budget
+        self.runner, self.core, self._prefix = runner, core, list(prefix)
         self.layout: dict[str, Any] = {"layout": "everything"}  # and what it was chosen by
         self.handle, self.prefix = runner.open(prefix)
         if not runner.caps.tree:
@@ -121,16 +131,10 @@ class Decoding:
         reused = handle.start(prompt, reserve=len(self.core.passes.first))
         return UnderWay(self.core.begin(drafts), handle, self._stop, reused, len(prompt) - reused)
 
-    def decode(self, suffix: Sequence[int]) -> Decision:
-        """One decision. Raises Cancelled, DecodeError, or UserError when the context is too long."""
-        one = self.begin(suffix)
-        for _ in evaluate(self.runner, [one]):
-            pass
-        return one.decision()
-
     def decode_in_steps(self, suffix: Sequence[int], sliced: bool) -> Generator[None, None, Decision]:
-        """`decode`, which may be left alone, or given up, wherever it yields: between passes, and `sliced` after every
-        few milliseconds of a long prompt."""
+        """One decision, which may be left alone, or given up, wherever it yields: between passes, and `sliced` after
+        every few milliseconds of a long prompt. Raises Cancelled, DecodeError, or UserError when the context is too
+        long."""
         one, size = self.begin(suffix), SLICE
         while sliced and self.handle.fresh > size:
             began = time.perf_counter()

@@ -21,6 +21,7 @@ from rtcontrol.models.tokenizer import STTokenizer
 
 FILE_NAME = "st_template.json"
 HISTORY_LIMIT = 6
+RESTORE = "Restore the file that came with the weights."
 VARIABLES = ("tools", "instruction", "history", "observation", "environment")
 COMPACT = {
     "profile": "compact",
@@ -50,7 +51,7 @@ class PromptTemplate:
 
     def __init__(self, config: Mapping[str, Any], tokenizer: STTokenizer, where: str) -> None:
         if not isinstance(config, Mapping):
-            raise UserError(f"{where} is no JSON object.", "Restore the file that came with the weights.")
+            raise UserError(f"{where} is no JSON object.", RESTORE)
         self.profile = str(config.get("profile", "custom"))
         self.overflow: Overflow = config.get("overflow", "merge")
         self._separator = str(config.get("history_separator", ", "))
@@ -80,9 +81,7 @@ class PromptTemplate:
                 "For a published SimpleTool checkpoint run `rtcontrol models adopt CHECKPOINT --template-from FILE`.",
             ) from None
         except (OSError, ValueError) as error:
-            raise UserError(
-                f"{path} cannot be read ({error}).", "Restore the file that came with the weights."
-            ) from None
+            raise UserError(f"{path} cannot be read ({error}).", RESTORE) from None
         return cls(config, tokenizer, str(path))
 
     def prefix_ids(self, tools: Sequence[ToolSchema]) -> list[int]:
@@ -100,11 +99,8 @@ class PromptTemplate:
         return self._encode(self.parts[self._cut :], values)
 
     def _find_cut(self) -> int:
-        constant = 0
-        while constant < len(self.parts) and self.parts[constant].constant(("tools",)):
-            constant += 1
-        specials = [i for i in range(constant) if self.parts[i].special is not None]
-        return specials[-1] + 1 if specials else 0
+        changing = next((i for i, p in enumerate(self.parts) if not p.constant(("tools",))), len(self.parts))
+        return max((i + 1 for i in range(changing) if self.parts[i].special is not None), default=0)
 
     def _encode_text(self, part: PromptPart, text: str) -> list[int]:
         if not part.constant(("instruction", "history")):
