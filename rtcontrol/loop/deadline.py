@@ -6,6 +6,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from rtcontrol.hosts.base import DecisionReply, DecisionRequest
+from rtcontrol.loop.orders import Completion
+
 
 class Cause(StrEnum):
     """Why a tick missed, in order of precedence: the first that applies is the cause."""
@@ -55,7 +58,8 @@ class Tick:
     `skip` is what the event says of releases that were skipped before it; `runs` are the schedstat files of the loop's
     thread, the actuator's and the deciding ones, read when it woke, `runs_before` at the release before; `behind`
     says that the host was still busy with older requests; `fresh` that the world had made an observation since the
-    release before; `instruction` is the one it is decided by.
+    release before; `request` is what is asked. Where a tick takes several calls each further one has a copy of it:
+    `calls` are those that acted before.
     """
 
     k: int
@@ -73,7 +77,28 @@ class Tick:
     replied_ns: int = 0
     incarnation: int = 0
     behind: bool = False
-    instruction: str = ""
+    request: DecisionRequest | None = None
+    calls: tuple[str, ...] = ()
     runs: tuple[bytes, ...] = ()
     runs_before: tuple[bytes, ...] = ()
     waited_ns: int = 0
+
+    @property
+    def asked(self) -> DecisionRequest:
+        """The request; only once it is made."""
+        assert self.request is not None, "made before it is sent"
+        return self.request
+
+    def spans_ms(self, reply: DecisionReply | None, done: Completion | None) -> dict[str, float]:
+        """When each step was done, from the release on, as far as it is known."""
+        stamps = [self.capture_ns, self.woke_ns, self.text_ns, self.submitted_ns]
+        if reply is not None:
+            decided_ns = reply.begun_ns and reply.begun_ns + reply.decide_ns
+            stamps += (reply.received_ns, reply.begun_ns, decided_ns, self.replied_ns)
+        if done is not None:
+            stamps += (done.began_ns, done.ended_ns)
+        spans = {}
+        for name, t_ns in zip(SPANS, stamps, strict=False):
+            if t_ns:
+                spans[name] = round((t_ns - self.release_ns) / 1e6, 4)
+        return spans

@@ -9,10 +9,11 @@ from typing import Any, Literal
 from rtcontrol.agents import Fallback
 from rtcontrol.envs.base import Acknowledgement, Emission, Emitting, Environment, Episode, WorldError
 from rtcontrol.hosts.base import DecisionReply, Host, HostEvent
+from rtcontrol.loop import several
 from rtcontrol.loop.actuator import Actuator
 from rtcontrol.loop.clock import LoopClock
 from rtcontrol.loop.config import RunConfig
-from rtcontrol.loop.deadline import SPANS, Cause, Tick
+from rtcontrol.loop.deadline import Cause, Tick
 from rtcontrol.loop.errors import Errors
 from rtcontrol.loop.fallback import Action, FallbackPolicy
 from rtcontrol.loop.orders import Completion, Order, SafeAttempt
@@ -26,22 +27,6 @@ Status = Literal["fresh", "held", "safe"]
 
 def _ms(ns: int) -> float:
     return round(ns / 1e6, 4)
-
-
-def _spans(tick: Tick, reply: DecisionReply | None, done: Completion | None) -> dict[str, float]:
-    """When each step was done, in ms from the release on, as far as it is known."""
-    release_ns = tick.release_ns
-    stamps = [tick.capture_ns, tick.woke_ns, tick.text_ns, tick.submitted_ns]
-    if reply is not None:
-        decided_ns = reply.begun_ns and reply.begun_ns + reply.decide_ns
-        stamps += (reply.received_ns, reply.begun_ns, decided_ns, tick.replied_ns)
-    if done is not None:
-        stamps += (done.began_ns, done.ended_ns)
-    spans = {}
-    for name, t_ns in zip(SPANS, stamps, strict=False):
-        if t_ns:
-            spans[name] = round((t_ns - release_ns) / 1e6, 4)
-    return spans
 
 
 class Outcomes:
@@ -126,9 +111,10 @@ class Outcomes:
         line["age_ms"] = round((now - tick.capture_ns) / 1e6, 4)
         if done is not None:
             line["execute_ms"] = round((now - done.began_ns) / 1e6, 4)
-            if kind == "call" and self.acted_k == tick.k - 1 and self.acted_ns and self._clock.enforced:
-                line["jitter_ms"] = round(abs(now - self.acted_ns - self._period_ns) / 1e6, 4)
-            self.acted_k, self.acted_ns = tick.k, now
+            if not tick.calls:
+                if kind == "call" and self.acted_k == tick.k - 1 and self.acted_ns and self._clock.enforced:
+                    line["jitter_ms"] = round(abs(now - self.acted_ns - self._period_ns) / 1e6, 4)
+                self.acted_k, self.acted_ns = tick.k, now
         if (decision := reply.decision) is not None:
             line["passes"], line["tokens"] = decision.forward_passes, decision.tokens
             line["reused"] = decision.reused_tokens
@@ -136,16 +122,17 @@ class Outcomes:
             if decision.outside_mass is not None:
                 line["outside_mass"] = round(decision.outside_mass, 6)
         if now > tick.deadline_ns:
-            line |= self.witness.blame(tick, line["spans_ms"], now, None, reply, over=True)
+            spans = line["spans_ms"]
+            line |= {"over": True} if tick.calls else self.witness.blame(tick, spans, now, None, reply, over=True)
             if self._config.on_miss == "stop":
                 self._stop("miss")
-        else:
+        elif not tick.calls:
             self.witness.usual.append(line["spans_ms"])
         self._emit(line)
 
     def hold_back(self, tick: Tick, reply: DecisionReply, call: Call | None, why: str) -> None:
         """The tick has a call that must not act (yet), or an unsure null: what is in force goes on, not renewed."""
-        action = self.policy.unsure(self._clock.effective_ns())
+        action = "hold" if tick.calls else self.policy.unsure(self._clock.effective_ns())
         self.settle(tick, reply, "held", None if call is None else call.text(), why=why)
         self.fall_back(action, tick, reply=reply)
 
@@ -159,14 +146,18 @@ class Outcomes:
         doing: str = "",
         done: Completion | None = None,
     ) -> None:
-        """The tick has no call: count it, name the cause, fall back. `doing` says what raised the `error`."""
+        """The tick has no call: count it, name the cause, fall back. `doing` says what raised the `error`. Where it has
+        one, and no further one, that goes on; but one that was begun and failed may have acted in part."""
         line = self._line(tick, "miss", call, reply, done)
-        line |= self.witness.blame(tick, line["spans_ms"], time.monotonic_ns(), fault, reply)
-        action = self.policy.miss(self._clock.effective_ns())
-        self._errors.put(line, error, f"tick {tick.k}: {line['cause']}: ", doing)
+        now, execute = time.monotonic_ns(), fault is not None and fault[0] is Cause.EXECUTE
+        line |= several.verdict(fault) if tick.calls else self.witness.blame(tick, line["spans_ms"], now, fault, reply)
+        cause = line.get("cause")  # none of what is cut
+        falls = not tick.calls or (execute and cause is not None)
+        action: Action = self.policy.miss(self._clock.effective_ns()) if falls else "hold"
+        self._errors.put(line, cause and error, f"tick {tick.k}: {cause}: ", doing)
         # A remote world executes nothing: that its call waited is our business.
-        told = None if fault is not None and fault[0] is Cause.EXECUTE else line.get("error")
-        line["action"] = self.fall_back(action, tick, line["cause"], reply, told)
+        told = None if execute or tick.calls else line.get("error")
+        line["action"] = self.fall_back(action, tick, cause, reply, told)
         if reply is not None and fault is not None:
             line["decide_ms"] = _ms(reply.decide_ns)
         self._emit(line)
@@ -174,11 +165,17 @@ class Outcomes:
     def _line(
         self, tick: Tick, kind: str, call: str | None, reply: DecisionReply | None, done: Completion | None
     ) -> dict[str, Any]:
-        line: dict[str, Any] = {"k": tick.k, "t_s": round((tick.release_ns - self.t0_ns) / 1e9, 6), "kind": kind}
-        line["wake_ms"] = round((tick.woke_ns - tick.release_ns) / 1e6, 4)
-        line["spans_ms"] = _spans(tick, reply, done)
+        t_s = round((tick.release_ns - self.t0_ns) / 1e9, 6)
+        line: dict[str, Any] = {"k": tick.k, "t_s": t_s, "kind": kind}
+        if tick.calls:
+            line = several.fields(tick, kind, t_s)
+        else:
+            line["wake_ms"] = round((tick.woke_ns - tick.release_ns) / 1e6, 4)
+        line["spans_ms"] = tick.spans_ms(reply, done)
         if call is not None:
             line["call"] = call
+        if tick.calls:
+            return line
         line["epoch"], line["seq"], line["superseded"] = tick.epoch, tick.seq, tick.superseded
         return line | tick.skip
 
@@ -190,7 +187,7 @@ class Outcomes:
         line |= {"waited_ms": _ms(waited_ns)} if waited_ns else {"decide_ms": _ms(reply.decide_ns)}
         if tick is not None and not waited_ns:
             line["latency_ms"] = _ms(now_ns - tick.release_ns)
-            line["spans_ms"] = _spans(tick, reply, done)
+            line["spans_ms"] = tick.spans_ms(reply, done)
             line |= self.witness.again(tick, line["spans_ms"], now_ns, reply)
         if done is not None:
             if used:
@@ -211,9 +208,9 @@ class Outcomes:
     def overran(self, tick: Tick, reply: DecisionReply, call: str, done: Completion) -> None:
         """The end of a call that was under way at its deadline: its tick was settled then."""
         line = {"overran": tick.k, "call": call, "effect": done.effect, "t_s": self.t_s(done.ended_ns)}
-        line["spans_ms"] = spans = _spans(tick, reply, done)
+        line["spans_ms"] = spans = tick.spans_ms(reply, done)
         line |= self.witness.again(tick, spans, done.ended_ns, reply)
-        if done.effect == "acted":
+        if done.effect == "acted" and not tick.calls:
             line["latency_ms"] = _ms(done.ended_ns - tick.release_ns)
             line["execute_ms"] = _ms(done.ended_ns - done.began_ns)
             self.acted_k, self.acted_ns = tick.k, done.ended_ns
@@ -286,8 +283,9 @@ class Outcomes:
         reply: DecisionReply | None = None,
         cause: str | None = None,
         error: str | None = None,
+        more: bool = False,
     ) -> Emission | None:
-        """What the world is told became of the tick; None where it does not want to know."""
+        """What the world is told became of the tick; None where it does not want to know. `more`: it may go on."""
         self._last = tick
         if not self.emits:
             return None
@@ -307,6 +305,8 @@ class Outcomes:
             safe_calls,
             None if reply is None else reply.mistake,
             tick.waited_ns,
+            len(tick.calls),
+            more,
         )
 
     # -- what came of it ----------------------------------------------------------------------------------------------
@@ -328,8 +328,7 @@ class Outcomes:
     def acknowledged(self, said: Acknowledgement) -> None:
         """The world's own word of what became of a call that it was told."""
         line: dict[str, Any] = {"ack": said.tick, "status": said.status, "why": said.why, "t_s": self.t_s(said.t_ns)}
-        if said.result is not None:
-            line["result"] = said.result
+        line |= {name: value for name, value in (("result", said.result), ("n", said.n or None)) if value is not None}
         self._errors.put(line, said.error, f"tick {said.tick}: {said.status}: ")
         self._emit(line)
 
