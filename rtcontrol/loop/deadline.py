@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from rtcontrol.hosts.base import DecisionReply, DecisionRequest
-from rtcontrol.loop.orders import Completion
+from rtcontrol.hosts.base import DecisionRequest
 
 
 class Cause(StrEnum):
@@ -51,6 +50,9 @@ SPANS = (
 )
 
 
+NOTHING = DecisionRequest(-1, -1, "", "")
+
+
 @dataclass(slots=True)
 class Tick:
     """One tick under way; instants are CLOCK_MONOTONIC nanoseconds, 0 where it did not come so far.
@@ -77,28 +79,8 @@ class Tick:
     replied_ns: int = 0
     incarnation: int = 0
     behind: bool = False
-    request: DecisionRequest | None = None
+    request: DecisionRequest = NOTHING
     calls: tuple[str, ...] = ()
     runs: tuple[bytes, ...] = ()
     runs_before: tuple[bytes, ...] = ()
     waited_ns: int = 0
-
-    @property
-    def asked(self) -> DecisionRequest:
-        """The request; only once it is made."""
-        assert self.request is not None, "made before it is sent"
-        return self.request
-
-    def spans_ms(self, reply: DecisionReply | None, done: Completion | None) -> dict[str, float]:
-        """When each step was done, from the release on, as far as it is known."""
-        stamps = [self.capture_ns, self.woke_ns, self.text_ns, self.submitted_ns]
-        if reply is not None:
-            decided_ns = reply.begun_ns and reply.begun_ns + reply.decide_ns
-            stamps += (reply.received_ns, reply.begun_ns, decided_ns, self.replied_ns)
-        if done is not None:
-            stamps += (done.began_ns, done.ended_ns)
-        spans = {}
-        for name, t_ns in zip(SPANS, stamps, strict=False):
-            if t_ns:
-                spans[name] = round((t_ns - self.release_ns) / 1e6, 4)
-        return spans

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Literal
 
 from rtcontrol.agents import Fallback
-from rtcontrol.envs.base import Acknowledgement, Emission, Emitting, Environment, Episode, WorldError
-from rtcontrol.hosts.base import DecisionReply, Host, HostEvent
+from rtcontrol.envs.base import Emission, Emitting, Environment
+from rtcontrol.hosts.base import DecisionReply, Host
 from rtcontrol.loop import several
 from rtcontrol.loop.actuator import Actuator
 from rtcontrol.loop.clock import LoopClock
 from rtcontrol.loop.config import RunConfig
-from rtcontrol.loop.deadline import Cause, Tick
-from rtcontrol.loop.errors import Errors
+from rtcontrol.loop.deadline import SPANS, Cause, Tick
+from rtcontrol.loop.events import RunEvents
 from rtcontrol.loop.fallback import Action, FallbackPolicy
-from rtcontrol.loop.orders import Completion, Order, SafeAttempt
-from rtcontrol.loop.orders import Fault as WorldFault
+from rtcontrol.loop.orders import Completion, Order
 from rtcontrol.loop.pause import PauseWatch
 from rtcontrol.loop.witness import Fault, Witness
 from rtcontrol.models.call import Call
@@ -29,7 +28,23 @@ def _ms(ns: int) -> float:
     return round(ns / 1e6, 4)
 
 
-class Outcomes:
+def _spans(tick: Tick, reply: DecisionReply | None, done: Completion | None) -> dict[str, float]:
+    """When each step was done, in ms from the release on, as far as it is known."""
+    release_ns = tick.release_ns
+    stamps = [tick.capture_ns, tick.woke_ns, tick.text_ns, tick.submitted_ns]
+    if reply is not None:
+        decided_ns = reply.begun_ns and reply.begun_ns + reply.decide_ns
+        stamps += (reply.received_ns, reply.begun_ns, decided_ns, tick.replied_ns)
+    if done is not None:
+        stamps += (done.began_ns, done.ended_ns)
+    spans = {}
+    for name, t_ns in zip(SPANS, stamps, strict=False):
+        if t_ns:
+            spans[name] = round((t_ns - release_ns) / 1e6, 4)
+    return spans
+
+
+class Outcomes(RunEvents):
     """Ends ticks, each with one event; `emit` takes it.
 
     `epoch` is the world's, as of the last observation; `acted_k`, `acted_ns` are the last fresh call's tick and the
@@ -50,45 +65,24 @@ class Outcomes:
         stop: Callable[[str], None],
         cleared: Callable[[Order], None],
     ) -> None:
-        self._config, self._env, self._host = config, env, host
-        self._emit, self._clock, self._actuator = emit, clock, actuator
-        self.witness = Witness(watch, host, actuator, config.max_age_ns, clock.enforced)
+        super().__init__(env, emit, notify, Witness(watch, host, actuator, config.max_age_ns, clock.enforced))
+        self._config, self._clock, self._actuator = config, clock, actuator
         self._stop, self._cleared = stop, cleared
         self._safe_calls, actuator.parting = fallback.safe_calls, self._parting
         hold_ms = config.hold_ms if config.hold_ms is not None else fallback.hold_ms
         self.policy = FallbackPolicy(config.on_miss, round(hold_ms * 1e6))
         self.emits = isinstance(env, Emitting)
         self._last: Tick | None = None
-        self._errors = Errors(notify)
         self._period_ns = config.period_ns
-        self.t0_ns = 0
         self.epoch, self.acted_k, self.acted_ns = -1, -1, 0
         self.newest_k = -1  # of the last release
-        self.safe_k = -1  # for whose sake the safe call took over last
         self.ordered = False  # a call since then: it may act, or have acted and raised
-        self.noted_episodes = self.noted_events = 0
 
     def begin(self, t0_ns: int, world_ns: int) -> None:
         """The first release is at `t0_ns`, by the world's time at `world_ns`."""
         self.t0_ns = t0_ns
         self._emit({"origin_ns": t0_ns})
         self.policy.epoch(world_ns)
-
-    def t_s(self, t_ns: int) -> float:
-        """Seconds since the first release."""
-        return round((t_ns - self.t0_ns) / 1e9, 6)
-
-    def note(self, episodes: Sequence[Episode], events: Sequence[HostEvent]) -> None:
-        """Record the episodes that ended and what befell the host since the last time."""
-        for episode in episodes[self.noted_episodes :]:
-            line = {"seed": episode.seed, "return": round(episode.ret, 4), "success": episode.success}
-            self._emit({"episode": {**line, "seconds": round(episode.seconds, 3), "detail": episode.detail}})
-            self.noted_episodes += 1
-        for event in events[self.noted_events :]:
-            what = {"t_s": self.t_s(event.t_ns), "event": event.event, "seconds": round(event.seconds, 3)}
-            self._emit({"host_event": what})
-            self.noted_events += 1
-            self.witness.follow()  # other threads decide after a restart
 
     # -- ticks --------------------------------------------------------------------------------------------------------
 
@@ -171,7 +165,7 @@ class Outcomes:
             line = several.fields(tick, kind, t_s)
         else:
             line["wake_ms"] = round((tick.woke_ns - tick.release_ns) / 1e6, 4)
-        line["spans_ms"] = tick.spans_ms(reply, done)
+        line["spans_ms"] = _spans(tick, reply, done)
         if call is not None:
             line["call"] = call
         if tick.calls:
@@ -187,7 +181,7 @@ class Outcomes:
         line |= {"waited_ms": _ms(waited_ns)} if waited_ns else {"decide_ms": _ms(reply.decide_ns)}
         if tick is not None and not waited_ns:
             line["latency_ms"] = _ms(now_ns - tick.release_ns)
-            line["spans_ms"] = tick.spans_ms(reply, done)
+            line["spans_ms"] = _spans(tick, reply, done)
             line |= self.witness.again(tick, line["spans_ms"], now_ns, reply)
         if done is not None:
             if used:
@@ -208,7 +202,7 @@ class Outcomes:
     def overran(self, tick: Tick, reply: DecisionReply, call: str, done: Completion) -> None:
         """The end of a call that was under way at its deadline: its tick was settled then."""
         line = {"overran": tick.k, "call": call, "effect": done.effect, "t_s": self.t_s(done.ended_ns)}
-        line["spans_ms"] = spans = tick.spans_ms(reply, done)
+        line["spans_ms"] = spans = _spans(tick, reply, done)
         line |= self.witness.again(tick, spans, done.ended_ns, reply)
         if done.effect == "acted" and not tick.calls:
             line["latency_ms"] = _ms(done.ended_ns - tick.release_ns)
@@ -307,43 +301,4 @@ class Outcomes:
             tick.waited_ns,
             len(tick.calls),
             more,
-        )
-
-    # -- what came of it ----------------------------------------------------------------------------------------------
-
-    def attempted(self, attempt: SafeAttempt) -> None:
-        """One try of the safe call: counted as safe only when all of them are in force."""
-        call, text = attempt.call, None if attempt.call is None else attempt.call.text()
-        if call is not None and attempt.acted and attempt.error is None:
-            told = {"called": call.name, "arguments": call.arguments, "k": self.safe_k, "why": "safe"}
-            self._emit({**told, "t_s": self.t_s(attempt.ended_ns)})
-        line: dict[str, Any] = {"safe": text, "why": attempt.why, "t_s": self.t_s(attempt.ended_ns)}
-        line["attempt"], line["in_force"] = attempt.attempt, attempt.in_force
-        if not attempt.acted:
-            line["world"] = "over"
-        if attempt.error is not None:
-            self._errors.put(line, attempt.error, f"safe call {text}, tried again until it is in force: ")
-        self._emit(line)
-
-    def acknowledged(self, said: Acknowledgement) -> None:
-        """The world's own word of what became of a call that it was told."""
-        line: dict[str, Any] = {"ack": said.tick, "status": said.status, "why": said.why, "t_s": self.t_s(said.t_ns)}
-        line |= {name: value for name, value in (("result", said.result), ("n", said.n or None)) if value is not None}
-        self._errors.put(line, said.error, f"tick {said.tick}: {said.status}: ")
-        self._emit(line)
-
-    def fault(self, fault: WorldFault) -> None:
-        """The world raised over what it was told."""
-        line: dict[str, Any] = {"fault": fault.doing, "t_s": self.t_s(time.monotonic_ns())}
-        self._errors.put(line, fault.error, f"{fault.doing}: ")
-        self._emit(line)
-
-    def broke_down(self, error: WorldError, started: bool) -> str:
-        """The world's own code raised: gives what people are told, in one sentence."""
-        cause = error.__cause__ or error
-        line: dict[str, Any] = {"fault": "world", "t_s": self.t_s(time.monotonic_ns()) if self.t0_ns else 0.0}
-        what = self._errors.put(line, cause)
-        self._emit(line)
-        return f"The environment {self._env.name} broke down: {what}. " + (
-            "The run ends with the safe call; mend it there." if started else "It never began; mend it there."
         )

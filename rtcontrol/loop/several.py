@@ -21,7 +21,7 @@ def following(ticks: Ticks, ordered: Ordered, done: Completion) -> Tick | None:
     decoder is lost, or less time is left than that call's decision took: not to begin what would be dropped keeps the
     decoder free for the next tick. After a safe call that was demanded meanwhile nothing follows."""
     last, config = ordered.tick, ticks.config
-    request, took_ns = last.asked, last.replied_ns - last.submitted_ns
+    request, took_ns = last.request, last.replied_ns - last.submitted_ns
     if len(last.calls) + 1 == config.calls_per_tick or not done.stands or ticks.actuator.shut or ticks.over:
         return None
     asked = replace(request, history=(*request.history, ordered.text)[-(ticks.agent.history or 1) :])

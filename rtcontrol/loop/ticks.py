@@ -78,10 +78,8 @@ class Ticks:
     @property
     def open(self) -> int:
         """Ticks that are not over."""
-        return sum(not tick.calls for tick in self._under_way())
-
-    def _under_way(self) -> list[Tick]:
-        return [*self._pending.values(), *(o.tick for o in self._ordered.values() if not (o.settled or o.late))]
+        ordered = (o.tick for o in self._ordered.values() if not (o.settled or o.late))
+        return sum(not tick.calls for tick in (*self._pending.values(), *ordered))
 
     def run(self, collector: Collector) -> None:
         """Until they are `over`."""
@@ -119,9 +117,12 @@ class Ticks:
     def _next_event_ns(self) -> int | None:
         """The earliest deadline or end of a hold."""
         first = self._policy.expires_ns
-        for tick in self._under_way():
+        for tick in self._pending.values():
             if first is None or tick.deadline_ns < first:
                 first = tick.deadline_ns
+        for ordered in self._ordered.values():
+            if not (ordered.settled or ordered.late) and (first is None or ordered.tick.deadline_ns < first):
+                first = ordered.tick.deadline_ns
         return first
 
     def _release(self) -> None:
@@ -176,30 +177,31 @@ class Ticks:
         else:
             self._submit(tick, seen, now)
 
-    def _submit(self, tick: Tick, seen: Observation, began_ns: int) -> None:
+    def _submit(self, tick: Tick, seen: Observation | None, began_ns: int) -> None:
+        """Ask for the tick's call; where nothing was `seen`, for a further one, of which all is known."""
+        if seen is not None:
+            try:
+                tick.request = self.requests.make(tick.k, seen)
+            except KeyboardInterrupt:
+                raise
+            except (
+                BaseException
+            ) as error:  # the agent's own code, SystemExit too: what it cannot read is no observation
+                self.outcomes.miss(tick, (Cause.NO_OBSERVATION, "unreadable"), error=error, doing="observe: ")
+                return
+            tick.text_ns = time.monotonic_ns()
+            if tick.text_ns - began_ns > self._period_ns // 8:
+                self.outcomes.witness.texts.append((began_ns, tick.text_ns))
+            tick.behind = len(self._pending) + len(self._late) >= self.config.pipeline
         try:
-            request = self.requests.make(tick.k, seen)
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:  # the agent's own code, SystemExit too: what cannot be read is no observation
-            self.outcomes.miss(tick, (Cause.NO_OBSERVATION, "unreadable"), error=error, doing="observe: ")
-            return
-        tick.request, tick.text_ns = request, time.monotonic_ns()
-        if tick.text_ns - began_ns > self._period_ns // 8:
-            self.outcomes.witness.texts.append((began_ns, tick.text_ns))
-        tick.behind = len(self._pending) + len(self._late) >= self.config.pipeline
-        if self._ask(tick) and self._records:
-            self._emit(row(request, seen, round((tick.capture_ns - self.outcomes.t0_ns) / 1e9, 6)))
-
-    def _ask(self, tick: Tick) -> bool:
-        try:
-            self.host.submit(tick.asked)
+            self.host.submit(tick.request)
         except Exception as error:  # a request that cannot be sent costs its tick, not the run
             self.outcomes.miss(tick, (Cause.DECIDE, "send"), error=error, doing="submit: ")
-            return False
+            return
         tick.submitted_ns = time.monotonic_ns()
         self._pending[tick.k] = tick
-        return True
+        if self._records and seen is not None:
+            self._emit(row(tick.request, seen, round((tick.capture_ns - self.outcomes.t0_ns) / 1e9, 6)))
 
     def _expire(self) -> None:
         """What is over by now: deadlines, holds; in lockstep only decisions of a decoder that died."""
@@ -343,7 +345,7 @@ class Ticks:
         elif acted or done.effect == "epoch_over":
             outcomes.settle(tick, reply, "call" if acted else "epoch_over", ordered.text, done)
             if acted and self._most > 1 and (again := several.following(self, ordered, done)) is not None:
-                self._ask(again)
+                self._submit(again, None, done.ended_ns)
         else:
             what = done.error or "the call was too late when the world was free for it"
             fault = (Cause.EXECUTE, "busy" if done.error is None else "raised")
