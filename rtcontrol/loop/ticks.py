@@ -184,9 +184,7 @@ class Ticks:
                 tick.request = self.requests.make(tick.k, seen)
             except KeyboardInterrupt:
                 raise
-            except (
-                BaseException
-            ) as error:  # the agent's own code, SystemExit too: what it cannot read is no observation
+            except BaseException as error:  # the agent's own code, SystemExit too: it is no observation
                 self.outcomes.miss(tick, (Cause.NO_OBSERVATION, "unreadable"), error=error, doing="observe: ")
                 return
             tick.text_ns = time.monotonic_ns()
