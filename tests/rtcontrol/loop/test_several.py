@@ -299,3 +299,9 @@ def test_the_report_says_how_many_calls_ticks_made(tmp_path: Path, capsys: pytes
     assert told["calls"] == {"total": 2 * told["ticks"], "mean": 2.0, "max": 2} and told["calls_cut"] == 0
     table.show(told, Console())
     assert f"calls {told['calls']['total']}: 2 a tick, at most 2; cut 0" in capsys.readouterr().out
+
+
+def test_a_further_calls_instant_is_no_jitter_of_the_next_ticks(tmp_path: Path) -> None:
+    flown = several(tmp_path, Arm(), by_count(to(MOVE), to(OPEN, 0.3 * PERIOD_S)), 2).run()
+    steady = [t["jitter_ms"] for t in flown.ticks if "jitter_ms" in t]
+    assert len(steady) >= 5 and sorted(steady)[len(steady) // 2] < 100 * PERIOD_S, flown.dump()
