@@ -17,7 +17,7 @@ import pytest
 from arm import MOVE, OPEN, STOP, Arm, arm_agent, failing
 from armed import PERIOD_S, beside, flight, until
 from cart import CartWorld, Flight, cart_agent
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rtcontrol.hosts.base import DecisionRequest
@@ -71,7 +71,9 @@ def acts(arm: Arm, flown: Flight, k: int) -> list[Call]:
     return [call for t, call in arm.acts if begin <= t < begin + round(PERIOD_S * 1e9)]
 
 
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=3, deadline=None)
+@example(7, 2, 0.0)
+@example(7, 4, 0.0)
 @given(st.integers(0, 1 << 30), st.integers(1, 7), st.floats(0, 0.3))
 def test_the_calls_of_a_tick_are_so_many_decisions_each_with_those_before_in_its_history(
     seed: int, most: int, quiet: float
