@@ -74,6 +74,11 @@ class Account:
         return (self.misses + self.skipped_releases) / self.releases if self.releases else 0.0
 
     @property
+    def calls_acted(self) -> int:
+        """Calls of ticks, the further ones too."""
+        return self.calls.total
+
+    @property
     def off_time(self) -> Counter[str]:
         """Misses and skipped releases by cause. Of copies: another thread may count meanwhile."""
         return Counter(dict(self.misses_by_cause)) + Counter(dict(self.skipped_by_cause))
