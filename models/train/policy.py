@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from rtcontrol.models.call import Call
+from rtcontrol.models.domain import MAX_CLOSED
 from rtcontrol.models.plan import ANY_TOOL
 from rtcontrol.models.schema import ABSENT
 from rtcontrol.models.train.loss import label_logits
@@ -23,7 +24,9 @@ class TreePolicy:
 
     def __init__(self, model: Any, encoder: RowEncoder) -> None:
         plan = encoder.plan
-        if plan.allow_null or any(h.free for h in plan.heads):
+        if plan.allow_null or any(
+            h.free or max((g.count for g in h.grids.values()), default=0) > MAX_CLOSED for h in plan.heads
+        ):
             raise ValueError("TreePolicy needs a closed schema and no null function head")
         self._model, self._encoder, self._walker = model, encoder, Walker(plan)
         self._nodes: list[tuple[int, int]] = []  # (token, parent's index) of every node that a walk may ask for
