@@ -91,10 +91,10 @@ def grid_of(schema: Mapping[str, Any], where: str) -> Grid | None:
     step = schema.get("multipleOf", 1 if integer else None)
     names = ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum")
     low, above, high, below = (None if (b := schema.get(k)) is None else Decimal(str(b)) for k in names)
-    by = Decimal(str(step))
+    by = Decimal(1 if step is None else str(step))
     ends = [schema.get(k, schema.get(f"exclusive{k.title()}")) for k in ("minimum", "maximum")]
     told = f"bounds {ends[0]} to {ends[1]} in steps of {step}"
-    if any(b is not None and not b.is_finite() for b in (low, above, high, below, by if step is not None else None)):
+    if any(b is not None and not b.is_finite() for b in (low, above, high, below, by)):
         raise UserError(f"{where}: {told}.", "Give finite numbers.")
     if step is None or (low is None and above is None) or (high is None and below is None):
         return None

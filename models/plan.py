@@ -68,13 +68,15 @@ class SchemaPlan:
         for k, head in enumerate(self.heads[1:]):
             value = self.slots[index][k].value(call.arguments) if k < len(self.slots[index]) else ABSENT
             null = value is ABSENT or (value is None and bool(self.slots[index][k].null))
-            values.append((head, None if null else self._text(index, k, value)))
+            values.append((head, None if null else self.text(index, k, value)))
         return values
 
     def tool_index(self, name: str) -> int:
         return next(i for i, t in enumerate(self.tools) if t.name == name)
 
-    def _text(self, tool: int, k: int, value: Any) -> str:
+    def text(self, tool: int, k: int, value: Any) -> str:
+        """How the tool's head `k` (0: its first argument) writes a value. Raises ValueError for one outside its
+        domain."""
         domain = self.slots[tool][k].domain
         if (grid := self.heads[k + 1].grids.get(tool)) is not None:
             return grid.text(value)
