@@ -15,9 +15,10 @@ import numpy as np
 
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.domain import Free
-from rtcontrol.models.engines.base import Budget
+from rtcontrol.models.engines.base import Budget, DecodeError
+from rtcontrol.models.errors import UserError
 from rtcontrol.models.free import MAX_TOKENS, Grammars, parse_free
-from rtcontrol.models.guess import Best, FreeHead, Guesses
+from rtcontrol.models.guess import Best, FreeHead, Guesses, Stop
 from rtcontrol.models.passes import Entry, Passes
 from rtcontrol.models.plan import NO_TOOL, SchemaPlan
 from rtcontrol.models.schema import ABSENT
@@ -79,15 +80,19 @@ class DecoderCore:
         self._grammars = Grammars(tokenizer, vocabulary) if self.domains else None
         self._starts: dict[tuple[int, int], Start] = {}
         self.set_budget(budget or Budget())
-        self._first_masks: dict[Start, np.ndarray] = {}  # [1, vocabulary], of beginnings that are no forced text
+        self._firsts: dict[Start, Stop] = {}  # of beginnings that are no forced text
         for (k, tool), domain in self.domains.items():
             assert self._grammars is not None
             slot = plan.slots[tool][k - 1]
             where = f"Tool {plan.tools[tool].name}, {', '.join(p.name for p in slot.parameters)}"
             start = self._starts[k, tool] = (k, self._grammars.compile(domain, where), bool(slot.null))
-            begun = self.free_head(k, tool, False)
+            try:
+                begun = self.free_head(k, tool, False)
+            except DecodeError:
+                told = f"{where}: what must be written of each value is longer than {limit} tokens."
+                raise UserError(told, "Allow longer values, or give its parts shorter names.") from None
             if not begun.chain and not begun.done:
-                self._first_masks[start] = begun.masks[:1]
+                self._firsts[start] = begun.stops[0]
 
     def set_budget(self, budget: Budget) -> None:
         """What passes carry from here on."""
@@ -95,10 +100,10 @@ class DecoderCore:
         self.passes = Passes(self.plan, self.walker, budget)
         self.first_tree: tuple[Tree, list[Any]] | None = None
 
-    def first_masks(self, k: int) -> dict[Start, np.ndarray]:
+    def firsts(self, k: int) -> dict[Start, Stop]:
         """By the different beginnings of a head's free values: what their first token may be."""
         starts = dict.fromkeys(self._starts[k, tool] for tool in self.plan.heads[k].free)
-        return {start: self._first_masks[start] for start in starts if start in self._first_masks}
+        return {start: self._firsts[start] for start in starts if start in self._firsts}
 
     def start(self, k: int, tool: int) -> Start:
         """What a free value begins with."""
@@ -111,8 +116,9 @@ class DecoderCore:
         assert self._grammars is not None
         head, (_, grammar, null) = self.plan.heads[k], self._starts[k, tool]
         room = self.budget.per_head if guessing and self.budget.per_head > 1 else 0
-        quoted = not self.domains[k, tool].is_string
-        guesses = Guesses(self.tokenizer, values, prompt, quoted, room, self._ahead, GUESSED)
+        (quote, *_) = self.tokenizer.encode('"')
+        ends = None if self.domains[k, tool].is_string else quote
+        guesses = Guesses(self.tokenizer, values, prompt, ends, room, self._ahead, GUESSED)
         value = self._grammars.start(grammar, self._limit)
         return FreeHead(value, head.end_id, head.null_id if null else None, guesses)
 
@@ -148,7 +154,9 @@ class Deciding:
         """Somebody else's guess, once, as guesses of its values; and the tool whose values are guessed unseen."""
         drafts, plan = self._drafts, self.plan
         self._values = {at: [tokens] for at, tokens in drafts.tokens.items()}
-        self._likely = 0 if self._guessing and len(plan.tools) == 1 else drafts.tool
+        self._likely, free = drafts.tool, {tool for head in plan.heads for tool in head.free}
+        if self._likely is None and len(free) == 1:
+            (self._likely,) = free
         call, drafts.call = drafts.call, None
         if call is not None and call.name in (names := [t.name for t in plan.tools]):
             self._likely = names.index(call.name)
@@ -181,6 +189,9 @@ class Deciding:
                 answers = yield tree
                 for (file, *what), answer in zip(waiting, answers, strict=True):
                     file(self, *what, answer)
+                for state in self._free.values():
+                    if state.bests:
+                        state.settle()
             tool, walks, free = passes.look(heads)
             if tool == NO_TOOL:
                 return self._end(None, walks)
@@ -219,9 +230,8 @@ class Deciding:
             waiting.append((Deciding._file, wanted, base))
         for k, n in wanted:
             if n == 0 and self.plan.heads[k].free:
-                for start, masks in core.first_masks(k).items():
-                    asks.append(Ask([placed[k, 0] - base], masks=masks))
-                    waiting.append((Deciding._file_first, start))
+                for start, stop in core.firsts(k).items():
+                    self._ask(asks, waiting, [(placed[k, 0] - base, start, stop)], self._bests)
                 if self._guessing and self._likely in self.plan.heads[k].free and not base:
                     state = self._begun(k, self._likely, placed[k, 0])
                     if state.chain or state.tree:  # else its first token is asked for above
@@ -235,9 +245,11 @@ class Deciding:
                 tokens += [*state.chain, *(token for token, _, _ in state.tree)]
                 parents += [*above[:-1], *(tree[up] if up >= 0 else above[-1] for _, up, _ in state.tree)]
                 depths += [*range(len(state.nodes), level), *(level + deeper for _, _, deeper in state.tree)]
-                nodes = [(tree[s.place] if s.place >= 0 else above[-1]) - base for s in state.stops]
-                asks.append(Ask(nodes, masks=state.masks))
-                waiting.append((Deciding._file_next, state, chain, tree))
+                state.places = chain, tree
+                places = ((tree[s.place] if s.place >= 0 else above[-1]) - base for s in state.stops)
+                self._ask(
+                    asks, waiting, list(zip(places, range(len(state.stops)), state.stops, strict=True)), state.bests
+                )
         made = Tree(tokens, parents, depths, asks), waiting
         if plain:
             core.first_tree = made
@@ -250,11 +262,20 @@ class Deciding:
             self.heads[k].slots[n] = i
             self.heads[k].rows[n] = row
 
-    def _file_first(self, start: Start, bests: Sequence[Best]) -> None:
-        self._bests[start] = bests[0]
+    def _ask(self, asks: list[Ask], waiting: list[Any], stops: Sequence[tuple[int, Any, Stop]], bests: Any) -> None:
+        """What follows at nodes: the scores of few ids, or the best of many."""
+        if few := [entry for entry in stops if entry[2].few]:
+            asks.append(Ask([node for node, _, _ in few], sorted({i for _, _, stop in few for i in stop.few})))
+            waiting.append((Deciding._file_few, few, asks[-1].ids, bests))
+        if many := [entry for entry in stops if not entry[2].few]:
+            asks.append(Ask([node for node, _, _ in many], masks=np.stack([stop.legal for _, _, stop in many])))
+            waiting.append((Deciding._file_best, many, bests))
 
-    def _file_next(self, state: FreeHead, chain: range, tree: range, bests: Sequence[Best]) -> None:
-        state.settle(chain, tree, bests)
+    def _file_few(self, stops: Any, ids: Sequence[int], bests: Any, rows: Sequence[Sequence[float]]) -> None:
+        bests.update((key, stop.best(ids, row)) for (_, key, stop), row in zip(stops, rows, strict=True))
+
+    def _file_best(self, stops: Any, bests: Any, found: Sequence[Best]) -> None:
+        bests.update((key, best) for (_, key, _), best in zip(stops, found, strict=True))
 
     def _begun(self, k: int, tool: int, node: int) -> FreeHead:
         """A free head whose head token is at this node, with all that is guessed of it."""

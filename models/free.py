@@ -20,7 +20,8 @@ from rtcontrol.models.normal import as_declared
 from rtcontrol.models.tokenizer import STTokenizer
 
 MAX_TOKENS = 64  # of one free value, unless said otherwise: it must end by then
-ENDINGS = '"}],:0tfn[{'  # of which the end of a value that has become too long is made
+ENDINGS = ('"', "}", "]", ",", "0", "false", "null", "[", "{")  # of which the end of a too long value is made
+TEXT = "start: TEXT\nTEXT: "
 TRIED = 200  # beginnings of such an end
 MAX_NUMBER = 10**15  # size of a number without any bound: larger ones would need an exponent
 DEFAULT_LENGTH = 256
@@ -45,7 +46,6 @@ class Grammars:
         self._machine = machines[vocabulary]
         self._vocabulary = vocabulary
         self._begun: dict[str, Any] = {}  # by grammar: to copy one takes less than to make it
-        self._endings = [ids[0] for ids in tokenizer.encode_many(list(ENDINGS)) if len(ids) == 1]
         self._special = np.array([tokenizer.special_id(t) for t in tokenizer.specials], np.int64)
 
     def compile(self, domain: Free, where: str) -> str:
@@ -73,18 +73,21 @@ class Grammars:
 
     def start(self, grammar: str, limit: int = MAX_TOKENS) -> FreeValue:
         """A value at its beginning, of at most `limit` tokens and what it takes to end it there."""
+        is_text = grammar.startswith(TEXT)
         first = self._begun.get(grammar)
         if first is None:
             first = self._begun[grammar] = self._library.LLMatcher(self._machine, grammar)
-        return FreeValue(first.deep_copy(), self._vocabulary, self._special, limit, self._endings)
+        return FreeValue(first.deep_copy(), self._vocabulary, self._special, limit, self._tokenizer.encode, is_text)
 
 
 class FreeValue:
     """The tokens of one free value so far, and what may follow them."""
 
-    def __init__(self, matcher: Any, vocabulary: int, special: np.ndarray, limit: int, endings: Sequence[int]) -> None:
+    def __init__(
+        self, matcher: Any, vocabulary: int, special: np.ndarray, limit: int, encode: Any, is_text: bool
+    ) -> None:
         self._matcher, self._vocabulary, self._special = matcher, vocabulary, special
-        self._limit, self._endings = limit, endings
+        self._limit, self._encode, self._is_text = limit, encode, is_text
         self.tokens: list[int] = []
 
     def legal(self, end_id: int, null_id: int | None) -> np.ndarray:
@@ -117,28 +120,40 @@ class FreeValue:
     def forced(self) -> list[int]:
         """Push the text that must follow, in the tokenizer's own tokens, and none where the value may end; of a value
         that is too long the shortest end that is found."""
-        found: list[int] = []
-        if not self._matcher.is_accepting():
-            found = self._ending() if len(self.tokens) >= self._limit else list(self._matcher.compute_ff_tokens())
-        for token in found:
-            self.push(token)
-        return found
+        before = len(self.tokens)
+        if before < self._limit and not self._matcher.is_accepting():
+            self._push_all(self._matcher.compute_ff_tokens())
+        if len(self.tokens) >= self._limit and not self._matcher.is_accepting():
+            self._push_all(self._ending())
+        return self.tokens[before:]
+
+    def _push_all(self, tokens: Sequence[int]) -> None:
+        self._matcher.consume_tokens(tokens)
+        self.tokens += tokens
+
+    def text_after(self) -> str:
+        """The text that must follow, none where the value may end."""
+        return "" if self._matcher.is_accepting() else str(self._matcher.compute_ff_bytes(), "utf-8", "ignore")
 
     def _ending(self) -> list[int]:
         """Tokens that close what is open: quotes and brackets, and where a value is missing the shortest."""
         queue, first = [(self._matcher.deep_copy(), list[int]())], 0
-        while first < len(queue) < TRIED:
+        while not self._is_text and first < len(queue) < TRIED:
             matcher, path = queue[first]
             first += 1
-            for token in self._endings:
-                if matcher.validate_tokens([token]) == 1:
-                    ahead = matcher.deep_copy()
-                    ahead.consume_token(token)
-                    forced = [] if ahead.is_accepting() else list(ahead.compute_ff_tokens())
-                    ahead.consume_tokens(forced)
-                    if ahead.is_accepting():
-                        return [*path, token, *forced]
-                    queue.append((ahead, [*path, token, *forced]))
+            legal = {t: i for t in ENDINGS if matcher.validate_tokens(i := self._encode(t)) == len(i)}
+            inside = '"' in legal and "}" in legal and "0" in legal  # a text, which all of them may go on
+            for tokens in [legal['"']] if inside else [*([] if path else [[]]), *legal.values()]:
+                ahead = matcher.deep_copy()
+                ahead.consume_tokens(tokens)
+                while not ahead.is_accepting() and (forced := ahead.compute_ff_bytes()):
+                    more = self._encode(forced.decode("utf-8", "ignore"))
+                    if not (count := ahead.try_consume_tokens(more)):
+                        break
+                    tokens = [*tokens, *more[:count]]
+                if ahead.is_accepting():
+                    return [*path, *tokens]
+                queue.append((ahead, [*path, *tokens]))
         return []
 
 
@@ -148,7 +163,7 @@ def _string_grammar(schema: Mapping[str, Any]) -> str:
         # Between slashes: a bare slash is escaped, a line break written as one.
         slashes = re.sub(r"(\\.)|/", lambda m: m.group(1) or r"\/", pattern, flags=re.DOTALL).replace("\n", r"\n")
         text = f"/{slashes}/ & {text}"
-    return f"start: TEXT\nTEXT: {text}\n"
+    return f"{TEXT}{text}\n"
 
 
 def _decodable(schema: Any) -> Any:

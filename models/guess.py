@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -25,14 +26,14 @@ Best = tuple[int, float]  # the legal id with the largest score (ties: the lowes
 
 @dataclass(frozen=True)
 class Guesses:
-    """Where guesses come from: `values` are tokens of whole values, `prompt` is text that a value may be copied from.
-    Where texts are `quoted`, their end is guessed, too. Guesses take at most `room` nodes of a pass, of these `ahead`
-    those of every legal token, and `most` of a decision."""
+    """Where guesses come from: `values` are tokens of whole values, `prompt` is text that a value may be copied from,
+    `quote` ends a text in JSON (None: it has no end of its own). They take at most `room` nodes of a pass, of these
+    `ahead` those that nothing but the grammar speaks for, and `most` of a decision."""
 
     tokenizer: STTokenizer
     values: Sequence[Sequence[int]] = ()
     prompt: str = ""
-    quoted: bool = False
+    quote: int | None = None
     room: int = 0
     ahead: int = 0
     most: int = 0
@@ -52,19 +53,35 @@ class Guesses:
 @dataclass(frozen=True, slots=True)
 class Stop:
     """A place where a value may go on in several ways, behind `run` tokens of guesses, the last of which is number
-    `place` (-1: no guess, but the last token that is certain); `path` are all guesses that lead there."""
+    `place` (-1: no guess, but the last token that is certain); `path` are all guesses that lead there. `few` lists the
+    legal ids where they are few."""
 
-    legal: np.ndarray
+    legal: np.ndarray  # [vocabulary]
     place: int = -1
     run: Sequence[int] = ()
     path: Sequence[int] = ()
+    few: Sequence[int] = ()
+
+    @classmethod
+    def at(cls, legal: np.ndarray, *place: Any) -> Stop:
+        few = np.flatnonzero(legal).tolist() if np.count_nonzero(legal) <= FEW else ()
+        return cls(legal, *(place or (-1, (), ())), few)
+
+    def best(self, ids: Sequence[int], scores: Sequence[float]) -> Best:
+        """Of the few legal ids, by the scores of more. Raises NotFinite."""
+        found = dict(zip(ids, scores, strict=True))
+        values = [found[i] for i in self.few]
+        if not math.isfinite(sum(values)):
+            raise NotFinite
+        most = max(values)
+        return self.few[values.index(most)], 1.0 / math.fsum(math.exp(v - most) for v in values)
 
 
 @dataclass(slots=True)
 class FreeHead:
     """A free head under way. `nodes` are its evaluated tokens' places, the head token's first. To be evaluated next are
     the `chain` of tokens that are certain, and behind it `tree`: the token, the parent (-1: the chain's end) and the
-    level of each guess. At the `stops` is asked what follows."""
+    level of each guess. At the `stops` is asked what follows, for their `bests`."""
 
     value: FreeValue
     end_id: int
@@ -74,6 +91,8 @@ class FreeHead:
     chain: list[int] = field(default_factory=list)
     tree: list[tuple[int, int, int]] = field(default_factory=list)
     stops: list[Stop] = field(default_factory=list)
+    places: tuple[range, range] = (range(0), range(0))
+    bests: dict[int, Best] = field(default_factory=dict)
     confidence: float = 1.0
     done: bool = False
     null: bool = False
@@ -83,19 +102,14 @@ class FreeHead:
     def __post_init__(self) -> None:
         self._extend([])
 
-    @property
-    def masks(self) -> np.ndarray:
-        """[stops, vocabulary] of legal ids."""
-        return np.stack([stop.legal for stop in self.stops])
-
     def take(self, best: Best) -> None:
         """What follows the head token is known, and nothing else is evaluated."""
         self._next(best)
 
-    def settle(self, chain: Sequence[int], tree: Sequence[int], bests: Sequence[Best]) -> None:
-        """The chain and the tree are evaluated at these places; `bests` are what follows at the stops."""
+    def settle(self) -> None:
+        """Chain and tree are evaluated at `places`; `bests` are what follows at the stops."""
+        (chain, tree), bests, at = self.places, self.bests, 0
         self.nodes += chain
-        at = 0
         while (known := self._edges.get((at, bests[at][0]))) is not None:
             self.confidence *= _probability(bests[at])
             at, stop = known, self.stops[known]
@@ -114,7 +128,8 @@ class FreeHead:
 
     def _extend(self, certain: list[int]) -> None:
         more, legal = self._forced()
-        self.chain, self.tree, self.stops, self._edges = [*certain, *more], [], [Stop(legal)], {}
+        self.chain, self.tree, self.stops, self._edges = [*certain, *more], [], [Stop.at(legal)], {}
+        self.bests = {}
         if np.count_nonzero(legal) == 1:
             self._finish(int(legal.argmax()))
         elif (room := min(self.guesses.room, self.guesses.most - self._spent)) > 0:
@@ -158,7 +173,7 @@ class FreeHead:
                     parents = [stop.place, *range(len(self.tree), len(self.tree) + len(run) - 1)]
                     self.tree += zip(run, parents, range(level, level + len(run)), strict=True)
                     known = self._edges[at, tokens[0]] = len(self.stops)
-                    self.stops.append(Stop(legal, len(self.tree) - 1, run, (*stop.path, *run)))
+                    self.stops.append(Stop.at(legal, len(self.tree) - 1, run, (*stop.path, *run)))
                 else:
                     for token in self.stops[known].run:
                         value.push(token)
@@ -172,25 +187,28 @@ class FreeHead:
             value.pop(len(value.tokens) - base)
 
     def _look_ahead(self, room: int) -> None:
-        """Guess every token where few are legal, and the end of a text."""
+        """Guess the text that must follow as the tokenizer writes it, also in one token with what comes then, the end
+        of a text, and where few tokens are legal each of them."""
+        encode, decode = self.guesses.tokenizer.encode, self.guesses.tokenizer.decode
         for at, stop in enumerate(self.stops):  # which grow meanwhile
             if len(self.tree) >= room:
                 return
-            for token in np.flatnonzero(stop.legal) if np.count_nonzero(stop.legal) <= FEW else self._quote(stop):
-                self._guess(at, [int(token)], room)
+            if text := self._text_after(stop):
+                self._guess(at, encode(text), room)
+            for token in stop.few:
+                if decode([token]).startswith(text):
+                    self._guess(at, [token], room)
 
-    def _quote(self, stop: Stop) -> Sequence[int]:
-        """The token that ends a text, as the tokenizer writes it with what must follow."""
-        (quote, *more), base = self.guesses.tokenizer.encode('"'), len(self.value.tokens)
-        if more or not self.guesses.quoted or not stop.legal[quote]:
-            return ()
-        try:
-            for token in (*stop.path, quote):
-                self.value.push(token)
-            text = self.guesses.tokenizer.decode([quote, *self.value.forced()])
-        finally:
-            self.value.pop(len(self.value.tokens) - base)
-        return self.guesses.tokenizer.encode(text)[:1]
+    def _text_after(self, stop: Stop) -> str:
+        value, base = self.value, len(self.value.tokens)
+        for token in stop.path:
+            value.push(token)
+        text, quote = value.text_after(), self.guesses.quote
+        if not text and quote is not None and stop.legal[quote]:
+            value.push(quote)
+            text = f'"{value.text_after()}'
+        value.pop(len(value.tokens) - base)
+        return text
 
 
 def _probability(best: Best) -> float:

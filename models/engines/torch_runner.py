@@ -25,6 +25,7 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 SMALL = 100_000_000  # bytes of fp32 weights below which bf16 gains too little on a CPU to give up exactness
 ONE_THREAD = 64 << 20  # bytes of weights below which one CPU thread decides
 SLOTS = 8192
+COLUMNS_KEPT = 16
 TOGETHER = 64  # decisions of one pass
 SIZES, ROUNDS = (8, 24, 48), 5  # tokens of the measured passes, and how often each
 
@@ -37,7 +38,7 @@ class TorchSequence(PackedSequence):
         super().__init__(model, slots)
         self.paths: list[tuple[int, ...]] = []
         self.states: list[torch.Tensor] = []
-        self.columns: tuple[Any, torch.Tensor] = (None, torch.empty(0))  # ids asked for, rows of the LM head
+        self.columns: dict[tuple[int, ...], torch.Tensor] = {}  # by the ids asked for: rows of the LM head
 
     def start(self, prompt: Sequence[int], reserve: int) -> int:
         self.paths, self.states = [], []
@@ -162,10 +163,14 @@ class TorchRunner:
                 found.append([()] * len(ask.nodes))
                 continue
             if ask.masks is None:
-                if handle.columns[0] is not ask.ids:
+                rows = handle.columns.get(tuple(ask.ids))
+                if rows is None:
                     ids = torch.tensor(ask.ids, dtype=torch.long, device=self.model.device)
-                    handle.columns = ask.ids, self.model.weights.lm_head[ids]
-                found.append(self.model.logits(hidden[: len(ask.nodes)], handle.columns[1]).tolist())
+                    if len(handle.columns) >= COLUMNS_KEPT:
+                        handle.columns.clear()
+                    rows = handle.columns[tuple(ask.ids)] = self.model.weights.lm_head[ids]
+                at = ask.nodes if isinstance(ask.nodes, list) else slice(len(ask.nodes))
+                found.append(self.model.logits(hidden[at], rows).tolist())
                 continue
             rows = scores[[masked.index(n) for n in ask.nodes]]
             rows = rows.masked_fill(~torch.from_numpy(ask.masks).to(self.model.device), -torch.inf)
