@@ -89,8 +89,8 @@ class DecoderCore:
             try:
                 begun = self.free_head(k, tool, False)
             except DecodeError:
-                told = f"{where}: what must be written of each value is longer than {limit} tokens."
-                raise UserError(told, "Allow longer values, or give its parts shorter names.") from None
+                told = f"{where}: no value of at most {limit} tokens satisfies its schema."
+                raise UserError(told, "Loosen its rules, give its parts shorter names, or allow more tokens.") from None
             if not begun.chain and not begun.done:
                 self._firsts[start] = begun.stops[0]
 
@@ -232,21 +232,22 @@ class Deciding:
             if n == 0 and self.plan.heads[k].free:
                 for start, stop in core.firsts(k).items():
                     self._ask(asks, waiting, [(placed[k, 0] - base, start, stop)], self._bests)
-                if self._guessing and self._likely in self.plan.heads[k].free and not base:
-                    state = self._begun(k, self._likely, placed[k, 0])
+                likely = self._likely
+                if self._guessing and likely is not None and likely in self.plan.heads[k].free and not base:
+                    state = self._begun(k, likely, placed[k, 0])
                     if state.chain or state.tree:  # else its first token is asked for above
-                        self._free[k, self._likely] = state
+                        self._free[k, likely] = state
         for state in self._free.values():
             if not state.done:
                 chain = range(base + len(tokens), base + len(tokens) + len(state.chain))
-                above = [state.nodes[-1], *chain]  # of the chain; the last one is where guesses begin
+                line = [state.nodes[-1], *chain]  # of the chain; the last one is where guesses begin
                 tree = range(chain.stop, chain.stop + len(state.tree))
                 level = len(state.nodes) + len(chain)
                 tokens += [*state.chain, *(token for token, _, _ in state.tree)]
-                parents += [*above[:-1], *(tree[up] if up >= 0 else above[-1] for _, up, _ in state.tree)]
+                parents += [*line[:-1], *(tree[up] if up >= 0 else line[-1] for _, up, _ in state.tree)]
                 depths += [*range(len(state.nodes), level), *(level + deeper for _, _, deeper in state.tree)]
                 state.places = chain, tree
-                places = ((tree[s.place] if s.place >= 0 else above[-1]) - base for s in state.stops)
+                places = ((tree[s.place] if s.place >= 0 else line[-1]) - base for s in state.stops)
                 self._ask(
                     asks, waiting, list(zip(places, range(len(state.stops)), state.stops, strict=True)), state.bests
                 )

@@ -104,6 +104,9 @@ def domain_of(schema: Mapping[str, Any], where: str) -> Domain:
     Raises UserError for a definition that cannot be decoded, with what to write instead.
     """
     kind = schema.get("type")
+    for least, most in (("minLength", "maxLength"), ("minItems", "maxItems")):
+        if schema.get(least, 0) > schema.get(most, math.inf):
+            raise UserError(f"{where}: {least} {schema[least]} is above {most} {schema[most]}.", "Swap them.")
     if "enum" in schema:
         if not schema["enum"]:
             raise UserError(f"{where}: an empty enum.", "List at least one value.")
@@ -197,6 +200,8 @@ def closed(values: tuple[Any, ...], where: str, numbers: bool = False) -> Closed
         ) from None
     if numbers:
         values = tuple(float(v) if type(v) is int else v for v in values)
+    if not values:
+        raise UserError(f"{where}: no value satisfies its schema.", "Loosen its rules.")
     seen: dict[str, Any] = {}
     for value, text in zip(values, texts, strict=True):
         if text in seen:

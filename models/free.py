@@ -66,7 +66,7 @@ class Grammars:
             error = str(raised)
         if error:
             raise UserError(
-                f"{where}: its schema cannot be decoded ({str(error).splitlines()[0]}).",
+                f"{where}: its schema cannot be decoded ({str(error).splitlines()[0][:200]}).",
                 "Use a plain type, bounds or an enum; in a pattern no look-around and no back-reference.",
             )
         return str(grammar)

@@ -96,6 +96,8 @@ def grid_of(schema: Mapping[str, Any], where: str) -> Grid | None:
     told = f"bounds {ends[0]} to {ends[1]} in steps of {step}"
     if any(b is not None and not b.is_finite() for b in (low, above, high, below, by)):
         raise UserError(f"{where}: {told}.", "Give finite numbers.")
+    if low is not None and high is not None and low > high:
+        raise UserError(f"{where}: minimum {low} is above maximum {high}.", "Swap them.")
     if step is None or (low is None and above is None) or (high is None and below is None):
         return None
     if by > 0 and max(abs(b) for b in (low, above, high, below) if b is not None) / by > EXACT:
@@ -114,8 +116,6 @@ def grid_of(schema: Mapping[str, Any], where: str) -> Grid | None:
     before = None if below is None else (below / by).to_integral_value(ROUND_CEILING) * by - by
     lo = max(b for b in (low, after) if b is not None)
     hi = min(b for b in (high, before) if b is not None)
-    if low is not None and high is not None and low > high:
-        raise UserError(f"{where}: minimum {low} is above maximum {high}.", "Swap them.")
     if lo > hi:
         raise UserError(f"{where}: no value is within its {told}.", "Widen them.")
     digits = 0 if integer else max(1, *(max(0, -int(n.normalize().as_tuple().exponent)) for n in (by, lo)))

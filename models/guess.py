@@ -10,7 +10,6 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -57,15 +56,15 @@ class Stop:
     legal ids where they are few."""
 
     legal: np.ndarray  # [vocabulary]
-    place: int = -1
-    run: Sequence[int] = ()
-    path: Sequence[int] = ()
-    few: Sequence[int] = ()
+    place: int
+    run: Sequence[int]
+    path: Sequence[int]
+    few: Sequence[int]
 
     @classmethod
-    def at(cls, legal: np.ndarray, *place: Any) -> Stop:
+    def at(cls, legal: np.ndarray, place: int = -1, run: Sequence[int] = (), path: Sequence[int] = ()) -> Stop:
         few = np.flatnonzero(legal).tolist() if np.count_nonzero(legal) <= FEW else ()
-        return cls(legal, *(place or (-1, (), ())), few)
+        return cls(legal, place, run, path, few)
 
     def best(self, ids: Sequence[int], scores: Sequence[float]) -> Best:
         """Of the few legal ids, by the scores of more. Raises NotFinite."""

@@ -189,7 +189,7 @@ def test_guesses_stay_within_their_room(core: DecoderCore, room: int, ahead: int
 
 def test_text_that_must_be_written_beyond_the_limit_is_refused_at_start(tokenizer: STTokenizer) -> None:
     long = {"type": "object", "properties": {f"property_{i}": {"type": "string", "minLength": 400} for i in range(9)}}
-    with pytest.raises(UserError, match="Tool weather, v: what must be written of each value is longer than 1 tokens"):
+    with pytest.raises(UserError, match="Tool weather, v: no value of at most 1 tokens satisfies"):
         core_of(tokenizer, {**long, "required": list(long["properties"])}, limit=1)
 
 
