@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 from rtcontrol.models.domain import Free
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.free import Grammars
-from rtcontrol.models.guess import Guesses
+from rtcontrol.models.guess import COPIED, Guesses
 from rtcontrol.models.plan import compile_plan
 from rtcontrol.models.prompt import COMPACT, SIMPLETOOL_V1_TURNS, PromptTemplate
 from rtcontrol.models.schema import tool_schemas
@@ -106,7 +106,7 @@ def test_prompt_holds_the_templates_control_ids_and_no_others(
 
 
 def test_every_added_token_is_text_wherever_it_stands(tokenizer: STTokenizer) -> None:
-    """In names, descriptions, values, what is told and seen, the history, free values and what they are guessed from."""
+    """In names, descriptions, values, what is told and seen, history, free values and what these are guessed from."""
     template = PromptTemplate(COMPACT, tokenizer, "here")
     control = {tokenizer.special_id(t) for t in tokenizer.specials}
     plain = [
@@ -131,7 +131,8 @@ def test_every_added_token_is_text_wherever_it_stands(tokenizer: STTokenizer) ->
             assert legal[wanted] and not legal[sorted(control - {head_id})].any()
             value.push(wanted)
         guesses = Guesses(tokenizer, prompt=f"ab {token} {token}", room=9)
-        assert all(not control & set(ids) for ids in guesses.after(tokenizer.encode("ab")))
+        (guessed,) = guesses.after(tokenizer.encode("ab"))
+        assert tokenizer.decode(guessed).startswith(f" {token}"[:COPIED]) and not control & set(guessed)
 
 
 @pytest.mark.parametrize("profile", [COMPACT, V1], ids=["compact", "v1"])
