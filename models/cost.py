@@ -61,8 +61,8 @@ def costs(tools: Sequence[ToolSchema], tokenizer: STTokenizer, overflow: Overflo
     found = []
     for index, tool in enumerate(tools):
         slots = plan.slots[index]
-        closed = not any(index in head.free for head in plan.heads)
-        worst = worst_call(passes, index)[0] + (0 if closed else MAX_TOKENS)
+        free = [d for head in plan.heads if (d := head.free.get(index)) is not None]
+        worst = worst_call(passes, index)[0] + max((d.grid.longest if d.grid else MAX_TOKENS for d in free), default=0)
         remedies = []
         for head, slot in zip(plan.heads[1:], slots, strict=False):
             count = len(head.trie.needed(1 << index, limit=LOOKED))
@@ -74,7 +74,7 @@ def costs(tools: Sequence[ToolSchema], tokenizer: STTokenizer, overflow: Overflo
                     f"tokens, a pass carries {budget.per_head} of a head. Fewer values, or coarser steps."
                 )
         size = len(tokenizer.encode(tool.canonical_json()))
-        found.append(ToolCost(tool.name, closed, worst, size, tuple(remedies)))
+        found.append(ToolCost(tool.name, not free, worst, size, tuple(remedies)))
     return found
 
 

@@ -33,6 +33,11 @@ class Grid:
         """How each is written: no exponent, no minus zero."""
         return tuple(self._text(self.first + i * self.step) for i in range(self.count))
 
+    @property
+    def longest(self) -> int:
+        """Characters of the longest text."""
+        return max(len(self._text(units)) for units in (self.first, self.first + (self.count - 1) * self.step))
+
     def _typed(self, units: int) -> int | float:
         return units if self.integer else float(Decimal(units).scaleb(-self.digits)) + 0.0
 

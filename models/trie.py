@@ -133,7 +133,8 @@ class NumberTrie(TokenTrie):
                 self._texts[node] = self._texts[self.parents[node]] + of[self.tokens[node]]
         self._listed = {text: node for node, text in self._texts.items()}
         self._own = {n: self.children[n] for n in self._texts}
-        self._text, self._counts, below = (lru_cache(KEPT)(f) for f in (self._text_of, self._count, self._below))
+        self._text, self._counts = lru_cache(KEPT)(self._text_of), lru_cache(KEPT)(self._count)
+        below = lru_cache(KEPT)(self._below)
         for node, text in self._texts.items():
             legal, several = self._counts(text)
             self.legal[node] |= legal
