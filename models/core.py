@@ -77,6 +77,8 @@ class DecoderCore:
         self.plan, self.tokenizer, self.walker = plan, tokenizer, Walker(plan)
         self.columns, self._limit, self._ahead = tuple(self.walker.columns), limit, ahead
         self.domains = {(k, i): d for k, h in enumerate(plan.heads) for i, d in h.free.items() if isinstance(d, Free)}
+        free = {tool for _, tool in self.domains}
+        self.only_free = free.pop() if len(free) == 1 else None  # the only tool with free values
         self._grammars = Grammars(tokenizer, vocabulary) if self.domains else None
         self._starts: dict[tuple[int, int], Start] = {}
         self.set_budget(budget or Budget())
@@ -154,9 +156,7 @@ class Deciding:
         """Somebody else's guess, once, as guesses of its values; and the tool whose values are guessed unseen."""
         drafts, plan = self._drafts, self.plan
         self._values = {at: [tokens] for at, tokens in drafts.tokens.items()}
-        self._likely, free = drafts.tool, {tool for head in plan.heads for tool in head.free}
-        if self._likely is None and len(free) == 1:
-            (self._likely,) = free
+        self._likely = self.core.only_free if drafts.tool is None else drafts.tool
         call, drafts.call = drafts.call, None
         if call is not None and call.name in (names := [t.name for t in plan.tools]):
             self._likely = names.index(call.name)

@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import Any
 
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.grid import Grid, grid_of
+from rtcontrol.models.grid import NumberGrid, grid_of
 
 MAX_CLOSED = 4096
 
@@ -28,7 +28,7 @@ class ClosedDomain:
 
     values: tuple[Any, ...]
     texts: tuple[str, ...]
-    grid: Grid | None = field(default=None, compare=False)
+    grid: NumberGrid | None = field(default=None, compare=False)
 
     def holds(self, value: Any) -> bool:
         """Whether `value` is one of these; 1 means 1.0 where that is one, never the other way round."""
@@ -43,7 +43,7 @@ class Free:
     `MAX_CLOSED` numbers that they are."""
 
     schema: Mapping[str, Any]
-    grid: Grid | None = None
+    grid: NumberGrid | None = None
 
     @property
     def is_string(self) -> bool:
@@ -93,7 +93,7 @@ def same(a: Any, b: Any) -> bool:
 
 
 @lru_cache(maxsize=64)
-def _numbers(grid: Grid) -> ClosedDomain:
+def _numbers(grid: NumberGrid) -> ClosedDomain:
     """Its values listed; once where several parameters have the same."""
     return ClosedDomain(grid.values(), grid.texts(), grid)
 

@@ -15,7 +15,7 @@ CHARACTERS = "0123456789-."  # of which numbers are written
 
 
 @dataclass(frozen=True)
-class Grid:
+class NumberGrid:
     """`count` numbers from `first` on, `step` apart: integers, or (not `integer`) floats of `digits` decimals, of which
     `first` and `step` are so many units."""
 
@@ -88,7 +88,7 @@ class Grid:
         return max(0, min(self.count - 1, (high - self.first) // self.step) - least + 1)
 
 
-def grid_of(schema: Mapping[str, Any], where: str) -> Grid | None:
+def grid_of(schema: Mapping[str, Any], where: str) -> NumberGrid | None:
     """The numbers of an `integer` or `number` schema; None where it has no step, or no bound on one side.
 
     Raises UserError (`where` names tool and parameter) for bounds and steps that make no sense."""
@@ -124,4 +124,4 @@ def grid_of(schema: Mapping[str, Any], where: str) -> Grid | None:
     if lo > hi:
         raise UserError(f"{where}: no value is within its {told}.", "Widen them.")
     digits = 0 if integer else max(1, *(max(0, -int(n.normalize().as_tuple().exponent)) for n in (by, lo)))
-    return Grid(int(lo.scaleb(digits)), int(by.scaleb(digits)), int((hi - lo) / by) + 1, digits, integer)
+    return NumberGrid(int(lo.scaleb(digits)), int(by.scaleb(digits)), int((hi - lo) / by) + 1, digits, integer)

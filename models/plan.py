@@ -9,7 +9,7 @@ from typing import Any
 from rtcontrol.models.call import Call
 from rtcontrol.models.domain import ClosedDomain, Domain, json_text
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.grid import Grid
+from rtcontrol.models.grid import NumberGrid
 from rtcontrol.models.normal import as_declared
 from rtcontrol.models.schema import ABSENT, Overflow, Slot, ToolSchema
 from rtcontrol.models.special import ARGUMENTS, FUNCTION, NULL, closing, opening
@@ -32,7 +32,7 @@ class HeadPlan:
     null_id: int
     trie: TokenTrie
     free: Mapping[int, Domain] = field(default_factory=dict)
-    grids: Mapping[int, Grid] = field(default_factory=dict)
+    grids: Mapping[int, NumberGrid] = field(default_factory=dict)
 
     @property
     def free_mask(self) -> int:
@@ -141,7 +141,7 @@ def compile_plan(
     return SchemaPlan(tuple(tools), slots, tuple(heads), allow_null)
 
 
-def _spelled(k: int, slots: Sequence[Sequence[Slot]]) -> dict[int, Grid]:
+def _spelled(k: int, slots: Sequence[Sequence[Slot]]) -> dict[int, NumberGrid]:
     """By tool, the numbers of argument k + 1 that are too many to be listed quickly."""
     own = {i: s[k].domain.grid for i, s in enumerate(slots) if k < len(s)}
     return {i: grid for i, grid in own.items() if grid is not None and grid.count > LISTED}

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar
 
-from rtcontrol.models.grid import Grid
+from rtcontrol.models.grid import NumberGrid
 
 T = TypeVar("T")
 END = "$"  # in the text of a number's node: the end token
@@ -117,9 +117,9 @@ class NumberTrie(TokenTrie):
         super().__init__(head_token)
         self._spelled = {**spelled, END: end_id}
         self._letters = "".join(self._spelled)
-        self._grids: dict[Grid, int] = {}  # the tools that have its numbers
+        self._grids: dict[NumberGrid, int] = {}  # the tools that have its numbers
 
-    def add(self, tool: int, grid: Grid) -> None:
+    def add(self, tool: int, grid: NumberGrid) -> None:
         """All numbers of a grid for one tool."""
         self._grids[grid] = self._grids.get(grid, 0) | 1 << tool
         self.legal[0] |= 1 << tool

@@ -16,7 +16,7 @@ from rtcontrol.models import plan as plans
 from rtcontrol.models.call import Call
 from rtcontrol.models.core import DecoderCore
 from rtcontrol.models.cost import costs
-from rtcontrol.models.grid import CHARACTERS, Grid, grid_of
+from rtcontrol.models.grid import CHARACTERS, NumberGrid, grid_of
 from rtcontrol.models.plan import compile_plan
 from rtcontrol.models.schema import tool_schemas
 from rtcontrol.models.tokenizer import STTokenizer
@@ -111,6 +111,7 @@ def test_a_wide_integer_takes_few_passes_and_its_trie_does_not_grow(digits: Path
         assert decision.call is not None
         assert decision.call.arguments["v"] in range(100_001)
         passes.append(decision.forward_passes)
+        assert 0 <= decider.decoding.outside_mass() <= 1
     assert max(passes) <= 3 and sorted(passes)[10] <= 2
     assert len(trie) == size < 10
 
@@ -165,7 +166,7 @@ def test_what_wide_integers_cost_is_told(data: Path) -> None:
 
 
 def test_a_grid_with_one_value_and_one_of_a_trillion() -> None:
-    assert grid_of({"type": "integer", "minimum": 3, "maximum": 3}, "") == Grid(3, 1, 1, 0, True)
+    assert grid_of({"type": "integer", "minimum": 3, "maximum": 3}, "") == NumberGrid(3, 1, 1, 0, True)
     huge = grid_of({"type": "integer", "minimum": -(10**12), "maximum": 10**12}, "")
     assert huge is not None
     assert huge.below("-9") == sum(10**k for k in range(12)) and huge.below("-0") == 0 and huge.below("0") == 1
