@@ -12,7 +12,6 @@ from typing import Any, TypeVar, cast
 from rtcontrol.models.call import Decision
 from rtcontrol.models.core import Deciding, DecoderCore, Drafts
 from rtcontrol.models.engines.base import Budget, Cancelled, NotFinite, Runner, Work
-from rtcontrol.models.free import MAX_TOKENS
 from rtcontrol.models.layout import choose_layout, has_choice
 
 T = TypeVar("T")
@@ -118,18 +117,14 @@ class Decoding:
     def begin(self, suffix: Sequence[int]) -> UnderWay:
         """A decision after prefix + `suffix`, for `evaluate`. Raises UserError when the context is too long."""
         self._stop.clear()
-        drafts = None if self.handle.slots - len(self._prefix) - len(suffix) < self._most() else self._drafts
+        drafts = None if self.handle.slots - len(self._prefix) - len(suffix) < self.core.most else self._drafts
         self._last = self._begin(self.handle, suffix, drafts)
         return self._last
-
-    def _most(self) -> int:
-        """Room that guesses may take: one must not be too long."""
-        return len(self.core.passes.first) + 2 * MAX_TOKENS * len(self.core.plan.heads)
 
     def _begin(self, handle: Any, suffix: Sequence[int], drafts: Drafts | None) -> UnderWay:
         prompt = [*self._prefix, *suffix]
         reused = handle.start(prompt, reserve=len(self.core.passes.first))
-        return UnderWay(self.core.begin(drafts), handle, self._stop, reused, len(prompt) - reused)
+        return UnderWay(self.core.begin(drafts, suffix), handle, self._stop, reused, len(prompt) - reused)
 
     def decode_in_steps(self, suffix: Sequence[int], sliced: bool) -> Generator[None, None, Decision]:
         """One decision, which may be left alone, or given up, wherever it yields: between passes, and `sliced` after

@@ -12,6 +12,7 @@ from rtcontrol.models.call import Call
 from rtcontrol.models.core import DecoderCore
 from rtcontrol.models.cost import PassCost
 from rtcontrol.models.decoding import Decoding
+from rtcontrol.models.domain import MAX_CLOSED
 from rtcontrol.models.engines.base import Budget, Caps, PrefixInfo, Work
 from rtcontrol.models.packed import answered
 from rtcontrol.models.train.loss import label_logits
@@ -108,7 +109,9 @@ class TreePolicy:
 
     def __init__(self, model: Any, encoder: RowEncoder) -> None:
         plan = encoder.plan
-        if plan.allow_null or any(h.free for h in plan.heads):
+        if plan.allow_null or any(
+            h.free or max((g.count for g in h.grids.values()), default=0) > MAX_CLOSED for h in plan.heads
+        ):
             raise ValueError("TreePolicy needs a closed schema and no null function head")
         self._model, self._encoder, runner = model, encoder, TrainingRunner(model)
         core = DecoderCore(plan, encoder.tokenizer, runner.caps.vocabulary)

@@ -35,6 +35,7 @@ NAMES = ("go", "turn_left", "turn_right", "set_value", "set_speed", "open", "sto
 VALUES = ("left", "right", "red", "green blue", "green red", "alpha beta go", "alpha beta stop", "zürich", "<|null|>")
 
 TOLD = st.tuples(st.text(max_size=20), st.text(max_size=20))  # an observation and an instruction
+NUMBERS = number_words(20, 0.2)
 MARGIN = 1e-4  # of the laws (design, section 4): closer choices may differ by rounding
 
 
@@ -77,10 +78,13 @@ def shown(decision: Decision) -> Any:
     return decision.call and (decision.call.name, dict(decision.call.arguments))
 
 
-def build_checkpoint(folder: Path, kind: str = "qwen2", seed: int = 0, scale: float = 0.3) -> Path:
-    """A random model; `scale` makes its logits spread enough that near-ties are rare."""
+def build_checkpoint(
+    folder: Path, kind: str = "qwen2", seed: int = 0, scale: float = 0.3, numbers: Sequence[str] = NUMBERS
+) -> Path:
+    """A random model; `scale` makes its logits spread enough that near-ties are rare. Without `numbers` its tokenizer
+    writes them digit by digit."""
     torch.manual_seed(seed)
-    tokenizer = build_tokenizer([WORDS, '{"type": "function", "name": "x", "parameters": {}}'], number_words(20, 0.2))
+    tokenizer = build_tokenizer([WORDS, '{"type": "function", "name": "x", "parameters": {}}'], numbers)
     size = tokenizer.get_vocab_size(with_added_tokens=True)
     common: dict[str, Any] = {
         "vocab_size": size + 5,
