@@ -10,12 +10,12 @@ import numpy as np
 from rtcontrol.models.engines.base import Budget
 from rtcontrol.models.free import MAX_TOKENS
 from rtcontrol.models.passes import Passes
-from rtcontrol.models.plan import ANY_TOOL, NO_TOOL, SchemaPlan, compile_plan
+from rtcontrol.models.plan import ANY_TOOL, NO_TOOL, HeadPlan, SchemaPlan, compile_plan
 from rtcontrol.models.schema import Overflow, ToolSchema
 from rtcontrol.models.tokenizer import STTokenizer
 from rtcontrol.models.walk import HeadState, Walker
 
-LOOKED = 128  # branching tokens of one value up to which its worst spelling is looked for
+LOOKED = 128  # branching tokens of unlisted numbers up to which the worst is looked for
 
 
 @dataclass(frozen=True)
@@ -65,10 +65,10 @@ def costs(tools: Sequence[ToolSchema], tokenizer: STTokenizer, overflow: Overflo
         worst = worst_call(passes, index)[0] + max((d.grid.longest if d.grid else MAX_TOKENS for d in free), default=0)
         remedies = []
         for head, slot in zip(plan.heads[1:], slots, strict=False):
-            count = len(head.trie.needed(1 << index, limit=LOOKED))
+            count = len(head.trie.needed(1 << index, limit=_limit(head, index)))
             if index not in head.free and count > budget.per_head:
                 values = slot.domain.grid.count if slot.domain.grid else len(head.trie.leaves)
-                more = " or more" * (count == LOOKED)
+                more = " or more" * (count == _limit(head, index))
                 remedies.append(
                     f"{', '.join(p.name for p in slot.parameters)}: its {values} values make {count}{more} branching "
                     f"tokens, a pass carries {budget.per_head} of a head. Fewer values, or coarser steps."
@@ -109,13 +109,18 @@ def _last_path(plan: SchemaPlan, k: int, tool: int) -> set[int]:
     trie = plan.heads[k].trie
     if k == 0:
         return _path(trie.parents, next(n for n, values in trie.leaves.items() if values[ANY_TOOL] == tool))
-    tools, node = 1 << tool, 0
-    while order := trie.needed(tools, node, LOOKED):
+    tools, node, limit = 1 << tool, 0, _limit(plan.heads[k], tool)
+    while order := trie.needed(tools, node, limit):
         # Of more nodes than are looked at, the last one below each.
-        last = order[-1] if len(order) < LOOKED else node
+        last = order[-1] if len(order) != limit else node
         below = [c for _, c in trie.legal_children(last, tools)]
         node = max(below, key=lambda c: (bool(trie.several[c] & tools), c))
     return _path(trie.parents, node)
+
+
+def _limit(head: HeadPlan, tool: int) -> int | None:
+    """Of numbers that are not listed there may be any number of nodes."""
+    return LOOKED if tool in head.grids else None
 
 
 def _path(parents: list[int], node: int) -> set[int]:

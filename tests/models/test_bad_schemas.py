@@ -78,7 +78,7 @@ def test_ten_thousand_values_are_decoded_and_told_with_what_would_be_better() ->
     tokenizer = STTokenizer(build_tokenizer([WORDS]))
     (cost,) = costs(tool_schemas([tool("go", v=[f"left {i}" for i in range(10_000)])]), tokenizer)
     assert cost.closed and cost.passes == 2
-    assert "v: its 10000 values make 128 or more branching tokens" in cost.remedies[0]
+    assert "v: its 10000 values make 1002 branching tokens" in cost.remedies[0]
     assert "Fewer values" in cost.remedies[0]
 
 
