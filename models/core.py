@@ -75,7 +75,7 @@ class DecoderCore:
         ahead: int = AHEAD,
     ) -> None:
         self.plan, self.tokenizer, self.walker = plan, tokenizer, Walker(plan)
-        self.columns, self._limit, self._ahead = tuple(self.walker.columns), limit, ahead
+        self.columns, self._limit, self.ahead = tuple(self.walker.columns), limit, ahead
         self.domains = {(k, i): d for k, h in enumerate(plan.heads) for i, d in h.free.items() if isinstance(d, Free)}
         free = {tool for _, tool in self.domains}
         self.only_free = free.pop() if len(free) == 1 else None  # the only tool with free values
@@ -120,7 +120,7 @@ class DecoderCore:
         room = self.budget.per_head if guessing and self.budget.per_head > 1 else 0
         (quote, *_) = self.tokenizer.encode('"')
         ends = None if self.domains[k, tool].is_string else quote
-        guesses = Guesses(self.tokenizer, values, prompt, ends, room, self._ahead, GUESSED)
+        guesses = Guesses(self.tokenizer, values, prompt, ends, room, self.ahead, GUESSED)
         value = self._grammars.start(grammar, self._limit)
         return FreeHead(value, head.end_id, head.null_id if null else None, guesses)
 

@@ -20,26 +20,34 @@ LOOKED = 128  # branching tokens of unlisted numbers up to which the worst is lo
 
 @dataclass(frozen=True)
 class PassCost:
-    """Milliseconds of a forward pass: `fixed_ms` + `token_ms` * tokens."""
+    """Milliseconds of a forward pass: `fixed_ms` + `token_ms` * tokens, and `choice_ms` for each of them that is asked
+    for the best of the whole vocabulary."""
 
     fixed_ms: float
     token_ms: float
+    choice_ms: float = 0.0
 
     def of(self, passes: int, tokens: int) -> float:
         """Milliseconds of `passes` that carry `tokens` in all."""
         return passes * self.fixed_ms + tokens * self.token_ms
+
+    @property
+    def worth(self) -> int:
+        """So many guessed nodes cost what a pass of one costs."""
+        one = max(self.token_ms + self.choice_ms, 1e-3)
+        return int((self.fixed_ms + one) / one)
 
     def told(self) -> dict[str, float]:
         """For people."""
         return {"pass_ms": round(self.fixed_ms, 3), "token_ms": round(self.token_ms, 4)}
 
 
-def fitted(took: Mapping[int, float]) -> PassCost:
+def fitted(took: Mapping[int, float], choice_ms: float) -> PassCost:
     """From milliseconds of passes by their tokens."""
     sizes = np.array(list(took), float)
     ms = np.array(list(took.values()))
     token = max(float(np.polyfit(sizes, ms, 1)[0]), 0.0)
-    return PassCost(max(float(ms.mean()) - token * float(sizes.mean()), 0.0), token)
+    return PassCost(max(float(ms.mean()) - token * float(sizes.mean()), 0.0), token, choice_ms)
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,8 @@ class DeciderSpec:
     """Everything a decoder process needs to build its decider; plain values only, so it crosses any wire.
 
     `history` is how many executed calls the prompt shows; `threads` limits torch's CPU threads
-    (None: one for a small model, else torch's default). Without a budget of trie nodes (see Budget), one is chosen by
-    what a pass costs on this machine.
+    (None: one for a small model, else torch's default). A free value has at most `value_tokens` tokens. Without a
+    budget of trie nodes (see Budget), one is chosen by what a pass costs on this machine.
     """
 
     model: str
@@ -38,6 +38,7 @@ class DeciderSpec:
     history: int = 6
     budget_per_head: int | None = None
     budget_total: int | None = None
+    value_tokens: int = 64
 
     def build(self) -> STDecider:
         """Load the checkpoint and make its prefix ready. Raises UserError."""
@@ -65,7 +66,7 @@ class STDecider:
         explicit: dict[str, Any] = {k: v for k, v in given.items() if v is not None}
         budget = Budget(**explicit) if explicit else None
         self.runner: Runner = TorchRunner.load(self.checkpoint.folder, spec.dtype, spec.device, spec.threads)
-        core = DecoderCore(self.plan, self.tokenizer, self.runner.caps.vocabulary)
+        core = DecoderCore(self.plan, self.tokenizer, self.runner.caps.vocabulary, limit=spec.value_tokens)
         self.decoding = Decoding(self.runner, core, self.template.prefix_ids(tools), budget)
         self.prefix = self.decoding.prefix
         self._decisions = 0

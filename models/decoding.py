@@ -109,6 +109,8 @@ class Decoding:
             chosen, found = choose_layout(core.plan, core.walker, cost, Budget())
             core.set_budget(chosen)
             self.layout = {**found, **cost.told()}
+        if core.domains:
+            core.ahead = min(core.ahead, runner.cost(self.handle).worth)
         self._others: list[Any] = []  # of decisions that are made together
         self._stop = threading.Event()
         self._drafts = Drafts()

@@ -9,8 +9,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
+from rtcontrol.models.core import Ask
 from rtcontrol.models.cost import PassCost, fitted
 from rtcontrol.models.engines.base import Caps, PrefixInfo, Work
 from rtcontrol.models.engines.lean import LeanModel
@@ -126,9 +128,20 @@ class TorchRunner:
                         began = time.perf_counter()
                         handle.run(nodes)[-1].cpu()  # waits for a GPU
                         best[size] = min(best[size], (time.perf_counter() - began) * 1e3)
+                choice = self._choice_ms(handle.run([Node(0, 0, ())]))
             handle.start(prompt, reserve=0)
-            self._costs[about] = fitted(best)
+            self._costs[about] = fitted(best, choice)
         return self._costs[about]
+
+    def _choice_ms(self, hidden: torch.Tensor) -> float:
+        """Of the best of the whole vocabulary at one node."""
+        ask = Ask([0], masks=np.ones((1, self.model.config.vocabulary), bool))
+        best = float("inf")
+        for _ in range(ROUNDS):
+            began = time.perf_counter()
+            answered([ask], lambda nodes, ids: self.model.logits(hidden))
+            best = min(best, (time.perf_counter() - began) * 1e3)
+        return best
 
     def logsumexp(self, handle: PackedSequence, nodes: Sequence[int]) -> list[float]:
         """Over the whole vocabulary at nodes of the last decision."""

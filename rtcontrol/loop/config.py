@@ -130,6 +130,7 @@ class RunConfig:
     ] = None
     model: Annotated[str | None, Flag("Checkpoint, or expert, noop, random. (default: the agent's)")] = None
     engine: Annotated[str, Flag(f"What runs the model: {', '.join(ENGINES)}.")] = "torch"
+    value_tokens: Annotated[int, Flag("Tokens of a value that is no listed one, at most.")] = 64
     host: Annotated[str, Flag("Where it decides: ray or inprocess.")] = "ray"
     standby: Annotated[bool, Flag(STANDBY)] = False
     clock: Annotated[str, Flag("wall: the world runs on; lockstep: it waits.")] = "wall"

@@ -31,11 +31,13 @@ class Model:
         tools: Tools | Given | None = None,
         *,
         history: int = 6,
+        value_tokens: int = 64,
         allow_null: bool = False,
         untrained: bool = False,
     ) -> ModelSession:
         """A session for these tools: functions, pydantic models or OpenAI-style definitions (None: those that a bundled
-        model was trained on). The prompt shows the last `history` calls; with `allow_null` a decision may be to leave
+        model was trained on). The prompt shows the last `history` calls; a free value has at most
+        `value_tokens` tokens; with `allow_null` a decision may be to leave
         the call in force.
 
         Raises UserError for tools that cannot be decoded, and for a bundled model that was trained on others, unless
@@ -52,7 +54,8 @@ class Model:
                 f"The model {self.name} was trained on other tools: its calls would be legal, and nonsense.",
                 "Load a model that was trained on these, or say session(tools, untrained=True).",
             )
-        spec = DeciderSpec(self.name, tuple(chosen.openai()), history=history, allow_null=allow_null, **self._options)
+        options = {**self._options, "history": history, "allow_null": allow_null, "value_tokens": value_tokens}
+        spec = DeciderSpec(self.name, tuple(chosen.openai()), **options)
         return ModelSession(chosen, spec.build())
 
     @staticmethod

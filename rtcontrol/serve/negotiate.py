@@ -170,6 +170,7 @@ def _config(hello: Hello, options: ServeOptions, agent: Agent, model: str, out: 
             agent=agent.name,
             model=model,
             engine=options.engine,
+            value_tokens=options.value_tokens,
             host=options.host,
             seed=options.seed,
             calls_per_tick=calls,

@@ -41,6 +41,7 @@ class ServeOptions:
         Flag("Of clients that name none: checkpoint, noop, random, expert. (default: the agent's, or their tools')"),
     ] = None
     engine: Annotated[str, Flag(f"What runs the model: {', '.join(ENGINES)}.")] = "torch"
+    value_tokens: Annotated[int, Flag("Tokens of a value that is no listed one, at most.")] = 64
     host: Annotated[str, Flag("Where it decides: ray or inprocess.")] = "ray"
     standby: Annotated[bool, Flag(STANDBY)] = False
     hz: Annotated[float, Flag("Ticks a second of clients that ask for no rate.")] = 16.0
