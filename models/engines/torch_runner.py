@@ -59,12 +59,13 @@ class TorchSequence(PackedSequence):
 
 
 class TorchRunner:
-    """One checkpoint's weights on one device; of each session a KV cache of its own."""
+    """One checkpoint's weights on one device; of each session a KV cache of its own. `threads` are torch's while it
+    runs (None: torch's own number)."""
 
     def __init__(self, folder: Path, dtype: torch.dtype, device: torch.device, threads: int | None) -> None:
         config = ModelConfig.load(folder)
         self.model = LeanModel(config, load_weights(folder, config, dtype, device))
-        self._folder, self._threads, self._slots = folder, threads, min(SLOTS, config.context)
+        self._folder, self.threads, self._slots = folder, threads, min(SLOTS, config.context)
         self._cost: PassCost | None = None
         name = next(k for k, v in DTYPES.items() if v == dtype)
         parameters = self.model.weights.parameters
@@ -185,10 +186,10 @@ class TorchRunner:
     def _own_threads(self) -> Iterator[None]:
         """torch's threads are the process's: others' numbers are theirs again afterwards."""
         before = torch.get_num_threads()
-        if self._threads in (None, before):
+        if self.threads in (None, before):
             yield
             return
-        torch.set_num_threads(self._threads)
+        torch.set_num_threads(self.threads)
         try:
             yield
         finally:
