@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,7 +13,8 @@ from rtcontrol.bench.situations import Situation
 from rtcontrol.bench.timing import Stopwatch, like
 from rtcontrol.models.decider import DeciderSpec, STDecider, decide_together
 from rtcontrol.models.engines.base import Work
-from rtcontrol.models.engines.torch_runner import TorchRunner
+from rtcontrol.models.engines.torch_runner import TorchRunner, TorchSequence
+from rtcontrol.models.packed import Node
 from rtcontrol.report.series import Series
 
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -25,7 +27,7 @@ PAPER = dict(zip(SIZES, (100.0, 96.5, 96.3, 93.0, 87.9, 79.8, 66.8, 52.5), stric
 
 
 class BatchBench:
-    """As many sessions as the largest batch, each at its own tick, and each with a sequence of its own for the floor."""
+    """As many sessions as the largest batch, each at a tick of its own and with a second sequence for the floor."""
 
     def __init__(self, spec: DeciderSpec, asked: Sequence[Situation], most: int) -> None:
         self._asked = asked
@@ -62,9 +64,10 @@ class BatchBench:
         for one in found:
             if isinstance(one, Exception):
                 raise one
-        passes, end = self._bare(told)
+        passes, work = self._bare(told)
         _, bare = self.watch.time(lambda: [forward() for forward in passes])
-        end()
+        for floor, nodes in work:
+            floor.ran(nodes)
         many = [self._at(self._many_tick + STRIDE * i) for i in range(size)]
         self._many_tick += 1
         _, one_session = self.watch.time(lambda: self._many.decide_many(many))
@@ -74,7 +77,9 @@ class BatchBench:
         one = self._asked[tick % len(self._asked)]
         return one.observation, one.instruction
 
-    def _bare(self, told: Sequence[tuple[str, str]]) -> tuple[list[Callable[[], Any]], Callable[[], None]]:
+    def _bare(
+        self, told: Sequence[tuple[str, str]]
+    ) -> tuple[list[Callable[[], Any]], list[tuple[TorchSequence, list[Node]]]]:
         model, most = self.runner.model, self.runner.caps.batch
         work, passes = [], list[Callable[[], Any]]()
         for floor, (seen, instruction) in zip(self._floors, told, strict=False):
@@ -85,9 +90,11 @@ class BatchBench:
             ids = torch.tensor([t for tokens, _, _ in each for t in tokens], device=model.device)
             places = torch.tensor([p for _, own, _ in each for p in own], device=model.device)
             rows = [row for _, _, row in each]
-            passes.append(lambda ids=ids, places=places, rows=rows: model.forward(ids, places, rows))
-        self.tokens_each = round(sum(rows.count for floor, nodes in work for rows in [floor.rows(nodes)[2]]) / len(work))
-        return passes, lambda: [floor.ran(nodes) for floor, nodes in work] and None
+            passes.append(partial(model.forward, ids, places, rows))
+        self.tokens_each = round(
+            sum(rows.count for floor, nodes in work for rows in [floor.rows(nodes)[2]]) / len(work)
+        )
+        return passes, work
 
 
 def bench_batch(

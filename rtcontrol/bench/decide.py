@@ -11,6 +11,7 @@ from __future__ import annotations
 import gc
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -107,12 +108,12 @@ class DecideBench:
         self._floor.start(prompt, len(walked))
         runs: dict[str, Callable[[], Any]] = {"bare_forward": self._bare(walked)}
         for way, decider in self._ways.items():
-            runs[way] = lambda decider=decider: decider.decide(*told)
+            runs[way] = partial(decider.decide, *told)
         if slow:
             self._hf.warm(prompt[:shared])
             for way, writer in self._json.items():
-                runs[way] = lambda writer=writer: writer.write(self._prompt(situation), call)
-            runs["hf_json"] = lambda: self._hf.generate(self._prompt(situation), call)
+                runs[way] = partial(self._write, writer.write, situation, call)
+            runs["hf_json"] = partial(self._write, self._hf.generate, situation, call)
         if self._neighbour is not None:
             runs["simthinkd"] = self._neighbour
         order = deque(runs)
@@ -132,10 +133,14 @@ class DecideBench:
             "packed_tokens": decided["one_pass"].tokens,
             "floor_tokens": len(prompt) - decided["one_pass"].reused_tokens + len(walked),
             **{f"{way}_passes": decision.forward_passes for way, decision in decided.items()},
+            "least_tokens": decided["token_by_token_skip_forced"].tokens,
             **{f"{way}_passes": self._json[way].passes for way in self._json if slow},
             **({"hf_json_passes": len(self._hf.json_ids(call))} if slow else {}),
         }
         return took, counts
+
+    def _write(self, write: Callable[..., Call], situation: Situation, call: Call) -> Call:
+        return write(self._prompt(situation), call)
 
     def _prompt(self, situation: Situation) -> list[int]:
         return [*self.prefix, *self.decider.template.suffix_ids(situation.instruction, situation.observation)]

@@ -1,7 +1,7 @@
 """`rtcontrol bench dtype`: whether bf16 decides like fp32, and like itself: token by token, and many together.
 
-The law: where no choice of a bf16 decision was a near-tie, all ways of asking the same bf16 model give the same call. Of
-fp32 there is no law, only a rate: its scores are others.
+The law: where no choice of a bf16 decision was a near-tie, all ways of asking the same bf16 model give the same call.
+Of fp32 there is no law, only a rate: its scores are others.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from rtcontrol.models.decoding import UnderWay, evaluate
 from rtcontrol.models.engines.base import Budget
 from rtcontrol.models.passes import FUNCTION_BIT
 
-# Of the largest score that a node was asked for: a margin below that is a near-tie. bf16 rounds at 2^-8 of a value; over
-# the layers the ways differed by 0.021 at most where it was measured (four architectures, random weights; the lander).
+# Of the largest score that a node was asked for: a margin below that is a near-tie. bf16 rounds at 2^-8 of a value;
+# after all layers the ways differed by 0.021 at most where it was measured (four architectures at random, the lander).
 TOLERANCE = 2.0**-4
 TOGETHER = 16
 

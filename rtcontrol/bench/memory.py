@@ -13,11 +13,14 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rtcontrol.bench.prefix import own_cache
-from rtcontrol.models.errors import UserError
+if TYPE_CHECKING or __name__ != "__main__":  # they bring the libraries that the process of its own measures
+    from rtcontrol.bench.prefix import own_cache
+    from rtcontrol.bench.situations import schemas, situations
+    from rtcontrol.models.errors import UserError
 
+EACH = 2  # decisions of a session
 MIB = 1 << 20
 SMAPS = Path("/proc/self/smaps_rollup")
 QWEN = "qwen2_tokenizer/tokenizer.json"  # in $RTCONTROL_DATA
@@ -36,14 +39,16 @@ def used() -> dict[str, float]:
     return {name: round(size / MIB, 2) for name, size in found.items()}
 
 
-def bench_memory(model: str, agent: str, sessions: int, step: Callable[[str], None]) -> dict[str, Any]:
-    """Of the model with each of the agent's tool lists, and, where $RTCONTROL_DATA is, of a random model of few
+def bench_memory(
+    model: str, agent: str, sessions: int, step: Callable[[str], None], lists: Sequence[str]
+) -> dict[str, Any]:
+    """Of the model with each of these lists of tools, and, where $RTCONTROL_DATA is, of a random model of few
     parameters with Qwen2's tokenizer of 151,665 tokens."""
     if not SMAPS.exists():
         raise UserError("This system has no /proc/self/smaps_rollup.", "Run it on Linux.")
     cases: dict[str, Any] = {}
     with own_cache() as folder:
-        for tools in ("bundled", "long"):
+        for tools in lists:
             step(f"{model}, {tools}")
             cases[f"{model}, {tools}"] = _apart(model, agent, tools, sessions)
         data = os.environ.get(DATA)
@@ -54,9 +59,11 @@ def bench_memory(model: str, agent: str, sessions: int, step: Callable[[str], No
     return {"sessions": sessions, "cases": cases}
 
 
-def _apart(*arguments: Any) -> dict[str, Any]:
-    command = [sys.executable, "-m", "rtcontrol.bench.memory", *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+def _apart(model: str | Path, agent: str, tools: str, sessions: int) -> dict[str, Any]:
+    asked = [(one.observation, one.instruction) for one in situations(agent, EACH * (sessions + 1))]
+    told = json.dumps([str(model), schemas(agent)[tools], asked])
+    command = [sys.executable, "-m", "rtcontrol.bench.memory"]
+    done = subprocess.run(command, input=told, capture_output=True, text=True, check=False)
     if done.returncode:
         raise UserError(f"The measuring process ended with {done.returncode}: {done.stderr[-800:]}", "See its words.")
     return dict(json.loads(done.stdout.splitlines()[-1]))
@@ -64,6 +71,7 @@ def _apart(*arguments: Any) -> dict[str, Any]:
 
 def _random_model(tokenizer_file: Path, folder: Path) -> Path:
     from tokenizers import Tokenizer
+    from transformers.utils import logging
 
     from rtcontrol.models.prompt import COMPACT
     from rtcontrol.models.special import ST_TOKENS
@@ -71,6 +79,7 @@ def _random_model(tokenizer_file: Path, folder: Path) -> Path:
     from rtcontrol.models.train.export import export
     from rtcontrol.models.train.scratch import ModelShape, new_model
 
+    logging.disable_progress_bar()
     tokenizer = Tokenizer.from_file(str(tokenizer_file))
     add_st_tokens(tokenizer, ST_TOKENS)
     shape = ModelShape(hidden=32, layers=2, heads=2, kv_heads=1, intermediate=32)
@@ -78,13 +87,14 @@ def _random_model(tokenizer_file: Path, folder: Path) -> Path:
     return folder
 
 
-def measure(model: str, agent: str, tools: str, sessions: int) -> dict[str, Any]:
-    """In this process: MiB by stage, each since the one before, and seconds to open the sessions."""
+def measure(model: str, tools: list[dict[str, Any]], asked: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    """In this process: MiB by stage, each since the one before, and seconds to open the sessions; each decides EACH of
+    the (observation, instruction) pairs."""
     start = used()
-    from rtcontrol.bench.situations import schemas, situations
     from rtcontrol.models.decider import DeciderSpec, STDecider
     from rtcontrol.models.engines import torch_runner
 
+    sessions = len(asked) // EACH - 1
     stages: dict[str, dict[str, float]] = {}
     before = used()
     stages["python and libraries"] = before
@@ -95,9 +105,7 @@ def measure(model: str, agent: str, tools: str, sessions: int) -> dict[str, Any]
         stages[name] = {k: round((now[k] - before[k]) / parts, 2) for k in now}
         before = now
 
-    asked = situations(agent, 2 * (sessions + 1))
-    spec = DeciderSpec(model, tuple(schemas(agent)[tools]))
-    before = used()
+    spec = DeciderSpec(model, tuple(tools))
     held: list[STDecider] = []
     opened: list[float] = []
 
@@ -107,8 +115,8 @@ def measure(model: str, agent: str, tools: str, sessions: int) -> dict[str, Any]
             made = spec.build()
             opened.append(time.perf_counter() - began)
             held.append(made)
-            for one in asked[2 * len(held) - 2 : 2 * len(held)]:
-                made.decide(one.observation, one.instruction)
+            for one in asked[EACH * (len(held) - 1) : EACH * len(held)]:
+                made.decide(*one)
 
     open_some(1)
     stage("model and first session")
@@ -125,11 +133,5 @@ def measure(model: str, agent: str, tools: str, sessions: int) -> dict[str, Any]
     }
 
 
-def main(arguments: Sequence[str]) -> None:
-    """MODEL AGENT TOOLS SESSIONS: prints the figures as one line of JSON."""
-    model, agent, tools, sessions = arguments
-    print(json.dumps(measure(model, agent, tools, int(sessions))))
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    print(json.dumps(measure(*json.load(sys.stdin))))

@@ -1,4 +1,4 @@
-"""A neighbouring project's decision model, beside ours where it is installed: simthinkd, one choice of a few actions."""
+"""A neighbouring project's decision model, beside ours where it is installed: simthinkd, one choice of actions."""
 
 from __future__ import annotations
 

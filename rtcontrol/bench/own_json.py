@@ -1,7 +1,8 @@
 """The baseline that writes JSON in our own engine: `{"name": ..., "arguments": {...}}` token after token.
 
-As with Hugging Face's generate (`hf_json.py`) the model's choice is replaced by the tokens of the call that was decided:
-the cost is that of a model which writes exactly this call. Every pass scores the whole vocabulary at its last token.
+As with Hugging Face's generate (`hf_json.py`) the model's choice is replaced by the tokens of the call that was
+decided: the cost is that of a model which writes exactly this call. Every pass scores the whole vocabulary at its last
+token.
 """
 
 from __future__ import annotations
@@ -31,14 +32,13 @@ class JsonWriter:
         self._vocabulary = runner.caps.vocabulary
         self._handle, _ = runner.open(prefix)
         self._matcher = _matcher(tokenizer, tools, self._vocabulary) if skip else None
-        self.passes = 0  # of the last call
+        self.passes = self.nodes = 0  # of the last call: passes, and tokens that went through them
 
     def write(self, prompt: Sequence[int], call: Call) -> Call:
         """Write `call` as JSON after `prompt`, parse it back."""
-        self.passes = 0
+        self.passes = self.nodes = 0
         # The prompt's last token is the first whose scores are asked for.
         self._handle.start(prompt[:-1], reserve=1)
-        self._nodes = 0
         text = json.dumps(call.to_dict())
         write = self._choices if self._skip else self._tokens
         return Call.from_dict(json.loads(self._tokenizer.decode(write(prompt[-1], text))))
@@ -72,8 +72,8 @@ class JsonWriter:
 
     def _pass(self, chain: Sequence[int], token: int) -> None:
         """Evaluate these tokens, and choose `token` behind them."""
-        first = self._nodes
-        self._nodes = end = first + len(chain)
+        first = self.nodes
+        self.nodes = end = first + len(chain)
         mask = np.zeros((1, self._vocabulary), np.bool_)
         mask[0, token] = True
         tree = Tree(chain, range(first - 1, end - 1), range(first, end), [Ask([len(chain) - 1], masks=mask)])

@@ -1,0 +1,34 @@
+"""Where a command's figures go: a JSON file with what was measured, and on what."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from rtcontrol.models.errors import UserError
+
+
+def check_writable(path: Path | None) -> Path | None:
+    """It; a file that could not be written is refused before anything is measured."""
+    try:
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.open("a").close()
+    except OSError as error:
+        raise UserError(f"{path} cannot be written ({error.strerror}).", "Give another path.") from None
+    return path
+
+
+def save(path: Path | None, document: dict[str, Any]) -> None:
+    """Write the figures, and what was measured on, where a file is wanted; says so."""
+    if path is not None:
+        from rtcontrol.record.machine import describe
+
+        path.write_text(json.dumps({**document, "machine": describe()}, indent=1) + "\n")
+        print(f"All figures: {path}")
+
+
+JsonFile = Annotated[Path | None, typer.Option("--json", help="Write all figures here.", callback=check_writable)]
