@@ -26,10 +26,12 @@ TOGETHER = 16
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """A call and the smallest margin that led to it, as a part of its row's largest score."""
+    """A call, the smallest margin that led to it, as a part of its row's largest score, and the scores of the children
+    of each node (by head and node) that it was chosen at."""
 
     call: Call | None
     margin: float
+    scores: dict[tuple[int, int], list[float]]
 
 
 def decide(decider: STDecider, situation: Situation) -> Chosen:
@@ -38,7 +40,11 @@ def decide(decider: STDecider, situation: Situation) -> Chosen:
     for _ in evaluate(decider.runner, [one]):
         pass
     call = one.decision().call
-    return Chosen(call, margin(decider, one, call))
+    column, scores = decider.decoding.core.walker.column, {}
+    for k, n in one.deciding.visited:
+        row = one.deciding.heads[k].rows[n]
+        scores[k, n] = [row[column[t]] for t in decider.plan.heads[k].trie.children[n] if t in column]
+    return Chosen(call, margin(decider, one, call), scores)
 
 
 def margin(decider: STDecider, one: UnderWay, call: Call | None) -> float:
@@ -55,17 +61,28 @@ def margin(decider: STDecider, one: UnderWay, call: Call | None) -> float:
     return least
 
 
+def difference(one: Chosen, other: Chosen) -> float:
+    """How far the leads of one score over another are apart at most, where both chose at the same node, as a part of
+    that node's largest score."""
+    most = 0.0
+    for node in one.scores.keys() & other.scores.keys():
+        apart = [a - b for a, b in zip(one.scores[node], other.scores[node], strict=True)]
+        most = max(most, (max(apart) - min(apart)) / max(map(abs, one.scores[node])))
+    return most
+
+
 def compare(
     spec: DeciderSpec, asked: Sequence[Situation], progress: Callable[[], None] = lambda: None, together: int = TOGETHER
 ) -> dict[str, Any]:
     """Of all situations: how many bf16 calls equal fp32's, its own token by token, and its own of `together` at once;
-    how many were near-ties; and how many of those that were none differ all the same (by law no own one does)."""
+    how many were near-ties; how many of those that were none differ all the same (by law no own one does); and the
+    largest `difference` between packed and token by token."""
     half = replace(spec, dtype="bf16")
     exact, packed, slow, many = replace(spec, dtype="fp32").build(), half.build(), half.build(), half.build()
     slow.decoding.core.set_budget(Budget(1, forced=True))
     equal = dict.fromkeys(("fp32", "token_by_token", "together"), 0)
     clear = dict.fromkeys(equal, 0)
-    ties = 0
+    ties, apart = 0, 0.0
     for i in range(0, len(asked), together):
         chunk = asked[i : i + together]
         batch = many.decide_many([(one.observation, one.instruction) for one in chunk])
@@ -73,7 +90,9 @@ def compare(
             own = decide(packed, one)
             tie = own.margin <= TOLERANCE
             ties += tie
-            others = {"fp32": decide(exact, one).call, "token_by_token": decide(slow, one).call}
+            by_token = decide(slow, one)
+            apart = max(apart, difference(own, by_token))
+            others = {"fp32": decide(exact, one).call, "token_by_token": by_token.call}
             for name, call in {**others, "together": beside.call}.items():
                 equal[name] += call == own.call
                 clear[name] += call != own.call and not tie
@@ -83,6 +102,7 @@ def compare(
         "equal": equal,
         "near_ties": ties,
         "differ_without_near_tie": clear,
+        "largest_difference": round(apart, 4),
         "tolerance": TOLERANCE,
         "together": together,
         "info": packed.info(),

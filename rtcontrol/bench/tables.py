@@ -197,11 +197,15 @@ def dtype(document: Document) -> list[Table]:
         equal = (f"{result['equal'][way]}" for way in ("fp32", "token_by_token", "together"))
         clear = result["differ_without_near_tie"]
         own = clear["token_by_token"] + clear["together"]
-        rows.append((name, str(result["decisions"]), *equal, str(result["near_ties"]), str(own), str(clear["fp32"])))
+        cells = (str(result["near_ties"]), str(own), str(clear["fp32"]), f"{result['largest_difference']:.4f}")
+        rows.append((name, str(result["decisions"]), *equal, *cells))
         tolerance, together = result["tolerance"], result["together"]
     columns = ("", "decisions", "equal to fp32", "to itself token by token", f"to itself, {together} together")
-    more = ("near-ties", "not near-ties that differ from itself", "from fp32")
-    note = f"A near-tie: some choice led by less than {tolerance:g} of the largest score that its node was asked for."
+    more = ("near-ties", "not near-ties that differ from itself", "from fp32", "largest difference")
+    note = (
+        f"A near-tie: some choice led by less than {tolerance:g} of the largest score that its node was asked for. The "
+        "largest difference is that of two leads at one node, packed and token by token, by the same measure."
+    )
     return [Table("Calls of bf16", (*columns, *more), tuple(rows), note)]
 
 

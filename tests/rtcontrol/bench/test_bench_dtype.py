@@ -24,26 +24,29 @@ def test_bf16_decides_like_itself_token_by_token_and_together_wherever_no_choice
 ) -> None:
     folder, total = build_checkpoint(tmp_path / kind, kind, seed=5), Counter[str]()
 
-    @law(10)
+    @law(8)
     @given(tools=tool_lists(most=3, parameters=3), told=st.lists(TOLD, min_size=2, max_size=4))
     def holds(tools: Any, told: list[tuple[str, str]]) -> None:
         asked = [Situation(instruction, seen) for seen, instruction in told]
         found = compare(DeciderSpec(str(folder), tuple(tools)), asked, together=3)
         assert not any(found["differ_without_near_tie"][way] for way in WAYS)
+        assert found["largest_difference"] < TOLERANCE
         total.update({"decisions": found["decisions"], "near-ties": found["near_ties"]})
         total.update({f"equal to {way}": count for way, count in found["equal"].items()})
 
     holds()
     print(f"{kind}: {dict(total)}")
-    assert total["near-ties"] < total["decisions"] / 2  # else the law says little
+    assert total["near-ties"] < 0.75 * total["decisions"]  # else the law says little
 
 
-def test_bundled_model_in_bf16_holds_the_law_and_mostly_calls_what_fp32_calls() -> None:
-    spec = DeciderSpec("lander", tuple(schemas("lander")["bundled"]))
-    found = compare(spec, situations("lander", 60))
-    print(found["equal"], found["near_ties"])
+@pytest.mark.parametrize(("tools", "count"), [("bundled", 60), ("long", 48)])
+def test_bundled_model_in_bf16_holds_the_law_and_mostly_calls_what_fp32_calls(tools: str, count: int) -> None:
+    spec = DeciderSpec("lander", tuple(schemas("lander")[tools]))
+    found = compare(spec, situations("lander", 2 * count)[count:])
+    print(tools, found["equal"], found["near_ties"], found["largest_difference"])
     assert not any(found["differ_without_near_tie"][way] for way in WAYS)
-    assert found["equal"]["fp32"] >= 54 and 0 < found["near_ties"] < 30
+    assert found["largest_difference"] < TOLERANCE
+    assert found["equal"]["fp32"] >= 0.9 * count and 0 < found["near_ties"] < count / 2
     assert found["info"]["dtype"] == "bf16"
 
 
