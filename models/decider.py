@@ -142,9 +142,24 @@ class STDecider:
         }
 
 
-def decide_together(asked: Sequence[tuple[STDecider, tuple[str, str, Sequence[str]]]]) -> list[Decision | Exception]:
-    """Decide for different sessions of one model in the same passes: of each what `decide`
-    with these arguments gives, or raises."""
+Told = tuple[str, str, Sequence[str]]  # observation, instruction, history
+
+
+def decide_together(asked: Sequence[tuple[STDecider, Told]]) -> list[Decision | Exception]:
+    """Decide for different sessions of one model in the same passes: of each what `decide` gives, or raises."""
+    steps = decide_together_in_steps(asked)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            found: list[Decision | Exception] = done.value
+            return found
+
+
+def decide_together_in_steps(
+    asked: Sequence[tuple[STDecider, Told]],
+) -> Generator[None, None, list[Decision | Exception]]:
+    """`decide_together`, which may be left alone wherever it yields: between forward passes."""
     begun: list[UnderWay | Exception] = []
     for decider, told in asked:
         try:
@@ -152,8 +167,7 @@ def decide_together(asked: Sequence[tuple[STDecider, tuple[str, str, Sequence[st
         except Exception as fault:
             begun.append(fault)
     working = [one for one in begun if isinstance(one, UnderWay)]
-    for _ in evaluate(asked[0][0].runner, working) if asked else ():
-        pass
+    yield from evaluate(asked[0][0].runner, working) if asked else ()
     found: list[Decision | Exception] = []
     for (decider, _), one in zip(asked, begun, strict=True):
         try:

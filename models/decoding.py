@@ -88,14 +88,15 @@ class Decoding:
     def __init__(self, runner: Runner, core: DecoderCore, prefix: Sequence[int], budget: Budget | None = None) -> None:
         self.runner, self.core, self._prefix, self._budget = runner, core, list(prefix), budget
         self.layout: dict[str, Any] = {"layout": "everything"}  # and what it was chosen by
+        self.handle, self.prefix = runner.open(prefix)
         if budget is not None:
             core.set_budget(budget)
             self.layout = asdict(budget)
         elif has_choice(core.plan, core.walker, Budget()):
-            chosen, found = choose_layout(core.plan, core.walker, runner.cost, Budget())
+            cost = runner.cost(self.handle)
+            chosen, found = choose_layout(core.plan, core.walker, cost, Budget())
             core.set_budget(chosen)
-            self.layout = {**found, **runner.cost.told()}
-        self.handle, self.prefix = runner.open(prefix)
+            self.layout = {**found, **cost.told()}
         self._others: list[Any] = []  # of decisions that are made together
         self._stop = threading.Event()
         self._drafts = Drafts()

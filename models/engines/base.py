@@ -102,15 +102,14 @@ class Runner(Protocol):
 
     caps: Caps
 
-    @property
-    def cost(self) -> PassCost:
-        """What a pass costs, measured once."""
-
     def open(self, prefix: Sequence[int]) -> tuple[Any, PrefixInfo]:
         """A handle whose prompts begin with `prefix`, which is computed."""
 
     def copy(self, handle: Any, prefix: Sequence[int]) -> Any:
         """Another handle for the same prefix."""
+
+    def cost(self, handle: Any) -> PassCost:
+        """What a pass behind the handle's prompt costs, measured once for prompts of about its length."""
 
     def prefill(self, handle: Any, count: int) -> None:
         """Compute the next `count` tokens of its prompt, and no node."""

@@ -66,7 +66,7 @@ class TorchRunner:
         config = ModelConfig.load(folder)
         self.model = LeanModel(config, load_weights(folder, config, dtype, device))
         self._folder, self.threads, self._slots = folder, threads, min(SLOTS, config.context)
-        self._cost: PassCost | None = None
+        self._costs: dict[int, PassCost] = {}
         name = next(k for k, v in DTYPES.items() if v == dtype)
         parameters = self.model.weights.parameters
         self.caps = Caps("torch", str(device), name, True, TOGETHER, True, parameters, config.vocabulary)
@@ -137,21 +137,26 @@ class TorchRunner:
                 work.handle.states.append(hidden)
             return [self.answers(w.handle, hidden, w.tree.asks) for w, hidden in zip(batch, found, strict=True)]
 
-    @property
-    def cost(self) -> PassCost:
-        """What a pass costs, measured once."""
-        if self._cost is None:
+    def cost(self, handle: TorchSequence) -> PassCost:
+        """What a pass behind the prompt of a handle costs: measured once for prompts of about this length. The prompt
+        stays cached."""
+        about, prompt = len(handle.prompt).bit_length(), list(handle.prompt)
+        if len(prompt) + max(SIZES) > handle.slots:
+            return PassCost(1.0, 0.0)  # where there is no room to measure, passes count
+        if about not in self._costs:
             best = dict.fromkeys(SIZES, float("inf"))
             with self._own_threads():
                 for _ in range(ROUNDS):
                     for size in SIZES:
-                        sequence = PackedSequence(self.model, max(SIZES))
                         nodes = [Node(i % self.model.config.vocabulary, 0, ()) for i in range(size)]
+                        handle.restore(prompt)
                         began = time.perf_counter()
-                        sequence.run(nodes)[-1].cpu()  # waits for a GPU
+                        handle.run(nodes)[-1].cpu()  # waits for a GPU
                         best[size] = min(best[size], (time.perf_counter() - began) * 1e3)
-            self._cost = fitted(best)
-        return self._cost
+            handle.restore(prompt)
+            handle.paths = []
+            self._costs[about] = fitted(best)
+        return self._costs[about]
 
     def answers(self, handle: TorchSequence, hidden: torch.Tensor, asks: Sequence[Ask]) -> list[Any]:
         """What is asked at hidden states [nodes, hidden]."""

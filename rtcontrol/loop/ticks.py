@@ -177,7 +177,7 @@ class Ticks:
 
     def _submit(self, tick: Tick, seen: Observation, began_ns: int) -> None:
         try:
-            request = self.requests.make(tick.k, seen)
+            request = self.requests.make(tick.k, seen, tick.deadline_ns - began_ns if self._clock.enforced else 0)
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # the agent's own code, SystemExit too: what cannot be read is no observation

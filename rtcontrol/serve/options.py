@@ -46,6 +46,9 @@ class ServeOptions:
     hz_max: Annotated[float, Flag("The highest rate of a server-paced session.")] = 100.0
     seed: Annotated[int, Flag("Of --model random.")] = 0
     max_sessions: Annotated[int, Flag("Sessions at once.")] = 64
+    busy_max: Annotated[
+        float, Flag("Share of the decoder's time that sessions may ask for together; one above it is refused.")
+    ] = 0.8
     session_grace_s: Annotated[float, Flag("Seconds that a session waits for its lost client.", "session_grace")] = 30.0
     record_observations: Annotated[str, Flag(RECORD_OBSERVATIONS)] = "yes"
     record_max: Annotated[str, Flag(f"Of each session's. {RECORD_MAX}")] = "1G"
@@ -69,6 +72,8 @@ class ServeOptions:
             raise UserError(f"--hz {self.hz:g} is above --hz-max {self.hz_max:g}.", "Lower it, or raise --hz-max.")
         if self.max_sessions < 1:
             raise UserError(f"--max-sessions {self.max_sessions} lets nobody in.", "Give 1 or more.")
+        if not self.busy_max > 0:
+            raise UserError(f"--busy-max {self.busy_max:g} leaves no time.", "Give a share, such as 0.8.")
         if not 0 <= self.session_grace_s <= 86_400:
             raise UserError(f"--session-grace {self.session_grace_s:g} is out of range.", "Give 0 to 86400 seconds.")
         for name in ("host", "record_observations"):
