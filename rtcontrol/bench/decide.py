@@ -97,6 +97,17 @@ class DecideBench:
             made.decoding.runner = HeldRunner(made, function)
         return made
 
+    def worst(self, situation: Situation) -> dict[str, Took]:
+        """What one pass and its floor took for one situation."""
+        told = (situation.observation, situation.instruction)
+        self._scout.decide(*told)
+        self._floor.start(self._prompt(situation), len(walked := self._walked()))
+        runs: dict[str, Callable[[], Any]] = {"bare_forward": self._bare(walked)}
+        runs["one_pass"] = partial(self.decider.decide, *told)
+        took = {way: self._watch.time(run)[1] for way, run in runs.items()}
+        self._floor.ran(walked)
+        return took
+
     def measure(self, situation: Situation, slow: bool) -> tuple[dict[str, Took], dict[str, Any]]:
         """(what each way took, counts) for one situation; advances to the next tick."""
         told = (situation.observation, situation.instruction)
@@ -170,15 +181,22 @@ class DecideBench:
 
 
 def bench_tools(
-    spec: DeciderSpec, asked: Sequence[Situation], every_slow: int, progress: Progress, function: str | None = None
+    spec: DeciderSpec,
+    asked: Sequence[Situation],
+    every_slow: int,
+    progress: Progress,
+    function: str | None = None,
+    full: int | None = None,
 ) -> dict[str, Any]:
-    """Raw milliseconds, percentiles, ratios and the tail for one list of tools; `function` holds all ways to one."""
+    """Raw milliseconds, percentiles, ratios and the tail for one list of tools; `function` holds all ways to one. What
+    comes after the first `full` situations is decided by one pass and its floor alone, for the tail."""
+    full = len(asked) if full is None else full
     bench = DecideBench(spec, function)
     raw: dict[str, list[float]] = {way: [] for way in WAYS}
     cpu: dict[str, list[float]] = {way: [] for way in WAYS}
     counts: list[dict[str, Any]] = []
     with like(bench.runner) as threads:
-        for i, situation in enumerate(asked):
+        for i, situation in enumerate(asked[:full]):
             took, count = bench.measure(situation, i < WARM_UP or i % every_slow == 0)
             gc.collect(1)
             progress(1)
@@ -187,6 +205,13 @@ def bench_tools(
                 for way, one in took.items():
                     raw[way].append(one.wall_ms)
                     cpu[way].append(one.cpu_ms)
+        worst = {way: ([*raw[way]], [*cpu[way]]) for way in ("one_pass", "bare_forward")}
+        for situation in asked[full:]:
+            for way, one in bench.worst(situation).items():
+                worst[way][0].append(one.wall_ms)
+                worst[way][1].append(one.cpu_ms)
+            gc.collect(1)
+            progress(1)
     summary: dict[str, Any] = {way: Series(values).summary() for way, values in raw.items() if values}
     p50 = {way: s["p50"] for way, s in summary.items()}
     names = dict.fromkeys(name for count in counts for name in count if name != "agree")
@@ -194,11 +219,12 @@ def bench_tools(
         "ms": summary,
         "raw_ms": raw,
         "raw_cpu_ms": cpu,
+        "raw_worst_ms": worst,
         "ratios": {
             "one_pass_over_bare_forward": round(p50["one_pass"] / p50["bare_forward"], 3),
             **{f"{way}_over_one_pass": round(p50[way] / p50["one_pass"], 3) for way in p50 if way in WAYS[2:]},
         },
-        "tail": {way: tail(raw[way], cpu[way]) for way in ("one_pass", "bare_forward")},
+        "tail": {way: tail(*both) for way, both in worst.items()},
         "tokens": {k: float(np.median([c[k] for c in counts if k in c])) for k in names},
         "agreement": float(np.mean([c["agree"] for c in counts])),
         "decisions": len(counts),

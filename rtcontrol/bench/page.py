@@ -29,9 +29,14 @@ of its own); every token scores the whole vocabulary. simthinkd answers another 
     ),
     "prefix": ("The prefix", "Opening a session and deciding, with the tools' tokens cached, on disk, or nowhere."),
     "memory": ("Memory", "Each case in a process of its own; what a stage adds to the one before (USS: not shared)."),
+    "wire": (
+        "The wire",
+        "Observation out to call in, client-paced, loopback, servers in processes of their own; the ways take turns.",
+    ),
+    "load": ("Many clients", "Every tick's call is counted, those that never came, and the misses by cause."),
     "dtype": ("bf16", "The same situations decided by fp32 and by bf16, packed, token by token and many together."),
 }
-FILES = ("decide", "decide-paddle", "decide-driver", "batch", "heads", "prefix", "memory", "dtype")
+FILES = ("decide", "decide-paddle", "decide-driver", "batch", "heads", "prefix", "memory", "dtype", "wire", "load")
 BEGIN, END = "<!-- bench decide -->", "<!-- /bench decide -->"
 
 

@@ -19,6 +19,15 @@ NAMES = {
     "hf_json": "JSON call, Hugging Face generate",
     "simthinkd": "simthinkd: one choice of 7 actions, its own model, states and threads",
 }
+WIRE = {
+    "echo": "bare pyzmq ROUTER/DEALER echo of the same bytes (the floor)",
+    "null_zmq": "msgpack over ZeroMQ, null decoder",
+    "null_ws": "JSON over WebSocket, null decoder",
+    "model_zmq": "msgpack over ZeroMQ, {model}",
+    "model_ws": "JSON over WebSocket, {model}",
+    "model_http": "`POST /v1/function_call`, {model}",
+    "openpi_echo": "openpi's client (WebSocket, msgpack), echo server",
+}
 SCHEMAS = {"bundled": "own tools", "long": "long", "long_arguments": "long, held to a function of three arguments"}
 Document = dict[str, Any]
 
@@ -209,12 +218,44 @@ def dtype(document: Document) -> list[Table]:
     return [Table("Calls of bf16", (*columns, *more), tuple(rows), note)]
 
 
+def wire(document: Document) -> list[Table]:
+    """Round trips beside a bare echo of the same bytes."""
+    floor, rows = document["ms"]["echo"]["p50"], []
+    for way, label in WIRE.items():
+        took = document["ms"].get(way)
+        if took is None:
+            rows.append((label, *["-"] * 4, f"{NOT_MEASURED} (not installed)"))
+            continue
+        figures = (f"{took[p]:.3f}" for p in ("p50", "p99", "p99_9", "max"))
+        rows.append((label.format(model=document["model"]), *figures, f"{took['p50'] - floor:+.3f}"))
+    note = f"{document['trips']} round trips each, {document['bytes']} bytes out."
+    columns = ("way", "p50 ms", "p99 ms", "p99.9 ms", "max ms", "p50 above the echo")
+    return [Table("Observation out to call in", columns, tuple(rows), note)]
+
+
+def load(document: Document) -> list[Table]:
+    """What many clients of one server got."""
+    rows = []
+    for case in document["cases"]:
+        http, took = case["http"], case["way_ms"]
+        beside = f"{http['answers']} answers, p50 {http['s']['p50'] or 0:.2f} s" if http else "-"
+        causes = ", ".join(f"{cause} {n}" for cause, n in case["misses_by_cause"].items()) or "none"
+        counts = (f"{case['calls']} of about {case['expected']}", str(case["missing"]), causes)
+        shown = (f"{case['clients']} at {case['hz']:g} Hz, {case['model']}, {case['seconds']:g} s", *counts)
+        rows.append((*shown, f"{took['p50'] or 0:.2f} / {took['p99'] or 0:.2f}", beside))
+    columns = ("clients", "calls", "never came", "misses", "sent to received, p50 / p99 ms", "HTTP client beside them")
+    note = "Never came: lost, or the release skipped. The HTTP client sends new tools and 1,200 words each time."
+    return [Table("Many clients of one server", columns, tuple(rows), note)]
+
+
 TABLES: dict[str, Callable[[Document], list[Table]]] = {
     "decide": decide,
     "batch": batch,
     "heads": heads,
     "prefix": prefix,
     "memory": memory,
+    "wire": wire,
+    "load": load,
     "dtype": dtype,
 }
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.progress import Progress
-from rich.table import Table
 
 from rtcontrol.cli import bench_loop
-from rtcontrol.cli.figures import JsonFile, save
+from rtcontrol.cli.figures import JsonFile, show
 from rtcontrol.models.errors import UserError
 
 app = typer.Typer(
@@ -37,7 +35,10 @@ PAGES = Path("docs/benchmarks")
 def decide(
     model: Model = "lander",
     agent: AgentName = None,
-    decisions: Annotated[int, typer.Option(min=20, help="Decisions to measure for each schema.")] = 300,
+    decisions: Annotated[int, typer.Option(min=20, help="Decisions of each schema in all ways.")] = 300,
+    worst: Annotated[
+        int, typer.Option(min=20, help="Decisions by one pass and its floor: how bad is the worst?")
+    ] = 1000,
     dtype: Dtype = "auto",
     threads: Threads = None,
     json_file: JsonFile = None,
@@ -57,7 +58,7 @@ def decide(
     from rtcontrol.bench import everything
 
     options = _options(model, agent, dtype, threads)
-    _show(lambda p: everything.decide(options, decisions, p), json_file)
+    show(lambda p: everything.decide(options, decisions, worst, p), json_file)
 
 
 @app.command()
@@ -77,7 +78,7 @@ def batch(
     from rtcontrol.bench import everything
 
     options = _options(model, agent, dtype, threads)
-    _show(lambda p: everything.batch(options, rounds, p), json_file)
+    show(lambda p: everything.batch(options, rounds, p), json_file)
 
 
 @app.command()
@@ -96,7 +97,7 @@ def heads(
     from rtcontrol.bench import everything
 
     options = _options(model, agent, dtype, threads)
-    _show(lambda p: everything.heads(options, rounds, p), json_file)
+    show(lambda p: everything.heads(options, rounds, p), json_file)
 
 
 @app.command()
@@ -115,7 +116,7 @@ def prefix(
     from rtcontrol.bench import everything
 
     options = _options(model, agent, dtype, threads)
-    _show(lambda p: everything.prefix(options, rounds, p), json_file)
+    show(lambda p: everything.prefix(options, rounds, p), json_file)
 
 
 @app.command()
@@ -133,7 +134,7 @@ def memory(
     from rtcontrol.bench import everything
 
     options = _options(model, agent, "auto", None)
-    _show(lambda p: everything.memory(options, sessions, p), json_file)
+    show(lambda p: everything.memory(options, sessions, p), json_file)
 
 
 @app.command()
@@ -151,7 +152,7 @@ def dtype(
     from rtcontrol.bench import everything
 
     options = _options(model, agent, "auto", threads)
-    _show(lambda p: everything.dtype(options, decisions, p), json_file)
+    show(lambda p: everything.dtype(options, decisions, p), json_file)
 
 
 @app.command("all")
@@ -161,7 +162,7 @@ def everything_there_is(
     again: Annotated[bool, typer.Option("--again", help="Also what is measured already.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="A few of each, to see that it works.")] = False,
 ) -> None:
-    """Measure what docs/benchmarks.md shows, one JSON file each, and write the page: about 12 minutes on two cores.
+    """Measure what docs/benchmarks.md shows, one JSON file each, and write the page: about 15 minutes on two cores.
 
     What has a file is not measured again, so that an interrupted run goes on: begin with --again, go on without.
 
@@ -178,7 +179,7 @@ def everything_there_is(
         raise UserError(f"Nothing is called {unknown[0]!r}.", f"Choose {', '.join(everything.MEASURES)}.")
     for name in wanted if again else ():
         everything.path_of(folder, name).unlink(missing_ok=True)
-    options = everything.Options(quick=quick)
+    options = everything.BenchOptions(quick=quick)
     for name in wanted:
         with Progress(console=Console(stderr=True), transient=True) as bar:
             task = bar.add_task(name)
@@ -207,24 +208,7 @@ for command in bench_loop.COMMANDS:
 
 
 def _options(model: str, agent: str | None, dtype: str, threads: int | None) -> Any:
-    from rtcontrol.bench.everything import Options
+    from rtcontrol.bench.everything import BenchOptions
     from rtcontrol.bench.situations import agent_of
 
-    return Options(model, agent_of(model, agent), dtype, threads)
-
-
-def _show(run: Callable[[Callable[[int, int], None]], dict[str, Any]], json_file: Path | None) -> None:
-    from rtcontrol.bench import tables
-
-    console = Console()
-    with Progress(console=console, transient=True) as bar:
-        task = bar.add_task("measuring", total=None)
-        document = run(lambda done, total: bar.update(task, completed=done, total=total))
-    for found in tables.tables(document):
-        shown = Table(title=found.title, caption=found.note)
-        for i, column in enumerate(found.columns):
-            shown.add_column(column, justify="right" if i else "left")
-        for row in found.rows:
-            shown.add_row(*row)
-        console.print(shown)
-    save(json_file, document)
+    return BenchOptions(model, agent_of(model, agent), dtype, threads)

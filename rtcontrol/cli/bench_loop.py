@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from rtcontrol.cli.figures import JsonFile, save
+from rtcontrol.cli.figures import JsonFile, save, show
 
 
 def train(
@@ -37,17 +37,6 @@ def train(
     save(json_file, found)
 
 
-WAYS = {
-    "echo": "bare pyzmq echo of the same bytes (floor)",
-    "null_zmq": "msgpack over ZeroMQ, null decoder",
-    "null_ws": "JSON over WebSocket, null decoder",
-    "model_zmq": "msgpack over ZeroMQ, {model}",
-    "model_ws": "JSON over WebSocket, {model}",
-    "model_http": "POST /v1/function_call, {model}",
-    "openpi_echo": "openpi's client, echo server",
-}
-
-
 def wire(
     trips: Annotated[int, typer.Option(min=100, help="Round trips to measure each way.")] = 5000,
     model: Annotated[str, typer.Option(help="Bundled name or checkpoint folder.")] = "lander",
@@ -65,27 +54,9 @@ def wire(
 
       rtcontrol bench wire --trips 20000 --json wire.json
     """
-    from rtcontrol.bench.wire import bench as bench_wire
-    from rtcontrol.report.series import Series
+    from rtcontrol.bench import everything
 
-    console = Console()
-    with Progress(console=console, transient=True) as bar:
-        task = bar.add_task("round trips", total=trips)
-        found = bench_wire(trips, model, lambda n: bar.advance(task, n))
-    figures = {name: Series(raw).summary() for name, raw in found["ms"].items()}
-    floor = figures["echo"]["p50"] or 0.0
-    table = Table("way", title=f"{trips} round trips each, {found['bytes']} bytes out")
-    for column in ("p50 ms", "p99 ms", "p99.9 ms", "max ms", "p50 above echo"):
-        table.add_column(column, justify="right")
-    for name in (way for way in WAYS if way in figures):
-        ms = figures[name]
-        times = [f"{ms[p] or 0:.3f}" for p in ("p50", "p99", "p99_9", "max")]
-        table.add_row(WAYS[name].format(model=model), *times, f"{(ms['p50'] or 0) - floor:+.3f}")
-    console.print(table)
-    if "openpi_echo" not in figures:
-        console.print("openpi's client: not measured (it is not installed)")
-    overhead = {name: round((ms["p50"] or 0) - floor, 4) for name, ms in figures.items()}
-    save(json_file, {**found, "figures": figures, "p50_above_echo_ms": overhead})
+    show(lambda p: everything.wire(everything.BenchOptions(model), trips, p), json_file)
 
 
 def watch(
@@ -140,24 +111,10 @@ def load(
 
       rtcontrol bench load --clients 1 --hz 30 --seconds 8 --model lander --http
     """
-    from rtcontrol.bench.load import load as bench_load
-    from rtcontrol.report.series import Series
+    from rtcontrol.bench import everything
 
-    console = Console()
-    with Progress(console=console, transient=True) as bar:
-        task = bar.add_task(f"{clients} clients at {hz:g} Hz", total=seconds)
-        found = bench_load(clients, hz, seconds, model, lambda s: bar.advance(task, s), http)
-    way = Series(found["way_ms"]).summary()
-    console.print(
-        f"{clients} clients at {hz:g} Hz for {seconds:g} s, {model}: {found['calls']} calls "
-        f"(about {found['expected']} due), {found['missing']} never came (lost, or the release skipped)"
-    )
-    console.print(f"status {found['status']}, misses by cause {found['misses_by_cause'] or 'none'}")
-    if http:
-        took = Series(found["http_s"]).summary()
-        console.print(f"HTTP: {len(found['http_s'])} answers, seconds p50 {took['p50']}, max {took['max']}")
-    console.print(f"call sent to call received: p50 {way['p50']} ms, p99 {way['p99']}, max {way['max']}")
-    save(json_file, {**found, "figures": way})
+    cases = ((clients, hz, model, http),)
+    show(lambda p: everything.load(seconds, p, cases), json_file)
 
 
 def record(

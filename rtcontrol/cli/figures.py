@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
 
 from rtcontrol.models.errors import UserError
 
@@ -32,3 +36,22 @@ def save(path: Path | None, document: dict[str, Any]) -> None:
 
 
 JsonFile = Annotated[Path | None, typer.Option("--json", help="Write all figures here.", callback=check_writable)]
+
+
+def show(run: Callable[[Callable[[int, int], None]], dict[str, Any]], json_file: Path | None) -> None:
+    """Measure behind a progress bar (`run` takes what tells how much is done, and of how much), and show and save the
+    document."""
+    from rtcontrol.bench import tables
+
+    console = Console()
+    with Progress(console=console, transient=True) as bar:
+        task = bar.add_task("measuring", total=None)
+        document = run(lambda done, total: bar.update(task, completed=done, total=total))
+    for found in tables.tables(document):
+        shown = Table(title=found.title, caption=found.note)
+        for i, column in enumerate(found.columns):
+            shown.add_column(column, justify="right" if i else "left")
+        for row in found.rows:
+            shown.add_row(*row)
+        console.print(shown)
+    save(json_file, document)

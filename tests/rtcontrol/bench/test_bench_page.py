@@ -63,7 +63,7 @@ def test_measuring_everything_goes_on_where_it_stopped(
     for name in ("decide-paddle", "batch"):
         measure = everything.MEASURES[name]
 
-        def counted(options: everything.Options, progress: everything.Progress, name=name, measure=measure):  # type: ignore[no-untyped-def]
+        def counted(options: everything.BenchOptions, progress: everything.Progress, name=name, measure=measure):  # type: ignore[no-untyped-def]
             ran.append(name)
             return measure(options, progress)
 

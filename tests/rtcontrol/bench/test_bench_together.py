@@ -6,7 +6,7 @@ import pytest
 
 from rtcontrol.bench import heads
 from rtcontrol.bench.batch import SIZES, bench_batch
-from rtcontrol.bench.everything import Options, batch, memory
+from rtcontrol.bench.everything import BenchOptions, batch, memory
 from rtcontrol.bench.heads import VALUES, bench_heads, tries
 from rtcontrol.bench.prefix import bench_prefix, own_cache
 from rtcontrol.bench.situations import schemas, situations
@@ -29,7 +29,7 @@ def test_batches_are_measured_beside_one_alone_the_bare_forward_and_one_sessions
 
 
 def test_the_batch_table_labels_the_papers_figures_as_its_authors() -> None:
-    document = batch(Options(), 2, lambda done, total: None, SIZES[:2])
+    document = batch(BenchOptions(), 2, lambda done, total: None, SIZES[:2])
     (table,) = tables(document)
     assert [row[0] for row in table.rows] == ["1", "2"]
     assert [row[table.columns.index("the paper's efficiency, %")] for row in table.rows] == ["100.0", "96.5"]
@@ -63,7 +63,7 @@ def test_prefixes_are_computed_restored_and_cached_in_a_folder_of_their_own() ->
 
 def test_memory_is_that_of_processes_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RTCONTROL_DATA", raising=False)
-    document = memory(Options(), 2, lambda done, total: None, ("bundled",))
+    document = memory(BenchOptions(), 2, lambda done, total: None, ("bundled",))
     (table,) = tables(document)
     assert "each further session" in [row[0] for row in table.rows]
     (case,) = document["result"]["cases"].values()
