@@ -39,7 +39,7 @@ def test_bf16_decides_like_itself_token_by_token_and_together_wherever_no_choice
     assert total["near-ties"] < 0.75 * total["decisions"]  # else the law says little
 
 
-@pytest.mark.parametrize(("tools", "count"), [("bundled", 60), ("long", 48)])
+@pytest.mark.parametrize(("tools", "count"), [("bundled", 40), ("long", 32)])
 def test_bundled_model_in_bf16_holds_the_law_and_mostly_calls_what_fp32_calls(tools: str, count: int) -> None:
     spec = DeciderSpec("lander", tuple(schemas("lander")[tools]))
     found = compare(spec, situations("lander", 2 * count)[count:])
