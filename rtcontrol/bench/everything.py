@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
+from rtcontrol.bench import decide as decide_bench
 from rtcontrol.bench.batch import SIZES, bench_batch
-from rtcontrol.bench.decide import WARM_UP, bench_tools
 from rtcontrol.bench.dtype import compare
 from rtcontrol.bench.heads import bench_heads
 from rtcontrol.bench.load import load as bench_load
@@ -53,7 +53,7 @@ class BenchOptions:
 def decide(options: BenchOptions, decisions: int, worst: int, progress: Progress) -> dict[str, Any]:
     """The document of `bench decide`: `decisions` in all ways, `worst` by one pass and its floor."""
     names = tuple(HELD) if options.agent == "lander" else ("bundled",)
-    asked, found = situations(options.agent, max(decisions, worst) + WARM_UP), dict[str, Any]()
+    asked, found = situations(options.agent, max(decisions, worst) + decide_bench.WARM_UP), dict[str, Any]()
     done = 0
 
     def step(count: int) -> None:
@@ -63,7 +63,9 @@ def decide(options: BenchOptions, decisions: int, worst: int, progress: Progress
 
     for name in names:
         spec = options.spec(name.removesuffix("_arguments"))
-        found[name] = bench_tools(spec, asked, EVERY_SLOW, step, HELD[name], decisions + WARM_UP)
+        found[name] = decide_bench.bench_tools(
+            spec, asked, EVERY_SLOW, step, HELD[name], decisions + decide_bench.WARM_UP
+        )
     return {"bench": "decide", "agent": options.agent, "model": options.model, "schemas": found}
 
 
