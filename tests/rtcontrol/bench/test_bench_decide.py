@@ -29,7 +29,7 @@ def test_all_ways_decide_alike_and_the_floor_holds_the_calls_own_nodes(
     monkeypatch.setattr(decide, "WARM_UP", 1)  # its times are not judged here
     steps: list[int] = []
     spec = DeciderSpec(agent, tuple(schemas(agent)[tools]))
-    found = decide.bench_tools(spec, situations(agent, 5), 3, steps.append, function)
+    found = decide.bench_tools(spec, situations(agent, 12)[-5:], 3, steps.append, function)
     assert sum(steps) == 5 and found["agreement"] == 1.0
     tokens = found["tokens"]
     # One node at a time evaluates nothing for nothing, where all heads are read.
