@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rtcontrol.models.call import Decision
 from rtcontrol.models.core import DecoderCore
-from rtcontrol.models.decoding import Decoding, UnderWay, evaluate
+from rtcontrol.models.decoding import Decoding, UnderWay, evaluate, result
 from rtcontrol.models.engines.base import Budget, DecodeError, Runner
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema import tool_schemas
@@ -42,13 +42,6 @@ class DeciderSpec:
     def build(self) -> STDecider:
         """Load the checkpoint and make its prefix ready. Raises UserError."""
         return STDecider(self)
-
-    def to_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "tools": list(self.tools)}
-
-    @classmethod
-    def from_dict(cls, value: Mapping[str, Any]) -> DeciderSpec:
-        return cls(**{**value, "tools": tuple(value["tools"])})
 
 
 class STDecider:
@@ -83,7 +76,7 @@ class STDecider:
 
     def decide(self, observation: str, instruction: str, history: Sequence[str] = ()) -> Decision:
         """One decision. Raises UserError when the prompt does not fit the context, and DecodeError."""
-        return self.told(self.decoding.decode(self._suffix(observation, instruction, history)))
+        return result(self.decide_in_steps(observation, instruction, history, sliced=False))
 
     def decide_in_steps(
         self, observation: str, instruction: str, history: Sequence[str] = (), sliced: bool = True
@@ -98,7 +91,7 @@ class STDecider:
         return self.decoding.begin(self._suffix(observation, instruction, history))
 
     def _suffix(self, observation: str, instruction: str, history: Sequence[str]) -> list[int]:
-        fault, self._fault = self._fault, None
+        fault, self._fault, self._due = self._fault, None, False
         if fault is not None:
             raise fault
         shown = history[-self.spec.history :] if self.spec.history else ()
@@ -146,32 +139,27 @@ Told = tuple[str, str, Sequence[str]]  # observation, instruction, history
 
 
 def decide_together(asked: Sequence[tuple[STDecider, Told]]) -> list[Decision | Exception]:
-    """Decide for different sessions of one model in the same passes: of each what `decide` gives, or raises."""
-    steps = decide_together_in_steps(asked)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as done:
-            found: list[Decision | Exception] = done.value
-            return found
+    """Decide for different sessions, those of one model in the same passes: of each what `decide` gives, or raises."""
+    return result(decide_together_in_steps(asked))
 
 
 def decide_together_in_steps(
     asked: Sequence[tuple[STDecider, Told]],
 ) -> Generator[None, None, list[Decision | Exception]]:
     """`decide_together`, which may be left alone wherever it yields: between forward passes."""
-    begun: list[UnderWay | Exception] = []
-    for decider, told in asked:
+    assert len({id(decider) for decider, _ in asked}) == len(asked), "one decision of a session at a time"
+    found: dict[int, Decision | Exception] = {}
+    begun: dict[Runner, dict[int, UnderWay]] = {}
+    for i, (decider, told) in enumerate(asked):
         try:
-            begun.append(decider.begin(*told))
+            begun.setdefault(decider.runner, {})[i] = decider.begin(*told)
         except Exception as fault:
-            begun.append(fault)
-    working = [one for one in begun if isinstance(one, UnderWay)]
-    yield from evaluate(asked[0][0].runner, working) if asked else ()
-    found: list[Decision | Exception] = []
-    for (decider, _), one in zip(asked, begun, strict=True):
-        try:
-            found.append(decider.told(one.decision()) if isinstance(one, UnderWay) else one)
-        except Exception as fault:
-            found.append(fault)
-    return found
+            found[i] = fault
+    for runner, working in begun.items():
+        yield from evaluate(runner, list(working.values()))
+        for i, one in working.items():
+            try:
+                found[i] = asked[i][0].told(one.decision())
+            except Exception as fault:
+                found[i] = fault
+    return [found[i] for i in range(len(asked))]

@@ -7,14 +7,14 @@ import threading
 import time
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from rtcontrol.models.call import Decision
 from rtcontrol.models.core import Deciding, DecoderCore, Drafts
 from rtcontrol.models.engines.base import Budget, Cancelled, NotFinite, Runner, Work
-from rtcontrol.models.free import MAX_TOKENS
 from rtcontrol.models.layout import choose_layout, has_choice
 
+T = TypeVar("T")
 # A long prompt in slices: so many tokens, and fewer where they take longer than so many seconds.
 SLICE, LEAST_SLICE, SLICE_S = 64, 4, 0.008
 
@@ -76,7 +76,17 @@ def _answers(runner: Runner, decisions: Sequence[UnderWay]) -> Sequence[Any]:
     except Exception as fault:
         if len(work) == 1:
             return [fault]
-    return [answers for one in decisions for answers in _answers(runner, [one])]
+    half = len(work) // 2
+    return [*_answers(runner, decisions[:half]), *_answers(runner, decisions[half:])]
+
+
+def result(steps: Generator[None, None, T]) -> T:
+    """Of all steps at once."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            return cast("T", done.value)
 
 
 class Decoding:
@@ -86,9 +96,11 @@ class Decoding:
     """
 
     def __init__(self, runner: Runner, core: DecoderCore, prefix: Sequence[int], budget: Budget | None = None) -> None:
-        self.runner, self.core, self._prefix, self._budget = runner, core, list(prefix), budget
+        self.runner, self.core, self._prefix = runner, core, list(prefix)
         self.layout: dict[str, Any] = {"layout": "everything"}  # and what it was chosen by
         self.handle, self.prefix = runner.open(prefix)
+        if not runner.caps.tree:
+            budget = replace(budget or Budget(), per_head=1)
         if budget is not None:
             core.set_budget(budget)
             self.layout = asdict(budget)
@@ -105,29 +117,19 @@ class Decoding:
     def begin(self, suffix: Sequence[int]) -> UnderWay:
         """A decision after prefix + `suffix`, for `evaluate`. Raises UserError when the context is too long."""
         self._stop.clear()
-        drafts = None if self.handle.slots - len(self._prefix) - len(suffix) < self._most() else self._drafts
+        drafts = None if self.handle.slots - len(self._prefix) - len(suffix) < self.core.most else self._drafts
         self._last = self._begin(self.handle, suffix, drafts)
         return self._last
-
-    def _most(self) -> int:
-        """Room that guesses may take: one must not be too long."""
-        return len(self.core.passes.first) + 2 * MAX_TOKENS * len(self.core.plan.heads)
 
     def _begin(self, handle: Any, suffix: Sequence[int], drafts: Drafts | None) -> UnderWay:
         prompt = [*self._prefix, *suffix]
         reused = handle.start(prompt, reserve=len(self.core.passes.first))
-        return UnderWay(self.core.begin(drafts), handle, self._stop, reused, len(prompt) - reused)
-
-    def decode(self, suffix: Sequence[int]) -> Decision:
-        """One decision. Raises Cancelled, DecodeError, or UserError when the context is too long."""
-        one = self.begin(suffix)
-        for _ in evaluate(self.runner, [one]):
-            pass
-        return one.decision()
+        return UnderWay(self.core.begin(drafts, suffix), handle, self._stop, reused, len(prompt) - reused)
 
     def decode_in_steps(self, suffix: Sequence[int], sliced: bool) -> Generator[None, None, Decision]:
-        """`decode`, which may be left alone, or given up, wherever it yields: between passes, and `sliced` after every
-        few milliseconds of a long prompt."""
+        """One decision, which may be left alone, or given up, wherever it yields: between passes, and `sliced` after
+        every few milliseconds of a long prompt. Raises Cancelled, DecodeError, or UserError when the context is too
+        long."""
         one, size = self.begin(suffix), SLICE
         while sliced and self.handle.fresh > size:
             began = time.perf_counter()

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 
+from rtcontrol.models.core import Ask
+from rtcontrol.models.engines.base import Work
 from rtcontrol.models.engines.lean import KVCache, LeanModel, Rows
 from rtcontrol.models.errors import UserError
 
+Logits = Callable[[Sequence[int], Sequence[int] | None], torch.Tensor]
 MASKS_KEPT = 32
 MASK_CELLS = 1 << 19  # larger masks (a long new prompt) are rare and would not stay small in memory
 
@@ -47,12 +51,16 @@ def too_long(context: int, prompt: int | None = None) -> UserError:
 
 
 class PackedSequence:
-    """One KV cache's content: a prompt (prefix + suffix), then the nodes evaluated for the decision at hand."""
+    """A session's handle: the content of one KV cache, a prompt (prefix + suffix) and behind it the nodes evaluated for
+    the decision at hand. `paths` are the slots, counted from the prompt's end, that lead to each of these; `states`
+    [nodes, hidden] of every pass what they gave, for whoever keeps them."""
 
     def __init__(self, model: LeanModel, slots: int) -> None:
         self.model, self.cache = model, KVCache(model, slots)
         self.prompt: list[int] = []
-        self.nodes = 0
+        self.paths: list[tuple[int, ...]] = []
+        self.states: list[torch.Tensor] = []
+        self.columns: dict[tuple[int, ...], torch.Tensor] = {}  # by the ids asked for: rows of the LM head
         self._done = 0
         self._masks: dict[tuple[int, int, int, tuple[tuple[int, ...], ...]], torch.Tensor] = {}
 
@@ -66,21 +74,21 @@ class PackedSequence:
         with those before. Raises UserError when prompt and `reserve` nodes do not fit."""
         if len(prompt) + reserve > self.cache.slots:
             raise too_long(self.cache.slots, len(prompt))
-        cached = self.prompt[: self._done]  # a decision without any branching node runs no pass
-        common = common_start(cached, prompt)
-        self.prompt = list(prompt)
-        self.nodes, self._done = 0, common
+        # A decision without any branching node runs no pass, so not all of the last prompt need be there.
+        common = common_start(self.prompt[: self._done], prompt)
+        self.prompt, self.paths, self.states, self._done = list(prompt), [], [], common
         return common
 
-    def restore(self, prompt: Sequence[int]) -> None:
-        """The caller has written the KV of exactly these tokens into the cache."""
-        self.prompt = list(prompt)
-        self._done = len(self.prompt)
-        self.nodes = 0
+    def restore(self, prompt: Sequence[int], keys: torch.Tensor, values: torch.Tensor) -> None:
+        """Begin behind exactly these tokens, whose KV is given."""
+        for mine, others in zip(self.cache.first(len(prompt)), (keys, values), strict=True):
+            mine.copy_(others)
+        self.prompt, self.paths, self.states, self._done = list(prompt), [], [], len(prompt)
 
     def forget(self) -> None:
         """Nothing in the cache is to be reused."""
-        self.restore([])
+        self._done = 0
+        self.start([], 0)
 
     @property
     def fresh(self) -> int:
@@ -101,15 +109,27 @@ class PackedSequence:
 
         The nodes take the next slots, in order.
         """
-        return run_together(self.model, [(self, nodes)])[0]
+        (hidden,) = run_together(self.model, [(self, nodes)])
+        self.ran(nodes)
+        return hidden
+
+    def placed(self, work: Work) -> list[Node]:
+        """The nodes of the next tree, at the slots that they would take."""
+        tree, paths, base = work.tree, list(self.paths), len(self.paths)
+        found = []
+        for i, (token, parent, depth) in enumerate(zip(tree.tokens, tree.parents, tree.depths, strict=True)):
+            above = paths[parent] if parent >= 0 else ()
+            paths.append((*above, base + i))
+            found.append(Node(token, depth, above))
+        return found
 
     def rows(self, nodes: Sequence[Node]) -> tuple[list[int], list[int], Rows]:
         """Tokens and positions of the next pass, and where they go. Raises UserError where the cache ends."""
         fresh = self.prompt[self._done :]
-        past, end = self._done + self.nodes, len(self.prompt)
+        past, end = self._done + len(self.paths), len(self.prompt)
         if past + len(fresh) + len(nodes) > self.cache.slots:
             raise too_long(self.cache.slots, end)
-        key = (past, len(fresh), self.nodes, tuple([n.ancestors for n in nodes]))
+        key = (past, len(fresh), len(self.paths), tuple([n.ancestors for n in nodes]))
         mask = self._masks.get(key)
         if mask is None:
             mask = self._mask(past, len(fresh), nodes)
@@ -123,7 +143,7 @@ class PackedSequence:
     def ran(self, nodes: Sequence[Node]) -> None:
         """The pass of these `rows` is over."""
         self._done = len(self.prompt)
-        self.nodes += len(nodes)
+        self.paths += [(*node.ancestors, i) for i, node in enumerate(nodes, start=len(self.paths))]
 
     def _mask(self, past: int, fresh: int, nodes: Sequence[Node]) -> torch.Tensor:
         # Columns: cached prompt (and, once the prompt is whole, earlier nodes), fresh prompt, these nodes.
@@ -143,11 +163,29 @@ class PackedSequence:
 
 
 def run_together(model: LeanModel, work: Sequence[tuple[PackedSequence, Sequence[Node]]]) -> list[torch.Tensor]:
-    """One pass for different sequences of a model: of each the hidden states [nodes, hidden] of its nodes."""
+    """One pass for different sequences of a model: of each the hidden states [nodes, hidden] of its nodes. It has not
+    happened before a sequence is told that it `ran`."""
     each = [sequence.rows(nodes) for sequence, nodes in work]
     tokens = torch.tensor([t for own, _, _ in each for t in own], device=model.device)
     places = torch.tensor([p for _, own, _ in each for p in own], device=model.device)
     hidden = model.forward(tokens, places, [rows for _, _, rows in each])
-    for sequence, nodes in work:
-        sequence.ran(nodes)
     return list(hidden.split([len(nodes) for _, nodes in work])) if len(work) > 1 else [hidden]
+
+
+def answered(asks: Sequence[Ask], logits: Logits) -> list[Any]:
+    """What a pass's tree asks for. `logits` gives fp32 rows of nodes: [nodes, ids], or [nodes, vocabulary] for None."""
+    masked = sorted({n for ask in asks if ask.masks is not None for n in ask.nodes})
+    scores = logits(masked, None).double() if masked else None
+    found: list[Any] = []
+    for ask in asks:
+        if scores is None or ask.masks is None:
+            # Without ids their keys and values are wanted, no score.
+            found.append(logits(ask.nodes, ask.ids).tolist() if ask.ids else [()] * len(ask.nodes))
+            continue
+        rows = scores[[masked.index(n) for n in ask.nodes]]
+        rows = rows.masked_fill(~torch.from_numpy(ask.masks).to(rows.device), -torch.inf)
+        best = rows.amax(-1, keepdim=True)
+        ids = (rows == best).int().argmax(-1)  # the first of equals, as in every other place
+        share = 1.0 / (rows - best).exp().sum(-1)
+        found.append(list(zip(ids.tolist(), share.tolist(), strict=True)))
+    return found

@@ -41,6 +41,10 @@ class KVCache:
         # One view a layer: indexing the big tensor on every pass costs more than the copy it is for.
         self.layers = list(zip(self.keys.unbind(0), self.values.unbind(0), strict=True))
 
+    def first(self, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values of the first slots."""
+        return self.keys[..., :count, :], self.values[..., :count, :]
+
 
 @dataclass(frozen=True, slots=True)
 class Rows:
@@ -74,12 +78,12 @@ class LeanModel:
         where their keys and values are written.
         """
         x = F.embedding(tokens, self.weights.embedding)
-        cos, sin = self.rotations(positions)
+        cos, sin = self._cos[positions], self._sin[positions]
         last, one = len(self.weights.layers) - 1, len(parts) == 1
         counts = [p.count for p in parts]
         for i, layer in enumerate(self.weights.layers):
             ends = i == last
-            qkv = self.projected(layer, x, cos, sin)
+            qkv = self._projected(layer, x, cos, sin)
             if one:
                 attended = self._attention(i, parts[0], ends, *qkv)
             else:
@@ -89,14 +93,12 @@ class LeanModel:
                 x = x[parts[0].hidden :]
             elif ends:
                 x = torch.cat([rows[p.hidden :] for p, rows in zip(parts, x.split(counts), strict=True)])
-            x = self.feed_forward(layer, x + layer.out(attended))
+            x = x + layer.out(attended)
+            gate, up = layer.gate_up(self.norm(x, layer.post_norm)).chunk(2, -1)
+            x = x + layer.down(F.silu(gate) * up)
         return self.norm(x, self.weights.norm)
 
-    def rotations(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Cosines and sines [n, 1, head_dim] of positions [n]."""
-        return self._cos[positions], self._sin[positions]
-
-    def projected(
+    def _projected(
         self, layer: Layer, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Queries [n, heads, head_dim], keys and values [n, kv_heads, head_dim], rotated."""
@@ -110,11 +112,6 @@ class LeanModel:
         qk = qk * cos + torch.cat([-right, left], -1) * sin
         q, k = qk.split([c.heads, c.kv_heads], 1)
         return q, k, v
-
-    def feed_forward(self, layer: Layer, x: torch.Tensor) -> torch.Tensor:
-        """The layer's second half."""
-        gate, up = layer.gate_up(self.norm(x, layer.post_norm)).chunk(2, -1)
-        return x + layer.down(F.silu(gate) * up)
 
     def grouped(self, mask: torch.Tensor) -> torch.Tensor:
         """A mask [1, 1, n, columns] for attention with all query heads of one key head as rows of one product: the keys

@@ -2,60 +2,30 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
-from weakref import WeakValueDictionary
 
 import torch
 
-from rtcontrol.models.core import Ask
 from rtcontrol.models.cost import PassCost, fitted
 from rtcontrol.models.engines.base import Caps, PrefixInfo, Work
 from rtcontrol.models.engines.lean import LeanModel
 from rtcontrol.models.engines.prefix_store import PrefixStore, prefix_key
-from rtcontrol.models.engines.weights import ModelConfig, fingerprint, load_weights
+from rtcontrol.models.engines.weights import ModelConfig, fingerprint, load_weights, shared, unchanged
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.packed import Node, PackedSequence, run_together
+from rtcontrol.models.packed import Node, PackedSequence, answered, run_together
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 SMALL = 100_000_000  # bytes of fp32 weights below which bf16 gains too little on a CPU to give up exactness
 ONE_THREAD = 64 << 20  # bytes of weights below which one CPU thread decides
 SLOTS = 8192
 TOGETHER = 64  # decisions of one pass
+COLUMNS_KEPT = 16
 SIZES, ROUNDS = (8, 24, 48), 5  # tokens of the measured passes, and how often each
-
-
-class TorchSequence(PackedSequence):
-    """A session's handle. `paths` are the KV slots, counted from the prompt's end, that lead to each of its nodes;
-    `states` [nodes, hidden] of every pass what they gave."""
-
-    def __init__(self, model: LeanModel, slots: int) -> None:
-        super().__init__(model, slots)
-        self.paths: list[tuple[int, ...]] = []
-        self.states: list[torch.Tensor] = []
-        self.columns: tuple[Any, torch.Tensor] = (None, torch.empty(0))  # ids asked for, rows of the LM head
-
-    def start(self, prompt: Sequence[int], reserve: int) -> int:
-        self.paths, self.states = [], []
-        return super().start(prompt, reserve)
-
-    def placed(self, work: Work) -> list[Node]:
-        """The nodes of the next tree, at the slots that they would take."""
-        tree, paths, base = work.tree, list(self.paths), self.nodes
-        found = []
-        for i, (token, parent, depth) in enumerate(zip(tree.tokens, tree.parents, tree.depths, strict=True)):
-            above = paths[parent] if parent >= 0 else ()
-            paths.append((*above, base + i))
-            found.append(Node(token, depth, above))
-        return found
-
-    def ran(self, nodes: Sequence[Node]) -> None:
-        self.paths += [(*node.ancestors, i) for i, node in enumerate(nodes, start=self.nodes)]
-        super().ran(nodes)
 
 
 class TorchRunner:
@@ -81,49 +51,38 @@ class TorchRunner:
         """
         place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         kind = choose_dtype(dtype, folder, place)
-        files = [(path.resolve(), path.stat()) for path in sorted(folder.glob("*.safetensors"))]
-        if threads is None and sum(stat.st_size for _, stat in files) < ONE_THREAD:
+        files = unchanged(sorted(folder.glob("*.safetensors")))
+        if threads is None and sum(size for _, size, _ in files) < ONE_THREAD:
             # A second thread gains little on a small model, and waits for its turn when another process is busy: the
             # worst decisions become a hundred times slower.
             threads = 1
-        key = (tuple((path, stat.st_size, stat.st_mtime_ns) for path, stat in files), kind, place, threads)
-        with _loading:
-            found = _loaded.get(key)
-            if found is None:
-                found = _loaded[key] = cls(folder, kind, place, threads)
-            return found
+        return shared((files, kind, place, threads), lambda: cls(folder, kind, place, threads))
 
-    def open(self, prefix: Sequence[int]) -> tuple[TorchSequence, PrefixInfo]:
+    def open(self, prefix: Sequence[int]) -> tuple[PackedSequence, PrefixInfo]:
         """A sequence that begins with this prefix: its KV from disk, or computed and stored."""
         config, n = self.model.config, len(prefix)
-        made = TorchSequence(self.model, self._slots)
+        made = PackedSequence(self.model, self._slots)
         made.start(prefix, reserve=1)
         key = prefix_key(fingerprint(self._folder), prefix, self.model.dtype, config.settings)
         store = PrefixStore()
         found = store.load(key, (config.layers, 1, config.kv_heads, n, config.head_dim))
-        note = found if isinstance(found, str) else None
-        keys, values = made.cache.keys[..., :n, :], made.cache.values[..., :n, :]
         if isinstance(found, tuple):
-            keys.copy_(found[0])
-            values.copy_(found[1])
-            made.restore(prefix)
+            made.restore(prefix, *found)
             return made, PrefixInfo(n, "disk")
         if n:
             with self._own_threads():
                 made.run(())
-            refused = store.save(key, keys, values)
-            note = note or refused
-        return made, PrefixInfo(n, "computed", note)
+            refused = store.save(key, *made.cache.first(n))
+            found = found or refused
+        return made, PrefixInfo(n, "computed", found)
 
-    def copy(self, handle: TorchSequence, prefix: Sequence[int]) -> TorchSequence:
+    def copy(self, handle: PackedSequence, prefix: Sequence[int]) -> PackedSequence:
         """Another sequence behind the same prefix."""
-        made, n = TorchSequence(self.model, self._slots), len(prefix)
-        made.cache.keys[..., :n, :] = handle.cache.keys[..., :n, :]
-        made.cache.values[..., :n, :] = handle.cache.values[..., :n, :]
-        made.restore(prefix)
+        made = PackedSequence(self.model, self._slots)
+        made.restore(prefix, *handle.cache.first(len(prefix)))
         return made
 
-    def prefill(self, handle: TorchSequence, count: int) -> None:
+    def prefill(self, handle: PackedSequence, count: int) -> None:
         """Compute the next `count` tokens of its prompt, and no node."""
         with self._own_threads():
             handle.prefill(count)
@@ -132,12 +91,26 @@ class TorchRunner:
         """One pass for all; of each work what its tree asks for: fp32 scores, or the best of all legal ids."""
         placed = [(work.handle, work.handle.placed(work)) for work in batch]
         with self._own_threads():
-            found = run_together(self.model, placed)
-            for work, hidden in zip(batch, found, strict=True):
-                work.handle.states.append(hidden)
-            return [self.answers(w.handle, hidden, w.tree.asks) for w, hidden in zip(batch, found, strict=True)]
+            states = run_together(self.model, placed)
+            each = zip(batch, states, strict=True)
+            found = [answered(w.tree.asks, partial(self._logits, w.handle, hidden)) for w, hidden in each]
+        for (handle, nodes), hidden in zip(placed, states, strict=True):
+            handle.states.append(hidden)
+            handle.ran(nodes)
+        return found
 
-    def cost(self, handle: TorchSequence) -> PassCost:
+    def _logits(self, handle: PackedSequence, hidden: torch.Tensor, nodes: Sequence[int], ids: Any) -> torch.Tensor:
+        rows = hidden[nodes.start : nodes.stop] if isinstance(nodes, range) else hidden[nodes]
+        if ids is None:
+            return self.model.logits(rows)
+        columns = handle.columns.get(key := tuple(ids))
+        if columns is None:
+            if len(handle.columns) >= COLUMNS_KEPT:
+                handle.columns.clear()
+            columns = handle.columns[key] = self.model.weights.lm_head[torch.tensor(key, device=self.model.device)]
+        return self.model.logits(rows, columns)
+
+    def cost(self, handle: PackedSequence) -> PassCost:
         """What a pass behind the prompt of a handle costs: measured once for prompts of about this length. The prompt
         stays cached."""
         about, prompt = len(handle.prompt).bit_length(), list(handle.prompt)
@@ -149,39 +122,15 @@ class TorchRunner:
                 for _ in range(ROUNDS):
                     for size in SIZES:
                         nodes = [Node(i % self.model.config.vocabulary, 0, ()) for i in range(size)]
-                        handle.restore(prompt)
+                        handle.start(prompt, reserve=size)
                         began = time.perf_counter()
                         handle.run(nodes)[-1].cpu()  # waits for a GPU
                         best[size] = min(best[size], (time.perf_counter() - began) * 1e3)
-            handle.restore(prompt)
-            handle.paths = []
+            handle.start(prompt, reserve=0)
             self._costs[about] = fitted(best)
         return self._costs[about]
 
-    def answers(self, handle: TorchSequence, hidden: torch.Tensor, asks: Sequence[Ask]) -> list[Any]:
-        """What is asked at hidden states [nodes, hidden]."""
-        found: list[Any] = []
-        masked = sorted({n for ask in asks if ask.masks is not None for n in ask.nodes})
-        scores = self.model.logits(hidden[masked]).double() if masked else hidden
-        for ask in asks:
-            if ask.masks is None and not ask.ids:  # their keys and values are wanted, no score
-                found.append([()] * len(ask.nodes))
-                continue
-            if ask.masks is None:
-                if handle.columns[0] is not ask.ids:
-                    ids = torch.tensor(ask.ids, dtype=torch.long, device=self.model.device)
-                    handle.columns = ask.ids, self.model.weights.lm_head[ids]
-                found.append(self.model.logits(hidden[: len(ask.nodes)], handle.columns[1]).tolist())
-                continue
-            rows = scores[[masked.index(n) for n in ask.nodes]]
-            rows = rows.masked_fill(~torch.from_numpy(ask.masks).to(self.model.device), -torch.inf)
-            best = rows.amax(-1, keepdim=True)
-            ids = (rows == best).int().argmax(-1)  # the first of equals, as in every other place
-            share = 1.0 / (rows - best).exp().sum(-1)
-            found.append(list(zip(ids.tolist(), share.tolist(), strict=True)))
-        return found
-
-    def logsumexp(self, handle: TorchSequence, nodes: Sequence[int]) -> list[float]:
+    def logsumexp(self, handle: PackedSequence, nodes: Sequence[int]) -> list[float]:
         """Over the whole vocabulary at nodes of the last decision."""
         with self._own_threads():
             total: list[float] = torch.logsumexp(self.model.logits(torch.cat(handle.states)[list(nodes)]), -1).tolist()
@@ -199,10 +148,6 @@ class TorchRunner:
             yield
         finally:
             torch.set_num_threads(before)
-
-
-_loaded: WeakValueDictionary[Any, TorchRunner] = WeakValueDictionary()
-_loading = threading.Lock()
 
 
 def choose_dtype(name: str, folder: Path, device: torch.device) -> torch.dtype:

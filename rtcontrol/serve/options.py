@@ -15,6 +15,7 @@ from rtcontrol.loop.config import (
     RECORD_OBSERVATIONS,
     STANDBY,
     Flag,
+    check_calls_per_tick,
     check_standby,
     folder,
     size,
@@ -44,6 +45,7 @@ class ServeOptions:
     standby: Annotated[bool, Flag(STANDBY)] = False
     hz: Annotated[float, Flag("Ticks a second of clients that ask for no rate.")] = 16.0
     hz_max: Annotated[float, Flag("The highest rate of a server-paced session.")] = 100.0
+    calls_per_tick: Annotated[int, Flag("Calls of one observation that a client may ask for.")] = 1
     seed: Annotated[int, Flag("Of --model random.")] = 0
     max_sessions: Annotated[int, Flag("Sessions at once.")] = 64
     busy_max: Annotated[
@@ -84,6 +86,7 @@ class ServeOptions:
                 )
         size(self.record_max)
         check_standby(self.standby, self.host)
+        check_calls_per_tick(self.calls_per_tick)
         if self.engine not in ENGINES:
             raise UserError(f"--engine {self.engine} is unknown.", f"Choose one of {', '.join(ENGINES)}.")
         if self.seed < 0:

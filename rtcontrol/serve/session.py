@@ -187,7 +187,11 @@ class Session:
         """What it needs of the decoder; None while it does not run."""
         loop = self.loop
         shares = [] if loop is None or loop.phase == "ending" else list(loop.host.shares)
-        return Need(loop.config.hz, undisturbed(shares) / 1e9) if loop is not None and shares else None
+        return (
+            Need(loop.config.hz * loop.config.calls_per_tick, undisturbed(shares) / 1e9)
+            if loop is not None and shares
+            else None
+        )
 
     def attach(self, loop: ControlLoop) -> None:
         """This loop will run."""

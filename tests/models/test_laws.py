@@ -12,19 +12,22 @@ from hypothesis import strategies as st
 
 from rtcontrol.models import decoding
 from rtcontrol.models.packed import Node
-from tests.models.small import MARGIN, TOLD, Oracle, build, build_checkpoint, law, prompt_of, shown, tool, tool_lists
+from tests.models.small import (
+    KINDS,
+    MARGIN,
+    TOLD,
+    Oracle,
+    build,
+    build_checkpoint,
+    law,
+    prompt_of,
+    shown,
+    tool,
+    tool_lists,
+)
 
-KINDS = ("qwen2", "qwen3", "llama", "llama3")
 TEXT = st.text(min_size=0, max_size=30)
 LAW = law(12)
-
-
-@pytest.fixture(scope="module", params=KINDS)
-def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Oracle]:
-    folder = build_checkpoint(
-        tmp_path_factory.mktemp("model") / request.param, request.param, seed=KINDS.index(request.param)
-    )
-    return folder, Oracle.load(folder)
 
 
 @LAW

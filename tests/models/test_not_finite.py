@@ -14,6 +14,7 @@ from rtcontrol.models.engines.base import NotFinite
 from tests.models.small import build, tool
 
 GO, SAY = tool("act", to=["left", "right", "stop", "red"]), tool("act", text={"type": "string", "maxLength": 8})
+FEW = tool("act", text={"type": "string", "pattern": "^[qz]+$", "maxLength": 8})
 BAD = pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 
 
@@ -30,7 +31,7 @@ def fouled(made: STDecider, monkeypatch: pytest.MonkeyPatch, bad: float) -> None
 
 
 @BAD
-@pytest.mark.parametrize("acts", [GO, SAY])
+@pytest.mark.parametrize("acts", [GO, SAY, FEW], ids=["closed", "text", "few"])
 def test_scores_that_are_not_finite_are_an_error_and_the_next_decision_is_sound(
     folder: Path, monkeypatch: pytest.MonkeyPatch, bad: float, acts: dict[str, Any]
 ) -> None:
