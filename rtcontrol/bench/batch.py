@@ -13,8 +13,8 @@ from rtcontrol.bench.situations import Situation
 from rtcontrol.bench.timing import Stopwatch, like
 from rtcontrol.models.decider import DeciderSpec, STDecider, decide_together
 from rtcontrol.models.engines.base import Work
-from rtcontrol.models.engines.torch_runner import TorchRunner, TorchSequence
-from rtcontrol.models.packed import Node
+from rtcontrol.models.engines.torch_runner import TorchRunner
+from rtcontrol.models.packed import Node, PackedSequence
 from rtcontrol.report.series import Series
 
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -79,7 +79,7 @@ class BatchBench:
 
     def _bare(
         self, told: Sequence[tuple[str, str]]
-    ) -> tuple[list[Callable[[], Any]], list[tuple[TorchSequence, list[Node]]]]:
+    ) -> tuple[list[Callable[[], Any]], list[tuple[PackedSequence, list[Node]]]]:
         model, most = self.runner.model, self.runner.caps.batch
         work, passes = [], list[Callable[[], Any]]()
         for floor, (seen, instruction) in zip(self._floors, told, strict=False):
