@@ -27,7 +27,7 @@ TOGETHER = 16
 @dataclass(frozen=True, slots=True)
 class Chosen:
     """A call, the smallest margin that led to it, as a part of its row's largest score, and the scores of the children
-    of each node (by head and node) that it was chosen at."""
+    of each node (by head and node) that it was chosen at, as parts of that, too."""
 
     call: Call | None
     margin: float
@@ -43,7 +43,8 @@ def decide(decider: STDecider, situation: Situation) -> Chosen:
     column, scores = decider.decoding.core.walker.column, {}
     for k, n in one.deciding.visited:
         row = one.deciding.heads[k].rows[n]
-        scores[k, n] = [row[column[t]] for t in decider.plan.heads[k].trie.children[n] if t in column]
+        largest = max(map(abs, row))
+        scores[k, n] = [row[column[t]] / largest for t in decider.plan.heads[k].trie.children[n] if t in column]
     return Chosen(call, margin(decider, one, call), scores)
 
 
@@ -67,7 +68,7 @@ def difference(one: Chosen, other: Chosen) -> float:
     most = 0.0
     for node in one.scores.keys() & other.scores.keys():
         apart = [a - b for a, b in zip(one.scores[node], other.scores[node], strict=True)]
-        most = max(most, (max(apart) - min(apart)) / max(map(abs, one.scores[node])))
+        most = max(most, max(apart) - min(apart))
     return most
 
 
