@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from rtcontrol.cli.bench import JsonFile, check_writable, save
+from rtcontrol.cli.figures import JsonFile, check_writable, save
 
 app = typer.Typer(
     no_args_is_help=True,
