@@ -312,3 +312,11 @@ def test_call_that_outgrows_the_context_is_an_error_for_the_user(folder: Path) -
 def test_decision_survives_the_wire(folder: Path) -> None:
     decision = build(folder, [tool("go", 0, v=FREE["point"], w=CLOSED)]).decide("x=1", "go")
     assert type(decision).from_dict(json.loads(json.dumps(decision.to_dict()))) == decision
+
+
+def test_the_token_limit_of_a_free_value_is_an_option(folder: Path) -> None:
+    for limit in (1, 3):
+        decider = build(folder, [tool("go", v={"type": "string", "maxLength": 200})], value_tokens=limit)
+        call = decider.decide("x=1", "go").call
+        assert call is not None
+        assert len(decider.tokenizer.encode(call.arguments["v"])) <= limit
