@@ -75,4 +75,4 @@ def without_raw(value: Any) -> Any:
     """A document without its lists of single measurements (`raw_...`)."""
     if isinstance(value, dict):
         return {k: without_raw(v) for k, v in value.items() if not str(k).startswith("raw_")}
-    return value
+    return [without_raw(v) for v in value] if isinstance(value, list) else value
