@@ -285,9 +285,11 @@ class Tools:
         for s in self.schemas:
             for p in s.parameters:
                 if isinstance(p.domain, Free):
+                    cost = "so each of its tokens costs a forward pass"
+                    if p.domain.grid is not None:
+                        cost += ", or every two where the model's tokenizer writes digit by digit"
                     found[s.name].append(
-                        f"parameter {p.name}: its values are not listed, so each of its tokens costs a forward pass. "
-                        f"Remedy: {_remedy(p.domain.schema)}."
+                        f"parameter {p.name}: its values are not listed, {cost}. Remedy: {_remedy(p.domain.schema)}."
                     )
             for slot in s.slots():
                 if isinstance(slot.domain, Free) and all(isinstance(p.domain, ClosedDomain) for p in slot.parameters):

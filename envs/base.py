@@ -118,7 +118,8 @@ class Emission:
 
     `seq` is that of the observation that was looked at (-1: none), `deadline_ns` CLOCK_MONOTONIC, `cause` the miss's,
     `error` what the agent or the decider said; `mistake` what and remedy, where the decider cannot take what it was
-    given. `safe_calls`: all of them, with `safe`. `waited_ns`: how long the call waited for a person's yes.
+    given. `safe_calls`: all of them, with `safe`. `waited_ns`: how long the call waited for a person's yes. `n`: how
+    many calls of the tick came before; `more`: another emission of this tick follows.
     """
 
     tick: int
@@ -134,13 +135,16 @@ class Emission:
     safe_calls: tuple[Call, ...] = ()
     mistake: tuple[str, str] | None = None
     waited_ns: int = 0
+    n: int = 0
+    more: bool = False
 
 
 @runtime_checkable
 class Emitting(Protocol):
     """An environment that wants to be told every tick's outcome, in order and from the actuator's thread: exactly one
-    emission a tick, and one more `safe` when a hold ends between two ticks or the run is over. Its `execute` and
-    `emit` never block; where `emit` raises, a fresh call has failed, and `safe` is told again until it could be."""
+    emission a tick (of several calls: one without `more`, the last), and one more `safe` when a hold ends between two
+    ticks or the run is over. Its `execute` and `emit` never block; where `emit` raises, a fresh call has failed, and
+    `safe` is told again until it could be."""
 
     def emit(self, emission: Emission) -> None: ...
 
@@ -148,7 +152,7 @@ class Emitting(Protocol):
 @dataclass(frozen=True, slots=True)
 class Acknowledgement:
     """What became of the call that was told for `tick`: the fresh one or a safe one (`why`). `t_ns` is when it was
-    heard (CLOCK_MONOTONIC), `result` what the function gave."""
+    heard (CLOCK_MONOTONIC), `result` what the function gave, `n` how many calls of the tick came before it."""
 
     tick: int
     status: Literal["executed", "expired", "refused", "failed"]
@@ -156,6 +160,7 @@ class Acknowledgement:
     why: Literal["fresh", "safe"] = "fresh"
     error: str | None = None
     result: str | None = None
+    n: int = 0
 
 
 @runtime_checkable

@@ -147,7 +147,8 @@ class RemoteEnvironment:
         if message.tick >= self._first_tick:  # else of a run that is over
             why: Literal["fresh", "safe"] = "safe" if sent.call is None else "fresh"
             now = time.monotonic_ns()
-            self.heard.append(Acknowledgement(sent.k, message.outcome, now, why, message.error, message.result))
+            said = Acknowledgement(sent.k, message.outcome, now, why, message.error, message.result, sent.n)
+            self.heard.append(said)
         if sent.call is not None and message.outcome == "executed" and sent.epoch == self.epoch:
             self._done.append(sent.call)
 
@@ -244,7 +245,7 @@ class RemoteEnvironment:
         seen = self._seen.get(emission.seq)
         if (call is not None or status == "safe") and self.terms.acknowledges:
             with self._lock:
-                self._sent[tick] = Sent(epoch, call if status == "fresh" else None, emission.tick)
+                self._sent[tick] = Sent(epoch, call if status == "fresh" else None, emission.tick, emission.n)
                 if len(self._sent) > REMEMBERED:
                     del self._sent[next(iter(self._sent))]
         self.traffic.calls[status] = self.traffic.calls.get(status, 0) + 1
@@ -258,6 +259,7 @@ class RemoteEnvironment:
                 status=status,
                 call=told(call),
                 calls=told_all(several),
+                more=emission.more or None,
                 # What a person was asked about is older by that; without a limit it stays without.
                 ttl_ms=self.terms.ttl_ms and min(self.terms.ttl_ms + emission.waited_ns / 1e6, 1e9),
                 release_ns=release_ns,

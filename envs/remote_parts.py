@@ -74,11 +74,12 @@ class RemoteObservation:
 @dataclass(slots=True)
 class Sent:
     """A call that the client may acknowledge, once; `call` is None for a safe one, which is no history. `k` is the
-    loop's number of the tick."""
+    loop's number of the tick, `n` how many calls of it came before."""
 
     epoch: int
     call: Call | None
     k: int
+    n: int = 0
     told: bool = False
 
 

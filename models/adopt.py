@@ -6,7 +6,7 @@ import ast
 import json
 from pathlib import Path
 
-from rtcontrol.models.engines.config_file import read_config
+from rtcontrol.models.checkpoint import read_config
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.prompt import FILE_NAME, SIMPLETOOL_V1_TURNS, VARIABLES
 
@@ -33,12 +33,8 @@ def adopt(checkpoint: Path, template_from: Path, out: Path | None = None) -> Pat
             f"{template_from}: its system text holds {{{others[0]}}}, which belongs to the user turn.",
             "Give the system text alone; the turns behind it are added.",
         )
-    config = {
-        "profile": "simpletool-v1",
-        "template": system + SIMPLETOOL_V1_TURNS,
-        "history_separator": ", ",
-        "overflow": "cut",
-    }
+    config = {"profile": "simpletool-v1", "template": system + SIMPLETOOL_V1_TURNS}
+    config |= {"history_separator": ", ", "overflow": "cut"}
     path = checkpoint / FILE_NAME if out is None else out / FILE_NAME if out.is_dir() else out
     try:
         path.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", "utf-8")
@@ -52,10 +48,8 @@ def _system_text(path: Path) -> str:
         # Bytes, not text mode: a line break is part of what the checkpoint was trained on.
         source = path.read_bytes().decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(
-            f"{path} cannot be read ({error}).",
-            "Give the authors' server file, or a UTF-8 text file with {tools_json}.",
-        ) from None
+        remedy = "Give the authors' server file, or a UTF-8 text file with {tools_json}."
+        raise UserError(f"{path} cannot be read ({error}).", remedy) from None
     return _assigned(path, source) if path.suffix == ".py" else source
 
 

@@ -49,23 +49,10 @@ class Decision:
     reused_tokens: int = 0
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "call": None if self.call is None else self.call.to_dict(),
-            "confidence": dict(self.confidence),
-            "outside_mass": self.outside_mass,
-            "forward_passes": self.forward_passes,
-            "tokens": self.tokens,
-            "reused_tokens": self.reused_tokens,
-        }
+        plain = {name: getattr(self, name) for name in self.__slots__}
+        return plain | {"call": self.call and self.call.to_dict(), "confidence": dict(self.confidence)}
 
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> Decision:
-        call = value["call"]
-        return cls(
-            None if call is None else Call.from_dict(call),
-            value["confidence"],
-            value["outside_mass"],
-            value["forward_passes"],
-            value["tokens"],
-            value["reused_tokens"],
-        )
+        plain = {name: value[name] for name in cls.__slots__}
+        return cls(**plain | {"call": value["call"] and Call.from_dict(value["call"])})

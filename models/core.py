@@ -15,24 +15,29 @@ import numpy as np
 
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.domain import Free
-from rtcontrol.models.engines.base import Budget
-from rtcontrol.models.free import FreeHead, Grammars, parse_free
+from rtcontrol.models.engines.base import Budget, DecodeError
+from rtcontrol.models.errors import UserError
+from rtcontrol.models.free import MAX_TOKENS, Grammars, parse_free
+from rtcontrol.models.guess import Best, FreeHead, Guesses, Stop
 from rtcontrol.models.passes import Entry, Passes
 from rtcontrol.models.plan import NO_TOOL, SchemaPlan
 from rtcontrol.models.schema import ABSENT
 from rtcontrol.models.tokenizer import STTokenizer
 from rtcontrol.models.walk import HeadState, Walk, Walker, leaf_value
 
-Best = tuple[int, float]  # the legal id with the largest score (ties: the lowest id), its probability among legal ones
+AHEAD = 24  # nodes of a pass
+GUESSED = 256  # nodes of a decision, for each free head
 Start = tuple[int, str, bool]  # what a free value begins with: its head, its grammar, whether it may be null
 
 
 @dataclass(slots=True)
 class Drafts:
-    """Guesses of free values: the tool called last, and by head and tool the tokens of the last value."""
+    """Guesses of free values: the tool called last, and by head and tool the tokens of the last value; `call` is
+    somebody else's guess of the next call (a small model's, say)."""
 
     tool: int | None = None
     tokens: dict[tuple[int, int], list[int]] = field(default_factory=dict)
+    call: Call | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,66 +62,110 @@ class Tree:
 
 
 class DecoderCore:
-    """Decides for one plan. `columns` are the ids whose scores decide closed heads."""
+    """Decides for one plan. `columns` are the ids whose scores decide closed heads. A free value has at most `limit`
+    tokens; of one so many nodes are spent on looking `ahead`, more than a pass costs less of."""
 
-    def __init__(self, plan: SchemaPlan, tokenizer: STTokenizer, vocabulary: int, budget: Budget | None = None) -> None:
+    def __init__(
+        self,
+        plan: SchemaPlan,
+        tokenizer: STTokenizer,
+        vocabulary: int,
+        budget: Budget | None = None,
+        limit: int = MAX_TOKENS,
+        ahead: int = AHEAD,
+    ) -> None:
         self.plan, self.tokenizer, self.walker = plan, tokenizer, Walker(plan)
-        self.columns = tuple(self.walker.columns)
+        self.columns, self._limit, self.ahead = tuple(self.walker.columns), limit, ahead
         self.domains = {(k, i): d for k, h in enumerate(plan.heads) for i, d in h.free.items() if isinstance(d, Free)}
+        free = {tool for _, tool in self.domains}
+        self.only_free = free.pop() if len(free) == 1 else None  # the only tool with free values
         self._grammars = Grammars(tokenizer, vocabulary) if self.domains else None
         self._starts: dict[tuple[int, int], Start] = {}
-        self._first_masks: dict[Start, np.ndarray] = {}  # [1, vocabulary], of beginnings that are no forced text
+        self.set_budget(budget or Budget())
+        self._firsts: dict[Start, Stop] = {}  # of beginnings that are no forced text
         for (k, tool), domain in self.domains.items():
             assert self._grammars is not None
             slot = plan.slots[tool][k - 1]
             where = f"Tool {plan.tools[tool].name}, {', '.join(p.name for p in slot.parameters)}"
             start = self._starts[k, tool] = (k, self._grammars.compile(domain, where), bool(slot.null))
-            begun = self.free_head(k, tool)
+            try:
+                begun = self.free_head(k, tool, False)
+            except DecodeError:
+                told = f"{where}: no value of at most {limit} tokens satisfies its schema."
+                raise UserError(told, "Loosen its rules, give its parts shorter names, or allow more tokens.") from None
             if not begun.chain and not begun.done:
-                self._first_masks[start] = begun.masks
-        self.set_budget(budget or Budget())
+                self._firsts[start] = begun.stops[0]
 
     def set_budget(self, budget: Budget) -> None:
         """What passes carry from here on."""
-        self.walker.forced = budget.forced
+        self.budget, self.walker.forced = budget, budget.forced
         self.passes = Passes(self.plan, self.walker, budget)
         self.first_tree: tuple[Tree, list[Any]] | None = None
 
-    def first_masks(self, k: int) -> dict[Start, np.ndarray]:
+    def firsts(self, k: int) -> dict[Start, Stop]:
         """By the different beginnings of a head's free values: what their first token may be."""
         starts = dict.fromkeys(self._starts[k, tool] for tool in self.plan.heads[k].free)
-        return {start: self._first_masks[start] for start in starts if start in self._first_masks}
+        return {start: self._firsts[start] for start in starts if start in self._firsts}
 
     def start(self, k: int, tool: int) -> Start:
         """What a free value begins with."""
         return self._starts[k, tool]
 
-    def free_head(self, k: int, tool: int, draft: Sequence[int] = ()) -> FreeHead:
-        """A free value at its beginning."""
+    def free_head(
+        self, k: int, tool: int, guessing: bool = True, values: Sequence[Sequence[int]] = (), prompt: str = ""
+    ) -> FreeHead:
+        """A free value at its beginning; `values` and `prompt` are what it is guessed from."""
         assert self._grammars is not None
         head, (_, grammar, null) = self.plan.heads[k], self._starts[k, tool]
-        return FreeHead(self._grammars.start(grammar), head.end_id, head.null_id if null else None, draft)
+        room = self.budget.per_head if guessing and self.budget.per_head > 1 else 0
+        (quote, *_) = self.tokenizer.encode('"')
+        ends = None if self.domains[k, tool].is_string else quote
+        guesses = Guesses(self.tokenizer, values, prompt, ends, room, self.ahead, GUESSED)
+        value = self._grammars.start(grammar, self._limit)
+        return FreeHead(value, head.end_id, head.null_id if null else None, guesses)
 
-    def begin(self, drafts: Drafts | None = None) -> Deciding:
-        """A decision. `drafts` guess free values and are changed to this decision's: they change no call, but how many
-        passes it takes."""
-        return Deciding(self, Drafts() if drafts is None else drafts)
+    @property
+    def most(self) -> int:
+        """Nodes that a decision with guesses may take."""
+        return len(self.passes.first) + (self._limit + GUESSED) * sum(bool(h.free) for h in self.plan.heads)
+
+    def begin(self, drafts: Drafts | None = None, prompt: Sequence[int] = ()) -> Deciding:
+        """A decision. `drafts` guess free values and are changed to this decision's, and the text of `prompt` is
+        looked up for more: they change no call, but how many passes it takes. Without `drafts` nothing is guessed."""
+        return Deciding(self, drafts, prompt)
 
 
 class Deciding:
     """One decision under way: `work` until there is a `decision`. Raises NotFinite and DecodeError."""
 
-    def __init__(self, core: DecoderCore, drafts: Drafts) -> None:
+    def __init__(self, core: DecoderCore, drafts: Drafts | None, prompt: Sequence[int]) -> None:
         self.core, self.plan = core, core.plan
         self.heads = [HeadState() for _ in self.plan.heads]
+        self.visited: list[Entry] = []  # the choices that led to the decision
         self.passes = self.nodes = 0
         self.work: Tree | None = None
         self.decision: Decision | None = None
-        self._drafts = drafts
+        self._guessing, self._drafts = drafts is not None, drafts or Drafts()
+        self._prompt = core.tokenizer.decode(prompt) if core.domains and self._guessing else ""
+        self._take_call()
         self._free: dict[tuple[int, int], FreeHead] = {}  # by head and tool
         self._bests: dict[Start, Best] = {}
         self._steps = self._decide()
         self._go(None)
+
+    def _take_call(self) -> None:
+        """Somebody else's guess, once, as guesses of its values; and the tool whose values are guessed unseen."""
+        drafts, plan = self._drafts, self.plan
+        self._values = {at: [tokens] for at, tokens in drafts.tokens.items()}
+        self._likely = self.core.only_free if drafts.tool is None else drafts.tool
+        call, drafts.call = drafts.call, None
+        if call is not None and call.name in (names := [t.name for t in plan.tools]):
+            self._likely = names.index(call.name)
+            for k, (head, slot) in enumerate(zip(plan.heads[1:], plan.slots[self._likely], strict=False), start=1):
+                value = slot.value(call.arguments)
+                if self._likely in head.free and value is not ABSENT and value is not None:
+                    tokens = self.core.tokenizer.encode(plan.text(self._likely, k - 1, value))
+                    self._values.setdefault((k, self._likely), []).insert(0, tokens)
 
     def feed(self, answers: Sequence[Any]) -> None:
         """What the tree's `asks` asked for, in their order."""
@@ -141,6 +190,9 @@ class Deciding:
                 answers = yield tree
                 for (file, *what), answer in zip(waiting, answers, strict=True):
                     file(self, *what, answer)
+                for state in self._free.values():
+                    if state.bests:
+                        state.settle()
             tool, walks, free = passes.look(heads)
             if tool == NO_TOOL:
                 return self._end(None, walks)
@@ -156,7 +208,7 @@ class Deciding:
     def _tree(self, wanted: Sequence[Entry]) -> tuple[Tree, list[Any]]:
         """The trie nodes and the free heads' tokens of the next pass, and what its answers are for."""
         core, base = self.core, self.nodes
-        plain = not base and not self._drafts.tokens
+        plain = not base and (not self._guessing or self._likely is None or not core.domains)
         if plain and core.first_tree is not None:
             return core.first_tree
         tokens: list[int] = []
@@ -179,23 +231,27 @@ class Deciding:
             waiting.append((Deciding._file, wanted, base))
         for k, n in wanted:
             if n == 0 and self.plan.heads[k].free:
-                for start, masks in core.first_masks(k).items():
-                    asks.append(Ask([placed[k, 0] - base], masks=masks))
-                    waiting.append((Deciding._file_first, start))
-                last = self._drafts.tool
-                if last is not None and not base and (k, last) in self._drafts.tokens:
-                    state = core.free_head(k, last, self._drafts.tokens[k, last])
-                    if state.chain:  # else its first token is asked for above
-                        self._free[k, last] = state
-                        state.nodes.append(placed[k, 0])
+                for start, stop in core.firsts(k).items():
+                    self._ask(asks, waiting, [(placed[k, 0] - base, start, stop)], self._bests)
+                likely = self._likely
+                if self._guessing and likely is not None and likely in self.plan.heads[k].free and not base:
+                    state = self._begun(k, likely, placed[k, 0])
+                    if state.chain or state.tree:  # else its first token is asked for above
+                        self._free[k, likely] = state
         for state in self._free.values():
-            if state.chain:
-                places = [state.nodes[-1], *range(base + len(tokens), base + len(tokens) + len(state.chain))]
-                tokens += state.chain
-                parents += places[:-1]
-                depths += range(len(state.nodes), len(state.nodes) + len(state.chain))
-                asks.append(Ask([place - base for place in places[-len(state.masks) :]], masks=state.masks))
-                waiting.append((Deciding._file_next, state, places[1:]))
+            if not state.done:
+                chain = range(base + len(tokens), base + len(tokens) + len(state.chain))
+                line = [state.nodes[-1], *chain]  # of the chain; the last one is where guesses begin
+                tree = range(chain.stop, chain.stop + len(state.tree))
+                level = len(state.nodes) + len(chain)
+                tokens += [*state.chain, *(token for token, _, _ in state.tree)]
+                parents += [*line[:-1], *(tree[up] if up >= 0 else line[-1] for _, up, _ in state.tree)]
+                depths += [*range(len(state.nodes), level), *(level + deeper for _, _, deeper in state.tree)]
+                state.places = chain, tree
+                places = ((tree[s.place] if s.place >= 0 else line[-1]) - base for s in state.stops)
+                self._ask(
+                    asks, waiting, list(zip(places, range(len(state.stops)), state.stops, strict=True)), state.bests
+                )
         made = Tree(tokens, parents, depths, asks), waiting
         if plain:
             core.first_tree = made
@@ -208,18 +264,33 @@ class Deciding:
             self.heads[k].slots[n] = i
             self.heads[k].rows[n] = row
 
-    def _file_first(self, start: Start, bests: Sequence[Best]) -> None:
-        self._bests[start] = bests[0]
+    def _ask(self, asks: list[Ask], waiting: list[Any], stops: Sequence[tuple[int, Any, Stop]], bests: Any) -> None:
+        """What follows at nodes: the scores of few ids, or the best of many."""
+        if few := [entry for entry in stops if entry[2].few]:
+            asks.append(Ask([node for node, _, _ in few], sorted({i for _, _, stop in few for i in stop.few})))
+            waiting.append((Deciding._file_few, few, asks[-1].ids, bests))
+        if many := [entry for entry in stops if not entry[2].few]:
+            asks.append(Ask([node for node, _, _ in many], masks=np.stack([stop.legal for _, _, stop in many])))
+            waiting.append((Deciding._file_best, many, bests))
 
-    def _file_next(self, state: FreeHead, places: Sequence[int], bests: Sequence[Best]) -> None:
-        state.settle(places, bests)
+    def _file_few(self, stops: Any, ids: Sequence[int], bests: Any, rows: Sequence[Sequence[float]]) -> None:
+        bests.update((key, stop.best(ids, row)) for (_, key, stop), row in zip(stops, rows, strict=True))
+
+    def _file_best(self, stops: Any, bests: Any, found: Sequence[Best]) -> None:
+        bests.update((key, best) for (_, key, _), best in zip(stops, found, strict=True))
+
+    def _begun(self, k: int, tool: int, node: int) -> FreeHead:
+        """A free head whose head token is at this node, with all that is guessed of it."""
+        values = self._values.get((k, tool), ())
+        state = self.core.free_head(k, tool, self._guessing, values, self._prompt)
+        state.nodes.append(node)
+        return state
 
     def _go_on(self, k: int, tool: int) -> FreeHead | None:
         """A free head of the tool that is called, begun when its head token is evaluated."""
         state = self._free.get((k, tool))
         if state is None and 0 in self.heads[k].slots:
-            state = self._free[k, tool] = self.core.free_head(k, tool, self._drafts.tokens.get((k, tool), ()))
-            state.nodes.append(self.heads[k].slots[0])
+            state = self._free[k, tool] = self._begun(k, tool, self.heads[k].slots[0])
             if (best := self._bests.get(self.core.start(k, tool))) is not None:
                 state.take(best)
         return state

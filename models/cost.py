@@ -2,29 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from rtcontrol.models.domain import ClosedDomain
+import numpy as np
+
 from rtcontrol.models.engines.base import Budget
 from rtcontrol.models.free import MAX_TOKENS
 from rtcontrol.models.passes import Passes
-from rtcontrol.models.plan import ANY_TOOL, NO_TOOL, SchemaPlan, compile_plan
+from rtcontrol.models.plan import ANY_TOOL, NO_TOOL, HeadPlan, SchemaPlan, compile_plan
 from rtcontrol.models.schema import Overflow, ToolSchema
 from rtcontrol.models.tokenizer import STTokenizer
 from rtcontrol.models.walk import HeadState, Walker
 
+LOOKED = 128  # branching tokens of unlisted numbers up to which the worst is looked for
+
 
 @dataclass(frozen=True)
 class PassCost:
-    """Milliseconds of a forward pass: `fixed_ms` + `token_ms` * tokens."""
+    """Milliseconds of a forward pass: `fixed_ms` + `token_ms` * tokens, and `choice_ms` for each of them that is asked
+    for the best of the whole vocabulary."""
 
     fixed_ms: float
     token_ms: float
+    choice_ms: float = 0.0
 
     def of(self, passes: int, tokens: int) -> float:
         """Milliseconds of `passes` that carry `tokens` in all."""
         return passes * self.fixed_ms + tokens * self.token_ms
+
+    @property
+    def worth(self) -> int:
+        """So many guessed nodes cost what a pass of one costs."""
+        one = max(self.token_ms + self.choice_ms, 1e-3)
+        return int((self.fixed_ms + one) / one)
+
+    def told(self) -> dict[str, float]:
+        """For people."""
+        return {"pass_ms": round(self.fixed_ms, 3), "token_ms": round(self.token_ms, 4)}
+
+
+def fitted(took: Mapping[int, float], choice_ms: float) -> PassCost:
+    """From milliseconds of passes by their tokens."""
+    sizes = np.array(list(took), float)
+    ms = np.array(list(took.values()))
+    token = max(float(np.polyfit(sizes, ms, 1)[0]), 0.0)
+    return PassCost(max(float(ms.mean()) - token * float(sizes.mean()), 0.0), token, choice_ms)
 
 
 @dataclass(frozen=True)
@@ -46,18 +69,20 @@ def costs(tools: Sequence[ToolSchema], tokenizer: STTokenizer, overflow: Overflo
     found = []
     for index, tool in enumerate(tools):
         slots = plan.slots[index]
-        closed = all(isinstance(s.domain, ClosedDomain) for s in slots)
-        worst = worst_call(passes, index)[0] + (0 if closed else MAX_TOKENS)
+        free = [d for head in plan.heads if (d := head.free.get(index)) is not None]
+        worst = worst_call(passes, index)[0] + max((d.grid.longest if d.grid else MAX_TOKENS for d in free), default=0)
         remedies = []
-        for k, slot in enumerate(slots, start=1):
-            count = len(plan.heads[k].trie.needed(1 << index))
-            if isinstance(slot.domain, ClosedDomain) and count > budget.per_head:
+        for head, slot in zip(plan.heads[1:], slots, strict=False):
+            count = len(head.trie.needed(1 << index, limit=_limit(head, index)))
+            if index not in head.free and count > budget.per_head:
+                values = slot.domain.grid.count if slot.domain.grid else len(head.trie.leaves)
+                more = " or more" * (count == _limit(head, index))
                 remedies.append(
-                    f"{', '.join(p.name for p in slot.parameters)}: its {len(slot.domain.values)} values make {count} "
-                    f"branching tokens, a pass carries {budget.per_head} of a head. Fewer values, or coarser steps."
+                    f"{', '.join(p.name for p in slot.parameters)}: its {values} values make {count}{more} branching "
+                    f"tokens, a pass carries {budget.per_head} of a head. Fewer values, or coarser steps."
                 )
         size = len(tokenizer.encode(tool.canonical_json()))
-        found.append(ToolCost(tool.name, closed, worst, size, tuple(remedies)))
+        found.append(ToolCost(tool.name, not free, worst, size, tuple(remedies)))
     return found
 
 
@@ -90,11 +115,20 @@ def worst_call(passes: Passes, tool: int) -> tuple[int, int]:
 def _last_path(plan: SchemaPlan, k: int, tool: int) -> set[int]:
     """The nodes that lead to the tool's value whose last branching node is carried last."""
     trie = plan.heads[k].trie
-    mark = ANY_TOOL if k == 0 else tool
-    order = {n: i for i, n in enumerate(trie.needed(1 << mark))}
-    leaves = [n for n, values in trie.leaves.items() if mark in values]
-    paths = [_path(trie.parents, n) for n in leaves if k or trie.leaves[n][ANY_TOOL] == tool]
-    return max(paths, key=lambda path: max((order.get(n, -1) for n in path), default=-1), default=set())
+    if k == 0:
+        return _path(trie.parents, next(n for n, values in trie.leaves.items() if values[ANY_TOOL] == tool))
+    tools, node, limit = 1 << tool, 0, _limit(plan.heads[k], tool)
+    while order := trie.needed(tools, node, limit):
+        # Of more nodes than are looked at, the last one below each.
+        last = order[-1] if len(order) != limit else node
+        below = [c for _, c in trie.legal_children(last, tools)]
+        node = max(below, key=lambda c: (bool(trie.several[c] & tools), c))
+    return _path(trie.parents, node)
+
+
+def _limit(head: HeadPlan, tool: int) -> int | None:
+    """Of numbers that are not listed there may be any number of nodes."""
+    return LOOKED if tool in head.grids else None
 
 
 def _path(parents: list[int], node: int) -> set[int]:

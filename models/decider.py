@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rtcontrol.models.call import Decision
-from rtcontrol.models.engines.base import Budget, DecodeError, Engine, PrefixInfo
+from rtcontrol.models.core import DecoderCore
+from rtcontrol.models.decoding import Decoding, UnderWay, evaluate, result
+from rtcontrol.models.engines.base import Budget, DecodeError, Runner
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema import tool_schemas
 
 ENGINES = ("torch",)
 # The mass outside the tries takes the whole LM head, as much as a layer or two: so often is enough for a warning.
 OUTSIDE_EVERY = 16
-ONE_THREAD = 64 << 20  # bytes of weights below which one CPU thread decides
 
 
 @dataclass(frozen=True)
@@ -23,8 +24,8 @@ class DeciderSpec:
     """Everything a decoder process needs to build its decider; plain values only, so it crosses any wire.
 
     `history` is how many executed calls the prompt shows; `threads` limits torch's CPU threads
-    (None: one for a small model, else torch's default). Without a budget of trie nodes (see Budget), one is chosen by
-    what a pass costs on this machine.
+    (None: one for a small model, else torch's default). A free value has at most `value_tokens` tokens. Without a
+    budget of trie nodes (see Budget), one is chosen by what a pass costs on this machine.
     """
 
     model: str
@@ -37,27 +38,20 @@ class DeciderSpec:
     history: int = 6
     budget_per_head: int | None = None
     budget_total: int | None = None
+    value_tokens: int = 64
 
     def build(self) -> STDecider:
         """Load the checkpoint and make its prefix ready. Raises UserError."""
         return STDecider(self)
 
-    def to_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "tools": list(self.tools)}
-
-    @classmethod
-    def from_dict(cls, value: Mapping[str, Any]) -> DeciderSpec:
-        return cls(**{**value, "tools": tuple(value["tools"])})
-
 
 class STDecider:
-    """Decides calls for one agent. Not thread-safe but for `cancel`."""
+    """Decides calls for one agent: its own plan, prefix and cache, on a model that all deciders of its checkpoint
+    share. Not thread-safe but for `cancel`."""
 
     def __init__(self, spec: DeciderSpec) -> None:
-        import torch
-
         from rtcontrol.models.checkpoint import Checkpoint
-        from rtcontrol.models.engines.torch_engine import TorchEngine
+        from rtcontrol.models.engines.torch_runner import TorchRunner
         from rtcontrol.models.plan import compile_plan
 
         if spec.engine not in ENGINES:
@@ -68,16 +62,13 @@ class STDecider:
         self.template, self.tokenizer = self.checkpoint.template, self.checkpoint.tokenizer
         tools = tool_schemas(spec.tools)
         self.plan = compile_plan(tools, self.tokenizer, spec.allow_null, self.template.overflow)
-        small = sum(p.stat().st_size for p in self.checkpoint.folder.glob("*.safetensors")) < ONE_THREAD
-        if spec.threads is not None or small:
-            # A second thread gains little on a small model, and waits for its turn when another process is busy: the
-            # worst decisions become a hundred times slower.
-            torch.set_num_threads(spec.threads or 1)
         given = {"per_head": spec.budget_per_head, "total": spec.budget_total}
         explicit: dict[str, Any] = {k: v for k, v in given.items() if v is not None}
         budget = Budget(**explicit) if explicit else None
-        self.engine: Engine = TorchEngine(self.checkpoint.folder, self.tokenizer, spec.dtype, spec.device, budget)
-        self.prefix: PrefixInfo = self.engine.load_prefix(self.template.prefix_ids(tools), self.plan)
+        self.runner: Runner = TorchRunner.load(self.checkpoint.folder, spec.dtype, spec.device, spec.threads)
+        core = DecoderCore(self.plan, self.tokenizer, self.runner.caps.vocabulary, limit=spec.value_tokens)
+        self.decoding = Decoding(self.runner, core, self.template.prefix_ids(tools), budget)
+        self.prefix = self.decoding.prefix
         self._decisions = 0
         self._due = False  # whether the mass outside is to be looked at when the call is given
         self._outside: float | None = None
@@ -86,7 +77,7 @@ class STDecider:
 
     def decide(self, observation: str, instruction: str, history: Sequence[str] = ()) -> Decision:
         """One decision. Raises UserError when the prompt does not fit the context, and DecodeError."""
-        return self._told(self.engine.decode(self._suffix(observation, instruction, history)))
+        return result(self.decide_in_steps(observation, instruction, history, sliced=False))
 
     def decide_in_steps(
         self, observation: str, instruction: str, history: Sequence[str] = (), sliced: bool = True
@@ -94,16 +85,21 @@ class STDecider:
         """`decide`, which may be left alone, or given up, wherever it yields: between forward passes, and `sliced` now
         and then within a long prompt."""
         suffix = self._suffix(observation, instruction, history)
-        return self._told((yield from self.engine.decode_in_steps(suffix, sliced)))
+        return self.told((yield from self.decoding.decode_in_steps(suffix, sliced)))
+
+    def begin(self, observation: str, instruction: str, history: Sequence[str] = ()) -> UnderWay:
+        """A decision, for `decide_together`."""
+        return self.decoding.begin(self._suffix(observation, instruction, history))
 
     def _suffix(self, observation: str, instruction: str, history: Sequence[str]) -> list[int]:
-        fault, self._fault = self._fault, None
+        fault, self._fault, self._due = self._fault, None, False
         if fault is not None:
             raise fault
         shown = history[-self.spec.history :] if self.spec.history else ()
         return self.template.suffix_ids(instruction, observation, shown)
 
-    def _told(self, decision: Decision) -> Decision:
+    def told(self, decision: Decision) -> Decision:
+        """A decision as it is given, with what was found out of the last one."""
         self._due = self._decisions % OUTSIDE_EVERY == 0
         self._decisions += 1
         outside, self._outside = self._outside, None
@@ -114,27 +110,57 @@ class STDecider:
         if self._due:
             self._due = False
             try:
-                self._outside = self.engine.outside_mass()
+                self._outside = self.decoding.outside_mass()
             except DecodeError as error:
                 self._fault = error
 
     def decide_many(self, situations: Sequence[tuple[str, str]]) -> list[Decision]:
         """Decide (observation, instruction) pairs, without history, in the same forward passes."""
-        return self.engine.decode_many([self.template.suffix_ids(told, seen) for seen, told in situations])
+        return self.decoding.decode_many([self.template.suffix_ids(told, seen) for seen, told in situations])
 
     def cancel(self) -> None:
         """Stop the decision in flight (from another thread)."""
-        self.engine.cancel()
+        self.decoding.cancel()
 
     def info(self) -> dict[str, Any]:
         """What decides: for the report and for people."""
         return {
-            "engine": self.engine.name,
             "model": str(self.spec.model),
             "profile": self.template.profile,
-            **self.engine.supports(),
+            **self.runner.caps.told(),
+            "budget": self.decoding.layout,
             "prefix_tokens": self.prefix.tokens,
             "prefix_source": self.prefix.source,
             "prefix_note": self.prefix.note,
             "load_ms": round(self.load_ms, 1),
         }
+
+
+Told = tuple[str, str, Sequence[str]]  # observation, instruction, history
+
+
+def decide_together(asked: Sequence[tuple[STDecider, Told]]) -> list[Decision | Exception]:
+    """Decide for different sessions, those of one model in the same passes: of each what `decide` gives, or raises."""
+    return result(decide_together_in_steps(asked))
+
+
+def decide_together_in_steps(
+    asked: Sequence[tuple[STDecider, Told]],
+) -> Generator[None, None, list[Decision | Exception]]:
+    """`decide_together`, which may be left alone wherever it yields: between forward passes."""
+    assert len({id(decider) for decider, _ in asked}) == len(asked), "one decision of a session at a time"
+    found: dict[int, Decision | Exception] = {}
+    begun: dict[Runner, dict[int, UnderWay]] = {}
+    for i, (decider, told) in enumerate(asked):
+        try:
+            begun.setdefault(decider.runner, {})[i] = decider.begin(*told)
+        except Exception as fault:
+            found[i] = fault
+    for runner, working in begun.items():
+        yield from evaluate(runner, list(working.values()))
+        for i, one in working.items():
+            try:
+                found[i] = asked[i][0].told(one.decision())
+            except Exception as fault:
+                found[i] = fault
+    return [found[i] for i in range(len(asked))]

@@ -11,22 +11,24 @@ import itertools
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
+from dataclasses import dataclass, field
+from decimal import Decimal
+from functools import lru_cache
 from typing import Any
 
 from rtcontrol.models.errors import UserError
+from rtcontrol.models.grid import NumberGrid, grid_of
 
 MAX_CLOSED = 4096
-EXACT = 10**20  # steps up to which decimal division is exact; bounds beyond are left to the grammar
 
 
 @dataclass(frozen=True)
 class ClosedDomain:
-    """Finitely many typed values; `texts[i]` is how the model writes `values[i]`."""
+    """Finitely many typed values; `texts[i]` is how the model writes `values[i]`. `grid`: the numbers that they are."""
 
     values: tuple[Any, ...]
     texts: tuple[str, ...]
+    grid: NumberGrid | None = field(default=None, compare=False)
 
     def holds(self, value: Any) -> bool:
         """Whether `value` is one of these; 1 means 1.0 where that is one, never the other way round."""
@@ -37,9 +39,11 @@ class ClosedDomain:
 
 @dataclass(frozen=True)
 class Free:
-    """Values that are not listed; `schema` is the JSON schema that a parsed value must satisfy."""
+    """Values that are not listed; `schema` is the JSON schema that a parsed value must satisfy. `grid`: the more than
+    `MAX_CLOSED` numbers that they are."""
 
     schema: Mapping[str, Any]
+    grid: NumberGrid | None = None
 
     @property
     def is_string(self) -> bool:
@@ -88,53 +92,10 @@ def same(a: Any, b: Any) -> bool:
     return not isinstance(a, list | dict) or json.dumps(a, sort_keys=True) == json.dumps(b, sort_keys=True)
 
 
-def _grid(schema: Mapping[str, Any], where: str) -> ClosedDomain | None:
-    """The listed values of a bounded integer, or of a bounded number with a step; None when there is no such list."""
-    integer = schema["type"] == "integer"
-    step = schema.get("multipleOf", 1 if integer else None)
-    bounds = [schema.get(k) for k in ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum")]
-    low, above, high, below = (None if b is None else Decimal(str(b)) for b in bounds)
-    if step is None or (low is None and above is None) or (high is None and below is None):
-        return None
-    by = Decimal(str(step))
-    ends = [schema.get(k, schema.get(f"exclusive{k.title()}")) for k in ("minimum", "maximum")]
-    told = f"bounds {ends[0]} to {ends[1]} in steps of {step}"
-    if not by.is_finite() or any(b is not None and not b.is_finite() for b in (low, above, high, below)):
-        raise UserError(f"{where}: {told}.", "Give finite numbers.")
-    if by > 0 and max(abs(b) for b in (low, above, high, below) if b is not None) / by > EXACT:
-        return None
-    if by <= 0:
-        raise UserError(f"{where}: the step {step} is not positive.", "Give a step greater than zero.")
-    if integer and any(b is not None and b % 1 for b in (low, by)):
-        raise UserError(f"{where}: an integer with minimum {low} and step {step}.", "Use whole numbers, or a number.")
-    if low is not None and low % by:
-        raise UserError(
-            f"{where}: minimum {low} is not a multiple of the step {step}.",
-            f"Start at {low // by * by} or choose another step (JSON schema's multipleOf counts from zero).",
-        )
-    # The first multiple above an exclusive bound, the last one below.
-    lo = max(
-        b
-        for b in (low, None if above is None else (above / by).to_integral_value(ROUND_FLOOR) * by + by)
-        if b is not None
-    )
-    hi = min(
-        b
-        for b in (high, None if below is None else (below / by).to_integral_value(ROUND_CEILING) * by - by)
-        if b is not None
-    )
-    if low is not None and high is not None and low > high:
-        raise UserError(f"{where}: minimum {low} is above maximum {high}.", "Swap them.")
-    if lo > hi:
-        raise UserError(f"{where}: no value is within its {told}.", "Widen them.")
-    count = int((hi - lo) / by) + 1
-    if count > MAX_CLOSED:
-        return None
-    numbers = [lo + i * by for i in range(count)]
-    digits = max(decimals(by), decimals(lo))
-    if integer:
-        return ClosedDomain(tuple(int(n) for n in numbers), tuple(number_text(n, 0) for n in numbers))
-    return ClosedDomain(tuple(float(n) + 0.0 for n in numbers), tuple(number_text(n, max(1, digits)) for n in numbers))
+@lru_cache(maxsize=64)
+def _numbers(grid: NumberGrid) -> ClosedDomain:
+    """Its values listed; once where several parameters have the same."""
+    return ClosedDomain(grid.values(), grid.texts(), grid)
 
 
 def domain_of(schema: Mapping[str, Any], where: str) -> Domain:
@@ -143,6 +104,9 @@ def domain_of(schema: Mapping[str, Any], where: str) -> Domain:
     Raises UserError for a definition that cannot be decoded, with what to write instead.
     """
     kind = schema.get("type")
+    for least, most in (("minLength", "maxLength"), ("minItems", "maxItems")):
+        if schema.get(least, 0) > schema.get(most, math.inf):
+            raise UserError(f"{where}: {least} {schema[least]} is above {most} {schema[most]}.", "Swap them.")
     if "enum" in schema:
         if not schema["enum"]:
             raise UserError(f"{where}: an empty enum.", "List at least one value.")
@@ -152,7 +116,8 @@ def domain_of(schema: Mapping[str, Any], where: str) -> Domain:
     if kind == "null":
         return ClosedDomain((None,), ("null",))
     if kind in ("integer", "number"):
-        return _grid(schema, where) or Free(schema)
+        grid = grid_of(schema, where)
+        return _numbers(grid) if grid is not None and grid.count <= MAX_CLOSED else Free(schema, grid)
     if kind == "string":
         return Free(schema)
     if kind in ("array", "object") or "anyOf" in schema:
@@ -235,6 +200,8 @@ def closed(values: tuple[Any, ...], where: str, numbers: bool = False) -> Closed
         ) from None
     if numbers:
         values = tuple(float(v) if type(v) is int else v for v in values)
+    if not values:
+        raise UserError(f"{where}: no value satisfies its schema.", "Loosen its rules.")
     seen: dict[str, Any] = {}
     for value, text in zip(values, texts, strict=True):
         if text in seen:

@@ -6,7 +6,6 @@ The grammar is llguidance's business: it gives, for each step, the tokens that m
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,12 +14,15 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from rtcontrol.models.domain import Free
-from rtcontrol.models.engines.base import DecodeError, NotFinite
+from rtcontrol.models.engines.base import DecodeError
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.normal import as_declared
 from rtcontrol.models.tokenizer import STTokenizer
 
-MAX_TOKENS = 64  # of one free value: it must end by then
+MAX_TOKENS = 64  # of one free value, unless said otherwise: it must end by then
+ENDINGS = ('"', "}", "]", ",", "0", "false", "null", "[", "{")  # of which the end of a too long value is made
+TEXT = "start: TEXT\nTEXT: "
+TRIED = 200  # beginnings of such an end
 MAX_NUMBER = 10**15  # size of a number without any bound: larger ones would need an exponent
 DEFAULT_LENGTH = 256
 
@@ -64,33 +66,37 @@ class Grammars:
             error = str(raised)
         if error:
             raise UserError(
-                f"{where}: its schema cannot be decoded ({str(error).splitlines()[0]}).",
+                f"{where}: its schema cannot be decoded ({str(error).splitlines()[0][:200]}).",
                 "Use a plain type, bounds or an enum; in a pattern no look-around and no back-reference.",
             )
         return str(grammar)
 
-    def start(self, grammar: str) -> FreeValue:
-        """A value at its beginning."""
+    def start(self, grammar: str, limit: int = MAX_TOKENS) -> FreeValue:
+        """A value at its beginning, of at most `limit` tokens and what it takes to end it there."""
+        is_text = grammar.startswith(TEXT)
         first = self._begun.get(grammar)
         if first is None:
             first = self._begun[grammar] = self._library.LLMatcher(self._machine, grammar)
-        return FreeValue(first.deep_copy(), self._vocabulary, self._special)
+        return FreeValue(first.deep_copy(), self._vocabulary, self._special, limit, self._tokenizer.encode, is_text)
 
 
 class FreeValue:
     """The tokens of one free value so far, and what may follow them."""
 
-    def __init__(self, matcher: Any, vocabulary: int, special: np.ndarray) -> None:
+    def __init__(
+        self, matcher: Any, vocabulary: int, special: np.ndarray, limit: int, encode: Any, is_text: bool
+    ) -> None:
         self._matcher, self._vocabulary, self._special = matcher, vocabulary, special
+        self._limit, self._encode, self._is_text = limit, encode, is_text
         self.tokens: list[int] = []
 
     def legal(self, end_id: int, null_id: int | None) -> np.ndarray:
         """Which ids [vocabulary] may follow: `end_id` where the value may end, `null_id` (None: never) at its start.
 
-        After MAX_TOKENS tokens only the end may; raises DecodeError where it must not."""
-        full = len(self.tokens) >= MAX_TOKENS
+        After `limit` tokens only the end may; raises DecodeError where it must not."""
+        full = len(self.tokens) >= self._limit
         bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
-        legal = np.unpackbits(bits, bitorder="little")[: self._vocabulary].astype(bool)
+        legal = np.unpackbits(bits, bitorder="little")[: self._vocabulary].view(bool)
         legal[self._special] = False
         if full:
             legal[:] = False
@@ -112,89 +118,43 @@ class FreeValue:
             del self.tokens[-count:]
 
     def forced(self) -> list[int]:
-        """Push the text that must follow, in the tokenizer's own tokens; none where the value may end."""
-        found = [] if self._matcher.is_accepting() else list(self._matcher.compute_ff_tokens())
-        for token in found:
-            self.push(token)
-        return found
+        """Push the text that must follow, in the tokenizer's own tokens, and none where the value may end; of a value
+        that is too long the shortest end that is found."""
+        before = len(self.tokens)
+        if before < self._limit and not self._matcher.is_accepting():
+            self._push_all(self._matcher.compute_ff_tokens())
+        if len(self.tokens) >= self._limit and not self._matcher.is_accepting():
+            self._push_all(self._ending())
+        return self.tokens[before:]
 
+    def _push_all(self, tokens: Sequence[int]) -> None:
+        self._matcher.consume_tokens(tokens)
+        self.tokens += tokens
 
-class FreeHead:
-    """A free head under way. `nodes` are its evaluated tokens' places, the head token's first; `chain` is to be
-    evaluated next: tokens that are certain, then guesses, and at its last places `masks` say what may follow."""
+    def text_after(self) -> str:
+        """The text that must follow, none where the value may end."""
+        return "" if self._matcher.is_accepting() else str(self._matcher.compute_ff_bytes(), "utf-8", "ignore")
 
-    def __init__(self, value: FreeValue, end_id: int, null_id: int | None, draft: Sequence[int]) -> None:
-        self.value, self._end_id, self._null_id, self._draft = value, end_id, null_id, draft
-        self.nodes: list[int] = []
-        self.chain: list[int] = []
-        self.masks = np.zeros((0, 0), bool)
-        self.confidence = 1.0
-        self.done = self.null = False
-        self._guessed = 0
-        self._extend([])
-
-    def _extend(self, certain: list[int]) -> None:
-        """What follows of itself, then the draft as far as it goes on from there."""
-        value, draft = self.value, self._draft
-        while True:
-            if value.tokens or self._null_id is None:
-                certain += value.forced()
-            legal = value.legal(self._end_id, self._null_id)
-            if legal.sum() > 1:
-                break
-            token = int(legal.argmax())
-            if token in (self._end_id, self._null_id):
-                self._finish(token)
-                return
-            value.push(token)
-            certain.append(token)
-        self.chain, masks = certain, [legal]
-        at = len(value.tokens)
-        self._guessed = 0
-        for token in draft[at:] if list(draft[:at]) == value.tokens else ():
-            if not masks[-1][token] or token in (self._end_id, self._null_id):
-                break
-            value.push(token)
-            self.chain.append(token)
-            self._guessed += 1
-            masks.append(value.legal(self._end_id, self._null_id))
-        self.masks = np.stack(masks)
-
-    def take(self, best: tuple[int, float]) -> None:
-        """What follows the head token is known, and nothing of the chain is evaluated."""
-        self.value.pop(self._guessed)
-        self._next(best)
-
-    def settle(self, places: Sequence[int], bests: Sequence[tuple[int, float]]) -> None:
-        """The chain is evaluated at these places; `bests` are what follows where `masks` asked."""
-        sure = len(self.chain) - self._guessed
-        self.nodes += places[:sure]
-        for i, best in enumerate(bests):
-            if i < self._guessed and best[0] == self.chain[sure + i]:
-                self.confidence *= _probability(best)
-                self.nodes.append(places[sure + i])
-                continue
-            self.value.pop(self._guessed - i)
-            self._next(best)
-            return
-
-    def _next(self, best: tuple[int, float]) -> None:
-        token = best[0]
-        self.confidence *= _probability(best)
-        if token in (self._end_id, self._null_id):
-            self._finish(token)
-        else:
-            self.value.push(token)
-            self._extend([token])
-
-    def _finish(self, token: int) -> None:
-        self.done, self.null, self.chain, self._guessed = True, token == self._null_id, [], 0
-
-
-def _probability(best: tuple[int, float]) -> float:
-    if not math.isfinite(best[1]):
-        raise NotFinite
-    return best[1]
+    def _ending(self) -> list[int]:
+        """Tokens that close what is open: quotes and brackets, and where a value is missing the shortest."""
+        queue, first = [(self._matcher.deep_copy(), list[int]())], 0
+        while not self._is_text and first < len(queue) < TRIED:
+            matcher, path = queue[first]
+            first += 1
+            legal = {t: i for t in ENDINGS if matcher.validate_tokens(i := self._encode(t)) == len(i)}
+            inside = '"' in legal and "}" in legal and "0" in legal  # a text, which all of them may go on
+            for tokens in [legal['"']] if inside else [*([] if path else [[]]), *legal.values()]:
+                ahead = matcher.deep_copy()
+                ahead.consume_tokens(tokens)
+                while not ahead.is_accepting() and (forced := ahead.compute_ff_bytes()):
+                    more = self._encode(forced.decode("utf-8", "ignore"))
+                    if not (count := ahead.try_consume_tokens(more)):
+                        break
+                    tokens = [*tokens, *more[:count]]
+                if ahead.is_accepting():
+                    return [*path, *tokens]
+                queue.append((ahead, [*path, *tokens]))
+        return []
 
 
 def _string_grammar(schema: Mapping[str, Any]) -> str:
@@ -203,7 +163,7 @@ def _string_grammar(schema: Mapping[str, Any]) -> str:
         # Between slashes: a bare slash is escaped, a line break written as one.
         slashes = re.sub(r"(\\.)|/", lambda m: m.group(1) or r"\/", pattern, flags=re.DOTALL).replace("\n", r"\n")
         text = f"/{slashes}/ & {text}"
-    return f"start: TEXT\nTEXT: {text}\n"
+    return f"{TEXT}{text}\n"
 
 
 def _decodable(schema: Any) -> Any:

@@ -7,42 +7,17 @@ tools that are not called need not be carried. It is decided once, when the plan
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from typing import Any
 
-import torch
-
 from rtcontrol.models.cost import PassCost, worst_call
 from rtcontrol.models.engines.base import Budget
-from rtcontrol.models.packed import Node, PackedSequence
 from rtcontrol.models.passes import Passes
 from rtcontrol.models.plan import SchemaPlan
 from rtcontrol.models.walk import Walker
 
-SIZES = (8, 24, 48)  # tokens of the measured passes
-ROUNDS = 5
 WORST = 1.5  # so much more than the other's its worst call may cost, where a layout is chosen for its mean
 NEAR = 1.02  # costs closer than that are equal: fewer passes win
-
-
-def measure_cost(sequence: PackedSequence) -> PassCost:
-    """Time a few passes behind the prompt that the sequence holds; the prompt stays cached, its nodes go."""
-    prompt = list(sequence.prompt)
-    best = dict.fromkeys(SIZES, float("inf"))
-    for _ in range(ROUNDS):
-        for size in SIZES:
-            nodes = [Node(i % sequence.model.config.vocabulary, 0, ()) for i in range(size)]
-            sequence.restore(prompt)
-            began = time.perf_counter()
-            sequence.run(nodes)[-1].cpu()  # waits for a GPU
-            best[size] = min(best[size], (time.perf_counter() - began) * 1e3)
-    sequence.restore(prompt)
-    sizes = torch.tensor(SIZES, dtype=torch.float64)
-    took = torch.tensor([best[s] for s in SIZES], dtype=torch.float64)
-    slope = float(((sizes - sizes.mean()) * (took - took.mean())).sum() / ((sizes - sizes.mean()) ** 2).sum())
-    token = max(slope, 0.0)
-    return PassCost(max(float(took.mean()) - token * float(sizes.mean()), 0.0), token)
 
 
 def has_choice(plan: SchemaPlan, walker: Walker, budget: Budget) -> bool:

@@ -42,7 +42,10 @@ def normalise(schema: Mapping[str, Any], where: str, definitions: Mapping[str, A
     Raises UserError (`where` names tool and parameter) for a reference that leads nowhere, outside or in a circle, and
     for a schema that grows beyond MAX_PARTS when its references are written out.
     """
-    return _Normaliser(where, dict(definitions or {})).read(schema, ())
+    try:
+        return _Normaliser(where, dict(definitions or {})).read(schema, ())
+    except RecursionError:
+        raise UserError(f"{where}: its schema is nested too deeply.", "Describe a flatter value.") from None
 
 
 class _Normaliser:
@@ -60,7 +63,8 @@ class _Normaliser:
         if not isinstance(given, Mapping):
             raise UserError(f"{self._where}: its schema is {given!r}.", "Write a JSON schema object.")
         for key, kinds in SHAPES.items():
-            if key in given and not isinstance(given[key], kinds):
+            wrong = isinstance(given.get(key), bool) and not key.startswith("exclusive")  # as draft 4 has it
+            if key in given and (wrong or not isinstance(given[key], kinds)):
                 told = f"{self._where}: {key} is {repr(given[key])[:80]}."
                 raise UserError(told, f"Write {WRITTEN.get(kinds, 'what JSON schema has there')}.")
         schema = dict(given)
@@ -102,6 +106,8 @@ class _Normaliser:
 
     def _with_arms(self, schema: dict[str, Any], inside: tuple[str, ...]) -> dict[str, Any]:
         """Alternatives flat, each once; a single one is the schema itself."""
+        if "anyOf" in schema and not schema["anyOf"]:
+            raise UserError(f"{self._where}: it has no alternatives.", "List at least one schema in its anyOf.")
         null, kinds = schema.pop("nullable", False) is True, schema.get("type")
         arms = [self.read(arm, inside) for arm in schema.pop("anyOf", ())]
         if "enum" in schema:

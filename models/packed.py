@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 
-from rtcontrol.models.engines.lean import LeanModel
+from rtcontrol.models.core import Ask
+from rtcontrol.models.engines.base import Work
+from rtcontrol.models.engines.lean import KVCache, LeanModel, Rows
 from rtcontrol.models.errors import UserError
 
+Logits = Callable[[Sequence[int], Sequence[int] | None], torch.Tensor]
 MASKS_KEPT = 32
 MASK_CELLS = 1 << 19  # larger masks (a long new prompt) are rare and would not stay small in memory
 
@@ -27,10 +31,14 @@ class Node:
 
 def common_start(a: Sequence[int], b: Sequence[int]) -> int:
     """How many leading ids two sequences share."""
-    stop = min(len(a), len(b))
-    if a[:stop] == b[:stop]:
-        return stop
-    return next(i for i in range(stop) if a[i] != b[i])
+    low, high = 0, min(len(a), len(b))
+    while low < high:  # whole slices are compared far faster than one id after another
+        middle = (low + high + 1) // 2
+        if a[low:middle] == b[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
 
 
 def too_long(context: int, prompt: int | None = None) -> UserError:
@@ -43,47 +51,44 @@ def too_long(context: int, prompt: int | None = None) -> UserError:
 
 
 class PackedSequence:
-    """The KV cache's content: a prompt (prefix + suffix), then the nodes evaluated for the decision at hand."""
+    """A session's handle: the content of one KV cache, a prompt (prefix + suffix) and behind it the nodes evaluated for
+    the decision at hand. `paths` are the slots, counted from the prompt's end, that lead to each of these; `states`
+    [nodes, hidden] of every pass what they gave, for whoever keeps them."""
 
-    def __init__(self, model: LeanModel) -> None:
-        self.model = model
+    def __init__(self, model: LeanModel, slots: int) -> None:
+        self.model, self.cache = model, KVCache(model, slots)
         self.prompt: list[int] = []
-        self.nodes = 0
-        self.forward_passes = self.tokens = 0
+        self.paths: list[tuple[int, ...]] = []
+        self.states: list[torch.Tensor] = []
+        self.columns: dict[tuple[int, ...], torch.Tensor] = {}  # by the ids asked for: rows of the LM head
         self._done = 0
         self._masks: dict[tuple[int, int, int, tuple[tuple[int, ...], ...]], torch.Tensor] = {}
 
-    def start(self, prompt: Sequence[int], reserve: int) -> tuple[list[int], int]:
-        """Begin a decision: (uncached prompt tokens, reused tokens). The longest common prefix with the cached tokens
-        is kept. Raises UserError when prompt and `reserve` nodes do not fit the context."""
-        limit = min(self.model.slots, self.model.config.context)
-        if len(prompt) + reserve > limit:
-            raise too_long(limit, len(prompt))
-        cached = self.prompt[: self._done]  # a decision without any branching node runs no pass
-        common = common_start(cached, prompt)
-        self.prompt = list(prompt)
-        self.nodes = self.forward_passes = self.tokens = 0
-        self._done = common
-        return self.prompt[common:], common
-
     @property
-    def room(self) -> int:
-        """Slots behind the prompt."""
-        return min(self.model.slots, self.model.config.context) - len(self.prompt)
+    def slots(self) -> int:
+        """Tokens that it can hold."""
+        return self.cache.slots
 
-    def restore(self, prompt: Sequence[int]) -> None:
-        """The caller has written the KV of exactly these tokens into the model's cache."""
-        self.prompt = list(prompt)
-        self._done = len(self.prompt)
-        self.nodes = 0
+    def start(self, prompt: Sequence[int], reserve: int) -> int:
+        """Begin a decision; gives how many tokens of its prompt are cached: the longest common prefix
+        with those before. Raises UserError when prompt and `reserve` nodes do not fit."""
+        if len(prompt) + reserve > self.cache.slots:
+            raise too_long(self.cache.slots, len(prompt))
+        # A decision without any branching node runs no pass, so not all of the last prompt need be there.
+        common = common_start(self.prompt[: self._done], prompt)
+        self.prompt, self.paths, self.states, self._done = list(prompt), [], [], common
+        return common
 
-    def keep(self, tokens: int) -> None:
-        """Only the first `tokens` of the cached prompt are reused from here on."""
-        self.restore(self.prompt[: min(tokens, self._done)])
+    def restore(self, prompt: Sequence[int], keys: torch.Tensor, values: torch.Tensor) -> None:
+        """Begin behind exactly these tokens, whose KV is given."""
+        for mine, others in zip(self.cache.first(len(prompt)), (keys, values), strict=True):
+            mine.copy_(others)
+        self.prompt, self.paths, self.states, self._done = list(prompt), [], [], len(prompt)
 
     def forget(self) -> None:
         """Nothing in the cache is to be reused."""
-        self.restore([])
+        self._done = 0
+        self.start([], 0)
 
     @property
     def fresh(self) -> int:
@@ -104,11 +109,27 @@ class PackedSequence:
 
         The nodes take the next slots, in order.
         """
+        (hidden,) = run_together(self.model, [(self, nodes)])
+        self.ran(nodes)
+        return hidden
+
+    def placed(self, work: Work) -> list[Node]:
+        """The nodes of the next tree, at the slots that they would take."""
+        tree, paths, base = work.tree, list(self.paths), len(self.paths)
+        found = []
+        for i, (token, parent, depth) in enumerate(zip(tree.tokens, tree.parents, tree.depths, strict=True)):
+            above = paths[parent] if parent >= 0 else ()
+            paths.append((*above, base + i))
+            found.append(Node(token, depth, above))
+        return found
+
+    def rows(self, nodes: Sequence[Node]) -> tuple[list[int], list[int], Rows]:
+        """Tokens and positions of the next pass, and where they go. Raises UserError where the cache ends."""
         fresh = self.prompt[self._done :]
-        past = self._done + self.nodes
-        key = (past, len(fresh), self.nodes, tuple([n.ancestors for n in nodes]))
-        if past + len(fresh) + len(nodes) > self.model.slots:
-            raise too_long(self.model.slots, len(self.prompt))
+        past, end = self._done + len(self.paths), len(self.prompt)
+        if past + len(fresh) + len(nodes) > self.cache.slots:
+            raise too_long(self.cache.slots, end)
+        key = (past, len(fresh), len(self.paths), tuple([n.ancestors for n in nodes]))
         mask = self._masks.get(key)
         if mask is None:
             mask = self._mask(past, len(fresh), nodes)
@@ -116,15 +137,13 @@ class PackedSequence:
                 if len(self._masks) >= MASKS_KEPT:
                     self._masks.pop(next(iter(self._masks)))
                 self._masks[key] = mask
-        end = len(self.prompt)
-        tokens = torch.tensor(fresh + [n.token for n in nodes], device=self.model.device)
         places = [*range(self._done, end), *(end + n.depth for n in nodes)]
-        hidden = self.model.forward(tokens, torch.tensor(places, device=self.model.device), past, mask, len(fresh))
-        self._done = end
-        self.nodes += len(nodes)
-        self.forward_passes += 1
-        self.tokens += len(places)
-        return hidden
+        return fresh + [n.token for n in nodes], places, Rows(self.cache, past, len(places), mask, len(fresh))
+
+    def ran(self, nodes: Sequence[Node]) -> None:
+        """The pass of these `rows` is over."""
+        self._done = len(self.prompt)
+        self.paths += [(*node.ancestors, i) for i, node in enumerate(nodes, start=len(self.paths))]
 
     def _mask(self, past: int, fresh: int, nodes: Sequence[Node]) -> torch.Tensor:
         # Columns: cached prompt (and, once the prompt is whole, earlier nodes), fresh prompt, these nodes.
@@ -141,3 +160,32 @@ class PackedSequence:
         bias = np.where(see, np.float32(0), np.float32(-np.inf))
         mask = torch.from_numpy(bias)[None, None].to(self.model.device, self.model.dtype)
         return self.model.grouped(mask) if mask.numel() * self.model.group <= MASK_CELLS else mask
+
+
+def run_together(model: LeanModel, work: Sequence[tuple[PackedSequence, Sequence[Node]]]) -> list[torch.Tensor]:
+    """One pass for different sequences of a model: of each the hidden states [nodes, hidden] of its nodes. It has not
+    happened before a sequence is told that it `ran`."""
+    each = [sequence.rows(nodes) for sequence, nodes in work]
+    tokens = torch.tensor([t for own, _, _ in each for t in own], device=model.device)
+    places = torch.tensor([p for _, own, _ in each for p in own], device=model.device)
+    hidden = model.forward(tokens, places, [rows for _, _, rows in each])
+    return list(hidden.split([len(nodes) for _, nodes in work])) if len(work) > 1 else [hidden]
+
+
+def answered(asks: Sequence[Ask], logits: Logits) -> list[Any]:
+    """What a pass's tree asks for. `logits` gives fp32 rows of nodes: [nodes, ids], or [nodes, vocabulary] for None."""
+    masked = sorted({n for ask in asks if ask.masks is not None for n in ask.nodes})
+    scores = logits(masked, None).double() if masked else None
+    found: list[Any] = []
+    for ask in asks:
+        if scores is None or ask.masks is None:
+            # Without ids their keys and values are wanted, no score.
+            found.append(logits(ask.nodes, ask.ids).tolist() if ask.ids else [()] * len(ask.nodes))
+            continue
+        rows = scores[[masked.index(n) for n in ask.nodes]]
+        rows = rows.masked_fill(~torch.from_numpy(ask.masks).to(rows.device), -torch.inf)
+        best = rows.amax(-1, keepdim=True)
+        ids = (rows == best).int().argmax(-1)  # the first of equals, as in every other place
+        share = 1.0 / (rows - best).exp().sum(-1)
+        found.append(list(zip(ids.tolist(), share.tolist(), strict=True)))
+    return found

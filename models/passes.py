@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from rtcontrol.models.engines.base import Budget
 from rtcontrol.models.plan import ANY_TOOL, SchemaPlan
+from rtcontrol.models.trie import KEPT
 from rtcontrol.models.walk import HeadState, Walk, Walker, leaf_value
 
 FUNCTION_BIT = 1 << ANY_TOOL
@@ -26,7 +27,7 @@ class Passes:
         walks = {}
         for k, head in enumerate(self.plan.heads):
             everything = FUNCTION_BIT if k == 0 else self.plan.all_tools
-            if head.trie.needed(everything) or (self.budget.forced and head.trie.legal[0] & everything):
+            if head.trie.several[0] & everything or (self.budget.forced and head.trie.legal[0] & everything):
                 walks[k] = Walk(0, True, 1.0, ())
         return walks
 
@@ -75,7 +76,10 @@ class Passes:
         key = (k, node, tools)
         below = self._below.get(key)
         if below is None:
-            below = self._below[key] = [node] if self.budget.forced else trie.needed(tools, node)
+            if len(self._below) >= KEPT:
+                self._below.clear()
+            below = [node] if self.budget.forced else trie.needed(tools, node, self.budget.per_head)
+            self._below[key] = below
         chain: list[int] = []
         up = trie.parents[node]
         while up >= 0 and up not in state.slots:

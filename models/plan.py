@@ -9,19 +9,22 @@ from typing import Any
 from rtcontrol.models.call import Call
 from rtcontrol.models.domain import ClosedDomain, Domain, json_text
 from rtcontrol.models.errors import UserError
+from rtcontrol.models.grid import NumberGrid
 from rtcontrol.models.normal import as_declared
 from rtcontrol.models.schema import ABSENT, Overflow, Slot, ToolSchema
 from rtcontrol.models.special import ARGUMENTS, FUNCTION, NULL, closing, opening
 from rtcontrol.models.tokenizer import STTokenizer
-from rtcontrol.models.trie import TokenTrie
+from rtcontrol.models.trie import NumberTrie, TokenTrie
 
 NO_TOOL = -1  # the value of a null function head
+LISTED = 256  # numbers of one parameter up to which a list is quicker to walk
 ANY_TOOL = 0  # the function head is walked before a tool is chosen: its leaves are legal under one common bit
 
 
 @dataclass(frozen=True)
 class HeadPlan:
-    """One active head. `free` lists, by tool index, the domains that no trie can hold."""
+    """One active head. `free` lists, by tool index, the domains that no trie can hold, `grids` the numbers that one
+    holds without listing them."""
 
     name: str
     head_id: int
@@ -29,6 +32,7 @@ class HeadPlan:
     null_id: int
     trie: TokenTrie
     free: Mapping[int, Domain] = field(default_factory=dict)
+    grids: Mapping[int, NumberGrid] = field(default_factory=dict)
 
     @property
     def free_mask(self) -> int:
@@ -64,14 +68,18 @@ class SchemaPlan:
         for k, head in enumerate(self.heads[1:]):
             value = self.slots[index][k].value(call.arguments) if k < len(self.slots[index]) else ABSENT
             null = value is ABSENT or (value is None and bool(self.slots[index][k].null))
-            values.append((head, None if null else self._text(index, k, value)))
+            values.append((head, None if null else self.text(index, k, value)))
         return values
 
     def tool_index(self, name: str) -> int:
         return next(i for i, t in enumerate(self.tools) if t.name == name)
 
-    def _text(self, tool: int, k: int, value: Any) -> str:
+    def text(self, tool: int, k: int, value: Any) -> str:
+        """How the tool's head `k` (0: its first argument) writes a value. Raises ValueError for one outside its
+        domain."""
         domain = self.slots[tool][k].domain
+        if (grid := self.heads[k + 1].grids.get(tool)) is not None:
+            return grid.text(value)
         if isinstance(domain, ClosedDomain):
             for known, text in zip(domain.values, domain.texts, strict=True):
                 if known == value and isinstance(known, bool) == isinstance(value, bool):
@@ -105,11 +113,18 @@ def compile_plan(
     for k in range(max((len(s) for s in slots), default=0)):
         trie, end = empty(ARGUMENTS[k])
         free: dict[int, Domain] = {}
+        grids = _spelled(k, slots) if tokenizer.digits else {}
+        if grids and tokenizer.digits:
+            trie = numbers = NumberTrie(trie.tokens[0], end, tokenizer.digits)
+            for index, grid in grids.items():
+                numbers.add(index, grid)
         for index, own in enumerate(slots):
             if k >= len(own):
                 continue
             slot = own[k]
-            if isinstance(slot.domain, ClosedDomain):
+            if index in grids:
+                pass
+            elif isinstance(slot.domain, ClosedDomain):
                 for value, ids in zip(slot.domain.values, tokenizer.encode_many(slot.domain.texts), strict=True):
                     if not trie.insert([*ids, end], index, value):
                         raise UserError(
@@ -122,5 +137,11 @@ def compile_plan(
             for null in slot.null:
                 trie.insert([null_id], index, null)
         trie.finish()
-        heads.append(HeadPlan(ARGUMENTS[k], trie.tokens[0], end, null_id, trie, free))
+        heads.append(HeadPlan(ARGUMENTS[k], trie.tokens[0], end, null_id, trie, free, grids))
     return SchemaPlan(tuple(tools), slots, tuple(heads), allow_null)
+
+
+def _spelled(k: int, slots: Sequence[Sequence[Slot]]) -> dict[int, NumberGrid]:
+    """By tool, the numbers of argument k + 1 that are too many to be listed quickly."""
+    own = {i: s[k].domain.grid for i, s in enumerate(slots) if k < len(s)}
+    return {i: grid for i, grid in own.items() if grid is not None and grid.count > LISTED}

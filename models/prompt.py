@@ -21,6 +21,7 @@ from rtcontrol.models.tokenizer import STTokenizer
 
 FILE_NAME = "st_template.json"
 HISTORY_LIMIT = 6
+RESTORE = "Restore the file that came with the weights."
 VARIABLES = ("tools", "instruction", "history", "observation", "environment")
 COMPACT = {
     "profile": "compact",
@@ -50,8 +51,7 @@ class PromptTemplate:
 
     def __init__(self, config: Mapping[str, Any], tokenizer: STTokenizer, where: str) -> None:
         if not isinstance(config, Mapping):
-            raise UserError(f"{where} is no JSON object.", "Restore the file that came with the weights.")
-        self.config = dict(config)
+            raise UserError(f"{where} is no JSON object.", RESTORE)
         self.profile = str(config.get("profile", "custom"))
         self.overflow: Overflow = config.get("overflow", "merge")
         self._separator = str(config.get("history_separator", ", "))
@@ -81,9 +81,7 @@ class PromptTemplate:
                 "For a published SimpleTool checkpoint run `rtcontrol models adopt CHECKPOINT --template-from FILE`.",
             ) from None
         except (OSError, ValueError) as error:
-            raise UserError(
-                f"{path} cannot be read ({error}).", "Restore the file that came with the weights."
-            ) from None
+            raise UserError(f"{path} cannot be read ({error}).", RESTORE) from None
         return cls(config, tokenizer, str(path))
 
     def prefix_ids(self, tools: Sequence[ToolSchema]) -> list[int]:
@@ -100,25 +98,9 @@ class PromptTemplate:
         }
         return self._encode(self.parts[self._cut :], values)
 
-    def render(
-        self, tools: Sequence[ToolSchema], instruction: str, observation: str, history: Sequence[str] = ()
-    ) -> str:
-        """The whole prompt as one string, for people and byte comparisons."""
-        values = {
-            "tools": tools_text(tools),
-            "instruction": instruction,
-            "observation": observation,
-            "environment": json.dumps([observation] if observation else [], ensure_ascii=False),
-            "history": self._separator.join(history[-HISTORY_LIMIT:]),
-        }
-        return _substitute(str(self.config["template"]), values)
-
     def _find_cut(self) -> int:
-        constant = 0
-        while constant < len(self.parts) and self.parts[constant].constant(("tools",)):
-            constant += 1
-        specials = [i for i in range(constant) if self.parts[i].special is not None]
-        return specials[-1] + 1 if specials else 0
+        changing = next((i for i, p in enumerate(self.parts) if not p.constant(("tools",))), len(self.parts))
+        return max((i + 1 for i in range(changing) if self.parts[i].special is not None), default=0)
 
     def _encode_text(self, part: PromptPart, text: str) -> list[int]:
         if not part.constant(("instruction", "history")):
@@ -146,28 +128,12 @@ def tools_text(tools: Sequence[ToolSchema]) -> str:
 
 def _parse(template: str, tokenizer: STTokenizer) -> tuple[PromptPart, ...]:
     markers = sorted(tokenizer.specials, key=len, reverse=True)
-    pattern = "|".join([*(re.escape(m) for m in markers), *(re.escape(f"{{{v}}}") for v in VARIABLES)])
+    variables = [f"{{{v}}}" for v in VARIABLES]
     parts: list[PromptPart] = []
-    run: list[tuple[bool, str]] = []
-    position = 0
-    for match in re.finditer(pattern, template):
-        if match.start() > position:
-            run.append((False, template[position : match.start()]))
-        position = match.end()
-        if match.group() in markers:
-            if run:
-                parts.append(PromptPart(None, tuple(run)))
-                run = []
-            parts.append(PromptPart(tokenizer.special_id(match.group())))
-        else:
-            run.append((True, match.group()[1:-1]))
-    if position < len(template):
-        run.append((False, template[position:]))
-    if run:
-        parts.append(PromptPart(None, tuple(run)))
+    for piece in re.split(f"({'|'.join(map(re.escape, [*markers, *variables]))})", template):
+        if piece in markers:
+            parts.append(PromptPart(tokenizer.special_id(piece)))
+        elif piece:
+            run = parts.pop().pieces if parts and parts[-1].special is None else ()
+            parts.append(PromptPart(None, (*run, (True, piece[1:-1]) if piece in variables else (False, piece))))
     return tuple(parts)
-
-
-def _substitute(template: str, values: Mapping[str, str]) -> str:
-    # One pass, so that a value which contains "{tools}" stays as it is.
-    return re.sub("|".join(re.escape(f"{{{v}}}") for v in VARIABLES), lambda m: values[m.group()[1:-1]], template)

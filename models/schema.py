@@ -80,6 +80,7 @@ class ToolSchema:
         if not isinstance(name, str) or not name:
             raise UserError(f"A tool without a name: {json.dumps(tool)[:120]}.", "Give it a 'name'.")
         where = f"Tool {name[:64]}"
+        _check_spelled(name, f"Tool {name[:64]!r}")
         if not isinstance(body.get("description", ""), str):
             raise UserError(f"{where}: its description is no string.", "Say in words what it does, or leave it out.")
         schema = body.get("parameters") or {"type": "object", "properties": {}}
@@ -136,11 +137,22 @@ def _parameter(tool: str, name: str, given: Any, required: bool, definitions: Ma
     schema = normalise(given, where, definitions)
     plain, nullable = without_null(schema)
     domain = domain_of(plain, where)
+    _check_spelled({name: schema}, where)
     default = schema.get("default")
     if default is not None and isinstance(domain, ClosedDomain) and not domain.holds(default):
         shown = ", ".join(domain.texts[:12]) + (", ..." if len(domain.texts) > 12 else "")
         raise UserError(f"{where}: the default {default!r} is outside its domain ({shown}).", "Choose one of these.")
     return Parameter(name, schema, required, domain, nullable, schema.get("x-group"))
+
+
+def _check_spelled(value: Any, where: str) -> None:
+    try:
+        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+    except (TypeError, ValueError) as error:  # of which an encoding error is one
+        what = "half a character (a lone surrogate)" if isinstance(error, UnicodeError) else "what JSON cannot write"
+        raise UserError(
+            f"{where}: it holds {what}.", "Use whole characters, finite numbers, lists and objects."
+        ) from None
 
 
 def _slot(tool: str, unit: Sequence[Parameter]) -> Slot:

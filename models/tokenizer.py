@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from weakref import WeakValueDictionary
 
 from tokenizers import AddedToken, Tokenizer
 
+from rtcontrol.models import grid
 from rtcontrol.models.errors import UserError
 
 
@@ -72,6 +74,18 @@ class STTokenizer:
     def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
         """`encode` of each text."""
         return [self.encode(text) for text in texts]
+
+    @cached_property
+    def digits(self) -> dict[str, int] | None:
+        """The token of each character that numbers are written with; None where some are joined to one token.
+
+        Byte pairs grow from two characters that are joined: it is enough to look at all pairs."""
+        characters = grid.CHARACTERS
+        single = {c: self.encode(c) for c in characters}
+        texts = [a + b for a in characters for b in characters if b.isdigit() or (a.isdigit() and b == ".")]
+        if any(ids != [i for c in t for i in single[c]] for t, ids in zip(texts, self.encode_many(texts), strict=True)):
+            return None
+        return {c: ids[0] for c, ids in single.items()} if all(len(ids) == 1 for ids in single.values()) else None
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids, special tokens shown by name."""

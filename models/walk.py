@@ -9,6 +9,7 @@ from typing import Any
 
 from rtcontrol.models.engines.base import NotFinite
 from rtcontrol.models.plan import ANY_TOOL, HeadPlan, SchemaPlan
+from rtcontrol.models.trie import KEPT
 
 
 @dataclass
@@ -34,7 +35,7 @@ class Walker:
 
     def __init__(self, plan: SchemaPlan) -> None:
         self.plan = plan
-        tokens = {t for h in plan.heads for c in h.trie.children if len(c) > 1 for t in c}
+        tokens = {t for h in plan.heads for t in h.trie.choices}
         self.forced = False  # whether nodes without a choice wait for their logits, too
         self.columns = sorted(tokens)
         self.column = {token: i for i, token in enumerate(self.columns)}
@@ -49,6 +50,8 @@ class Walker:
             legal = self.plan.heads[head].trie.legal_children(node, tools)
             # A forced child needs no logits, so its token may have no column.
             found = ([self.column.get(t, -1) for t, _ in legal], [c for _, c in legal])
+            if len(self._choices) >= KEPT:  # of numbers there are as many as there are values
+                self._choices.clear()
             self._choices[key] = found
         return found
 

@@ -225,7 +225,7 @@ class Core(SessionState):
             self.ignored[reason] += 1
             return
         self.count[message.status] += 1
-        if self.unanswered is not None and message.seq_obs == self.unanswered.seq:
+        if self.unanswered is not None and message.seq_obs == self.unanswered.seq and not message.more:
             self.unanswered = None
         if message.status == "fresh" and message.t_obs_ns is not None:
             self.latency_ns.append(now_ns - message.t_obs_ns)

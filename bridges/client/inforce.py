@@ -19,7 +19,8 @@ class Standing:
     `status`: `fresh` (the last decision's call is in force), `held` (the last tick brought none, the call before is
     still in force) or `safe`, with the `cause`. `age_ms` is since the observation that the call answers was captured,
     `left_ms` until it expires (None: never). `tick` names it to `executed()`; None: the client began it itself. `more`:
-    further safe calls, where there are several actuators: what is to be done are all `calls`, not `call` alone.
+    further safe calls, where there are several actuators; `before`: calls of the same observation that came before,
+    where it may have several. What is to be done are all `calls`, not `call` alone.
     """
 
     call: FunctionCall | None
@@ -31,6 +32,7 @@ class Standing:
     age_ms: float | None = None
     left_ms: float | None = None
     more: tuple[FunctionCall, ...] = ()
+    before: tuple[FunctionCall, ...] = ()
 
     @property
     def name(self) -> str | None:
@@ -44,8 +46,8 @@ class Standing:
 
     @property
     def calls(self) -> tuple[FunctionCall, ...]:
-        """All that is to be done: one call, or all safe ones, or nothing."""
-        return () if self.call is None else (self.call, *self.more)
+        """All that is to be done, in order: one call, or several of one observation, or all safe ones, or nothing."""
+        return () if self.call is None else (*self.before, self.call, *self.more)
 
 
 def expired(t_obs_ns: int | None, ttl_ms: float, now_ns: int) -> bool:
@@ -75,6 +77,7 @@ class InForce:
         since nobody would end it later."""
         ended = self.kind == "call"
         self.safe_calls, self.last_tick = tuple(safe_calls), -1
+        self._goes_on = False  # the last message said that another one of its tick follows
         self.reset(epoch, "no_call_yet")
         return ended
 
@@ -89,21 +92,24 @@ class InForce:
         if message.epoch != self.epoch or message.tick <= self.last_tick:
             return self.look(now_ns), False
         self.last_tick = message.tick
+        further, self._goes_on = self._goes_on and self.kind == "call", bool(message.more)
         if message.status == "safe":
             return self.ends(message.cause or "safe", message.tick, all_of(message.calls, message.call)), False
         fresh, call = message.status == "fresh", message.call
         too_old = fresh and expired(message.t_obs_ns, message.ttl_ms, now_ns)
         begins = fresh and not too_old and call is not None
         if begins:
-            seen = {"seq_obs": message.seq_obs, "confidence": message.confidence}
-            self._set("call", Standing(call, "fresh", tick=message.tick, **seen))  # type: ignore[arg-type]
+            assert call is not None, "it begins"
+            before = tuple(self._now.calls) if further else ()
+            told = Standing(call, "fresh", None, message.tick, message.seq_obs, message.confidence, before=before)
+            self._set("call", told)
         else:  # first: a decision to go on does not revive what has run out
             begins = self.look(now_ns)
         if self.kind == "call" and fresh and not too_old:
             self._now = replace(self._now, status="fresh", cause=None)
             self._stamp_ns = message.t_obs_ns or 0
             self.expires_ns = self._stamp_ns + int(message.ttl_ms * 1e6) if message.ttl_ms else None
-        elif self.kind == "call":
+        elif self.kind == "call" and not further:  # else its tick brought one
             self._now = replace(self._now, status="held", cause=message.cause or "late")
         return begins, too_old and call is not None
 

@@ -23,6 +23,9 @@ class Options:
     `agent`: the server's agent of this name; or `tools`: own ones, OpenAI-style definitions; neither: the server's.
     `safe_call`: executed whenever no call may be: a name, {"name": ..., "arguments": {...}}, or a list of these, one
     for each actuator.
+    `calls_per_tick`: several calls of one observation, so many at most, where the server gives them (the welcome says).
+    `on_call` is given each on its own, in order; else `calls` of what is in force are all so far, and decide() waits
+    for the last.
     `on_call`: called with each new call in force, and with safe, in a thread of its own (AsyncClient: a coroutine
     function, in the event loop); what it returns is told as the result, an exception as a failure, after which safe is
     in force (`Declined`: as refused, and the call stays in force). One at a time: a slow one delays the next, safe too.
@@ -50,6 +53,7 @@ class Options:
     max_age_ms: float | None = None
     on_miss: Literal["hold", "safe"] | None = None
     hold_ms: float | None = None
+    calls_per_tick: int | None = None
     robot: str | None = None
     name: str = "rtcontrol.bridges.client"
     on_call: Callable[[Any], Any] | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
+from dataclasses import replace
 from typing import Any
 
 from rtcontrol.bridges.client.errors import ClientError
@@ -29,6 +30,7 @@ class SessionState:
         self.refused: str | None = None  # why that one was refused
         self.wanted: str | None = None  # the newest instruction asked for that was not refused
         self.begun: dict[bool, Standing] = {}  # what waits for a handler; True: for that of safe, where it has its own
+        self.further: deque[Standing] = deque()  # of one observation, behind what waits for the handler of calls
         self.owed: dict[int, FunctionCall | None] = {}  # of this epoch, by tick: calls that are not acknowledged yet
         self.count: Counter[str] = Counter()
         self._seq = 0
@@ -100,10 +102,14 @@ class SessionState:
         standing = self.force.at(now_ns)
         of_safe = self.options.on_safe is not None and standing.status == "safe"
         if of_safe or self.options.on_call is not None:
-            if (missed := self.begun.get(of_safe)) is not None:
-                why = "superseded while the handler was busy"
-                self.acknowledge(missed, "expired", now_ns, error=why)
-            self.begun[of_safe] = standing
+            missed = self.begun.get(of_safe)
+            if missed is not None and any(missed.call is call for call in standing.before):
+                self.further.append(standing)
+            else:
+                for superseded in [] if missed is None else [missed, *self.further]:
+                    self.acknowledge(superseded, "expired", now_ns, error="superseded while the handler was busy")
+                self.further.clear()
+                self.begun[of_safe] = standing
         if standing.tick is not None:  # last: what was missed may have the number, of a session before
             _keep(self.owed, standing.tick, standing.call)
 
@@ -111,9 +117,12 @@ class SessionState:
         """What waits for a handler, if it is in force at this instant; else it is acknowledged as expired."""
         if (begun := self.begun.pop(of_safe, None)) is None:
             return None
+        if self.further and not of_safe:
+            self.begun[of_safe] = self.further.popleft()
         now = self.force.at(now_ns)
-        if now.status == "safe" if begun.status == "safe" else now.call is begun.call:
-            return begun
+        stands = now.status != "safe" and any(begun.call is call for call in now.calls)
+        if now.status == "safe" if begun.status == "safe" else stands:
+            return replace(begun, before=())
         self.acknowledge(begun, "expired", now_ns, error="no longer in force when the handler could begin")
         return None
 
@@ -130,7 +139,8 @@ class SessionState:
         del self.owed[tick]
         if self.options.acknowledges:
             self.say(told)
-        if outcome == "failed" and self.force.kind == "call" and self.force.at(now_ns).call is call:
+        in_force = self.force.at(now_ns).calls if self.force.kind == "call" else ()
+        if outcome == "failed" and any(one is call for one in in_force):
             self.begins(self.force.ends("failed"), now_ns)
 
 

@@ -35,6 +35,7 @@ Seconds = Annotated[float, Field(ge=0)]
 Hertz = Annotated[float, Field(ge=0.001, le=10_000)]
 Pacing = Literal["server", "client"]
 OnMiss = Literal["hold", "safe"]
+CallsPerTick = Annotated[Whole, Field(ge=1, le=7)]
 Outcomes = Literal["executed", "expired", "failed", "refused"]
 Dtype = Literal["b1", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4", "f8"]
 DTYPES = {dtype: int(dtype[1]) for dtype in get_args(Dtype)}  # bytes an item
@@ -108,6 +109,7 @@ class Hello(MessagePart):
     max_age_ms: Milliseconds | None = None
     on_miss: OnMiss | None = None
     hold_ms: Milliseconds | None = None
+    calls_per_tick: CallsPerTick | None = None
     robot: Name | None = None
     resume: Token | None = None
 
@@ -140,6 +142,7 @@ class Welcome(OfSession):
     max_age_ms: Milliseconds
     on_miss: OnMiss
     hold_ms: Milliseconds
+    calls_per_tick: CallsPerTick | None = None  # None: one
     heartbeat_ms: Milliseconds
     session_grace_s: Seconds
     limits: dict[str, Whole]
@@ -198,6 +201,7 @@ class CallMessage(OfSession):
     status: Literal["fresh", "held", "safe"]
     call: FunctionCall | None = None
     calls: SafeCalls | None = None  # 1.1, with `safe`: `call` is the first of them
+    more: bool | None = None  # with `calls_per_tick` alone: another message of this tick follows
     ttl_ms: Milliseconds
     release_ns: Nanoseconds | None = None  # 1.1: of this tick, on the server's clock; None off the grid of ticks
     deadline_ns: Nanoseconds  # on the server's clock

@@ -1,13 +1,14 @@
-"""The engine protocol (design, section 4)."""
+"""What answers a decision's questions: the runner's protocol (design, section 4)."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Protocol
 
-from rtcontrol.models.call import Decision
-from rtcontrol.models.plan import SchemaPlan
+if TYPE_CHECKING:
+    from rtcontrol.models.core import Tree
+    from rtcontrol.models.cost import PassCost
 
 
 class Cancelled(Exception):
@@ -50,30 +51,72 @@ class PrefixInfo:
     note: str | None = None
 
 
-class Engine(Protocol):
-    """One model, one prefix and plan, one decision at a time."""
+@dataclass(frozen=True)
+class Caps:
+    """What a runner can do. `tree`: whether a pass may hold branches, else one node a head; `batch`: decisions of one
+    pass; `exact`: whether all ways of asking give the same scores but for rounding."""
 
-    name: str
+    engine: str
+    device: str
+    dtype: str
+    tree: bool
+    batch: int
+    exact: bool
+    parameters: int
+    vocabulary: int
 
-    def load_prefix(self, ids: Sequence[int], plan: SchemaPlan) -> PrefixInfo:
-        """Make the cached prefix ready and compile what depends on the plan."""
+    def told(self) -> dict[str, Any]:
+        """For the report and for people."""
+        return {k: v for k, v in asdict(self).items() if k != "vocabulary"}
 
-    def decode(self, suffix: Sequence[int]) -> Decision:
-        """Decide after prefix + `suffix`. Raises Cancelled, DecodeError, or UserError when the context is too long."""
 
-    def decode_in_steps(self, suffix: Sequence[int], sliced: bool) -> Generator[None, None, Decision]:
-        """`decode`, which may be left alone, or given up, wherever it yields: between forward passes, and `sliced` now
-        and then within a long prompt."""
+@dataclass(frozen=True, slots=True)
+class Work:
+    """The next tree of a decision whose prompt its handle was started with."""
 
-    def decode_many(self, suffixes: Sequence[Sequence[int]]) -> list[Decision]:
-        """Decide after prefix + each suffix, as `decode` would for each alone. Raises what `decode` raises."""
+    handle: Any
+    tree: Tree
 
-    def outside_mass(self) -> float:
-        """The largest probability, over the nodes that led to the last decision's call, that the model gave to tokens
-        outside the tries. Raises NotFinite."""
 
-    def cancel(self) -> None:
-        """Ask the decision in flight (from another thread) to stop before its next forward pass."""
+class Handle(Protocol):
+    """One sequence of a runner's: a prompt, and behind it the nodes of the decision at hand."""
 
-    def supports(self) -> dict[str, Any]:
-        """What this engine can do: device, dtype, free_values, batch, exact."""
+    @property
+    def slots(self) -> int:
+        """Tokens that it can hold."""
+
+    @property
+    def fresh(self) -> int:
+        """Tokens of its prompt that are not computed yet."""
+
+    def start(self, prompt: Sequence[int], reserve: int) -> int:
+        """Begin a decision after this prompt; gives how many of its tokens are cached. Raises UserError when prompt and
+        `reserve` nodes do not fit."""
+
+    def forget(self) -> None:
+        """Nothing that is cached is to be used again."""
+
+
+class Runner(Protocol):
+    """One model, many handles. Not thread-safe."""
+
+    caps: Caps
+
+    def open(self, prefix: Sequence[int]) -> tuple[Any, PrefixInfo]:
+        """A handle whose prompts begin with `prefix`, which is computed."""
+
+    def copy(self, handle: Any, prefix: Sequence[int]) -> Any:
+        """Another handle for the same prefix."""
+
+    def cost(self, handle: Any) -> PassCost:
+        """What a pass behind the handle's prompt costs, measured once for prompts of about its length."""
+
+    def prefill(self, handle: Any, count: int) -> None:
+        """Compute the next `count` tokens of its prompt, and no node."""
+
+    def run(self, batch: Sequence[Work]) -> list[list[Any]]:
+        """One pass for at most `caps.batch` works of different handles: of each what its tree's asks ask for, in their
+        order. What of the prompts is not computed yet shares the pass."""
+
+    def logsumexp(self, handle: Any, nodes: Sequence[int]) -> list[float]:
+        """Over the whole vocabulary, at these of the nodes that the decision at hand has evaluated."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from mmap import mmap
 
@@ -29,44 +31,74 @@ def _rotations(config: ModelConfig, device: torch.device, dtype: torch.dtype) ->
     return cos.to(device=device, dtype=dtype), sin.to(device=device, dtype=dtype)
 
 
-class LeanModel:
-    """A dense decoder with one preallocated KV cache of `slots` tokens, for one sequence (which may be a tree)."""
+class KVCache:
+    """Keys and values [layers, 1, kv_heads, slots, head_dim] of one sequence (which may be a tree)."""
 
-    def __init__(self, config: ModelConfig, weights: Weights, slots: int) -> None:
-        self.config, self.weights, self.slots = config, weights, slots
-        device, dtype = weights.embedding.device, weights.embedding.dtype
-        self.device, self.dtype = device, dtype
-        self.group = config.heads // config.kv_heads  # query heads to a key head
-        shape = (config.layers, 1, config.kv_heads, slots, config.head_dim)
-        self.keys, self.values = _zeros(shape, dtype, device), _zeros(shape, dtype, device)
+    def __init__(self, model: LeanModel, slots: int) -> None:
+        c, self.slots = model.config, slots
+        shape = (c.layers, 1, c.kv_heads, slots, c.head_dim)
+        self.keys, self.values = _zeros(shape, model.dtype, model.device), _zeros(shape, model.dtype, model.device)
         # One view a layer: indexing the big tensor on every pass costs more than the copy it is for.
-        self._cache = list(zip(self.keys.unbind(0), self.values.unbind(0), strict=True))
-        self._cos, self._sin = _rotations(config, device, dtype)
+        self.layers = list(zip(self.keys.unbind(0), self.values.unbind(0), strict=True))
+
+    def first(self, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values of the first slots."""
+        return self.keys[..., :count, :], self.values[..., :count, :]
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """`count` new tokens of one sequence, behind `past` cached ones.
+
+    `mask` [1, 1, count, past + count] in the model's dtype: 0 where a row may see a slot, -inf elsewhere; or `grouped`.
+    The first `hidden` rows are there for their keys and values only."""
+
+    cache: KVCache
+    past: int
+    count: int
+    mask: torch.Tensor
+    hidden: int = 0
+
+
+class LeanModel:
+    """A dense decoder; its caches are its sequences' own."""
+
+    def __init__(self, config: ModelConfig, weights: Weights) -> None:
+        self.config, self.weights = config, weights
+        self.device, self.dtype = weights.embedding.device, weights.embedding.dtype
+        self.group = config.heads // config.kv_heads  # query heads to a key head
+        self._cos, self._sin = _rotations(config, self.device, self.dtype)
 
     @torch.inference_mode()
-    def forward(
-        self, tokens: torch.Tensor, positions: torch.Tensor, past: int, mask: torch.Tensor, first: int = 0
-    ) -> torch.Tensor:
-        """Run `tokens` [n] at `positions` [n] behind `past` cached slots, writing slots past..past+n.
+    def forward(self, tokens: torch.Tensor, positions: torch.Tensor, parts: Sequence[Rows]) -> torch.Tensor:
+        """Run `tokens` [n] at `positions` [n]: the rows of all `parts`, one after another, writing their slots
+        past..past+count. They share every product with the weights; each attends to its own cache.
 
-        `mask` [1, 1, n, past + n] in the model's dtype: 0 where a row may see a slot, -inf elsewhere; or `grouped`.
-        Returns normalised hidden states [n - first, hidden] of the rows from `first` on: the rows before it are there
-        for their keys and values only, so the last layer ends for them where those are written.
+        Returns normalised states [rows, hidden] of the rows that are not `hidden`: in the last layer the others end
+        where their keys and values are written.
         """
         x = F.embedding(tokens, self.weights.embedding)
-        cos, sin = self.rotations(positions)
-        last = len(self._cache) - 1
-        for i, (layer, (keys, values)) in enumerate(zip(self.weights.layers, self._cache, strict=True)):
-            start = first if i == last else 0
-            attended = self._attention(layer, x, cos, sin, keys, values, past, mask, start)
-            x = self.feed_forward(layer, (x[start:] if start else x) + attended)
+        cos, sin = self._cos[positions], self._sin[positions]
+        last, one = len(self.weights.layers) - 1, len(parts) == 1
+        counts = [p.count for p in parts]
+        for i, layer in enumerate(self.weights.layers):
+            ends = i == last
+            qkv = self._projected(layer, x, cos, sin)
+            if one:
+                attended = self._attention(i, parts[0], ends, *qkv)
+            else:
+                each = zip(parts, *(t.split(counts) for t in qkv), strict=True)
+                attended = torch.cat([self._attention(i, part, ends, q, k, v) for part, q, k, v in each])
+            if ends and one:
+                x = x[parts[0].hidden :]
+            elif ends:
+                x = torch.cat([rows[p.hidden :] for p, rows in zip(parts, x.split(counts), strict=True)])
+            x = x + layer.out(attended)
+            gate, up = layer.gate_up(self.norm(x, layer.post_norm)).chunk(2, -1)
+            x = x + layer.down(F.silu(gate) * up)
         return self.norm(x, self.weights.norm)
 
-    def rotations(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Cosines and sines [n, 1, head_dim] of positions [n]."""
-        return self._cos[positions], self._sin[positions]
-
-    def projected(
+    def _projected(
         self, layer: Layer, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Queries [n, heads, head_dim], keys and values [n, kv_heads, head_dim], rotated."""
@@ -81,11 +113,6 @@ class LeanModel:
         q, k = qk.split([c.heads, c.kv_heads], 1)
         return q, k, v
 
-    def feed_forward(self, layer: Layer, x: torch.Tensor) -> torch.Tensor:
-        """The layer's second half."""
-        gate, up = layer.gate_up(self.norm(x, layer.post_norm)).chunk(2, -1)
-        return x + layer.down(F.silu(gate) * up)
-
     def grouped(self, mask: torch.Tensor) -> torch.Tensor:
         """A mask [1, 1, n, columns] for attention with all query heads of one key head as rows of one product: the keys
         are read once for all of them, which is up to 40 % faster for a few rows; the mask is `group` times as large."""
@@ -97,42 +124,30 @@ class LeanModel:
         return F.linear(hidden, self.weights.lm_head if rows is None else rows).float()
 
     def _attention(
-        self,
-        layer: Layer,
-        x: torch.Tensor,
-        cos: torch.Tensor,
-        sin: torch.Tensor,
-        keys: torch.Tensor,
-        values: torch.Tensor,
-        past: int,
-        mask: torch.Tensor,
-        start: int,
+        self, layer: int, part: Rows, ends: bool, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
     ) -> torch.Tensor:
-        """Attention output [n - start, hidden] of the rows from `start` on; all rows' keys and values are written."""
-        c, n = self.config, x.shape[0]
-        q, k, v = self.projected(layer, x, cos, sin)
-        total = past + n
-        keys[0, :, past:total] = k.transpose(0, 1)
-        values[0, :, past:total] = v.transpose(0, 1)
-        if start == n:
-            return x[:0]
+        """Attention output [rows, heads * head_dim], in the last layer without the `hidden` rows; keys and values of
+        all rows are written."""
+        c, n, total, mask = self.config, part.count, part.past + part.count, part.mask
+        keys, values = part.cache.layers[layer]
+        keys[0, :, part.past : total] = k.transpose(0, 1)
+        values[0, :, part.past : total] = v.transpose(0, 1)
+        keys, values = keys[:, :, :total], values[:, :, :total]
+        start = part.hidden if ends else 0
+        rows = n - start
+        if not rows:
+            return q.new_zeros(0, c.heads * c.head_dim)
         if start:
             q, mask = q[start:], mask[:, :, start * (mask.shape[2] // n) :]
-        rows = n - start
         if mask.shape[2] != rows:  # grouped: the query heads of one key head are more rows for it
             q = q.reshape(rows, c.kv_heads, self.group, c.head_dim).transpose(0, 1)
             q = q.reshape(1, c.kv_heads, rows * self.group, c.head_dim)
-            out = F.scaled_dot_product_attention(q, keys[:, :, :total], values[:, :, :total], attn_mask=mask)
+            out = F.scaled_dot_product_attention(q, keys, values, attn_mask=mask)
             out = out.view(c.kv_heads, rows, self.group, c.head_dim)
         else:
-            out = F.scaled_dot_product_attention(
-                q.transpose(0, 1)[None],
-                keys[:, :, :total],
-                values[:, :, :total],
-                attn_mask=mask,
-                enable_gqa=self.group > 1,
-            )[0]
-        return layer.out(out.transpose(0, 1).reshape(rows, c.heads * c.head_dim))
+            q = q.transpose(0, 1)[None]
+            out = F.scaled_dot_product_attention(q, keys, values, attn_mask=mask, enable_gqa=self.group > 1)[0]
+        return out.transpose(0, 1).reshape(rows, c.heads * c.head_dim)
 
     def norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return F.rms_norm(x, (x.shape[-1],), weight, self.config.eps)

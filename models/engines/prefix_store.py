@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import os
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 LAYOUT = 1  # of keys and values in the file: raise it when their meaning changes
+DAYS, MIB = 30, 2048  # how long a file is kept unused, and how much all take
 
 
 def cache_folder() -> Path:
@@ -48,6 +50,8 @@ class PrefixStore:
             with safe_open(str(path), framework="pt") as file:
                 meta = file.metadata() or {}
                 keys, values = file.get_tensor("keys"), file.get_tensor("values")
+        except FileNotFoundError:  # another process has dropped it
+            return None
         except Exception as error:  # the library raises its own and plain exceptions for torn files
             return f"{path} is unreadable ({error})"
         if meta.get("key") != key:
@@ -56,10 +60,13 @@ class PrefixStore:
             return f"{path} has shape {list(keys.shape)}, not {list(shape)}"
         if meta.get("sha256") != _checksum(keys, values):
             return f"{path} fails its checksum"
+        with contextlib.suppress(OSError):  # a read-only disk
+            os.utime(path)
         return keys, values
 
     def save(self, key: str, keys: torch.Tensor, values: torch.Tensor) -> str | None:
-        """Write atomically; the reason when it could not be written (a full or read-only disk is no error here)."""
+        """Write atomically, and drop what is old; the reason when it could not be written (a full or read-only disk is
+        no error here)."""
         keys, values = keys.cpu().contiguous(), values.cpu().contiguous()
         path = self.path(key)
         temporary = path.with_suffix(f".{os.getpid()}.tmp")
@@ -72,6 +79,25 @@ class PrefixStore:
             with contextlib.suppress(OSError):
                 temporary.unlink(missing_ok=True)
             return f"{path} could not be written ({error})"
+        return self._evict(path)
+
+    def _evict(self, written: Path) -> str | None:
+        """Drop files that were not used for DAYS, and above `$RTCONTROL_CACHE_MB` the least recently used, but never
+        the one just `written`. Another process may do the same at the same time."""
+        limit = os.environ.get("RTCONTROL_CACHE_MB") or MIB
+        try:
+            room, oldest = float(limit) * 2**20, time.time() - DAYS * 86400
+        except ValueError:
+            return f"RTCONTROL_CACHE_MB={limit} is no number of MiB: no old prefix is dropped"
+        found = []
+        for path in (p for end in ("safetensors", "tmp") for p in self.folder.glob(f"*.{end}")):
+            with contextlib.suppress(OSError):
+                found.append((path == written, path.stat().st_mtime, path.stat().st_size, path))
+        for newest, used, size, path in sorted(found, reverse=True):
+            room -= size
+            if not newest and (used < oldest or (room < 0 and path.suffix != ".tmp")):
+                with contextlib.suppress(OSError):
+                    path.unlink()
         return None
 
 

@@ -5,32 +5,21 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 from weakref import WeakValueDictionary
 
 import torch
 from safetensors import SafetensorError, safe_open
 
-from rtcontrol.models.engines.config_file import read_config
+from rtcontrol.models.checkpoint import read_config
 from rtcontrol.models.engines.linear import Linear
 from rtcontrol.models.errors import UserError
 
+T = TypeVar("T")
 ARCHITECTURES = ("qwen2", "qwen3", "llama")
-# What else than weights and ids a KV cache depends on.
-KV_SETTINGS = (
-    "model_type",
-    "rope_theta",
-    "rope_scaling",
-    "rope_parameters",
-    "rms_norm_eps",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "num_key_value_heads",
-    "head_dim",
-)
 
 
 @dataclass(frozen=True)
@@ -48,7 +37,7 @@ class ModelConfig:
     tied: bool
     inv_freq: tuple[float, ...]
     rope_scale: float
-    settings: str  # what else changes a KV cache: part of the prefix key
+    settings: str  # all of them, as whatever changes a KV cache: part of the prefix key
 
     @classmethod
     def load(cls, folder: Path) -> ModelConfig:
@@ -72,22 +61,12 @@ class ModelConfig:
         sizes = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")
         if missing := [k for k in sizes if not isinstance(raw.get(k), int)]:
             raise UserError(f"{folder / 'config.json'} lacks {', '.join(missing)}.", "Restore the checkpoint.")
-        head_dim = raw.get("head_dim") or raw["hidden_size"] // raw["num_attention_heads"]
-        inv_freq, scale = _rope(raw, head_dim)
-        return cls(
-            raw["vocab_size"],
-            raw["hidden_size"],
-            raw["num_hidden_layers"],
-            raw["num_attention_heads"],
-            raw.get("num_key_value_heads") or raw["num_attention_heads"],
-            head_dim,
-            raw.get("rms_norm_eps", 1e-6),
-            raw.get("max_position_embeddings", 2048),
-            bool(raw.get("tie_word_embeddings", False)),
-            inv_freq,
-            scale,
-            json.dumps({k: raw.get(k) for k in KV_SETTINGS}, sort_keys=True),
-        )
+        vocabulary, hidden, layers, heads = (raw[k] for k in sizes)
+        kv_heads, head_dim = raw.get("num_key_value_heads") or heads, raw.get("head_dim") or hidden // heads
+        eps, context = raw.get("rms_norm_eps", 1e-6), raw.get("max_position_embeddings", 2048)
+        shape = (vocabulary, hidden, layers, heads, kv_heads, head_dim, eps, context)
+        tied = bool(raw.get("tie_word_embeddings", False))
+        return cls(*shape, tied, *_rope(raw, head_dim), json.dumps(raw, sort_keys=True))
 
 
 def _rope(raw: Mapping[str, Any], head_dim: int) -> tuple[tuple[float, ...], float]:
@@ -189,28 +168,36 @@ class Weights:
 
     @property
     def parameters(self) -> int:
-        tensors = [self.embedding, self.norm, *([] if self.lm_head is self.embedding else [self.lm_head])]
-        for layer in self.layers:
-            tensors += [t for t in vars(layer).values() if isinstance(t, torch.Tensor)]
+        alone = [self.embedding, self.norm, *([] if self.lm_head is self.embedding else [self.lm_head])]
         linears = [t for layer in self.layers for t in vars(layer).values() if isinstance(t, Linear)]
-        return sum(t.numel() for t in tensors) + sum(t.numel for t in linears)
+        norms = [t for layer in self.layers for t in vars(layer).values() if isinstance(t, torch.Tensor)]
+        return sum(t.numel() for t in (*alone, *norms)) + sum(t.numel for t in linears)
 
 
-_loaded: WeakValueDictionary[Any, Weights] = WeakValueDictionary()
-_loading = threading.Lock()
+_held: WeakValueDictionary[Any, Any] = WeakValueDictionary()
+_holding = threading.RLock()
+
+
+def shared(key: Any, make: Callable[[], T]) -> T:
+    """What somebody still holds under this key, else a new one."""
+    with _holding:
+        found = _held.get(key)
+        if found is None:
+            found = _held[key] = make()
+        return cast("T", found)
+
+
+def unchanged(paths: Iterable[Path]) -> tuple[tuple[Path, int, int], ...]:
+    """A key of files as they are now."""
+    return tuple((path.resolve(), path.stat().st_size, path.stat().st_mtime_ns) for path in paths)
 
 
 def load_weights(folder: Path, config: ModelConfig, dtype: torch.dtype, device: torch.device) -> Weights:
     """Read and fuse; raises UserError for a missing tensor. Whoever asks for the same unchanged checkpoint, dtype and
     device shares one set of tensors with those who still hold it."""
     reader = WeightReader(folder)
-    files = [(path.resolve(), path.stat().st_size, path.stat().st_mtime_ns) for path in reader.paths]
-    key = (tuple(files), config, dtype, device)
-    with _loading:
-        found = _loaded.get(key)
-        if found is None:
-            found = _loaded[key] = _load(folder, reader, config, dtype, device)
-        return found
+    key = (unchanged(reader.paths), config, dtype, device)
+    return shared(key, lambda: _load(folder, reader, config, dtype, device))
 
 
 def _load(folder: Path, reader: WeightReader, config: ModelConfig, dtype: torch.dtype, device: torch.device) -> Weights:

@@ -143,19 +143,17 @@ def pack(prefix: Sequence[int], rows: Sequence[EncodedRow]) -> PackedBatch:
     return tree.batch(len(rows))
 
 
-def pack_nodes(
-    prefix: Sequence[int], suffixes: Sequence[tuple[int, ...]], nodes: Sequence[tuple[int, int]]
-) -> PackedBatch:
-    """One tree with the same `nodes` (token, index of the parent node or -1) below every suffix, to read their logits:
+def pack_nodes(prefix: Sequence[int], each: Sequence[tuple[Sequence[int], Sequence[tuple[int, int]]]]) -> PackedBatch:
+    """One tree of suffixes, below each its own nodes (token, index of the parent node or -1), to read their logits:
     `label_rows` lists the nodes of the first suffix, then those of the second, ...; the labels mean nothing."""
     tree = _Tree(prefix)
-    for ids in suffixes:
-        end = tree.suffix(ids)
+    for ids, nodes in each:
+        end = tree.suffix(tuple(ids))
         placed: list[int] = []
         for token, parent in nodes:
             placed.append(tree.chain(placed[parent] if parent >= 0 else end, (token,)))
             tree.labels.append((placed[-1], 0, 1.0))
-    return tree.batch(len(suffixes))
+    return tree.batch(len(each))
 
 
 def separate(prefix: Sequence[int], rows: Sequence[EncodedRow]) -> list[PackedBatch]:

@@ -3,19 +3,105 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
 
 from rtcontrol.models.call import Call
-from rtcontrol.models.plan import ANY_TOOL
-from rtcontrol.models.schema import ABSENT
+from rtcontrol.models.core import DecoderCore
+from rtcontrol.models.cost import PassCost
+from rtcontrol.models.decoding import Decoding
+from rtcontrol.models.domain import MAX_CLOSED
+from rtcontrol.models.engines.base import Budget, Caps, PrefixInfo, Work
+from rtcontrol.models.packed import answered
 from rtcontrol.models.train.loss import label_logits
 from rtcontrol.models.train.packing import pack_nodes
 from rtcontrol.models.train.rows import Row, RowEncoder
-from rtcontrol.models.walk import HeadState, Walker, leaf_value
 
 BATCH = 64
+EVERYTHING = Budget(1 << 30, 1 << 30)  # a second pass would compute the first one's tokens again
+
+
+class TrainingSequence:
+    """A handle without a cache: the whole sequence goes through the model in every pass."""
+
+    slots = 1 << 30
+
+    def __init__(self) -> None:
+        self.prompt: Sequence[int] = ()
+        self.nodes: list[tuple[int, int]] = []  # (token, parent's index) of every node of the decision
+
+    @property
+    def fresh(self) -> int:
+        """Tokens of its prompt that are not computed yet."""
+        return len(self.prompt)
+
+    def start(self, prompt: Sequence[int], reserve: int) -> int:
+        """Begin a decision; nothing is cached."""
+        self.prompt, self.nodes = prompt, []
+        return 0
+
+    def forget(self) -> None:
+        """Nothing is cached."""
+
+
+class TrainingRunner:
+    """A model that is trained, with its packed forward: prompts that begin alike share their tokens."""
+
+    def __init__(self, model: Any) -> None:
+        self._model, self._prefix = model, 0
+        size = model.config.vocab_size
+        self.caps = Caps("training", "cpu", "fp32", True, BATCH, True, model.num_parameters(), size)
+
+    def open(self, prefix: Sequence[int]) -> tuple[TrainingSequence, PrefixInfo]:
+        """A handle; all of a runner's have one prefix."""
+        self._prefix = len(prefix)
+        return TrainingSequence(), PrefixInfo(len(prefix), "computed")
+
+    def copy(self, handle: TrainingSequence, prefix: Sequence[int]) -> TrainingSequence:
+        """Another handle for the same prefix."""
+        return TrainingSequence()
+
+    def cost(self, handle: TrainingSequence) -> PassCost:
+        """Not measured: passes count."""
+        return PassCost(1.0, 0.0)
+
+    def prefill(self, handle: TrainingSequence, count: int) -> None:
+        """Nothing is cached."""
+
+    def run(self, batch: Sequence[Work]) -> list[list[Any]]:
+        """One packed forward for all, neighbours with the same start next to each other."""
+        for work in batch:
+            work.handle.nodes += zip(work.tree.tokens, work.tree.parents, strict=True)
+        order = sorted(range(len(batch)), key=lambda i: batch[i].handle.prompt)
+        each = [(batch[i].handle.prompt[self._prefix :], batch[i].handle.nodes) for i in order]
+        with torch.no_grad():
+            logits = label_logits(self._model, pack_nodes(batch[0].handle.prompt[: self._prefix], each)).float()
+        columns: dict[tuple[int, ...], torch.Tensor] = {}
+
+        def rows(first: int, nodes: Sequence[int], ids: Sequence[int] | None) -> torch.Tensor:
+            at = (
+                slice(first + nodes.start, first + nodes.stop)
+                if isinstance(nodes, range)
+                else [first + n for n in nodes]
+            )
+            if ids is None:
+                return logits[at]
+            if (key := tuple(ids)) not in columns:  # one gather for all: closed heads ask for the same
+                columns[key] = logits[:, list(key)]
+            return columns[key][at]
+
+        found: dict[int, list[Any]] = {}
+        end = 0
+        for i in order:
+            end += len(batch[i].handle.nodes)
+            found[i] = answered(batch[i].tree.asks, partial(rows, end - len(batch[i].tree.tokens)))
+        return [found[i] for i in range(len(batch))]
+
+    def logsumexp(self, handle: TrainingSequence, nodes: Sequence[int]) -> list[float]:
+        """Not kept: a batch of rows over a large vocabulary takes gigabytes."""
+        raise NotImplementedError
 
 
 class TreePolicy:
@@ -23,49 +109,19 @@ class TreePolicy:
 
     def __init__(self, model: Any, encoder: RowEncoder) -> None:
         plan = encoder.plan
-        if plan.allow_null or any(h.free for h in plan.heads):
+        if plan.allow_null or any(
+            h.free or max((g.count for g in h.grids.values()), default=0) > MAX_CLOSED for h in plan.heads
+        ):
             raise ValueError("TreePolicy needs a closed schema and no null function head")
-        self._model, self._encoder, self._walker = model, encoder, Walker(plan)
-        self._nodes: list[tuple[int, int]] = []  # (token, parent's index) of every node that a walk may ask for
-        self._named: list[tuple[int, int]] = []  # (head, trie node), in the same order
-        for k, head in enumerate(plan.heads):
-            index: dict[int, int] = {}
-            for node in head.trie.needed(1 << ANY_TOOL if k == 0 else plan.all_tools):
-                index[node] = len(self._nodes)
-                self._nodes.append((head.trie.tokens[node], index.get(head.trie.parents[node], -1)))
-                self._named.append((k, node))
-        self._columns = torch.tensor(self._walker.columns)
+        self._model, self._encoder, runner = model, encoder, TrainingRunner(model)
+        core = DecoderCore(plan, encoder.tokenizer, runner.caps.vocabulary)
+        self._decoding = Decoding(runner, core, encoder.prefix, EVERYTHING)
 
     def __call__(self, situations: Sequence[tuple[str, str]]) -> list[Call]:
         """One call for each (instruction, observation text)."""
-        calls: list[Call] = []
+        suffixes = [self._encoder.suffix(Row(instruction, text, None)) for instruction, text in situations]
         training = self._model.training
         self._model.eval()
-        with torch.no_grad():
-            for i in range(0, len(situations), BATCH):
-                calls += self._decide(situations[i : i + BATCH])
+        decisions = self._decoding.decode_many(suffixes)
         self._model.train(training)
-        return calls
-
-    def _decide(self, situations: Sequence[tuple[str, str]]) -> list[Call]:
-        rows = [self._encoder.suffix(Row(instruction, text, None)) for instruction, text in situations]
-        order = sorted(range(len(rows)), key=lambda i: rows[i])
-        batch = pack_nodes(self._encoder.prefix, [rows[i] for i in order], self._nodes)
-        logits = label_logits(self._model, batch)[:, self._columns].float().tolist()
-        calls: dict[int, Call] = {}
-        for place, i in enumerate(order):
-            states = [HeadState() for _ in self._encoder.plan.heads]
-            for j, (k, node) in enumerate(self._named):
-                states[k].rows[node] = logits[place * len(self._nodes) + j]
-            calls[i] = self._walk(states)
-        return [calls[i] for i in range(len(rows))]
-
-    def _walk(self, states: Sequence[HeadState]) -> Call:
-        plan = self._encoder.plan
-        tool = leaf_value(plan.function, self._walker.walk(0, states[0], 1 << ANY_TOOL).node, ANY_TOOL)
-        arguments: dict[str, Any] = {}
-        for k, slot in enumerate(plan.slots[tool], start=1):
-            value = leaf_value(plan.heads[k], self._walker.walk(k, states[k], 1 << tool).node, tool)
-            if value is not ABSENT:
-                arguments |= slot.arguments(value)
-        return Call(plan.tools[tool].name, arguments)
+        return [d.call for d in decisions if d.call is not None]

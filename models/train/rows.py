@@ -60,7 +60,7 @@ class RowEncoder:
         self.prefix = tuple(template.prefix_ids(plan.tools))
         self.plan = plan
         self._template = template
-        self._tokenizer = tokenizer
+        self.tokenizer = tokenizer
         self._weights = weights or LossWeights()
         self._heads: dict[tuple[str, str | None], HeadTarget] = {}
 
@@ -97,7 +97,7 @@ class RowEncoder:
             if text is None:
                 target = HeadTarget((head.head_id,), (head.null_id,), (weight,))
             else:
-                value = self._tokenizer.encode(text)
+                value = self.tokenizer.encode(text)
                 ends = (*[weight] * len(value), weight * self._weights.end)
                 target = HeadTarget((head.head_id, *value), (*value, head.end_id), ends)
             self._heads[key] = target

@@ -9,8 +9,8 @@ import torch
 from tokenizers import Tokenizer
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from rtcontrol.models.special import initialise_rows
 from rtcontrol.models.tokenizer import STTokenizer
+from rtcontrol.models.train.initial_rows import initialise_rows
 
 
 @dataclass(frozen=True)

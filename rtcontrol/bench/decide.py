@@ -1,101 +1,166 @@
 """`rtcontrol bench decide`: one packed pass against its own floor and against decoding token by token.
 
-All ways decide the same observations, interleaved, each from the same cached tokens: those that the prompt shares with
-the tick before. Times run from observation text to typed call, tokenising and parsing included; the floor is the bare
-forward that holds the uncached prompt tokens and the nodes that this call's own walk goes by, and no other.
+Every way is a session of its own on one model; all decide the same situations in turns (who begins changes from one to
+the next), each from the tokens that the prompt shares with its tick before. Times run from observation text to typed
+call, tokenising and parsing included; the floor is the bare forward that holds the uncached prompt tokens and the nodes
+that this call's own walk goes by, and no other, with everything but the forward prepared outside the clock.
 """
 
 from __future__ import annotations
 
-import time
+import gc
+from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
 from rtcontrol.bench.hf_json import HFJson
-from rtcontrol.models.call import Call
+from rtcontrol.bench.neighbours import simthinkd
+from rtcontrol.bench.own_json import JsonWriter
+from rtcontrol.bench.situations import Situation
+from rtcontrol.bench.timing import Stopwatch, Took, like, tail
+from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.decider import DeciderSpec, STDecider
-from rtcontrol.models.engines.base import Budget
+from rtcontrol.models.engines.base import Budget, Work
+from rtcontrol.models.engines.torch_runner import DTYPES, TorchRunner
 from rtcontrol.models.packed import Node, common_start
 from rtcontrol.report.series import Series
 
 WARM_UP = 10
 HELD = 100.0  # logits
-INSTRUCTION = "hover at 0.7"
 TOKEN_BY_TOKEN = {"token_by_token": Budget(1, forced=True), "token_by_token_skip_forced": Budget(1)}
-WAYS = ("bare_forward", "one_pass", *TOKEN_BY_TOKEN, "hf_json")
+SLOW = ("json", "json_skip_forced", "hf_json")  # measured with every so manieth situation
+WAYS = ("bare_forward", "one_pass", *TOKEN_BY_TOKEN, *SLOW, "simthinkd")
 Progress = Callable[[int], None]
 
 
-@dataclass
-class SchemaBench:
-    """All ways of deciding for one schema, on one decider."""
+class HeldRunner:
+    """A runner that makes a session prefer one function, whatever the model says: its tokens' scores are raised."""
 
-    decider: STDecider
-    hf: HFJson
-    function: str | None = None  # hold every way to this function
+    def __init__(self, decider: STDecider, function: str) -> None:
+        self._inner = decider.runner
+        plan, column = decider.plan, decider.decoding.core.walker.column
+        trie = plan.function.trie
+        node = next(n for n, value in trie.leaves.items() if value[0] == plan.tool_index(function))
+        self._columns: list[int] = []
+        while node >= 0:
+            if trie.tokens[node] in column:
+                self._columns.append(column[trie.tokens[node]])
+            node = trie.parents[node]
 
-    def __post_init__(self) -> None:
-        engine: Any = self.decider.engine
-        self.engine, self.sequence, self.core = engine, engine.sequence, engine.core
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def run(self, batch: Sequence[Work]) -> list[list[Any]]:
+        """The runner's answers, with the scores raised."""
+        found = self._inner.run(batch)
+        for work, answers in zip(batch, found, strict=True):
+            for ask, rows in zip(work.tree.asks, answers, strict=True):
+                for row in rows if ask.ids else ():
+                    for i in self._columns:
+                        row[i] += HELD
+        return found
+
+
+class DecideBench:
+    """All ways of deciding for one list of tools; `function` holds every way to one of them."""
+
+    def __init__(self, spec: DeciderSpec, function: str | None = None) -> None:
+        self.decider, self._scout = self._session(spec, function), self._session(spec, function)
+        assert isinstance(self.decider.runner, TorchRunner)
+        self.runner = self.decider.runner
         self.prefix = self.decider.template.prefix_ids(self.decider.plan.tools)
-        self._budget = self.core.passes.budget
-        self._previous: list[int] = list(self.prefix)
-        if self.function is not None:
-            hold_to(engine, self.function)
-
-    def measure(self, observation: str, with_hf: bool) -> tuple[dict[str, float], dict[str, Any]]:
-        """(milliseconds by way, counts) for one observation; advances to the next tick."""
-        prompt = [*self.prefix, *self.decider.template.suffix_ids(INSTRUCTION, observation)]
-        shared = common_start(prompt, self._previous)
-        times: dict[str, float] = {}
-
-        def clock(way: str, run: Callable[[], Any]) -> Any:
-            self.sequence.start(self._previous, 1)
-            if shared > self.sequence._done:
-                self.sequence.run([])
-            self.sequence.keep(shared)
-            began = time.perf_counter()
-            result = run()
-            times[way] = (time.perf_counter() - began) * 1e3
-            return result
-
-        def decide() -> Any:
-            return self.decider.decide(observation, INSTRUCTION)
-
-        decision = clock("one_pass", decide)
-        walked = self._walked()
-        clock("bare_forward", self._bare(prompt, shared, walked))
-        calls, passes = [decision.call], {}
+        self._ways = {"one_pass": self.decider}
         for way, budget in TOKEN_BY_TOKEN.items():
-            self.core.set_budget(budget)
-            found = clock(way, decide)
-            calls.append(found.call)
-            passes[f"{way}_passes"] = found.forward_passes
-        self.core.set_budget(self._budget)
-        if with_hf:
-            self.hf.warm(prompt[:shared])
-            clock("hf_json", lambda: self._hf_json(observation, decision.call))
-        self._previous = prompt
-        counts = {
-            "agree": all(c == calls[0] for c in calls),
-            "uncached_prompt_tokens": len(prompt) - shared,
-            "packed_tokens": decision.tokens,
-            "floor_tokens": len(prompt) - shared + len(walked),
-            "forward_passes": decision.forward_passes,
-            **passes,
-            "json_tokens": len(self.hf.json_ids(decision.call)),
+            self._ways[way] = self._session(spec, function)
+            self._ways[way].decoding.core.set_budget(budget)
+        self._floor = self.runner.copy(self.decider.decoding.handle, self.prefix)
+        told, tools = self.decider.tokenizer, self.decider.plan.tools
+        self._json = {
+            "json": JsonWriter(self.runner, told, tools, self.prefix, skip=False),
+            "json_skip_forced": JsonWriter(self.runner, told, tools, self.prefix, skip=True),
         }
-        return times, counts
+        model = self.runner.model
+        self._hf = HFJson(self.decider.checkpoint.folder, told, DTYPES[self.runner.caps.dtype], model.device)
+        self._neighbour = simthinkd()
+        self._watch = Stopwatch(model.device)
+        self._previous: list[int] = list(self.prefix)
+        self._round = 0
+
+    @staticmethod
+    def _session(spec: DeciderSpec, function: str | None) -> STDecider:
+        made = spec.build()
+        if function is not None:
+            made.decoding.runner = HeldRunner(made, function)
+        return made
+
+    def worst(self, situation: Situation) -> dict[str, Took]:
+        """What one pass and its floor took for one situation."""
+        told = (situation.observation, situation.instruction)
+        self._scout.decide(*told)
+        self._floor.start(self._prompt(situation), len(walked := self._walked()))
+        runs: dict[str, Callable[[], Any]] = {"bare_forward": self._bare(walked)}
+        runs["one_pass"] = partial(self.decider.decide, *told)
+        took = {way: self._watch.time(run)[1] for way, run in runs.items()}
+        self._floor.ran(walked)
+        return took
+
+    def measure(self, situation: Situation, slow: bool) -> tuple[dict[str, Took], dict[str, Any]]:
+        """(what each way took, counts) for one situation; advances to the next tick."""
+        told = (situation.observation, situation.instruction)
+        prompt = self._prompt(situation)
+        shared = min(common_start(prompt, self._previous), len(prompt) - 1)
+        known = self._scout.decide(*told)  # which nodes the floor holds, before anything is measured
+        walked, call = self._walked(), known.call
+        assert call is not None, "the benches' agents always call"
+        self._floor.start(prompt, len(walked))
+        runs: dict[str, Callable[[], Any]] = {"bare_forward": self._bare(walked)}
+        for way, decider in self._ways.items():
+            runs[way] = partial(decider.decide, *told)
+        if slow:
+            self._hf.warm(prompt[:shared])
+            for way, writer in self._json.items():
+                runs[way] = partial(self._write, writer.write, situation, call)
+            runs["hf_json"] = partial(self._write, self._hf.generate, situation, call)
+        if self._neighbour is not None:
+            runs["simthinkd"] = self._neighbour
+        order = deque(runs)
+        order.rotate(self._round)
+        self._round += 1
+        took: dict[str, Took] = {}
+        found: dict[str, Any] = {}
+        for way in order:
+            found[way], took[way] = self._watch.time(runs[way])
+        self._floor.ran(walked)
+        self._previous = prompt
+        decided: dict[str, Decision] = {way: found[way] for way in self._ways}
+        written: list[Call] = [found[way] for way in SLOW if way in found]
+        counts = {
+            "agree": all(c == call for c in (*(d.call for d in decided.values()), *written)),
+            "uncached_prompt_tokens": len(prompt) - decided["one_pass"].reused_tokens,
+            "packed_tokens": decided["one_pass"].tokens,
+            "floor_tokens": len(prompt) - decided["one_pass"].reused_tokens + len(walked),
+            **{f"{way}_passes": decision.forward_passes for way, decision in decided.items()},
+            "least_tokens": decided["token_by_token_skip_forced"].tokens,
+            **{f"{way}_passes": self._json[way].passes for way in self._json if slow},
+            **({"hf_json_passes": len(self._hf.json_ids(call))} if slow else {}),
+        }
+        return took, counts
+
+    def _write(self, write: Callable[..., Call], situation: Situation, call: Call) -> Call:
+        return write(self._prompt(situation), call)
+
+    def _prompt(self, situation: Situation) -> list[int]:
+        return [*self.prefix, *self.decider.template.suffix_ids(situation.instruction, situation.observation)]
 
     def _walked(self) -> list[Node]:
-        """The nodes that the last call's walk chose at, and what leads to them."""
+        """The nodes that the scout's walk chose at, and what leads to them."""
         nodes: list[Node] = []
         placed: dict[tuple[int, int], tuple[int, ...]] = {}
-        for k, n in self.engine.visited:
+        for k, n in self._scout.decoding.visited:
             trie = self.decider.plan.heads[k].trie
             path = [n]
             while trie.parents[path[-1]] >= 0:
@@ -108,80 +173,61 @@ class SchemaBench:
                 above = placed[k, node]
         return nodes
 
-    def _bare(self, prompt: Sequence[int], shared: int, nodes: Sequence[Node]) -> Callable[[], Any]:
-        # Everything but the forward itself is prepared outside the clock: tokens, positions, mask.
-        saved, self.sequence.prompt, self.sequence._done = self.sequence.prompt, list(prompt), shared
-        mask = self.sequence._mask(shared, len(prompt) - shared, nodes)
-        self.sequence.prompt = saved
-        tokens = torch.tensor([*prompt[shared:], *(n.token for n in nodes)])
-        positions = torch.tensor([*range(shared, len(prompt)), *(len(prompt) + n.depth for n in nodes)])
-        return lambda: self.engine.model.forward(tokens, positions, shared, mask, len(prompt) - shared)
-
-    def _hf_json(self, observation: str, call: Call) -> Call:
-        suffix = self.decider.template.suffix_ids(INSTRUCTION, observation)
-        return self.hf.generate([*self.prefix, *suffix], call)
+    def _bare(self, nodes: Sequence[Node]) -> Callable[[], Any]:
+        tokens, places, rows = self._floor.rows(nodes)
+        model = self.runner.model
+        ids, positions = (torch.tensor(values, device=model.device) for values in (tokens, places))
+        return lambda: model.forward(ids, positions, [rows])
 
 
-def hold_to(engine: Any, function: str) -> None:
-    """Make the engine prefer `function`, whatever the model says: its tokens' scores are raised in every row.
-
-    All ways read their scores here, so all decide by the same ones.
-    """
-    plan, column = engine.core.plan, engine.core.walker.column
-    trie = plan.function.trie
-    node = next(n for n, value in trie.leaves.items() if value[0] == plan.tool_index(function))
-    columns = []
-    while node >= 0:
-        if trie.tokens[node] in column:
-            columns.append(column[trie.tokens[node]])
-        node = trie.parents[node]
-    plain = engine.answers
-
-    def answers(hidden: Any, asks: Any) -> Any:
-        found = plain(hidden, asks)
-        for ask, rows in zip(asks, found, strict=True):
-            for row in rows if ask.masks is None else ():
-                for i in columns:
-                    row[i] += HELD
-        return found
-
-    engine.answers = answers
-
-
-def bench_schema(
-    model: str,
-    tools: Sequence[dict[str, Any]],
-    observations: Sequence[str],
-    every_hf: int,
+def bench_tools(
+    spec: DeciderSpec,
+    asked: Sequence[Situation],
+    every_slow: int,
     progress: Progress,
     function: str | None = None,
-    **spec: Any,
+    full: int | None = None,
 ) -> dict[str, Any]:
-    """Raw milliseconds, percentiles and ratios for one schema; `function` holds all ways to one function."""
-    decider = DeciderSpec(model, tuple(tools), **spec).build()
-    bench = SchemaBench(decider, HFJson(decider.checkpoint.folder, decider.tokenizer), function)
+    """Raw milliseconds, percentiles, ratios and the tail for one list of tools; `function` holds all ways to one. What
+    comes after the first `full` situations is decided by one pass and its floor alone, for the tail."""
+    full = len(asked) if full is None else full
+    bench = DecideBench(spec, function)
     raw: dict[str, list[float]] = {way: [] for way in WAYS}
+    cpu: dict[str, list[float]] = {way: [] for way in WAYS}
     counts: list[dict[str, Any]] = []
-    for i, observation in enumerate(observations):
-        times, count = bench.measure(observation, i < WARM_UP or i % every_hf == 0)
-        progress(1)
-        if i >= WARM_UP:
-            counts.append(count)
-            for way, value in times.items():
-                raw[way].append(value)
-    summary: dict[str, Any] = {way: Series(values).summary() for way, values in raw.items()}
+    with like(bench.runner) as threads:
+        for i, situation in enumerate(asked[:full]):
+            took, count = bench.measure(situation, i < WARM_UP or i % every_slow == 0)
+            gc.collect(1)
+            progress(1)
+            if i >= WARM_UP:
+                counts.append(count)
+                for way, one in took.items():
+                    raw[way].append(one.wall_ms)
+                    cpu[way].append(one.cpu_ms)
+        worst = {way: ([*raw[way]], [*cpu[way]]) for way in ("one_pass", "bare_forward")}
+        for situation in asked[full:]:
+            for way, one in bench.worst(situation).items():
+                worst[way][0].append(one.wall_ms)
+                worst[way][1].append(one.cpu_ms)
+            gc.collect(1)
+            progress(1)
+    summary: dict[str, Any] = {way: Series(values).summary() for way, values in raw.items() if values}
     p50 = {way: s["p50"] for way, s in summary.items()}
+    names = dict.fromkeys(name for count in counts for name in count if name != "agree")
     return {
         "ms": summary,
         "raw_ms": raw,
+        "raw_cpu_ms": cpu,
+        "raw_worst_ms": worst,
         "ratios": {
-            "one_pass_over_bare_forward": p50["one_pass"] / p50["bare_forward"],
-            "token_by_token_over_one_pass": p50["token_by_token"] / p50["one_pass"],
-            "token_by_token_skip_forced_over_one_pass": p50["token_by_token_skip_forced"] / p50["one_pass"],
-            "hf_json_over_one_pass": p50["hf_json"] / p50["one_pass"],
+            "one_pass_over_bare_forward": round(p50["one_pass"] / p50["bare_forward"], 3),
+            **{f"{way}_over_one_pass": round(p50[way] / p50["one_pass"], 3) for way in p50 if way in WAYS[2:]},
         },
-        "tokens": {k: float(np.median([c[k] for c in counts])) for k in counts[0] if k != "agree"},
+        "tail": {way: tail(*both) for way, both in worst.items()},
+        "tokens": {k: float(np.median([c[k] for c in counts if k in c])) for k in names},
         "agreement": float(np.mean([c["agree"] for c in counts])),
         "decisions": len(counts),
-        "info": decider.info(),
+        "threads": threads,
+        "info": bench.decider.info(),
     }

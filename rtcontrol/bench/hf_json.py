@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, LogitsProcessor, LogitsProcessorList
+from transformers.utils import logging
 
 from rtcontrol.models.call import Call
 from rtcontrol.models.tokenizer import STTokenizer
@@ -31,8 +32,10 @@ class _Forced(LogitsProcessor):
 class HFJson:
     """Generates the JSON call after a prompt whose first part is kept in a KV cache."""
 
-    def __init__(self, folder: Path, tokenizer: STTokenizer) -> None:
-        self._model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    def __init__(self, folder: Path, tokenizer: STTokenizer, dtype: torch.dtype, device: torch.device) -> None:
+        logging.disable_progress_bar()
+        self._model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval().to(device)
+        self._device = device
         self._model.generation_config.pad_token_id = 0
         self._tokenizer = tokenizer
         self._cache: Any = None
@@ -42,7 +45,7 @@ class HFJson:
     def warm(self, ids: Sequence[int]) -> None:
         """Put the part of the prompt that does not change into the cache."""
         self._cached = list(ids)
-        self._cache = self._model(torch.tensor([self._cached]), use_cache=True).past_key_values
+        self._cache = self._model(torch.tensor([self._cached], device=self._device), use_cache=True).past_key_values
 
     def json_ids(self, call: Call) -> list[int]:
         return self._tokenizer.encode(json.dumps(call.to_dict()))
@@ -52,8 +55,8 @@ class HFJson:
         """Write `call` as JSON after `prompt`, parse it back."""
         tokens = self.json_ids(call)
         out = self._model.generate(
-            torch.tensor([list(prompt)]),
-            attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
+            torch.tensor([list(prompt)], device=self._device),
+            attention_mask=torch.ones(1, len(prompt), dtype=torch.long, device=self._device),
             past_key_values=self._cache,
             logits_processor=LogitsProcessorList([_Forced(len(prompt), tokens)]),
             max_new_tokens=len(tokens),

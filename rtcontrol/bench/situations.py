@@ -1,42 +1,78 @@
-"""What the benchmarks decide about: observation texts of consecutive ticks, recorded from the scripted expert."""
+"""What the benchmarks decide about: what an agent is told and sees at consecutive ticks, its expert acting."""
 
 from __future__ import annotations
 
+import importlib
 import json
+from collections.abc import Iterator
+from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
-from rtcontrol.agents.lander.goals import LanderGoal
-from rtcontrol.agents.lander.tools import agent, observe
-from rtcontrol.envs.lander.expert import expert
-from rtcontrol.envs.lander.world import Lander
+from rtcontrol.agents.agent import Agent
 from rtcontrol.envs.stepping import StepCarry
+from rtcontrol.models.errors import UserError
+from rtcontrol.recipes.score import Trial
 
+AGENTS = ("lander", "paddle", "driver")
 HZ = 16
+TICKS = 40  # of an episode, told one thing
 FIRST_SEED = 3000
 
 
-def observations(count: int) -> list[str]:
-    """`count` observation texts at 16 Hz of hovering flights, one after the other."""
-    goal = LanderGoal("hover", 0.0, 0.7)
-    texts: list[str] = []
-    sim, carry = Lander(), StepCarry(Lander().step_s)
-    seed = FIRST_SEED
-    sim.reset(seed)
-    while len(texts) < count:
-        state = sim.observe()
-        texts.append(observe(state))
-        sim.engines(**expert(state, goal).arguments)
-        for _ in range(carry.steps(round(1e9 / HZ))):
-            sim.step()
-        if sim.outcome() is not None or len(texts) % 200 == 0:
-            seed += 1
-            sim.reset(seed)
-    return texts
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """What is told, and the observation's text."""
+
+    instruction: str
+    observation: str
 
 
-def schemas() -> dict[str, list[dict[str, Any]]]:
-    """`bundled`: the lander's tool; `long`: 20 function names and three enums, the values of each branching at token
-    depths 1, 3 and 6 (bottleneck head of 8 tokens), published as `rtcontrol/bench/schemas/long.json`."""
+def agent_of(model: str, agent: str | None = None) -> str:
+    """The agent whose situations a model is measured in: the one named, else a bundled model's own, else the lander.
+    Raises UserError."""
+    if agent not in (None, *AGENTS):
+        raise UserError(f"Unknown agent {agent!r}.", f"Choose {', '.join(AGENTS)}.")
+    return agent or (model if model in AGENTS else "lander")
+
+
+def situations(agent: str, count: int) -> list[Situation]:
+    """`count` consecutive ticks at 16 Hz of an agent's own episodes: told in turn one of its goals as it is written
+    and a phrasing of one that its model never saw; its scripted expert acts on the text."""
+    trial: Trial = importlib.import_module(f"rtcontrol.recipes.{agent}").TRIAL
+    skill, found = trial.skill, list[Situation]()
+    for episode, (told, goal) in enumerate(_told(trial)):
+        world, carry = skill.make(), StepCarry(skill.make().step_s)
+        world.judge_by(goal)
+        world.reset(FIRST_SEED + episode)
+        for _ in range(TICKS):
+            if len(found) == count:
+                return found
+            seen = skill.observe(world.observe())
+            found.append(Situation(told, seen))
+            call = skill.expert(skill.read_back(seen), goal)
+            world.bindings[call.name](**call.arguments)
+            for _ in range(carry.steps(round(1e9 / HZ))):
+                world.step()
+            if world.outcome() is not None:
+                break
+    raise AssertionError("episodes never end")
+
+
+def _told(trial: Trial) -> Iterator[tuple[str, Any]]:
+    turn = 0
+    while True:
+        goal = trial.goals[turn % len(trial.goals)]
+        yield goal.text(), goal
+        phrasings = trial.seen_words(trial.kinds[turn % len(trial.kinds)])
+        yield phrasings[turn // len(trial.kinds) % len(phrasings)]
+        turn += 1
+
+
+def schemas(agent: str) -> dict[str, list[dict[str, Any]]]:
+    """`bundled`: the agent's own tools; `long`: 20 function names and three enums, the values of each branching at
+    token depths 1, 3 and 6 of the lander's tokenizer (bottleneck head of 8 tokens), published as
+    `rtcontrol/bench/schemas/long.json`."""
+    own: Agent = importlib.import_module(f"rtcontrol.recipes.{agent}").RECIPE.agent
     text = resources.files("rtcontrol.bench").joinpath("schemas/long.json").read_text("utf-8")
-    return {"bundled": agent.tools.openai(), "long": json.loads(text)}
+    return {"bundled": own.tools.openai(), "long": json.loads(text)}

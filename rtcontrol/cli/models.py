@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from rtcontrol.cli.bench import JsonFile, check_writable, save
+from rtcontrol.cli.figures import JsonFile, check_writable, save
 from rtcontrol.models.errors import UserError
 
 if TYPE_CHECKING:

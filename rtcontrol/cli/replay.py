@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 
-from rtcontrol.cli.bench import JsonFile, save
+from rtcontrol.cli.figures import JsonFile, save
 from rtcontrol.models.errors import UserError
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from rtcontrol.cli.bench import JsonFile, check_writable, save
+from rtcontrol.cli.figures import JsonFile, check_writable, save
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -52,7 +52,8 @@ def check(
     checkpoint = Checkpoint.open(model)
     remedies = found.remedies()
     entries: list[dict[str, Any]] = []
-    table = Table("tool", "values", "passes at worst", "prefix tokens", "remedy")
+    told: list[str] = []
+    table = Table("tool", "values", "passes at worst", "prefix tokens")
     for cost in costs(found.schemas, checkpoint.tokenizer, checkpoint.template.overflow):
         entry = {
             "name": cost.name,
@@ -62,7 +63,9 @@ def check(
             "remedy": " ".join([*remedies[cost.name], *cost.remedies]) or None,
         }
         entries.append(entry)
-        told = [entry["name"], entry["kind"], entry["passes"], entry["prefix_tokens"], entry["remedy"] or "-"]
-        table.add_row(*map(str, told))
+        table.add_row(*(str(entry[k]) for k in ("name", "kind", "passes", "prefix_tokens")))
+        told += [f"{cost.name}: {remedy}" for remedy in (*remedies[cost.name], *cost.remedies)]
     Console().print(table)
+    for line in told:
+        typer.echo(line)
     save(json_file, {"model": model, "tools": entries})

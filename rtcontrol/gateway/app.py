@@ -84,7 +84,7 @@ def build(admission: Admission, tool_sets: ToolSets, options: GatewayOptions, me
         wanted = await body.read(request, openai_api.ChatRequest, options)
         if wanted.model not in (model, DEFAULT_MODEL):
             raise Refusal(404, "model_not_found", f"There is no model {wanted.model[:80]!r} here.", f"Use {model!r}.")
-        timed = await decide(wanted.chosen_tools(), wanted.instruction(), wanted.observation(), wanted.history())
+        timed = await openai_api.decided(wanted, decide, options.decide_timeout_s)
         metrics.requests.labels("chat", 200).inc()
         if not wanted.stream:
             return JSONResponse(openai_api.completion(wanted, timed))

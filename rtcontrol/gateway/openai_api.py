@@ -1,22 +1,26 @@
 """`POST /v1/chat/completions` with `tools`: what the `openai` client libraries send and read.
 
 System and user text become the instruction, earlier tool calls the history; `environment` (a field of our own, a list
-of strings) is the observation. Every answer is one tool call, except where the model leaves things as they are.
+of strings) is the observation. Every answer is one tool call, except where the model leaves things as they are, or
+`parallel_tool_calls` lets it make several: so many decisions, each with the calls before it in its history.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
 from rtcontrol.gateway.access import Refusal
-from rtcontrol.gateway.decide import Timed
+from rtcontrol.gateway.decide import Timed, Unavailable
+from rtcontrol.loop.config import MAX_CALLS
 from rtcontrol.models.call import Call
+from rtcontrol.models.errors import UserError
 
 
 class Function(BaseModel):
@@ -69,6 +73,7 @@ class ChatRequest(BaseModel):
     messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=256)]
     tools: Annotated[list[dict[str, Any]], Field(max_length=64)] = []
     tool_choice: Literal["none", "auto", "required"] | NamedTool = "auto"
+    parallel_tool_calls: bool | None = False
     stream: bool | None = False
     stream_options: StreamOptions | None = None
     n: int | None = 1
@@ -113,9 +118,27 @@ class ChatRequest(BaseModel):
         return chosen
 
 
-def completion(request: ChatRequest, timed: Timed) -> dict[str, Any]:
+async def decided(request: ChatRequest, decide: Callable[..., Awaitable[Timed]], limit_s: float) -> list[Timed]:
+    """Its decisions: one, or so many until one is null, repeats a call, fails, or is not there within `limit_s` of the
+    request; that one is left out, unless it is the first. Raises whatever the first one raises."""
+    began, history = time.monotonic(), request.history()
+    told = request.chosen_tools(), request.instruction(), request.observation()
+    made = [await decide(*told, history)]
+    while request.parallel_tool_calls and len(made) < MAX_CALLS and (last := made[-1].decision.call) is not None:
+        history.append(last.text())
+        try:
+            next_ = await asyncio.wait_for(decide(*told, history), limit_s - (time.monotonic() - began))
+        except (TimeoutError, Unavailable, UserError):
+            break
+        if next_.decision.call is None or next_.decision.call in [one.decision.call for one in made]:
+            break
+        made.append(next_)
+    return made
+
+
+def completion(request: ChatRequest, timed: Sequence[Timed]) -> dict[str, Any]:
     """The whole answer."""
-    calls = _tool_calls(timed.decision.call)
+    calls = _tool_calls(timed)
     message = {"role": "assistant", "content": None if calls else "", "refusal": None}
     return {
         **_envelope(request, "chat.completion"),
@@ -132,10 +155,10 @@ def completion(request: ChatRequest, timed: Timed) -> dict[str, Any]:
     }
 
 
-def chunks(request: ChatRequest, timed: Timed) -> Iterator[str]:
+def chunks(request: ChatRequest, timed: Sequence[Timed]) -> Iterator[str]:
     """The answer as server-sent events."""
     envelope = _envelope(request, "chat.completion.chunk")
-    calls = _tool_calls(timed.decision.call)
+    calls = _tool_calls(timed)
 
     def event(delta: dict[str, Any], finish: str | None = None) -> str:
         choice = {"index": 0, "delta": delta, "finish_reason": finish, "logprobs": None}
@@ -160,36 +183,39 @@ def _envelope(request: ChatRequest, kind: str) -> dict[str, Any]:
     return {"id": name, "object": kind, "created": int(time.time()), "model": request.model}
 
 
-def _tool_calls(call: Call | None) -> list[dict[str, Any]]:
-    if call is None:
-        return []
-    function = {"name": call.name, "arguments": json.dumps(dict(call.arguments), ensure_ascii=False)}
-    return [{"id": f"call_{secrets.token_hex(12)}", "type": "function", "function": function}]
+def _tool_calls(timed: Sequence[Timed]) -> list[dict[str, Any]]:
+    calls = [call for one in timed if (call := one.decision.call) is not None]
+    functions = [{"name": c.name, "arguments": json.dumps(dict(c.arguments), ensure_ascii=False)} for c in calls]
+    return [{"id": f"call_{secrets.token_hex(12)}", "type": "function", "function": f} for f in functions]
 
 
-def _finish(timed: Timed) -> str:
-    return "stop" if timed.decision.call is None else "tool_calls"
+def _finish(timed: Sequence[Timed]) -> str:
+    return "stop" if timed[0].decision.call is None else "tool_calls"
 
 
-def _usage(timed: Timed) -> dict[str, Any]:
-    decision = timed.decision
-    prompt = decision.tokens + decision.reused_tokens
+def _usage(timed: Sequence[Timed]) -> dict[str, Any]:
+    decisions = [one.decision for one in timed]
+    cached = sum(d.reused_tokens for d in decisions)
+    prompt = cached + sum(d.tokens for d in decisions)
     # Values are chosen, not written: a head is what comes nearest to a token of an answer.
-    heads = len(decision.confidence)
+    heads = sum(len(d.confidence) for d in decisions)
     return {
         "prompt_tokens": prompt,
         "completion_tokens": heads,
         "total_tokens": prompt + heads,
-        "prompt_tokens_details": {"cached_tokens": decision.reused_tokens},
+        "prompt_tokens_details": {"cached_tokens": cached},
     }
 
 
-def _extra(timed: Timed) -> dict[str, Any]:
+def _extra(timed: Sequence[Timed]) -> dict[str, Any]:
+    """`confidence` is the first call's; `confidences` are all, where there are several."""
+    confidences = [dict(one.decision.confidence) for one in timed]
     return {
-        "confidence": dict(timed.decision.confidence),
-        "latency_ms": round(timed.latency_ms, 3),
-        "decide_ms": round(timed.decide_ms, 3),
-        "forward_passes": timed.decision.forward_passes,
+        "confidence": confidences[0],
+        **({"confidences": confidences} if len(timed) > 1 else {}),
+        "latency_ms": round(sum(one.latency_ms for one in timed), 3),
+        "decide_ms": round(sum(one.decide_ms for one in timed), 3),
+        "forward_passes": sum(one.decision.forward_passes for one in timed),
     }
 
 

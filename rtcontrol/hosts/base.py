@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -11,6 +12,7 @@ from rtcontrol.models.errors import UserError
 
 # Sessions of one pool.
 LIMIT = 64
+SHARES = 64  # so many are remembered
 
 
 class PlaceTrouble(UserError):
@@ -25,7 +27,8 @@ class PlaceTrouble(UserError):
 @dataclass(frozen=True, slots=True)
 class DecisionRequest:
     """One question to the decider. `data` is the raw observation; it never leaves the process. `received_ns` is when
-    the decider's process had it, on that machine's CLOCK_MONOTONIC."""
+    the decider's process had it, on that machine's CLOCK_MONOTONIC; `within_ns` how long somebody waits for the answer
+    from when it was asked (0: for ever)."""
 
     tick: int
     epoch: int
@@ -34,12 +37,14 @@ class DecisionRequest:
     history: tuple[str, ...] = ()
     data: Mapping[str, Any] | None = None
     received_ns: int = 0
+    within_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class DecisionReply:
     """The answer to the request of `tick`: a decision, or the error that the decider raised. `decide_ns` is how long
-    the decider itself took; `mistake` is a UserError's what and remedy (a prompt that does not fit, say).
+    the decider itself took, for all that were decided `together` with this one (1: alone); `mistake` is a UserError's
+    what and remedy (a prompt that does not fit, say).
 
     On the loop's own machine, stamps of its CLOCK_MONOTONIC: when the request was `received` and `begun` (0 elsewhere),
     and the `gaps` (begin, end) in which the decider's process, where it is another, stood still lately.
@@ -53,6 +58,7 @@ class DecisionReply:
     received_ns: int = 0
     begun_ns: int = 0
     gaps: Sequence[tuple[int, int]] = ()
+    together: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +92,8 @@ class Host(Protocol):
 
     A host with L lanes has at most L decisions under way; the newest requests win. `incarnation` grows with every
     restart of the decoder, `events` lists losses and returns; `threads` are the deciding ones (process and thread
-    number), none where they are on another machine or the caller's own. `gave_up` says why the decoder will not come
+    number), none where they are on another machine or the caller's own; `shares` are the newest decisions' parts of
+    their time, in ns: where several were made together, each has its part. `gave_up` says why the decoder will not come
     back: the loop must then end.
     """
 
@@ -94,6 +101,9 @@ class Host(Protocol):
     incarnation: int
     events: list[HostEvent]
     gave_up: str | None
+
+    @property
+    def shares(self) -> deque[float]: ...
 
     @property
     def threads(self) -> Sequence[tuple[int, int]]: ...
@@ -123,8 +133,9 @@ class Host(Protocol):
 class DecoderPool(Protocol):
     """Makes hosts for sessions that come and go: each has its own decider, all share one place of decision.
 
-    A session's newest request wins; the sessions are served in the order in which they began to wait, so none starves
-    another. `open` does not hold up the decisions of other sessions. `gave_up` says why it will never decide again.
+    A session's newest request wins; the session whose time ends first is served first, together with others of its
+    model, and none starves another. `open` does not hold up the decisions of other sessions. `gave_up` says why it will
+    never decide again.
     """
 
     name: str

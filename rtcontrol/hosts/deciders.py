@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,8 +49,56 @@ def answer_in_steps(decider: Decider, request: DecisionRequest) -> Generator[Non
         return _reply(request, began, None, error)
 
 
+def answer_together(
+    asked: Sequence[tuple[Decider, DecisionRequest]], cancelled: Callable[[int], bool]
+) -> Generator[None, None, list[DecisionReply | None]]:
+    """Of each its reply, or None where it was given up. Several must be of one `kind`. It may be left alone wherever it
+    yields; `cancelled` is asked there whether nobody waits for the one at this place any more."""
+    if len(asked) == 1:
+        steps = answer_in_steps(*asked[0])
+        while True:
+            try:
+                next(steps)
+            except StopIteration as done:
+                return [done.value]
+            if cancelled(0):
+                steps.close()
+                return [None]
+            yield
+    began = time.monotonic_ns()
+    gone: set[int] = set()
+    shared = asked[0][0].together(asked)  # type: ignore[attr-defined]
+    while True:
+        try:
+            next(shared)
+        except StopIteration as done:
+            return [
+                None if i in gone else _reply(request, began, *_told(found), len(asked))
+                for i, ((_, request), found) in enumerate(zip(asked, done.value, strict=True))
+            ]
+        for i in range(len(asked)):
+            if i not in gone and cancelled(i):
+                gone.add(i)
+                asked[i][0].cancel()  # type: ignore[attr-defined]
+        yield
+
+
+def _told(found: Decision | Exception) -> tuple[Decision | None, Exception | None]:
+    return (None, found) if isinstance(found, Exception) else (found, None)
+
+
+def kind(decider: Decider) -> Hashable:
+    """What decides together with others of the same kind: the model; None where nothing can be shared."""
+    found: Hashable = getattr(decider, "kind", None)
+    return found
+
+
 def _reply(
-    request: DecisionRequest, began: int, decision: Decision | None, error: BaseException | None = None
+    request: DecisionRequest,
+    began: int,
+    decision: Decision | None,
+    error: BaseException | None = None,
+    together: int = 1,
 ) -> DecisionReply:
     took, said, mistake = time.monotonic_ns() - began, None, None
     if isinstance(error, UserError):
@@ -58,7 +106,8 @@ def _reply(
     elif error is not None:
         said = f"{type(error).__name__}: {error}"
     first = said and said.splitlines()[0]
-    return DecisionReply(request.tick, decision, first, took, mistake, request.received_ns or began, began)
+    received = request.received_ns or began
+    return DecisionReply(request.tick, decision, first, took, mistake, received, began, (), together)
 
 
 def rest(decider: Decider) -> None:
@@ -100,6 +149,21 @@ class STModel:
         told = request.observation, request.instruction, request.history
         decision: Decision = yield from self._decider.decide_in_steps(*told, sliced=self.patient)
         return decision
+
+    @property
+    def kind(self) -> Hashable:
+        return None if self.patient else id(self._decider.runner)
+
+    @staticmethod
+    def together(asked: Any) -> Generator[None, None, list[Decision | Exception]]:
+        from rtcontrol.models.decider import decide_together_in_steps
+
+        return decide_together_in_steps(
+            [(model._decider, (r.observation, r.instruction, r.history)) for model, r in asked]
+        )
+
+    def cancel(self) -> None:
+        self._decider.cancel()
 
     def rest(self) -> None:
         self._decider.rest()

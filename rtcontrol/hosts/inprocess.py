@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Hashable, Sequence
+from functools import partial
 from queue import Empty, Queue
 from typing import Any
 
-from rtcontrol.hosts.base import LIMIT, Decider, DeciderSource, DecisionReply, DecisionRequest, HostEvent, PlaceTrouble
-from rtcontrol.hosts.deciders import answer_in_steps, build, describe, patient, rest
+from rtcontrol.hosts.base import (
+    LIMIT,
+    SHARES,
+    Decider,
+    DeciderSource,
+    DecisionReply,
+    DecisionRequest,
+    HostEvent,
+    PlaceTrouble,
+)
+from rtcontrol.hosts.deciders import answer_together, build, describe, kind, patient, rest
+from rtcontrol.hosts.rota import Rota, Turn
 
 
 class Places:
@@ -34,43 +46,6 @@ class Places:
     def free(self) -> None:
         with self._lock:
             self.taken -= 1
-
-
-class Rota:
-    """The waiting requests: of each session the `depth` newest, in the place of the oldest. Not locked."""
-
-    def __init__(self, depth: int = 1) -> None:
-        self._depth = depth
-        self._waiting: dict[Any, deque[DecisionRequest]] = {}
-
-    def put(self, key: Any, request: DecisionRequest) -> None:
-        self._waiting.setdefault(key, deque(maxlen=self._depth)).append(request)
-
-    def take(
-        self, patient: Callable[[Any], bool] = lambda key: False, late: bool = True
-    ) -> tuple[Any, DecisionRequest] | None:
-        """The newest request of the session that has waited longest; `patient` ones after all others, if `late`."""
-        waiting = [key for key, requests in self._waiting.items() if requests]
-        turns = [key for key in waiting if not patient(key)] or (waiting if late else [])
-        if not turns:
-            return None
-        # The newest: an older one is overtaken, and will be dropped at its deadline.
-        requests = self._waiting.pop(turns[0])
-        request = requests.pop()
-        if requests:
-            self._waiting[turns[0]] = requests  # behind the others
-        return turns[0], request
-
-    def cancel(self, key: Any, tick: int) -> None:
-        # The session keeps its place: with requests that are given up before their turn comes it would starve.
-        requests = self._waiting.get(key, ())
-        for request in requests:
-            if request.tick == tick:
-                self._waiting[key].remove(request)
-                break
-
-    def remove(self, key: Any) -> None:
-        self._waiting.pop(key, None)
 
 
 class InProcessPool:
@@ -97,7 +72,7 @@ class InProcessPool:
 
     def start(self, stopped: Callable[[], bool] = lambda: False) -> dict[str, Any]:
         if self._preload:
-            import rtcontrol.models.engines.torch_engine  # noqa: F401
+            import rtcontrol.models.engines.torch_runner  # noqa: F401
         for worker in self._workers:
             worker.start()
         return {}
@@ -140,22 +115,40 @@ class InProcessPool:
         steps: Generator[None, None, None] | None = None  # of a decision that gives way to others
         while True:
             with self.arrived:
-                while (
-                    not (turn := self.rota.take(InProcessHost.patient, steps is None)) and not steps and not self.closed
-                ):
+                while True:
+                    # What is left of a turn would keep a closed session's decider alive until the next request.
+                    turn = self.rota.take(partial(InProcessHost.kind, lane=lane), InProcessHost.patient, steps is None)
+                    if turn or steps or self.closed:
+                        break
                     self.arrived.wait()
             if self.closed:
                 return
-            if turn is None:
+            if not turn:
                 steps = go_on(steps)
                 continue
-            host, request = turn
-            # What is left of the turn would keep a closed session's decider alive until the next request.
-            if host.patient():
-                steps = host.decide_in_steps(lane, request)
+            if turn[0][0].patient():
+                steps = self.decide(lane, turn)
             else:
-                host.decide(lane, request)
-            del turn, host, request
+                began = time.monotonic_ns()
+                for _ in self.decide(lane, turn):
+                    pass
+                self.rota.took(turn[0][0].kind(lane), len(turn), time.monotonic_ns() - began)
+            del turn
+
+    def decide(self, lane: int, turn: Sequence[Turn]) -> Generator[None, None, None]:
+        """Of sessions that were closed nothing is decided."""
+        asked = [(host, own, request) for host, request in turn for own in host.deciders[lane : lane + 1]]
+        if not asked:
+            return
+        replies = yield from answer_together(
+            [(decider, request) for _, decider, request in asked],
+            lambda i: bool(asked[i][0].cancelled == asked[i][2].tick),
+        )
+        for (host, _, _), reply in zip(asked, replies, strict=True):
+            if reply is not None:
+                host.replies.put(reply)
+        for _, decider, _ in asked:
+            rest(decider)
 
 
 def go_on(steps: Generator[None, None, None] | None) -> Generator[None, None, None] | None:
@@ -176,32 +169,34 @@ class InProcessHost:
 
     def __init__(self, source: DeciderSource, lanes: int = 1, pool: InProcessPool | None = None) -> None:
         self.incarnation = 0
+        self.shares: deque[float] = deque(maxlen=SHARES)
         self.events: list[HostEvent] = []
         self._source, self._own = source, pool is None
         self._pool = pool or InProcessPool(1, lanes, preload=False)
         self.name = self._pool.name
-        self._deciders: list[Decider] = []
-        self._cancelled: int | None = None  # one that is being decided is given up before its next forward pass
+        self.deciders: list[Decider] = []
+        self.cancelled: int | None = None  # one that is being decided is given up before its next forward pass
         # No SimpleQueue: its timed get waits for ever where a signal's handler outlasts the timeout (CPython 3.11).
-        self._replies: Queue[DecisionReply | None] = Queue()
+        self.replies: Queue[DecisionReply | None] = Queue()
 
     @property
     def threads(self) -> list[tuple[int, int]]:
         return self._pool.threads
 
     def start(self, stopped: Callable[[], bool] = lambda: False) -> dict[str, Any]:
-        if not self._deciders:
-            self._deciders = self._pool.build(self._source)
+        if not self.deciders:
+            self.deciders = self._pool.build(self._source)
             if self._own:
                 self._pool.start()
-        return describe(self._deciders[0])
+        return describe(self.deciders[0])
 
     def submit(self, request: DecisionRequest) -> None:
         pool = self._pool
         if not self.alive():
             return
         if not pool.lanes:
-            self.decide(0, request)
+            for _ in pool.decide(0, [(self, request)]):
+                pass
             return
         with pool.arrived:
             pool.rota.put(self, request)
@@ -209,27 +204,28 @@ class InProcessHost:
 
     def wait(self, timeout_ns: int) -> DecisionReply | None:
         try:
-            if timeout_ns <= 0:
-                return self._replies.get_nowait()
-            return self._replies.get(timeout=timeout_ns / 1e9)
+            reply = self.replies.get_nowait() if timeout_ns <= 0 else self.replies.get(timeout=timeout_ns / 1e9)
         except Empty:
             return None
+        if reply is not None:
+            self.shares.append(reply.decide_ns / reply.together)
+        return reply
 
     def wake(self) -> None:
-        self._replies.put(None)
+        self.replies.put(None)
 
     def alive(self) -> bool:
-        return bool(self._deciders) and not self._pool.closed
+        return bool(self.deciders) and not self._pool.closed
 
     def cancel(self, tick: int) -> None:
-        self._cancelled = tick
+        self.cancelled = tick
         with self._pool.arrived:
             self._pool.rota.cancel(self, tick)
 
     def close(self) -> None:
         with self._pool.arrived:
             self._pool.rota.remove(self)
-            deciders, self._deciders = self._deciders, []
+            deciders, self.deciders = self.deciders, []
         if deciders:
             self._pool.places.free()
         if self._own:
@@ -237,25 +233,8 @@ class InProcessHost:
 
     def patient(self) -> bool:
         """Whether its decisions give way to other sessions'."""
-        return any(patient(decider) for decider in self._deciders)
+        return any(patient(decider) for decider in self.deciders)
 
-    def decide_in_steps(self, lane: int, request: DecisionRequest) -> Generator[None, None, None]:
-        """On the lane's thread."""
-        for decider in self._deciders[lane : lane + 1]:  # none once it is closed
-            steps = answer_in_steps(decider, request)
-            while True:
-                try:
-                    next(steps)
-                except StopIteration as done:
-                    self._replies.put(done.value)
-                    rest(decider)
-                    break
-                if self._cancelled == request.tick:
-                    steps.close()
-                    break
-                yield
-
-    def decide(self, lane: int, request: DecisionRequest) -> None:
-        """All steps at once."""
-        for _ in self.decide_in_steps(lane, request):
-            pass
+    def kind(self, lane: int) -> Hashable:
+        """What it decides together with."""
+        return next((kind(decider) for decider in self.deciders[lane : lane + 1]), None)

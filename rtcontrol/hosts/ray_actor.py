@@ -11,7 +11,7 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Hashable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,9 +20,10 @@ import msgpack
 import zmq
 
 from rtcontrol.hosts.base import Decider, DeciderSource, DecisionReply, DecisionRequest
-from rtcontrol.hosts.deciders import answer, answer_in_steps, describe, patient, rest
+from rtcontrol.hosts.deciders import answer, answer_together, describe, kind, patient, rest
 from rtcontrol.hosts.heartbeat import Heartbeat
-from rtcontrol.hosts.inprocess import Rota, go_on
+from rtcontrol.hosts.inprocess import go_on
+from rtcontrol.hosts.rota import Rota, Turn
 
 PING = b""
 BUILDERS = "build"
@@ -41,7 +42,7 @@ def pack_reply(reply: DecisionReply, gaps: Sequence[tuple[int, int]] = ()) -> by
     call = made and made.call and (made.call.name, made.call.arguments)
     rest = made and (made.confidence, made.outside_mass, made.forward_passes, made.tokens, made.reused_tokens)
     try:
-        stamps = reply.decide_ns, reply.mistake, reply.received_ns, reply.begun_ns, gaps
+        stamps = reply.decide_ns, reply.mistake, reply.received_ns, reply.begun_ns, gaps, reply.together
         packed: bytes = msgpack.packb((reply.tick, call, rest, reply.error, *stamps))
     except Exception as error:
         return _unsaid(reply.tick, error)
@@ -82,7 +83,7 @@ class DecoderActor:
         if self._answer is None:
             if self._preload:
                 # It holds the interpreter for up to a second: not while others decide or the heart must beat.
-                import rtcontrol.models.engines.torch_engine  # noqa: F401
+                import rtcontrol.models.engines.torch_runner  # noqa: F401
 
             self._answer = {
                 "lanes": [self._serve(f"lane{i}", partial(self._decide, i)) for i in range(self._lanes)],
@@ -165,42 +166,47 @@ class DecoderActor:
                 gone = closed.popleft()
                 lane.forget(gone)
                 waiting = None if waiting is not None and waiting[0] == gone else waiting
-            turn = lane.rota.take(self._patient, late=waiting is None)
-            if turn is None and waiting is None:
+            turn = lane.rota.take(partial(self._kind, i), self._patient, late=waiting is None)
+            if not turn and waiting is None:
                 lane.receive()  # sleeps until something arrives
-            elif turn is None:
+            elif not turn:
                 assert waiting is not None
                 waiting = waiting if go_on(waiting[1]) is not None else None
-            elif (deciders := self._deciders.get(turn[0])) is not None:
-                steps = self._decide_in_steps(lane, turn[0], deciders[i], turn[1])
-                if patient(deciders[i]):
-                    waiting = turn[0], steps
+            else:
+                steps = self._decide_together(lane, i, turn)
+                if self._patient(turn[0][0]):
+                    waiting = turn[0][0], steps
                 else:
+                    began = time.monotonic_ns()
                     for _ in steps:
                         pass
-                del deciders, steps  # a closed session's are not kept until the next request
+                    lane.rota.took(self._kind(i, turn[0][0]), len(turn), time.monotonic_ns() - began)
+                del steps  # a closed session's deciders are not kept until the next request
 
     def _patient(self, key: bytes) -> bool:
         return any(map(patient, self._deciders.get(key, ())))
 
-    def _decide_in_steps(
-        self, lane: Lane, key: bytes, decider: Decider, request: DecisionRequest
-    ) -> Generator[None, None, None]:
-        """Decide and answer; given up between two forward passes when nobody waits for it any more."""
-        steps = answer_in_steps(decider, request)
-        while True:
-            try:
-                next(steps)
-            except StopIteration as done:
-                lane.send(key, pack_reply(done.value, self._beat.recent()))
-                rest(decider)
-                return
+    def _kind(self, i: int, key: bytes) -> Hashable:
+        return next(map(kind, self._deciders.get(key, ())[i : i + 1]), None)
+
+    def _decide_together(self, lane: Lane, i: int, turn: Sequence[Turn]) -> Generator[None, None, None]:
+        """Decide and answer; what nobody waits for any more is given up between two forward passes."""
+        asked = [(key, found[i], request) for key, request in turn if (found := self._deciders.get(key)) is not None]
+        if not asked:
+            return
+
+        def cancelled(place: int) -> bool:
             while lane.readable():
                 lane.receive()
-            if lane.cancelled.get(key) == request.tick:
-                steps.close()
-                return
-            yield
+            key, _, request = asked[place]
+            return lane.cancelled.get(key) == request.tick
+
+        replies = yield from answer_together([(decider, request) for _, decider, request in asked], cancelled)
+        for (key, _, _), reply in zip(asked, replies, strict=True):
+            if reply is not None:
+                lane.send(key, pack_reply(reply, self._beat.recent()))
+        for _, decider, _ in asked:
+            rest(decider)
 
 
 class Lane:
@@ -228,9 +234,9 @@ class Lane:
                 self.rota.cancel(key, fields)
                 self.cancelled[key] = fields
             else:
-                tick, epoch, observation, instruction, history = fields
-                now = time.monotonic_ns()
-                self.rota.put(key, DecisionRequest(tick, epoch, observation, instruction, tuple(history), None, now))
+                tick, epoch, observation, instruction, history, within_ns = fields
+                asked = tick, epoch, observation, instruction, tuple(history)
+                self.rota.put(key, DecisionRequest(*asked, None, time.monotonic_ns(), within_ns))
                 self._clients[key] = client
         except Exception as error:
             self._router.send_multipart((client, _unsaid(-1, error)))

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import msgpack
 import zmq
 
-from rtcontrol.hosts.base import DeciderSource, DecisionReply, DecisionRequest, HostEvent, PlaceTrouble
+from rtcontrol.hosts.base import SHARES, DeciderSource, DecisionReply, DecisionRequest, HostEvent, PlaceTrouble
 from rtcontrol.hosts.processes import GONE, STOPPED, WAITING, Progress
 from rtcontrol.hosts.ray_actor import PING
 from rtcontrol.models.call import Call, Decision
@@ -48,6 +48,7 @@ class RayHost:
 
     def __init__(self, pool: RayPool, source: DeciderSource, session: str, own: bool = False) -> None:
         self.incarnation = 0
+        self.shares: deque[float] = deque(maxlen=SHARES)
         self.events: list[HostEvent] = []
         self.gave_up: str | None = None
         self.source, self.session, self.key = source, session, b"%d" % next(_NUMBERS)
@@ -82,7 +83,10 @@ class RayHost:
             self.woken.files.wait(max(timeout_ns, 0))
             self.woken.clear()
             return None
-        return self._link.receive(timeout_ns)
+        reply = self._link.receive(timeout_ns)
+        if reply is not None:
+            self.shares.append(reply.decide_ns / reply.together)
+        return reply
 
     @property
     def threads(self) -> Sequence[tuple[int, int]]:
@@ -228,8 +232,8 @@ class DecoderLink:
         i = waiting.index(None) if None in waiting else min(range(len(waiting)), key=lambda n: waiting[n] or 0)
         try:
             # Everything but the raw observation.
-            fields = (request.tick, request.epoch, request.observation, request.instruction, request.history)
-            self._lanes[i].send(msgpack.packb(fields), zmq.NOBLOCK)
+            asked = request.tick, request.epoch, request.observation, request.instruction, request.history
+            self._lanes[i].send(msgpack.packb((*asked, request.within_ns)), zmq.NOBLOCK)
         except zmq.Again:
             return False
         waiting[i] = request.tick
@@ -253,12 +257,13 @@ class DecoderLink:
             if int(lane.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
                 body = lane.recv()
                 if body != PING:
-                    tick, call, rest, error, decide_ns, mistake, *stamps = msgpack.unpackb(body)
+                    tick, call, rest, error, decide_ns, mistake, *stamps, together = msgpack.unpackb(body)
                     if self._waiting[i] == tick:
                         self._waiting[i] = None
                     made = rest and Decision(call and Call(*call), *rest)
-                    told = stamps if self._local else ()
-                    return DecisionReply(tick, made, error, decide_ns, mistake and (mistake[0], mistake[1]), *told)
+                    received, begun, gaps = stamps if self._local else (0, 0, ())
+                    said = mistake and (mistake[0], mistake[1])
+                    return DecisionReply(tick, made, error, decide_ns, said, received, begun, gaps, together)
         return None
 
     def close(self) -> None:

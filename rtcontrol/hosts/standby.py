@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -190,6 +191,11 @@ class StandbyHost:
         """What the one that decides says of itself, and the standby's process."""
         info = self._active.info
         return info and {**info, "standby": self._standby.info.get("pid")}
+
+    @property
+    def shares(self) -> deque[float]:
+        """Of the one that decides."""
+        return self._active.shares
 
     @property
     def threads(self) -> Sequence[tuple[int, int]]:

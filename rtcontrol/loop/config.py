@@ -31,6 +31,8 @@ MIN_HZ, MAX_HZ = 0.001, 10_000.0
 RECORD_OBSERVATIONS = "no: the record keeps neither what was observed nor what the model read of it; nothing to replay."
 RECORD_MAX = "The record's size, in bytes or with k, M, G; beyond it the oldest part is removed."
 MAX_PIPELINE = 64
+CALLS_PER_TICK = "Calls of one observation at most: each is decided after the one before has acted, by the deadline."
+MAX_CALLS = 7  # the last one is decided with six in its history, as many as a prompt shows
 UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9}
 LEAST_BYTES = 10**6
 Confidence = float | dict[str, float]
@@ -88,6 +90,11 @@ def check_standby(standby: bool, host: str) -> None:
         raise UserError(f"--standby has no effect with --host {host}.", "Leave one of them out.")
 
 
+def check_calls_per_tick(calls: int) -> None:
+    if not 1 <= calls <= MAX_CALLS:
+        raise UserError(f"--calls-per-tick {calls} is out of range.", f"Give 1 to {MAX_CALLS} calls.")
+
+
 @dataclass(frozen=True, slots=True)
 class Flag:
     """Stands in a field's Annotated: it is a flag. `name` where that is not the field's own; `given` is the type that
@@ -113,6 +120,7 @@ class RunConfig:
     deadline_ms: Annotated[float | None, Flag("From release to deadline. (default: the period)")] = None
     max_age_ms: Annotated[float | None, Flag("Older observations are stale. (default: 4 periods, at least 250)")] = None
     pipeline: Annotated[int, Flag("Decisions in flight; deadline <= pipeline x period.")] = 1
+    calls_per_tick: Annotated[int, Flag(CALLS_PER_TICK)] = 1
     episodes: Annotated[int | None, Flag("End after so many. (default: 5, or no end with --duration)")] = None
     duration_s: Annotated[float | None, Flag("End after so many seconds.", "duration")] = None
     seed: Annotated[int, Flag("Seed of the first episode; the next have the next.")] = 0
@@ -122,6 +130,7 @@ class RunConfig:
     ] = None
     model: Annotated[str | None, Flag("Checkpoint, or expert, noop, random. (default: the agent's)")] = None
     engine: Annotated[str, Flag(f"What runs the model: {', '.join(ENGINES)}.")] = "torch"
+    value_tokens: Annotated[int, Flag("Tokens of a value that is no listed one, at most.")] = 64
     host: Annotated[str, Flag("Where it decides: ray or inprocess.")] = "ray"
     standby: Annotated[bool, Flag(STANDBY)] = False
     clock: Annotated[str, Flag("wall: the world runs on; lockstep: it waits.")] = "wall"
@@ -176,6 +185,7 @@ class RunConfig:
         check_standby(self.standby, self.host)
         if not 1 <= self.pipeline <= MAX_PIPELINE:
             raise UserError(f"--pipeline {self.pipeline} is out of range.", f"Give 1 to {MAX_PIPELINE} decisions.")
+        check_calls_per_tick(self.calls_per_tick)
         self._positive("deadline_ms", self.deadline_ms)
         self._positive("max_age_ms", self.max_age_ms)
         self._positive("duration", self.duration_s)

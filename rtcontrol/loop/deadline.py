@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from rtcontrol.hosts.base import DecisionRequest
+
 
 class Cause(StrEnum):
     """Why a tick missed, in order of precedence: the first that applies is the cause."""
@@ -48,6 +50,9 @@ SPANS = (
 )
 
 
+NOTHING = DecisionRequest(-1, -1, "", "")
+
+
 @dataclass(slots=True)
 class Tick:
     """One tick under way; instants are CLOCK_MONOTONIC nanoseconds, 0 where it did not come so far.
@@ -55,7 +60,8 @@ class Tick:
     `skip` is what the event says of releases that were skipped before it; `runs` are the schedstat files of the loop's
     thread, the actuator's and the deciding ones, read when it woke, `runs_before` at the release before; `behind`
     says that the host was still busy with older requests; `fresh` that the world had made an observation since the
-    release before; `instruction` is the one it is decided by.
+    release before; `request` is what is asked. Where a tick takes several calls each further one has a copy of it:
+    `calls` are those that acted before.
     """
 
     k: int
@@ -73,7 +79,8 @@ class Tick:
     replied_ns: int = 0
     incarnation: int = 0
     behind: bool = False
-    instruction: str = ""
+    request: DecisionRequest = NOTHING
+    calls: tuple[str, ...] = ()
     runs: tuple[bytes, ...] = ()
     runs_before: tuple[bytes, ...] = ()
     waited_ns: int = 0

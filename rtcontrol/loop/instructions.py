@@ -51,7 +51,7 @@ class Instructions:
 
     def judge(self, tick: Tick, reply: DecisionReply) -> None:
         """A new instruction that the decider cannot take (it does not fit, say) gives way to the last good one."""
-        if tick.instruction != self.now:
+        if tick.request.instruction != self.now:
             return
         if reply.decision is not None:
             if self.proven != self.now:

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Literal
 
 from rtcontrol.agents import Fallback
-from rtcontrol.envs.base import Acknowledgement, Emission, Emitting, Environment, Episode, WorldError
-from rtcontrol.hosts.base import DecisionReply, Host, HostEvent
+from rtcontrol.envs.base import Emission, Emitting, Environment
+from rtcontrol.hosts.base import DecisionReply, Host
+from rtcontrol.loop import several
 from rtcontrol.loop.actuator import Actuator
 from rtcontrol.loop.clock import LoopClock
 from rtcontrol.loop.config import RunConfig
 from rtcontrol.loop.deadline import SPANS, Cause, Tick
-from rtcontrol.loop.errors import Errors
+from rtcontrol.loop.events import RunEvents
 from rtcontrol.loop.fallback import Action, FallbackPolicy
-from rtcontrol.loop.orders import Completion, Order, SafeAttempt
-from rtcontrol.loop.orders import Fault as WorldFault
+from rtcontrol.loop.orders import Completion, Order
 from rtcontrol.loop.pause import PauseWatch
 from rtcontrol.loop.witness import Fault, Witness
 from rtcontrol.models.call import Call
@@ -44,7 +44,7 @@ def _spans(tick: Tick, reply: DecisionReply | None, done: Completion | None) -> 
     return spans
 
 
-class Outcomes:
+class Outcomes(RunEvents):
     """Ends ticks, each with one event; `emit` takes it.
 
     `epoch` is the world's, as of the last observation; `acted_k`, `acted_ns` are the last fresh call's tick and the
@@ -65,45 +65,24 @@ class Outcomes:
         stop: Callable[[str], None],
         cleared: Callable[[Order], None],
     ) -> None:
-        self._config, self._env, self._host = config, env, host
-        self._emit, self._clock, self._actuator = emit, clock, actuator
-        self.witness = Witness(watch, host, actuator, config.max_age_ns, clock.enforced)
+        super().__init__(env, emit, notify, Witness(watch, host, actuator, config.max_age_ns, clock.enforced))
+        self._config, self._clock, self._actuator = config, clock, actuator
         self._stop, self._cleared = stop, cleared
         self._safe_calls, actuator.parting = fallback.safe_calls, self._parting
         hold_ms = config.hold_ms if config.hold_ms is not None else fallback.hold_ms
         self.policy = FallbackPolicy(config.on_miss, round(hold_ms * 1e6))
         self.emits = isinstance(env, Emitting)
         self._last: Tick | None = None
-        self._errors = Errors(notify)
         self._period_ns = config.period_ns
-        self.t0_ns = 0
         self.epoch, self.acted_k, self.acted_ns = -1, -1, 0
         self.newest_k = -1  # of the last release
-        self.safe_k = -1  # for whose sake the safe call took over last
         self.ordered = False  # a call since then: it may act, or have acted and raised
-        self.noted_episodes = self.noted_events = 0
 
     def begin(self, t0_ns: int, world_ns: int) -> None:
         """The first release is at `t0_ns`, by the world's time at `world_ns`."""
         self.t0_ns = t0_ns
         self._emit({"origin_ns": t0_ns})
         self.policy.epoch(world_ns)
-
-    def t_s(self, t_ns: int) -> float:
-        """Seconds since the first release."""
-        return round((t_ns - self.t0_ns) / 1e9, 6)
-
-    def note(self, episodes: Sequence[Episode], events: Sequence[HostEvent]) -> None:
-        """Record the episodes that ended and what befell the host since the last time."""
-        for episode in episodes[self.noted_episodes :]:
-            line = {"seed": episode.seed, "return": round(episode.ret, 4), "success": episode.success}
-            self._emit({"episode": {**line, "seconds": round(episode.seconds, 3), "detail": episode.detail}})
-            self.noted_episodes += 1
-        for event in events[self.noted_events :]:
-            what = {"t_s": self.t_s(event.t_ns), "event": event.event, "seconds": round(event.seconds, 3)}
-            self._emit({"host_event": what})
-            self.noted_events += 1
-            self.witness.follow()  # other threads decide after a restart
 
     # -- ticks --------------------------------------------------------------------------------------------------------
 
@@ -126,9 +105,10 @@ class Outcomes:
         line["age_ms"] = round((now - tick.capture_ns) / 1e6, 4)
         if done is not None:
             line["execute_ms"] = round((now - done.began_ns) / 1e6, 4)
-            if kind == "call" and self.acted_k == tick.k - 1 and self.acted_ns and self._clock.enforced:
-                line["jitter_ms"] = round(abs(now - self.acted_ns - self._period_ns) / 1e6, 4)
-            self.acted_k, self.acted_ns = tick.k, now
+            if not tick.calls:
+                if kind == "call" and self.acted_k == tick.k - 1 and self.acted_ns and self._clock.enforced:
+                    line["jitter_ms"] = round(abs(now - self.acted_ns - self._period_ns) / 1e6, 4)
+                self.acted_k, self.acted_ns = tick.k, now
         if (decision := reply.decision) is not None:
             line["passes"], line["tokens"] = decision.forward_passes, decision.tokens
             line["reused"] = decision.reused_tokens
@@ -136,16 +116,17 @@ class Outcomes:
             if decision.outside_mass is not None:
                 line["outside_mass"] = round(decision.outside_mass, 6)
         if now > tick.deadline_ns:
-            line |= self.witness.blame(tick, line["spans_ms"], now, None, reply, over=True)
+            spans = line["spans_ms"]
+            line |= {"over": True} if tick.calls else self.witness.blame(tick, spans, now, None, reply, over=True)
             if self._config.on_miss == "stop":
                 self._stop("miss")
-        else:
+        elif not tick.calls:
             self.witness.usual.append(line["spans_ms"])
         self._emit(line)
 
     def hold_back(self, tick: Tick, reply: DecisionReply, call: Call | None, why: str) -> None:
         """The tick has a call that must not act (yet), or an unsure null: what is in force goes on, not renewed."""
-        action = self.policy.unsure(self._clock.effective_ns())
+        action = "hold" if tick.calls else self.policy.unsure(self._clock.effective_ns())
         self.settle(tick, reply, "held", None if call is None else call.text(), why=why)
         self.fall_back(action, tick, reply=reply)
 
@@ -159,14 +140,18 @@ class Outcomes:
         doing: str = "",
         done: Completion | None = None,
     ) -> None:
-        """The tick has no call: count it, name the cause, fall back. `doing` says what raised the `error`."""
+        """The tick has no call: count it, name the cause, fall back. `doing` says what raised the `error`. Where it has
+        one, and no further one, that goes on; but one that was begun and failed may have acted in part."""
         line = self._line(tick, "miss", call, reply, done)
-        line |= self.witness.blame(tick, line["spans_ms"], time.monotonic_ns(), fault, reply)
-        action = self.policy.miss(self._clock.effective_ns())
-        self._errors.put(line, error, f"tick {tick.k}: {line['cause']}: ", doing)
+        now, execute = time.monotonic_ns(), fault is not None and fault[0] is Cause.EXECUTE
+        line |= several.verdict(fault) if tick.calls else self.witness.blame(tick, line["spans_ms"], now, fault, reply)
+        cause = line.get("cause")  # none of what is cut
+        falls = not tick.calls or (execute and cause is not None)
+        action: Action = self.policy.miss(self._clock.effective_ns()) if falls else "hold"
+        self._errors.put(line, cause and error, f"tick {tick.k}: {cause}: ", doing)
         # A remote world executes nothing: that its call waited is our business.
-        told = None if fault is not None and fault[0] is Cause.EXECUTE else line.get("error")
-        line["action"] = self.fall_back(action, tick, line["cause"], reply, told)
+        told = None if execute or tick.calls else line.get("error")
+        line["action"] = self.fall_back(action, tick, cause, reply, told)
         if reply is not None and fault is not None:
             line["decide_ms"] = _ms(reply.decide_ns)
         self._emit(line)
@@ -174,11 +159,17 @@ class Outcomes:
     def _line(
         self, tick: Tick, kind: str, call: str | None, reply: DecisionReply | None, done: Completion | None
     ) -> dict[str, Any]:
-        line: dict[str, Any] = {"k": tick.k, "t_s": round((tick.release_ns - self.t0_ns) / 1e9, 6), "kind": kind}
-        line["wake_ms"] = round((tick.woke_ns - tick.release_ns) / 1e6, 4)
+        t_s = round((tick.release_ns - self.t0_ns) / 1e9, 6)
+        line: dict[str, Any] = {"k": tick.k, "t_s": t_s, "kind": kind}
+        if tick.calls:
+            line = several.fields(tick, kind, t_s)
+        else:
+            line["wake_ms"] = round((tick.woke_ns - tick.release_ns) / 1e6, 4)
         line["spans_ms"] = _spans(tick, reply, done)
         if call is not None:
             line["call"] = call
+        if tick.calls:
+            return line
         line["epoch"], line["seq"], line["superseded"] = tick.epoch, tick.seq, tick.superseded
         return line | tick.skip
 
@@ -213,7 +204,7 @@ class Outcomes:
         line = {"overran": tick.k, "call": call, "effect": done.effect, "t_s": self.t_s(done.ended_ns)}
         line["spans_ms"] = spans = _spans(tick, reply, done)
         line |= self.witness.again(tick, spans, done.ended_ns, reply)
-        if done.effect == "acted":
+        if done.effect == "acted" and not tick.calls:
             line["latency_ms"] = _ms(done.ended_ns - tick.release_ns)
             line["execute_ms"] = _ms(done.ended_ns - done.began_ns)
             self.acted_k, self.acted_ns = tick.k, done.ended_ns
@@ -286,8 +277,9 @@ class Outcomes:
         reply: DecisionReply | None = None,
         cause: str | None = None,
         error: str | None = None,
+        more: bool = False,
     ) -> Emission | None:
-        """What the world is told became of the tick; None where it does not want to know."""
+        """What the world is told became of the tick; None where it does not want to know. `more`: it may go on."""
         self._last = tick
         if not self.emits:
             return None
@@ -307,44 +299,6 @@ class Outcomes:
             safe_calls,
             None if reply is None else reply.mistake,
             tick.waited_ns,
-        )
-
-    # -- what came of it ----------------------------------------------------------------------------------------------
-
-    def attempted(self, attempt: SafeAttempt) -> None:
-        """One try of the safe call: counted as safe only when all of them are in force."""
-        call, text = attempt.call, None if attempt.call is None else attempt.call.text()
-        if call is not None and attempt.acted and attempt.error is None:
-            told = {"called": call.name, "arguments": call.arguments, "k": self.safe_k, "why": "safe"}
-            self._emit({**told, "t_s": self.t_s(attempt.ended_ns)})
-        line: dict[str, Any] = {"safe": text, "why": attempt.why, "t_s": self.t_s(attempt.ended_ns)}
-        line["attempt"], line["in_force"] = attempt.attempt, attempt.in_force
-        if not attempt.acted:
-            line["world"] = "over"
-        if attempt.error is not None:
-            self._errors.put(line, attempt.error, f"safe call {text}, tried again until it is in force: ")
-        self._emit(line)
-
-    def acknowledged(self, said: Acknowledgement) -> None:
-        """The world's own word of what became of a call that it was told."""
-        line: dict[str, Any] = {"ack": said.tick, "status": said.status, "why": said.why, "t_s": self.t_s(said.t_ns)}
-        if said.result is not None:
-            line["result"] = said.result
-        self._errors.put(line, said.error, f"tick {said.tick}: {said.status}: ")
-        self._emit(line)
-
-    def fault(self, fault: WorldFault) -> None:
-        """The world raised over what it was told."""
-        line: dict[str, Any] = {"fault": fault.doing, "t_s": self.t_s(time.monotonic_ns())}
-        self._errors.put(line, fault.error, f"{fault.doing}: ")
-        self._emit(line)
-
-    def broke_down(self, error: WorldError, started: bool) -> str:
-        """The world's own code raised: gives what people are told, in one sentence."""
-        cause = error.__cause__ or error
-        line: dict[str, Any] = {"fault": "world", "t_s": self.t_s(time.monotonic_ns()) if self.t0_ns else 0.0}
-        what = self._errors.put(line, cause)
-        self._emit(line)
-        return f"The environment {self._env.name} broke down: {what}. " + (
-            "The run ends with the safe call; mend it there." if started else "It never began; mend it there."
+            len(tick.calls),
+            more,
         )

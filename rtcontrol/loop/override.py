@@ -222,7 +222,14 @@ def _heads(agent: Agent) -> dict[str, dict[str, str]]:
 
 
 def check_named(config: RunConfig, agent: Agent) -> None:
-    """Raises UserError where --confirm or --min-confidence names what this agent has not."""
+    """Raises UserError where --confirm or --min-confidence names what this agent has not, or its model would not be
+    shown the calls of a tick."""
+    if config.calls_per_tick > agent.history + 1:
+        raise UserError(
+            f"--calls-per-tick {config.calls_per_tick}: the model of {agent.name} is shown its last {agent.history} "
+            "calls: it would not know of all that it made before in the same tick.",
+            f"Give at most {agent.history + 1}, or an agent with history={config.calls_per_tick - 1}.",
+        )
     tools: Mapping[str, Mapping[str, str]] = _heads(agent)
     for name in config.confirm:
         if name not in tools:

@@ -26,14 +26,15 @@ class Requests:
         self.acknowledges = False
         self._agent, self._instructions = agent, instructions
 
-    def make(self, k: int, seen: Observation) -> DecisionRequest:
-        """The request of tick `k`. Raises whatever the agent's `observe` raises."""
+    def make(self, k: int, seen: Observation, within_ns: int = 0) -> DecisionRequest:
+        """The request of tick `k`, which somebody waits for so long. Raises whatever the agent's `observe` raises."""
         if self.world is not None and (done := self.world.acknowledged()) is not None:
             self.acknowledges = True
             self.history.extend([call.text() for call in done])
         text = self._agent.observe(seen.data)
         text = text if isinstance(text, str) and text.isascii() else plain_text(text)
-        return DecisionRequest(k, seen.epoch, text, self._instructions.now, tuple(self.history), seen.data)
+        told = self._instructions.now, tuple(self.history), seen.data
+        return DecisionRequest(k, seen.epoch, text, *told, within_ns=within_ns)
 
 
 def row(request: DecisionRequest, seen: Observation, t_s: float) -> dict[str, Any]:

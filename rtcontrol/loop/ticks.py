@@ -12,7 +12,7 @@ from typing import Any
 from rtcontrol.agents import Agent, InvalidCall
 from rtcontrol.envs.base import Environment, Observation
 from rtcontrol.hosts.base import DecisionReply, Host
-from rtcontrol.loop import unsteady
+from rtcontrol.loop import several, unsteady
 from rtcontrol.loop.actuator import Actuator
 from rtcontrol.loop.clock import LoopClock
 from rtcontrol.loop.config import RunConfig
@@ -55,7 +55,8 @@ class Ticks:
         self._emit, self._records = emit, config.record_observations == "yes"
         self.actuator = Actuator(agent, env, min(config.period_ns, RETRY_NS) if clock.enforced else None, host.wake)
         self.outcomes = outcomes = Outcomes(
-            config, agent.fallback, env, host, emit, watch, clock, self.actuator, notify, stop, self._on_cleared
+            *(config, agent.fallback, env, host, emit, watch, clock, self.actuator, notify, stop),
+            lambda order: unsteady.cleared(self.outcomes, self._ordered.pop(order.tick)),
         )
         self.override = Override(config, agent, outcomes, self.actuator, emit, notify, host.wake, stop, self._order)
         self._policy, self._threads = outcomes.policy, outcomes.witness.threads
@@ -70,14 +71,15 @@ class Ticks:
         self.over = False
         self._pending, self._late = dict[int, Tick](), dict[int, Tick]()
         self._ordered: dict[int, Ordered] = {}
-        self._ordered_k = -1
+        self._ordered_k, self._most = -1, config.calls_per_tick
         self._runs: tuple[bytes, ...] = ()
         self._heard_ns = 0  # of the decoder's heartbeat
 
     @property
     def open(self) -> int:
         """Ticks that are not over."""
-        return len(self._pending) + sum(not o.settled and not o.late for o in self._ordered.values())
+        ordered = (o.tick for o in self._ordered.values() if not (o.settled or o.late))
+        return sum(not tick.calls for tick in (*self._pending.values(), *ordered))
 
     def run(self, collector: Collector) -> None:
         """Until they are `over`."""
@@ -175,28 +177,29 @@ class Ticks:
         else:
             self._submit(tick, seen, now)
 
-    def _submit(self, tick: Tick, seen: Observation, began_ns: int) -> None:
+    def _submit(self, tick: Tick, seen: Observation | None, began_ns: int) -> None:
+        """Ask for the tick's call; where nothing was `seen`, for a further one, of which all is known."""
+        if seen is not None:
+            try:
+                tick.request = self.requests.make(tick.k, seen, tick.deadline_ns - began_ns)
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # the agent's own code, SystemExit too: it is no observation
+                self.outcomes.miss(tick, (Cause.NO_OBSERVATION, "unreadable"), error=error, doing="observe: ")
+                return
+            tick.text_ns = time.monotonic_ns()
+            if tick.text_ns - began_ns > self._period_ns // 8:
+                self.outcomes.witness.texts.append((began_ns, tick.text_ns))
+            tick.behind = len(self._pending) + len(self._late) >= self.config.pipeline
         try:
-            request = self.requests.make(tick.k, seen)
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:  # the agent's own code, SystemExit too: what cannot be read is no observation
-            self.outcomes.miss(tick, (Cause.NO_OBSERVATION, "unreadable"), error=error, doing="observe: ")
-            return
-        tick.instruction = request.instruction
-        tick.text_ns = time.monotonic_ns()
-        if tick.text_ns - began_ns > self._period_ns // 8:
-            self.outcomes.witness.texts.append((began_ns, tick.text_ns))
-        tick.behind = len(self._pending) + len(self._late) >= self.config.pipeline
-        try:
-            self.host.submit(request)
+            self.host.submit(tick.request)
         except Exception as error:  # a request that cannot be sent costs its tick, not the run
             self.outcomes.miss(tick, (Cause.DECIDE, "send"), error=error, doing="submit: ")
             return
         tick.submitted_ns = time.monotonic_ns()
         self._pending[tick.k] = tick
-        if self._records:
-            self._emit(row(request, seen, round((tick.capture_ns - self.outcomes.t0_ns) / 1e9, 6)))
+        if self._records and seen is not None:
+            self._emit(row(tick.request, seen, round((tick.capture_ns - self.outcomes.t0_ns) / 1e9, 6)))
 
     def _expire(self) -> None:
         """What is over by now: deadlines, holds; in lockstep only decisions of a decoder that died."""
@@ -204,7 +207,7 @@ class Ticks:
         enforced = self._clock.enforced
         if self._pending:
             for tick in tuple(self._pending.values()):
-                if now >= tick.deadline_ns if enforced else self._host_lost(tick):
+                if now >= tick.deadline_ns if enforced else unsteady.lost(self.host, tick):
                     del self._pending[tick.k]
                     self._wait_late(tick)
                     self.outcomes.miss(tick, None)
@@ -216,9 +219,6 @@ class Ticks:
         if expires_ns is not None and (now >= expires_ns if enforced else not self._pending and not self._ordered):
             self.outcomes.expire()
 
-    def _host_lost(self, tick: Tick) -> bool:
-        return not self.host.alive() or self.host.incarnation != tick.incarnation
-
     def _overrun(self, ordered: Ordered) -> None:
         """The deadline is here, and the call has not ended: it is dropped if it has not begun."""
         withdrawn = self.actuator.withdraw(ordered.tick.k)
@@ -227,7 +227,7 @@ class Ticks:
         ordered.settled = unsteady.withhold(self.outcomes, ordered, withdrawn)
 
     def _wait_late(self, tick: Tick) -> None:
-        if self.config.late == "drop":
+        if self.config.late == "drop" or tick.calls:
             self.host.cancel(tick.k)
         self._late[tick.k] = tick
         while len(self._late) > 2 * self.config.pipeline:
@@ -265,9 +265,9 @@ class Ticks:
             self._policy.renew(self._clock.effective_ns())
             outcomes.tell(tick, "fresh", reply)
             outcomes.settle(tick, reply, "null")
-        elif tick.k < self._ordered_k:
+        elif (overtaken := tick.k < self._ordered_k) or (tick.calls and decision.call.text() in tick.calls):
             outcomes.tell(tick, "held", reply)
-            outcomes.settle(tick, reply, "overtaken", decision.call.text())
+            outcomes.settle(tick, reply, "overtaken" if overtaken else "repeated", decision.call.text())
         else:
             self._order(tick, reply, decision.call, tick.deadline_ns if self._clock.enforced else None)
 
@@ -286,7 +286,8 @@ class Ticks:
             return
         order = Order(tick.k, ready, tick.epoch, not_after_ns, asked_ns=tick.woke_ns)
         if outcomes.emits:
-            order.fresh = outcomes.emission(tick, "fresh", call, reply)
+            last = late or len(tick.calls) + 1 == self._most
+            order.fresh = outcomes.emission(tick, "fresh", call, reply, more=not last)
             order.void = None if late else outcomes.emission(tick, "held", None, reply)
         self._ordered[tick.k] = Ordered(tick, reply, call, text, late)
         self._ordered_k, outcomes.ordered = max(self._ordered_k, tick.k), True
@@ -303,10 +304,8 @@ class Ticks:
             if not_after_ns is not None and not (reply.decision and self.override.asks(reply.decision)):
                 self._order(tick, reply, call, not_after_ns, late=True)
                 return
-        self.outcomes.late(tick, reply, None, now)
-
-    def _on_cleared(self, order: Order) -> None:
-        unsteady.cleared(self.outcomes, self._ordered.pop(order.tick))
+        if tick is None or not tick.calls:  # else it was cut
+            self.outcomes.late(tick, reply, None, now)
 
     def collect_effects(self) -> None:
         """What came of calls, safe calls, and what the world was told."""
@@ -333,7 +332,7 @@ class Ticks:
             if not self.requests.acknowledges:
                 self.requests.history.append(ordered.text)
             call, t_s = ordered.call, round((done.ended_ns - outcomes.t0_ns) / 1e9, 6)
-            why = "late" if ordered.late else "fresh"
+            why = "late" if ordered.late else "further" if tick.calls else "fresh"
             self._emit({"called": call.name, "arguments": call.arguments, "k": tick.k, "why": why, "t_s": t_s})
         if ordered.late:
             outcomes.late(tick, reply, done, time.monotonic_ns())
@@ -343,6 +342,8 @@ class Ticks:
             self.override.withhold(tick, reply, ordered.call)
         elif acted or done.effect == "epoch_over":
             outcomes.settle(tick, reply, "call" if acted else "epoch_over", ordered.text, done)
+            if acted and self._most > 1 and (again := several.following(self, ordered, done)) is not None:
+                self._submit(again, None, done.ended_ns)
         else:
             what = done.error or "the call was too late when the world was free for it"
             fault = (Cause.EXECUTE, "busy" if done.error is None else "raised")

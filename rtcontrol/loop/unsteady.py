@@ -10,7 +10,7 @@ from enum import Enum
 
 from rtcontrol.agents import Tools
 from rtcontrol.envs.base import Acknowledgement
-from rtcontrol.hosts.base import DecisionReply
+from rtcontrol.hosts.base import DecisionReply, Host
 from rtcontrol.loop.clock import LoopClock
 from rtcontrol.loop.deadline import Cause, Tick
 from rtcontrol.loop.outcomes import Outcomes
@@ -87,6 +87,11 @@ def withhold(outcomes: Outcomes, ordered: Ordered, withdrawn: bool) -> bool:
         return False
     overrun(outcomes, ordered, "the call has not ended by its deadline", "slow")
     return True
+
+
+def lost(host: Host, tick: Tick) -> bool:
+    """Whether the decoder that was asked is not there any more."""
+    return not host.alive() or host.incarnation != tick.incarnation
 
 
 def was_late(outcomes: Outcomes, tick: Tick, skipped: int, period_ns: int) -> None:

@@ -5,39 +5,49 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from rtcontrol.models.call import Call
+
 # A client's word of a call comes this many ticks later at the most, or is not waited for.
 WAITED = 512
 
 
 def rows(events: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     """A row of each tick whose call acted in time (`call` is null where it stays in force), and was carried out, where
-    a client has a word in that; others teach nothing. In the order in which ticks ended."""
+    a client has a word in that; others teach nothing. Where a tick takes several calls, each has a row, with those
+    before it in its history. In the order in which ticks ended."""
     tools: list[dict[str, Any]] = []
-    source = ""
+    source, shown = "", 0
     seen: dict[int, Mapping[str, Any]] = {}  # by ticks that are not over
     called: dict[int, Mapping[str, Any]] = {}
-    made: dict[int, dict[str, Any]] = {}  # of the last ticks
+    made: dict[tuple[int, int], dict[str, Any]] = {}  # of the last ticks, by tick and number of the call in it
+    last: tuple[int, dict[str, Any]] = (-1, {})  # the tick that may have further calls, and its last row
     for event in events:
         if "observation" in event:
             seen[event["k"]] = event
-        elif "called" in event and event["why"] == "fresh":
+        elif "called" in event and event["why"] in ("fresh", "further"):
             called[event["k"]] = event
         elif "ack" in event and event["status"] != "executed" and event.get("why") != "safe":
-            made.pop(event["ack"], None)
-        elif "kind" in event:
-            look, call = seen.pop(event["k"], None), called.pop(event["k"], None)
-            on_time = "cause" not in event and event["kind"] in ("call", "null")
-            if look is not None and on_time and (call is not None) == (event["kind"] == "call"):
-                made[event["k"]] = {
+            made.pop((event["ack"], event.get("n", 0)), None)
+        elif "kind" in event or "further" in event:
+            k, n = event["further" if "further" in event else "k"], event.get("n", 0)
+            look, call = (last[1] if last[0] == k else None) if n else seen.pop(k, None), called.pop(k, None)
+            kind = "call" if event.get("outcome") == "acted" else event.get("kind", event.get("outcome"))
+            on_time = "cause" not in event and "over" not in event and kind in ("call", "null")
+            if look is not None and on_time and (call is not None) == (kind == "call"):
+                before = [Call.from_dict(look["call"]).text()] if n else []
+                history = [*look["history"], *before][-shown or None :] if n else list(look["history"])
+                row = {
                     **{name: look[name] for name in ("instruction", "observation")},
                     "tools": tools,
-                    "history": list(look["history"]),
+                    "history": history,
                     "call": None if call is None else {"name": call["called"], "arguments": call["arguments"]},
                     "source": source,
                     "weight": 1.0,
                 }
+                made[k, n], last = row, (k, row)
                 if len(made) > WAITED:
                     yield made.pop(next(iter(made)))
         elif "header" in event:
-            tools, source = event["header"].get("tools", []), f"record:{event['header'].get('model')}"
+            header = event["header"]
+            tools, shown, source = header.get("tools", []), header.get("history", 0), f"record:{header.get('model')}"
     yield from made.values()

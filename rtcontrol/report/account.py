@@ -43,7 +43,7 @@ class Account:
         self.end: dict[str, Any] = {}
         self.origin_ns = 0  # of all t_s, CLOCK_MONOTONIC; 0: not told
         self.ticks = self.on_time = self.misses = self.skipped_releases = 0
-        self.null = self.held = self.overtaken = self.epoch_over = 0
+        self.null = self.held = self.overtaken = self.epoch_over = self.calls_cut = 0
         self.late_used = self.late_dropped = self.safe_calls = self.fallback_errors = self.superseded = 0
         self.misses_by_cause: Counter[str] = Counter()
         self.misses_by_subcause: Counter[str] = Counter()
@@ -51,7 +51,7 @@ class Account:
         self.acknowledged: Counter[str] = Counter()
         self.miss_runs = MissRuns()
         self.times = {name: Series() for name in TIMES}
-        self.passes, self.tokens = _Total(), _Total()
+        self.calls, self.passes, self.tokens = _Total(), _Total(), _Total()
         self.last_k, self.last_t_s = -1, 0.0
         self.episodes: list[dict[str, Any]] = []
         self.ended_episodes = self.judged = self.successes = 0
@@ -74,6 +74,11 @@ class Account:
         return (self.misses + self.skipped_releases) / self.releases if self.releases else 0.0
 
     @property
+    def calls_acted(self) -> int:
+        """Calls of ticks, the further ones too."""
+        return self.calls.total
+
+    @property
     def off_time(self) -> Counter[str]:
         """Misses and skipped releases by cause. Of copies: another thread may count meanwhile."""
         return Counter(dict(self.misses_by_cause)) + Counter(dict(self.skipped_by_cause))
@@ -89,6 +94,8 @@ class Account:
             self._error(event)
         if "kind" in event:
             self._tick(event)
+        elif "further" in event:
+            self._further(event)
         elif "late" in event:
             if "waited_ms" not in event:  # one that waited for a yes was no late decision
                 self.late_used += event["used"]
@@ -157,11 +164,23 @@ class Account:
             elif kind == "call":
                 _remember(self._acted, k, None)
         if kind == "call":
+            self.calls.add(1)
+        self._decided(event, kind == "call")
+        self._times(event)
+
+    def _further(self, event: Mapping[str, Any]) -> None:
+        """A further call of a tick: neither on time nor a miss, and in none of the times, which are of ticks."""
+        if acted := event["outcome"] == "acted":
+            self.calls.more(event["n"] + 1)
+        self.calls_cut += event["outcome"] == "cut" or (acted and "over" in event)
+        self._decided(event, acted)
+
+    def _decided(self, event: Mapping[str, Any], acted: bool) -> None:
+        if acted:
             self.recent_calls.append(event["call"])
         if "passes" in event:
             self.passes.add(event["passes"])
             self.tokens.add(event["tokens"])
-        self._times(event)
 
     def _miss(self, k: int, cause: str, subcause: str | None) -> None:
         self.misses += 1
@@ -187,7 +206,7 @@ class Account:
         """A call that its client did not carry out was not on time, whenever it was sent."""
         k, status = event["ack"], event["status"]
         self.acknowledged[status] += 1
-        if k in self._acted and event.get("why") != "safe":
+        if k in self._acted and event.get("why") != "safe" and not event.get("n"):
             del self._acted[k]
             if status != "executed":
                 self.on_time -= 1
@@ -204,7 +223,7 @@ class Account:
         where, error = event.get("where"), str(event["error"])
         entry = self.errors.get(key := (where, error.split(":")[0] if where else error))
         if entry is None and len(self.errors) < MAX_ERRORS:
-            kinds = (name for name in ("safe", "late", "overran", "ack") if name in event)
+            kinds = (name for name in ("safe", "late", "overran", "ack", "further") if name in event)
             cause = event.get("cause") or event.get("fault") or next(kinds, "")
             entry = {"where": where, "error": error, "cause": cause, "count": 0, "first_t_s": event.get("t_s")}
             self.errors[key] = entry
@@ -228,6 +247,11 @@ class _Total:
     def add(self, value: int) -> None:
         self.count += 1
         self.total += value
+        self.most = max(self.most, value)
+
+    def more(self, value: int) -> None:
+        """What was added last is one more than it was: `value`."""
+        self.total += 1
         self.most = max(self.most, value)
 
     def summary(self) -> dict[str, float]:

@@ -58,8 +58,8 @@ def entries(run: Recorded) -> Iterator[Entry]:
                 free[track] = end
             yield track, name, begin, end, words
     for t_s, call, why, k in timeline.acts:
-        if why == "safe":
-            yield "actuator", f"safe: {call}", 1e3 * t_s, None, {"k": k}
+        if why in ("safe", "further"):
+            yield "actuator", f"{why}: {call}", 1e3 * t_s, None, {"k": k}
     for t_s, what in timeline.marks:
         yield "events", what, 1e3 * t_s, None, {}
 

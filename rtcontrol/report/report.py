@@ -62,6 +62,8 @@ def build(
         "worst_window": {"m": account.miss_runs.worst(k), "k": k},
         "superseded_observations": account.superseded,
         **{name: series.summary() for name, series in account.times.items()},
+        "calls": account.calls.summary(),
+        "calls_cut": account.calls_cut,
         "forward_passes": account.passes.summary(),
         "tokens": account.tokens.summary(),
         "warmup": account.start.get("warmup", {}),

@@ -39,6 +39,9 @@ def show(report: dict[str, Any], console: Console) -> None:
         f"null {r['null']}, held {r['held']}{rare}",
         soft_wrap=True,
     )
+    if r["calls_cut"] or r["calls"]["max"] > 1:
+        calls, cut = r["calls"], r["calls_cut"]
+        console.print(f"calls {calls['total']}: {calls['mean']:g} a tick, at most {calls['max']}; cut {cut}")
     if r["misses_by_cause"] or r["skipped_by_cause"]:
         console.print(
             f"misses by cause: {causes(r)}; skipped: {causes(r, 'skipped')}; "

@@ -81,7 +81,7 @@ class Timeline(Account):
         self.acts: list[tuple[float, str, str, int]] = []
         self.marks: list[tuple[float, str]] = []
         self._called = False  # the record tells each call that acted: those of earlier versions do not
-        self._undone: set[tuple[int, bool]] = set()  # by its tick: what a client did not carry out; True: the safe call
+        self._undone: set[tuple[int, str]] = set()  # by tick and why: what a client did not carry out
         self._soonest_ms = math.inf
         self._rows: dict[int, int] = {}
         self._observed: dict[int, dict[str, Any]] = {}  # by recent ticks
@@ -117,7 +117,7 @@ class Timeline(Account):
         if self._soonest_ms < math.inf:
             self.numbers["recorded"] = array("d", (ms - self._soonest_ms for ms in self.numbers["recorded"]))
             self._soonest_ms = math.inf
-        in_force, acts = "", sorted(act for act in self.acts if (act[3], act[2] == "safe") not in self._undone)
+        in_force, acts = "", sorted(act for act in self.acts if (act[3], _word_of(act[2])) not in self._undone)
         self.acts = [(t_s, in_force := call or in_force, why, k) for t_s, call, why, k in acts]
         self.marks.sort()
         return self
@@ -189,10 +189,10 @@ class Timeline(Account):
 
     def _acknowledge(self, event: Mapping[str, Any]) -> None:
         super()._acknowledge(event)
-        k, safe = event["ack"], event.get("why") == "safe"
+        k, why = event["ack"], "further" if event.get("n") else _word_of(event.get("why", "fresh"))
         if event["status"] != "executed":
-            self._undone.add((k, safe))
-        if not safe:
+            self._undone.add((k, why))
+        if why == "fresh":
             self._detail(k, event)
 
     def _act(self, t_s: float, call: str, why: str, k: int) -> None:
@@ -232,6 +232,11 @@ class Timeline(Account):
         self._order.append(k)
         if len(self._order) > REMEMBERED:
             self._observed.pop(self._order.popleft(), None)
+
+
+def _word_of(why: str) -> str:
+    """Which of a tick's calls a client's word is about, by why it acted."""
+    return why if why in ("safe", "further") else "fresh"
 
 
 def _befell(event: Mapping[str, Any]) -> str | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from rtcontrol.agents import Tool, Tools
 from rtcontrol.models.call import Call, Decision
-from rtcontrol.models.decider import DeciderSpec, STDecider
+from rtcontrol.models.decider import DeciderSpec, STDecider, decide_together
 from rtcontrol.models.errors import UserError
 from rtcontrol.run import assemble
 from rtcontrol.run.trained import trained_on
@@ -31,11 +31,13 @@ class Model:
         tools: Tools | Given | None = None,
         *,
         history: int = 6,
+        value_tokens: int = 64,
         allow_null: bool = False,
         untrained: bool = False,
     ) -> ModelSession:
         """A session for these tools: functions, pydantic models or OpenAI-style definitions (None: those that a bundled
-        model was trained on). The prompt shows the last `history` calls; with `allow_null` a decision may be to leave
+        model was trained on). The prompt shows the last `history` calls; a free value has at most
+        `value_tokens` tokens; with `allow_null` a decision may be to leave
         the call in force.
 
         Raises UserError for tools that cannot be decoded, and for a bundled model that was trained on others, unless
@@ -52,22 +54,29 @@ class Model:
                 f"The model {self.name} was trained on other tools: its calls would be legal, and nonsense.",
                 "Load a model that was trained on these, or say session(tools, untrained=True).",
             )
-        spec = DeciderSpec(self.name, tuple(chosen.openai()), history=history, allow_null=allow_null, **self._options)
+        options = {**self._options, "history": history, "allow_null": allow_null, "value_tokens": value_tokens}
+        spec = DeciderSpec(self.name, tuple(chosen.openai()), **options)
         return ModelSession(chosen, spec.build())
+
+    @staticmethod
+    def decide(asked: Sequence[tuple[ModelSession, str, str]]) -> list[Decision | Exception]:
+        """Decide for several of its sessions (each once) in the same forward passes, as for many characters of a game:
+        of each (session, what is seen, what is told) the decision, or what `ModelSession.decide` would raise."""
+        return decide_together([(session.decider, (text, instruction, ())) for session, text, instruction in asked])
 
 
 class ModelSession:
     """Decides for one set of tools. One decision at a time; `cancel` may be called from another thread."""
 
     def __init__(self, tools: Tools, decider: STDecider) -> None:
-        self.tools, self._decider = tools, decider
+        self.tools, self.decider = tools, decider
 
     def decide(self, text: str, instruction: str, history: Sequence[str] = ()) -> Decision:
         """The call for what is seen (`text`) and told, after these calls (`Call.text()`), the newest last.
 
         Raises UserError where the prompt does not fit, DecodeError where no legal call could be decoded, and Cancelled.
         """
-        return self._decider.decide(text, instruction, history)
+        return self.decider.decide(text, instruction, history)
 
     def execute(self, call: Call) -> Any:
         """Run the function of a call's tool. Raises InvalidCall."""
@@ -75,8 +84,8 @@ class ModelSession:
 
     def cancel(self) -> None:
         """Give up the decision under way, before its next forward pass."""
-        self._decider.cancel()
+        self.decider.cancel()
 
     def info(self) -> dict[str, Any]:
         """What decides: engine, dtype, device, tokens of the cached prefix, how passes are laid out."""
-        return self._decider.info()
+        return self.decider.info()

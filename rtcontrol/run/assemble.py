@@ -204,6 +204,7 @@ def decider(config: RunConfig, chosen: Agent, model: str) -> DeciderSource:
         tools=tuple(chosen.tools.openai()),
         allow_null=chosen.allow_null,
         history=chosen.history,
+        value_tokens=config.value_tokens,
     )
     return STSource(spec)
 

@@ -45,6 +45,7 @@ class LiveView(logging.Handler):
         self._thread: threading.Thread | None = None
         self._loop: ControlLoop | None = None
         self._recorder: Recorder | None = None
+        self._phase = "", 0.0  # what goes on, and since when
         self._rates: deque[tuple[float, int]] = deque(maxlen=9)
         self._viewer = Viewer(options, self.say) if options.view else None
 
@@ -81,13 +82,13 @@ class LiveView(logging.Handler):
                     self._flush()
                     view.update(self._view(self._loop), refresh=True)
         else:
-            phase, last = "", time.monotonic()
+            last = 0.0
             while not self._stop.wait(REFRESH_S):
                 self._flush()
                 now = time.monotonic()
-                if self._loop.phase != phase or now - last >= LOG_EVERY_S:
-                    phase, last = self._loop.phase, now
-                    line = _log_line(self._loop) + self._lost()
+                if self._loop.phase != self._phase[0] or now - last >= LOG_EVERY_S:
+                    last = now
+                    line = (self._before() or _log_line(self._loop)) + self._lost()
                     self._console.print(line, markup=False, highlight=False, soft_wrap=True)
         self._flush()
 
@@ -107,10 +108,19 @@ class LiveView(logging.Handler):
         lost = 0 if self._recorder is None else self._recorder.lost
         return f", {lost} lines of the record lost" if lost else ""
 
+    def _before(self) -> str:
+        """What goes on, and how long it has, while there are no ticks; empty while there are."""
+        assert self._loop is not None, "only while it is watched"
+        phase, now = self._loop.phase, time.monotonic()
+        if phase != self._phase[0]:
+            self._phase = phase, now
+        seconds = now - self._phase[1]
+        return "" if phase == "running" else f"{phase}, {seconds:.0f} s ..." if seconds >= 1 else f"{phase} ..."
+
     def _view(self, loop: ControlLoop) -> Group:
         config, account = loop.config, loop.account
-        if loop.phase != "running":
-            return Group(Text(f"{loop.phase} ..."))
+        if before := self._before():
+            return Group(Text(before))
         self._rates.append((time.monotonic(), account.ticks))
         (t0, n0), (t1, n1) = self._rates[0], self._rates[-1]
         rate = (n1 - n0) / (t1 - t0) if t1 > t0 else 0.0
@@ -136,8 +146,6 @@ class LiveView(logging.Handler):
 
 
 def _log_line(loop: ControlLoop) -> str:
-    if loop.phase != "running":
-        return f"{loop.phase} ..."
     account = loop.account
     recent = sorted(account.recent_ms)
     p50 = recent[len(recent) // 2] if recent else 0.0

@@ -72,6 +72,10 @@ class RunOptions(RunConfig):
             _refuse(f"--carla-host and --carla-port have no effect here: {why}.")
         if (remote or carla) and self.record_pictures:
             _refuse("--record-pictures is for bundled environments.")
+        if carla and self.calls_per_tick > 1:
+            _refuse(
+                "--calls-per-tick is not for --env carla-bridge: its driver takes one call a tick.", "Leave it out."
+            )
         if carla and self.episodes is not None:
             _refuse("--episodes is not for --env carla-bridge: CARLA has none.", "Give --duration.")
 

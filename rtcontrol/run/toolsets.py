@@ -24,7 +24,8 @@ MCP_TIMEOUT_S = 30.0
 def tools_from(source: str) -> Tools:
     """The tools of a .json or .py file, or of `mcp:COMMAND` or `mcp:URL`. UserError where there are none.
 
-    A Python file has an `agent`, a list `tools`, or functions decorated with `tool` and pydantic models at its top.
+    A Python file has an `agent`, a list `tools`, or functions decorated with `tool` and pydantic models at its top; a
+    model that is a part of another one is no tool.
     """
     if source.startswith(MCP):
         return Tools([remote_tool(t) for t in _of_mcp(source.removeprefix(MCP))])
@@ -36,7 +37,7 @@ def tools_from(source: str) -> Tools:
     except (OSError, ValueError) as error:
         raise UserError(
             f"{source} cannot be read as tools ({error}).",
-            "Give a .json file with OpenAI-style tools, a .py file, or mcp:COMMAND.",
+            "Give a .json file with OpenAI-style tools, a .py file, mcp:COMMAND or mcp:URL.",
         ) from None
     listed = found.get("tools", [found]) if isinstance(found, Mapping) else found
     if not isinstance(listed, list):
@@ -54,7 +55,9 @@ def _of_module(source: str) -> Tools:
     if not isinstance(given, list | tuple):
         own = [v for v in vars(module).values() if _module(v) == module.__name__]
         given = [v for v in own if isinstance(v, Tool)]
-        given += [v for v in own if isinstance(v, type) and issubclass(v, pydantic.BaseModel)]
+        models = [v for v in own if isinstance(v, type) and issubclass(v, pydantic.BaseModel)]
+        parts = {name for model in models for name in model.model_json_schema().get("$defs", {})}
+        given += [model for model in models if model.__name__ not in parts]
     if not given:
         raise UserError(
             f"{source} has no tools.",
@@ -70,6 +73,9 @@ def _module(value: Any) -> str:
 
 def _of_mcp(server: str) -> list[dict[str, Any]]:
     """An MCP server's list of tools: a command is started and ended, an address is asked."""
+    remedy = "Give the command that starts an MCP server, or the address of one (many end in /mcp)."
+    if not server.strip():
+        raise UserError(f"{MCP} names no server.", remedy)
     try:
         import mcp  # noqa: F401
     except ImportError:
@@ -89,14 +95,14 @@ def _of_mcp(server: str) -> list[dict[str, Any]]:
             error = error.exceptions[0]
         raise UserError(
             f"{MCP}{server} gave no list of tools ({type(error).__name__}: {error}).",
-            "Give the command that starts an MCP server, or the address of one.",
+            remedy,
         ) from None
 
 
 async def _listed(server: str) -> list[dict[str, Any]]:
     from mcp import Client, StdioServerParameters, stdio_client
 
-    command, *arguments = shlex.split(server) or [""]
+    command, *arguments = shlex.split(server)
     place: Any = server
     if not server.startswith(("http://", "https://")):
         place = stdio_client(

@@ -11,6 +11,7 @@ from rtcontrol.loop.loop import ControlLoop
 from rtcontrol.record.recorder import Recorder
 from rtcontrol.report import report
 from rtcontrol.report.series import Series
+from rtcontrol.serve.totals import COUNTS
 
 if TYPE_CHECKING:
     from rtcontrol.serve.session import Session
@@ -35,8 +36,7 @@ def figures(session: Session) -> dict[str, Any]:
         shown |= {"hz": terms.config.hz}
     if (loop := session.loop) is not None:
         account = loop.account
-        shown |= {name: getattr(account, name) for name in ("releases", "ticks", "on_time", "misses", "null", "held")}
-        shown |= {"skipped_releases": account.skipped_releases, "miss_rate": account.miss_rate}
+        shown |= {name: getattr(account, name) for name in (*COUNTS, "misses", "miss_rate")}
         shown |= {"misses_by_cause": dict(account.misses_by_cause)}
         shown["lost_lines"] = loop.recorder.lost
         shown["latency_ms"] = Series(list(account.recent_ms)).summary()  # at once: it grows meanwhile

@@ -154,6 +154,11 @@ def _config(hello: Hello, options: ServeOptions, agent: Agent, model: str, out: 
         )
     if hello.max_age_ms == 0:
         raise _refused(Code.INVALID, "hello.max_age_ms must be above 0.", "Leave it out.", "max_age_ms")
+    asked = hello.calls_per_tick or 1
+    calls = min(asked, options.calls_per_tick, agent.history + 1)
+    if calls < asked:
+        why = "this server's --calls-per-tick" if calls == options.calls_per_tick else "the agent's history"
+        warnings.append(f"calls_per_tick {asked} is above what {why} allows: the session gets {calls}.")
     try:
         return RunConfig(
             env="remote",
@@ -165,8 +170,10 @@ def _config(hello: Hello, options: ServeOptions, agent: Agent, model: str, out: 
             agent=agent.name,
             model=model,
             engine=options.engine,
+            value_tokens=options.value_tokens,
             host=options.host,
             seed=options.seed,
+            calls_per_tick=calls,
             record_observations=options.record_observations,
             record_max=options.record_max,
             clock="lockstep" if hello.pacing == "client" else "wall",

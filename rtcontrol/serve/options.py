@@ -15,6 +15,7 @@ from rtcontrol.loop.config import (
     RECORD_OBSERVATIONS,
     STANDBY,
     Flag,
+    check_calls_per_tick,
     check_standby,
     folder,
     size,
@@ -40,12 +41,17 @@ class ServeOptions:
         Flag("Of clients that name none: checkpoint, noop, random, expert. (default: the agent's, or their tools')"),
     ] = None
     engine: Annotated[str, Flag(f"What runs the model: {', '.join(ENGINES)}.")] = "torch"
+    value_tokens: Annotated[int, Flag("Tokens of a value that is no listed one, at most.")] = 64
     host: Annotated[str, Flag("Where it decides: ray or inprocess.")] = "ray"
     standby: Annotated[bool, Flag(STANDBY)] = False
     hz: Annotated[float, Flag("Ticks a second of clients that ask for no rate.")] = 16.0
     hz_max: Annotated[float, Flag("The highest rate of a server-paced session.")] = 100.0
+    calls_per_tick: Annotated[int, Flag("Calls of one observation that a client may ask for.")] = 1
     seed: Annotated[int, Flag("Of --model random.")] = 0
     max_sessions: Annotated[int, Flag("Sessions at once.")] = 64
+    busy_max: Annotated[
+        float, Flag("Share of the decoder's time that sessions may ask for together; one above it is refused.")
+    ] = 0.8
     session_grace_s: Annotated[float, Flag("Seconds that a session waits for its lost client.", "session_grace")] = 30.0
     record_observations: Annotated[str, Flag(RECORD_OBSERVATIONS)] = "yes"
     record_max: Annotated[str, Flag(f"Of each session's. {RECORD_MAX}")] = "1G"
@@ -69,6 +75,8 @@ class ServeOptions:
             raise UserError(f"--hz {self.hz:g} is above --hz-max {self.hz_max:g}.", "Lower it, or raise --hz-max.")
         if self.max_sessions < 1:
             raise UserError(f"--max-sessions {self.max_sessions} lets nobody in.", "Give 1 or more.")
+        if not self.busy_max > 0:
+            raise UserError(f"--busy-max {self.busy_max:g} leaves no time.", "Give a share, such as 0.8.")
         if not 0 <= self.session_grace_s <= 86_400:
             raise UserError(f"--session-grace {self.session_grace_s:g} is out of range.", "Give 0 to 86400 seconds.")
         for name in ("host", "record_observations"):
@@ -79,6 +87,7 @@ class ServeOptions:
                 )
         size(self.record_max)
         check_standby(self.standby, self.host)
+        check_calls_per_tick(self.calls_per_tick)
         if self.engine not in ENGINES:
             raise UserError(f"--engine {self.engine} is unknown.", f"Choose one of {', '.join(ENGINES)}.")
         if self.seed < 0:

@@ -25,6 +25,7 @@ from rtcontrol.loop.warmup import DecisionFailed
 from rtcontrol.models.errors import UserError
 from rtcontrol.record.recorder import Recorder
 from rtcontrol.serve.bucket import TokenBucket
+from rtcontrol.serve.capacity import Need, undisturbed, weigh
 from rtcontrol.serve.figures import Run, write_report
 from rtcontrol.serve.negotiate import negotiate
 from rtcontrol.serve.peer import Peer
@@ -182,6 +183,16 @@ class Session:
                 peer, WireError(Code.INSTRUCTION, what, remedy, field="instruction", seq=message.seq_obs)
             )
 
+    def need(self) -> Need | None:
+        """What it needs of the decoder; None while it does not run."""
+        loop = self.loop
+        shares = [] if loop is None or loop.phase == "ending" else list(loop.host.shares)
+        return (
+            Need(loop.config.hz * loop.config.calls_per_tick, undisturbed(shares) / 1e9)
+            if loop is not None and shares
+            else None
+        )
+
     def attach(self, loop: ControlLoop) -> None:
         """This loop will run."""
         loop.instructions.refused = self._refuse
@@ -291,7 +302,13 @@ class Session:
                 self._owner.say(f"{self.id}: {failed}")
 
     def _started(self) -> None:
-        """The loop is warm: the client may observe."""
+        """The loop is warm: the client may observe. Raises PlaceTrouble where there is no room for its ticks."""
+        if not self.welcomed and (need := self.need()) is not None:
+            weigh(
+                need,
+                (n for other in self._owner.all() if other is not self and (n := other.need()) is not None),
+                self._owner.options.busy_max,
+            )
         self.state, self.welcomed = "live", True
         if (peer := self.peer) is not None:
             # Until now the client had nothing to say.

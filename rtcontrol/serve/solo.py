@@ -33,7 +33,7 @@ from rtcontrol.serve.session import BYE, Session, arrivals
 from rtcontrol.serve.terms import Terms, ttl_of
 
 # What a client must bring that takes the place of one that is gone.
-SAME = ("agent", "tools", "pacing", "capabilities", "robot")
+SAME = ("agent", "tools", "pacing", "capabilities", "robot", "calls_per_tick")
 BOUND = "tcp://127.0.0.1:5555"
 
 
@@ -81,8 +81,8 @@ def run_remote(config: RunOptions, ending: Shutdown, endpoint: str = BOUND, part
     client costs misses until it resumes. UserError where the endpoint cannot be used.
     """
     ending.of(lambda name: None)
-    shared = {name: getattr(config, name) for name in ("out", "agent", "model", "engine", "host", "hz", "seed")}
-    options = ServeOptions(hz_max=MAX_HZ, max_sessions=1, **shared)
+    names = ("out", "agent", "model", "engine", "value_tokens", "host", "hz", "seed", "calls_per_tick")
+    options = ServeOptions(hz_max=MAX_HZ, max_sessions=1, **{name: getattr(config, name) for name in names})
     options.check()
     arrived: Queue[SoloSession] = Queue()
 
@@ -153,6 +153,7 @@ def _terms(hello: Hello, config: RunOptions, options: ServeOptions) -> Terms:
         clock=terms.config.clock,
         hold_ms=terms.hold_ms,
         warmup=terms.config.warmup,
+        calls_per_tick=terms.config.calls_per_tick,
         first_observation_s=terms.config.first_observation_s,
     )
     return replace(terms, config=agreed, ttl_ms=ttl_of(agreed) if hello.ttl_ms is None else hello.ttl_ms)

@@ -98,6 +98,7 @@ class Terms:
             max_age_ms=config.max_age_ns / 1e6,
             on_miss="safe" if config.on_miss == "safe" else "hold",
             hold_ms=self.hold_ms,
+            calls_per_tick=config.calls_per_tick if config.calls_per_tick > 1 else None,
             heartbeat_ms=options.heartbeat_s * 1e3,
             session_grace_s=options.session_grace_s,
             limits=options.limits.to_dict(),

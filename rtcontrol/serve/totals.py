@@ -15,6 +15,8 @@ COUNTS = {
     "skipped_releases": "Ticks that were due and not begun.",
     "null": "Ticks that left the call in force.",
     "held": "Ticks held back by a confidence gate, or by people.",
+    "calls_acted": "Calls that acted; a tick may take several.",
+    "calls_cut": "Further calls of a tick that its deadline cut.",
 }
 TIMES = {
     "latency_ms": "From a tick's release to the effect of its call.",

@@ -21,9 +21,9 @@ from tests.conformance.generate import files
 FROM_CLIENT = {"hello", "observe", "executed", "instruct", "reset", "control", "ping", "pong", "error", "bye"}
 FROM_SERVER = {"welcome", "call", "instruct", "control", "ping", "pong", "error", "bye"}
 LOOK = {"now_ns", "execute", "in_force", "expires_ns", "expired"}  # what every step of a sequence has
-# `control` is for those who announce it, and stands apart: the others do not know it.
-VALID = [*load("valid"), *load("control")["valid"]]
-INVALID = [*load("invalid"), *load("control")["invalid"]]
+# Those for clients that announce or ask for it stand apart: the others do not know it.
+VALID = [*load("valid"), *load("control")["valid"], *load("several")["valid"]]
+INVALID = [*load("invalid"), *load("control")["invalid"], *load("several")["invalid"]]
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "protocol.md"
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.models.small import Oracle, build_checkpoint
+from tests.models.small import KINDS, Oracle, build_checkpoint
 
 torch.set_num_threads(1)
 
@@ -21,3 +21,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="package")
 def oracle(folder: Path) -> Oracle:
     return Oracle.load(folder)
+
+
+@pytest.fixture(scope="package", params=KINDS)
+def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Oracle]:
+    """Of each architecture a small checkpoint, and its oracle."""
+    folder = build_checkpoint(
+        tmp_path_factory.mktemp("model") / request.param, request.param, seed=KINDS.index(request.param)
+    )
+    return folder, Oracle.load(folder)

@@ -15,8 +15,12 @@ from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM
 
 from rtcontrol.models.call import Decision
+from rtcontrol.models.core import DecoderCore
 from rtcontrol.models.decider import DeciderSpec, STDecider
+from rtcontrol.models.decoding import Decoding
 from rtcontrol.models.domain import ClosedDomain
+from rtcontrol.models.engines.base import Budget
+from rtcontrol.models.engines.hf_runner import HFRunner
 from rtcontrol.models.plan import ANY_TOOL, NO_TOOL, SchemaPlan
 from rtcontrol.models.prompt import COMPACT
 from rtcontrol.models.schema import ABSENT, tool_schemas
@@ -26,10 +30,12 @@ from rtcontrol.models.train.export import export
 from rtcontrol.models.train.vocabulary import build_tokenizer, number_words
 
 WORDS = "go turn stop left right fast slow the of and red green blue north south value set get open close alpha beta"
+KINDS = ("qwen2", "qwen3", "llama", "llama3")
 NAMES = ("go", "turn_left", "turn_right", "set_value", "set_speed", "open", "stop", "close_the_red", "get_value")
 VALUES = ("left", "right", "red", "green blue", "green red", "alpha beta go", "alpha beta stop", "zürich", "<|null|>")
 
 TOLD = st.tuples(st.text(max_size=20), st.text(max_size=20))  # an observation and an instruction
+NUMBERS = number_words(20, 0.2)
 MARGIN = 1e-4  # of the laws (design, section 4): closer choices may differ by rounding
 
 
@@ -55,6 +61,14 @@ def build(folder: Path, tools: Sequence[dict[str, Any]], **options: Any) -> STDe
     return DeciderSpec(str(folder), tuple(tools), **options).build()
 
 
+def over_hugging_face(decider: STDecider, model: Any, budget: Budget | None = None) -> STDecider:
+    """The same decider, its passes by Hugging Face's own forwards."""
+    decider.runner = HFRunner(model)
+    core = DecoderCore(decider.plan, decider.tokenizer, decider.runner.caps.vocabulary)
+    decider.decoding = Decoding(decider.runner, core, decider.template.prefix_ids(decider.plan.tools), budget)
+    return decider
+
+
 def prompt_of(decider: STDecider, observation: str, instruction: str) -> list[int]:
     return [*decider.template.prefix_ids(decider.plan.tools), *decider.template.suffix_ids(instruction, observation)]
 
@@ -64,10 +78,13 @@ def shown(decision: Decision) -> Any:
     return decision.call and (decision.call.name, dict(decision.call.arguments))
 
 
-def build_checkpoint(folder: Path, kind: str = "qwen2", seed: int = 0, scale: float = 0.3) -> Path:
-    """A random model; `scale` makes its logits spread enough that near-ties are rare."""
+def build_checkpoint(
+    folder: Path, kind: str = "qwen2", seed: int = 0, scale: float = 0.3, numbers: Sequence[str] = NUMBERS
+) -> Path:
+    """A random model; `scale` makes its logits spread enough that near-ties are rare. Without `numbers` its tokenizer
+    writes them digit by digit."""
     torch.manual_seed(seed)
-    tokenizer = build_tokenizer([WORDS, '{"type": "function", "name": "x", "parameters": {}}'], number_words(20, 0.2))
+    tokenizer = build_tokenizer([WORDS, '{"type": "function", "name": "x", "parameters": {}}'], numbers)
     size = tokenizer.get_vocab_size(with_added_tokens=True)
     common: dict[str, Any] = {
         "vocab_size": size + 5,

@@ -44,7 +44,6 @@ def test_prompt_equals_the_published_servers_byte_for_byte(data: Path, checkpoin
         + '<|im_start|>user\nenvironment: ["hp=3 \\"é\\""]\n'
         + f"history: [{', '.join(history[-6:])}]\n\nattack the left one<|im_end|>\n<|im_start|>assistant\n"
     )
-    assert template.render(tool_schemas(TOOLS), "attack the left one", 'hp=3 "é"', history) == expected
     assert (template.profile, template.overflow) == ("simpletool-v1", "cut")
     ids = template.prefix_ids(tool_schemas(TOOLS)) + template.suffix_ids("attack the left one", 'hp=3 "é"', history)
     assert qwen.decode(ids) == expected

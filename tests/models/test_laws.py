@@ -10,21 +10,24 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rtcontrol.models.engines import torch_engine
+from rtcontrol.models import decoding
 from rtcontrol.models.packed import Node
-from tests.models.small import MARGIN, TOLD, Oracle, build, build_checkpoint, law, prompt_of, shown, tool, tool_lists
+from tests.models.small import (
+    KINDS,
+    MARGIN,
+    TOLD,
+    Oracle,
+    build,
+    build_checkpoint,
+    law,
+    prompt_of,
+    shown,
+    tool,
+    tool_lists,
+)
 
-KINDS = ("qwen2", "qwen3", "llama", "llama3")
 TEXT = st.text(min_size=0, max_size=30)
 LAW = law(12)
-
-
-@pytest.fixture(scope="module", params=KINDS)
-def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Oracle]:
-    folder = build_checkpoint(
-        tmp_path_factory.mktemp("model") / request.param, request.param, seed=KINDS.index(request.param)
-    )
-    return folder, Oracle.load(folder)
 
 
 @LAW
@@ -55,10 +58,11 @@ def test_packed_logits_equal_a_forward_of_each_heads_own_sequence(
 ) -> None:
     folder, oracle = checkpoint
     decider = build(folder, tools, budget_per_head=per_head)
-    engine: Any = decider.engine
+    sequence: Any = decider.decoding.handle
+    runner: Any = decider.runner
     decider.decide(*told)  # so that the second prompt starts from a reused common prefix
     prompt = prompt_of(decider, then, told[1])
-    engine.sequence.start(prompt, 200)
+    sequence.start(prompt, 200)
     entries: list[tuple[int, int]] = [(k, n) for k, h in enumerate(decider.plan.heads) for n in range(len(h.trie))][:60]
     slots: dict[tuple[int, int], tuple[int, ...]] = {}
     nodes, paths = [], []
@@ -68,8 +72,8 @@ def test_packed_logits_equal_a_forward_of_each_heads_own_sequence(
         slots[k, n] = (*above, i)
         nodes.append(Node(trie.tokens[n], trie.depths[n], above))
         paths.append([entries[s] for s in slots[k, n]])
-    hidden = engine.sequence.run(nodes)
-    ours = engine.model.logits(hidden)
+    hidden = sequence.run(nodes)
+    ours = runner.model.logits(hidden)
     # A forward of a path has the logits of every node on it.
     inner = {slots[entry][:-1] for entry in entries}
     for entry, path in zip(entries, paths, strict=True):
@@ -88,8 +92,7 @@ def test_cached_prefix_and_reuse_change_no_logit(
     reusing = build(folder, tools, budget_per_head=per_head)
     for told in prompts:
         fresh = build(folder, tools, budget_per_head=per_head)
-        engine: Any = fresh.engine
-        engine.sequence.forget()
+        fresh.decoding.handle.forget()
         alone = fresh.decide(*told)
         again = reusing.decide(*told)
         assert alone.reused_tokens == 0
@@ -105,8 +108,8 @@ def test_a_prompt_in_slices_decides_like_one_that_is_computed_at_once(
 ) -> None:
     folder, _ = checkpoint
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch_engine, "SLICE", size)
-        patch.setattr(torch_engine, "LEAST_SLICE", size)
+        patch.setattr(decoding, "SLICE", size)
+        patch.setattr(decoding, "LEAST_SLICE", size)
         sliced, plain = build(folder, tools), build(folder, tools)
         for told in prompts:
             steps, count = sliced.decide_in_steps(*told), 0

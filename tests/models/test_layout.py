@@ -28,8 +28,8 @@ def both(folder: Path, tools: Any, budget: Budget | None = None, **options: Any)
     """A decider and its core, with this budget where one is given: none is measured then."""
     decider: Any = build(folder, tools, **options, **({} if budget is None else {"budget_per_head": 1}))
     if budget is not None:
-        decider.engine.core.set_budget(budget)
-    return decider, decider.engine.core
+        decider.decoding.core.set_budget(budget)
+    return decider, decider.decoding.core
 
 
 def tools_with_arguments(count: int) -> list[dict[str, Any]]:

@@ -14,23 +14,24 @@ from rtcontrol.models.engines.base import NotFinite
 from tests.models.small import build, tool
 
 GO, SAY = tool("act", to=["left", "right", "stop", "red"]), tool("act", text={"type": "string", "maxLength": 8})
+FEW = tool("act", text={"type": "string", "pattern": "^[qz]+$", "maxLength": 8})
 BAD = pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 
 
 def fouled(made: STDecider, monkeypatch: pytest.MonkeyPatch, bad: float) -> None:
     """From here on every score is bad but the best of each row."""
-    plain = made.engine.model.logits  # type: ignore[attr-defined]
+    plain = made.runner.model.logits  # type: ignore[attr-defined]
 
     def logits(*arguments: Any) -> Any:
         found = plain(*arguments)
         best = found.argmax(-1, keepdim=True)
         return torch.full_like(found, bad).scatter(-1, best, found.gather(-1, best))
 
-    monkeypatch.setattr(made.engine.model, "logits", logits)  # type: ignore[attr-defined]
+    monkeypatch.setattr(made.runner.model, "logits", logits)  # type: ignore[attr-defined]
 
 
 @BAD
-@pytest.mark.parametrize("acts", [GO, SAY])
+@pytest.mark.parametrize("acts", [GO, SAY, FEW], ids=["closed", "text", "few"])
 def test_scores_that_are_not_finite_are_an_error_and_the_next_decision_is_sound(
     folder: Path, monkeypatch: pytest.MonkeyPatch, bad: float, acts: dict[str, Any]
 ) -> None:
@@ -54,7 +55,7 @@ def test_a_bad_score_outside_the_legal_ones_is_an_error_of_the_decision_after_it
 ) -> None:
     """The mass outside the tries is looked at when a call is given, of every 16th, the first included."""
     made = build(folder, [GO])
-    plain = made.engine.model.logits  # type: ignore[attr-defined]
+    plain = made.runner.model.logits  # type: ignore[attr-defined]
 
     def logits(*arguments: Any) -> Any:
         found = plain(*arguments).clone()
@@ -62,7 +63,7 @@ def test_a_bad_score_outside_the_legal_ones_is_an_error_of_the_decision_after_it
             found[..., -1] = bad
         return found
 
-    monkeypatch.setattr(made.engine.model, "logits", logits)  # type: ignore[attr-defined]
+    monkeypatch.setattr(made.runner.model, "logits", logits)  # type: ignore[attr-defined]
     assert made.decide("go left", "turn fast").outside_mass is None
     made.rest()
     if bad < 0:  # no mass at all

@@ -57,6 +57,7 @@ def test_children_of_other_tools_neither_branch_nor_count() -> None:
     # Neither tool has a choice of its own, so even the union needs nothing once the tool is known.
     assert trie.needed(0b11) == []
     trie.insert((4, 9), 0, "c")
+    trie.finish()
     assert trie.needed(0b11) == trie.needed(0b01) == [0]
 
 

@@ -19,7 +19,7 @@ def test_baseline_gives_the_same_call(
 ) -> None:
     decider: Any = build(folder, tools, allow_null=allow_null, budget_per_head=9)
     one = decider.decide(observation, "go")
-    decider.engine.core.set_budget(Budget(1, forced=forced))
+    decider.decoding.core.set_budget(Budget(1, forced=forced))
     oracle.decide(decider.plan, prompt_of(decider, observation, "go"))
     if oracle.margin > MARGIN:
         assert decider.decide(observation, "go").call == one.call
@@ -28,9 +28,9 @@ def test_baseline_gives_the_same_call(
 def test_baseline_takes_a_pass_for_each_token_of_the_longest_head(folder: Path) -> None:
     values = ["alpha beta go", "alpha beta stop"]
     decider: Any = build(folder, [tool(n, v=values) for n in ("go", "stop")])
-    decider.engine.core.set_budget(Budget(1, forced=True))
+    decider.decoding.core.set_budget(Budget(1, forced=True))
     # Head token, alpha, beta, go or stop; the end token is not fed.
     assert decider.decide("left", "go").forward_passes == 4
-    decider.engine.core.set_budget(Budget(9))
+    decider.decoding.core.set_budget(Budget(9))
     # The forced start rides along, the forced end costs nothing.
     assert decider.decide("left", "go").forward_passes == 1

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import re
 import unicodedata
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -11,11 +14,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
+from rtcontrol.models.domain import Free
 from rtcontrol.models.errors import UserError
+from rtcontrol.models.free import Grammars
+from rtcontrol.models.guess import COPIED, Guesses
+from rtcontrol.models.plan import compile_plan
 from rtcontrol.models.prompt import COMPACT, SIMPLETOOL_V1_TURNS, PromptTemplate
-from rtcontrol.models.schema import tool_schemas
-from rtcontrol.models.special import INITIAL_WORDS, ST_TOKENS, initialise_rows
+from rtcontrol.models.schema import ToolSchema, tool_schemas
+from rtcontrol.models.special import ST_TOKENS
 from rtcontrol.models.tokenizer import STTokenizer
+from rtcontrol.models.train.initial_rows import INITIAL_WORDS, initialise_rows
 from rtcontrol.models.train.vocabulary import CONTROL_TOKENS, build_tokenizer, number_words
 from tests.models.small import WORDS, law, qwen
 
@@ -38,6 +46,20 @@ PIECES = st.sampled_from(
 )
 ASSIGNED = st.characters(exclude_categories=("Cs", "Cn"))
 TEXT = st.lists(PIECES | st.text(ASSIGNED, max_size=6), max_size=8).map("".join)
+
+
+def rendered(
+    profile: dict[str, str], tools: Sequence[ToolSchema], instruction: str, observation: str, history: Sequence[str]
+) -> str:
+    """The whole prompt as one string; in one sweep, so that a value which contains "{tools}" stays as it is."""
+    values = {
+        "tools": "\n".join(t.canonical_json() for t in tools),
+        "instruction": instruction,
+        "observation": observation,
+        "environment": json.dumps([observation] if observation else [], ensure_ascii=False),
+        "history": profile.get("history_separator", ", ").join(history[-6:]),
+    }
+    return re.sub(r"\{(\w+)\}", lambda m: values[m.group(1)], profile["template"])
 
 
 def kept(tokenizer: STTokenizer, text: str) -> str:
@@ -96,8 +118,37 @@ def test_prompt_holds_the_templates_control_ids_and_no_others(
     special = {tokenizer.special_id(t) for t in tokenizer.specials}
     plain = template.prefix_ids(tool_schemas([{"name": "t"}])) + template.suffix_ids("", "")
     assert [i for i in ids if i in special] == [i for i in plain if i in special]
-    rendered = template.render(tools, instruction, observation, history)
-    assert tokenizer.decode(ids) == kept(tokenizer, rendered)
+    assert tokenizer.decode(ids) == kept(tokenizer, rendered(profile, tools, instruction, observation, history))
+
+
+def test_every_added_token_is_text_wherever_it_stands(tokenizer: STTokenizer) -> None:
+    """In names, descriptions, values, what is told and seen, history, free values and what these are guessed from."""
+    template = PromptTemplate(COMPACT, tokenizer, "here")
+    control = {tokenizer.special_id(t) for t in tokenizer.specials}
+    plain = [
+        i for i in template.prefix_ids(tool_schemas([{"name": "t"}])) + template.suffix_ids("", "") if i in control
+    ]
+    free = {"type": "object", "properties": {"s": {"type": "string", "maxLength": 40}}, "required": ["s"]}
+    grammars = Grammars(tokenizer, tokenizer.size)
+    grammar = grammars.compile(Free(free), "")
+    for token in tokenizer.specials:
+        parameters = {"properties": {token: {"enum": [token, "x"], "description": token}, "free": free}}
+        tools = tool_schemas([{"name": token, "description": token, "parameters": parameters}, {"name": "t"}])
+        ids = template.prefix_ids(tools) + template.suffix_ids(token, token, [token])
+        assert [i for i in ids if i in control] == plain
+        for head in compile_plan(tools, tokenizer, allow_null=True).heads:
+            ends = {head.head_id, head.end_id, head.null_id}
+            inner = {t for n, t in enumerate(head.trie.tokens) if n and n not in head.trie.leaves}
+            assert not inner & control and set(head.trie.tokens) & control <= ends
+        # A free value spells it, and no id of control is ever legal within.
+        head_id, value = tokenizer.special_id("</arg1>"), grammars.start(grammar)
+        for wanted in tokenizer.encode(json.dumps({"s": token}, separators=(",", ":"), ensure_ascii=False)):
+            legal = value.legal(head_id, None)
+            assert legal[wanted] and not legal[sorted(control - {head_id})].any()
+            value.push(wanted)
+        guesses = Guesses(tokenizer, prompt=f"ab {token} {token}", room=9)
+        (guessed,) = guesses.after(tokenizer.encode("ab"))
+        assert tokenizer.decode(guessed).startswith(f" {token}"[:COPIED]) and not control & set(guessed)
 
 
 @pytest.mark.parametrize("profile", [COMPACT, V1], ids=["compact", "v1"])
@@ -122,7 +173,7 @@ def test_prefix_and_suffix_are_the_encoding_of_the_whole(tokenizer: STTokenizer)
     tools = tool_schemas([{"name": "set_speed", "parameters": {"properties": {"v": {"enum": [1, 20]}}}}])
     for profile in (COMPACT, V1):
         template = PromptTemplate(profile, tokenizer, "here")
-        whole = template.render(tools, "go left at 0.5", "x=1 y=-2", ["a()", "b()"])
+        whole = rendered(profile, tools, "go left at 0.5", "x=1 y=-2", ["a()", "b()"])
         expected = reference.encode(whole, add_special_tokens=False).ids
         suffix = template.suffix_ids("go left at 0.5", "x=1 y=-2", ["a()", "b()"])
         assert template.prefix_ids(tools) + suffix == expected

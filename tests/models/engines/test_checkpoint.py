@@ -191,11 +191,6 @@ def test_tied_head_is_counted_once_and_an_untied_one_apart(tmp_path: Path) -> No
         assert build(folder).info()["parameters"] == sum(p.numel() for p in model.parameters())
 
 
-def test_spec_survives_the_wire() -> None:
-    spec = DeciderSpec("m", TOOLS, threads=2, allow_null=True, budget_total=9)
-    assert DeciderSpec.from_dict(json.loads(json.dumps(spec.to_dict()))) == spec
-
-
 def test_words_of_the_small_model_are_single_tokens(folder: Path) -> None:
     tokenizer = build(folder).tokenizer
     assert all(len(tokenizer.encode(w)) == 1 for w in WORDS.split())

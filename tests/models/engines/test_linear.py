@@ -40,10 +40,10 @@ def test_grouped_query_heads_attend_like_single_ones(folder: Path, monkeypatch: 
     for cells in (packed.MASK_CELLS, 0):  # with none allowed, no mask is grouped
         monkeypatch.setattr(packed, "MASK_CELLS", cells)
         decider: Any = build(folder, [tool("go", v=["left", "right"])])
-        sequence = decider.engine.sequence
+        sequence = decider.decoding.handle
         sequence.start([1, 2, 3, 4, 5], 2)
         nodes = [packed.Node(6, 0, ()), packed.Node(7, 1, (0,))]
         masks.append(sequence._mask(0, 5, nodes).shape[2])
         found.append(sequence.run(nodes))
-    assert masks == [7 * decider.engine.model.group, 7]
+    assert masks == [7 * decider.runner.model.group, 7]
     torch.testing.assert_close(found[0], found[1], atol=1e-5, rtol=1e-5)

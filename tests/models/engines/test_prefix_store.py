@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +16,7 @@ from safetensors.torch import load_file, save_file
 
 from rtcontrol.models.decider import STDecider
 from rtcontrol.models.engines.prefix_store import PrefixStore, prefix_key
+from tests.helpers.processes import ROOT
 from tests.models.small import build, tool
 
 TOOLS = tuple(tool(n, 0, v=["left", "red"]) for n in ("go", "stop"))
@@ -125,3 +130,68 @@ def test_other_tools_and_another_setting_do_not_find_the_file(
     config = other / "config.json"
     config.write_text(config.read_text().replace('"rms_norm_eps": 1e-06', '"rms_norm_eps": 0.01'))
     assert build(other, TOOLS).prefix.source == "computed"
+
+
+def stored(folder: Path, *ages: float) -> list[Path]:
+    """Prefixes of about 1 KiB each that were last used so many days ago, oldest last."""
+    store, found = PrefixStore(folder), []
+    for i, age in enumerate(ages):
+        key = f"{i}" * 64
+        assert store.save(key, torch.zeros(128), torch.zeros(128)) is None
+        os.utime(store.path(key), (time.time() - age * 86400,) * 2)
+        found.append(store.path(key))
+    return found
+
+
+def test_prefixes_not_used_for_a_month_are_dropped_and_a_used_one_is_not(tmp_path: Path) -> None:
+    recent, month, loaded = stored(tmp_path, 29, 0, 29.9)
+    os.utime(month, (time.time() - 31 * 86400,) * 2)
+    torn = tmp_path / "x.7.tmp"
+    torn.touch()
+    os.utime(torn, (0, 0))
+    stranger = tmp_path / "notes.txt"
+    stranger.touch()
+    os.utime(stranger, (0, 0))
+    assert isinstance(PrefixStore(tmp_path).load("2" * 64, (128,)), tuple)
+    assert time.time() - loaded.stat().st_mtime < 60
+    assert PrefixStore(tmp_path).save("9" * 64, torch.zeros(128), torch.zeros(128)) is None
+    assert {*tmp_path.iterdir()} == {recent, loaded, stranger, PrefixStore(tmp_path).path("9" * 64)}
+    assert not month.exists()
+
+
+def test_above_the_limit_the_least_recently_used_go_first_and_never_the_one_just_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = stored(tmp_path, 1, 2, 3, 4)
+    size = files[0].stat().st_size
+    under_way = tmp_path / "y.8.tmp"  # another process is writing it
+    under_way.touch()
+    os.utime(under_way, (time.time() - 86400,) * 2)
+    monkeypatch.setenv("RTCONTROL_CACHE_MB", str(3.5 * size / 2**20))
+    store = PrefixStore(tmp_path)
+    assert store.save("9" * 64, torch.zeros(128), torch.zeros(128)) is None
+    assert {*tmp_path.iterdir()} == {*files[:2], store.path("9" * 64), under_way}
+    monkeypatch.setenv("RTCONTROL_CACHE_MB", "0")
+    assert store.save("8" * 64, torch.zeros(128), torch.zeros(128)) is None
+    assert {*tmp_path.iterdir()} == {store.path("8" * 64), under_way}
+    monkeypatch.setenv("RTCONTROL_CACHE_MB", "much")
+    assert "RTCONTROL_CACHE_MB=much is no number" in str(store.save("7" * 64, torch.zeros(1), torch.zeros(1)))
+    assert store.path("7" * 64).exists() and store.path("8" * 64).exists()
+
+
+def test_processes_that_drop_the_same_files_do_each_other_no_harm(tmp_path: Path) -> None:
+    stored(tmp_path, *range(1, 9))
+    code = (
+        "import sys, torch\n"
+        "from pathlib import Path\n"
+        "from rtcontrol.models.engines.prefix_store import PrefixStore\n"
+        "store, me = PrefixStore(Path(sys.argv[1])), sys.argv[2]\n"
+        "for i in range(60):\n"
+        "    assert store.save(me * 40 + str(i), torch.zeros(128), torch.zeros(128)) is None\n"
+        "    found = store.load(me * 40 + str(i), (128,))\n"
+        "    assert found is None or isinstance(found, tuple), found\n"
+    )
+    env = {**os.environ, "RTCONTROL_CACHE_MB": "0.003", "PYTHONPATH": str(ROOT)}
+    started = [subprocess.Popen([sys.executable, "-c", code, str(tmp_path), me], env=env) for me in "ab"]
+    assert [process.wait(60) for process in started] == [0, 0]
+    assert len([*tmp_path.iterdir()]) <= 4

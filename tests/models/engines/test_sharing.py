@@ -1,42 +1,62 @@
-"""Deciders of one checkpoint share its weights, keep their own caches, and leave nothing behind."""
+"""Sessions of one checkpoint share its runner, keep their own caches, and leave nothing behind."""
 
 from __future__ import annotations
 
 import os
 import weakref
 from pathlib import Path
+from typing import Any
 
 import psutil
+import pytest
 import torch
 
-from rtcontrol.models.engines.torch_engine import TorchEngine
+from rtcontrol.models.engines.torch_runner import TorchRunner
 from rtcontrol.models.engines.weights import ModelConfig, load_weights
-from rtcontrol.models.tokenizer import STTokenizer
 from tests.models.small import build_checkpoint
 
 CPU = torch.device("cpu")
 
 
-def engine(folder: Path, dtype: str = "fp32") -> TorchEngine:
-    return TorchEngine(folder, STTokenizer.load(folder / "tokenizer.json"), dtype, "cpu")
+def runner(folder: Path, dtype: str = "fp32", threads: int | None = None) -> TorchRunner:
+    return TorchRunner.load(folder, dtype, "cpu", threads)
 
 
-def test_one_set_of_weights_a_checkpoint_and_dtype(folder: Path, tmp_path: Path) -> None:
-    first, second = engine(folder), engine(folder)
-    assert first.model.weights is second.model.weights
-    assert first.model.keys.data_ptr() != second.model.keys.data_ptr()
-    assert engine(folder, "bf16").model.weights is not first.model.weights
-    assert engine(build_checkpoint(tmp_path / "b", seed=1)).model.weights is not first.model.weights
+def test_one_runner_a_checkpoint_and_dtype_and_a_cache_a_session(folder: Path, tmp_path: Path) -> None:
+    first, second = runner(folder), runner(folder)
+    assert first is second
+    one, other = (first.open([1, 2])[0] for _ in range(2))
+    assert one.cache.keys.data_ptr() != other.cache.keys.data_ptr()
+    assert runner(folder, "bf16").model.weights is not first.model.weights
+    assert runner(build_checkpoint(tmp_path / "b", seed=1)).model.weights is not first.model.weights
 
 
-def test_weights_are_freed_with_their_last_engine(tmp_path: Path) -> None:
+def test_weights_are_freed_with_their_last_runner(tmp_path: Path) -> None:
     folder = build_checkpoint(tmp_path / "a")  # that no other test has open
-    first, second = engine(folder), engine(folder)
+    first, second = runner(folder), runner(folder, threads=2)
     held = weakref.ref(first.model.weights)
+    assert first is not second
     del first
     assert held() is not None
     del second
     assert held() is None
+
+
+def test_a_runner_leaves_the_threads_of_others_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, used = torch.get_num_threads(), []
+    made = runner(folder, threads=before + 1)
+    handle, _ = made.open([1, 2, 3])
+    plain = made.model.forward
+
+    def forward(*arguments: Any) -> Any:
+        used.append(torch.get_num_threads())
+        return plain(*arguments)
+
+    monkeypatch.setattr(made.model, "forward", forward)
+    handle.start([1, 2, 3, 4], 1)
+    made.prefill(handle, 1)
+    assert used == [before + 1]
+    assert torch.get_num_threads() == before
 
 
 def test_a_retrained_checkpoint_is_read_anew(tmp_path: Path) -> None:
@@ -49,10 +69,11 @@ def test_a_retrained_checkpoint_is_read_anew(tmp_path: Path) -> None:
 
 
 def test_a_cache_takes_memory_only_where_it_is_written(folder: Path) -> None:
-    first = engine(folder).model
-    size = 2 * first.keys.numel() * first.keys.element_size()
+    made = runner(folder)
+    first = made.open([1, 2, 3])[0].cache.keys
+    size = 2 * first.numel() * first.element_size()
     process = psutil.Process(os.getpid())
     before = process.memory_info().rss
-    engines = [engine(folder) for _ in range(40)]
+    handles = [made.open([1, 2, 3])[0] for _ in range(40)]
     assert process.memory_info().rss - before < 20 * size
-    assert not any(e.model.keys.any() for e in engines[:1])
+    assert not any(h.cache.keys[..., 3:, :].any() for h in handles[:1])

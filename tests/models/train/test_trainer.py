@@ -148,7 +148,7 @@ def test_policy_in_training_agrees_with_the_exported_decider(exported: tuple[Pat
 
 def test_policy_refuses_schemas_that_it_cannot_walk(exported: tuple[Path, Any, RowEncoder]) -> None:
     _, model, encoder = exported
-    tokenizer = encoder._tokenizer
+    tokenizer = encoder.tokenizer
     template = PromptTemplate(COMPACT, tokenizer, "")
     free = tool_schemas([tool("say", 0, t={"type": "string"})])
     for plan in (compile_plan(encoder.plan.tools, tokenizer, allow_null=True), compile_plan(free, tokenizer)):

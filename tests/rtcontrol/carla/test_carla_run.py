@@ -150,6 +150,7 @@ def test_standin_needs_a_source_checkout(monkeypatch: pytest.MonkeyPatch) -> Non
         (["--env", "lander", "--carla-host", "there"], "they are for --env carla-bridge"),
         (["--env", "carla-bridge", "--carla-standin", "--carla-port", "2002"], "starts a server of its own"),
         (["--env", "carla-bridge", "--episodes", "3"], "CARLA has none"),
+        (["--env", "carla-bridge", "--calls-per-tick", "2"], "takes one call a tick"),
         (["--env", "carla-bridge", "--goal", "left"], "--goal is for bundled environments"),
         (["--env", "carla-bridge", "--bind", "tcp://127.0.0.1:5555"], "are for --env remote"),
     ],

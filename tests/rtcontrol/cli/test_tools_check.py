@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import socket
+import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +27,13 @@ class Gear(enum.Enum):
     low = 1
     high = 2
 
+class Part(pydantic.BaseModel):
+    on: bool
+
 class Wheel(pydantic.BaseModel):
     "Set a wheel."
     gear: Gear
-    on: bool
+    part: Part
 
 @tool
 def stop(hard: bool) -> None:
@@ -35,6 +41,7 @@ def stop(hard: bool) -> None:
 """
 
 SERVER = """
+import sys
 from typing import Literal
 from mcp.server.mcpserver import MCPServer
 
@@ -50,6 +57,8 @@ def note(text: str) -> str:
     "Write a note."
     return text
 
+if len(sys.argv) > 1:
+    server.run("streamable-http", port=int(sys.argv[1]))
 server.run()
 """
 
@@ -102,6 +111,28 @@ def test_the_list_of_an_mcp_server(tmp_path: Path, capsys: pytest.CaptureFixture
     assert {n: t["kind"] for n, t in found.items()} == {"turn": "closed", "note": "free"}
 
 
+def test_the_list_of_an_mcp_server_at_an_address(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "server.py"
+    file.write_text(SERVER)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    place = f"mcp:http://127.0.0.1:{port}"
+    assert "gave no list of tools" in refused(capsys, "tools", "check", f"{place}/mcp")
+    with subprocess.Popen([sys.executable, str(file), str(port)], stderr=subprocess.DEVNULL) as server:
+        try:
+            for _ in range(600):
+                with socket.socket() as probe:
+                    if probe.connect_ex(("127.0.0.1", port)) == 0:
+                        break
+                time.sleep(0.1)
+            found = checked(tmp_path, f"{place}/mcp", capsys)
+            assert {n: t["kind"] for n, t in found.items()} == {"turn": "closed", "note": "free"}
+            assert "many end in /mcp" in refused(capsys, "tools", "check", place)
+        finally:
+            server.kill()
+
+
 @pytest.mark.parametrize(
     ("source", "text", "message"),
     [
@@ -138,3 +169,5 @@ def test_what_cannot_be_decoded_is_refused_by_name_with_the_remedy(
 
 def test_a_command_that_is_no_mcp_server_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "gave no list of tools" in refused(capsys, "tools", "check", "mcp:no-such-command-here")
+    assert "names no server" in refused(capsys, "tools", "check", "mcp:")
+    assert "mcp:URL" in refused(capsys, "tools", "check", "http://127.0.0.1:1/mcp")

@@ -155,6 +155,39 @@ def test_streaming_gives_the_same_call_in_pieces(client: openai.OpenAI) -> None:
     assert finish == "tool_calls" and usage is not None
 
 
+def test_parallel_calls_are_those_of_single_requests_each_with_the_calls_before(client: openai.OpenAI) -> None:
+    user = {"role": "user", "content": "Go left, then home."}
+    tools = [TURN, {"type": "function", "function": MOVE}]
+    answer = ask(client, user, tools=tools, parallel_tool_calls=True)
+    several = [(c.function.name, c.function.arguments) for c in answer.choices[0].message.tool_calls]
+    assert 1 <= len(several) <= 7 and len(set(several)) == len(several)
+    earlier: list[dict[str, Any]] = []
+    for wanted in several:
+        single = ask(client, user, *earlier, tools=tools, parallel_tool_calls=False).choices[0].message.tool_calls
+        assert [(c.function.name, c.function.arguments) for c in single] == [wanted]
+        function = {"name": wanted[0], "arguments": wanted[1]}
+        call = {"id": f"c{len(earlier)}", "type": "function", "function": function}
+        earlier.append({"role": "assistant", "content": None, "tool_calls": [call]})
+    if len(several) < 7:  # the next one repeats
+        (last,) = ask(client, user, *earlier, tools=tools).choices[0].message.tool_calls
+        assert (last.function.name, last.function.arguments) in several
+    assert len(ask(client, user, tools=tools).choices[0].message.tool_calls) == 1
+    passes = answer.model_extra["rtcontrol"]
+    assert len(several) == 1 or (len(passes["confidences"]) == len(several) and passes["forward_passes"] > 1)
+
+
+def test_parallel_calls_end_where_one_repeats(serve: Any) -> None:
+    asked = serve(model="random")
+    body = {"model": "random", "messages": [{"role": "user", "content": "Turn."}], "tools": [TURN]}
+    counts = set()
+    for _ in range(30):
+        made = asked.post("v1/chat/completions", {**body, "parallel_tool_calls": True}).json()
+        calls = [call["function"]["arguments"] for call in made["choices"][0]["message"]["tool_calls"]]
+        assert len(set(calls)) == len(calls) <= 3  # there are no more to be had
+        counts.add(len(calls))
+    assert counts == {1, 2, 3}
+
+
 def test_naming_a_tool_leaves_the_others_out(client: openai.OpenAI) -> None:
     named = {"type": "function", "function": {"name": "move"}}
     answer = ask(client, tools=[TURN, {"type": "function", "function": MOVE}], tool_choice=named)

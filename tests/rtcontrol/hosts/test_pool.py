@@ -5,17 +5,18 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cart import Flight
-from pooled import alone, assert_equal, called, flown, naming, reply_of, request
+from pooled import alone, asked, assert_equal, called, flown, naming, reply_of, request, tools
 
 from rtcontrol.hosts.base import DecoderPool, Host, PlaceTrouble
-from rtcontrol.hosts.deciders import NoopSource, STSource
-from rtcontrol.hosts.inprocess import InProcessHost, InProcessPool, Rota
+from rtcontrol.hosts.deciders import NoopSource, STSource, answer_together
+from rtcontrol.hosts.inprocess import InProcessHost, InProcessPool
 from rtcontrol.hosts.ray_host import DecoderLink, WakeFile
 from rtcontrol.hosts.ray_pool import RayPool, own_host
 from rtcontrol.models.call import Call, Decision
@@ -97,32 +98,6 @@ def test_a_patient_session_that_is_closed_holds_up_nobody(pool: DecoderPool) -> 
     time.sleep(0.1)
     late.close()
     assert called(other, 1) == 'other(at="x 1")'
-
-
-def test_rota_takes_patient_sessions_last_and_only_where_they_may() -> None:
-    rota = Rota()
-    rota.put("late", request(1))
-    rota.put("other", request(1))
-    late = "late".__eq__
-    taken = [rota.take(late), rota.take(late, late=False), rota.take(late)]
-    assert [t and t[0] for t in taken] == ["other", None, "late"]
-    assert rota.take(late) is None
-
-
-def test_rota_keeps_the_place_of_a_session_that_gives_requests_up() -> None:
-    rota = Rota()
-    rota.put("hasty", request(1))
-    rota.put("patient", request(1))
-    rota.cancel("hasty", 1)
-    rota.put("hasty", request(2))
-    taken = [rota.take(), rota.take(), rota.take()]
-    assert [(t[0], t[1].tick) for t in taken if t] == [("hasty", 2), ("patient", 1)]
-    rota.put("hasty", request(3))
-    rota.put("patient", request(2))
-    rota.cancel("hasty", 2)  # another's tick, or one long gone
-    rota.remove("patient")
-    taken = [rota.take(), rota.take()]
-    assert [(t[0], t[1].tick) for t in taken if t] == [("hasty", 3)]
 
 
 def test_opening_a_session_holds_up_nobody(pool: DecoderPool) -> None:
@@ -259,13 +234,43 @@ def test_sessions_of_one_checkpoint_with_different_tools_decide_as_each_alone(
         assert_equal(flight, own)
 
 
-def test_rota_gives_the_newest_of_the_waiting_requests() -> None:
-    rota = Rota(depth=2)
-    for tick in range(3):
-        rota.put("one", request(tick))
-    rota.put("other", request(9))
-    taken = [rota.take() for _ in range(4)]
-    assert [(t[0], t[1].tick) for t in taken if t] == [("one", 2), ("other", 9), ("one", 1)]
+def test_what_waits_at_once_is_decided_together_and_like_each_alone(pool: DecoderPool, sources: list[STSource]) -> None:
+    busy, hosts = pool.open("busy", naming("busy")), [pool.open(f"s{i}", sources[i % 2]) for i in range(4)]
+    busy.submit(request(1, "sleep 0.4"))
+    time.sleep(0.1)
+    for host in hosts:
+        host.submit(asked(7))
+    replies = [reply_of(host) for host in hosts]
+    assert [reply.together for reply in replies] == [4] * 4
+    expected = [source.build().decide(asked(7)) for source in sources]
+    assert_equal([reply.decision for reply in replies], expected * 2)  # type: ignore[misc]
+    hosts[0].submit(asked(8))
+    assert reply_of(hosts[0]).together == 1
+
+
+def test_one_of_those_decided_together_may_be_given_up_or_fail_and_the_others_are_answered(
+    sources: list[STSource],
+) -> None:
+    late = tools(
+        {"go": {"to": {"enum": [*(f"alpha beta go {w}" for w in ("red", "green", "blue")), "alpha beta stop"]}}}
+    )
+    source = STSource(replace(sources[0].spec, tools=late, budget_per_head=1))
+    deciders: list[Any] = [source.build() for _ in range(3)]
+    expected = deciders[0].decide(asked(3))
+    assert expected.forward_passes > 1
+    wrong = replace(asked(3), observation="go " * 3000)
+    asks = [(deciders[0], asked(1)), (deciders[1], asked(3)), (deciders[2], wrong)]
+    steps, count = answer_together(asks, lambda i: i == 0), 0
+    with pytest.raises(StopIteration) as done:
+        while True:
+            next(steps)
+            count += 1
+    assert count == expected.forward_passes
+    given_up, sound, failed = done.value.value
+    assert given_up is None
+    assert sound.decision.call == expected.call and sound.together == 3
+    assert failed.decision is None and "context" in failed.mistake[0]
+    assert deciders[0].decide(asked(3)).call == expected.call
 
 
 def test_a_servers_pool_that_gave_up_is_made_anew_for_the_next_session(sources: list[STSource], tmp_path: Path) -> None:

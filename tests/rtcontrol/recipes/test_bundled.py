@@ -14,8 +14,7 @@ from rtcontrol.agents.paddle import tools as paddle
 from rtcontrol.agents.paddle.goals import KINDS, PaddleGoal
 from rtcontrol.agents.road import tools as road
 from rtcontrol.agents.road.goals import RoadGoal
-from rtcontrol.bench import decide
-from rtcontrol.bench.situations import observations, schemas
+from rtcontrol.bench.situations import situations
 from rtcontrol.envs.base import Episode
 from rtcontrol.envs.evaluate import Case, cases, evaluate, summary
 from rtcontrol.envs.lander.skill import SKILL as LANDER
@@ -79,8 +78,8 @@ def test_bundled_model_is_within_its_size(name: str, parameters: int, size: int)
 
 
 def test_bundled_models_decide_in_one_pass_over_few_tokens() -> None:
-    for text in observations(3):
-        decision = decider("lander").decide(text, "hover at 0.7")
+    for one in situations("lander", 3):
+        decision = decider("lander").decide(one.observation, one.instruction)
     assert (decision.forward_passes, decision.tokens) <= (1, 20)
     assert decision.reused_tokens > decider("lander").prefix.tokens
     for height in (10.0, 20.0, 30.0):
@@ -104,20 +103,3 @@ def test_bundled_model_does_what_it_is_told(name: str, goal: Any, seeds: int, le
 @pytest.mark.parametrize(("name", "goal", "told", "seeds"), OPPOSITES)
 def test_bundled_model_told_the_opposite_fails_the_judged_goal(name: str, goal: Any, told: str, seeds: int) -> None:
     assert successes(name, goal, seeds, told) <= 1
-
-
-@pytest.mark.parametrize(("name", "function"), [("bundled", None), ("long", None), ("long", "land_now")])
-def test_bench_decides_alike_in_every_way_and_reports_the_ratios(
-    name: str, function: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(decide, "WARM_UP", 1)  # its times are not judged here
-    steps: list[int] = []
-    found = decide.bench_schema("lander", schemas()[name], observations(7), 3, steps.append, function)
-    assert sum(steps) == 7
-    assert found["agreement"] == 1.0
-    wanted = {"one_pass_over_bare_forward", "token_by_token_over_one_pass", "hf_json_over_one_pass"}
-    assert wanted <= set(found["ratios"])
-    assert found["tokens"]["token_by_token_passes"] == (8 if function else 4 if name == "long" else 2)
-    assert len(found["raw_ms"]["one_pass"]) == found["decisions"]
-    # The call of the function with three arguments is longer.
-    assert (found["tokens"]["json_tokens"] > 40) == (function is not None)

@@ -31,6 +31,16 @@ def test_a_bundled_model_decides_for_its_own_tools_and_agrees_with_itself() -> N
     assert session.info()["engine"] == "torch"
 
 
+def test_several_sessions_decide_in_the_same_passes_as_each_alone() -> None:
+    model = rtcontrol.load("lander")
+    sessions = [model.session() for _ in range(3)]
+    told = ["land on the pad", "hover at 0.7", "land " * 20_000]
+    *found, too_long = model.decide([(s, SEEN, t) for s, t in zip(sessions, told, strict=True)])
+    expected = [s.decide(SEEN, t) for s, t in zip(sessions[:2], told, strict=False)]
+    assert [d.call for d in found if not isinstance(d, Exception)] == [d.call for d in expected]
+    assert isinstance(too_long, UserError) and "context" in too_long.what
+
+
 def test_tools_that_it_was_not_trained_on_are_refused_unless_asked_for() -> None:
     model = rtcontrol.load("lander")
     with pytest.raises(UserError, match="untrained=True"):

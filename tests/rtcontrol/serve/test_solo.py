@@ -67,6 +67,27 @@ def report(tmp_path: Path) -> dict[str, Any]:
     return told
 
 
+def test_a_client_that_asks_for_it_gets_as_many_calls_a_tick_as_the_run_allows(fly: Fly, tmp_path: Path) -> None:
+    tool = {"name": "move", "parameters": {"type": "object", "properties": {"dx": {"enum": [-1, 0, 1]}}}}
+    status, endpoint = fly(calls_per_tick=3)
+    with WirePeer(endpoint) as peer:
+        welcome = peer.enter(tools=[tool], instruction="go", pacing="client", calls_per_tick=5)
+        assert welcome.calls_per_tick == 3
+        told = [peer.ask(), peer.expect(CallMessage)]
+        assert [message.more for message in told] == [True, None]
+        peer.send(Bye(session=peer.token))
+        assert status.result(timeout=30) == 0
+    assert report(tmp_path)["calls"]["total"] == 1
+
+
+def test_a_client_that_did_not_ask_gets_one_call_a_tick_whatever_the_run_allows(fly: Fly) -> None:
+    _, endpoint = fly(calls_per_tick=3)
+    with WirePeer(endpoint) as peer:
+        assert peer.enter(pacing="client").calls_per_tick is None
+        assert [(c.tick, c.more) for c in (peer.ask(), peer.ask())] == [(0, None), (1, None)]
+        peer.send(Bye(session=peer.token))
+
+
 def test_client_flies_episodes_until_they_are_done(fly: Fly, tmp_path: Path) -> None:
     status, endpoint = fly(episodes=2, hz=50.0)
     with WirePeer(endpoint) as peer:

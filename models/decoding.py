@@ -1,0 +1,183 @@
+"""One session's decisions: its plan's core, and a handle of the model's runner, pass after pass."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, TypeVar, cast
+
+from rtcontrol.models.call import Decision
+from rtcontrol.models.core import Deciding, DecoderCore, Drafts
+from rtcontrol.models.engines.base import Budget, Cancelled, NotFinite, Runner, Work
+from rtcontrol.models.layout import choose_layout, has_choice
+
+T = TypeVar("T")
+# A long prompt in slices: so many tokens, and fewer where they take longer than so many seconds.
+SLICE, LEAST_SLICE, SLICE_S = 64, 4, 0.008
+
+
+@dataclass
+class UnderWay:
+    """A decision under way on a handle; `fresh` tokens of its prompt are computed for it. `fault` is what ended it."""
+
+    deciding: Deciding
+    handle: Any
+    stop: threading.Event
+    reused: int
+    fresh: int
+    fault: Exception | None = None
+
+    @property
+    def working(self) -> bool:
+        if self.fault is None and self.deciding.work is not None and self.stop.is_set():
+            self.fault = Cancelled()
+        return self.fault is None and self.deciding.work is not None
+
+    def feed(self, answers: Sequence[Any]) -> None:
+        try:
+            self.deciding.feed(answers)
+        except NotFinite as fault:
+            self.handle.forget()  # what such scores came from is not used again
+            self.fault = fault
+        except Exception as fault:
+            self.fault = fault
+
+    def decision(self) -> Decision:
+        """Raises what ended it."""
+        if self.fault is not None:
+            raise self.fault
+        made = self.deciding.decision
+        assert made is not None
+        fresh = self.fresh if made.forward_passes else 0
+        return replace(made, tokens=made.tokens + fresh, reused_tokens=self.reused)
+
+
+def evaluate(runner: Runner, decisions: Sequence[UnderWay]) -> Iterator[None]:
+    """Passes, each for all that are not decided yet, until all are; yields between them. What goes wrong with one is
+    its own fault, and costs the others nothing."""
+    while working := [d for d in decisions if d.working]:
+        for i in range(0, len(working), runner.caps.batch):
+            now = working[i : i + runner.caps.batch]
+            for one, answers in zip(now, _answers(runner, now), strict=True):
+                if not isinstance(answers, Exception):
+                    one.feed(answers)
+                else:
+                    one.fault = answers
+            yield
+
+
+def _answers(runner: Runner, decisions: Sequence[UnderWay]) -> Sequence[Any]:
+    work = [Work(d.handle, d.deciding.work) for d in decisions if d.deciding.work is not None]
+    try:
+        return runner.run(work)
+    except Exception as fault:
+        if len(work) == 1:
+            return [fault]
+    half = len(work) // 2
+    return [*_answers(runner, decisions[:half]), *_answers(runner, decisions[half:])]
+
+
+def result(steps: Generator[None, None, T]) -> T:
+    """Of all steps at once."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            return cast("T", done.value)
+
+
+class Decoding:
+    """Decides behind one prefix. One decision at a time; `cancel` may be called from another thread.
+
+    Without a `budget` the layout of passes is chosen by what one costs on the runner.
+    """
+
+    def __init__(self, runner: Runner, core: DecoderCore, prefix: Sequence[int], budget: Budget | None = None) -> None:
+        self.runner, self.core, self._prefix = runner, core, list(prefix)
+        self.layout: dict[str, Any] = {"layout": "everything"}  # and what it was chosen by
+        self.handle, self.prefix = runner.open(prefix)
+        if not runner.caps.tree:
+            budget = replace(budget or Budget(), per_head=1)
+        if budget is not None:
+            core.set_budget(budget)
+            self.layout = asdict(budget)
+        elif has_choice(core.plan, core.walker, Budget()):
+            cost = runner.cost(self.handle)
+            chosen, found = choose_layout(core.plan, core.walker, cost, Budget())
+            core.set_budget(chosen)
+            self.layout = {**found, **cost.told()}
+        if core.domains:
+            core.ahead = min(core.ahead, runner.cost(self.handle).worth)
+        self._others: list[Any] = []  # of decisions that are made together
+        self._stop = threading.Event()
+        self._drafts = Drafts()
+        self._last: UnderWay | None = None
+
+    def begin(self, suffix: Sequence[int]) -> UnderWay:
+        """A decision after prefix + `suffix`, for `evaluate`. Raises UserError when the context is too long."""
+        self._stop.clear()
+        drafts = None if self.handle.slots - len(self._prefix) - len(suffix) < self.core.most else self._drafts
+        self._last = self._begin(self.handle, suffix, drafts)
+        return self._last
+
+    def _begin(self, handle: Any, suffix: Sequence[int], drafts: Drafts | None) -> UnderWay:
+        prompt = [*self._prefix, *suffix]
+        reused = handle.start(prompt, reserve=len(self.core.passes.first))
+        return UnderWay(self.core.begin(drafts, suffix), handle, self._stop, reused, len(prompt) - reused)
+
+    def decode_in_steps(self, suffix: Sequence[int], sliced: bool) -> Generator[None, None, Decision]:
+        """One decision, which may be left alone, or given up, wherever it yields: between passes, and `sliced` after
+        every few milliseconds of a long prompt. Raises Cancelled, DecodeError, or UserError when the context is too
+        long."""
+        one, size = self.begin(suffix), SLICE
+        while sliced and self.handle.fresh > size:
+            began = time.perf_counter()
+            self.runner.prefill(self.handle, size)
+            took = time.perf_counter() - began
+            size = min(max(int(size * SLICE_S / took), LEAST_SLICE), SLICE)
+            yield
+        yield from evaluate(self.runner, [one])
+        return one.decision()
+
+    def decode_many(self, suffixes: Sequence[Sequence[int]]) -> list[Decision]:
+        """Decide after prefix + each suffix in the same passes; equal to deciding each alone. Raises what the first
+        fault is."""
+        self._stop.clear()
+        for _ in range(len(self._others), min(len(suffixes), self.runner.caps.batch)):
+            self._others.append(self.runner.copy(self.handle, self._prefix))
+        made: list[UnderWay] = []
+        for i in range(0, len(suffixes), self.runner.caps.batch):
+            pairs = zip(self._others, suffixes[i : i + self.runner.caps.batch], strict=False)
+            made += (now := [self._begin(handle, suffix, None) for handle, suffix in pairs])
+            for _ in evaluate(self.runner, now):
+                pass
+        return [one.decision() for one in made]
+
+    @property
+    def visited(self) -> Sequence[tuple[int, int]]:
+        """(head, trie node) of the choices that led to the last call."""
+        return () if self._last is None else self._last.deciding.visited
+
+    def outside_mass(self) -> float:
+        """The largest probability outside the union trie over the nodes that led to the last call. Raises NotFinite."""
+        if not self.visited:
+            return 0.0
+        assert self._last is not None
+        deciding = self._last.deciding
+        total = self.runner.logsumexp(self.handle, [deciding.heads[k].slots[n] for k, n in self.visited])
+        if not math.isfinite(sum(total)):
+            self.handle.forget()
+            raise NotFinite
+        worst = 0.0
+        for (k, n), lse in zip(self.visited, total, strict=True):
+            row, walker = deciding.heads[k].rows[n], self.core.walker
+            children = self.core.plan.heads[k].trie.children[n]
+            worst = max(worst, 1.0 - math.fsum(math.exp(row[walker.column[t]] - lse) for t in children))
+        return max(0.0, worst)
+
+    def cancel(self) -> None:
+        """Stop the decision in flight before its next pass."""
+        self._stop.set()

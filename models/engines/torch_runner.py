@@ -1,0 +1,173 @@
+"""The default runner: our own lean forward over safetensors, for dense checkpoints on one CPU or GPU."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from rtcontrol.models.core import Ask
+from rtcontrol.models.cost import PassCost, fitted
+from rtcontrol.models.engines.base import Caps, PrefixInfo, Work
+from rtcontrol.models.engines.lean import LeanModel
+from rtcontrol.models.engines.prefix_store import PrefixStore, prefix_key
+from rtcontrol.models.engines.weights import ModelConfig, fingerprint, load_weights, shared, unchanged
+from rtcontrol.models.errors import UserError
+from rtcontrol.models.packed import Node, PackedSequence, answered, run_together
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+SMALL = 100_000_000  # bytes of fp32 weights below which bf16 gains too little on a CPU to give up exactness
+ONE_THREAD = 64 << 20  # bytes of weights below which one CPU thread decides
+SLOTS = 8192
+TOGETHER = 64  # decisions of one pass
+COLUMNS_KEPT = 16
+SIZES, ROUNDS = (8, 24, 48), 5  # tokens of the measured passes, and how often each
+
+
+class TorchRunner:
+    """One checkpoint's weights on one device; of each session a KV cache of its own. `threads` are torch's while it
+    runs (None: torch's own number)."""
+
+    def __init__(self, folder: Path, dtype: torch.dtype, device: torch.device, threads: int | None) -> None:
+        config = ModelConfig.load(folder)
+        self.model = LeanModel(config, load_weights(folder, config, dtype, device))
+        self._folder, self.threads, self._slots = folder, threads, min(SLOTS, config.context)
+        self._costs: dict[int, PassCost] = {}
+        name = next(k for k, v in DTYPES.items() if v == dtype)
+        parameters = self.model.weights.parameters
+        self.caps = Caps("torch", str(device), name, True, TOGETHER, True, parameters, config.vocabulary)
+
+    @classmethod
+    def load(
+        cls, folder: Path, dtype: str = "auto", device: str | None = None, threads: int | None = None
+    ) -> TorchRunner:
+        """The runner of a checkpoint: whoever asks for the same unchanged one, dtype, device and threads shares it.
+
+        `threads` limits torch's CPU threads while it runs (None: one for a small model, else torch's own number).
+        """
+        place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        kind = choose_dtype(dtype, folder, place)
+        files = unchanged(sorted(folder.glob("*.safetensors")))
+        if threads is None and sum(size for _, size, _ in files) < ONE_THREAD:
+            # A second thread gains little on a small model, and waits for its turn when another process is busy: the
+            # worst decisions become a hundred times slower.
+            threads = 1
+        return shared((files, kind, place, threads), lambda: cls(folder, kind, place, threads))
+
+    def open(self, prefix: Sequence[int]) -> tuple[PackedSequence, PrefixInfo]:
+        """A sequence that begins with this prefix: its KV from disk, or computed and stored."""
+        config, n = self.model.config, len(prefix)
+        made = PackedSequence(self.model, self._slots)
+        made.start(prefix, reserve=1)
+        key = prefix_key(fingerprint(self._folder), prefix, self.model.dtype, config.settings)
+        store = PrefixStore()
+        found = store.load(key, (config.layers, 1, config.kv_heads, n, config.head_dim))
+        if isinstance(found, tuple):
+            made.restore(prefix, *found)
+            return made, PrefixInfo(n, "disk")
+        if n:
+            with self._own_threads():
+                made.run(())
+            refused = store.save(key, *made.cache.first(n))
+            found = found or refused
+        return made, PrefixInfo(n, "computed", found)
+
+    def copy(self, handle: PackedSequence, prefix: Sequence[int]) -> PackedSequence:
+        """Another sequence behind the same prefix."""
+        made = PackedSequence(self.model, self._slots)
+        made.restore(prefix, *handle.cache.first(len(prefix)))
+        return made
+
+    def prefill(self, handle: PackedSequence, count: int) -> None:
+        """Compute the next `count` tokens of its prompt, and no node."""
+        with self._own_threads():
+            handle.prefill(count)
+
+    def run(self, batch: Sequence[Work]) -> list[list[Any]]:
+        """One pass for all; of each work what its tree asks for: fp32 scores, or the best of all legal ids."""
+        placed = [(work.handle, work.handle.placed(work)) for work in batch]
+        with self._own_threads():
+            states = run_together(self.model, placed)
+            each = zip(batch, states, strict=True)
+            found = [answered(w.tree.asks, partial(self._logits, w.handle, hidden)) for w, hidden in each]
+        for (handle, nodes), hidden in zip(placed, states, strict=True):
+            handle.states.append(hidden)
+            handle.ran(nodes)
+        return found
+
+    def _logits(self, handle: PackedSequence, hidden: torch.Tensor, nodes: Sequence[int], ids: Any) -> torch.Tensor:
+        rows = hidden[nodes.start : nodes.stop] if isinstance(nodes, range) else hidden[nodes]
+        if ids is None:
+            return self.model.logits(rows)
+        columns = handle.columns.get(key := tuple(ids))
+        if columns is None:
+            if len(handle.columns) >= COLUMNS_KEPT:
+                handle.columns.clear()
+            columns = handle.columns[key] = self.model.weights.lm_head[torch.tensor(key, device=self.model.device)]
+        return self.model.logits(rows, columns)
+
+    def cost(self, handle: PackedSequence) -> PassCost:
+        """What a pass behind the prompt of a handle costs: measured once for prompts of about this length. The prompt
+        stays cached."""
+        about, prompt = len(handle.prompt).bit_length(), list(handle.prompt)
+        if len(prompt) + max(SIZES) > handle.slots:
+            return PassCost(1.0, 0.0)  # where there is no room to measure, passes count
+        if about not in self._costs:
+            best = dict.fromkeys(SIZES, float("inf"))
+            with self._own_threads():
+                for _ in range(ROUNDS):
+                    for size in SIZES:
+                        nodes = [Node(i % self.model.config.vocabulary, 0, ()) for i in range(size)]
+                        handle.start(prompt, reserve=size)
+                        began = time.perf_counter()
+                        handle.run(nodes)[-1].cpu()  # waits for a GPU
+                        best[size] = min(best[size], (time.perf_counter() - began) * 1e3)
+                choice = self._choice_ms(handle.run([Node(0, 0, ())]))
+            handle.start(prompt, reserve=0)
+            self._costs[about] = fitted(best, choice)
+        return self._costs[about]
+
+    def _choice_ms(self, hidden: torch.Tensor) -> float:
+        """Of the best of the whole vocabulary at one node."""
+        ask = Ask([0], masks=np.ones((1, self.model.config.vocabulary), bool))
+        best = float("inf")
+        for _ in range(ROUNDS):
+            began = time.perf_counter()
+            answered([ask], lambda nodes, ids: self.model.logits(hidden))
+            best = min(best, (time.perf_counter() - began) * 1e3)
+        return best
+
+    def logsumexp(self, handle: PackedSequence, nodes: Sequence[int]) -> list[float]:
+        """Over the whole vocabulary at nodes of the last decision."""
+        with self._own_threads():
+            total: list[float] = torch.logsumexp(self.model.logits(torch.cat(handle.states)[list(nodes)]), -1).tolist()
+        return total
+
+    @contextmanager
+    def _own_threads(self) -> Iterator[None]:
+        """torch's threads are the process's: others' numbers are theirs again afterwards."""
+        before = torch.get_num_threads()
+        if self.threads in (None, before):
+            yield
+            return
+        torch.set_num_threads(self.threads)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)
+
+
+def choose_dtype(name: str, folder: Path, device: torch.device) -> torch.dtype:
+    """`auto`: bf16 on a GPU and for large models, fp32 for small ones on a CPU."""
+    if name == "auto":
+        size = sum(p.stat().st_size for p in folder.glob("*.safetensors"))
+        name = "bf16" if device.type == "cuda" or size > SMALL else "fp32"
+    if name not in DTYPES:
+        raise UserError(f"Unknown dtype {name!r}.", f"Choose auto, {', '.join(DTYPES)}.")
+    return DTYPES[name]

@@ -1,0 +1,127 @@
+"""Numbers on a grid: bounded integers, and bounded numbers with a step. How many there are below a beginning of their
+text is counted, so a trie of them needs no list."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
+from typing import Any
+
+from rtcontrol.models.errors import UserError
+
+EXACT = 10**20  # steps up to which decimal division is exact; bounds beyond are left to the grammar
+CHARACTERS = "0123456789-."  # of which numbers are written
+
+
+@dataclass(frozen=True)
+class NumberGrid:
+    """`count` numbers from `first` on, `step` apart: integers, or (not `integer`) floats of `digits` decimals, of which
+    `first` and `step` are so many units."""
+
+    first: int
+    step: int
+    count: int
+    digits: int
+    integer: bool
+
+    def values(self) -> tuple[Any, ...]:
+        """All of them, ascending."""
+        return tuple(self._typed(self.first + i * self.step) for i in range(self.count))
+
+    def texts(self) -> tuple[str, ...]:
+        """How each is written: no exponent, no minus zero."""
+        return tuple(self._text(self.first + i * self.step) for i in range(self.count))
+
+    @property
+    def longest(self) -> int:
+        """Characters of the longest text."""
+        return max(len(self._text(units)) for units in (self.first, self.first + (self.count - 1) * self.step))
+
+    def _typed(self, units: int) -> int | float:
+        return units if self.integer else float(Decimal(units).scaleb(-self.digits)) + 0.0
+
+    def _text(self, units: int) -> str:
+        text = f"{'-' * (units < 0)}{abs(units):0{self.digits + 1}}"
+        return f"{text[: -self.digits]}.{text[-self.digits :]}" if self.digits else text
+
+    def text(self, value: float) -> str:
+        """How a value is written. Raises ValueError where it is none of these."""
+        units = Decimal(repr(value)).scaleb(self.digits)
+        if isinstance(value, bool) or units % 1 or not self._among(int(units), int(units)):
+            raise ValueError(f"{value!r} is not on the grid")
+        return self._text(int(units))
+
+    def value(self, text: str) -> int | float | None:
+        """The number that is written so; None where it is none of these."""
+        digits = text.replace(".", "", 1)
+        units = int(digits) if digits.removeprefix("-").isdigit() else 0
+        return self._typed(units) if self._text(units) == text and self._among(units, units) else None
+
+    def below(self, start: str) -> int:
+        """How many of the texts begin so."""
+        if not start:
+            return self.count
+        before, point, decimals = start.removeprefix("-").partition(".")
+        unit, rest = 10**self.digits, self.digits - len(decimals)
+        if before[:1] == "0" != before or rest < 0 or not f"{before or 0}{decimals or 0}".isdigit():
+            return 0
+        if point:
+            if not (before and self.digits):
+                return 0
+            spans = [(int(before + decimals) * 10**rest, 10**rest)]
+        elif before == "0":
+            spans = [(0, unit)]
+        else:
+            largest = max(abs(self.first), abs(self.first + (self.count - 1) * self.step))
+            spans, size = ([] if before else [(0, largest + 1)]), unit
+            while before and int(before) * size <= largest:
+                spans.append((int(before) * size, size))
+                size *= 10
+        if start[0] == "-":
+            return sum(self._among(-low - size + 1, min(-low, -1)) for low, size in spans)
+        return sum(self._among(low, low + size - 1) for low, size in spans)
+
+    def _among(self, low: int, high: int) -> int:
+        """How many lie within these units."""
+        least = max(0, -((self.first - low) // self.step))
+        return max(0, min(self.count - 1, (high - self.first) // self.step) - least + 1)
+
+
+def grid_of(schema: Mapping[str, Any], where: str) -> NumberGrid | None:
+    """The numbers of an `integer` or `number` schema; None where it has no step, or no bound on one side.
+
+    Raises UserError (`where` names tool and parameter) for bounds and steps that make no sense."""
+    integer = schema["type"] == "integer"
+    step = schema.get("multipleOf", 1 if integer else None)
+    names = ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum")
+    low, above, high, below = (None if (b := schema.get(k)) is None else Decimal(str(b)) for k in names)
+    by = Decimal(1 if step is None else str(step))
+    ends = [schema.get(k, schema.get(f"exclusive{k.title()}")) for k in ("minimum", "maximum")]
+    told = f"bounds {ends[0]} to {ends[1]} in steps of {step}"
+    if any(b is not None and not b.is_finite() for b in (low, above, high, below, by)):
+        raise UserError(f"{where}: {told}.", "Give finite numbers.")
+    if low is not None and high is not None and low > high:
+        raise UserError(f"{where}: minimum {low} is above maximum {high}.", "Swap them.")
+    if step is None or (low is None and above is None) or (high is None and below is None):
+        return None
+    if by > 0 and max(abs(b) for b in (low, above, high, below) if b is not None) / by > EXACT:
+        return None
+    if by <= 0:
+        raise UserError(f"{where}: the step {step} is not positive.", "Give a step greater than zero.")
+    if integer and any(b is not None and b % 1 for b in (low, by)):
+        raise UserError(f"{where}: an integer with minimum {low} and step {step}.", "Use whole numbers, or a number.")
+    if low is not None and low % by:
+        raise UserError(
+            f"{where}: minimum {low} is not a multiple of the step {step}.",
+            f"Start at {low // by * by} or choose another step (JSON schema's multipleOf counts from zero).",
+        )
+    # The first multiple above an exclusive bound, the last one below.
+    after = None if above is None else (above / by).to_integral_value(ROUND_FLOOR) * by + by
+    before = None if below is None else (below / by).to_integral_value(ROUND_CEILING) * by - by
+    lo = max(b for b in (low, after) if b is not None)
+    hi = min(b for b in (high, before) if b is not None)
+    if lo > hi:
+        raise UserError(f"{where}: no value is within its {told}.", "Widen them.")
+    digits = 0 if integer else max(1, *(max(0, -int(n.normalize().as_tuple().exponent)) for n in (by, lo)))
+    return NumberGrid(int(lo.scaleb(digits)), int(by.scaleb(digits)), int((hi - lo) / by) + 1, digits, integer)

@@ -1,0 +1,216 @@
+"""A free head under way: text that must follow, and behind it a tree of guesses, are evaluated in one pass.
+
+A guess changes no value: each token is still the best of those that are legal, and a guess that is right saves the pass
+that it would have taken to find out what comes after it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from rtcontrol.models.engines.base import DecodeError, NotFinite
+from rtcontrol.models.free import FreeValue
+from rtcontrol.models.tokenizer import STTokenizer
+
+FEW = 24  # legal tokens up to which all of them are guessed
+COPIED = 32  # characters of the prompt that are guessed to follow
+PLACES = 2  # in the prompt that are guessed from
+Best = tuple[int, float]  # the legal id with the largest score (ties: the lowest id), its probability among legal ones
+
+
+@dataclass(frozen=True)
+class Guesses:
+    """Where guesses come from: `values` are tokens of whole values, `prompt` is text that a value may be copied from,
+    `quote` ends a text in JSON (None: it has no end of its own). They take at most `room` nodes of a pass, of these
+    `ahead` those that nothing but the grammar speaks for, and `most` of a decision."""
+
+    tokenizer: STTokenizer
+    values: Sequence[Sequence[int]] = ()
+    prompt: str = ""
+    quote: int | None = None
+    room: int = 0
+    ahead: int = 0
+    most: int = 0
+
+    def after(self, tokens: list[int]) -> Iterator[Sequence[int]]:
+        """What may follow these."""
+        for value in self.values:
+            if list(value[: len(tokens)]) == tokens:
+                yield value[len(tokens) :]
+        begun = re.search(r"[^\s\"\[\]{}:,]+$", self.tokenizer.decode(tokens)) if self.prompt and tokens else None
+        if begun is not None:
+            found = list(re.finditer(rf"(?<!\w){re.escape(begun.group())}", self.prompt))
+            for place in reversed(found[-PLACES:]):
+                yield self.tokenizer.encode(self.prompt[place.end() : place.end() + COPIED])
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """A place where a value may go on in several ways, behind `run` tokens of guesses, the last of which is number
+    `place` (-1: no guess, but the last token that is certain); `path` are all guesses that lead there. `few` lists the
+    legal ids where they are few."""
+
+    legal: np.ndarray  # [vocabulary]
+    place: int
+    run: Sequence[int]
+    path: Sequence[int]
+    few: Sequence[int]
+
+    @classmethod
+    def at(cls, legal: np.ndarray, place: int = -1, run: Sequence[int] = (), path: Sequence[int] = ()) -> Stop:
+        few = np.flatnonzero(legal).tolist() if np.count_nonzero(legal) <= FEW else ()
+        return cls(legal, place, run, path, few)
+
+    def best(self, ids: Sequence[int], scores: Sequence[float]) -> Best:
+        """Of the few legal ids, by the scores of more. Raises NotFinite."""
+        found = dict(zip(ids, scores, strict=True))
+        values = [found[i] for i in self.few]
+        if not math.isfinite(sum(values)):
+            raise NotFinite
+        most = max(values)
+        return self.few[values.index(most)], 1.0 / math.fsum(math.exp(v - most) for v in values)
+
+
+@dataclass(slots=True)
+class FreeHead:
+    """A free head under way. `nodes` are its evaluated tokens' places, the head token's first. To be evaluated next are
+    the `chain` of tokens that are certain, and behind it `tree`: the token, the parent (-1: the chain's end) and the
+    level of each guess. At the `stops` is asked what follows, for their `bests`."""
+
+    value: FreeValue
+    end_id: int
+    null_id: int | None
+    guesses: Guesses
+    nodes: list[int] = field(default_factory=list)
+    chain: list[int] = field(default_factory=list)
+    tree: list[tuple[int, int, int]] = field(default_factory=list)
+    stops: list[Stop] = field(default_factory=list)
+    places: tuple[range, range] = (range(0), range(0))
+    bests: dict[int, Best] = field(default_factory=dict)
+    confidence: float = 1.0
+    done: bool = False
+    null: bool = False
+    _spent: int = 0  # nodes of guesses
+    _edges: dict[tuple[int, int], int] = field(default_factory=dict)  # stop and token to the next stop
+
+    def __post_init__(self) -> None:
+        self._extend([])
+
+    def take(self, best: Best) -> None:
+        """What follows the head token is known, and nothing else is evaluated."""
+        self._next(best)
+
+    def settle(self) -> None:
+        """Chain and tree are evaluated at `places`; `bests` are what follows at the stops."""
+        (chain, tree), bests, at = self.places, self.bests, 0
+        self.nodes += chain
+        while (known := self._edges.get((at, bests[at][0]))) is not None:
+            self.confidence *= _probability(bests[at])
+            at, stop = known, self.stops[known]
+            self.nodes += tree[stop.place + 1 - len(stop.run) : stop.place + 1]
+            for token in stop.run:
+                self.value.push(token)
+        self._next(bests[at])
+
+    def _next(self, best: Best) -> None:
+        self.confidence *= _probability(best)
+        if best[0] in (self.end_id, self.null_id):
+            self._finish(best[0])
+        else:
+            self.value.push(best[0])
+            self._extend([best[0]])
+
+    def _extend(self, certain: list[int]) -> None:
+        more, legal = self._forced()
+        self.chain, self.tree, self.stops, self._edges = [*certain, *more], [], [Stop.at(legal)], {}
+        self.bests = {}
+        if np.count_nonzero(legal) == 1:
+            self._finish(int(legal.argmax()))
+        elif (room := min(self.guesses.room, self.guesses.most - self._spent)) > 0:
+            for tokens in self.guesses.after(list(self.value.tokens)):
+                self._guess(0, tokens, room)
+            self._look_ahead(min(room, len(self.tree) + self.guesses.ahead))
+            self._spent += len(self.tree)
+
+    def _finish(self, token: int) -> None:
+        self.done, self.null, self.chain, self.tree, self.stops = True, token == self.null_id, [], [], []
+
+    def _forced(self) -> tuple[list[int], np.ndarray]:
+        """Push what follows of itself; what may follow then: several tokens, or the end alone."""
+        found: list[int] = []
+        while True:
+            if self.value.tokens or self.null_id is None:
+                found += self.value.forced()
+            legal = self.value.legal(self.end_id, self.null_id)
+            token = int(legal.argmax())
+            if np.count_nonzero(legal) > 1 or token in (self.end_id, self.null_id):
+                return found, legal
+            self.value.push(token)
+            found.append(token)
+
+    def _guess(self, at: int, tokens: Sequence[int], room: int) -> None:
+        """That these tokens follow a stop, as far as they are legal and within `room` nodes."""
+        value, base = self.value, len(self.value.tokens)
+        for token in self.stops[at].path:
+            value.push(token)
+        try:
+            while tokens and self.stops[at].legal[tokens[0]] and tokens[0] not in (self.end_id, self.null_id):
+                known = self._edges.get((at, tokens[0]))
+                if known is None:
+                    value.push(tokens[0])
+                    run, legal = self._forced()
+                    run = [tokens[0], *run]
+                    if np.count_nonzero(legal) == 1 or len(self.tree) + len(run) > room:
+                        return  # after it nothing is to be chosen
+                    stop = self.stops[at]
+                    level = self.tree[stop.place][2] + 1 if stop.place >= 0 else 0
+                    parents = [stop.place, *range(len(self.tree), len(self.tree) + len(run) - 1)]
+                    self.tree += zip(run, parents, range(level, level + len(run)), strict=True)
+                    known = self._edges[at, tokens[0]] = len(self.stops)
+                    self.stops.append(Stop.at(legal, len(self.tree) - 1, run, (*stop.path, *run)))
+                else:
+                    for token in self.stops[known].run:
+                        value.push(token)
+                run = list(self.stops[known].run)
+                if list(tokens[: len(run)]) != run:
+                    return
+                at, tokens = known, tokens[len(run) :]
+        except DecodeError:
+            return  # this way it would become too long
+        finally:
+            value.pop(len(value.tokens) - base)
+
+    def _look_ahead(self, room: int) -> None:
+        """Guess the text that must follow as the tokenizer writes it, also in one token with what comes then, the end
+        of a text, and where few tokens are legal each of them."""
+        encode, decode = self.guesses.tokenizer.encode, self.guesses.tokenizer.decode
+        for at, stop in enumerate(self.stops):  # which grow meanwhile
+            if len(self.tree) >= room:
+                return
+            if text := self._text_after(stop):
+                self._guess(at, encode(text), room)
+            for token in stop.few:
+                if decode([token]).startswith(text):
+                    self._guess(at, [token], room)
+
+    def _text_after(self, stop: Stop) -> str:
+        value, base = self.value, len(self.value.tokens)
+        for token in stop.path:
+            value.push(token)
+        text, quote = value.text_after(), self.guesses.quote
+        if not text and quote is not None and stop.legal[quote]:
+            value.push(quote)
+            text = f'"{value.text_after()}'
+        value.pop(len(value.tokens) - base)
+        return text
+
+
+def _probability(best: Best) -> float:
+    if not math.isfinite(best[1]):
+        raise NotFinite
+    return best[1]

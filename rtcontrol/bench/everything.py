@@ -1,0 +1,193 @@
+"""`rtcontrol bench all`: every figure of docs/benchmarks.md, one JSON file a bench; goes on where it stopped."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import platform
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rtcontrol.bench import decide as decide_bench
+from rtcontrol.bench.batch import SIZES, bench_batch
+from rtcontrol.bench.dtype import compare
+from rtcontrol.bench.heads import bench_heads
+from rtcontrol.bench.load import load as bench_load
+from rtcontrol.bench.memory import bench_memory
+from rtcontrol.bench.prefix import bench_prefix
+from rtcontrol.bench.situations import AGENTS, schemas, situations
+from rtcontrol.bench.timing import without_raw
+from rtcontrol.bench.wire import BLOCK
+from rtcontrol.bench.wire import bench as bench_wire
+from rtcontrol.models.decider import DeciderSpec
+from rtcontrol.record.machine import describe
+from rtcontrol.report.series import Series
+
+Progress = Callable[[int, int], None]  # done, of
+EVERY_SLOW = 5  # situations: the JSON ways decide one of them
+# Schemas of `decide`, and the function that every way is held to; `long` is written in the lander's words.
+HELD = {"bundled": None, "long": None, "long_arguments": "land_now"}
+
+
+@dataclass(frozen=True)
+class BenchOptions:
+    """What is common to the benches of decisions. `quick`: a few of each, to see that it works."""
+
+    model: str = "lander"
+    agent: str = "lander"
+    dtype: str = "auto"
+    threads: int | None = None
+    quick: bool = False
+
+    def spec(self, tools: str) -> DeciderSpec:
+        """A session with the agent's own tools (`bundled`) or `long`."""
+        return DeciderSpec(self.model, tuple(schemas(self.agent)[tools]), dtype=self.dtype, threads=self.threads)
+
+
+def decide(options: BenchOptions, decisions: int, worst: int, progress: Progress) -> dict[str, Any]:
+    """The document of `bench decide`: `decisions` in all ways, `worst` by one pass and its floor."""
+    names = tuple(HELD) if options.agent == "lander" else ("bundled",)
+    asked, found = situations(options.agent, max(decisions, worst) + decide_bench.WARM_UP), dict[str, Any]()
+    done = 0
+
+    def step(count: int) -> None:
+        nonlocal done
+        done += count
+        progress(done, len(names) * len(asked))
+
+    for name in names:
+        spec = options.spec(name.removesuffix("_arguments"))
+        found[name] = decide_bench.bench_tools(
+            spec, asked, EVERY_SLOW, step, HELD[name], decisions + decide_bench.WARM_UP
+        )
+    return {"bench": "decide", "agent": options.agent, "model": options.model, "schemas": found}
+
+
+def _counted(progress: Progress, total: int) -> Callable[[], None]:
+    done = iter(range(1, total + 1))
+    return lambda: progress(next(done), total)
+
+
+def batch(options: BenchOptions, rounds: int, progress: Progress, sizes: tuple[int, ...] = SIZES) -> dict[str, Any]:
+    """The document of `bench batch`."""
+    asked = situations(options.agent, 1_000)
+    result = bench_batch(options.spec("bundled"), asked, sizes, rounds, _counted(progress, rounds))
+    return {"bench": "batch", "agent": options.agent, "model": options.model, "result": result}
+
+
+def heads(options: BenchOptions, rounds: int, progress: Progress) -> dict[str, Any]:
+    """The document of `bench heads`."""
+    asked = situations(options.agent, 200)
+    result = bench_heads(options.spec("bundled"), asked, rounds, _counted(progress, rounds))
+    return {"bench": "heads", "agent": options.agent, "model": options.model, "result": result}
+
+
+def prefix(options: BenchOptions, rounds: int, progress: Progress) -> dict[str, Any]:
+    """The document of `bench prefix`."""
+    asked, step = situations(options.agent, 200), _counted(progress, 2 * rounds)
+    found = {name: bench_prefix(options.spec(name), asked, rounds, step) for name in ("bundled", "long")}
+    return {"bench": "prefix", "agent": options.agent, "model": options.model, "schemas": found}
+
+
+def memory(
+    options: BenchOptions, sessions: int, progress: Progress, lists: tuple[str, ...] = ("bundled", "long")
+) -> dict[str, Any]:
+    """The document of `bench memory`."""
+    step = _counted(progress, 3)
+    result = bench_memory(options.model, options.agent, sessions, lambda _: step(), lists)
+    return {"bench": "memory", "agent": options.agent, "model": options.model, "result": result}
+
+
+def dtype(options: BenchOptions, decisions: int, progress: Progress) -> dict[str, Any]:
+    """The document of `bench dtype`."""
+    own = [(options.agent, options.model, name) for name in ("bundled", "long")]
+    others = [(name, name, "bundled") for name in AGENTS if name != options.agent] if options.model in AGENTS else []
+    step = _counted(progress, decisions * len(own + others))
+    found = {}
+    for agent, model, name in own + others:
+        spec = DeciderSpec(model, tuple(schemas(agent)[name]), threads=options.threads)
+        title = f"{model}, {'its own tools' if name == 'bundled' else name}"
+        found[title] = compare(spec, situations(agent, decisions), step)
+    return {"bench": "dtype", "agent": options.agent, "model": options.model, "results": found}
+
+
+def wire(options: BenchOptions, trips: int, progress: Progress) -> dict[str, Any]:
+    """The document of `bench wire`."""
+    done = itertools.count(BLOCK, BLOCK)
+    found = bench_wire(trips, options.model, lambda _: progress(next(done), trips))
+    figures = {name: Series(raw).summary() for name, raw in found["ms"].items()}
+    rest = {"bytes": found["bytes"], "observation_bytes": found["observation_bytes"], "trips": trips}
+    return {"bench": "wire", "model": options.model, "ms": figures, "raw_ms": found["ms"], **rest}
+
+
+# Clients, their rate, the model, and whether an HTTP client with new tools and long prompts is beside them.
+LOADS = ((8, 16.0, "noop", False), (50, 2.0, "noop", False), (1, 30.0, "lander", True))
+
+
+def load(seconds: float, progress: Progress, cases: Sequence[tuple[int, float, str, bool]] = LOADS) -> dict[str, Any]:
+    """The document of `bench load`."""
+    found, done = [], 0.0
+
+    def step(more: float) -> None:
+        nonlocal done
+        done += more
+        progress(round(done), round(seconds * len(cases)))
+
+    for clients, hz, model, http in cases:
+        one = bench_load(clients, hz, seconds, model, step, http)
+        way, answers = one.pop("way_ms"), one.pop("http_s")
+        answered = {"answers": len(answers), "s": Series(answers).summary()} if http else None
+        found.append({**one, "way_ms": Series(way).summary(), "raw_way_ms": way, "http": answered})
+    return {"bench": "load", "cases": found}
+
+
+Measure = Callable[[BenchOptions, Progress], dict[str, Any]]
+
+
+def _of(agent: str) -> Measure:
+    def run(options: BenchOptions, progress: Progress) -> dict[str, Any]:
+        own = BenchOptions(agent, agent, options.dtype, options.threads)
+        return decide(own, 20 if options.quick else 300, 20 if options.quick else 1_000, progress)
+
+    return run
+
+
+MEASURES: dict[str, Measure] = {
+    "decide": lambda o, p: decide(o, 20 if o.quick else 300, 20 if o.quick else 1_000, p),
+    "decide-paddle": _of("paddle"),
+    "decide-driver": _of("driver"),
+    "batch": lambda o, p: batch(o, 2 if o.quick else 30, p, SIZES[:4] if o.quick else SIZES),
+    "heads": lambda o, p: heads(o, 3 if o.quick else 100, p),
+    "prefix": lambda o, p: prefix(o, 2 if o.quick else 20, p),
+    "memory": lambda o, p: memory(o, 2 if o.quick else 20, p),
+    "wire": lambda o, p: wire(o, 100 if o.quick else 2_000, p),
+    "load": lambda o, p: load(2.0 if o.quick else 20.0, p, LOADS[:1] if o.quick else LOADS),
+    "dtype": lambda o, p: dtype(o, 16 if o.quick else 300, p),
+}
+
+
+def path_of(folder: Path, name: str) -> Path:
+    """Where the figures of a bench stand: on a machine with a GPU apart from those of its CPU."""
+    return folder / f"{name}{'-gpu' if torch.cuda.is_available() else ''}.json"
+
+
+def measure(name: str, options: BenchOptions, folder: Path, progress: Progress) -> bool:
+    """Measure and write what is not there yet; whether it had to be."""
+    path = path_of(folder, name)
+    if path.exists():
+        return False
+    # Before anything is measured: the load is the others'. The kernel's build says nothing to a reader.
+    machine, began = {**describe(), "system": platform.system()}, datetime.now(UTC)
+    found = without_raw(MEASURES[name](options, progress))
+    document = {**found, "quick": options.quick, "measured": began.strftime("%Y-%m-%d"), "machine": machine}
+    folder.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(json.dumps(document, indent=1) + "\n")
+    os.replace(temporary, path)
+    return True

@@ -1,0 +1,100 @@
+"""The baseline that writes JSON in our own engine: `{"name": ..., "arguments": {...}}` token after token.
+
+As with Hugging Face's generate (`hf_json.py`) the model's choice is replaced by the tokens of the call that was
+decided: the cost is that of a model which writes exactly this call. Every pass scores the whole vocabulary at its last
+token.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import llguidance
+import numpy as np
+
+from rtcontrol.models.call import Call
+from rtcontrol.models.core import Ask, Tree
+from rtcontrol.models.engines.base import Runner, Work
+from rtcontrol.models.schema import ToolSchema
+from rtcontrol.models.tokenizer import STTokenizer
+
+
+class JsonWriter:
+    """Writes calls after a prompt, in a sequence of its own. `skip`: text that the tools' grammar forces costs no pass
+    of its own, it shares that of the next choice; without, every token is a pass."""
+
+    def __init__(
+        self, runner: Runner, tokenizer: STTokenizer, tools: Sequence[ToolSchema], prefix: Sequence[int], skip: bool
+    ) -> None:
+        self._runner, self._tokenizer, self._skip = runner, tokenizer, skip
+        self._vocabulary = runner.caps.vocabulary
+        self._handle, _ = runner.open(prefix)
+        self._matcher = _matcher(tokenizer, tools, self._vocabulary) if skip else None
+        self.passes = self.nodes = 0  # of the last call: passes, and tokens that went through them
+
+    def write(self, prompt: Sequence[int], call: Call) -> Call:
+        """Write `call` as JSON after `prompt`, parse it back."""
+        self.passes = self.nodes = 0
+        # The prompt's last token is the first whose scores are asked for.
+        self._handle.start(prompt[:-1], reserve=1)
+        text = json.dumps(call.to_dict())
+        write = self._choices if self._skip else self._tokens
+        return Call.from_dict(json.loads(self._tokenizer.decode(write(prompt[-1], text))))
+
+    def _tokens(self, last: int, text: str) -> list[int]:
+        written: list[int] = []
+        for token in self._tokenizer.encode(text):
+            self._pass([written[-1] if written else last], token)
+            written.append(token)
+        return written
+
+    def _choices(self, last: int, text: str) -> list[int]:
+        assert self._matcher is not None
+        matcher, chain = self._matcher.deep_copy(), [last]
+        written: list[int] = []
+        while True:
+            forced = list(matcher.compute_ff_tokens())
+            for token in forced:
+                matcher.consume_token(token)
+            written += forced
+            chain += forced
+            if matcher.is_accepting():
+                return written
+            token = self._tokenizer.encode(text[len(self._tokenizer.decode(written)) :])[0]
+            bits = np.frombuffer(matcher.compute_bitmask(), np.uint8)
+            assert np.unpackbits(bits, bitorder="little")[token], f"{text!r} is no text of the grammar at {token}"
+            self._pass(chain, token)
+            matcher.consume_token(token)
+            written.append(token)
+            chain = [token]
+
+    def _pass(self, chain: Sequence[int], token: int) -> None:
+        """Evaluate these tokens, and choose `token` behind them."""
+        first = self.nodes
+        self.nodes = end = first + len(chain)
+        mask = np.zeros((1, self._vocabulary), np.bool_)
+        mask[0, token] = True
+        tree = Tree(chain, range(first - 1, end - 1), range(first, end), [Ask([len(chain) - 1], masks=mask)])
+        ((best,),) = self._runner.run([Work(self._handle, tree)])[0]
+        assert best[0] == token
+        self.passes += 1
+
+
+def _matcher(tokenizer: STTokenizer, tools: Sequence[ToolSchema], vocabulary: int) -> Any:
+    """The grammar of all calls as `json.dumps` writes them."""
+    calls = []
+    for tool in tools:
+        arguments = {**tool.to_openai()["function"]["parameters"], "additionalProperties": False}
+        body = {"name": {"const": tool.name}, "arguments": arguments}
+        calls.append(
+            {"type": "object", "properties": body, "required": ["name", "arguments"], "additionalProperties": False}
+        )
+    options = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+    grammar = llguidance.LLMatcher.grammar_from_json_schema(json.dumps({"anyOf": calls, "x-guidance": options}))
+    end = tokenizer.special_id("<|im_end|>") if "<|im_end|>" in tokenizer.specials else 0
+    machine = llguidance.LLTokenizer(tokenizer.to_json(), n_vocab=vocabulary, eos_token=end)
+    matcher = llguidance.LLMatcher(machine, grammar)
+    assert not matcher.get_error(), matcher.get_error()
+    return matcher

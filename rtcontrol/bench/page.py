@@ -1,0 +1,129 @@
+"""docs/benchmarks.md and the README's table, from the JSON files that the benches left."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from rtcontrol.bench.tables import NAMES, NOT_MEASURED, Table, markdown, ms, tables
+from rtcontrol.models.errors import UserError
+
+COMMAND = "rtcontrol bench all --again"
+TITLES = {
+    "decide": (
+        "One decision",
+        """All ways are sessions of one model and decide the same situations in turns, each from the tokens that its
+prompt shares with the tick before: an agent's own episodes at 16 Hz, told in turn a goal as it is written and a
+phrasing of one. *long*: 20 function names and three enums that branch at token depths 1, 3 and 6
+([schema](../rtcontrol/bench/schemas/long.json)); this model was not trained for it and mostly calls functions without
+arguments there, hence a third run in which every way is held to one with three. Times run from text to typed call.
+The floor is the cheapest single forward that could decide the call: the uncached tokens and the nodes that this call's
+walk goes by. A JSON call is forced to the tokens of the call that was decided (a model trained for heads writes no JSON
+of its own); every token scores the whole vocabulary. simthinkd answers another question: it picks one of 7 actions.""",
+    ),
+    "batch": ("Many decisions together", "The first trees of all sessions' decisions share a pass."),
+    "heads": (
+        "By number of heads",
+        "The same number of values in all, shared out over 1 to 8 heads, as one packed pass and as a sequence a head.",
+    ),
+    "prefix": ("The prefix", "Opening a session and deciding, with the tools' tokens cached, on disk, or nowhere."),
+    "memory": ("Memory", "Each case in a process of its own; what a stage adds to the one before (USS: not shared)."),
+    "wire": (
+        "The wire",
+        "Observation out to call in, client-paced, loopback, servers in processes of their own; the ways take turns.",
+    ),
+    "load": ("Many clients", "Every tick's call is counted, those that never came, and the misses by cause."),
+    "dtype": ("bf16", "The same situations decided by fp32 and by bf16, packed, token by token and many together."),
+}
+FILES = ("decide", "decide-paddle", "decide-driver", "batch", "heads", "prefix", "memory", "dtype", "wire", "load")
+BEGIN, END = "<!-- bench decide -->", "<!-- /bench decide -->"
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        return dict(json.loads(path.read_text("utf-8"))) if path.exists() else None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read ({error}).", f"Delete it and run `{COMMAND}`.") from None
+
+
+def machine(document: dict[str, Any]) -> str:
+    """Where and when, in one line."""
+    m = document["machine"]
+    quick = "; a few decisions only, to see that it works" if document["quick"] else ""
+    return (
+        f"{m['cores']} cores of {m['cpu']}, {m['system']}, Python {m['python']}, torch {m['torch']}, "
+        f"{document['measured']}, load at the start {m['load']}{quick}."
+    )
+
+
+def page(folder: Path) -> str:
+    """The page of all files in the folder; what nobody measured is told."""
+    parts = [
+        "# Benchmarks",
+        f"Written by `rtcontrol bench tables` from the files in [{folder.name}]({folder.name}); a test fails where "
+        f"they differ. `{COMMAND}` measures everything anew on this machine and writes files and page (interrupted, "
+        "`rtcontrol bench all` goes on where it stopped); on one with a GPU it fills the GPU columns.",
+    ]
+    titled = ""
+    for name in FILES:
+        title, text = TITLES[name.partition("-")[0]]
+        if title != titled:
+            parts += [f"## {title}", f"`rtcontrol bench {name}`. {text}"]
+            titled = title
+        document, gpu = _read(folder / f"{name}.json"), _read(folder / f"{name}-gpu.json")
+        if document is None:
+            parts.append(f"{name}: {NOT_MEASURED}.")
+            continue
+        others = tables(gpu) if gpu else []
+        shown = tables(document)
+        parts.append(markdown([table.beside(_same(others, table), "GPU") for table in shown]))
+        parts.append(machine(document) + (f" GPU: {machine(gpu)}" if gpu else f" GPU: {NOT_MEASURED}."))
+    return "\n\n".join(parts) + "\n"
+
+
+def _same(found: list[Table], table: Table) -> Table | None:
+    return next((one for one in found if one.title.partition(":")[0] == table.title.partition(":")[0]), None)
+
+
+def readme_table(folder: Path) -> str:
+    """p50 by way and list of tools."""
+    document = _read(folder / "decide.json")
+    if document is None:
+        return f"`rtcontrol bench decide`: {NOT_MEASURED}."
+    schemas = document["schemas"]
+    lines = ["| p50 ms (times one pass) | own tools | long | long, held to a function of three arguments |"]
+    lines.append("|---|---|---|---|")
+    for way, label in NAMES.items():
+        cells = []
+        for result in schemas.values():
+            took, one = result["ms"].get(way), result["ms"]["one_pass"]["p50"]
+            cells.append(f"{ms(took['p50'])} ({took['p50'] / one:.2f})" if took else f"{NOT_MEASURED} (not installed)")
+        lines.append(f"| {label} | {' | '.join(cells)} |")
+    result = schemas["bundled"]
+    lines += ["", f"{result['decisions']} decisions each, {result['info']['dtype']}, {result['threads']} thread(s)."]
+    return "\n".join([*lines, machine(document)])
+
+
+def with_table(readme: str, folder: Path) -> str:
+    """The README's text with its table as the files have it."""
+    before, begin, rest = readme.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise UserError(f"README.md lacks {BEGIN} or {END}.", "Put both where the table is to stand.")
+    return f"{before}{BEGIN}\n{readme_table(folder)}\n{END}{after}"
+
+
+def write(folder: Path) -> list[Path]:
+    """Write the page beside the folder, and the table into the README above it, where there is one; gives what
+    changed."""
+    changed = []
+    targets = {folder.with_suffix(".md"): page(folder)}
+    readme = folder.parent.parent / "README.md"
+    if readme.exists() and BEGIN in (text := readme.read_text("utf-8")):
+        targets[readme] = with_table(text, folder)
+    for path, text in targets.items():
+        if not path.exists() or path.read_text("utf-8") != text:
+            path.write_text(text, "utf-8")
+            changed.append(path)
+    return changed

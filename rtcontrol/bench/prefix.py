@@ -1,0 +1,80 @@
+"""`rtcontrol bench prefix`: what a cached prefix saves, when a session is opened and in a decision."""
+
+from __future__ import annotations
+
+import gc
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rtcontrol.bench.situations import Situation
+from rtcontrol.bench.timing import Stopwatch, like
+from rtcontrol.models.decider import DeciderSpec, STDecider
+from rtcontrol.models.engines.torch_runner import TorchRunner
+from rtcontrol.report.series import Series
+
+WARM_UP = 1
+OPENINGS = ("computed", "disk")
+DECISIONS = ("cached", "nothing_cached")
+
+
+@contextmanager
+def own_cache() -> Iterator[Path]:
+    """A prefix cache on disk of its own, empty, for as long as this takes."""
+    before = os.environ.get("RTCONTROL_CACHE")
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["RTCONTROL_CACHE"] = folder
+        try:
+            yield Path(folder)
+        finally:
+            if before is None:
+                del os.environ["RTCONTROL_CACHE"]
+            else:
+                os.environ["RTCONTROL_CACHE"] = before
+
+
+def bench_prefix(
+    spec: DeciderSpec, asked: Sequence[Situation], rounds: int, progress: Callable[[], None]
+) -> dict[str, Any]:
+    """Milliseconds to open a session and to its first decision, the prefix `computed` or from `disk`; and of a decision
+    behind a `cached` prefix or with `nothing_cached`. The weights are loaded once, before; all take turns."""
+    first = spec.build()  # keeps the weights, and compiles what compiles once
+    assert isinstance(first.runner, TorchRunner)
+    watch = Stopwatch(first.runner.model.device)
+    names = [*(f"open_{way}" for way in OPENINGS), *(f"first_{way}" for way in OPENINGS), *DECISIONS]
+    raw: dict[str, list[float]] = {name: [] for name in names}
+    with own_cache() as folder, like(first.runner) as threads:
+        for turn in range(rounds + WARM_UP):
+            took: dict[str, float] = {}
+            a, b, c = (asked[(turn + i) % len(asked)] for i in range(3))
+            shutil.rmtree(folder / "prefix", ignore_errors=True)
+            for source in OPENINGS:
+                made, opened = watch.time(spec.build)
+                assert made.prefix.source == source, made.prefix
+                took[f"open_{source}"] = opened.wall_ms
+                took[f"first_{source}"] = opened.wall_ms + _decides(watch, made, a)
+                took["cached"] = _decides(watch, made, b)
+                made.decoding.handle.forget()
+                took["nothing_cached"] = _decides(watch, made, c)
+            gc.collect(1)
+            if turn >= WARM_UP:
+                for name, ms in took.items():
+                    raw[name].append(ms)
+                progress()
+    return {
+        "ms": {name: Series(values).summary() for name, values in raw.items()},
+        "raw_ms": raw,
+        "prefix_tokens": first.prefix.tokens,
+        "threads": threads,
+        "rounds": rounds,
+        "info": first.info(),
+    }
+
+
+def _decides(watch: Stopwatch, decider: STDecider, situation: Situation) -> float:
+    _, took = watch.time(lambda: decider.decide(situation.observation, situation.instruction))
+    return took.wall_ms

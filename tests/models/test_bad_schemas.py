@@ -1,0 +1,91 @@
+"""Tools that cannot be decoded are refused by tool and parameter, with what to write instead."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rtcontrol.models.cost import costs
+from rtcontrol.models.errors import UserError
+from rtcontrol.models.schema import tool_schemas
+from rtcontrol.models.tokenizer import STTokenizer
+from rtcontrol.models.train.vocabulary import build_tokenizer
+from tests.models.small import WORDS, build, build_checkpoint, tool
+
+NAN = float("nan")
+DEEP: Any = {"type": "string"}
+for _ in range(2000):
+    DEEP = {"type": "array", "items": DEEP}
+CYCLE = {"Node": {"type": "object", "properties": {"next": {"anyOf": [{"$ref": "#/$defs/Node"}, {"type": "null"}]}}}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "message", "remedy"),
+    [
+        ({"$ref": "#/$defs/Node"}, "#/$defs/Node refers to itself", "write out as many levels"),
+        ({"enum": []}, "an empty enum", "at least one value"),
+        ({"anyOf": []}, "it has no alternatives", "at least one schema"),
+        ({"allOf": [{"enum": [1]}, {"enum": [2]}]}, "an empty enum", "at least one value"),
+        ({"type": "array", "items": {"type": "string"}, "minItems": 3, "maxItems": 1}, "minItems 3 is above", "Swap"),
+        ({"type": "string", "minLength": 5, "maxLength": 2}, "minLength 5 is above maxLength 2", "Swap"),
+        ({"type": "integer", "exclusiveMinimum": 2, "exclusiveMaximum": 3}, "no value is within its bounds", "Widen"),
+        ({"type": "number", "minimum": 3, "maximum": 1}, "minimum 3 is above maximum 1", "Swap"),
+        (
+            {"type": "array", "items": {"enum": [1]}, "minItems": 2, "maxItems": 2, "uniqueItems": True},
+            "no value satisfies",
+            "Loosen",
+        ),
+        ({"enum": ["a\ud800"]}, "half a character (a lone surrogate)", "whole characters"),
+        ({"type": "object", "properties": {"a\ud800": {"type": "string"}}}, "half a character", "whole characters"),
+        ({"type": "number", "minimum": NAN, "maximum": 1}, "bounds nan to 1", "finite"),
+        ({"type": "number", "maximum": NAN}, "bounds None to nan", "finite"),
+        ({"type": "number", "multipleOf": float("inf")}, "in steps of inf", "finite"),
+        ({"type": "string", "maxLength": NAN}, "maxLength is nan", "Write"),
+        ({"type": "number", "default": NAN}, "it holds what JSON cannot write", "finite"),
+        ({"type": "integer", "minimum": True, "maximum": 4}, "minimum is True", "a number"),
+        (DEEP, "nested too deeply", "flatter"),
+        (False, "its schema is False", "a JSON schema object"),
+        ({}, "the type None has no schema", "Use string, integer"),
+    ],
+)
+def test_a_parameter_that_cannot_be_decoded_is_named_with_the_remedy(schema: Any, message: str, remedy: str) -> None:
+    parameters = {"properties": {"p": schema}, "$defs": CYCLE}
+    with pytest.raises(UserError) as error:
+        tool_schemas([{"name": "go", "parameters": parameters}])
+    assert error.value.what.startswith("Tool go, parameter p: ")
+    assert message in error.value.what and remedy in error.value.remedy
+    assert len(str(error.value)) < 400
+
+
+def test_a_name_that_cannot_be_spelled_is_refused() -> None:
+    with pytest.raises(UserError, match="half a character"):
+        tool_schemas([{"name": "go\ud800"}])
+
+
+@pytest.mark.parametrize(
+    "schema", [{"type": "string", "pattern": "^abc$", "maxLength": 2}, {"type": "string", "pattern": "(" * 300}]
+)
+def test_a_pattern_that_no_value_has_is_refused_when_a_session_opens(folder: Path, schema: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match="Tool go, v: ") as error:
+        build(folder, [tool("go", v=schema)])
+    assert len(str(error.value)) < 500 and "Traceback" not in str(error.value)
+
+
+def test_ten_thousand_values_are_decoded_and_told_with_what_would_be_better() -> None:
+    tokenizer = STTokenizer(build_tokenizer([WORDS]))
+    (cost,) = costs(tool_schemas([tool("go", v=[f"left {i}" for i in range(10_000)])]), tokenizer)
+    assert cost.closed and cost.passes == 2
+    assert "v: its 10000 values make 1002 branching tokens" in cost.remedies[0]
+    assert "Fewer values" in cost.remedies[0]
+
+
+def test_tools_longer_than_the_context_are_refused_when_a_session_opens(tmp_path: Path) -> None:
+    many = [tool(f"go_{i}", v=["left", "right"]) for i in range(60)]
+    folder = build_checkpoint(tmp_path / "m")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 64}))
+    with pytest.raises(UserError, match="leaves no room for the call in the model's context of 64.* fewer tools"):
+        build(folder, many)

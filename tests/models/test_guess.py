@@ -1,0 +1,229 @@
+"""Guesses of free values: what they save, counted with the true Qwen tokenizer, and that they change nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from rtcontrol.models.call import Call, Decision
+from rtcontrol.models.core import DecoderCore, Drafts
+from rtcontrol.models.engines.base import Budget, DecodeError
+from rtcontrol.models.errors import UserError
+from rtcontrol.models.guess import Guesses
+from rtcontrol.models.plan import compile_plan
+from rtcontrol.models.schema import tool_schemas
+from rtcontrol.models.tokenizer import STTokenizer
+from tests.models.small import TOLD, build, law, qwen, tool
+
+LAW = law(40)
+VOCABULARY = 151_936
+PLACE = {
+    "type": "object",
+    "properties": {
+        "city": {"type": "string"},
+        "days": {"type": "integer", "minimum": -999, "maximum": 9999},
+        "heat": {"type": "number"},
+    },
+    "required": ["city", "days", "heat"],
+}
+WORDS = ["Beijing", "San Jose", "left", "Ulaanbaatar", "the green one", "C-3PO", "", 'a "b"', "东京", "zürich"]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(data: Path) -> STTokenizer:
+    return qwen(data)
+
+
+@pytest.fixture(scope="module")
+def core(tokenizer: STTokenizer) -> DecoderCore:
+    return core_of(tokenizer, PLACE)
+
+
+def core_of(
+    tokenizer: STTokenizer, schema: dict[str, Any], budget: Budget | None = None, **options: Any
+) -> DecoderCore:
+    tools = tool_schemas([tool("weather", v=schema), tool("stop", v={"type": "boolean"})])
+    return DecoderCore(compile_plan(tools, tokenizer), tokenizer, VOCABULARY, budget, **options)
+
+
+def decided(core: DecoderCore, call: Call, drafts: Drafts | None = None, prompt: Sequence[int] = ()) -> Decision:
+    """The decision of a model that is sure of this call."""
+    heads = [(h, text) for h, text in core.plan.head_values(call)]
+    paths = {h.head_id: [*core.tokenizer.encode(t or ""), h.end_id] for h, t in heads}
+    deciding, seen = core.begin(drafts, prompt), list[list[int]]()
+    while (work := deciding.work) is not None:
+        base = len(seen)
+        for token, parent in zip(work.tokens, work.parents, strict=True):
+            seen.append([*(seen[parent] if parent >= 0 else ()), token])
+        answers: list[Any] = []
+        for ask in work.asks:
+            wanted = []
+            for node in ask.nodes:
+                (_head, *begun), path = seen[base + node], paths[seen[base + node][0]]
+                wanted.append(path[len(begun)] if begun == path[: len(begun)] and len(begun) < len(path) else -1)
+            if ask.masks is None:
+                answers.append([[9.0 * (i == w) for i in ask.ids] for w in wanted])
+            else:
+                legal = [w if m[w] and w >= 0 else int(m.argmax()) for w, m in zip(wanted, ask.masks, strict=True)]
+                answers.append([(w, 0.9) for w in legal])
+        deciding.feed(answers)
+    assert deciding.decision is not None
+    return deciding.decision
+
+
+def tokens_of(tokenizer: STTokenizer, value: Any) -> int:
+    return len(tokenizer.encode(value if isinstance(value, str) else json.dumps(value)))
+
+
+@LAW
+@given(
+    city=st.sampled_from(WORDS) | st.text(st.characters(codec="ascii", exclude_categories=("Cc",)), max_size=12),
+    days=st.integers(-999, 9999),
+    heat=st.decimals(-99, 99, places=1).map(float),
+)
+def test_an_object_of_three_fields_of_at_most_four_tokens_takes_at_most_nine_passes(
+    tokenizer: STTokenizer, core: DecoderCore, city: str, days: int, heat: float
+) -> None:
+    assume(all(tokens_of(tokenizer, v) <= 4 for v in (city, days, heat)))
+    call = Call("weather", {"v": {"city": city, "days": days, "heat": heat}})
+    found = decided(core, call, Drafts())
+    assert found.call == call
+    assert found.forward_passes <= 9
+
+
+def test_what_each_guess_saves(tokenizer: STTokenizer, core: DecoderCore) -> None:
+    call = Call("weather", {"v": {"city": "Ulaanbaatar", "days": 1234, "heat": -12.5}})
+    text = core.plan.head_values(call)[1][1]
+    assert text == '{"city":"Ulaanbaatar","days":1234,"heat":-12.5}'
+    prompt = tokenizer.encode("what is the weather in Ulaanbaatar?")
+    assert tokens_of(tokenizer, text) == 23
+    found = {
+        "token by token": decided(core_of(tokenizer, PLACE, Budget(per_head=1, forced=True)), call),
+        "nothing": decided(core, call),
+        "ahead": decided(core, call, Drafts()),
+        "prompt": decided(core, call, Drafts(), prompt),
+        "last": decided(core, call, Drafts(0, {(1, 0): tokenizer.encode(text)})),
+        "other": decided(core, call, Drafts(call=call)),
+        "wrong": decided(core, call, Drafts(call=Call("weather", {"v": {"city": "Rome", "days": 1, "heat": 0.5}}))),
+    }
+    assert all(f.call == call for f in found.values())
+    passes = {name: f.forward_passes for name, f in found.items()}
+    assert passes == {"token by token": 20, "nothing": 19, "ahead": 9, "prompt": 6, "last": 1, "other": 1, "wrong": 9}
+
+
+def test_a_call_from_outside_that_is_none_is_no_guess(core: DecoderCore) -> None:
+    call = Call("weather", {"v": {"city": "Rome", "days": 3, "heat": 0.5}})
+    for wrong in (Call("fly", {}), Call("weather", {}), Call("stop", {"v": True}), Call("weather", {"v": None})):
+        drafts = Drafts(call=wrong)
+        assert decided(core, call, drafts).call == call
+        assert drafts.call is None
+
+
+def test_text_of_the_prompt_is_encoded_anew_where_the_value_has_come_to(tokenizer: STTokenizer) -> None:
+    prompt = "go to Beijing, not to Bei Dao"
+    spaced, bare = tokenizer.encode(" Beijing"), tokenizer.encode("Beijing")
+    assert spaced != bare  # as the prompt has it, and as the value begins
+    guesses = Guesses(tokenizer, prompt=prompt, room=9)
+    found = [tokenizer.decode(ids) for ids in guesses.after(tokenizer.encode("Bei"))]
+    assert found == [" Dao", "jing, not to Bei Dao"]
+    assert list(guesses.after([])) == []
+    assert list(guesses.after(tokenizer.encode("ijing"))) == []  # no word begins so
+
+
+FREE = [
+    {"type": "string", "maxLength": 12},
+    {"type": "number"},
+    PLACE,
+    {"type": "array", "items": {"type": "string", "maxLength": 5}, "maxItems": 3},
+]
+
+
+@LAW
+@given(
+    schema=st.sampled_from(FREE),
+    told=st.lists(TOLD, min_size=2, max_size=3),
+    ahead=st.sampled_from((0, 5, 24, 64)),
+    other=st.text(max_size=9),
+)
+def test_no_guess_changes_a_call(
+    folder: Path, schema: dict[str, Any], told: list[tuple[str, str]], ahead: int, other: str
+) -> None:
+    tools = [tool("go", v=schema)]
+    guessing: Any = build(folder, tools, budget_per_head=64)
+    guessing.decoding.core._ahead = ahead
+    plain: Any = build(folder, tools, budget_per_head=1)  # one node a head: nothing is guessed
+    for seen in told:
+        guessing.decoding._drafts.call = Call("go", {"v": other})
+        results = []
+        for decider in (plain, guessing):
+            try:
+                results.append(decider.decide(*seen))
+            except DecodeError as error:
+                results.append(str(error))
+        one, two = results
+        if isinstance(one, str) or isinstance(two, str):
+            assert one == two
+        elif min(one.confidence.values()) > 0.51:
+            assert one.call == two.call
+            assert one.confidence == pytest.approx(two.confidence, rel=1e-2)
+            assert two.forward_passes <= one.forward_passes
+
+
+@LAW
+@given(room=st.integers(1, 30), ahead=st.integers(0, 40), most=st.integers(0, 60), text=st.sampled_from(WORDS))
+def test_guesses_stay_within_their_room(core: DecoderCore, room: int, ahead: int, most: int, text: str) -> None:
+    head = core.free_head(1, 0)
+    values = [core.tokenizer.encode(json.dumps({"city": text, "days": 1, "heat": 2.5}, separators=(",", ":")))]
+    guesses = Guesses(core.tokenizer, values, f"in {text}", core.tokenizer.encode('"')[0], room, ahead, most)
+    made = type(head)(head.value, head.end_id, None, guesses)
+    assert len(made.tree) <= min(room, most)
+    assert all(parent < i for i, (_, parent, _) in enumerate(made.tree))
+
+
+def test_text_that_must_be_written_beyond_the_limit_is_refused_at_start(tokenizer: STTokenizer) -> None:
+    long = {"type": "object", "properties": {f"property_{i}": {"type": "string", "minLength": 400} for i in range(9)}}
+    with pytest.raises(UserError, match="Tool weather, v: no value of at most 1 tokens satisfies"):
+        core_of(tokenizer, {**long, "required": list(long["properties"])}, limit=1)
+
+
+NESTED = {
+    "type": "object",
+    "properties": {"at": PLACE, "list": {"type": "array", "items": {"type": "string"}}, "on": {"type": "boolean"}},
+    "required": ["at", "list", "on"],
+}
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 5, 8, 12, 20])
+@pytest.mark.parametrize("schema", [*FREE, NESTED], ids=["text", "number", "place", "list", "nested"])
+def test_a_value_that_reaches_its_limit_is_closed_legally(
+    tokenizer: STTokenizer, limit: int, schema: dict[str, Any]
+) -> None:
+    core = core_of(tokenizer, schema, limit=limit)
+    long = {"type": "object", "properties": {"v": schema}}
+    values: list[Any] = [
+        "round and round " * 9,
+        123456.789,
+        {"city": "up and down and up and down", "days": 1, "heat": 1.5},
+    ]
+    values += [["abc"] * 3, {"at": values[2], "list": ["a b c d e f g"] * 9, "on": True}]
+    for value in values:
+        if not jsonschema.Draft202012Validator(schema).is_valid(value):
+            continue
+        found = decided(core, Call("weather", {"v": value}), Drafts())
+        assert found.call is not None
+        jsonschema.validate(dict(found.call.arguments), long)
+        written = tokens_of(tokenizer, core.plan.head_values(found.call)[1][1])
+        assert written <= limit + 25  # what it takes to close it
+
+
+def test_a_value_that_cannot_be_closed_is_an_error(tokenizer: STTokenizer) -> None:
+    core = core_of(tokenizer, {"type": "string", "minLength": 90}, limit=4)
+    with pytest.raises(DecodeError, match="did not end within"):
+        decided(core, Call("weather", {"v": "round and round " * 9}), Drafts())

@@ -1,0 +1,260 @@
+"""Sessions that share passes decide like each alone, and what goes wrong with one costs the others nothing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rtcontrol.models.call import Decision
+from rtcontrol.models.decider import STDecider, decide_together
+from rtcontrol.models.engines import torch_runner
+from rtcontrol.models.engines.base import Cancelled, DecodeError, NotFinite
+from rtcontrol.models.errors import UserError
+from tests.models.small import MARGIN, Oracle, build, build_checkpoint, law, tool, tool_lists
+
+FREE = st.sampled_from(
+    [
+        {"type": "string", "maxLength": 8},
+        {"type": "integer"},
+        {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 99}, "maxItems": 2},
+    ]
+)
+SESSION = st.fixed_dictionaries(
+    {
+        "tools": st.one_of(
+            tool_lists(most=3),
+            st.tuples(tool_lists(most=2), FREE, st.booleans()).map(
+                lambda made: [*made[0], tool("say", 99 * made[2], text=made[1], to=["left", "red"])]
+            ),
+        ),
+        "budget_per_head": st.integers(1, 9),
+        "budget_total": st.sampled_from((1, 3, 20, 128)),
+        "allow_null": st.booleans(),
+    }
+)
+SAID = st.tuples(st.text(max_size=20), st.text(max_size=200), st.lists(st.text(max_size=9), max_size=3))
+
+
+@contextmanager
+def margins(decider: STDecider) -> Iterator[list[float]]:
+    """How far apart the two best were, of every choice that is made meanwhile."""
+    found: list[float] = []
+    walker = decider.decoding.core.walker
+    walk, answered = walker.walk, torch_runner.answered
+
+    def top(scores: Any) -> None:
+        two = np.sort(np.asarray(scores))[-2:]
+        found.append(float(two[-1] - two[0]) if len(two) > 1 else math.inf)
+
+    def walked(head: int, state: Any, tools: int) -> Any:
+        for node in (made := walk(head, state, tools)).visited:
+            top([state.rows[node][c] for c in walker.choices(head, node, tools)[0]])
+        return made
+
+    def asked(asks: Any, logits: Any) -> Any:
+        for ask in (a for a in asks if a.masks is not None):
+            for row, mask in zip(logits(list(ask.nodes), None).numpy(), ask.masks, strict=True):
+                top(row[mask])
+        return answered(asks, logits)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(walker, "walk", walked)
+        patch.setattr(torch_runner, "answered", asked)
+        yield found
+
+
+def outcome(decider: STDecider, told: Any) -> Decision | Exception:
+    try:
+        return decider.decide(*told)
+    except (DecodeError, UserError) as fault:
+        return fault
+
+
+def assert_same(one: Decision | Exception, other: Decision | Exception) -> None:
+    if isinstance(one, Exception) or isinstance(other, Exception):
+        assert (type(one), str(one)) == (type(other), str(other))
+        return
+    assert one.call == other.call
+    assert one.confidence == pytest.approx(other.confidence, rel=1e-2, abs=1e-4)
+    assert (one.forward_passes, one.tokens, one.reused_tokens) == (
+        other.forward_passes,
+        other.tokens,
+        other.reused_tokens,
+    )
+
+
+@law(12)
+@given(sessions=st.lists(SESSION, min_size=2, max_size=5), data=st.data(), batch=st.sampled_from((2, 3, 64)))
+def test_sessions_decided_together_decide_like_each_alone(
+    checkpoint: tuple[Path, Oracle], sessions: list[dict[str, Any]], data: st.DataObject, batch: int
+) -> None:
+    folder, _ = checkpoint
+    alone = [build(folder, **session) for session in sessions]
+    together = [build(folder, **session) for session in sessions]
+    runner: Any = together[0].runner
+    before = runner.caps
+    runner.caps = replace(before, batch=batch)
+    try:
+        for _ in range(2):
+            told = data.draw(st.lists(SAID, min_size=len(sessions), max_size=len(sessions)))
+            close = []
+            expected = []
+            for decider, said in zip(alone, told, strict=True):
+                with margins(decider) as found:
+                    expected.append(outcome(decider, said))
+                close.append(min(found, default=math.inf) <= MARGIN)
+            given_ = decide_together(list(zip(together, told, strict=True)))
+            if any(close):
+                return  # what is guessed, and what is cached, may differ from here on
+            for one, other in zip(expected, given_, strict=True):
+                assert_same(one, other)
+    finally:
+        runner.caps = before
+
+
+LATE = {"enum": [f"alpha beta go {w}" for w in ("red", "green", "blue")] + ["alpha beta stop"]}
+
+
+def three(folder: Path) -> list[STDecider]:
+    """Sessions whose decisions take passes enough for a fault to come between."""
+    free = [tool("say", text={"type": "string", "maxLength": 40}), tool("go", v=LATE)]
+    tools = [*([tool(n, v=LATE, w=LATE)] for n in ("go", "stop")), free]
+    return [build(folder, own, budget_per_head=1) for own in tools]
+
+
+def too_long(_: STDecider) -> tuple[str, str]:
+    return " go" * 2048, "go"
+
+
+def outgrows(decider: STDecider) -> tuple[str, str]:
+    """A prompt that fits, and a value that does not."""
+    room = decider.decoding.handle.slots - decider.prefix.tokens - len(decider.template.suffix_ids("", ""))
+    for short in range(2, 66):
+        told = (" go" * (room - short), "")
+        try:
+            decider.begin(*told)
+        except UserError:
+            continue
+        if isinstance(outcome(decider, told), UserError):
+            return told
+    raise AssertionError("no value outgrows the context")
+
+
+def damaged(decider: STDecider) -> tuple[str, str]:
+    decider.decoding.handle.cache.values.fill_(math.nan)
+    return "x=1", "go left"
+
+
+def cancelled(decider: STDecider) -> tuple[str, str]:
+    run = decider.runner.run
+
+    def cancel_meanwhile(batch: Any) -> Any:
+        decider.cancel()
+        return run(batch)
+
+    decider.runner.run = cancel_meanwhile  # type: ignore[method-assign]
+    return "x=1", "go left"
+
+
+def unanswered(decider: STDecider) -> tuple[str, str]:
+    """Its scores cannot be told, once the pass is over for all."""
+    logits: Any = decider.runner._logits  # type: ignore[attr-defined]
+
+    def none_for_it(handle: Any, *rest: Any) -> Any:
+        if handle is decider.decoding.handle:
+            raise RuntimeError("out of memory")
+        return logits(handle, *rest)
+
+    decider.runner._logits = none_for_it  # type: ignore[attr-defined]
+    return "x=1", "go left"
+
+
+FAULTS = {
+    "too long": (too_long, UserError),
+    "outgrows": (outgrows, UserError),
+    "damaged": (damaged, NotFinite),
+    "cancelled": (cancelled, Cancelled),
+    "unanswered": (unanswered, RuntimeError),
+}
+
+
+@pytest.mark.parametrize("place", range(3))
+@pytest.mark.parametrize("fault", FAULTS)
+def test_what_goes_wrong_with_one_costs_the_others_nothing(tmp_path: Path, fault: str, place: int) -> None:
+    folder = build_checkpoint(tmp_path / "m", seed=7)  # whose runner is this test's own
+    made, plain = three(folder), three(folder)
+    provoke, kind = FAULTS[fault]
+    situations: list[tuple[str, str, Any]] = [("x=0", "go", ()), ("x=1", "go left", ("go()",)), ("x=2", "stop", ())]
+    for decider in (*made, *plain):
+        decider.decide("x=3", "stop")
+    expected = [outcome(decider, told) for decider, told in zip(plain, situations, strict=True)]
+    bad = (*provoke(made[place]), ())
+    told = [bad if i == place else said for i, said in enumerate(situations)]
+    found = decide_together(list(zip(made, told, strict=True)))
+    vars(made[0].runner).pop("run", None)
+    vars(made[0].runner).pop("_logits", None)
+    assert isinstance(found[place], kind), found[place]
+    for i in range(3):
+        if i != place:
+            assert_same(expected[i], found[i])
+        made[i].rest()
+    # The next decision of each is as if nothing had been.
+    for decider, now, then in zip(
+        made, decide_together(list(zip(made, situations, strict=True))), expected, strict=True
+    ):
+        assert isinstance(now, Decision) and isinstance(then, Decision), decider.spec.tools
+        assert now.call == then.call
+        assert now.confidence == pytest.approx(then.confidence, rel=1e-2)
+
+
+def test_a_fault_in_a_large_batch_costs_few_passes_more(folder: Path) -> None:
+    made = [build(folder, [tool("go", v=["left", "red"])]) for _ in range(16)]
+    runner: Any = made[0].runner
+    run, sizes = runner.run, []
+
+    def fails_for_one(batch: Any) -> Any:
+        sizes.append(len(batch))
+        if any(work.handle is made[5].decoding.handle for work in batch):
+            raise RuntimeError("broken")
+        return run(batch)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runner, "run", fails_for_one)
+        found = decide_together([(decider, ("x=1", "go", ())) for decider in made])
+    assert [i for i, one in enumerate(found) if isinstance(one, RuntimeError)] == [5]
+    assert len(sizes) <= 9
+
+
+def test_sessions_of_two_models_are_decided_by_their_own(folder: Path, tmp_path: Path) -> None:
+    other = build_checkpoint(tmp_path / "m", "llama", seed=3)
+    tools = [tool("go", v=["left", "red", "alpha beta go", "green blue"])]
+    made = [build(where, tools) for where in (folder, other, folder)]
+    expected = [decider.decide(f"x={i}", "go") for i, decider in enumerate(made)]
+    again = decide_together([(decider, (f"x={i}", "go", ())) for i, decider in enumerate(made)])
+    for one, two in zip(expected, again, strict=True):
+        assert isinstance(two, Decision)
+        assert one.call == two.call
+        assert one.confidence == pytest.approx(two.confidence, rel=1e-3)
+    assert decide_together([]) == []
+    with pytest.raises(AssertionError, match="one decision of a session"):
+        decide_together([(made[0], ("", "", ()))] * 2)
+
+
+def test_a_decision_that_failed_leaves_nothing_to_be_diagnosed(folder: Path) -> None:
+    decider = build(folder, [tool("go", v=LATE, w=LATE)], budget_per_head=1)
+    decider.decide("x=1", "go")  # the mass outside is due, and not looked at
+    cancelled(decider)
+    with pytest.raises(Cancelled):
+        decider.decide("x=2", "go")
+    vars(decider.runner).pop("run")
+    decider.rest()
+    assert decider.decide("x=1", "go").outside_mass is None

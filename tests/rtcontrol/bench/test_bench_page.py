@@ -1,0 +1,78 @@
+"""docs/benchmarks.md and the README's table are what the JSON files say; measuring goes on where it stopped."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from commands import call, refused
+
+from rtcontrol.bench import everything
+from rtcontrol.bench.page import BEGIN, END, FILES, page, with_table, write
+from tests.helpers.processes import ROOT
+
+FOLDER = ROOT / "docs" / "benchmarks"
+
+
+def test_the_page_and_the_readmes_table_are_what_the_files_say() -> None:
+    assert (ROOT / "docs" / "benchmarks.md").read_text("utf-8") == page(FOLDER), "run `rtcontrol bench tables`"
+    readme = (ROOT / "README.md").read_text("utf-8")
+    assert readme == with_table(readme, FOLDER), "run `rtcontrol bench tables`"
+
+
+def test_files_are_summaries_that_tell_machine_and_day() -> None:
+    for path in FOLDER.glob("*.json"):
+        document = json.loads(path.read_text("utf-8"))
+        assert path.stem.removesuffix("-gpu") in FILES and document["measured"] and document["machine"]["torch"]
+        assert path.stat().st_size < 20_000 and '"raw' not in path.read_text("utf-8")
+
+
+def test_a_changed_figure_changes_the_page_and_what_nobody_measured_says_so(tmp_path: Path) -> None:
+    folder = tmp_path / "docs" / "benchmarks"
+    shutil.copytree(FOLDER, folder)
+    (tmp_path / "README.md").write_text(f"before {BEGIN}{END} after")
+    assert {path.name for path in write(folder)} == {"benchmarks.md", "README.md"}
+    assert write(folder) == []
+    assert (tmp_path / "README.md").read_text().endswith(f"{END} after")
+    document = json.loads((folder / "heads.json").read_text())
+    document["result"]["ms"]["packed"]["3"]["p50"] = 1234.5
+    (folder / "heads.json").write_text(json.dumps(document))
+    (folder / "memory.json").unlink()
+    written = page(folder)
+    assert "| 1234.50 |" in written and "memory: not measured." in written
+    assert "GPU: not measured" in written
+    # A GPU's figures stand in their own column.
+    document["result"]["ms"]["packed"]["3"]["p50"] = 0.4321
+    (folder / "heads-gpu.json").write_text(json.dumps(document))
+    row = next(line for line in page(folder).splitlines() if "1234.50" in line)
+    assert row.endswith("| 0.43 |")
+
+
+def test_a_file_that_cannot_be_read_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "dtype.json").write_text("{")
+    assert "Delete it" in refused(capsys, "bench", "tables", "--out", str(tmp_path))
+    assert "no folder" in refused(capsys, "bench", "tables", "--out", str(tmp_path / "none"))
+
+
+def test_measuring_everything_goes_on_where_it_stopped(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, ran = tmp_path / "figures", list[str]()
+    for name in ("decide-paddle", "batch"):
+        measure = everything.MEASURES[name]
+
+        def counted(options: everything.BenchOptions, progress: everything.Progress, name=name, measure=measure):  # type: ignore[no-untyped-def]
+            ran.append(name)
+            return measure(options, progress)
+
+        monkeypatch.setitem(everything.MEASURES, name, counted)
+    assert call("bench", "all", "batch", "--quick", "--out", str(folder)) == 0
+    assert call("bench", "all", "batch", "decide-paddle", "--quick", "--out", str(folder)) == 0
+    assert ran == ["batch", "decide-paddle"]
+    assert "measured already" in capsys.readouterr().out
+    assert "a few decisions only" in (tmp_path / "figures.md").read_text()
+    assert call("bench", "all", "batch", "--again", "--quick", "--out", str(folder)) == 0
+    assert ran == ["batch", "decide-paddle", "batch"]
+    assert "Choose decide" in refused(capsys, "bench", "all", "everything")
