@@ -61,7 +61,7 @@ def decided(
     prompt: Sequence[int] = (),
     other: Sequence[int] = (),
 ) -> Decision:
-    """The decision of a model that is sure of this call, and of `other` as the tokens of a value that is not its."""
+    """The decision of a model that is sure of this call, or else of `other` as every argument's tokens."""
     heads = [(h, text) for h, text in core.plan.head_values(call)]
     paths = {h.head_id: [*core.tokenizer.encode(t or ""), h.end_id] for h, t in heads}
     deciding, seen = core.begin(drafts, prompt), list[list[int]]()
@@ -74,8 +74,8 @@ def decided(
             wanted = []
             for node in ask.nodes:
                 (_head, *begun), path = seen[base + node], paths[seen[base + node][0]]
-                path = next((p for p in (path, [*other]) if begun == p[: len(begun)] and len(begun) < len(p)), [])
-                wanted.append(path[len(begun)] if path else -1)
+                path = [*other] if other and _head != core.plan.function.head_id else path
+                wanted.append(path[len(begun)] if begun == path[: len(begun)] and len(begun) < len(path) else -1)
             if ask.masks is None:
                 answers.append([[9.0 * (i == w) for i in ask.ids] for w in wanted])
             else:
@@ -224,10 +224,10 @@ def test_several_free_values_of_several_tools_are_what_they_are_without_guesses_
 
 
 def test_a_guess_of_a_tool_that_is_not_called_ends_no_decision(tokenizer: STTokenizer) -> None:
-    core = core_of(tokenizer, {"type": "string", "pattern": "(ab)*c"}, limit=6)
+    tools = tool_schemas([tool("weather", v={"type": "string", "pattern": "(ab)*c"}), tool("stop")])
+    core = DecoderCore(compile_plan(tools, tokenizer), tokenizer, VOCABULARY, limit=6)
     endless = tokenizer.encode("ab" * 20)
-    drafts = Drafts(tool=0, tokens={(1, 0): endless})
-    stop = Call("stop", {"v": True})
+    drafts, stop = Drafts(tool=0, tokens={(1, 0): endless}), Call("stop", {})
     assert decided(core, stop, drafts, other=endless).call == stop
     with pytest.raises(DecodeError, match="did not end"):  # of a tool that is called, it does
         decided(core, Call("weather", {"v": "ab" * 20}), Drafts(tool=0, tokens={(1, 0): endless}))
