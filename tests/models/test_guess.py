@@ -184,7 +184,7 @@ def test_no_guess_changes_a_call(
             assert two.forward_passes <= one.forward_passes
 
 
-@LAW
+@law(16)
 @given(
     schemas=st.tuples(st.sampled_from(FREE), st.sampled_from(FREE), st.sampled_from(FREE)),
     told=st.lists(TOLD, min_size=3, max_size=4),
