@@ -223,6 +223,17 @@ def test_several_free_values_of_several_tools_are_what_they_are_without_guesses_
                 assert one.call == other.call
 
 
+def test_a_free_value_that_ended_early_is_not_touched_by_the_passes_of_another(tokenizer: STTokenizer) -> None:
+    text = {"type": "string", "maxLength": 60}
+    core = DecoderCore(compile_plan(tool_schemas([tool("weather", v=text, w=text)]), tokenizer), tokenizer, VOCABULARY)
+    call = Call("weather", {"v": "in the rain", "w": "round and round and up and down again"})
+    known = {(1, 0): [*tokenizer.encode("in the rain")]}
+    plain, guessed = decided(core, call), decided(core, call, Drafts(tool=0, tokens=known))
+    assert guessed.call == plain.call == call
+    assert guessed.forward_passes > 2
+    assert guessed.confidence == pytest.approx(plain.confidence)
+
+
 def test_a_guess_of_a_tool_that_is_not_called_ends_no_decision(tokenizer: STTokenizer) -> None:
     tools = tool_schemas([tool("weather", v={"type": "string", "pattern": "(ab)*c"}), tool("stop")])
     core = DecoderCore(compile_plan(tools, tokenizer), tokenizer, VOCABULARY, limit=6)
