@@ -46,6 +46,13 @@ def test_an_error_costs_its_own_tick_only(pool: DecoderPool) -> None:
     assert called(other, 2) == 'right(at="x 2")'
 
 
+def test_a_decider_that_cannot_rest_costs_no_session_its_answers(pool: DecoderPool) -> None:
+    host, other = pool.open("a", naming("left", "restless")), pool.open("b", naming("right"))
+    for tick in range(3):
+        assert called(host, tick) == f'left(at="x {tick}")'
+        assert called(other, tick) == f'right(at="x {tick}")'
+
+
 def test_newest_request_wins_and_a_busy_session_delays_another_by_one_decision(pool: DecoderPool) -> None:
     busy, quiet = pool.open("a", naming("busy")), pool.open("b", naming("quiet"))
     busy.submit(request(1, "sleep 0.8"))
