@@ -99,6 +99,22 @@ def test_a_decision_that_nobody_waits_for_is_given_up_between_its_steps(pool: De
     assert called(host, 2) == 'long(at="x 2")'
 
 
+@pytest.mark.parametrize("order", [(1, 2), (2, 1)])
+def test_what_nobody_waits_for_is_given_up_on_each_of_several_lanes(order: tuple[int, int]) -> None:
+    host = InProcessHost(naming("long"), lanes=2)
+    host.start()
+    for tick in (1, 2):
+        host.submit(request(tick, "steps 800"))  # 40 s
+    time.sleep(0.2)
+    for tick in order:
+        host.cancel(tick)
+    for tick in (3, 4):
+        host.submit(request(tick, "sleep 0.5"))
+    assert {reply_of(host).tick, reply_of(host).tick} == {3, 4}
+    assert not host.deciding
+    host.close()
+
+
 def test_a_patient_session_that_is_closed_holds_up_nobody(pool: DecoderPool) -> None:
     late, other = pool.open("a", naming("late", "patient")), pool.open("b", naming("other"))
     late.submit(request(1, "steps 800"))
