@@ -100,17 +100,6 @@ def remote_tool(definition: Mapping[str, Any]) -> Tool:
     if len(schema.name) > MAX_NAME:
         what = f"The tool {schema.name[:32]}... has a name of {len(schema.name)} characters."
         raise UserError(what, f"Give it one of at most {MAX_NAME}.")
-    for p in schema.parameters:
-        where = f"Tool {schema.name}, parameter {p.name}"
-        try:
-            jsonschema.Draft202012Validator.check_schema(_checkable(p.schema))
-        except jsonschema.SchemaError as error:
-            raise UserError(f"{where}: no JSON schema ({error.message}).", "Correct its definition.") from None
-        kind = p.schema.get("type")
-        listed = list(p.domain.values) if kind is not None and isinstance(p.domain, ClosedDomain) else []
-        typed = jsonschema.Draft202012Validator({"type": kind})
-        if other := [v for v in listed if not typed.is_valid(v)]:
-            raise UserError(f"{where}: the value {other[0]!r} is no {kind}.", f"List values of type {kind} only.")
 
     def function(**arguments: Any) -> None:
         raise RuntimeError(f"The tool {schema.name} is executed by the client that defined it.")
