@@ -268,12 +268,14 @@ class Tools:
         """Run the bound function with the arguments of a valid call, converted to the annotated types."""
         return self._tools[call.name].function(**self.convert(call))
 
-    def remedies(self) -> dict[str, list[str]]:
-        """By tool: what works but costs extra forward passes, and the remedy."""
+    def remedies(self, digits: bool = False) -> dict[str, list[str]]:
+        """By tool: what works but costs extra forward passes, and the remedy. `digits`: for a tokenizer that writes
+        numbers digit by digit, where bounded ones are counted and need no list."""
         found: dict[str, list[str]] = {s.name: [] for s in self.schemas}
         for s in self.schemas:
+            alone = {slot.parameters[0].name for slot in s.slots() if not slot.merged}
             for p in s.parameters:
-                if isinstance(p.domain, Free):
+                if isinstance(p.domain, Free) and not (digits and p.domain.grid is not None and p.name in alone):
                     cost = "so each of its tokens costs a forward pass"
                     if p.domain.grid is not None:
                         cost += ", or every two where the model's tokenizer writes digit by digit"

@@ -122,8 +122,8 @@ class _Normaliser:
                 elif key in ("maximum", "exclusiveMaximum", "maxLength", "maxItems"):
                     found[key] = min(found[key], value)
                 elif key == "enum":
-                    both = {json.dumps(v, sort_keys=True, default=repr) for v in value}
-                    found[key] = [v for v in found[key] if json.dumps(v, sort_keys=True, default=repr) in both]
+                    other = {json.dumps(v, sort_keys=True, default=repr) for v in value}
+                    found[key] = [v for v in found[key] if json.dumps(v, sort_keys=True, default=repr) in other]
                 elif key == "additionalProperties":
                     found[key] = found[key] and value
                 else:

@@ -1,4 +1,4 @@
-"""What a JSON schema says of a value, by jsonschema: whether it is a schema at all, and which listed values it allows."""
+"""What jsonschema says: whether a schema is one at all, and which of the listed values its rules allow."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _modern(given: Any) -> Any:
         return [_modern(v) for v in given]
     if not isinstance(given, Mapping):
         return given
-    schema = {}
+    schema: dict[str, Any] = {}
     for key, value in given.items():
         if key in NAMED and isinstance(value, Mapping):
             schema[key] = {name: _modern(part) for name, part in value.items()}

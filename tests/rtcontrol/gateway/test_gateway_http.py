@@ -9,7 +9,9 @@ from typing import Any
 import httpx
 import openai
 import pytest
-from gateway_served import TURN, Served
+from gateway_served import TURN, Serve, Served
+
+from rtcontrol.models.checkpoint import Checkpoint
 
 MOVE: dict[str, Any] = {
     "name": "move",
@@ -54,6 +56,16 @@ def test_a_game_gets_its_call_in_the_shape_it_reads(served: Served) -> None:
     assert said["latency_ms"] > 0
     whole = {**GAME, "history": ["turn(left)"], "max_tokens": 32, "temperature": 0.0, "include_content_head": True}
     assert served.post("v1/function_call", whole).json()["success"] is True
+
+
+def test_a_free_value_ends_by_the_tokens_that_were_asked_for(serve: Serve) -> None:
+    say = {"name": "say", "parameters": {"properties": {"text": {"type": "string"}}, "required": ["text"]}}
+    tokenizer = Checkpoint.open("lander").tokenizer
+    lengths = []
+    for value_tokens in (2, 7):
+        said = serve(value_tokens=value_tokens).post("v1/function_call", {**GAME, "tools": [say]}).json()
+        lengths.append(len(tokenizer.encode(said["args"]["text"])))
+    assert lengths[0] <= 2 < lengths[1] <= 7
 
 
 def test_arguments_are_typed_and_named_by_the_chosen_function(served: Served) -> None:
