@@ -52,8 +52,8 @@ def fitted(took: Mapping[int, float], choice_ms: float) -> PassCost:
 
 @dataclass(frozen=True)
 class ToolCost:
-    """`passes`: forward passes of the worst call, in the layout that takes more. `prefix_tokens` describe the tool in the
-    cached prompt."""
+    """`passes`: forward passes of the worst call, in the layout that takes more. `prefix_tokens` describe the tool in
+    the cached prompt."""
 
     name: str
     closed: bool
