@@ -100,17 +100,6 @@ def remote_tool(definition: Mapping[str, Any]) -> Tool:
     if len(schema.name) > MAX_NAME:
         what = f"The tool {schema.name[:32]}... has a name of {len(schema.name)} characters."
         raise UserError(what, f"Give it one of at most {MAX_NAME}.")
-    for p in schema.parameters:
-        where = f"Tool {schema.name}, parameter {p.name}"
-        try:
-            jsonschema.Draft202012Validator.check_schema(_checkable(p.schema))
-        except jsonschema.SchemaError as error:
-            raise UserError(f"{where}: no JSON schema ({error.message}).", "Correct its definition.") from None
-        kind = p.schema.get("type")
-        listed = list(p.domain.values) if kind is not None and isinstance(p.domain, ClosedDomain) else []
-        typed = jsonschema.Draft202012Validator({"type": kind})
-        if other := [v for v in listed if not typed.is_valid(v)]:
-            raise UserError(f"{where}: the value {other[0]!r} is no {kind}.", f"List values of type {kind} only.")
 
     def function(**arguments: Any) -> None:
         raise RuntimeError(f"The tool {schema.name} is executed by the client that defined it.")
@@ -279,12 +268,14 @@ class Tools:
         """Run the bound function with the arguments of a valid call, converted to the annotated types."""
         return self._tools[call.name].function(**self.convert(call))
 
-    def remedies(self) -> dict[str, list[str]]:
-        """By tool: what works but costs extra forward passes, and the remedy."""
+    def remedies(self, digits: bool = False) -> dict[str, list[str]]:
+        """By tool: what works but costs extra forward passes, and the remedy. `digits`: for a tokenizer that writes
+        numbers digit by digit, where bounded ones are counted and need no list."""
         found: dict[str, list[str]] = {s.name: [] for s in self.schemas}
         for s in self.schemas:
+            alone = {slot.parameters[0].name for slot in s.slots() if not slot.merged}
             for p in s.parameters:
-                if isinstance(p.domain, Free):
+                if isinstance(p.domain, Free) and not (digits and p.domain.grid is not None and p.name in alone):
                     cost = "so each of its tokens costs a forward pass"
                     if p.domain.grid is not None:
                         cost += ", or every two where the model's tokenizer writes digit by digit"

@@ -37,7 +37,7 @@ class Decision:
     (`function`, `arg1`, ...) to the product of its branching probabilities among legal children, in (0, 1].
     `outside_mass` is the largest probability, over the visited nodes, that the model gave to tokens outside the
     union trie: a warning sign in [0, 1]. It is looked at when a call is given, of every 16th, and told with the next
-    decision; None with the others.
+    decision; None with the others. Where several sessions decide together it is not looked at.
     `tokens` went through the model, `reused_tokens` came from the cache.
     """
 

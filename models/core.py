@@ -8,6 +8,7 @@ one node a head, decisions of one batch may stand at different steps, and one ma
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +16,7 @@ import numpy as np
 
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.domain import Free
-from rtcontrol.models.engines.base import Budget, DecodeError
+from rtcontrol.models.engines.base import Budget, DecodeError, NotFinite
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.free import MAX_TOKENS, Grammars, parse_free
 from rtcontrol.models.guess import Best, FreeHead, Guesses, Stop
@@ -164,7 +165,10 @@ class Deciding:
             for k, (head, slot) in enumerate(zip(plan.heads[1:], plan.slots[self._likely], strict=False), start=1):
                 value = slot.value(call.arguments)
                 if self._likely in head.free and value is not ABSENT and value is not None:
-                    tokens = self.core.tokenizer.encode(plan.text(self._likely, k - 1, value))
+                    try:
+                        tokens = self.core.tokenizer.encode(plan.text(self._likely, k - 1, value))
+                    except (AttributeError, LookupError, TypeError, ValueError, UserError):
+                        continue  # no value of this parameter
                     self._values.setdefault((k, self._likely), []).insert(0, tokens)
 
     def feed(self, answers: Sequence[Any]) -> None:
@@ -190,9 +194,7 @@ class Deciding:
                 answers = yield tree
                 for (file, *what), answer in zip(waiting, answers, strict=True):
                     file(self, *what, answer)
-                for state in self._free.values():
-                    if state.bests:
-                        state.settle()
+                self._settle(tool)
             tool, walks, free = passes.look(heads)
             if tool == NO_TOOL:
                 return self._end(None, walks)
@@ -203,12 +205,24 @@ class Deciding:
                 return self._end(tool, walks)
             self._free = {(k, t): s for (k, t), s in self._free.items() if t == tool}
 
+    def _settle(self, tool: int | None) -> None:
+        for at, state in list(self._free.items()):
+            try:
+                if state.bests:
+                    state.settle()
+            except NotFinite:
+                raise
+            except DecodeError:  # a guess; where its tool is the one that is called, it is decided again from its start
+                if tool is not None:
+                    raise
+                del self._free[at]
+
     # -- what to evaluate ---------------------------------------------------------------------------------------------
 
     def _tree(self, wanted: Sequence[Entry]) -> tuple[Tree, list[Any]]:
         """The trie nodes and the free heads' tokens of the next pass, and what its answers are for."""
         core, base = self.core, self.nodes
-        plain = not base and (not self._guessing or self._likely is None or not core.domains)
+        plain = not base and not core.domains
         if plain and core.first_tree is not None:
             return core.first_tree
         tokens: list[int] = []
@@ -235,9 +249,10 @@ class Deciding:
                     self._ask(asks, waiting, [(placed[k, 0] - base, start, stop)], self._bests)
                 likely = self._likely
                 if self._guessing and likely is not None and likely in self.plan.heads[k].free and not base:
-                    state = self._begun(k, likely, placed[k, 0])
-                    if state.chain or state.tree:  # else its first token is asked for above
-                        self._free[k, likely] = state
+                    with suppress(DecodeError):  # it may not be called
+                        state = self._begun(k, likely, placed[k, 0])
+                        if state.chain or state.tree:  # else its first token is asked for above
+                            self._free[k, likely] = state
         for state in self._free.values():
             if not state.done:
                 chain = range(base + len(tokens), base + len(tokens) + len(state.chain))
@@ -266,6 +281,7 @@ class Deciding:
 
     def _ask(self, asks: list[Ask], waiting: list[Any], stops: Sequence[tuple[int, Any, Stop]], bests: Any) -> None:
         """What follows at nodes: the scores of few ids, or the best of many."""
+        assert all(node >= 0 for node, _, _ in stops), "only this pass's nodes are asked"
         if few := [entry for entry in stops if entry[2].few]:
             asks.append(Ask([node for node, _, _ in few], sorted({i for _, _, stop in few for i in stop.few})))
             waiting.append((Deciding._file_few, few, asks[-1].ids, bests))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -52,7 +52,8 @@ def fitted(took: Mapping[int, float], choice_ms: float) -> PassCost:
 
 @dataclass(frozen=True)
 class ToolCost:
-    """`passes`: forward passes of the worst call. `prefix_tokens` describe the tool in the cached prompt."""
+    """`passes`: forward passes of the worst call, in the layout that takes more. `prefix_tokens` describe the tool in
+    the cached prompt."""
 
     name: str
     closed: bool
@@ -64,13 +65,14 @@ class ToolCost:
 def costs(tools: Sequence[ToolSchema], tokenizer: STTokenizer, overflow: Overflow = "merge") -> list[ToolCost]:
     """Of each tool, where all of them may be called. Raises UserError for tools that cannot be decoded."""
     plan = compile_plan(tools, tokenizer, overflow=overflow)
-    budget = Budget()
-    passes = Passes(plan, Walker(plan), budget)
+    budget, walker = Budget(), Walker(plan)
+    layouts = [Passes(plan, walker, replace(budget, function_first=first)) for first in (False, True)]
     found = []
     for index, tool in enumerate(tools):
         slots = plan.slots[index]
         free = [d for head in plan.heads if (d := head.free.get(index)) is not None]
-        worst = worst_call(passes, index)[0] + max((d.grid.longest if d.grid else MAX_TOKENS for d in free), default=0)
+        worst = max(worst_call(passes, index)[0] for passes in layouts)
+        worst += max((d.grid.longest if d.grid else MAX_TOKENS for d in free), default=0)
         remedies = []
         for head, slot in zip(plan.heads[1:], slots, strict=False):
             count = len(head.trie.needed(1 << index, limit=_limit(head, index)))

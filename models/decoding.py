@@ -8,6 +8,7 @@ import time
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar, cast
+from weakref import WeakKeyDictionary
 
 from rtcontrol.models.call import Decision
 from rtcontrol.models.core import Deciding, DecoderCore, Drafts
@@ -17,6 +18,7 @@ from rtcontrol.models.layout import choose_layout, has_choice
 T = TypeVar("T")
 # A long prompt in slices: so many tokens, and fewer where they take longer than so many seconds.
 SLICE, LEAST_SLICE, SLICE_S = 64, 4, 0.008
+_slices: WeakKeyDictionary[Runner, int] = WeakKeyDictionary()  # what was in time last
 
 
 @dataclass
@@ -132,12 +134,12 @@ class Decoding:
         """One decision, which may be left alone, or given up, wherever it yields: between passes, and `sliced` after
         every few milliseconds of a long prompt. Raises Cancelled, DecodeError, or UserError when the context is too
         long."""
-        one, size = self.begin(suffix), SLICE
-        while sliced and self.handle.fresh > size:
+        one = self.begin(suffix)
+        # A runner that is not known may be slow.
+        while sliced and self.handle.fresh > (size := min(max(_slices.get(self.runner, 0), LEAST_SLICE), SLICE)):
             began = time.perf_counter()
             self.runner.prefill(self.handle, size)
-            took = time.perf_counter() - began
-            size = min(max(int(size * SLICE_S / took), LEAST_SLICE), SLICE)
+            _slices[self.runner] = int(size * SLICE_S / (time.perf_counter() - began))
             yield
         yield from evaluate(self.runner, [one])
         return one.decision()

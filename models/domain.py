@@ -52,9 +52,8 @@ class Free:
 
 Domain = ClosedDomain | Free
 _LEFT_OUT = object()
-# Rules over whole objects and arrays, and over all alternatives: their values are not counted out.
-UNCOUNTED = {"patternProperties", "minProperties", "maxProperties", "propertyNames", "contains", "not", "if"}
-VALUES = {"type", "properties", "minimum", "maximum", "pattern", "not", "if"}
+# Rules that numbers counted on a grid do not keep.
+UNCOUNTED = {"anyOf", "not", "if"}
 
 
 def number_text(value: Decimal, digits: int) -> str:
@@ -99,7 +98,8 @@ def _numbers(grid: NumberGrid) -> ClosedDomain:
 
 
 def domain_of(schema: Mapping[str, Any], where: str) -> Domain:
-    """The domain of a normalised JSON schema; `where` names tool and parameter for the error.
+    """The domain of a normalised JSON schema; `where` names tool and parameter for the error. Of listed values, those
+    that rules over the whole forbid (`not`, `contains`, ...) are among them still: see `rules.kept_values`.
 
     Raises UserError for a definition that cannot be decoded, with what to write instead.
     """
@@ -111,18 +111,21 @@ def domain_of(schema: Mapping[str, Any], where: str) -> Domain:
         if not schema["enum"]:
             raise UserError(f"{where}: an empty enum.", "List at least one value.")
         return closed(tuple(schema["enum"]), where, kind == "number")
+    if "anyOf" in schema and (listed := _alternatives(schema, where)) is not None:
+        return closed(tuple(listed), where, kind == "number")
     if kind == "boolean":
         return ClosedDomain((False, True), ("false", "true"))
     if kind == "null":
         return ClosedDomain((None,), ("null",))
     if kind in ("integer", "number"):
         grid = grid_of(schema, where)
-        return _numbers(grid) if grid is not None and grid.count <= MAX_CLOSED else Free(schema, grid)
-    if kind == "string":
+        if grid is not None and grid.count <= MAX_CLOSED:
+            return _numbers(grid)
+        return Free(schema, None if set(schema) & UNCOUNTED else grid)
+    if kind == "string" or "anyOf" in schema:
         return Free(schema)
-    if kind in ("array", "object") or "anyOf" in schema:
-        listed = _alternatives if "anyOf" in schema else _objects if kind == "object" else _arrays
-        values = listed(schema, where)
+    if kind in ("array", "object"):
+        values = (_objects if kind == "object" else _arrays)(schema, where)
         return Free(schema) if values is None else closed(tuple(values), where)
     raise UserError(
         f"{where}: the type {kind!r} has no schema that can be decoded.",
@@ -142,7 +145,7 @@ def _alternatives(schema: Mapping[str, Any], where: str) -> list[Any] | None:
     values: dict[str, Any] = {}
     for arm in schema["anyOf"]:
         own = _listed(arm, where)
-        if own is None or set(schema) & VALUES:
+        if own is None:
             return None
         values |= {json.dumps(v, sort_keys=True): v for v in own}
         if len(values) > MAX_CLOSED:
@@ -153,7 +156,7 @@ def _alternatives(schema: Mapping[str, Any], where: str) -> list[Any] | None:
 def _objects(schema: Mapping[str, Any], where: str) -> list[Any] | None:
     """Every object, keys in declared order."""
     properties = schema.get("properties", {})
-    if schema.get("additionalProperties", not properties) is not False or set(schema) & UNCOUNTED:
+    if schema.get("additionalProperties", not properties) is not False or "patternProperties" in schema:
         return None
     required, options = schema.get("required", ()), []
     for name, part in properties.items():
@@ -172,7 +175,7 @@ def _arrays(schema: Mapping[str, Any], where: str) -> list[Any] | None:
     first = [_listed(part, where) for part in schema.get("prefixItems", ())]
     rest = schema.get("items", True)
     least, most = schema.get("minItems", 0), schema.get("maxItems", len(first) if rest is False else None)
-    if most is None or most > MAX_CLOSED or set(schema) & UNCOUNTED:
+    if most is None or most > MAX_CLOSED:
         return None
     other = _listed(rest, where) if isinstance(rest, Mapping) and most > len(first) else None
     parts = [*first, *[other] * (most - len(first))][:most]

@@ -105,10 +105,8 @@ def grid_of(schema: Mapping[str, Any], where: str) -> NumberGrid | None:
         raise UserError(f"{where}: minimum {low} is above maximum {high}.", "Swap them.")
     if step is None or (low is None and above is None) or (high is None and below is None):
         return None
-    if by > 0 and max(abs(b) for b in (low, above, high, below) if b is not None) / by > EXACT:
+    if max(abs(b) for b in (low, above, high, below) if b is not None) / by > EXACT:
         return None
-    if by <= 0:
-        raise UserError(f"{where}: the step {step} is not positive.", "Give a step greater than zero.")
     if integer and any(b is not None and b % 1 for b in (low, by)):
         raise UserError(f"{where}: an integer with minimum {low} and step {step}.", "Use whole numbers, or a number.")
     if low is not None and low % by:

@@ -139,6 +139,7 @@ class FreeHead:
 
     def _finish(self, token: int) -> None:
         self.done, self.null, self.chain, self.tree, self.stops = True, token == self.null_id, [], [], []
+        self.bests = {}  # it is not settled again
 
     def _forced(self) -> tuple[list[int], np.ndarray]:
         """Push what follows of itself; what may follow then: several tokens, or the end alone."""

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from rtcontrol.models.errors import UserError
+from rtcontrol.models.rules import ABOUT, DEFINITIONS, document
 
 MAX_PARTS = 10_000  # of one parameter, its references written out
-NULL_TYPE = {"type": "null"}
 # What speaks of values of one type alone, and goes with it where a schema lists several.
 OF_TYPE = {
     "string": ("minLength", "maxLength", "pattern", "format"),
@@ -21,18 +21,6 @@ OF_TYPE = {
     "number": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
     "array": ("items", "prefixItems", "minItems", "maxItems", "uniqueItems"),
     "object": ("properties", "required", "additionalProperties", "patternProperties", "minProperties", "maxProperties"),
-}
-ABOUT = ("title", "description", "default", "examples", "x-group")  # says nothing of the values
-LIST: tuple[type, ...] = (list, tuple)
-OBJECT: tuple[type, ...] = (Mapping,)
-NUMBER: tuple[type, ...] = (int, float)
-WRITTEN: dict[tuple[type, ...], str] = {LIST: "a list", OBJECT: "a JSON object", NUMBER: "a number"}
-SHAPES: dict[str, tuple[type, ...]] = {
-    **dict.fromkeys(("anyOf", "oneOf", "allOf", "prefixItems", "enum", "required"), LIST),
-    **dict.fromkeys(("properties", "$defs", "definitions"), OBJECT),
-    **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"), NUMBER),
-    **dict.fromkeys(("minLength", "maxLength", "minItems", "maxItems"), (int,)),
-    "type": (str, list, tuple),
 }
 
 
@@ -42,8 +30,13 @@ def normalise(schema: Mapping[str, Any], where: str, definitions: Mapping[str, A
     Raises UserError (`where` names tool and parameter) for a reference that leads nowhere, outside or in a circle, and
     for a schema that grows beyond MAX_PARTS when its references are written out.
     """
+    return written_out(document(schema, where, definitions), where)
+
+
+def written_out(document: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """`normalise`, of what `rules.document` gives."""
     try:
-        return _Normaliser(where, dict(definitions or {})).read(schema, ())
+        return _Normaliser(where, dict(document["$defs"])).read(document, ())
     except RecursionError:
         raise UserError(f"{where}: its schema is nested too deeply.", "Describe a flatter value.") from None
 
@@ -62,26 +55,16 @@ class _Normaliser:
             )
         if not isinstance(given, Mapping):
             raise UserError(f"{self._where}: its schema is {given!r}.", "Write a JSON schema object.")
-        for key, kinds in SHAPES.items():
-            wrong = isinstance(given.get(key), bool) and not key.startswith("exclusive")  # as draft 4 has it
-            if key in given and (wrong or not isinstance(given[key], kinds)):
-                told = f"{self._where}: {key} is {repr(given[key])[:80]}."
-                raise UserError(told, f"Write {WRITTEN.get(kinds, 'what JSON schema has there')}.")
-        schema = dict(given)
+        schema = {k: v for k, v in given.items() if k not in DEFINITIONS}
+        for key in DEFINITIONS:
+            self._definitions |= given.get(key, {})
+        apart = []
         if "const" in schema:
-            schema["enum"] = [schema.pop("const")]
-        for key in ("$defs", "definitions"):
-            if isinstance(own := schema.pop(key, None), Mapping):
-                self._definitions |= own
+            apart.append({"enum": [schema.pop("const")]})
         if (name := schema.pop("$ref", None)) is not None:
             return self._joined([self._named(str(name), inside), self.read(schema, inside)])
         if (arms := schema.pop("oneOf", None)) is not None:
-            schema["anyOf"] = [*schema.get("anyOf", ()), *arms]
-        for bound, kept in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
-            if isinstance(exclusive := schema.get(bound), bool):
-                del schema[bound]
-                if exclusive and kept in schema:
-                    schema[bound] = schema.pop(kept)
+            apart.append({"anyOf": arms})
         for key in ("items", "additionalProperties"):
             if isinstance(schema.get(key), Mapping):
                 schema[key] = self.read(schema[key], inside)
@@ -90,6 +73,7 @@ class _Normaliser:
         if isinstance(items := schema.get("prefixItems"), list | tuple):
             schema["prefixItems"] = [self.read(v, inside) for v in items]
         parts = [self.read(part, inside) for part in schema.pop("allOf", ())]
+        parts += [self._with_arms(part, inside) for part in apart]
         return self._joined([*parts, self._with_arms(schema, inside)])
 
     def _named(self, name: str, inside: tuple[str, ...]) -> dict[str, Any]:
@@ -106,21 +90,12 @@ class _Normaliser:
 
     def _with_arms(self, schema: dict[str, Any], inside: tuple[str, ...]) -> dict[str, Any]:
         """Alternatives flat, each once; a single one is the schema itself."""
-        if "anyOf" in schema and not schema["anyOf"]:
-            raise UserError(f"{self._where}: it has no alternatives.", "List at least one schema in its anyOf.")
-        null, kinds = schema.pop("nullable", False) is True, schema.get("type")
+        kinds = schema.get("type")
         arms = [self.read(arm, inside) for arm in schema.pop("anyOf", ())]
-        if "enum" in schema:
-            if null and None not in schema["enum"]:
-                schema["enum"] = [*schema["enum"], None]
-                schema.pop("type", None)
-        elif isinstance(kinds, list | tuple) and not arms:
+        if isinstance(kinds, list) and not arms and "enum" not in schema:
             del schema["type"]
             of = {k: schema.pop(k) for keys in OF_TYPE.values() for k in keys if k in schema}
             arms = [{"type": k, **{key: of[key] for key in OF_TYPE.get(k, ()) if key in of}} for k in kinds]
-        if null and "enum" not in schema:
-            rest = {k: schema.pop(k) for k in tuple(schema) if k not in ABOUT}
-            arms = [*(arms or [rest]), NULL_TYPE]
         flat: list[dict[str, Any]] = []
         for arm in arms:
             # An alternative among alternatives, with no more to say.
@@ -147,7 +122,8 @@ class _Normaliser:
                 elif key in ("maximum", "exclusiveMaximum", "maxLength", "maxItems"):
                     found[key] = min(found[key], value)
                 elif key == "enum":
-                    found[key] = [v for v in found[key] if any(_same(v, w) for w in value)]
+                    other = {json.dumps(v, sort_keys=True, default=repr) for v in value}
+                    found[key] = [v for v in found[key] if json.dumps(v, sort_keys=True, default=repr) in other]
                 elif key == "additionalProperties":
                     found[key] = found[key] and value
                 else:

@@ -15,7 +15,7 @@ from rtcontrol.models.engines.lean import KVCache, LeanModel, Rows
 from rtcontrol.models.errors import UserError
 
 Logits = Callable[[Sequence[int], Sequence[int] | None], torch.Tensor]
-MASKS_KEPT = 32
+MASKS_CELLS = 1 << 23  # of all that a model keeps for its sequences
 MASK_CELLS = 1 << 19  # larger masks (a long new prompt) are rare and would not stay small in memory
 
 
@@ -62,7 +62,6 @@ class PackedSequence:
         self.states: list[torch.Tensor] = []
         self.columns: dict[tuple[int, ...], torch.Tensor] = {}  # by the ids asked for: rows of the LM head
         self._done = 0
-        self._masks: dict[tuple[int, int, int, tuple[tuple[int, ...], ...]], torch.Tensor] = {}
 
     @property
     def slots(self) -> int:
@@ -130,13 +129,14 @@ class PackedSequence:
         if past + len(fresh) + len(nodes) > self.cache.slots:
             raise too_long(self.cache.slots, end)
         key = (past, len(fresh), len(self.paths), tuple([n.ancestors for n in nodes]))
-        mask = self._masks.get(key)
+        masks = self.model.masks
+        mask = masks.get(key)
         if mask is None:
             mask = self._mask(past, len(fresh), nodes)
             if mask.numel() <= MASK_CELLS:
-                if len(self._masks) >= MASKS_KEPT:
-                    self._masks.pop(next(iter(self._masks)))
-                self._masks[key] = mask
+                if sum(m.numel() for m in list(masks.values())) + mask.numel() > MASKS_CELLS:
+                    masks.clear()
+                masks[key] = mask
         places = [*range(self._done, end), *(end + n.depth for n in nodes)]
         return fresh + [n.token for n in nodes], places, Rows(self.cache, past, len(places), mask, len(fresh))
 

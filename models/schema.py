@@ -14,7 +14,8 @@ from typing import Any, Literal
 
 from rtcontrol.models.domain import MAX_CLOSED, ClosedDomain, Domain, Free, closed, domain_of
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.normal import normalise, without_null
+from rtcontrol.models.normal import without_null, written_out
+from rtcontrol.models.rules import ABOUT, DEFINITIONS, document, kept_values
 
 MAX_HEADS = 6
 ABSENT = object()
@@ -97,6 +98,9 @@ class ToolSchema:
         if missing := [r for r in required if r not in properties]:
             raise UserError(f"{where}: {missing} are required but not among its properties.", "Define them.")
         order = [p for p in properties if p in required] + sorted(p for p in properties if p not in required)
+        for key in DEFINITIONS:
+            if not isinstance(schema.get(key, {}), Mapping):
+                raise UserError(f"{where}: {key} is {repr(schema[key])[:80]}.", "Map each name to its schema.")
         definitions = {**schema.get("definitions", {}), **schema.get("$defs", {})}
         parameters = tuple(_parameter(name, p, properties[p], p in required, definitions) for p in order)
         return cls(name, body.get("description", ""), parameters)
@@ -134,9 +138,21 @@ class ToolSchema:
 
 def _parameter(tool: str, name: str, given: Any, required: bool, definitions: Mapping[str, Any]) -> Parameter:
     where = f"Tool {tool}, parameter {name}"
-    schema = normalise(given, where, definitions)
+    written = document(given, where, definitions)
+    schema = written_out(written, where)
+    if not isinstance(schema.get("x-group", ""), str):
+        raise UserError(f"{where}: x-group is {str(schema['x-group'])[:80]}.", "Write a name: a string.")
     plain, nullable = without_null(schema)
     domain = domain_of(plain, where)
+    if isinstance(domain, ClosedDomain):
+        values = [*domain.values, *[None] * nullable]
+        if len(kept := kept_values(values, written, where)) < len(values):
+            if not kept:
+                raise UserError(f"{where}: no value satisfies all of its rules.", "Loosen them.")
+            kind = {"type": t} if isinstance(t := plain.get("type"), str) and None not in kept else {}
+            schema = {**{k: v for k, v in schema.items() if k in ABOUT}, **kind, "enum": kept}
+            plain, nullable = without_null(schema)
+            domain = domain_of(plain, where)
     _check_spelled({name: schema}, where)
     default = schema.get("default")
     if default is not None and isinstance(domain, ClosedDomain) and not domain.holds(default):

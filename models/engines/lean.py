@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from mmap import mmap
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -67,6 +68,7 @@ class LeanModel:
         self.config, self.weights = config, weights
         self.device, self.dtype = weights.embedding.device, weights.embedding.dtype
         self.group = config.heads // config.kv_heads  # query heads to a key head
+        self.masks: dict[Any, torch.Tensor] = {}  # of passes that had the same shape, whosever they were
         self._cos, self._sin = _rotations(config, self.device, self.dtype)
 
     @torch.inference_mode()

@@ -37,7 +37,8 @@ class TorchRunner:
     def __init__(self, folder: Path, dtype: torch.dtype, device: torch.device, threads: int | None) -> None:
         config = ModelConfig.load(folder)
         self.model = LeanModel(config, load_weights(folder, config, dtype, device))
-        self._folder, self.threads, self._slots = folder, threads, min(SLOTS, config.context)
+        self.threads, self._slots = threads, min(SLOTS, config.context)
+        self._weights = fingerprint(folder)
         self._costs: dict[int, PassCost] = {}
         name = next(k for k, v in DTYPES.items() if v == dtype)
         parameters = self.model.weights.parameters
@@ -65,7 +66,7 @@ class TorchRunner:
         config, n = self.model.config, len(prefix)
         made = PackedSequence(self.model, self._slots)
         made.start(prefix, reserve=1)
-        key = prefix_key(fingerprint(self._folder), prefix, self.model.dtype, config.settings)
+        key = prefix_key(self._weights, prefix, self.model.dtype, config.settings)
         store = PrefixStore()
         found = store.load(key, (config.layers, 1, config.kv_heads, n, config.head_dim))
         if isinstance(found, tuple):

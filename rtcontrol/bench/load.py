@@ -23,10 +23,12 @@ class LoadClient:
 
     def __init__(self, endpoint: str, hz: float) -> None:
         self.socket = dealer(endpoint)
-        self._period_s = 0.5 / hz
+        self._hz, self._period_s = hz, 0.5 / hz
         self.due = time.monotonic()
         self._session: WireSession | None = None
         self.ticks: list[int] = []
+        self._before: int | None = None  # the last tick of the warm-up
+        self._came_s = self.due  # when the last tick came, or the counting began
         self.status: Counter[str] = Counter()
         self.causes: Counter[str] = Counter()
         self.way_ms: list[float] = []
@@ -51,6 +53,7 @@ class LoadClient:
             self._session = WireSession(message)
         elif isinstance(message, CallMessage):
             self.ticks.append(message.tick)
+            self._came_s = now / 1e9
             self.status[message.status] += 1
             self.way_ms.append((now - message.t_server_ns) / 1e6)
             if message.cause is not None:
@@ -62,14 +65,20 @@ class LoadClient:
 
     def forget(self) -> None:
         """What was counted until now was the warm-up."""
+        self._before = self.ticks[-1] if self.ticks else self._before
+        self._came_s = time.monotonic()
         self.ticks, self.way_ms = [], []
         self.status.clear()
         self.causes.clear()
 
-    @property
-    def missing(self) -> int:
-        """Ticks whose call never came."""
-        return self.ticks[-1] - self.ticks[0] + 1 - len(set(self.ticks)) if self.ticks else 0
+    def missing(self, end_s: float) -> int:
+        """Ticks that were due until then (on the monotonic clock) and whose call never came; the one under way is not
+        counted."""
+        silent = max(0, int((end_s - self._came_s) * self._hz) - 1)
+        if not self.ticks:
+            return silent
+        first = self.ticks[0] if self._before is None else self._before + 1
+        return max(self.ticks) - first + 1 - len(set(self.ticks)) + silent
 
 
 def load(
@@ -102,6 +111,7 @@ def load(
         for client in made:
             client.forget()
         _until(made, poller, by_socket, lambda: False, seconds, step)
+        end_s = time.monotonic()
         servers.check()
         for client in made:
             client.socket.close(0)
@@ -114,7 +124,7 @@ def load(
         "model": model,
         "calls": sum(len(c.ticks) for c in made),
         "expected": round(clients * hz * seconds),
-        "missing": sum(c.missing for c in made),
+        "missing": sum(c.missing(end_s) for c in made),
         "status": dict(status),
         "misses_by_cause": dict(causes),
         "http_s": answered,

@@ -80,7 +80,13 @@ def _gateway(options: ServerOptions, http: str) -> Callable[[Any, Any], Any]:
     from rtcontrol.gateway import Gateway, GatewayOptions
 
     told = GatewayOptions.parse(
-        http, options.allow_origin, options.token_file, options.static, options.model, options.engine
+        http,
+        options.allow_origin,
+        options.token_file,
+        options.static,
+        options.model,
+        options.engine,
+        options.value_tokens,
     )
     return lambda admission, pool: Gateway(admission, pool, told)
 

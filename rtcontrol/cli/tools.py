@@ -32,7 +32,8 @@ def check(
     json_file: JsonFile = None,
 ) -> None:
     """For each tool: whether its values are listed (closed) or decoded token by token (free), the forward passes of its
-    worst call, the tokens that describe it in the cached prompt, and what bound would make it one pass.
+    worst call (with several tools two at least, as the function may be decided first), the tokens that describe it in
+    the cached prompt, and what bound would make it one pass.
 
     Examples:
 
@@ -50,7 +51,7 @@ def check(
         check_writable(json_file)
     found = tools_from(source)
     checkpoint = Checkpoint.open(model)
-    remedies = found.remedies()
+    remedies = found.remedies(digits=bool(checkpoint.tokenizer.digits))
     entries: list[dict[str, Any]] = []
     told: list[str] = []
     table = Table("tool", "values", "passes at worst", "prefix tokens")

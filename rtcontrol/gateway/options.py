@@ -23,7 +23,8 @@ class GatewayOptions:
 
     `origins` are the other sites whose pages may come in (`https://robot.example:8443`), `token` the secret that these
     and all other machines must show. `model` (None: the one that was trained on a request's tools)
-    and `engine` decide the /v1 requests, of which the last `tool_sets` tool sets are kept open.
+    and `engine` decide the /v1 requests, of which the last `tool_sets` tool sets are kept open; a free value of theirs
+    has at most `value_tokens` tokens.
     """
 
     host: str = "127.0.0.1"
@@ -33,6 +34,7 @@ class GatewayOptions:
     static: Path | None = None
     model: str | None = None
     engine: str = "torch"
+    value_tokens: int = 64
     tool_sets: int = 8
     max_body_bytes: int = LIMITS.max_message_bytes
     body_timeout_s: float = 10.0
@@ -73,6 +75,7 @@ class GatewayOptions:
         static: Path | None = None,
         model: str | None = None,
         engine: str = "torch",
+        value_tokens: int = 64,
     ) -> GatewayOptions:
         """From `HOST:PORT` and the other options' words. Raises UserError."""
         host, _, port = http.rpartition(":")
@@ -87,6 +90,7 @@ class GatewayOptions:
             static=static,
             model=model,
             engine=engine,
+            value_tokens=value_tokens,
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import time
 from collections.abc import Callable, Generator, Hashable, Sequence
@@ -16,6 +17,8 @@ from rtcontrol.models.schema import tool_schemas
 
 FAULTS = (Exception, SystemExit)  # whatever a decider raises costs one tick, never the loop
 PLAIN = ("expert", "noop", "random")
+log = logging.getLogger("rtcontrol.hosts")
+_tired: set[str] = set()  # classes of deciders that cannot rest: it is said once
 
 
 def build(source: DeciderSource) -> Decider:
@@ -111,10 +114,16 @@ def _reply(
 
 
 def rest(decider: Decider) -> None:
-    """Its reply is sent: what a decider does apart from deciding costs no tick."""
-    pause = getattr(decider, "rest", None)
-    if pause is not None:
-        pause()
+    """Its reply is sent: what a decider does apart from deciding costs no tick. What it raises is logged."""
+    try:
+        pause = getattr(decider, "rest", None)
+        if pause is not None:
+            pause()
+    except FAULTS:
+        name = f"{type(decider).__module__}.{type(decider).__qualname__}"
+        if name not in _tired:
+            _tired.add(name)
+            log.exception("rest() of a decider (%s) failed; its session goes on, and this is said once", name)
 
 
 def describe(decider: Decider) -> dict[str, Any]:

@@ -118,6 +118,8 @@ class InProcessPool:
                 while True:
                     # What is left of a turn would keep a closed session's decider alive until the next request.
                     turn = self.rota.take(partial(InProcessHost.kind, lane=lane), InProcessHost.patient, steps is None)
+                    for host, request in turn:
+                        host.deciding.add(request.tick)
                     if turn or steps or self.closed:
                         break
                     self.arrived.wait()
@@ -142,9 +144,10 @@ class InProcessPool:
             return
         replies = yield from answer_together(
             [(decider, request) for _, decider, request in asked],
-            lambda i: bool(asked[i][0].cancelled == asked[i][2].tick),
+            lambda i: asked[i][2].tick not in asked[i][0].deciding,
         )
-        for (host, _, _), reply in zip(asked, replies, strict=True):
+        for (host, _, request), reply in zip(asked, replies, strict=True):
+            host.deciding.discard(request.tick)
             if reply is not None:
                 host.replies.put(reply)
         for _, decider, _ in asked:
@@ -175,7 +178,8 @@ class InProcessHost:
         self._pool = pool or InProcessPool(1, lanes, preload=False)
         self.name = self._pool.name
         self.deciders: list[Decider] = []
-        self.cancelled: int | None = None  # one that is being decided is given up before its next forward pass
+        # Ticks; what is cancelled is no longer among them, and is given up before its next forward pass.
+        self.deciding: set[int] = set()
         # No SimpleQueue: its timed get waits for ever where a signal's handler outlasts the timeout (CPython 3.11).
         self.replies: Queue[DecisionReply | None] = Queue()
 
@@ -195,6 +199,7 @@ class InProcessHost:
         if not self.alive():
             return
         if not pool.lanes:
+            self.deciding.add(request.tick)
             for _ in pool.decide(0, [(self, request)]):
                 pass
             return
@@ -218,8 +223,8 @@ class InProcessHost:
         return bool(self.deciders) and not self._pool.closed
 
     def cancel(self, tick: int) -> None:
-        self.cancelled = tick
         with self._pool.arrived:
+            self.deciding.discard(tick)
             self._pool.rota.cancel(self, tick)
 
     def close(self) -> None:

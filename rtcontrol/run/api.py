@@ -60,8 +60,15 @@ class Model:
 
     @staticmethod
     def decide(asked: Sequence[tuple[ModelSession, str, str]]) -> list[Decision | Exception]:
-        """Decide for several of its sessions (each once) in the same forward passes, as for many characters of a game:
-        of each (session, what is seen, what is told) the decision, or what `ModelSession.decide` would raise."""
+        """Decide for several of its sessions in the same forward passes, as for many characters of a game:
+        of each (session, what is seen, what is told) the decision, or what `ModelSession.decide` would raise.
+
+        Raises UserError for a session that is given twice."""
+        if len({id(session.decider) for session, _, _ in asked}) < len(asked):
+            raise UserError(
+                "The same session is asked twice at once.",
+                "Ask each session once: open one `model.session(tools)` for each character.",
+            )
         return decide_together([(session.decider, (text, instruction, ())) for session, text, instruction in asked])
 
 
@@ -76,7 +83,9 @@ class ModelSession:
 
         Raises UserError where the prompt does not fit, DecodeError where no legal call could be decoded, and Cancelled.
         """
-        return self.decider.decide(text, instruction, history)
+        decision = self.decider.decide(text, instruction, history)
+        self.decider.rest()
+        return decision
 
     def execute(self, call: Call) -> Any:
         """Run the function of a call's tool. Raises InvalidCall."""

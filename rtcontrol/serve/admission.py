@@ -26,6 +26,7 @@ from rtcontrol.envs.remote import RemoteEnvironment
 from rtcontrol.hosts.base import DecoderPool
 from rtcontrol.loop.pause import PauseWatch
 from rtcontrol.serve.bucket import TokenBucket
+from rtcontrol.serve.capacity import weigh
 from rtcontrol.serve.descriptors import shortage
 from rtcontrol.serve.figures import figures
 from rtcontrol.serve.options import ServeOptions
@@ -234,6 +235,15 @@ class Admission:
             else:
                 self._unsaid += 1
         peer.tell(error)
+
+    def welcome(self, session: Session) -> None:
+        """It is live from now on. Raises PlaceTrouble where there is no room for its ticks beside those that were
+        welcomed before: of several that are warm at once, one after the other is let in."""
+        with self._lock:
+            if not session.welcomed and (need := session.need()) is not None:
+                others = [other for other in self._sessions.all() if other.welcomed]
+                weigh(need, (n for other in others if (n := other.need()) is not None), self.options.busy_max)
+            session.state, session.welcomed = "live", True
 
     def ended(self, session: Session, error: WireError | None) -> None:
         """The session's thread is done: start it again, park it, or let it go."""

@@ -25,7 +25,7 @@ from rtcontrol.loop.warmup import DecisionFailed
 from rtcontrol.models.errors import UserError
 from rtcontrol.record.recorder import Recorder
 from rtcontrol.serve.bucket import TokenBucket
-from rtcontrol.serve.capacity import Need, undisturbed, weigh
+from rtcontrol.serve.capacity import Need, undisturbed
 from rtcontrol.serve.figures import Run, write_report
 from rtcontrol.serve.negotiate import negotiate
 from rtcontrol.serve.peer import Peer
@@ -75,6 +75,7 @@ class Session:
         self.runs = 0
         self.thread: threading.Thread | None = None
         self._owner = owner
+        self._needed: Need | None = None
         self._lost = False
         self._instruction: str | None = None  # the newest asked for that was not refused
         self._proven: str | None = None  # the one that the run before ended with
@@ -184,14 +185,12 @@ class Session:
             )
 
     def need(self) -> Need | None:
-        """What it needs of the decoder; None while it does not run."""
-        loop = self.loop
-        shares = [] if loop is None or loop.phase == "ending" else list(loop.host.shares)
-        return (
-            Need(loop.config.hz * loop.config.calls_per_tick, undisturbed(shares) / 1e9)
-            if loop is not None and shares
-            else None
-        )
+        """What it needs of the decoder, or needed last: whoever waits for its client keeps its part. None before its
+        first decision, and when it cannot be resumed."""
+        if self.loop is not None and (shares := list(self.loop.host.shares)):
+            config = self.loop.config
+            self._needed = Need(config.hz * config.calls_per_tick, undisturbed(shares) / 1e9)
+        return self._needed if self.why is None else None
 
     def attach(self, loop: ControlLoop) -> None:
         """This loop will run."""
@@ -199,6 +198,7 @@ class Session:
         loop.override.changed = self._controlled
         if self.env is not None:
             loop.instructions.accepted = self.env.accepted
+        self.need()  # of the loop before
         with self._people:
             self.loop, self.counting = loop, True
             if self.paused:
@@ -303,13 +303,7 @@ class Session:
 
     def _started(self) -> None:
         """The loop is warm: the client may observe. Raises PlaceTrouble where there is no room for its ticks."""
-        if not self.welcomed and (need := self.need()) is not None:
-            weigh(
-                need,
-                (n for other in self._owner.all() if other is not self and (n := other.need()) is not None),
-                self._owner.options.busy_max,
-            )
-        self.state, self.welcomed = "live", True
+        self._owner.welcome(self)
         if (peer := self.peer) is not None:
             # Until now the client had nothing to say.
             peer.in_ns = time.monotonic_ns()

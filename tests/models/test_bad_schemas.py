@@ -27,7 +27,7 @@ CYCLE = {"Node": {"type": "object", "properties": {"next": {"anyOf": [{"$ref": "
     [
         ({"$ref": "#/$defs/Node"}, "#/$defs/Node refers to itself", "write out as many levels"),
         ({"enum": []}, "an empty enum", "at least one value"),
-        ({"anyOf": []}, "it has no alternatives", "at least one schema"),
+        ({"anyOf": []}, "anyOf is []", "non-empty"),
         ({"allOf": [{"enum": [1]}, {"enum": [2]}]}, "an empty enum", "at least one value"),
         ({"type": "array", "items": {"type": "string"}, "minItems": 3, "maxItems": 1}, "minItems 3 is above", "Swap"),
         ({"type": "string", "minLength": 5, "maxLength": 2}, "minLength 5 is above maxLength 2", "Swap"),
@@ -45,7 +45,24 @@ CYCLE = {"Node": {"type": "object", "properties": {"next": {"anyOf": [{"$ref": "
         ({"type": "number", "multipleOf": float("inf")}, "in steps of inf", "finite"),
         ({"type": "string", "maxLength": NAN}, "maxLength is nan", "Write"),
         ({"type": "number", "default": NAN}, "it holds what JSON cannot write", "finite"),
-        ({"type": "integer", "minimum": True, "maximum": 4}, "minimum is True", "a number"),
+        ({"type": "integer", "minimum": True, "maximum": 4}, "minimum is True", "'number'"),
+        ({"type": "string", "maxLength": -1}, "maxLength is -1", "less than the minimum of 0"),
+        ({"type": [["a"]]}, "type is [['a']]", "what JSON schema has there"),
+        ({"type": "string", "pattern": 5}, "pattern is 5", "'string'"),
+        ({"enum": [1], "not": 5}, "not is 5", "'object', 'boolean'"),
+        ({"enum": [1], "$defs": [1]}, "$defs is [1]", "'object'"),
+        ({"enum": [1], "definitions": [1]}, "definitions is [1]", "'object'"),
+        ({"enum": [1], "x-group": ["a"]}, "x-group is ['a']", "a string"),
+        ({"enum": [1], "x-group": 5}, "x-group is 5", "a string"),
+        ({"enum": [1, 2], "minimum": 3}, "no value satisfies all of its rules", "Loosen"),
+        (
+            {"type": "object", "properties": {"a": {"enum": [1]}}, "required": ["z"]},
+            "no value satisfies all of its rules",
+            "Loosen",
+        ),
+        ({"enum": ["a", "b"], "pattern": "^a"}, "a pattern ('^a') beside listed values", "leave the pattern out"),
+        ({"enum": ["a"], "not": {"$ref": "#/$defs/Q"}}, "its rules cannot be checked", "Write them out"),
+        ({"enum": [1], "not": {"$ref": "https://example.org/x"}}, "its rules cannot be checked", "Write them out"),
         (DEEP, "nested too deeply", "flatter"),
         (False, "its schema is False", "a JSON schema object"),
         ({}, "the type None has no schema", "Use string, integer"),
@@ -58,6 +75,12 @@ def test_a_parameter_that_cannot_be_decoded_is_named_with_the_remedy(schema: Any
     assert error.value.what.startswith("Tool go, parameter p: ")
     assert message in error.value.what and remedy in error.value.remedy
     assert len(str(error.value)) < 400
+
+
+@pytest.mark.parametrize("key", ["$defs", "definitions"])
+def test_definitions_that_are_none_are_refused(key: str) -> None:
+    with pytest.raises(UserError, match=r"Tool go: .*s is \[1\]\. Map each name to its schema"):
+        tool_schemas([{"name": "go", "parameters": {"properties": {"p": {"enum": [1]}}, key: [1]}}])
 
 
 def test_a_name_that_cannot_be_spelled_is_refused() -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.core import DecoderCore, Drafts
+from rtcontrol.models.decider import decide_together
 from rtcontrol.models.engines.base import Budget, DecodeError
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.guess import Guesses
@@ -53,8 +54,14 @@ def core_of(
     return DecoderCore(compile_plan(tools, tokenizer), tokenizer, VOCABULARY, budget, **options)
 
 
-def decided(core: DecoderCore, call: Call, drafts: Drafts | None = None, prompt: Sequence[int] = ()) -> Decision:
-    """The decision of a model that is sure of this call."""
+def decided(
+    core: DecoderCore,
+    call: Call,
+    drafts: Drafts | None = None,
+    prompt: Sequence[int] = (),
+    other: Sequence[int] = (),
+) -> Decision:
+    """The decision of a model that is sure of this call, or else of `other` as every argument's tokens."""
     heads = [(h, text) for h, text in core.plan.head_values(call)]
     paths = {h.head_id: [*core.tokenizer.encode(t or ""), h.end_id] for h, t in heads}
     deciding, seen = core.begin(drafts, prompt), list[list[int]]()
@@ -67,6 +74,7 @@ def decided(core: DecoderCore, call: Call, drafts: Drafts | None = None, prompt:
             wanted = []
             for node in ask.nodes:
                 (_head, *begun), path = seen[base + node], paths[seen[base + node][0]]
+                path = [*other] if other and _head != core.plan.function.head_id else path
                 wanted.append(path[len(begun)] if begun == path[: len(begun)] and len(begun) < len(path) else -1)
             if ask.masks is None:
                 answers.append([[9.0 * (i == w) for i in ask.ids] for w in wanted])
@@ -157,7 +165,7 @@ def test_no_guess_changes_a_call(
 ) -> None:
     tools = [tool("go", v=schema)]
     guessing: Any = build(folder, tools, budget_per_head=64)
-    guessing.decoding.core._ahead = ahead
+    guessing.decoding.core.ahead = ahead
     plain: Any = build(folder, tools, budget_per_head=1)  # one node a head: nothing is guessed
     for seen in told:
         guessing.decoding._drafts.call = Call("go", {"v": other})
@@ -174,6 +182,73 @@ def test_no_guess_changes_a_call(
             assert one.call == two.call
             assert one.confidence == pytest.approx(two.confidence, rel=1e-2)
             assert two.forward_passes <= one.forward_passes
+
+
+@law(16)
+@given(
+    schemas=st.tuples(st.sampled_from(FREE), st.sampled_from(FREE), st.sampled_from(FREE)),
+    told=st.lists(TOLD, min_size=3, max_size=4),
+    null=st.booleans(),
+)
+def test_several_free_values_of_several_tools_are_what_they_are_without_guesses_alone_and_together(
+    folder: Path, schemas: tuple[dict[str, Any], ...], told: list[tuple[str, str]], null: bool
+) -> None:
+    deep = ["alpha beta go", "alpha beta stop", "red"]
+    tools = [tool("go", v=schemas[0], w=deep, x=schemas[1]), tool("stop", 0, v=schemas[2]), tool("open")]
+    guessing, plain = build(folder, tools, allow_null=null), build(folder, tools, allow_null=null, budget_per_head=1)
+    expected = []
+    for seen in told:
+        results: list[Any] = []
+        for decider in (plain, guessing):
+            try:
+                results.append(decider.decide(*seen))
+            except DecodeError as error:
+                results.append(str(error))
+        one, two = results
+        expected.append(one)
+        if isinstance(one, str) or isinstance(two, str):
+            assert one == two
+        elif min(one.confidence.values()) > 0.51:
+            assert one.call == two.call
+            assert one.confidence == pytest.approx(two.confidence, rel=1e-2)
+    together = decide_together([(build(folder, tools, allow_null=null), (*seen, ())) for seen in told])
+    for one, other in zip(expected, together, strict=True):
+        if isinstance(one, str) or isinstance(other, Exception):
+            assert one == str(other)
+        elif min(one.confidence.values()) > 0.51:
+            assert one.call == other.call
+    if not any(isinstance(one, str) for one in expected):
+        for one, other in zip(expected, guessing.decide_many(told), strict=True):
+            if min(one.confidence.values()) > 0.51:
+                assert one.call == other.call
+
+
+def test_a_free_value_that_ended_early_is_not_touched_by_the_passes_of_another(tokenizer: STTokenizer) -> None:
+    text = {"type": "string", "maxLength": 60}
+    core = DecoderCore(compile_plan(tool_schemas([tool("weather", v=text, w=text)]), tokenizer), tokenizer, VOCABULARY)
+    call = Call("weather", {"v": "in the rain", "w": "round and round and up and down again"})
+    known = {(1, 0): [*tokenizer.encode("in the rain")]}
+    plain, guessed = decided(core, call), decided(core, call, Drafts(tool=0, tokens=known))
+    assert guessed.call == plain.call == call
+    assert guessed.forward_passes > 2
+    assert guessed.confidence == pytest.approx(plain.confidence)
+
+
+def test_a_guess_of_a_tool_that_is_not_called_ends_no_decision(tokenizer: STTokenizer) -> None:
+    tools = tool_schemas([tool("weather", v={"type": "string", "pattern": "(ab)*c"}), tool("stop")])
+    core = DecoderCore(compile_plan(tools, tokenizer), tokenizer, VOCABULARY, limit=6)
+    endless = tokenizer.encode("ab" * 20)
+    drafts, stop = Drafts(tool=0, tokens={(1, 0): endless}), Call("stop", {})
+    assert decided(core, stop, drafts, other=endless).call == stop
+    with pytest.raises(DecodeError, match="did not end"):  # of a tool that is called, it does
+        decided(core, Call("weather", {"v": "ab" * 20}), Drafts(tool=0, tokens={(1, 0): endless}))
+
+
+@pytest.mark.parametrize("value", [5, None, [1], {"a": 1}])
+def test_a_draft_that_is_no_value_is_passed_over(tokenizer: STTokenizer, value: Any) -> None:
+    core = core_of(tokenizer, {"type": "string"})
+    wanted = Call("weather", {"v": "rain"})
+    assert decided(core, wanted, Drafts(call=Call("weather", {"v": value}))).call == wanted
 
 
 @LAW

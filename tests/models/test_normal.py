@@ -12,9 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rtcontrol.agents import Tools
+from rtcontrol.agents.tool import InvalidCall
+from rtcontrol.models.call import Call
 from rtcontrol.models.domain import MAX_CLOSED, ClosedDomain, Free, domain_of
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.normal import as_declared, normalise, without_null
+from rtcontrol.models.schema import tool_schemas
 from tests.models.small import law
 
 WHERE = "Tool t, parameter p"
@@ -90,6 +94,87 @@ def test_a_listed_domain_lists_every_value_and_no_other(schema: dict[str, Any]) 
     assert all(domain.holds(v) or (v is None and nullable) for v in allowed)
     assert all(valid(written, v) for v in domain.values)
     assert not nullable or valid(written, None)
+
+
+RULES = st.sampled_from(
+    [
+        {"not": {"const": "a"}},
+        {"not": {"$ref": "#/$defs/A"}},
+        {"maximum": 2},
+        {"multipleOf": 2},
+        {"enum": ["a", 1, 2, True, None, {"x": 1}]},
+        {"const": 1},
+        {"anyOf": [{"maximum": 1}, {"minLength": 1}]},
+        {"oneOf": [{"enum": ["a", 1, 2]}, {"enum": [2, "b"]}]},
+        {"allOf": [{"minimum": 1}, {"maxItems": 1}]},
+        {"minItems": 1, "contains": {"enum": [0, 1]}},
+        {"minProperties": 1, "propertyNames": {"maxLength": 1}, "required": ["x"]},
+        {"dependentRequired": {"x": ["y"]}},
+        {"if": {"required": ["x"]}, "then": {"required": ["y"]}},
+        {"nullable": True},
+    ]
+)
+
+
+@law(200)
+@given(schema=SCHEMAS, rules=st.lists(RULES, min_size=1, max_size=2))
+def test_listed_values_keep_every_rule_of_their_schema(schema: dict[str, Any], rules: list[dict[str, Any]]) -> None:
+    given = {k: v for rule in (schema, *rules) for k, v in rule.items()}
+    one = {"name": "t", "parameters": {"properties": {"p": given}, "$defs": DEFINITIONS, "required": ["p"]}}
+    try:
+        (read,) = tool_schemas([one])
+        (again,) = tool_schemas([read.to_openai()])
+    except UserError as error:
+        assert str(error).startswith(WHERE)
+        return
+    (p,) = read.parameters
+    if isinstance(p.domain, Free):
+        return
+    written = {**given, "$defs": DEFINITIONS}
+    if written.pop("nullable", False):
+        written = {
+            "anyOf": [{k: v for k, v in written.items() if k != "$defs"}, {"type": "null"}],
+            "$defs": DEFINITIONS,
+        }
+    assert all(p.domain.holds(v) or (v is None and p.nullable) for v in VALUES if valid(written, v))
+    assert all(valid(written, v) for v in p.domain.values)
+    assert not p.nullable or valid(written, None)
+    assert again == read
+
+
+@pytest.mark.parametrize(
+    ("schema", "values"),
+    [
+        ({"type": "integer", "minimum": 0, "maximum": 4, "not": {"const": 3}}, [0, 1, 2, 4]),
+        ({"enum": [1, 2, 3], "maximum": 2}, [1, 2]),
+        ({"enum": [3, 4], "const": 3}, [3]),
+        ({"type": "integer", "minimum": 0, "maximum": 9, "anyOf": [{"maximum": 1}, {"minimum": 8}]}, [0, 1, 8, 9]),
+        ({"oneOf": [{"enum": [1, 2]}, {"enum": [2, 3]}]}, [1, 3]),
+        ({"oneOf": [{"enum": [1, 2]}], "anyOf": [{"enum": [2, 3]}, {"enum": [5]}]}, [2]),
+        ({"allOf": [{"enum": [1, 2, 3]}, {"minimum": 2}]}, [2, 3]),
+        (
+            {"type": "number", "minimum": 0, "maximum": 0.4, "multipleOf": 0.1, "not": {"const": 0}},
+            [0.1, 0.2, 0.3, 0.4],
+        ),
+    ],
+)
+def test_what_a_rule_forbids_is_neither_listed_nor_valid(schema: dict[str, Any], values: list[Any]) -> None:
+    tools = Tools([{"name": "t", "parameters": {"properties": {"p": schema}, "required": ["p"]}}])
+    (p,) = tools.schemas[0].parameters
+    assert isinstance(p.domain, ClosedDomain) and list(p.domain.values) == values
+    for v in range(10):
+        try:
+            tools.validate(Call("t", {"p": v}))
+        except InvalidCall:
+            assert v not in values
+        else:
+            assert v in values
+
+
+def test_numbers_that_are_not_listed_are_not_counted_past_a_rule() -> None:
+    wide = {"type": "integer", "minimum": 0, "maximum": 100_000}
+    found = [domain_of(normalise({**wide, **rule}, WHERE), WHERE) for rule in ({}, {"not": {"const": 3}})]
+    assert [isinstance(d, Free) and d.grid is not None for d in found] == [True, False]
 
 
 class Gear(enum.Enum):
@@ -172,9 +257,9 @@ LAUGHS = {f"L{i}": {"anyOf": [{"$ref": f"#/$defs/L{i + 1}"}] * 10} for i in rang
         ({"$ref": "#/$defs/X"}, {}, "#/$defs/X names no definition"),
         ({"$ref": "https://example.org/x.json"}, {}, "https://example.org/x.json names no definition"),
         ({"$ref": "#/$defs/L0"}, LAUGHS, "more than 10000 parts"),
-        ({"anyOf": {"type": "string"}}, {}, "anyOf is {'type': 'string'}. Write a list"),
-        ({"type": "integer", "minimum": "low"}, {}, "minimum is 'low'. Write a number"),
-        ({"properties": []}, {}, "properties is []. Write a JSON object"),
+        ({"anyOf": {"type": "string"}}, {}, "anyOf is {'type': 'string'}. Write"),
+        ({"type": "integer", "minimum": "low"}, {}, "minimum is 'low'. Write"),
+        ({"properties": []}, {}, "properties is []. Write"),
         ("integer", {}, "its schema is 'integer'"),
         ({"allOf": [{"type": "integer"}, {"type": "string"}]}, {}, "two parts of it say type 'integer' and 'string'"),
     ],

@@ -68,6 +68,15 @@ def test_a_retrained_checkpoint_is_read_anew(tmp_path: Path) -> None:
     assert not torch.equal(before.embedding, after.embedding)
 
 
+def test_what_a_runner_computed_is_stored_under_the_weights_that_it_has(tmp_path: Path) -> None:
+    folder, prefix = build_checkpoint(tmp_path / "a", seed=2), [1, 2, 3]
+    old = runner(folder)
+    build_checkpoint(folder, seed=3)
+    new = runner(folder)
+    assert old is not new
+    assert [made.open(prefix)[1].source for made in (old, new, old, new)] == ["computed", "computed", "disk", "disk"]
+
+
 def test_a_cache_takes_memory_only_where_it_is_written(folder: Path) -> None:
     made = runner(folder)
     first = made.open([1, 2, 3])[0].cache.keys

@@ -26,6 +26,10 @@ def test_files_are_summaries_that_tell_machine_and_day() -> None:
     for path in FOLDER.glob("*.json"):
         document = json.loads(path.read_text("utf-8"))
         assert path.stem.removesuffix("-gpu") in FILES and document["measured"] and document["machine"]["torch"]
+        machine = document["machine"]
+        assert not document["quick"] and machine["load"] < machine["cores"], (
+            f"{path.name}: measure it on a quiet machine"
+        )
         assert path.stat().st_size < 20_000 and '"raw' not in path.read_text("utf-8")
 
 

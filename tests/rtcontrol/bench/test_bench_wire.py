@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
 from commands import call
+
+from rtcontrol.bench.load import LoadClient
+from rtcontrol.bench.wire import free_port
+from rtcontrol.bridges.wire.messages import CallMessage
 
 
 def test_clients_of_a_server_are_counted(
@@ -19,6 +24,24 @@ def test_clients_of_a_server_are_counted(
     (case,) = json.loads(out.read_text())["cases"]
     assert case["expected"] == 20 and case["calls"] + case["missing"] >= 10
     assert case["way_ms"]["p50"] > 0 and len(case["raw_way_ms"]) == case["calls"] and case["http"] is None
+
+
+def test_ticks_of_a_server_that_falls_silent_are_missing() -> None:
+    client = LoadClient(f"tcp://127.0.0.1:{free_port()}", 10.0)  # nobody is there
+
+    def come(*ticks: int) -> float:
+        for k in ticks:
+            stamps = {"deadline_ns": 0, "t_server_ns": 0}
+            client._take(CallMessage(session="x" * 20, tick=k, epoch=0, status="held", ttl_ms=0, **stamps))
+        return time.monotonic()
+
+    come(0, 1, 2)
+    client.forget()
+    assert client.missing(time.monotonic() + 3.05) == 29  # none came
+    now = come(4, 5, 7)
+    assert client.missing(now + 0.1) == 2  # 3 and 6
+    assert client.missing(now + 2.05) == 2 + 19
+    client.socket.close(0)
 
 
 @pytest.mark.slow

@@ -13,6 +13,12 @@ from typing import Any
 import pytest
 from commands import call, refused
 
+from rtcontrol.agents import Tools
+from rtcontrol.models.cost import costs
+from rtcontrol.models.decider import DeciderSpec
+from rtcontrol.models.engines.base import Budget
+from rtcontrol.models.schema import tool_schemas
+
 CLOSED = {"name": "drive", "parameters": {"properties": {"speed": {"enum": [0, 1, 2]}}, "required": ["speed"]}}
 FREE = {"type": "function", "function": {"name": "say", "parameters": {"properties": {"text": {"type": "string"}}}}}
 WIDE = {"type": "integer", "minimum": 0, "maximum": 4000}
@@ -79,12 +85,32 @@ def test_openai_tools_are_closed_with_one_pass_or_free_with_the_bound_that_would
     file = tmp_path / "tools.json"
     file.write_text(json.dumps([CLOSED, FREE]))
     found = checked(tmp_path, str(file), capsys)
-    assert (found["drive"]["kind"], found["drive"]["passes"], found["drive"]["remedy"]) == ("closed", 1, None)
+    assert (found["drive"]["kind"], found["drive"]["passes"], found["drive"]["remedy"]) == ("closed", 2, None)
     assert found["say"]["kind"] == "free" and found["say"]["passes"] > 1
     assert "parameter text: its values are not listed" in found["say"]["remedy"] and "enum" in found["say"]["remedy"]
     assert all(t["prefix_tokens"] > 5 for t in found.values())
     file.write_text(json.dumps({"tools": [CLOSED]}))
-    assert list(checked(tmp_path, str(file), capsys)) == ["drive"]
+    (alone,) = checked(tmp_path, str(file), capsys).values()
+    assert (alone["name"], alone["passes"]) == ("drive", 1)
+
+
+def test_the_passes_are_those_of_the_layout_that_takes_more() -> None:
+    tools = [CLOSED, {"name": "turn", "parameters": {"properties": {"side": {"enum": ["left", "right"]}}}}]
+    decider = DeciderSpec("lander", tuple(tools)).build()
+    took = []
+    for first in (False, True):
+        decider.decoding.core.set_budget(Budget(function_first=first))
+        took.append(decider.decide("x=0.1", "go").forward_passes)
+    assert took == [1, 2]
+    assert [c.passes for c in costs(tool_schemas(tools), decider.tokenizer)] == [2, 2]
+
+
+def test_numbers_that_are_counted_digit_by_digit_are_not_told_as_unlisted() -> None:
+    wide = {"type": "integer", "minimum": 0, "maximum": 100_000}
+    parts = {f"p{i}": wide for i in range(7)}
+    tools = Tools([{"name": "go", "parameters": {"properties": parts, "required": list(parts)}}])
+    told = [sum("its values are not listed" in r for r in tools.remedies(digits)["go"]) for digits in (False, True)]
+    assert told == [7, 2]  # the sixth and the seventh share a head as one JSON object
 
 
 def test_a_listed_value_of_too_many_tokens_is_told_with_its_passes(
@@ -101,7 +127,7 @@ def test_functions_and_pydantic_models_of_a_python_file(tmp_path: Path, capsys: 
     file = tmp_path / "robot_tools.py"
     file.write_text(FUNCTIONS)
     found = checked(tmp_path, str(file), capsys)
-    assert {n: (t["kind"], t["passes"]) for n, t in found.items()} == {"stop": ("closed", 1), "Wheel": ("closed", 1)}
+    assert {n: (t["kind"], t["passes"]) for n, t in found.items()} == {"stop": ("closed", 2), "Wheel": ("closed", 2)}
 
 
 def test_the_list_of_an_mcp_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

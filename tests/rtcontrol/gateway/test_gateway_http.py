@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import openai
 import pytest
-from gateway_served import TURN, Served
+from gateway_served import TURN, Serve, Served
 
 MOVE: dict[str, Any] = {
     "name": "move",
@@ -54,6 +54,16 @@ def test_a_game_gets_its_call_in_the_shape_it_reads(served: Served) -> None:
     assert said["latency_ms"] > 0
     whole = {**GAME, "history": ["turn(left)"], "max_tokens": 32, "temperature": 0.0, "include_content_head": True}
     assert served.post("v1/function_call", whole).json()["success"] is True
+
+
+def test_a_free_value_has_as_many_tokens_as_the_server_allows(serve: Serve) -> None:
+    long = {"type": "string", "minLength": 40, "maxLength": 60}
+    say = {"name": "say", "parameters": {"properties": {"text": long}, "required": ["text"]}}
+    enough, too_few = (
+        serve(value_tokens=tokens).post("v1/function_call", {**GAME, "tools": [say]}).json() for tokens in (64, 2)
+    )
+    assert enough["success"] is True and len(enough["args"]["text"]) >= 40
+    assert too_few["success"] is False and "did not end" in too_few["error"]
 
 
 def test_arguments_are_typed_and_named_by_the_chosen_function(served: Served) -> None:

@@ -46,6 +46,13 @@ def test_an_error_costs_its_own_tick_only(pool: DecoderPool) -> None:
     assert called(other, 2) == 'right(at="x 2")'
 
 
+def test_a_decider_that_cannot_rest_costs_no_session_its_answers(pool: DecoderPool) -> None:
+    host, other = pool.open("a", naming("left", "restless")), pool.open("b", naming("right"))
+    for tick in range(3):
+        assert called(host, tick) == f'left(at="x {tick}")'
+        assert called(other, tick) == f'right(at="x {tick}")'
+
+
 def test_newest_request_wins_and_a_busy_session_delays_another_by_one_decision(pool: DecoderPool) -> None:
     busy, quiet = pool.open("a", naming("busy")), pool.open("b", naming("quiet"))
     busy.submit(request(1, "sleep 0.8"))
@@ -90,6 +97,22 @@ def test_a_decision_that_nobody_waits_for_is_given_up_between_its_steps(pool: De
     time.sleep(0.2)
     host.cancel(1)
     assert called(host, 2) == 'long(at="x 2")'
+
+
+@pytest.mark.parametrize("order", [(1, 2), (2, 1)])
+def test_what_nobody_waits_for_is_given_up_on_each_of_several_lanes(order: tuple[int, int]) -> None:
+    host = InProcessHost(naming("long"), lanes=2)
+    host.start()
+    for tick in (1, 2):
+        host.submit(request(tick, "steps 800"))  # 40 s
+    time.sleep(0.2)
+    for tick in order:
+        host.cancel(tick)
+    for tick in (3, 4):
+        host.submit(request(tick, "sleep 0.5"))
+    assert {reply_of(host).tick, reply_of(host).tick} == {3, 4}
+    assert not host.deciding
+    host.close()
 
 
 def test_a_patient_session_that_is_closed_holds_up_nobody(pool: DecoderPool) -> None:

@@ -41,6 +41,20 @@ def test_several_sessions_decide_in_the_same_passes_as_each_alone() -> None:
     assert isinstance(too_long, UserError) and "context" in too_long.what
 
 
+def test_a_session_that_is_given_twice_is_refused_with_the_remedy() -> None:
+    model = rtcontrol.load("lander")
+    session = model.session()
+    with pytest.raises(UserError, match="open one `model.session"):
+        model.decide([(session, SEEN, "land on the pad"), (session, SEEN, "hover at 0.7")])
+    assert session.decide(SEEN, "land on the pad").call is not None
+
+
+def test_the_mass_outside_is_told_of_the_first_of_every_sixteen_decisions() -> None:
+    session = rtcontrol.load("lander").session()
+    told = [session.decide(SEEN, "land on the pad").outside_mass for _ in range(18)]
+    assert [i for i, mass in enumerate(told) if mass is not None] == [1, 17]
+
+
 def test_tools_that_it_was_not_trained_on_are_refused_unless_asked_for() -> None:
     model = rtcontrol.load("lander")
     with pytest.raises(UserError, match="untrained=True"):

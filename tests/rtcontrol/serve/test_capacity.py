@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rtcontrol.bridges.wire.messages import Bye, ErrorMessage, Welcome
 from rtcontrol.hosts.base import PlaceTrouble
 from rtcontrol.run import assemble
+from rtcontrol.serve import session
 from rtcontrol.serve.capacity import Need, undisturbed, weigh
+from tests.helpers.processes import until
 
 NEEDS = st.builds(Need, st.floats(0.1, 1000), st.floats(1e-5, 1))
 MOST = 0.8
@@ -51,3 +55,44 @@ def test_a_second_session_that_would_make_the_first_late_is_refused_and_a_slower
     error = made.peer().denied(**LANDER, hz=1000)
     assert error.code == "busy" and error.retryable and "ms a decision" in error.message
     made.enter(**LANDER, hz=1)
+
+
+@pytest.fixture
+def half(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Of a hello: what takes half of the decoder's time, whatever its decisions take on this machine."""
+    monkeypatch.setattr(session, "undisturbed", lambda shares: 25e6)
+    return {**LANDER, "hz": 20}
+
+
+def test_of_two_that_are_warm_at_once_one_gets_in_where_there_is_room_for_one(
+    bench: Any, half: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both, started = threading.Barrier(2), session.Session._started
+
+    def start(self: session.Session) -> None:
+        both.wait(20)
+        started(self)
+
+    monkeypatch.setattr(session.Session, "_started", start)
+    made = bench(model="lander")
+    peers = [made.peer(), made.peer()]
+    for peer in peers:
+        peer.hello(**half)
+    answers = [peer.receive(20) for peer in peers]
+    assert {type(answer) for answer in answers} == {Welcome, ErrorMessage}
+    (refusal,) = [answer for answer in answers if isinstance(answer, ErrorMessage)]
+    assert refusal.code == "busy" and refusal.retryable
+
+
+def test_a_session_that_waits_for_its_client_keeps_its_part(bench: Any, half: dict[str, Any]) -> None:
+    made = bench(model="lander")
+    lost = made.enter(**half)
+    lost.close()
+    until(lambda: made.admission.health()["sessions"]["parked"] == 1)
+    assert made.peer().denied(**half).code == "busy"
+    back = made.enter(resume=lost.token)
+    assert back.welcome is not None and back.welcome.resumed
+    assert made.peer().denied(**half).code == "busy"
+    back.send(Bye(session=back.token))
+    until(lambda: not made.admission.all())
+    made.enter(**half)

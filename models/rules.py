@@ -1,0 +1,113 @@
+"""What jsonschema says: whether a schema is one at all, and which of the listed values its rules allow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from fractions import Fraction
+from typing import Any
+
+import jsonschema
+import referencing
+import referencing.exceptions
+
+from rtcontrol.models.domain import json_text
+from rtcontrol.models.errors import UserError
+
+DEFINITIONS = ("$defs", "definitions")
+NAMED = (*DEFINITIONS, "properties", "patternProperties", "dependentSchemas")  # schemas by name
+DATA = ("enum", "const", "default", "examples")
+ABOUT = ("title", "description", "default", "examples", "x-group")  # says nothing of the values
+BOUNDS = {"minimum": "exclusiveMinimum", "maximum": "exclusiveMaximum"}
+# Rules that are kept by listing the values.
+KEPT: tuple[set[str], ...] = ({"enum"}, {"const"}, {"type", "multipleOf", *BOUNDS, *BOUNDS.values()})
+
+
+def document(given: Any, where: str, definitions: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """A schema as JSON Schema 2020-12 has it (OpenAPI's `nullable` and draft 4's exclusive bounds written so), with all
+    definitions. Raises UserError (`where` names tool and parameter) for what is no schema."""
+    if not isinstance(given, Mapping):
+        raise UserError(f"{where}: its schema is {given!r}.", "Write a JSON schema object.")
+    try:
+        found = _modern(given)
+        named = _modern({"$defs": definitions or {}})
+        for part in (found, named):
+            jsonschema.Draft202012Validator.check_schema(part, format_checker=None)
+    except jsonschema.SchemaError as error:
+        place = ".".join(map(str, error.absolute_path))
+        raise UserError(
+            f"{where}: {place} is {repr(error.instance)[:80]}.",
+            f"Write what JSON schema has there ({error.message[-120:]}).",
+        ) from None
+    except RecursionError:
+        raise UserError(f"{where}: its schema is nested too deeply.", "Describe a flatter value.") from None
+    own = {**named["$defs"], **found.pop("definitions", {}), **found.pop("$defs", {})}
+    return {**found, **dict.fromkeys(DEFINITIONS, own)}
+
+
+def _modern(given: Any) -> Any:
+    if isinstance(given, list | tuple):
+        return [_modern(v) for v in given]
+    if not isinstance(given, Mapping):
+        return given
+    schema: dict[str, Any] = {}
+    for key, value in given.items():
+        if key in NAMED and isinstance(value, Mapping):
+            schema[key] = {name: _modern(part) for name, part in value.items()}
+        elif key not in ("$id", "$schema"):
+            schema[key] = value if key in DATA and not isinstance(value, tuple) else _modern(value)
+    for kept, bound in BOUNDS.items():
+        if isinstance(exclusive := schema.get(bound), bool):
+            del schema[bound]
+            if exclusive and kept in schema:
+                schema[bound] = schema.pop(kept)
+    if schema.pop("nullable", False) is True:
+        rest = {k: schema.pop(k) for k in tuple(schema) if k not in (*ABOUT, *DEFINITIONS)}
+        schema["anyOf"] = [rest, {"type": "null"}]
+    return schema
+
+
+def kept_values(values: Sequence[Any], document: Mapping[str, Any], where: str) -> list[Any]:
+    """Those of the listed values that all rules of their `document` allow.
+
+    Raises UserError for rules that cannot be checked: a pattern, which may take Python for ever, and a reference that
+    leads nowhere."""
+    said = set(document) - {*DEFINITIONS, *ABOUT}
+    if any(said <= kept for kept in KEPT):
+        return list(values)
+    known: dict[int, set[str]] = {}
+
+    def listed(_: Any, allowed: list[Any], value: Any, __: Any) -> Iterator[jsonschema.ValidationError]:
+        if id(allowed) not in known:
+            known[id(allowed)] = {_key(v) for v in allowed}
+        if _key(value) not in known[id(allowed)]:
+            yield jsonschema.ValidationError("not listed")
+
+    def multiple(_: Any, step: float, value: Any, __: Any) -> Iterator[jsonschema.ValidationError]:
+        # In decimals: jsonschema says that 0.3 is no multiple of 0.1.
+        if type(value) in (int, float) and Fraction(str(value)) % Fraction(str(step)):
+            yield jsonschema.ValidationError("between the steps")
+
+    def unchecked(_: Any, rule: Any, value: Any, __: Any) -> Iterator[jsonschema.ValidationError]:
+        if isinstance(value, str | Mapping):
+            told = f"{where}: a pattern ({repr(rule)[:80]}) beside listed values."
+            raise UserError(told, "List the values that match it, and leave the pattern out.")
+        yield from ()
+
+    own = {"enum": listed, "multipleOf": multiple, "pattern": unchecked, "patternProperties": unchecked}
+    made = jsonschema.validators.extend(jsonschema.Draft202012Validator, own)
+    # A registry of nothing: a `$ref` to an address must not be fetched.
+    validator = made(document, registry=referencing.Registry())
+    try:
+        kept = [v for v in values if validator.is_valid(v)]
+    except (referencing.exceptions.Unresolvable, RecursionError) as error:
+        raise UserError(f"{where}: its rules cannot be checked ({str(error)[:120]}).", "Write them out.") from None
+    other = [] if len(kept) == len(values) else [v for v in values if v is not None and not validator.is_valid(v)]
+    if said <= {"type", "enum"} and other:
+        kind = document["type"]
+        raise UserError(f"{where}: the value {other[0]!r} is no {kind}.", f"List values of type {kind} only.")
+    return kept
+
+
+def _key(value: Any) -> str:
+    """Equal for what JSON schema calls equal: 1 and 1.0 are, 1 and true are not."""
+    return json_text(value) if not isinstance(value, float) or not value.is_integer() else str(int(value))
