@@ -51,8 +51,11 @@ class TorchRunner:
         """The runner of a checkpoint: whoever asks for the same unchanged one, dtype, device and threads shares it.
 
         `threads` limits torch's CPU threads while it runs (None: one for a small model, else torch's own number).
+        Raises UserError.
         """
-        place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        place = choose_device(device)
+        if threads is not None and threads < 1:
+            raise UserError(f"{threads} CPU threads run nothing.", "Give 1 or more.")
         kind = choose_dtype(dtype, folder, place)
         files = unchanged(sorted(folder.glob("*.safetensors")))
         if threads is None and sum(size for _, size, _ in files) < ONE_THREAD:
@@ -162,6 +165,17 @@ class TorchRunner:
             yield
         finally:
             torch.set_num_threads(before)
+
+
+def choose_device(name: str | None) -> torch.device:
+    """A GPU where there is one and no name is given. Raises UserError."""
+    try:
+        place = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
+    except RuntimeError:
+        raise UserError(f"Unknown device {name!r}.", "Give cpu, cuda or cuda:NUMBER.") from None
+    if place.type == "cuda" and not torch.cuda.is_available():
+        raise UserError(f"There is no device {name}: torch sees no GPU.", "Give cpu, or install torch for your GPU.")
+    return place
 
 
 def choose_dtype(name: str, folder: Path, device: torch.device) -> torch.dtype:

@@ -20,7 +20,8 @@ phrasing of one. *long*: 20 function names and three enums that branch at token 
 arguments there, hence a third run in which every way is held to one with three. Times run from text to typed call.
 The floor is the cheapest single forward that could decide the call: the uncached tokens and the nodes that this call's
 walk goes by. A JSON call is forced to the tokens of the call that was decided (a model trained for heads writes no JSON
-of its own); every token scores the whole vocabulary. simthinkd answers another question: it picks one of 7 actions.""",
+of its own), for one of five decisions; every token scores the whole vocabulary. simthinkd answers another question: it
+picks one of 7 actions.""",
     ),
     "batch": ("Many decisions together", "The first trees of all sessions' decisions share a pass."),
     "heads": (
@@ -101,7 +102,8 @@ def readme_table(folder: Path) -> str:
             cells.append(f"{ms(took['p50'])} ({took['p50'] / one:.2f})" if took else f"{NOT_MEASURED} (not installed)")
         lines.append(f"| {label} | {' | '.join(cells)} |")
     result = schemas["bundled"]
-    lines += ["", f"{result['decisions']} decisions each, {result['info']['dtype']}, {result['threads']} thread(s)."]
+    each = f"{result['decisions']} decisions each (JSON calls: one of five)"
+    lines += ["", f"{each}, {result['info']['dtype']}, {result['threads']} thread(s)."]
     return "\n".join([*lines, machine(document)])
 
 

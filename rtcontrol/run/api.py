@@ -7,6 +7,7 @@ from typing import Any
 
 from rtcontrol.agents import Tool, Tools
 from rtcontrol.models.call import Call, Decision
+from rtcontrol.models.checkpoint import resolve
 from rtcontrol.models.decider import DeciderSpec, STDecider, decide_together
 from rtcontrol.models.errors import UserError
 from rtcontrol.run import assemble
@@ -16,13 +17,15 @@ Given = Sequence[Tool | Callable[..., Any] | Mapping[str, Any]]
 
 
 class Model:
-    """A checkpoint by bundled name or folder; its weights are loaded once, however many sessions it has.
+    """A checkpoint by bundled name or folder; its weights are loaded with the first session, once for all. Raises
+    UserError where there is none.
 
     `dtype` is auto, fp32 or bf16; `device` torch's name of one (None: a GPU where there is one); `threads` limits
     torch's CPU threads (None: one for a small model).
     """
 
     def __init__(self, name: str, dtype: str = "auto", device: str | None = None, threads: int | None = None) -> None:
+        resolve(name)
         self.name = name
         self._options: dict[str, Any] = {"dtype": dtype, "device": device, "threads": threads}
 
@@ -30,24 +33,28 @@ class Model:
         self,
         tools: Tools | Given | None = None,
         *,
-        history: int = 6,
+        history: int | None = None,
         value_tokens: int = 64,
         allow_null: bool = False,
         untrained: bool = False,
     ) -> ModelSession:
         """A session for these tools: functions, pydantic models or OpenAI-style definitions (None: those that a bundled
-        model was trained on). The prompt shows the last `history` calls; a free value has at most
-        `value_tokens` tokens; with `allow_null` a decision may be to leave
-        the call in force.
+        model was trained on). The prompt shows the last `history` calls (None: as many as a bundled
+        model was trained with, else 6); a free value has at most `value_tokens` tokens; with `allow_null` a decision
+        may be to leave the call in force.
 
         Raises UserError for tools that cannot be decoded, and for a bundled model that was trained on others, unless
         `untrained`: its calls are legal then, and nonsense.
         """
+        own = next((a for a in assemble.agents().values() if a.model == self.name), None)
         if tools is None:
-            own = [a.tools for a in assemble.agents().values() if a.model == self.name]
-            if not own:
+            if own is None:
                 raise UserError(f"{self.name} is no bundled model: its tools are not known.", "Give session(tools).")
-            tools = own[0]
+            tools = own.tools
+        if isinstance(tools, str | Mapping) or not isinstance(tools, Tools | Sequence):
+            raise UserError(f"{str(tools)[:80]!r} is no list of tools.", "Give a list, as session([drive]).")
+        if history is None:
+            history = 6 if own is None else own.history
         chosen = tools if isinstance(tools, Tools) else Tools(tools)
         if not untrained and trained_on(chosen.schemas, self.name) is False:
             raise UserError(
@@ -64,6 +71,8 @@ class Model:
         of each (session, what is seen, what is told) the decision, or what `ModelSession.decide` would raise.
 
         Raises UserError for a session that is given twice."""
+        for session, text, instruction in asked:
+            session.check(text, instruction)
         if len({id(session.decider) for session, _, _ in asked}) < len(asked):
             raise UserError(
                 "The same session is asked twice at once.",
@@ -78,14 +87,28 @@ class ModelSession:
     def __init__(self, tools: Tools, decider: STDecider) -> None:
         self.tools, self.decider = tools, decider
 
-    def decide(self, text: str, instruction: str, history: Sequence[str] = ()) -> Decision:
-        """The call for what is seen (`text`) and told, after these calls (`Call.text()`), the newest last.
+    def decide(self, text: str, instruction: str, history: Sequence[Call | str] = ()) -> Decision:
+        """The call for what is seen (`text`) and told, after these calls (or their `Call.text()`), the newest last.
 
         Raises UserError where the prompt does not fit, DecodeError where no legal call could be decoded, and Cancelled.
         """
-        decision = self.decider.decide(text, instruction, history)
+        self.check(text, instruction)
+        if isinstance(history, str):
+            raise UserError("`history` is a text.", "Give a list of calls, the newest last: [decision.call].")
+        shown = [call.text() if isinstance(call, Call) else call for call in history]
+        decision = self.decider.decide(text, instruction, shown)
         self.decider.rest()
         return decision
+
+    @staticmethod
+    def check(text: str, instruction: str) -> None:
+        """Raises UserError for what is no text."""
+        for what, given in (("seen", text), ("told", instruction)):
+            if not isinstance(given, str):
+                raise UserError(
+                    f"What is {what} is a {type(given).__name__}, no text.",
+                    "Word it as the model was trained: decide(text, instruction).",
+                )
 
     def execute(self, call: Call) -> Any:
         """Run the function of a call's tool. Raises InvalidCall."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import pytest
 
@@ -64,6 +64,31 @@ def test_tools_that_it_was_not_trained_on_are_refused_unless_asked_for() -> None
     assert decision.call is not None and decision.call.name == "move"
     session.execute(decision.call)
     assert moved == [decision.call.arguments["speed"]]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        (lambda: rtcontrol.load("landr"), "Bundled: driver, lander"),
+        (lambda: rtcontrol.load("lander", dtype="fp8").session(), "dtype"),
+        (lambda: rtcontrol.load("lander", device="xyz").session(), "cpu, cuda"),
+        (lambda: rtcontrol.load("lander", threads=0).session(), "1 or more"),
+        (lambda: rtcontrol.load("lander").session("tools.json"), "list of tools"),  # type: ignore[arg-type]
+        (lambda: rtcontrol.load("lander").session().decide({"x": 1}, "land"), "a dict, no text"),  # type: ignore[arg-type]
+        (lambda: rtcontrol.load("lander").session().decide("x", "land", "a call"), "list of calls"),
+    ],
+)
+def test_what_cannot_be_loaded_or_decided_says_what_to_give_instead(wrong: Any, says: str) -> None:
+    with pytest.raises(UserError) as error:
+        wrong()
+    assert says in f"{error.value.what} {error.value.remedy}"
+
+
+def test_a_bundled_model_is_shown_as_many_calls_as_it_was_trained_with() -> None:
+    session = rtcontrol.load("lander").session()
+    plain = session.decide(SEEN, "land on the pad")
+    assert plain.call is not None
+    assert session.decide(SEEN, "land on the pad", [plain.call]).tokens <= plain.tokens
 
 
 def test_a_model_without_known_tools_asks_for_them(tmp_path: object) -> None:
