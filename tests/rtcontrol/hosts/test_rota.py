@@ -97,12 +97,12 @@ def test_a_request_without_a_limit_waits_for_a_second_at_most_behind_others() ->
     rota, clock = rota_at()
     rota.put("unlimited", request(1))
     served = 0
-    while "unlimited" not in keys(taken := rota.take()):
-        assert keys(taken) in ([], ["fast"])
-        rota.put("fast", due(served, 5))
+    rota.put("fast", due(served, 5))
+    while "unlimited" not in keys(rota.take()) and served < 1000:
         clock[0] += 5
         served += 1
-    assert served * 5 <= UNLIMITED_NS / MS + 5
+        rota.put("fast", due(served, 5))
+    assert 0 < served * 5 <= UNLIMITED_NS / MS + 5
 
 
 def test_a_number_of_decisions_that_was_slow_once_is_tried_again() -> None:
@@ -169,7 +169,7 @@ def flown_at(hz: float, sessions: int, within_ms: float, stall_ms: tuple[float, 
 
 
 def test_after_a_stall_sessions_are_decided_together_and_in_time_again() -> None:
-    told, taken = flown_at(hz=40, sessions=8, within_ms=25, stall_ms=(3000, 1000), until_ms=8000)
+    told, taken = flown_at(hz=60, sessions=8, within_ms=16, stall_ms=(3000, 1000), until_ms=8000)
     for since, until in ((1000, 2900), (6000, 7900)):
         in_time = [good for at, good in told if since <= at < until]
         assert len(in_time) > 500 and sum(in_time) >= 0.95 * len(in_time)
