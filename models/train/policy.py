@@ -100,8 +100,12 @@ class TrainingRunner:
         return [found[i] for i in range(len(batch))]
 
     def logsumexp(self, handle: TrainingSequence, nodes: Sequence[int]) -> list[float]:
-        """Not kept: a batch of rows over a large vocabulary takes gigabytes."""
-        raise NotImplementedError
+        """Over the whole vocabulary, by a forward of its own: to keep a batch's rows would take gigabytes."""
+        own = [(handle.prompt[self._prefix :], handle.nodes)]
+        with torch.no_grad():
+            logits = label_logits(self._model, pack_nodes(handle.prompt[: self._prefix], own)).float()
+        found: list[float] = torch.logsumexp(logits[list(nodes)], -1).tolist()
+        return found
 
 
 class TreePolicy:

@@ -19,7 +19,7 @@ from rtcontrol.models.core import DecoderCore
 from rtcontrol.models.decider import DeciderSpec, STDecider
 from rtcontrol.models.decoding import Decoding
 from rtcontrol.models.domain import ClosedDomain
-from rtcontrol.models.engines.base import Budget
+from rtcontrol.models.engines.base import Budget, DecodeError
 from rtcontrol.models.engines.hf_runner import HFRunner
 from rtcontrol.models.plan import ANY_TOOL, NO_TOOL, SchemaPlan
 from rtcontrol.models.prompt import COMPACT
@@ -71,6 +71,14 @@ def over_hugging_face(decider: STDecider, model: Any, budget: Budget | None = No
 
 def prompt_of(decider: STDecider, observation: str, instruction: str) -> list[int]:
     return [*decider.template.prefix_ids(decider.plan.tools), *decider.template.suffix_ids(instruction, observation)]
+
+
+def outcome(decider: STDecider, told: tuple[str, str]) -> Any:
+    """The decision, or what the DecodeError says."""
+    try:
+        return decider.decide(*told)
+    except DecodeError as error:
+        return str(error)
 
 
 def shown(decision: Decision) -> Any:

@@ -22,7 +22,7 @@ from rtcontrol.models.normal import normalise
 from rtcontrol.models.schema import ABSENT
 from rtcontrol.models.tokenizer import STTokenizer
 from rtcontrol.models.train.vocabulary import build_tokenizer, number_words
-from tests.models.small import MARGIN, TOLD, WORDS, Oracle, build, law, over_hugging_face, prompt_of, tool
+from tests.models.small import MARGIN, TOLD, WORDS, Oracle, build, law, outcome, over_hugging_face, prompt_of, tool
 
 LAW = law(25)
 POINT = {"type": "object", "properties": {"x": {"type": "number"}, "n": {"type": "integer"}}, "required": ["x"]}
@@ -129,11 +129,12 @@ def test_free_value_equals_greedy_decoding_by_the_oracle_under_the_same_grammar(
     got = decider.decide(*told)
     assert got.call == Call("go", {} if expected is ABSENT else {"v": expected})
     assert got.confidence["arg1"] == pytest.approx(confidence, rel=1e-2)
+    (unguessed,) = decider.decide_many([told])
+    assert unguessed.call == got.call
     if budget > 1:
-        # All tries and the head token in the first pass, and then at most one for each choice that is left.
-        assert got.forward_passes <= choices + forced_start
-    else:
-        assert got.forward_passes >= choices
+        # All tries and the head token in the first pass, and then one for each choice that is left; guesses save some.
+        assert unguessed.forward_passes == choices + forced_start
+    assert got.forward_passes <= unguessed.forward_passes
     again = decider.decide(*told)
     # The value of the last time is the guess of this one: all of it is looked at in the first pass.
     assert again.call == got.call
@@ -159,13 +160,7 @@ def test_a_guess_changes_no_free_value(
         drafts = guessing.decoding._drafts
         drafts.tool = len(guess) % 2
         drafts.tokens[1, drafts.tool] = guess
-        results = []
-        for decider in (plain, guessing):
-            try:
-                results.append(decider.decide(*seen))
-            except DecodeError as error:
-                results.append(str(error))
-        one, other = results
+        one, other = outcome(plain, seen), outcome(guessing, seen)
         if isinstance(one, str) or isinstance(other, str):
             assert one == other
         elif all(abs(c - 0.5) > 1e-2 for c in one.confidence.values()):

@@ -21,7 +21,7 @@ from rtcontrol.models.guess import Guesses
 from rtcontrol.models.plan import compile_plan
 from rtcontrol.models.schema import tool_schemas
 from rtcontrol.models.tokenizer import STTokenizer
-from tests.models.small import TOLD, build, law, qwen, tool
+from tests.models.small import TOLD, build, law, outcome, qwen, tool
 
 LAW = law(40)
 VOCABULARY = 151_936
@@ -169,13 +169,7 @@ def test_no_guess_changes_a_call(
     plain: Any = build(folder, tools, budget_per_head=1)  # one node a head: nothing is guessed
     for seen in told:
         guessing.decoding._drafts.call = Call("go", {"v": other})
-        results = []
-        for decider in (plain, guessing):
-            try:
-                results.append(decider.decide(*seen))
-            except DecodeError as error:
-                results.append(str(error))
-        one, two = results
+        one, two = outcome(plain, seen), outcome(guessing, seen)
         if isinstance(one, str) or isinstance(two, str):
             assert one == two
         elif min(one.confidence.values()) > 0.51:
@@ -198,13 +192,7 @@ def test_several_free_values_of_several_tools_are_what_they_are_without_guesses_
     guessing, plain = build(folder, tools, allow_null=null), build(folder, tools, allow_null=null, budget_per_head=1)
     expected = []
     for seen in told:
-        results: list[Any] = []
-        for decider in (plain, guessing):
-            try:
-                results.append(decider.decide(*seen))
-            except DecodeError as error:
-                results.append(str(error))
-        one, two = results
+        one, two = outcome(plain, seen), outcome(guessing, seen)
         expected.append(one)
         if isinstance(one, str) or isinstance(two, str):
             assert one == two
