@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rtcontrol.models.errors import UserError
     from rtcontrol.run.api import Model
 
+__all__ = ["UserError", "__version__", "load"]
 __version__ = "0.1.0"
 
 # In a source tree the floors `agents/ envs/ models/ bridges/` stand beside this package instead of inside it
@@ -25,3 +27,12 @@ def load(model: str, *, dtype: str = "auto", device: str | None = None, threads:
     from rtcontrol.run.api import Model
 
     return Model(model, dtype, device, threads)
+
+
+def __getattr__(name: str) -> Any:
+    # Looked up when asked for: a bridge has nothing of the models' floor.
+    if name == "UserError":
+        from rtcontrol.models.errors import UserError
+
+        return UserError
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

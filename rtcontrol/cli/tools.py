@@ -44,7 +44,7 @@ def check(
       rtcontrol tools check "mcp:python my_server.py" --model runs/mine
     """
     from rtcontrol.models.checkpoint import Checkpoint
-    from rtcontrol.models.cost import costs
+    from rtcontrol.run.costs import costs
     from rtcontrol.run.toolsets import tools_from
 
     if json_file is not None:

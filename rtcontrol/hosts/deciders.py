@@ -217,9 +217,10 @@ class NoopSource(ExpertSource):
 
 @dataclass(frozen=True)
 class RandomSource:
-    """A uniformly random legal call each tick; optional parameters and open domains are left out where they may be.
+    """A uniformly random legal call each tick, and another draw for each further call of a tick; optional parameters
+    and open domains are left out where they may be.
 
-    The same seed, tick and epoch give the same call, in every lane.
+    The same seed, tick and epoch give the same first call, in every lane.
     """
 
     tools: Sequence[dict[str, Any]]
@@ -227,9 +228,13 @@ class RandomSource:
 
     def build(self) -> ExpertSource:
         schemas = tool_schemas(list(self.tools))
+        asked = ("", 0)  # the tick asked for last, and how often
 
         def call(request: DecisionRequest) -> Call:
-            chance = random.Random(f"{self.seed}/{request.epoch}/{request.tick}")
+            nonlocal asked
+            tick = f"{self.seed}/{request.epoch}/{request.tick}"
+            asked = tick, asked[1] + 1 if asked[0] == tick else 0
+            chance = random.Random(f"{tick}/{asked[1]}" if asked[1] else tick)
             schema = chance.choice(schemas)
             arguments = {}
             for parameter in schema.parameters:
