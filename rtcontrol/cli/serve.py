@@ -26,6 +26,8 @@ Examples:
 
   rtcontrol serve --bind tcp://0.0.0.0:5555 --keys keys      (rtcontrol keys new NAME makes the keys)
 
+  rtcontrol serve --model runs/mine --tools robot.py      (of clients and /v1 requests without tools: docs/schemas.md)
+
   rtcontrol serve --supervise --memory-limit-mb 4000
 
   rtcontrol serve --config run.toml --hz 20      (lines such as: `http = "127.0.0.1:8080"`)

@@ -82,6 +82,17 @@ class ServeOptions:
         model_for(tools.schemas, self.model)
         return replace(self, default_tools=tuple(tools.openai()))
 
+    @property
+    def loads(self) -> str | None:
+        """The model that is loaded before there are sessions: one that is named, where tools are brought."""
+        from rtcontrol.hosts.deciders import PLAIN
+
+        return self.model if self.takes_tools and self.model not in PLAIN else None
+
+    @property
+    def takes_tools(self) -> bool:
+        return self.agent is None
+
     def check(self) -> None:
         """UserError for what cannot be served."""
         from rtcontrol.hosts.deciders import PLAIN
@@ -147,6 +158,10 @@ class ServerOptions(ServeOptions):
             raise UserError(f"{idle[0]} is for --http, which is not given.", "Add --http 127.0.0.1:8080.")
         if self.memory_limit_mb is not None and not self.memory_limit_mb >= 1:
             raise UserError(f"--memory-limit-mb {self.memory_limit_mb:g} is too small.", "Give 1 or more.")
+
+    @property
+    def takes_tools(self) -> bool:
+        return self.agent is None or self.http is not None
 
     @property
     def supervised(self) -> bool:
