@@ -78,6 +78,8 @@ class Model:
             own = draft.session(chosen, history=history, value_tokens=value_tokens, untrained=untrained)
             drafter = Drafter(draft._draft(own), draft_ms / 1e3, own.cancel)
         elif draft is not None:
+            if not callable(draft):
+                raise UserError(f"draft={str(draft)[:80]!r} guesses nothing.", "Give a loaded model, or a function.")
             drafter = Drafter(draft, draft_ms / 1e3)
         return ModelSession(chosen, spec.build(), drafter)
 
