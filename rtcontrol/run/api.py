@@ -75,8 +75,8 @@ class Model:
         spec = DeciderSpec(self.name, tuple(chosen.openai()), **options)
         drafter = None
         if isinstance(draft, Model):
-            own = draft.session(chosen, history=history, value_tokens=value_tokens, untrained=untrained)
-            drafter = Drafter(draft._draft(own), draft_ms / 1e3, own.cancel)
+            second = draft.session(chosen, history=history, value_tokens=value_tokens, untrained=untrained)
+            drafter = Drafter(draft._draft(second), draft_ms / 1e3, second.cancel)
         elif draft is not None:
             if not callable(draft):
                 raise UserError(f"draft={str(draft)[:80]!r} guesses nothing.", "Give a loaded model, or a function.")

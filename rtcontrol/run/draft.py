@@ -27,7 +27,7 @@ class Drafter:
         self._said = False
 
     def ask(self, text: str, instruction: str, history: Sequence[str]) -> None:
-        self._found = found = []
+        found = self._found = list[Call | None]()
         if self._thread is not None and self._thread.is_alive():
             return
         self._until_s = time.monotonic() + self._limit_s
