@@ -17,6 +17,7 @@ from rtcontrol.bridges.wire.messages import Bye
 from rtcontrol.models.errors import UserError
 from rtcontrol.serve.options import ServeOptions
 from tests.bridges.client.worlds import free_port
+from tests.helpers.processes import cli
 from tests.rtcontrol.serve.wire_peer import WirePeer
 
 TURN = {"name": "turn", "parameters": {"properties": {"side": {"enum": ["left", "right"]}}, "required": ["side"]}}
@@ -103,6 +104,7 @@ def test_a_server_that_does_not_start_leaves_no_folder(
 ) -> None:
     taken = made.server.endpoints[0]
     out = tmp_path / "left"
+    (tmp_path / "cwd").mkdir()
     serve = ("serve", "--model", "random", "--host", "inprocess", "--out", str(out))
     assert "is the port free?" in refused(capsys, *serve, "--bind", taken)
     assert "cannot be bound" in refused(
@@ -111,3 +113,6 @@ def test_a_server_that_does_not_start_leaves_no_folder(
     assert "cannot be read as tools" in refused(capsys, *serve, "--tools", f"{file}.none")
     assert "--hz 0" in refused(capsys, *serve, "--hz", "0")
     assert not out.exists()
+    ended = cli(*serve[:-2], "--bind", taken, "--supervise", cwd=tmp_path / "cwd")
+    assert ended.returncode == 2 and "is the port free?" in ended.stderr
+    assert [*(tmp_path / "cwd").iterdir()] == []
