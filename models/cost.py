@@ -1,19 +1,15 @@
-"""What a call of each tool costs at worst: known from the schema and the tokenizer, before a model is loaded."""
+"""What passes cost, and how many the worst call of a tool takes: known from the schema, before a model is loaded."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
-from rtcontrol.models.engines.base import Budget
-from rtcontrol.models.free import MAX_TOKENS
 from rtcontrol.models.passes import Passes
-from rtcontrol.models.plan import ANY_TOOL, NO_TOOL, HeadPlan, SchemaPlan, compile_plan
-from rtcontrol.models.schema import Overflow, ToolSchema
-from rtcontrol.models.tokenizer import STTokenizer
-from rtcontrol.models.walk import HeadState, Walker
+from rtcontrol.models.plan import ANY_TOOL, NO_TOOL, HeadPlan, SchemaPlan
+from rtcontrol.models.walk import HeadState
 
 LOOKED = 128  # branching tokens of unlisted numbers up to which the worst is looked for
 
@@ -50,44 +46,6 @@ def fitted(took: Mapping[int, float], choice_ms: float) -> PassCost:
     return PassCost(max(float(ms.mean()) - token * float(sizes.mean()), 0.0), token, choice_ms)
 
 
-@dataclass(frozen=True)
-class ToolCost:
-    """`passes`: forward passes of the worst call, in the layout that takes more. `prefix_tokens` describe the tool in
-    the cached prompt."""
-
-    name: str
-    closed: bool
-    passes: int
-    prefix_tokens: int
-    remedies: tuple[str, ...]
-
-
-def costs(tools: Sequence[ToolSchema], tokenizer: STTokenizer, overflow: Overflow = "merge") -> list[ToolCost]:
-    """Of each tool, where all of them may be called. Raises UserError for tools that cannot be decoded."""
-    plan = compile_plan(tools, tokenizer, overflow=overflow)
-    budget, walker = Budget(), Walker(plan)
-    layouts = [Passes(plan, walker, replace(budget, function_first=first)) for first in (False, True)]
-    found = []
-    for index, tool in enumerate(tools):
-        slots = plan.slots[index]
-        free = [d for head in plan.heads if (d := head.free.get(index)) is not None]
-        worst = max(worst_call(passes, index)[0] for passes in layouts)
-        worst += max((d.grid.longest if d.grid else MAX_TOKENS for d in free), default=0)
-        remedies = []
-        for head, slot in zip(plan.heads[1:], slots, strict=False):
-            count = len(head.trie.needed(1 << index, limit=_limit(head, index)))
-            if index not in head.free and count > budget.per_head:
-                values = slot.domain.grid.count if slot.domain.grid else len(head.trie.leaves)
-                more = " or more" * (count == _limit(head, index))
-                remedies.append(
-                    f"{', '.join(p.name for p in slot.parameters)}: its {values} values make {count}{more} branching "
-                    f"tokens, a pass carries {budget.per_head} of a head. Fewer values, or coarser steps."
-                )
-        size = len(tokenizer.encode(tool.canonical_json()))
-        found.append(ToolCost(tool.name, not free, worst, size, tuple(remedies)))
-    return found
-
-
 def worst_call(passes: Passes, tool: int) -> tuple[int, int]:
     """(passes, nodes) of the call of a tool whose values come last in the order in which nodes are carried; of a free
     value the head's own token alone."""
@@ -119,7 +77,7 @@ def _last_path(plan: SchemaPlan, k: int, tool: int) -> set[int]:
     trie = plan.heads[k].trie
     if k == 0:
         return _path(trie.parents, next(n for n, values in trie.leaves.items() if values[ANY_TOOL] == tool))
-    tools, node, limit = 1 << tool, 0, _limit(plan.heads[k], tool)
+    tools, node, limit = 1 << tool, 0, looked_at(plan.heads[k], tool)
     while order := trie.needed(tools, node, limit):
         # Of more nodes than are looked at, the last one below each.
         last = order[-1] if len(order) != limit else node
@@ -128,8 +86,8 @@ def _last_path(plan: SchemaPlan, k: int, tool: int) -> set[int]:
     return _path(trie.parents, node)
 
 
-def _limit(head: HeadPlan, tool: int) -> int | None:
-    """Of numbers that are not listed there may be any number of nodes."""
+def looked_at(head: HeadPlan, tool: int) -> int | None:
+    """At how many nodes: of numbers that are not listed there may be any number."""
     return LOOKED if tool in head.grids else None
 
 

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar, cast
 from weakref import WeakKeyDictionary
 
-from rtcontrol.models.call import Decision
+from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.core import Deciding, DecoderCore, Drafts
 from rtcontrol.models.engines.base import Budget, Cancelled, NotFinite, Runner, Work
 from rtcontrol.models.layout import choose_layout, has_choice
@@ -117,6 +117,10 @@ class Decoding:
         self._stop = threading.Event()
         self._drafts = Drafts()
         self._last: UnderWay | None = None
+
+    def draft(self, call: Call | None) -> None:
+        """Somebody's guess of the next call: it changes how many passes that takes, and nothing else."""
+        self._drafts.call = call
 
     def begin(self, suffix: Sequence[int]) -> UnderWay:
         """A decision after prefix + `suffix`, for `evaluate`. Raises UserError when the context is too long."""

@@ -53,6 +53,9 @@ Examples:
   rtcontrol run --env carla-bridge --hz 16 --instruct "follow the car ahead at 20 metres"     (docs/bridges.md)
 
   rtcontrol run --env runs/soak/record.mcap --model expert      (what was recorded is the world)
+
+  rtcontrol run --env my_world.py --tools tools.json --instruct "go on" --model runs/mine     (docs/schemas.md)
+
   rtcontrol run --env lander --view --min-confidence function=0.6,main=0.3
 
   rtcontrol run --config run.toml --duration 60      (lines such as: `env = "lander"`)

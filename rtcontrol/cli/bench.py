@@ -37,8 +37,12 @@ def decide(
     agent: AgentName = None,
     decisions: Annotated[int, typer.Option(min=20, help="Decisions of each schema in all ways.")] = 300,
     worst: Annotated[
-        int, typer.Option(min=20, help="Decisions by one pass and its floor: how bad is the worst?")
-    ] = 1000,
+        int | None,
+        typer.Option(
+            min=20,
+            help="Decisions by one pass and its floor: how bad is the worst? (default: ten for three of --decisions)",
+        ),
+    ] = None,
     dtype: Dtype = "auto",
     threads: Threads = None,
     json_file: JsonFile = None,
@@ -58,7 +62,8 @@ def decide(
     from rtcontrol.bench import everything
 
     options = _options(model, agent, dtype, threads)
-    show(lambda p: everything.decide(options, decisions, worst, p), json_file)
+    most = 10 * decisions // 3 if worst is None else worst
+    show(lambda p: everything.decide(options, decisions, most, p), json_file)
 
 
 @app.command()

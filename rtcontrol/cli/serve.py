@@ -26,6 +26,8 @@ Examples:
 
   rtcontrol serve --bind tcp://0.0.0.0:5555 --keys keys      (rtcontrol keys new NAME makes the keys)
 
+  rtcontrol serve --model runs/mine --tools robot.py      (of clients and /v1 requests without tools: docs/schemas.md)
+
   rtcontrol serve --supervise --memory-limit-mb 4000
 
   rtcontrol serve --config run.toml --hz 20      (lines such as: `http = "127.0.0.1:8080"`)
@@ -44,12 +46,12 @@ def _serve(options: ServerOptions) -> int:
     if options.supervised:
         from rtcontrol.serve.supervise import command_line
 
-        # This process becomes the small parent: what is imported here would stay in its memory. The folder is chosen
-        # once, for all restarts.
+        # The folder is chosen once, for all restarts; it is the server's to make, and to leave away where it fails.
         with Folder(options.out, base, overwrite=True) as folder:
             more = ["--out", str(folder.path)]
-            command = command_line(sys.argv[1:], options.memory_limit_mb, more)
-            os.execv(command[0], command)
+        # This process becomes the small parent: what is imported here would stay in its memory.
+        command = command_line(sys.argv[1:], options.memory_limit_mb, more)
+        os.execv(command[0], command)
     with Shutdown() as ending, Folder(options.out, base, overwrite=True) as folder:
         try:
             return _run(replace(options, out=folder.path), ending)

@@ -26,14 +26,15 @@ def tools() -> None:
 @app.command()
 def check(
     source: Annotated[
-        str, typer.Argument(metavar="FILE", help="A .json or .py file, mcp:COMMAND or mcp:URL.", show_default=False)
+        str, typer.Argument(metavar="SOURCE", help="A .json or .py file, mcp:COMMAND or mcp:URL.", show_default=False)
     ],
     model: Annotated[str, typer.Option(help="Bundled name or checkpoint folder: its tokenizer is used.")] = "lander",
     json_file: JsonFile = None,
 ) -> None:
     """For each tool: whether its values are listed (closed) or decoded token by token (free), the forward passes of its
     worst call (with several tools two at least, as the function may be decided first), the tokens that describe it in
-    the cached prompt, and what bound would make it one pass.
+    the cached prompt, and what bound would make it one pass. What else of a .py file is no tool is told, too. The same
+    SOURCE is taken by `rtcontrol run --tools` and `rtcontrol serve --tools`.
 
     Examples:
 
@@ -44,7 +45,7 @@ def check(
       rtcontrol tools check "mcp:python my_server.py" --model runs/mine
     """
     from rtcontrol.models.checkpoint import Checkpoint
-    from rtcontrol.models.cost import costs
+    from rtcontrol.run.costs import costs
     from rtcontrol.run.toolsets import tools_from
 
     if json_file is not None:

@@ -33,7 +33,7 @@ def build(admission: Admission, tool_sets: ToolSets, options: GatewayOptions, me
     """The application, without its gate."""
     app = FastAPI(title="rtcontrol", docs_url=None, redoc_url=None, openapi_url=None)
     sockets = WebSockets(admission, metrics)
-    model = public_name(options.model)
+    model, own = public_name(options.model), list(admission.options.default_tools)
     since = int(time.time())
 
     async def decide(tools: Sequence[dict[str, Any]], *told: Any) -> Timed:
@@ -64,6 +64,9 @@ def build(admission: Admission, tool_sets: ToolSets, options: GatewayOptions, me
         status = 200
         try:
             wanted = await body.read(request, simpletool.FunctionCallRequest, options)
+            wanted.tools = wanted.tools or own
+            if not wanted.tools:
+                raise Refusal(400, "invalid", "tools: there are none.", "Give `tools`, or `serve --tools` some.")
             timed = await decide(wanted.tools, wanted.instruction(), wanted.observation(), wanted.history or ())
             answer = simpletool.respond(timed.decision.call, timed.schemas, timed.latency_ms)
         except (Refusal, UserError, Unavailable) as error:
@@ -84,6 +87,7 @@ def build(admission: Admission, tool_sets: ToolSets, options: GatewayOptions, me
         wanted = await body.read(request, openai_api.ChatRequest, options)
         if wanted.model not in (model, DEFAULT_MODEL):
             raise Refusal(404, "model_not_found", f"There is no model {wanted.model[:80]!r} here.", f"Use {model!r}.")
+        wanted.tools = wanted.tools or own
         timed = await openai_api.decided(wanted, decide, options.decide_timeout_s)
         metrics.requests.labels("chat", 200).inc()
         if not wanted.stream:

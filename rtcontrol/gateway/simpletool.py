@@ -26,7 +26,7 @@ class FunctionCallRequest(BaseModel):
     original's sampling options are taken, and change nothing."""
 
     messages: Annotated[list[TextMessage], Field(min_length=1, max_length=256)]
-    tools: Annotated[list[dict[str, Any]], Field(min_length=1, max_length=64)]
+    tools: Annotated[list[dict[str, Any]], Field(max_length=64)] = []
     environment: list[str] | None = None
     history: list[str] | None = None
 

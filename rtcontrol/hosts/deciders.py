@@ -181,6 +181,29 @@ class STModel:
         return dict(self._decider.info())
 
 
+@dataclass(frozen=True)
+class ModelSource:
+    """A model that is loaded, and kept while it is open, before any session needs it: its weights, and the tables of
+    its vocabulary that free values need (`spec` must have one). It decides nothing."""
+
+    spec: Any
+
+    def build(self) -> LoadedModel:
+        made = self.spec.build()
+        return LoadedModel(made.checkpoint, made.runner)
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """What the sessions of a model share."""
+
+    checkpoint: Any
+    runner: Any
+
+    def decide(self, request: DecisionRequest) -> Decision:
+        raise RuntimeError("a model that is only kept loaded decides nothing")
+
+
 def patient(decider: Decider) -> bool:
     """Whether its decisions give way to others'."""
     return bool(getattr(decider, "patient", False))
@@ -217,9 +240,10 @@ class NoopSource(ExpertSource):
 
 @dataclass(frozen=True)
 class RandomSource:
-    """A uniformly random legal call each tick; optional parameters and open domains are left out where they may be.
+    """A uniformly random legal call each tick, and another draw for each further call of a tick; optional parameters
+    and open domains are left out where they may be.
 
-    The same seed, tick and epoch give the same call, in every lane.
+    The same seed, tick and epoch give the same first call, in every lane.
     """
 
     tools: Sequence[dict[str, Any]]
@@ -227,9 +251,13 @@ class RandomSource:
 
     def build(self) -> ExpertSource:
         schemas = tool_schemas(list(self.tools))
+        asked = ("", 0)  # the tick asked for last, and how often
 
         def call(request: DecisionRequest) -> Call:
-            chance = random.Random(f"{self.seed}/{request.epoch}/{request.tick}")
+            nonlocal asked
+            tick = f"{self.seed}/{request.epoch}/{request.tick}"
+            asked = tick, asked[1] + 1 if asked[0] == tick else 0
+            chance = random.Random(f"{tick}/{asked[1]}" if asked[1] else tick)
             schema = chance.choice(schemas)
             arguments = {}
             for parameter in schema.parameters:

@@ -31,7 +31,10 @@ MIN_HZ, MAX_HZ = 0.001, 10_000.0
 RECORD_OBSERVATIONS = "no: the record keeps neither what was observed nor what the model read of it; nothing to replay."
 RECORD_MAX = "The record's size, in bytes or with k, M, G; beyond it the oldest part is removed."
 MAX_PIPELINE = 64
-CALLS_PER_TICK = "Calls of one observation at most: each is decided after the one before has acted, by the deadline."
+CALLS_PER_TICK = (
+    "Calls of one observation at most: each is decided after the one before has acted, by the deadline. One more than "
+    "the calls that the model is shown (an agent's `history`): the bundled agents show none, and take one."
+)
 MAX_CALLS = 7  # the last one is decided with six in its history, as many as a prompt shows
 UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9}
 LEAST_BYTES = 10**6

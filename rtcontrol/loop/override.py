@@ -228,7 +228,8 @@ def check_named(config: RunConfig, agent: Agent) -> None:
         raise UserError(
             f"--calls-per-tick {config.calls_per_tick}: the model of {agent.name} is shown its last {agent.history} "
             "calls: it would not know of all that it made before in the same tick.",
-            f"Give at most {agent.history + 1}, or an agent with history={config.calls_per_tick - 1}.",
+            f"Give at most {agent.history + 1}, or an agent of your own (--agent FILE.py) with "
+            f"history={config.calls_per_tick - 1} and a model that was trained so.",
         )
     tools: Mapping[str, Mapping[str, str]] = _heads(agent)
     for name in config.confirm:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from rtcontrol.models.checkpoint import resolve
 from rtcontrol.models.decider import DeciderSpec, STDecider, decide_together
 from rtcontrol.models.errors import UserError
 from rtcontrol.run import assemble
+from rtcontrol.run.draft import Draft, Drafter
 from rtcontrol.run.trained import trained_on
 
 Given = Sequence[Tool | Callable[..., Any] | Mapping[str, Any]]
@@ -27,6 +29,7 @@ class Model:
     def __init__(self, name: str, dtype: str = "auto", device: str | None = None, threads: int | None = None) -> None:
         resolve(name)
         self.name = name
+        self._drafting = threading.Lock()  # one decision at a time, whoever's draft it is
         self._options: dict[str, Any] = {"dtype": dtype, "device": device, "threads": threads}
 
     def session(
@@ -37,11 +40,18 @@ class Model:
         value_tokens: int = 64,
         allow_null: bool = False,
         untrained: bool = False,
+        draft: Draft | Model | None = None,
+        draft_ms: float = 20.0,
     ) -> ModelSession:
         """A session for these tools: functions, pydantic models or OpenAI-style definitions (None: those that a bundled
         model was trained on). The prompt shows the last `history` calls (None: as many as a bundled
         model was trained with, else 6); a free value has at most `value_tokens` tokens; with `allow_null` a decision
         may be to leave the call in force.
+
+        `draft` guesses each call before it is decided: a smaller model, or a function of what is seen, what is told and
+        the history's texts. Free values of its guess are looked at in the same pass: what is decided stays the same,
+        and takes fewer passes where the guess is right. It is waited for `draft_ms` at most; a guess that is late,
+        wrong or raises is done without.
 
         Raises UserError for tools that cannot be decoded, and for a bundled model that was trained on others, unless
         `untrained`: its calls are legal then, and nonsense.
@@ -63,7 +73,22 @@ class Model:
             )
         options = {**self._options, "history": history, "allow_null": allow_null, "value_tokens": value_tokens}
         spec = DeciderSpec(self.name, tuple(chosen.openai()), **options)
-        return ModelSession(chosen, spec.build())
+        drafter = None
+        if isinstance(draft, Model):
+            second = draft.session(chosen, history=history, value_tokens=value_tokens, untrained=untrained)
+            drafter = Drafter(draft._draft(second), draft_ms / 1e3, second.cancel)
+        elif draft is not None:
+            if not callable(draft):
+                raise UserError(f"draft={str(draft)[:80]!r} guesses nothing.", "Give a loaded model, or a function.")
+            drafter = Drafter(draft, draft_ms / 1e3)
+        return ModelSession(chosen, spec.build(), drafter)
+
+    def _draft(self, session: ModelSession) -> Draft:
+        def guess(text: str, instruction: str, history: Sequence[str]) -> Call | None:
+            with self._drafting:
+                return session.decide(text, instruction, history).call
+
+        return guess
 
     @staticmethod
     def decide(asked: Sequence[tuple[ModelSession, str, str]]) -> list[Decision | Exception]:
@@ -78,14 +103,18 @@ class Model:
                 "The same session is asked twice at once.",
                 "Ask each session once: open one `model.session(tools)` for each character.",
             )
+        for session, text, instruction in asked:
+            session.ask_draft(text, instruction, ())
+        for session, _, _ in asked:
+            session.take_draft()
         return decide_together([(session.decider, (text, instruction, ())) for session, text, instruction in asked])
 
 
 class ModelSession:
     """Decides for one set of tools. One decision at a time; `cancel` may be called from another thread."""
 
-    def __init__(self, tools: Tools, decider: STDecider) -> None:
-        self.tools, self.decider = tools, decider
+    def __init__(self, tools: Tools, decider: STDecider, drafter: Drafter | None = None) -> None:
+        self.tools, self.decider, self._drafter = tools, decider, drafter
 
     def decide(self, text: str, instruction: str, history: Sequence[Call | str] = ()) -> Decision:
         """The call for what is seen (`text`) and told, after these calls (or their `Call.text()`), the newest last.
@@ -96,9 +125,21 @@ class ModelSession:
         if isinstance(history, str):
             raise UserError("`history` is a text.", "Give a list of calls, the newest last: [decision.call].")
         shown = [call.text() if isinstance(call, Call) else call for call in history]
+        self.ask_draft(text, instruction, shown)
+        self.take_draft()
         decision = self.decider.decide(text, instruction, shown)
         self.decider.rest()
         return decision
+
+    def ask_draft(self, text: str, instruction: str, history: Sequence[str]) -> None:
+        """Begin to guess the next decision's call, where there is a draft."""
+        if self._drafter is not None:
+            self._drafter.ask(text, instruction, history)
+
+    def take_draft(self) -> None:
+        """Wait for the guess, and have it looked at in the next decision."""
+        if self._drafter is not None:
+            self.decider.decoding.draft(self._drafter.call())
 
     @staticmethod
     def check(text: str, instruction: str) -> None:

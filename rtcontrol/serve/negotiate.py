@@ -7,8 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from rtcontrol.agents import Agent, InvalidCall, Tools, remote_tool
 from rtcontrol.agents.agent import Fallback
 from rtcontrol.bridges.wire import Code, WireError
@@ -21,11 +19,10 @@ from rtcontrol.models.checkpoint import zoo
 from rtcontrol.models.domain import Free
 from rtcontrol.models.errors import UserError
 from rtcontrol.run import assemble
+from rtcontrol.run.own import own_agent
 from rtcontrol.run.trained import model_for, trained_on
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.terms import Terms, ttl_of
-
-HISTORY = 6
 
 
 def negotiate(hello: Hello, options: ServeOptions, out: Path) -> Terms:
@@ -62,6 +59,8 @@ def _agent(hello: Hello, options: ServeOptions) -> tuple[Agent, str | None]:
         return _own(hello, hello.tools), None
     known = assemble.agents() if served is None else {served.name: served}
     name = hello.agent if hello.agent is not None or served is None else served.name
+    if name is None and options.default_tools:
+        return _own(hello, list(options.default_tools)), None
     if name is None:
         raise _refused(Code.AGENT, "hello names no agent and brings no tools.", "Give `agent` or `tools`.", "agent")
     if name not in known:
@@ -93,16 +92,9 @@ def _own(hello: Hello, definitions: list[dict[str, Any]]) -> Agent:
             'Write each as {"name": ..., "description": ..., "parameters": {"type": "object", "properties": {...}}}.'
         )
         raise _refused(Code.TOOLS, f"The tools are no function definitions ({reason}).", remedy, "tools") from None
-    return Agent(
-        name=hello.client.name,
-        description="Tools that the client brought.",
-        tools=tools,
-        observe=_reader(render),
-        instruction=hello.instruction,
-        fallback=_fallback(hello, tools, Fallback(None)),
-        model="",
-        history=HISTORY,
-    )
+    fallback = _fallback(hello, tools, Fallback(None))
+    agent = own_agent(hello.client.name, tools, hello.instruction, fallback)
+    return replace(agent, observe=_reader(agent.observe))
 
 
 def _fallback(hello: Hello, tools: Tools, default: Fallback) -> Fallback:
@@ -203,23 +195,6 @@ def _reader(observe: Callable[[Mapping[str, Any]], str]) -> Callable[[Mapping[st
         return observe(data) if text is None else str(text)
 
     return read
-
-
-def render(data: Mapping[str, Any]) -> str:
-    """`key value` pairs in the order given: `x 0.25 on true at 1 2`. Arrays are left out: they are for agents."""
-    return " ".join(f"{key} {_plain(value)}" for key, value in data.items() if not isinstance(value, np.ndarray))
-
-
-def _plain(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return render(value)
-    if isinstance(value, (list, tuple)):
-        return " ".join(_plain(v) for v in value)
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, float):
-        return f"{value:.6g}"
-    return "none" if value is None else str(value)
 
 
 def _refused(code: Code, what: str, remedy: str, field: str | None = None) -> WireError:

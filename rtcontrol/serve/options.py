@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Self
 
 from rtcontrol.bridges.wire import LIMITS, Limits
 from rtcontrol.loop.config import (
@@ -26,7 +26,8 @@ from rtcontrol.models.errors import UserError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeOptions:
-    """`agent`: the only one served (None: clients bring tools, or name a bundled one); `model`: for whoever names
+    """`agent`: the only one served (None: clients bring tools, or name a bundled one); `tools`: of those who do
+    neither, `default_tools` when they are read (`ready`); `model`: for whoever names
     none (None: the agent's, or the one that was trained on the client's tools); `hz`: of a client that asks for none.
 
     `messages_per_s` and `errors_per_s` are a connection's, each with a burst of a second's worth (errors: two).
@@ -36,6 +37,10 @@ class ServeOptions:
     agent: Annotated[str | None, Flag("Serve this one only. (default: clients bring tools, or name a bundled one)")] = (
         None
     )
+    tools: Annotated[
+        str | None,
+        Flag("Tools of clients and /v1 requests that bring none: a .json or .py file, mcp:COMMAND or mcp:URL."),
+    ] = None
     model: Annotated[
         str | None,
         Flag("Of clients that name none: checkpoint, noop, random, expert. (default: the agent's, or their tools')"),
@@ -46,7 +51,9 @@ class ServeOptions:
     standby: Annotated[bool, Flag(STANDBY)] = False
     hz: Annotated[float, Flag("Ticks a second of clients that ask for no rate.")] = 16.0
     hz_max: Annotated[float, Flag("The highest rate of a server-paced session.")] = 100.0
-    calls_per_tick: Annotated[int, Flag("Calls of one observation that a client may ask for.")] = 1
+    calls_per_tick: Annotated[
+        int, Flag("Calls of one observation that a client may ask for; a bundled agent gives one.")
+    ] = 1
     seed: Annotated[int, Flag("Of --model random.")] = 0
     max_sessions: Annotated[int, Flag("Sessions at once.")] = 64
     busy_max: Annotated[
@@ -61,6 +68,30 @@ class ServeOptions:
     errors_per_s: float = 10.0
     queue: int = 64
     limits: Limits = LIMITS
+    default_tools: tuple[dict[str, Any], ...] = ()
+
+    def ready(self) -> Self:
+        """Checked, and with the tools of `tools` read: an MCP server is asked here, and never again. UserError."""
+        self.check()
+        if self.tools is None:
+            return self
+        from rtcontrol.run.toolsets import tools_from
+        from rtcontrol.run.trained import model_for
+
+        tools = tools_from(self.tools)
+        model_for(tools.schemas, self.model)
+        return replace(self, default_tools=tuple(tools.openai()))
+
+    @property
+    def loads(self) -> str | None:
+        """The model that is loaded before there are sessions: one that is named, where tools are brought."""
+        from rtcontrol.hosts.deciders import PLAIN
+
+        return self.model if self.takes_tools and self.model not in PLAIN else None
+
+    @property
+    def takes_tools(self) -> bool:
+        return self.agent is None
 
     def check(self) -> None:
         """UserError for what cannot be served."""
@@ -92,6 +123,8 @@ class ServeOptions:
             raise UserError(f"--engine {self.engine} is unknown.", f"Choose one of {', '.join(ENGINES)}.")
         if self.seed < 0:
             raise UserError(f"--seed {self.seed} is negative.", "Give 0 or more.")
+        if self.agent is not None and self.tools is not None:
+            raise UserError("--agent and --tools exclude each other: an agent has its own.", "Give one of them.")
         if self.agent is not None:
             assemble.agent(self.agent)
         if self.model is not None and self.model not in PLAIN:
@@ -125,6 +158,10 @@ class ServerOptions(ServeOptions):
             raise UserError(f"{idle[0]} is for --http, which is not given.", "Add --http 127.0.0.1:8080.")
         if self.memory_limit_mb is not None and not self.memory_limit_mb >= 1:
             raise UserError(f"--memory-limit-mb {self.memory_limit_mb:g} is too small.", "Give 1 or more.")
+
+    @property
+    def takes_tools(self) -> bool:
+        return self.agent is None or self.http is not None
 
     @property
     def supervised(self) -> bool:

@@ -7,18 +7,22 @@ from collections.abc import Callable
 from typing import Any
 
 from rtcontrol.hosts.base import DeciderSource, DecoderPool, Host, PlaceTrouble
-from rtcontrol.hosts.deciders import PLAIN, STSource
+from rtcontrol.hosts.deciders import PLAIN, ModelSource, STSource
 from rtcontrol.hosts.inprocess import InProcessPool
+from rtcontrol.models.decider import DeciderSpec
 from rtcontrol.models.errors import UserError
 from rtcontrol.serve.options import ServeOptions
 
-# Beside the sessions: those that are just ending, and the gateway's sets of tools.
+# Beside the sessions: those that are just ending, the gateway's sets of tools, and the model.
 SPARE = 32
+# A tool with a free value: what sessions need for their first one is made with it.
+FREE: dict[str, Any] = {"name": "say", "parameters": {"properties": {"text": {"type": "string"}}}}
 
 
 class Pools:
     """A `DecoderPool` of two. The models' place is made ready at the start unless `options.model` needs none: then
-    with the first session that does; made anew with the first one after it gave up."""
+    with the first session that does; made anew with the first one after it gave up. A model that is named there is
+    loaded with it: in the midst of sessions that would hold up their decisions."""
 
     gave_up: str | None = None
 
@@ -30,6 +34,7 @@ class Pools:
         self._eager = options.model not in PLAIN
         self._lock = threading.Lock()
         self._started = False
+        self._model: Host | None = None
         self._stopped: Callable[[], bool] = lambda: False
 
     def start(self, stopped: Callable[[], bool] = lambda: False) -> dict[str, Any]:
@@ -45,6 +50,13 @@ class Pools:
                 self._started = False
                 self._models = _models(self._options, self._limit)
             info = self._models.start(self._stopped)
+            if self._options.loads is not None and not self._stopped():
+                spec = DeciderSpec(self._options.loads, (FREE,), self._options.engine)
+                try:
+                    self._model = self._models.open("the model", ModelSource(spec))
+                except UserError:
+                    self._models.close()
+                    raise
             self._started = True
             return info
 

@@ -98,14 +98,14 @@ def test_the_command_shows_every_way_and_the_worst_decisions(
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setattr(decide, "WARM_UP", 1)
     out = tmp_path / "decide.json"
-    assert call("bench", "decide", "--model", "paddle", "--decisions", "20", "--worst", "30", "--json", str(out)) == 0
+    assert call("bench", "decide", "--model", "paddle", "--decisions", "20", "--json", str(out)) == 0
     said = capsys.readouterr().out
     for words in ("bare forward", "JSON call in this engine", "Hugging Face", "simthinkd", "worst decision"):
         assert words in said
     document = json.loads(out.read_text())
     assert document["agent"] == "paddle" and document["machine"]["cores"]
     found = document["schemas"]["bundled"]
-    assert found["agreement"] == 1.0 and (found["decisions"], found["tail"]["one_pass"]["decisions"]) == (20, 30)
+    assert found["agreement"] == 1.0 and (found["decisions"], found["tail"]["one_pass"]["decisions"]) == (20, 66)
 
 
 def test_an_unknown_agent_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -59,6 +59,7 @@ MISTAKES = [
     ("--agent nobody", "lander, paddle; or a .py file"),
     ("--agent nofile.py", "no such file"),
     ("--goal sing", "names no goal"),
+    ("--calls-per-tick 2", "--agent FILE.py) with history=1 and a model"),
     ("--model /nowhere/at/all", "/nowhere/at/all"),
     ("--frobnicate", "No such option"),
     ("--hz fast", "'--hz'"),

@@ -14,14 +14,23 @@ import pytest
 from commands import call, refused
 
 from rtcontrol.agents import Tools
-from rtcontrol.models.cost import costs
 from rtcontrol.models.decider import DeciderSpec
 from rtcontrol.models.engines.base import Budget
 from rtcontrol.models.schema import tool_schemas
+from rtcontrol.run.costs import costs
 
 CLOSED = {"name": "drive", "parameters": {"properties": {"speed": {"enum": [0, 1, 2]}}, "required": ["speed"]}}
 FREE = {"type": "function", "function": {"name": "say", "parameters": {"properties": {"text": {"type": "string"}}}}}
 WIDE = {"type": "integer", "minimum": 0, "maximum": 4000}
+
+POSE = {
+    "type": "object",
+    "properties": {
+        **{axis: {"type": "integer", "minimum": -10, "maximum": 10} for axis in "xy"},
+        "grip": {"type": "integer", "minimum": 0, "maximum": 44},
+    },
+    "required": ["x", "y", "grip"],
+}
 
 FUNCTIONS = """
 import enum
@@ -40,6 +49,9 @@ class Wheel(pydantic.BaseModel):
     "Set a wheel."
     gear: Gear
     part: Part
+
+def helper(x: int) -> int:
+    return x
 
 @tool
 def stop(hard: bool) -> None:
@@ -123,9 +135,43 @@ def test_a_listed_value_of_too_many_tokens_is_told_with_its_passes(
     assert "to: its 4001 values" in found["remedy"] and "coarser" in found["remedy"]
 
 
+def test_of_two_tools_with_numbers_in_one_head_each_is_told_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "tools.json"
+    narrow = {**WIDE, "maximum": 2594}
+    tools = [("go", WIDE), ("wait", narrow)]
+    given = [{"name": n, "parameters": {"properties": {"p": p}, "required": ["p"]}} for n, p in tools]
+    file.write_text(json.dumps(given))
+    found = checked(tmp_path, str(file), capsys)
+    assert "its 4001 values" in found["go"]["remedy"] and "its 2595 values" in found["wait"]["remedy"]
+
+
+def test_an_object_with_too_many_combinations_is_told_by_its_properties_counts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "tools.json"
+    grip = POSE["properties"]["grip"]
+    for most, kind in ((44, "free"), (8, "closed")):
+        grip["maximum"] = most
+        file.write_text(json.dumps([{"name": "reach", "parameters": {"properties": {"to": POSE}, "required": ["to"]}}]))
+        (found,) = checked(tmp_path, str(file), capsys).values()
+        assert found["kind"] == kind
+        if kind == "free":
+            assert "at most 9 values of to.grip" in found["remedy"]
+            assert "to.x has 21, to.y has 21, to.grip has 45: 19845 combinations" in found["remedy"]
+    POSE["properties"]["note"] = {"type": "string"}
+    file.write_text(json.dumps([{"name": "reach", "parameters": {"properties": {"to": POSE}}}]))
+    (found,) = checked(tmp_path, str(file), capsys).values()
+    assert "an enum, or bounds and a step, of to.note," in found["remedy"]
+
+
 def test_functions_and_pydantic_models_of_a_python_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "robot_tools.py"
     file.write_text(FUNCTIONS)
+    assert call("tools", "check", str(file)) == 0
+    said = capsys.readouterr().err
+    assert "no tool: helper (without the decorator" in said and "no tool: Part (a part of another model)" in said
     found = checked(tmp_path, str(file), capsys)
     assert {n: (t["kind"], t["passes"]) for n, t in found.items()} == {"stop": ("closed", 2), "Wheel": ("closed", 2)}
 
@@ -135,6 +181,24 @@ def test_the_list_of_an_mcp_server(tmp_path: Path, capsys: pytest.CaptureFixture
     file.write_text(SERVER)
     found = checked(tmp_path, f"mcp:{sys.executable} {file}", capsys)
     assert {n: t["kind"] for n, t in found.items()} == {"turn": "closed", "note": "free"}
+
+
+def test_stray_lines_of_an_mcp_server_are_told_in_one(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "server.py"
+    file.write_text("print('starting', flush=True)\nprint('up', flush=True)\n" + SERVER)
+    assert call("tools", "check", f"mcp:{sys.executable} {file}") == 0
+    said = capfd.readouterr()
+    assert "turn" in said.out and "Traceback" not in said.err
+    (line,) = said.err.splitlines()
+    assert "2 of its lines on stdout are no messages of MCP" in line
+
+
+def test_what_an_mcp_server_says_at_its_end_is_told(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "server.py"
+    file.write_text("from mcp.server.fastmcp import FastMCP\n")
+    assert call("tools", "check", f"mcp:{sys.executable} {file}") == 2
+    (line,) = capfd.readouterr().err.splitlines()
+    assert "gave no list of tools" in line and "FastMCP was renamed" in line
 
 
 def test_the_list_of_an_mcp_server_at_an_address(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -74,6 +74,7 @@ def test_tools_that_it_was_not_trained_on_are_refused_unless_asked_for() -> None
         (lambda: rtcontrol.load("lander", device="xyz").session(), "cpu, cuda"),
         (lambda: rtcontrol.load("lander", threads=0).session(), "1 or more"),
         (lambda: rtcontrol.load("lander").session("tools.json"), "list of tools"),  # type: ignore[arg-type]
+        (lambda: rtcontrol.load("lander").session(draft="small"), "a loaded model, or a function"),  # type: ignore[arg-type]
         (lambda: rtcontrol.load("lander").session().decide({"x": 1}, "land"), "a dict, no text"),  # type: ignore[arg-type]
         (lambda: rtcontrol.load("lander").session().decide("x", "land", "a call"), "list of calls"),
     ],
