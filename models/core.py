@@ -24,7 +24,8 @@ from rtcontrol.models.passes import Entry, Passes
 from rtcontrol.models.plan import NO_TOOL, SchemaPlan
 from rtcontrol.models.schema import ABSENT
 from rtcontrol.models.tokenizer import STTokenizer
-from rtcontrol.models.walk import HeadState, Walk, Walker, leaf_value
+from rtcontrol.models.trie import ROOT
+from rtcontrol.models.walk import HeadState, Walk, Walker
 
 AHEAD = 24  # nodes of a pass
 GUESSED = 256  # nodes of a decision, for each free head
@@ -101,7 +102,6 @@ class DecoderCore:
         """What passes carry from here on."""
         self.budget, self.walker.forced = budget, budget.forced
         self.passes = Passes(self.plan, self.walker, budget)
-        self.first_tree: tuple[Tree, list[Any]] | None = None
 
     def firsts(self, k: int) -> dict[Start, Stop]:
         """By the different beginnings of a head's free values: what their first token may be."""
@@ -222,35 +222,29 @@ class Deciding:
     def _tree(self, wanted: Sequence[Entry]) -> tuple[Tree, list[Any]]:
         """The trie nodes and the free heads' tokens of the next pass, and what its answers are for."""
         core, base = self.core, self.nodes
-        plain = not base and not core.domains
-        if plain and core.first_tree is not None:
-            return core.first_tree
         tokens: list[int] = []
         parents: list[int] = []
         depths: list[int] = []
         asks: list[Ask] = []
         waiting: list[Any] = []
-        placed: dict[Entry, int] = {}
         for k, n in wanted:
-            trie = self.plan.heads[k].trie
-            above = trie.parents[n]
-            parents.append(
-                -1 if above < 0 else placed[k, above] if (k, above) in placed else self.heads[k].slots[above]
-            )
-            placed[k, n] = base + len(tokens)
-            tokens.append(trie.tokens[n])
-            depths.append(trie.depths[n])
+            slots = self.heads[k].slots
+            slots[n] = base + len(tokens)
+            tokens.append(self.plan.heads[k].trie.token(n))
+            parents.append(slots[n[:-1]] if n else -1)
+            depths.append(len(n))
         if wanted:
             asks.append(Ask(range(len(tokens)), core.columns))
-            waiting.append((Deciding._file, wanted, base))
+            waiting.append((Deciding._file, wanted))
         for k, n in wanted:
-            if n == 0 and self.plan.heads[k].free:
+            if n == ROOT and self.plan.heads[k].free:
+                node = self.heads[k].slots[ROOT]
                 for start, stop in core.firsts(k).items():
-                    self._ask(asks, waiting, [(placed[k, 0] - base, start, stop)], self._bests)
+                    self._ask(asks, waiting, [(node - base, start, stop)], self._bests)
                 likely = self._likely
                 if self._guessing and likely is not None and likely in self.plan.heads[k].free and not base:
                     with suppress(DecodeError):  # it may not be called
-                        state = self._begun(k, likely, placed[k, 0])
+                        state = self._begun(k, likely, node)
                         if state.chain or state.tree:  # else its first token is asked for above
                             self._free[k, likely] = state
         for state in self._free.values():
@@ -267,16 +261,12 @@ class Deciding:
                 self._ask(
                     asks, waiting, list(zip(places, range(len(state.stops)), state.stops, strict=True)), state.bests
                 )
-        made = Tree(tokens, parents, depths, asks), waiting
-        if plain:
-            core.first_tree = made
-        return made
+        return Tree(tokens, parents, depths, asks), waiting
 
     # -- what was found -----------------------------------------------------------------------------------------------
 
-    def _file(self, wanted: Sequence[Entry], base: int, rows: Sequence[Sequence[float]]) -> None:
-        for i, ((k, n), row) in enumerate(zip(wanted, rows, strict=True), start=base):
-            self.heads[k].slots[n] = i
+    def _file(self, wanted: Sequence[Entry], rows: Sequence[Sequence[float]]) -> None:
+        for (k, n), row in zip(wanted, rows, strict=True):
             self.heads[k].rows[n] = row
 
     def _ask(self, asks: list[Ask], waiting: list[Any], stops: Sequence[tuple[int, Any, Stop]], bests: Any) -> None:
@@ -305,8 +295,8 @@ class Deciding:
     def _go_on(self, k: int, tool: int) -> FreeHead | None:
         """A free head of the tool that is called, begun when its head token is evaluated."""
         state = self._free.get((k, tool))
-        if state is None and 0 in self.heads[k].slots:
-            state = self._free[k, tool] = self._begun(k, tool, self.heads[k].slots[0])
+        if state is None and ROOT in self.heads[k].slots:
+            state = self._free[k, tool] = self._begun(k, tool, self.heads[k].slots[ROOT])
             if (best := self._bests.get(self.core.start(k, tool))) is not None:
                 state.take(best)
         return state
@@ -320,7 +310,7 @@ class Deciding:
             for k, slot in enumerate(self.plan.slots[tool], start=1):
                 state = self._free.get((k, tool))
                 if state is None:
-                    value = leaf_value(heads[k], walks[k].node, tool)
+                    value = heads[k].trie.values(walks[k].node)[tool]
                 else:
                     confidence[heads[k].name] = state.confidence
                     value = slot.null[0] if state.null else self._value(k, tool, state)

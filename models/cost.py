@@ -13,6 +13,7 @@ from rtcontrol.models.passes import Passes
 from rtcontrol.models.plan import ANY_TOOL, NO_TOOL, HeadPlan, SchemaPlan, compile_plan
 from rtcontrol.models.schema import Overflow, ToolSchema
 from rtcontrol.models.tokenizer import STTokenizer
+from rtcontrol.models.trie import ROOT, TrieNode
 from rtcontrol.models.walk import HeadState, Walker
 
 LOOKED = 128  # branching tokens of unlisted numbers up to which the worst is looked for
@@ -92,7 +93,7 @@ def worst_call(passes: Passes, tool: int) -> tuple[int, int]:
     """(passes, nodes) of the call of a tool whose values come last in the order in which nodes are carried; of a free
     value the head's own token alone."""
     plan = passes.plan
-    goals = [_last_path(plan, k, tool) for k in range(len(plan.heads))]
+    goals = [_last_leaf(plan, k, tool) for k in range(len(plan.heads))]
     heads = [HeadState() for _ in plan.heads]
     known: int | None = None
     walks, count, nodes = passes.start, 0, 0
@@ -102,40 +103,32 @@ def worst_call(passes: Passes, tool: int) -> tuple[int, int]:
             count, nodes = count + 1, nodes + len(wanted)
         for k, n in wanted:
             row = [0.0] * len(passes.walker.columns)
-            for token, child in plan.heads[k].trie.children[n].items():
-                if child in goals[k] and token in passes.walker.column:
-                    row[passes.walker.column[token]] = 1.0
+            goal = goals[k]
+            if goal[: len(n)] == n and len(goal) > len(n) and goal[len(n)] in passes.walker.column:
+                row[passes.walker.column[goal[len(n)]]] = 1.0
             heads[k].slots[n] = 0
             heads[k].rows[n] = row
         known, walks, free = passes.look(heads)
         if known == NO_TOOL or not (
-            any(w.pending for w in walks.values()) or any(0 not in heads[k].slots for k in free)
+            any(w.pending for w in walks.values()) or any(ROOT not in heads[k].slots for k in free)
         ):
             return count, nodes
 
 
-def _last_path(plan: SchemaPlan, k: int, tool: int) -> set[int]:
-    """The nodes that lead to the tool's value whose last branching node is carried last."""
+def _last_leaf(plan: SchemaPlan, k: int, tool: int) -> TrieNode:
+    """Of the tool's values the one whose last branching node is carried last, or a beginning that leads to no other."""
     trie = plan.heads[k].trie
     if k == 0:
-        return _path(trie.parents, next(n for n, values in trie.leaves.items() if values[ANY_TOOL] == tool))
-    tools, node, limit = 1 << tool, 0, _limit(plan.heads[k], tool)
+        return next(leaf for leaf, values in trie.leaves.items() if values[ANY_TOOL] == tool)
+    tools, node, limit = 1 << tool, ROOT, _limit(plan.heads[k], tool)
     while order := trie.needed(tools, node, limit):
         # Of more nodes than are looked at, the last one below each.
         last = order[-1] if len(order) != limit else node
-        below = [c for _, c in trie.legal_children(last, tools)]
-        node = max(below, key=lambda c: (bool(trie.several[c] & tools), c))
-    return _path(trie.parents, node)
+        below = [c for c in trie.children(last).values() if trie.tools(c)[0] & tools]
+        node = sorted(below, key=lambda c: bool(trie.tools(c)[1] & tools))[-1]
+    return node
 
 
 def _limit(head: HeadPlan, tool: int) -> int | None:
     """Of numbers that are not listed there may be any number of nodes."""
     return LOOKED if tool in head.grids else None
-
-
-def _path(parents: list[int], node: int) -> set[int]:
-    found = set()
-    while node >= 0:
-        found.add(node)
-        node = parents[node]
-    return found

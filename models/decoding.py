@@ -14,6 +14,7 @@ from rtcontrol.models.call import Decision
 from rtcontrol.models.core import Deciding, DecoderCore, Drafts
 from rtcontrol.models.engines.base import Budget, Cancelled, NotFinite, Runner, Work
 from rtcontrol.models.layout import choose_layout, has_choice
+from rtcontrol.models.passes import Entry
 
 T = TypeVar("T")
 # A long prompt in slices: so many tokens, and fewer where they take longer than so many seconds.
@@ -159,7 +160,7 @@ class Decoding:
         return [one.decision() for one in made]
 
     @property
-    def visited(self) -> Sequence[tuple[int, int]]:
+    def visited(self) -> Sequence[Entry]:
         """(head, trie node) of the choices that led to the last call."""
         return () if self._last is None else self._last.deciding.visited
 
@@ -176,7 +177,7 @@ class Decoding:
         worst = 0.0
         for (k, n), lse in zip(self.visited, total, strict=True):
             row, walker = deciding.heads[k].rows[n], self.core.walker
-            children = self.core.plan.heads[k].trie.children[n]
+            children = self.core.plan.heads[k].trie.children(n)
             worst = max(worst, 1.0 - math.fsum(math.exp(row[walker.column[t]] - lse) for t in children))
         return max(0.0, worst)
 

@@ -14,7 +14,7 @@ from rtcontrol.models.normal import as_declared
 from rtcontrol.models.schema import ABSENT, Overflow, Slot, ToolSchema
 from rtcontrol.models.special import ARGUMENTS, FUNCTION, NULL, closing, opening
 from rtcontrol.models.tokenizer import STTokenizer
-from rtcontrol.models.trie import NumberTrie, TokenTrie
+from rtcontrol.models.trie import ROOT, NumberTrie, TokenTrie
 
 NO_TOOL = -1  # the value of a null function head
 LISTED = 256  # numbers of one parameter up to which a list is quicker to walk
@@ -107,15 +107,14 @@ def compile_plan(
             raise UserError(f"The tool name {tool.name!r} has the same tokens as another's.", "Rename one of them.")
     if allow_null:
         trie.insert([null_id], ANY_TOOL, NO_TOOL)
-    trie.finish()
-    heads = [HeadPlan(FUNCTION, trie.tokens[0], end, null_id, trie)]
+    heads = [HeadPlan(FUNCTION, trie.token(ROOT), end, null_id, trie)]
 
     for k in range(max((len(s) for s in slots), default=0)):
         trie, end = empty(ARGUMENTS[k])
         free: dict[int, Domain] = {}
         grids = _spelled(k, slots) if tokenizer.digits else {}
         if grids and tokenizer.digits:
-            trie = numbers = NumberTrie(trie.tokens[0], end, tokenizer.digits)
+            trie = numbers = NumberTrie(trie.token(ROOT), end, tokenizer.digits)
             for index, grid in grids.items():
                 numbers.add(index, grid)
         for index, own in enumerate(slots):
@@ -136,8 +135,7 @@ def compile_plan(
                 free[index] = slot.domain
             for null in slot.null:
                 trie.insert([null_id], index, null)
-        trie.finish()
-        heads.append(HeadPlan(ARGUMENTS[k], trie.tokens[0], end, null_id, trie, free, grids))
+        heads.append(HeadPlan(ARGUMENTS[k], trie.token(ROOT), end, null_id, trie, free, grids))
     return SchemaPlan(tuple(tools), slots, tuple(heads), allow_null)
 
 

@@ -138,8 +138,9 @@ def test_every_added_token_is_text_wherever_it_stands(tokenizer: STTokenizer) ->
         assert [i for i in ids if i in control] == plain
         for head in compile_plan(tools, tokenizer, allow_null=True).heads:
             ends = {head.head_id, head.end_id, head.null_id}
-            inner = {t for n, t in enumerate(head.trie.tokens) if n and n not in head.trie.leaves}
-            assert not inner & control and set(head.trie.tokens) & control <= ends
+            inner = {t for leaf in head.trie.leaves for t in leaf[:-1]}
+            last = {leaf[-1] for leaf in head.trie.leaves}
+            assert not inner & control and last & control <= ends
         # A free value spells it, and no id of control is ever legal within.
         head_id, value = tokenizer.special_id("</arg1>"), grammars.start(grammar)
         for wanted in tokenizer.encode(json.dumps({"s": token}, separators=(",", ":"), ensure_ascii=False)):
