@@ -310,7 +310,7 @@ class Deciding:
             for k, slot in enumerate(self.plan.slots[tool], start=1):
                 state = self._free.get((k, tool))
                 if state is None:
-                    value = heads[k].trie.values(walks[k].node)[tool]
+                    value = heads[k].trie.value(walks[k].node, tool)
                 else:
                     confidence[heads[k].name] = state.confidence
                     value = slot.null[0] if state.null else self._value(k, tool, state)

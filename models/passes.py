@@ -31,7 +31,7 @@ class Passes:
         if walks[0].pending:
             tool, tools, active = None, self.walker.possible_tools(walks[0].node), len(self.plan.heads)
         else:
-            tool = self.plan.function.trie.values(walks[0].node)[ANY_TOOL]
+            tool = self.plan.function.trie.value(walks[0].node, ANY_TOOL)
             if tool == NO_TOOL:
                 return tool, walks, ()
             tools, active = 1 << tool, 1 + len(self.plan.slots[tool])

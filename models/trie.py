@@ -55,9 +55,9 @@ class TokenTrie:
         """By token, in declared order."""
         return self._children.get(node, {})
 
-    def values(self, leaf: TrieNode) -> dict[int, Any]:
-        """Of a leaf, by tool."""
-        return self.leaves.get(leaf, {})
+    def value(self, leaf: TrieNode, tool: int) -> Any:
+        """Of a leaf that is legal for a tool."""
+        return self.leaves[leaf][tool]
 
     @property
     def choices(self) -> set[int]:
@@ -104,12 +104,11 @@ class NumberTrie(TokenTrie):
         more = {t: (*node, t) for letter, t in self._spelled.items() if self._counted(text + letter)[0]}
         return super().children(node) | more
 
-    def values(self, leaf: TrieNode) -> dict[int, Any]:
-        text = self._text(leaf)
-        legal = self._counted(text)[0]
-        found = [(grid.value(text.removesuffix(END)), tools) for grid, tools in self._grids.items() if tools & legal]
-        numbers = {tool: v for v, tools in found for tool in range(tools.bit_length()) if tools >> tool & 1}
-        return super().values(leaf) | numbers
+    def value(self, leaf: TrieNode, tool: int) -> Any:
+        if tool in self.leaves.get(leaf, ()):
+            return super().value(leaf, tool)
+        (grid,) = (grid for grid, tools in self._grids.items() if tools >> tool & 1)
+        return grid.value(self._text(leaf).removesuffix(END))
 
     @property
     def choices(self) -> set[int]:

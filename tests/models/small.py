@@ -194,4 +194,4 @@ class Oracle:
                 best, second = sorted(scores, reverse=True)[:2]
                 self.margin = min(self.margin, best - second)
             _, node = legal[scores.index(max(scores))]
-        return trie.values(node)[tool]
+        return trie.value(node, tool)

@@ -102,14 +102,14 @@ def test_null_is_legal_for_optional_parameters_of_their_own_tool_only() -> None:
     null = TOKENIZER.special_id("<|null|>")
     legal = {t: [token for token, _ in trie.legal_children(ROOT, 1 << t)] for t in (0, 1)}
     assert null in legal[0] and null not in legal[1]
-    assert trie.values((null,)) == {0: ABSENT}
+    assert trie.leaves[null,] == {0: ABSENT}
 
 
 def test_null_function_is_legal_where_the_agent_allows_it() -> None:
     null = TOKENIZER.special_id("<|null|>")
     assert null not in plan_of(tool("go")).function.trie.children(ROOT)
     function = plan_of(tool("go"), allow_null=True).function
-    assert function.trie.values((null,)) == {ANY_TOOL: NO_TOOL}
+    assert function.trie.leaves[null,] == {ANY_TOOL: NO_TOOL}
     assert function.trie.needed(1 << ANY_TOOL) == [ROOT]
 
 
@@ -219,12 +219,12 @@ def test_walk_follows_the_best_legal_child_and_ties_go_to_the_lowest_id() -> Non
     for word in ("left", "fast"):
         state = HeadState(rows={ROOT: row(walker, TOKENIZER.encode(word)[0])})
         stop = walker.walk(1, state, 0b10)
-        assert trie.values(stop.node)[1] == word
+        assert trie.value(stop.node, 1) == word
         assert stop.confidence == pytest.approx(math.e / (math.e + 1))
     go = walker.walk(1, state, 0b01)  # its two values tie, and fast is not legal
     lowest = min(TOKENIZER.encode(v)[0] for v in ("left", "right"))
     assert go.visited == (ROOT,)
-    assert TOKENIZER.encode(trie.values(go.node)[0])[0] == lowest
+    assert TOKENIZER.encode(trie.value(go.node, 0))[0] == lowest
     assert go.confidence == 0.5
 
 
