@@ -20,12 +20,11 @@ from rtcontrol.models.engines.base import Budget, DecodeError, NotFinite
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.free import MAX_TOKENS, Grammars, parse_free
 from rtcontrol.models.guess import Best, FreeHead, Guesses, Stop
-from rtcontrol.models.passes import Entry, Passes
 from rtcontrol.models.plan import NO_TOOL, SchemaPlan
 from rtcontrol.models.schema import ABSENT
 from rtcontrol.models.tokenizer import STTokenizer
 from rtcontrol.models.trie import ROOT
-from rtcontrol.models.walk import HeadState, Walk, Walker
+from rtcontrol.models.walk import Entry, HeadState, Walk, Walker
 
 AHEAD = 24  # nodes of a pass
 GUESSED = 256  # nodes of a decision, for each free head
@@ -64,7 +63,7 @@ class Tree:
 
 
 class DecoderCore:
-    """Decides for one plan. `columns` are the ids whose scores decide closed heads. A free value has at most `limit`
+    """Decides for one plan. A free value has at most `limit`
     tokens; of one so many nodes are spent on looking `ahead`, more than a pass costs less of."""
 
     def __init__(
@@ -76,8 +75,7 @@ class DecoderCore:
         limit: int = MAX_TOKENS,
         ahead: int = AHEAD,
     ) -> None:
-        self.plan, self.tokenizer, self.walker = plan, tokenizer, Walker(plan)
-        self.columns, self._limit, self.ahead = tuple(self.walker.columns), limit, ahead
+        self.plan, self.tokenizer, self._limit, self.ahead = plan, tokenizer, limit, ahead
         self.domains = {(k, i): d for k, h in enumerate(plan.heads) for i, d in h.free.items() if isinstance(d, Free)}
         free = {tool for _, tool in self.domains}
         self.only_free = free.pop() if len(free) == 1 else None  # the only tool with free values
@@ -100,8 +98,7 @@ class DecoderCore:
 
     def set_budget(self, budget: Budget) -> None:
         """What passes carry from here on."""
-        self.budget, self.walker.forced = budget, budget.forced
-        self.passes = Passes(self.plan, self.walker, budget)
+        self.walker = Walker(self.plan, budget)
 
     def firsts(self, k: int) -> dict[Start, Stop]:
         """By the different beginnings of a head's free values: what their first token may be."""
@@ -118,7 +115,7 @@ class DecoderCore:
         """A free value at its beginning; `values` and `prompt` are what it is guessed from."""
         assert self._grammars is not None
         head, (_, grammar, null) = self.plan.heads[k], self._starts[k, tool]
-        room = self.budget.per_head if guessing and self.budget.per_head > 1 else 0
+        room = most if guessing and (most := self.walker.budget.per_head) > 1 else 0
         (quote, *_) = self.tokenizer.encode('"')
         ends = None if self.domains[k, tool].is_string else quote
         guesses = Guesses(self.tokenizer, values, prompt, ends, room, self.ahead, GUESSED)
@@ -128,7 +125,7 @@ class DecoderCore:
     @property
     def most(self) -> int:
         """Nodes that a decision with guesses may take."""
-        return len(self.passes.first) + (self._limit + GUESSED) * sum(bool(h.free) for h in self.plan.heads)
+        return len(self.walker.first) + (self._limit + GUESSED) * sum(bool(h.free) for h in self.plan.heads)
 
     def begin(self, drafts: Drafts | None = None, prompt: Sequence[int] = ()) -> Deciding:
         """A decision. `drafts` guess free values and are changed to this decision's, and the text of `prompt` is
@@ -185,17 +182,17 @@ class Deciding:
             self.work, self.decision = None, done.value
 
     def _decide(self) -> Generator[Tree, Sequence[Any], Decision]:
-        passes, heads = self.core.passes, self.heads
-        walks, tool = passes.start, None
+        walker, heads = self.core.walker, self.heads
+        walks, tool = walker.start, None
         while True:
-            tree, waiting = self._tree(passes.wanted(heads, tool, walks) if self.nodes else passes.first)
+            tree, waiting = self._tree(walker.wanted(heads, tool, walks) if self.nodes else walker.first)
             assert tree.tokens or not self.passes, "every pass makes headway"
             if tree.tokens:
                 answers = yield tree
                 for (file, *what), answer in zip(waiting, answers, strict=True):
                     file(self, *what, answer)
                 self._settle(tool)
-            tool, walks, free = passes.look(heads)
+            tool, walks, free = walker.look(heads)
             if tool == NO_TOOL:
                 return self._end(None, walks)
             if tool is None:
@@ -234,7 +231,7 @@ class Deciding:
             parents.append(slots[n[:-1]] if n else -1)
             depths.append(len(n))
         if wanted:
-            asks.append(Ask(range(len(tokens)), core.columns))
+            asks.append(Ask(range(len(tokens)), core.walker.columns))
             waiting.append((Deciding._file, wanted))
         for k, n in wanted:
             if n == ROOT and self.plan.heads[k].free:

@@ -1,21 +1,29 @@
-"""What a call of each tool costs at worst: known from the schema and the tokenizer, before a model is loaded."""
+"""What a call of each tool costs at worst: known from the schema and the tokenizer, before a model is loaded; and by
+what a pass costs, which of two layouts the passes have: everything at once, or the function first.
+
+A node that is carried needlessly costs a token; a node that is missing costs a pass. On a GPU a pass of forty tokens
+costs what one of ten does, so everything goes into one; on a CPU tokens are what a pass is made of, and arguments of
+tools that are not called need not be carried. It is decided once, when the plan is loaded.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from rtcontrol.models.engines.base import Budget
 from rtcontrol.models.free import MAX_TOKENS
-from rtcontrol.models.passes import Passes
 from rtcontrol.models.plan import ANY_TOOL, NO_TOOL, HeadPlan, SchemaPlan, compile_plan
 from rtcontrol.models.schema import Overflow, ToolSchema
 from rtcontrol.models.tokenizer import STTokenizer
 from rtcontrol.models.trie import ROOT, TrieNode
 from rtcontrol.models.walk import HeadState, Walker
 
+WORST = 1.5  # so much more than the other's its worst call may cost, where a layout is chosen for its mean
+NEAR = 1.02  # costs closer than that are equal: fewer passes win
 LOOKED = 128  # branching tokens of unlisted numbers up to which the worst is looked for
 
 
@@ -66,13 +74,13 @@ class ToolCost:
 def costs(tools: Sequence[ToolSchema], tokenizer: STTokenizer, overflow: Overflow = "merge") -> list[ToolCost]:
     """Of each tool, where all of them may be called. Raises UserError for tools that cannot be decoded."""
     plan = compile_plan(tools, tokenizer, overflow=overflow)
-    budget, walker = Budget(), Walker(plan)
-    layouts = [Passes(plan, walker, replace(budget, function_first=first)) for first in (False, True)]
+    budget = Budget()
+    layouts = [Walker(plan, replace(budget, function_first=first)) for first in (False, True)]
     found = []
     for index, tool in enumerate(tools):
         slots = plan.slots[index]
         free = [d for head in plan.heads if (d := head.free.get(index)) is not None]
-        worst = max(worst_call(passes, index)[0] for passes in layouts)
+        worst = max(worst_call(walker, index)[0] for walker in layouts)
         worst += max((d.grid.longest if d.grid else MAX_TOKENS for d in free), default=0)
         remedies = []
         for head, slot in zip(plan.heads[1:], slots, strict=False):
@@ -89,26 +97,25 @@ def costs(tools: Sequence[ToolSchema], tokenizer: STTokenizer, overflow: Overflo
     return found
 
 
-def worst_call(passes: Passes, tool: int) -> tuple[int, int]:
+def worst_call(walker: Walker, tool: int) -> tuple[int, int]:
     """(passes, nodes) of the call of a tool whose values come last in the order in which nodes are carried; of a free
     value the head's own token alone."""
-    plan = passes.plan
+    plan = walker.plan
     goals = [_last_leaf(plan, k, tool) for k in range(len(plan.heads))]
     heads = [HeadState() for _ in plan.heads]
     known: int | None = None
-    walks, count, nodes = passes.start, 0, 0
+    walks, count, nodes = walker.start, 0, 0
     while True:
-        wanted = passes.wanted(heads, known, walks)
+        wanted = walker.wanted(heads, known, walks)
         if wanted:
             count, nodes = count + 1, nodes + len(wanted)
         for k, n in wanted:
-            row = [0.0] * len(passes.walker.columns)
-            goal = goals[k]
-            if goal[: len(n)] == n and len(goal) > len(n) and goal[len(n)] in passes.walker.column:
-                row[passes.walker.column[goal[len(n)]]] = 1.0
+            row, goal = [0.0] * len(walker.columns), goals[k]
+            if goal[: len(n)] == n and (follows := goal[len(n) : len(n) + 1]) and follows[0] in walker.column:
+                row[walker.column[follows[0]]] = 1.0
             heads[k].slots[n] = 0
             heads[k].rows[n] = row
-        known, walks, free = passes.look(heads)
+        known, walks, free = walker.look(heads)
         if known == NO_TOOL or not (
             any(w.pending for w in walks.values()) or any(ROOT not in heads[k].slots for k in free)
         ):
@@ -132,3 +139,21 @@ def _last_leaf(plan: SchemaPlan, k: int, tool: int) -> TrieNode:
 def _limit(head: HeadPlan, tool: int) -> int | None:
     """Of numbers that are not listed there may be any number of nodes."""
     return LOOKED if tool in head.grids else None
+
+
+def choose_layout(plan: SchemaPlan, limit: Budget, measured: Callable[[], PassCost]) -> tuple[Budget, dict[str, Any]]:
+    """The budget whose calls cost less when all tools are equally likely, unless its worst call costs much more than
+    the other's; and what was weighed, nothing where both are the same. The same cost gives the same choice."""
+    walkers = [Walker(plan, budget) for budget in (limit, replace(limit, function_first=True))]
+    if walkers[0].first == walkers[1].first:
+        return limit, {"layout": "everything"}
+    cost, weighed = measured(), []
+    for walker in walkers:
+        spent = [worst_call(walker, tool) for tool in range(len(plan.tools))]
+        costs = [cost.of(*s) for s in spent]
+        weighed.append((sum(costs) / len(costs), max(costs), max(p for p, _ in spent), walker))
+    everything, first = weighed
+    chosen = first if first[0] * NEAR < everything[0] and first[1] <= WORST * everything[1] else everything
+    layout = "function first" if chosen is first else "everything"
+    told = {"layout": layout, "passes": chosen[2], "first_nodes": len(chosen[3].first), **cost.told()}
+    return chosen[3].budget, told

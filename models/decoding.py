@@ -12,9 +12,9 @@ from weakref import WeakKeyDictionary
 
 from rtcontrol.models.call import Decision
 from rtcontrol.models.core import Deciding, DecoderCore, Drafts
+from rtcontrol.models.cost import choose_layout
 from rtcontrol.models.engines.base import Budget, Cancelled, NotFinite, Runner, Work
-from rtcontrol.models.layout import choose_layout, has_choice
-from rtcontrol.models.passes import Entry
+from rtcontrol.models.walk import Entry
 
 T = TypeVar("T")
 # A long prompt in slices: so many tokens, and fewer where they take longer than so many seconds.
@@ -100,18 +100,15 @@ class Decoding:
 
     def __init__(self, runner: Runner, core: DecoderCore, prefix: Sequence[int], budget: Budget | None = None) -> None:
         self.runner, self.core, self._prefix = runner, core, list(prefix)
-        self.layout: dict[str, Any] = {"layout": "everything"}  # and what it was chosen by
         self.handle, self.prefix = runner.open(prefix)
         if not runner.caps.tree:
             budget = replace(budget or Budget(), per_head=1)
-        if budget is not None:
-            core.set_budget(budget)
+        self.layout: dict[str, Any]  # and what it was chosen by
+        if budget is None:
+            budget, self.layout = choose_layout(core.plan, Budget(), lambda: runner.cost(self.handle))
+        else:
             self.layout = asdict(budget)
-        elif has_choice(core.plan, core.walker, Budget()):
-            cost = runner.cost(self.handle)
-            chosen, found = choose_layout(core.plan, core.walker, cost, Budget())
-            core.set_budget(chosen)
-            self.layout = {**found, **cost.told()}
+        core.set_budget(budget)
         if core.domains:
             core.ahead = min(core.ahead, runner.cost(self.handle).worth)
         self._others: list[Any] = []  # of decisions that are made together
@@ -128,7 +125,7 @@ class Decoding:
 
     def _begin(self, handle: Any, suffix: Sequence[int], drafts: Drafts | None) -> UnderWay:
         prompt = [*self._prefix, *suffix]
-        reused = handle.start(prompt, reserve=len(self.core.passes.first))
+        reused = handle.start(prompt, reserve=len(self.core.walker.first))
         return UnderWay(self.core.begin(drafts, suffix), handle, self._stop, reused, len(prompt) - reused)
 
     def decode_in_steps(self, suffix: Sequence[int], sliced: bool) -> Generator[None, None, Decision]:

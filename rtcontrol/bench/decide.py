@@ -27,7 +27,7 @@ from rtcontrol.models.decider import DeciderSpec, STDecider
 from rtcontrol.models.engines.base import Budget, Work
 from rtcontrol.models.engines.torch_runner import DTYPES, TorchRunner
 from rtcontrol.models.packed import Node, common_start
-from rtcontrol.models.passes import Entry
+from rtcontrol.models.walk import Entry
 from rtcontrol.report.series import Series
 
 WARM_UP = 10

@@ -16,7 +16,7 @@ from rtcontrol.models.call import Call
 from rtcontrol.models.decider import DeciderSpec, STDecider
 from rtcontrol.models.decoding import UnderWay, evaluate
 from rtcontrol.models.engines.base import Budget
-from rtcontrol.models.passes import FUNCTION_BIT, Entry
+from rtcontrol.models.walk import FUNCTION_BIT, Entry
 
 # Of the largest score that a node was asked for: a margin below that is a near-tie. bf16 rounds at 2^-8 of a value;
 # after all layers the ways differed by 0.021 at most where it was measured (four architectures at random, the lander).

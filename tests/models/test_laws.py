@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from rtcontrol.models import decoding
 from rtcontrol.models.packed import Node
-from rtcontrol.models.passes import Entry
+from rtcontrol.models.walk import Entry
 from tests.models.small import (
     KINDS,
     MARGIN,

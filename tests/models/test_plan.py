@@ -14,7 +14,6 @@ from rtcontrol.models.call import Call
 from rtcontrol.models.domain import ClosedDomain, same, value_text
 from rtcontrol.models.engines.base import Budget
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.passes import Passes
 from rtcontrol.models.plan import ANY_TOOL, NO_TOOL, SchemaPlan, compile_plan
 from rtcontrol.models.schema import ABSENT, tool_schemas
 from rtcontrol.models.special import ST_TOKENS
@@ -214,7 +213,7 @@ def row(walker: Walker, best: int) -> list[float]:
 
 def test_walk_follows_the_best_legal_child_and_ties_go_to_the_lowest_id() -> None:
     plan = plan_of(tool("go", a=["left", "right"]), tool("stop", a=["left", "fast"]))
-    walker = Walker(plan)
+    walker = Walker(plan, Budget())
     trie = plan.heads[1].trie
     for word in ("left", "fast"):
         state = HeadState(rows={ROOT: row(walker, TOKENIZER.encode(word)[0])})
@@ -230,17 +229,17 @@ def test_walk_follows_the_best_legal_child_and_ties_go_to_the_lowest_id() -> Non
 
 def test_walk_waits_before_a_branch_without_logits() -> None:
     plan = plan_of(tool("go", a=["alpha beta go", "alpha beta stop"]))
-    walker = Walker(plan)
+    walker = Walker(plan, Budget())
     walk = walker.walk(1, HeadState(), 1)
     assert walk.pending and len(walk.node) == 2
     fresh = [HeadState() for _ in plan.heads]
-    wanted = Passes(plan, walker, Budget()).wanted(fresh, 0, {1: walk})
+    wanted = walker.wanted(fresh, 0, {1: walk})
     assert [len(n) for _, n in wanted] == [0, 1, 2]
-    assert Passes(plan, walker, Budget(2)).wanted(fresh, 0, {1: walk}) == wanted[:2]
+    assert Walker(plan, Budget(2)).wanted(fresh, 0, {1: walk}) == wanted[:2]
 
 
 def test_possible_tools_are_those_below_the_node() -> None:
     plan = plan_of(tool("turn_left"), tool("turn_right"), tool("stop"), allow_null=True)
-    walker = Walker(plan)
+    walker = Walker(plan, Budget())
     turn = (TOKENIZER.encode("turn")[0],)
     assert (walker.possible_tools(ROOT), walker.possible_tools(turn)) == (0b111, 0b011)
