@@ -47,12 +47,3 @@ class Decision:
     forward_passes: int = 0
     tokens: int = 0
     reused_tokens: int = 0
-
-    def to_dict(self) -> dict[str, Any]:
-        plain = {name: getattr(self, name) for name in self.__slots__}
-        return plain | {"call": self.call and self.call.to_dict(), "confidence": dict(self.confidence)}
-
-    @classmethod
-    def from_dict(cls, value: Mapping[str, Any]) -> Decision:
-        plain = {name: value[name] for name in cls.__slots__}
-        return cls(**plain | {"call": value["call"] and Call.from_dict(value["call"])})

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from rtcontrol.models.call import Call, Decision
-from rtcontrol.models.domain import Free
 from rtcontrol.models.engines.base import Budget, DecodeError, NotFinite
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.free import MAX_TOKENS, Grammars, parse_free
@@ -76,7 +75,7 @@ class DecoderCore:
         ahead: int = AHEAD,
     ) -> None:
         self.plan, self.tokenizer, self._limit, self.ahead = plan, tokenizer, limit, ahead
-        self.domains = {(k, i): d for k, h in enumerate(plan.heads) for i, d in h.free.items() if isinstance(d, Free)}
+        self.domains = {(k, i): d for k, h in enumerate(plan.heads) for i, d in h.free.items()}
         free = {tool for _, tool in self.domains}
         self.only_free = free.pop() if len(free) == 1 else None  # the only tool with free values
         self._grammars = Grammars(tokenizer, vocabulary) if self.domains else None

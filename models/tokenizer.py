@@ -71,10 +71,6 @@ class STTokenizer:
         except (TypeError, UnicodeEncodeError):  # a lone surrogate, which JSON may carry, has no UTF-8 form
             return self.encode(text.encode("utf-8", "replace").decode())
 
-    def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
-        """`encode` of each text."""
-        return [self.encode(text) for text in texts]
-
     @cached_property
     def digits(self) -> dict[str, int] | None:
         """The token of each character that numbers are written with; None where some are joined to one token.
@@ -83,7 +79,7 @@ class STTokenizer:
         characters = grid.CHARACTERS
         single = {c: self.encode(c) for c in characters}
         texts = [a + b for a in characters for b in characters if b.isdigit() or (a.isdigit() and b == ".")]
-        if any(ids != [i for c in t for i in single[c]] for t, ids in zip(texts, self.encode_many(texts), strict=True)):
+        if any(self.encode(t) != [i for c in t for i in single[c]] for t in texts):
             return None
         return {c: ids[0] for c, ids in single.items()} if all(len(ids) == 1 for ids in single.values()) else None
 

@@ -304,9 +304,9 @@ def test_call_that_outgrows_the_context_is_an_error_for_the_user(folder: Path) -
     assert decider.prefix.tokens == len(decider.template.prefix_ids(decider.plan.tools))
 
 
-def test_decision_survives_the_wire(folder: Path) -> None:
-    decision = build(folder, [tool("go", 0, v=FREE["point"], w=CLOSED)]).decide("x=1", "go")
-    assert type(decision).from_dict(json.loads(json.dumps(decision.to_dict()))) == decision
+def test_a_call_survives_the_wire(folder: Path) -> None:
+    call = build(folder, [tool("go", 0, v=FREE["point"], w=CLOSED)]).decide("x=1", "go").call
+    assert call is not None and Call.from_dict(json.loads(json.dumps(call.to_dict()))) == call
 
 
 def test_the_token_limit_of_a_free_value_is_an_option(folder: Path) -> None:
