@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -107,9 +107,9 @@ class FreeValue:
             raise DecodeError(f"a free value did not end within {len(self.tokens)} tokens")
         return legal
 
-    def push(self, token: int) -> None:
-        self._matcher.consume_token(token)
-        self.tokens.append(token)
+    def push(self, *tokens: int) -> None:
+        self._matcher.consume_tokens(tokens)
+        self.tokens += tokens
 
     def pop(self, count: int) -> None:
         """Take back the last tokens."""
@@ -122,14 +122,10 @@ class FreeValue:
         that is too long the shortest end that is found."""
         before = len(self.tokens)
         if before < self._limit and not self._matcher.is_accepting():
-            self._push_all(self._matcher.compute_ff_tokens())
+            self.push(*self._matcher.compute_ff_tokens())
         if len(self.tokens) >= self._limit and not self._matcher.is_accepting():
-            self._push_all(self._ending())
+            self.push(*self._ending())
         return self.tokens[before:]
-
-    def _push_all(self, tokens: Sequence[int]) -> None:
-        self._matcher.consume_tokens(tokens)
-        self.tokens += tokens
 
     def text_after(self) -> str:
         """The text that must follow, none where the value may end."""
