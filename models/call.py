@@ -17,9 +17,8 @@ class Call:
 
     def text(self) -> str:
         """The call as the prompt's history and people read it: `engines(main=70, side=0)`."""
-        return (
-            f"{self.name}({', '.join(f'{k}={json.dumps(v, ensure_ascii=False)}' for k, v in self.arguments.items())})"
-        )
+        shown = (f"{k}={json.dumps(v, ensure_ascii=False)}" for k, v in self.arguments.items())
+        return f"{self.name}({', '.join(shown)})"
 
     def to_dict(self) -> dict[str, Any]:
         return {"name": self.name, "arguments": dict(self.arguments)}

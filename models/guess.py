@@ -18,6 +18,7 @@ import numpy as np
 from rtcontrol.models.engines.base import DecodeError, NotFinite
 from rtcontrol.models.free import FreeValue
 from rtcontrol.models.tokenizer import STTokenizer
+from rtcontrol.models.walk import best_of
 
 FEW = 24  # legal tokens up to which all of them are guessed
 COPIED = 32  # characters of the prompt that are guessed to follow
@@ -68,11 +69,8 @@ class Stop:
     def best(self, ids: Sequence[int], scores: Sequence[float]) -> Best:
         """Of the few legal ids, by the scores of more. Raises NotFinite."""
         found = dict(zip(ids, scores, strict=True))
-        values = [found[i] for i in self.few]
-        if not math.isfinite(sum(values)):
-            raise NotFinite
-        most = max(values)
-        return self.few[values.index(most)], 1.0 / math.fsum(math.exp(v - most) for v in values)
+        best, share = best_of([found[i] for i in self.few])
+        return self.few[best], share
 
 
 @dataclass(slots=True)
