@@ -49,8 +49,8 @@ def grammars() -> Grammars:
 def accepts(grammars: Grammars, schema: dict[str, Any], text: str) -> bool:
     """Whether the grammar of a schema takes a text, byte by byte."""
     value = grammars.start(grammars.compile(Free(schema), "Tool t"))
-    end = grammars._tokenizer.special_id("</arg1>")
-    for wanted in grammars._tokenizer.encode(text):
+    end = grammars.tokenizer.special_id("</arg1>")
+    for wanted in grammars.tokenizer.encode(text):
         if not value.legal(end, None)[wanted]:
             return False
         value.push(wanted)
@@ -203,7 +203,7 @@ def test_closed_schema_needs_one_pass_and_loads_no_grammar(folder: Path) -> None
 
 
 def test_control_tokens_are_no_part_of_a_free_value_and_null_is_a_whole_one(grammars: Grammars) -> None:
-    tokenizer = grammars._tokenizer
+    tokenizer = grammars.tokenizer
     end, null = map(tokenizer.special_id, ("</arg1>", "<|null|>"))
     (first,) = tokenizer.encode("left")
 
@@ -265,8 +265,8 @@ def test_values_are_typed_by_declaration_and_never_by_their_text() -> None:
 
 
 def test_value_that_reaches_the_bound_ends_where_it_may_and_is_given_up_elsewhere(grammars: Grammars) -> None:
-    end = grammars._tokenizer.special_id("</arg1>")
-    go = grammars._tokenizer.encode("go")[0]
+    end = grammars.tokenizer.special_id("</arg1>")
+    go = grammars.tokenizer.encode("go")[0]
     value = grammars.start(grammars.compile(Free({"type": "string"}), ""))
     for _ in range(MAX_TOKENS):
         assert value.legal(end, None)[go]
