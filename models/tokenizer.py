@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from weakref import WeakValueDictionary
 
-from tokenizers import AddedToken, Tokenizer
+from tokenizers import Tokenizer
 
 from rtcontrol.models import grid
 from rtcontrol.models.errors import UserError
@@ -93,8 +93,3 @@ class STTokenizer:
 
 
 _loaded: WeakValueDictionary[tuple[str, int, int], STTokenizer] = WeakValueDictionary()
-
-
-def add_st_tokens(tokenizer: Tokenizer, tokens: Sequence[str]) -> None:
-    """Add special tokens to a base tokenizer as the paper does: special, not normalised, nothing stripped."""
-    tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in tokens])
