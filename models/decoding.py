@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.core import Deciding, DecoderCore, Drafts
+from rtcontrol.models.cost import choose_layout
 from rtcontrol.models.engines.base import Budget, Cancelled, NotFinite, Runner, Work
-from rtcontrol.models.layout import choose_layout, has_choice
+from rtcontrol.models.walk import Entry
 
 T = TypeVar("T")
 # A long prompt in slices: so many tokens, and fewer where they take longer than so many seconds.
@@ -41,11 +42,10 @@ class UnderWay:
     def feed(self, answers: Sequence[Any]) -> None:
         try:
             self.deciding.feed(answers)
-        except NotFinite as fault:
-            self.handle.forget()  # what such scores came from is not used again
-            self.fault = fault
         except Exception as fault:
             self.fault = fault
+            if isinstance(fault, NotFinite):
+                self.handle.forget()  # what such scores came from is not used again
 
     def decision(self) -> Decision:
         """Raises what ended it."""
@@ -57,7 +57,7 @@ class UnderWay:
         return replace(made, tokens=made.tokens + fresh, reused_tokens=self.reused)
 
 
-def evaluate(runner: Runner, decisions: Sequence[UnderWay]) -> Iterator[None]:
+def evaluate(runner: Runner, decisions: Sequence[UnderWay]) -> Generator[None, None, None]:
     """Passes, each for all that are not decided yet, until all are; yields between them. What goes wrong with one is
     its own fault, and costs the others nothing."""
     while working := [d for d in decisions if d.working]:
@@ -99,18 +99,15 @@ class Decoding:
 
     def __init__(self, runner: Runner, core: DecoderCore, prefix: Sequence[int], budget: Budget | None = None) -> None:
         self.runner, self.core, self._prefix = runner, core, list(prefix)
-        self.layout: dict[str, Any] = {"layout": "everything"}  # and what it was chosen by
         self.handle, self.prefix = runner.open(prefix)
         if not runner.caps.tree:
             budget = replace(budget or Budget(), per_head=1)
-        if budget is not None:
-            core.set_budget(budget)
+        self.layout: dict[str, Any]  # and what it was chosen by
+        if budget is None:
+            budget, self.layout = choose_layout(core.plan, Budget(), lambda: runner.cost(self.handle))
+        else:
             self.layout = asdict(budget)
-        elif has_choice(core.plan, core.walker, Budget()):
-            cost = runner.cost(self.handle)
-            chosen, found = choose_layout(core.plan, core.walker, cost, Budget())
-            core.set_budget(chosen)
-            self.layout = {**found, **cost.told()}
+        core.set_budget(budget)
         if core.domains:
             core.ahead = min(core.ahead, runner.cost(self.handle).worth)
         self._others: list[Any] = []  # of decisions that are made together
@@ -131,14 +128,12 @@ class Decoding:
 
     def _begin(self, handle: Any, suffix: Sequence[int], drafts: Drafts | None) -> UnderWay:
         prompt = [*self._prefix, *suffix]
-        reused = handle.start(prompt, reserve=len(self.core.passes.first))
+        reused = handle.start(prompt, reserve=len(self.core.walker.first))
         return UnderWay(self.core.begin(drafts, suffix), handle, self._stop, reused, len(prompt) - reused)
 
-    def decode_in_steps(self, suffix: Sequence[int], sliced: bool) -> Generator[None, None, Decision]:
-        """One decision, which may be left alone, or given up, wherever it yields: between passes, and `sliced` after
-        every few milliseconds of a long prompt. Raises Cancelled, DecodeError, or UserError when the context is too
-        long."""
-        one = self.begin(suffix)
+    def in_steps(self, one: UnderWay, sliced: bool) -> Generator[None, None, None]:
+        """A decision that is begun may be left alone, or given up, wherever this yields: between passes, and `sliced`
+        after every few milliseconds of a long prompt."""
         # A runner that is not known may be slow.
         while sliced and self.handle.fresh > (size := min(max(_slices.get(self.runner, 0), LEAST_SLICE), SLICE)):
             began = time.perf_counter()
@@ -146,43 +141,38 @@ class Decoding:
             _slices[self.runner] = int(size * SLICE_S / (time.perf_counter() - began))
             yield
         yield from evaluate(self.runner, [one])
-        return one.decision()
 
     def decode_many(self, suffixes: Sequence[Sequence[int]]) -> list[Decision]:
         """Decide after prefix + each suffix in the same passes; equal to deciding each alone. Raises what the first
         fault is."""
         self._stop.clear()
-        for _ in range(len(self._others), min(len(suffixes), self.runner.caps.batch)):
+        batch, made = self.runner.caps.batch, list[UnderWay]()
+        while len(self._others) < min(len(suffixes), batch):
             self._others.append(self.runner.copy(self.handle, self._prefix))
-        made: list[UnderWay] = []
-        for i in range(0, len(suffixes), self.runner.caps.batch):
-            pairs = zip(self._others, suffixes[i : i + self.runner.caps.batch], strict=False)
+        for i in range(0, len(suffixes), batch):
+            pairs = zip(self._others, suffixes[i : i + batch], strict=False)
             made += (now := [self._begin(handle, suffix, None) for handle, suffix in pairs])
-            for _ in evaluate(self.runner, now):
-                pass
+            result(evaluate(self.runner, now))
         return [one.decision() for one in made]
 
     @property
-    def visited(self) -> Sequence[tuple[int, int]]:
+    def visited(self) -> Sequence[Entry]:
         """(head, trie node) of the choices that led to the last call."""
         return () if self._last is None else self._last.deciding.visited
 
     def outside_mass(self) -> float:
         """The largest probability outside the union trie over the nodes that led to the last call. Raises NotFinite."""
-        if not self.visited:
+        if self._last is None or not self.visited:
             return 0.0
-        assert self._last is not None
-        deciding = self._last.deciding
-        total = self.runner.logsumexp(self.handle, [deciding.heads[k].slots[n] for k, n in self.visited])
+        heads, column, worst = self._last.deciding.heads, self.core.walker.column, 0.0
+        total = self.runner.logsumexp(self.handle, [heads[k].slots[n] for k, n in self.visited])
         if not math.isfinite(sum(total)):
             self.handle.forget()
             raise NotFinite
-        worst = 0.0
         for (k, n), lse in zip(self.visited, total, strict=True):
-            row, walker = deciding.heads[k].rows[n], self.core.walker
-            children = self.core.plan.heads[k].trie.children[n]
-            worst = max(worst, 1.0 - math.fsum(math.exp(row[walker.column[t]] - lse) for t in children))
-        return max(0.0, worst)
+            row, children = heads[k].rows[n], self.core.plan.heads[k].trie.children(n)
+            worst = max(worst, 1.0 - math.fsum(math.exp(row[column[t]] - lse) for t in children))
+        return worst
 
     def cancel(self) -> None:
         """Stop the decision in flight before its next pass."""

@@ -82,11 +82,8 @@ class RowEncoder:
         head = self.plan.heads[k]
         if head.free:
             return target
-        node, last = 0, 0
-        for i, label in enumerate(target.labels):
-            if len(head.trie.children[node]) > 1:
-                last = i + 1
-            node = head.trie.children[node][label]
+        branches = [i for i in range(len(target.labels)) if len(head.trie.children(target.labels[:i])) > 1]
+        last = branches[-1] + 1 if branches else 0
         return HeadTarget(target.ids[:last], target.labels[:last], target.weights[:last])
 
     def _head(self, k: int, text: str | None) -> HeadTarget:

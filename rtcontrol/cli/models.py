@@ -157,7 +157,7 @@ def adopt(
 
     Example: rtcontrol models adopt RT-Qwen2.5-0.5B --template-from rt_server.py
     """
-    from rtcontrol.models.adopt import adopt as write
+    from rtcontrol.models.train.adopt import adopt as write
 
     print(f"Template: {write(checkpoint, template_from, out)}")
 

@@ -9,7 +9,6 @@ from rtcontrol.models.cost import looked_at, worst_call
 from rtcontrol.models.domain import ClosedDomain
 from rtcontrol.models.engines.base import Budget
 from rtcontrol.models.free import MAX_TOKENS
-from rtcontrol.models.passes import Passes
 from rtcontrol.models.plan import compile_plan
 from rtcontrol.models.schema import Overflow, ToolSchema
 from rtcontrol.models.tokenizer import STTokenizer
@@ -31,12 +30,12 @@ class ToolCost:
 def costs(tools: Sequence[ToolSchema], tokenizer: STTokenizer, overflow: Overflow = "merge") -> list[ToolCost]:
     """Of each tool, where all of them may be called. Raises UserError for tools that cannot be decoded."""
     plan = compile_plan(tools, tokenizer, overflow=overflow)
-    budget, walker = Budget(), Walker(plan)
-    layouts = [Passes(plan, walker, replace(budget, function_first=first)) for first in (False, True)]
+    budget = Budget()
+    layouts = [Walker(plan, replace(budget, function_first=first)) for first in (False, True)]
     found = []
     for index, tool in enumerate(tools):
         free = [d for head in plan.heads if (d := head.free.get(index)) is not None]
-        worst = max(worst_call(passes, index)[0] for passes in layouts)
+        worst = max(worst_call(walker, index)[0] for walker in layouts)
         worst += max((d.grid.longest if d.grid else MAX_TOKENS for d in free), default=0)
         remedies = []
         for head, slot in zip(plan.heads[1:], plan.slots[index], strict=False):

@@ -25,9 +25,10 @@ from rtcontrol.models.plan import ANY_TOOL, NO_TOOL, SchemaPlan
 from rtcontrol.models.prompt import COMPACT
 from rtcontrol.models.schema import ABSENT, tool_schemas
 from rtcontrol.models.special import ST_TOKENS
-from rtcontrol.models.tokenizer import STTokenizer, add_st_tokens
+from rtcontrol.models.tokenizer import STTokenizer
 from rtcontrol.models.train.export import export
-from rtcontrol.models.train.vocabulary import build_tokenizer, number_words
+from rtcontrol.models.train.vocabulary import add_st_tokens, build_tokenizer, number_words
+from rtcontrol.models.trie import ROOT
 
 WORDS = "go turn stop left right fast slow the of and red green blue north south value set get open close alpha beta"
 KINDS = ("qwen2", "qwen3", "llama", "llama3")
@@ -185,14 +186,12 @@ class Oracle:
 
     def _head(self, plan: SchemaPlan, k: int, prompt: Sequence[int], mask: int, tool: int) -> Any:
         trie = plan.heads[k].trie
-        path, node = [trie.tokens[0]], 0
-        while node not in trie.leaves:
-            legal = trie.legal_children(node, mask)
-            row = self.logits([*prompt, *path])[-1]
+        node = ROOT
+        while legal := trie.legal_children(node, mask):
+            row = self.logits([*prompt, trie.token(ROOT), *node])[-1]
             scores = [float(row[t]) for t, _ in legal]
             if len(scores) > 1:
                 best, second = sorted(scores, reverse=True)[:2]
                 self.margin = min(self.margin, best - second)
-            token, node = legal[scores.index(max(scores))]
-            path.append(token)
-        return trie.leaves[node][tool]
+            _, node = legal[scores.index(max(scores))]
+        return trie.value(node, tool)

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from rtcontrol.models.adopt import adopt
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.prompt import PromptTemplate
 from rtcontrol.models.schema import tool_schemas
 from rtcontrol.models.tokenizer import STTokenizer
+from rtcontrol.models.train.adopt import adopt
 from tests.models.small import qwen
 
 SHAPE = {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}
