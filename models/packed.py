@@ -173,12 +173,10 @@ def answered(asked: Sequence[tuple[Sequence[Ask], Logits]]) -> list[list[Any]]:
             best = rows.amax(-1, keepdim=True)
             ids = (rows == best).int().argmax(-1)  # the first of equals, as in every other place
             found.append(torch.stack([ids.double(), 1.0 / (rows - best).exp().sum(-1)], -1))
-    numbers = iter(torch.cat([part.flatten().double() for part in found]).tolist() if found else ())
-    return [[_told(ask, numbers) for ask in asks] for asks, _ in asked]
+    told = iter(torch.cat([part.flatten().double() for part in found]).tolist() if found else ())
+    return [[[_row(ask, told) for _ in ask.nodes] for ask in asks] for asks, _ in asked]
 
 
-def _told(ask: Ask, numbers: Iterator[float]) -> list[Any]:
-    if ask.masks is not None:
-        return [(int(next(numbers)), next(numbers)) for _ in ask.nodes]
+def _row(ask: Ask, told: Iterator[float]) -> Any:
     # Without ids their keys and values are wanted, no score.
-    return [list(islice(numbers, len(ask.ids))) if ask.ids else () for _ in ask.nodes]
+    return (int(next(told)), next(told)) if ask.masks is not None else list(islice(told, len(ask.ids)))

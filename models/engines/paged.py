@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import warnings
 from array import array
-from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 from weakref import WeakSet
@@ -23,10 +22,10 @@ from rtcontrol.models.engines.torch_runner import SLOTS, TOGETHER, TorchRunner
 from rtcontrol.models.engines.weights import ModelConfig, Weights
 from rtcontrol.models.packed import PackedSequence
 
-LEAST = (16, 256, 1, 256)  # of a shape
-MOST = 1 << 20  # tokens * columns of a shape that is kept
-RAGGED = 4  # of a batch one sequence may have so many times the tokens of the others
-GRAPHS = 64
+LEAST_TOKENS, LEAST_COLUMNS, LEAST_TREE = 16, 256, 256
+MOST = 1 << 20  # tokens * columns of a graph
+RAGGED = 4  # one sequence of a batch may have so many times the tokens of the others
+GRAPHS = 128
 POOL = 0.5  # of the memory that a GPU has left
 USUAL = (16, 32, 64, 128)  # tokens of a session's passes; together with others the first two
 
@@ -42,9 +41,10 @@ class Shape(NamedTuple):
 
     @classmethod
     def of(cls, tokens: int, columns: int, batch: int, tree: int, longest: int) -> Shape:
-        """The smallest one that holds so much, at most `longest` tokens of a sequence."""
-        least = (max(tokens, longest * max(batch, RAGGED) // RAGGED), columns, batch, tree)
-        return cls(*(max(1 << (n - 1).bit_length(), one) for n, one in zip(least, LEAST, strict=True)))
+        """The smallest one that holds so much, `longest` tokens of one sequence among them."""
+        batch = _power(batch)
+        tokens = _power(max(tokens, longest * max(batch, RAGGED) // RAGGED, LEAST_TOKENS))
+        return cls(tokens, _power(max(columns, LEAST_COLUMNS)), batch, _power(max(tree, LEAST_TREE)))
 
     @property
     def rows(self) -> int:
@@ -52,71 +52,65 @@ class Shape(NamedTuple):
         return self.tokens * RAGGED // max(self.batch, RAGGED)
 
 
-class StaticPass:
-    """A pass of one shape, whose inputs are in one place on the device, and are written here (in pinned memory where it
-    is `kept`). Of each token: its id, its position, the slot where its keys and values go, how many columns from the
-    first on it sees, its sequence; then the tokens whose states are wanted; of each sequence its first token, its
-    length, its pages; and as bits which slots behind these columns a token sees, too. `graph` gives `states`."""
+def _power(count: int) -> int:
+    return 1 << (count - 1).bit_length()
 
-    def __init__(self, shape: Shape, device: torch.device, kept: bool = True) -> None:
-        self.shape, gpu = shape, device.type == "cuda"
-        tokens, columns, batch, tree = shape
-        self._sizes = [tokens] * 6 + [batch] * 2 + [batch * columns // PAGE]
+
+class StaticPass:
+    """A pass of one shape: its inputs stay in one place of the device, `graph` (if any) turns them into `states`. Of
+    each token: its id, its position, the slot for its keys and values, how many columns it sees from the first one on,
+    its sequence, and (in order) which one's state is wanted; of each sequence: its first token, its length, its pages;
+    and as bits which slots behind those columns a token sees, too."""
+
+    def __init__(self, shape: Shape, device: torch.device, pinned: bool) -> None:
+        self.shape = shape
+        self._sizes = [shape.tokens] * 6 + [shape.batch] * 2 + [shape.batch * shape.columns // PAGE]
         ints = 8 * sum(self._sizes)
-        here = torch.zeros(ints + tokens * tree // 8, dtype=torch.uint8, pin_memory=kept and gpu)
-        self._here, self._there, self._memory = here, here.to(device), memoryview(here.numpy())  # one on a CPU
-        self._copied = torch.cuda.Event() if gpu else None
+        self._here = torch.zeros(ints + shape.tokens * shape.tree // 8, dtype=torch.uint8, pin_memory=pinned)
+        self._bytes, self._there = self._here.numpy().data, self._here.to(device)
         self.values = self._there[:ints].view(torch.int64).split(self._sizes)
-        self.tree = self._there[ints:].view(tokens, -1)
+        self.tree = self._there[ints:].view(shape.tokens, -1)
         self.graph: Any = None
         self.states: Any = None
 
     def fill(self, tokens: Sequence[int], positions: Sequence[int], parts: Sequence[Rows]) -> None:
         """The next pass. What is left over of the shape sees zeros, and writes where nobody reads."""
-        slots, sees, owners, wanted, starts, lengths, pages, bits = (list[int]() for _ in range(8))
-        most = self.shape.columns // PAGE
+        slots, sees, owners, wanted, starts, lengths, pages, told = (list[int]() for _ in range(8))
+        tree, most = bytearray(), self.shape.columns // PAGE
         for i, part in enumerate(parts):
             (prompt, ancestors), start, total = part.mask, len(slots), part.past + part.count
+            first = total - len(ancestors)  # of the nodes
             starts.append(start)
             lengths.append(total)
             pages += [*part.cache.pages, *[0] * most][:most]
             slots += part.cache.places(part.past, total)
-            fresh = part.count - len(ancestors)
-            sees += [*range(part.past + 1, part.past + fresh + 1), *[prompt] * len(ancestors)]
+            sees += [*range(part.past + 1, first + 1), *[prompt] * len(ancestors)]
             owners += [i] * part.count
             wanted += range(start + part.hidden, start + part.count)
-            bits += [0] * fresh
-            for own, above in enumerate(ancestors, start=part.past + fresh - prompt):
-                bits.append(sum(1 << a for a in (*above, own)))
-        told = array("q")
-        padding = (0, 0, SCRATCH, 1, 0, 0, 0, 0, 0)
+            tree += bytes((first - part.past) * self.shape.tree // 8)
+            for own, above in enumerate(ancestors, start=first - prompt):
+                tree += sum(1 << slot for slot in (*above, own)).to_bytes(self.shape.tree // 8, "little")
         given = (tokens, positions, slots, sees, owners, wanted, starts, lengths, pages)
-        for values, size, pad in zip(given, self._sizes, padding, strict=True):
-            told.extend((*values, *[pad] * (size - len(values))))
-        if self._copied is not None:
-            self._copied.synchronize()  # else the last pass might take what is written over it here
-        seen = b"".join(row.to_bytes(self.shape.tree // 8, "little") for row in bits)
-        self._memory[:] = (told.tobytes() + seen).ljust(len(self._memory), b"\0")
-        if self._copied is not None:
-            self._there.copy_(self._here, non_blocking=True)
-            self._copied.record()
+        for values, size, pad in zip(given, self._sizes, (0, 0, SCRATCH, 1, 0, 0, 0, 0, 0), strict=True):
+            told += [*values, *[pad] * (size - len(values))]
+        self._bytes[:] = (array("q", told).tobytes() + tree).ljust(len(self._bytes), b"\0")
+        self._there.copy_(self._here, non_blocking=True)
 
 
 class PagedModel(LeanModel):
-    """A dense decoder over one pool of pages. `passes` of these shapes are ready, the last used last; others were
-    `missed`."""
+    """A dense decoder over one pool of pages. `passes` are ready; other shapes were `missed`."""
 
     def __init__(self, config: ModelConfig, weights: Weights) -> None:
         super().__init__(config, weights)
-        tokens = TOGETHER * min(SLOTS, config.context)
-        self._graphs = self.device.type == "cuda"
-        if self._graphs:
+        tokens, self._gpu = TOGETHER * min(SLOTS, config.context), self.device.type == "cuda"
+        if self._gpu:
             size = 2 * config.layers * config.kv_heads * config.head_dim * self.dtype.itemsize
             tokens = min(tokens, int(torch.cuda.mem_get_info(self.device)[0] * POOL) // size)
         self.pool = PagePool(config, tokens, self.dtype, self.device)
-        self.passes: OrderedDict[Shape, StaticPass] = OrderedDict()
-        self.missed: dict[Shape, None] = {}
+        self.passes: dict[Shape, StaticPass] = {}
+        self.missed: set[Shape] = set()
         self._memory: Any = None  # of all graphs
+        self._graphs = self._gpu
 
     def cache(self, slots: int) -> Any:
         """An empty one for a sequence."""
@@ -126,6 +120,11 @@ class PagedModel(LeanModel):
         """Where the prompt ends, and what nodes see behind it."""
         return past + fresh - earlier, ancestors
 
+    def wait(self) -> None:
+        """Until the GPU is done."""
+        if self._gpu:
+            torch.cuda.synchronize(self.device)
+
     @torch.inference_mode()
     def forward(self, tokens: Sequence[int], positions: Sequence[int], parts: Sequence[Rows]) -> torch.Tensor:
         """Run `tokens` at `positions`, the rows of all `parts`, one after another: normalised states [rows, hidden] of
@@ -133,47 +132,40 @@ class PagedModel(LeanModel):
         ends = [part.past + part.count for part in parts]
         tree = max(end - part.mask[0] for end, part in zip(ends, parts, strict=True))
         shape = Shape.of(len(tokens), max(ends), len(parts), tree, max(part.count for part in parts))
-        count = sum(part.count - part.hidden for part in parts)
-        made = self.passes.get(shape) or StaticPass(shape, self.device, kept=False)
-        if shape in self.passes:
-            self.passes.move_to_end(shape)
-        elif count:  # else a prompt is computed, once
-            self.missed[shape] = None
+        count, made = sum(part.count - part.hidden for part in parts), self.passes.get(shape)
+        if made is None:
+            made = StaticPass(shape, self.device, pinned=False)
+            self.missed |= {shape} if count else set()  # a prompt alone is computed once
+        self.wait()  # what the last pass is told is not written over before it is read
         made.fill(tokens, positions, parts)
         if made.graph is None:
             made.states = self._states(made)
         else:
             made.graph.replay()
-        wanted: torch.Tensor = made.states[:count].clone()
-        return wanted
+        states: torch.Tensor = made.states[:count].clone()
+        return states
 
     @torch.inference_mode()
     def prepare(self, shapes: Iterable[Shape]) -> None:
-        """Make passes of these shapes ready, and of those that were missed: none that is very large, and of all the
-        last GRAPHS."""
-        for shape in [s for s in (*self.missed, *shapes) if s.tokens * s.columns <= MOST]:
-            if shape not in self.passes:
-                self.passes[shape] = made = StaticPass(shape, self.device)
+        """Make passes of these shapes ready, and those that were missed: none that is very large, at most GRAPHS."""
+        for shape in (*shapes, *self.missed):
+            if shape not in self.passes and shape.tokens * shape.columns <= MOST and len(self.passes) < GRAPHS:
+                self.passes[shape] = made = StaticPass(shape, self.device, pinned=self._gpu)
                 made.fill((), (), ())  # of padding alone: no sequence is touched
                 if self._graphs:
                     self._record(made)
-            self.passes.move_to_end(shape)
         self.missed.clear()
-        while len(self.passes) > GRAPHS:
-            self.passes.popitem(last=False)
 
     def _record(self, made: StaticPass) -> None:
         try:
-            with torch.cuda.device(self.device):
-                side, now = torch.cuda.Stream(), torch.cuda.current_stream()
-                side.wait_stream(now)
-                with torch.cuda.stream(side):
-                    for _ in range(2):  # what is set up once is not recorded
-                        self._states(made)
-                now.wait_stream(side)
-                graph = torch.cuda.CUDAGraph()
-                with torch.cuda.graph(graph, pool=self._memory, capture_error_mode="thread_local"):
-                    made.states = self._states(made)
+            graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream(self.device)
+            self.wait()
+            with torch.cuda.stream(side):
+                for _ in range(2):  # what is set up once is not recorded
+                    self._states(made)
+            self.wait()
+            with torch.cuda.graph(graph, self._memory, side, capture_error_mode="thread_local"):
+                made.states = self._states(made)
             made.graph, self._memory = graph, graph.pool()
         except RuntimeError as fault:
             self._graphs = False
@@ -187,7 +179,7 @@ class PagedModel(LeanModel):
         column = torch.arange(shape.columns, device=self.device)
         # What is masked must be finite: behind a sequence's end stand zeros, not what was left in its last page.
         at = pages.view(shape.batch, -1)[:, column // PAGE] * PAGE + column % PAGE
-        at = torch.where(column < lengths[:, None], at, ZEROS)
+        at = at.masked_fill(column >= lengths[:, None], ZEROS)
         beyond = column - sees[:, None]
         bits = given.tree.gather(1, (beyond // 8).clamp(0, shape.tree // 8 - 1)) >> (beyond % 8)
         seen = (beyond < 0) | (beyond < shape.tree) & (bits % 2 > 0)
@@ -195,14 +187,14 @@ class PagedModel(LeanModel):
         rows = (starts[:, None] + torch.arange(longest, device=self.device)).clamp(max=shape.tokens - 1)
         place = owners * longest + torch.arange(shape.tokens, device=self.device) - starts[owners]
         bias = torch.zeros(shape.batch, longest, shape.columns, dtype=self.dtype, device=self.device)
-        bias = bias.masked_fill_(~seen[rows], -torch.inf)[:, None].repeat_interleave(self.group, 2)
+        bias = bias.masked_fill_(~seen[rows], -torch.inf)[:, None, :, None]
+        bias = bias.expand(-1, -1, -1, self.group, -1).flatten(2, 3)  # a key head's query heads are more rows for it
         cos, sin = self._cos[positions], self._sin[positions]
         x = F.embedding(tokens, self.weights.embedding)
         for layer, (keys, values) in zip(self.weights.layers, self.pool.layers, strict=True):
             q, k, v = self._projected(layer, x, cos, sin)
             keys.index_copy_(0, slots, k)
             values.index_copy_(0, slots, v)
-            # The query heads of one key head are more rows for it.
             q = q[rows].view(shape.batch, longest, c.kv_heads, self.group, c.head_dim).transpose(1, 2)
             q = q.reshape(shape.batch, c.kv_heads, longest * self.group, c.head_dim)
             out = F.scaled_dot_product_attention(q, keys[at].transpose(1, 2), values[at].transpose(1, 2), bias)
@@ -224,7 +216,7 @@ class PagedRunner(TorchRunner):
 
     def open(self, prefix: Sequence[int]) -> tuple[PackedSequence, PrefixInfo]:
         """A sequence that begins with this prefix: in another one's pages, or with KV from disk, or computed and
-        stored. Raises UserError where the pool is full.
+        stored. Raises UserError where the pool has no room for ticks of it beside those of all that are open.
 
         This is when graphs are recorded, tens of milliseconds for each shape of passes that its ticks may have, alone
         or together with those of all that are open; and for shapes that were missing since. No tick records any: one
@@ -233,14 +225,14 @@ class PagedRunner(TorchRunner):
         known = next((one for one in self._opened if one.cached(prefix) == len(prefix)), None)
         made, info = (self.copy(known, prefix), PrefixInfo(len(prefix), "memory")) if known else super().open(prefix)
         self._opened.add(made)
-        together = [2**i for i in range((min(len(self._opened), TOGETHER) - 1).bit_length() + 1)]
+        self.model.pool.take(0, spare=len(self._opened) * USUAL[-1] // PAGE)
+        together = [2**i for i in range(_power(min(len(self._opened), TOGETHER)).bit_length())]
         usual = [(n, tokens) for n in together for tokens in USUAL[: 4 if n == 1 else 2]]
-        end = len(prefix) + USUAL[-1]
+        end = len(prefix) + USUAL[0]
         self.model.prepare(Shape.of(n * t, columns, n, 1, t) for n, t in usual for columns in (end, 2 * end))
         return made, info
 
     def prefill(self, handle: PackedSequence, count: int) -> None:
         """Compute the next `count` tokens of its prompt, and no node; waits for a GPU, since somebody times it."""
         super().prefill(handle, count)
-        if self.model.device.type == "cuda":
-            torch.cuda.synchronize(self.model.device)
+        self.model.wait()

@@ -35,22 +35,21 @@ class PagePool:
         self.give(self.dropped.popleft() for _ in range(len(self.dropped)))
         return self.pages - len(self._free)
 
-    def take(self, count: int) -> list[int]:
-        """Free pages, held once. Raises UserError, and takes none, where there are fewer."""
-        if self.used + count > self.pages:
+    def take(self, count: int, spare: int = 0) -> list[int]:
+        """Free pages, held once. Raises UserError, and takes none, where that leaves fewer than `spare` ones."""
+        if self.used + count + spare > self.pages:
             raise UserError(
                 f"The model's memory for prompts is full: of {self.pages * PAGE} tokens that it has room for, open "
-                f"sessions hold {self.used * PAGE}, and {count * PAGE} more are needed.",
+                f"sessions hold {self.used * PAGE}, and {(count + spare) * PAGE} more are needed.",
                 "Close sessions, shorten observations, or describe fewer tools.",
             )
-        taken = [self._free.pop() for _ in range(count)]
-        self.hold(taken)
-        return taken
+        return self.hold([self._free.pop() for _ in range(count)])
 
-    def hold(self, pages: Iterable[int]) -> None:
+    def hold(self, pages: list[int]) -> list[int]:
         """By one sequence more."""
         for page in pages:
             self.holders[page] += 1
+        return pages
 
     def give(self, pages: Iterable[int]) -> None:
         """Back, by one sequence."""
@@ -83,7 +82,7 @@ class PagedCache:
 
     def share(self, other: PagedCache, count: int) -> None:
         """The first slots are another one's, too."""
-        self.pool.hold(pages := other.pages[: -(-count // PAGE)])
+        pages = self.pool.hold(other.pages[: -(-count // PAGE)])
         self.pool.give(self.pages)
         self.pages[:] = pages
 

@@ -48,17 +48,12 @@ class TorchRunner:
 
     @classmethod
     def load(
-        cls,
-        folder: Path,
-        dtype: str = "auto",
-        device: str | None = None,
-        threads: int | None = None,
-        paged: bool | None = None,
+        cls, folder: Path, dtype: str = "auto", device: str | None = None, threads: int | None = None
     ) -> TorchRunner:
         """The runner of a checkpoint: whoever asks for the same unchanged one, dtype, device and threads shares it.
 
         `threads` limits torch's CPU threads while it runs (None: one for a small model, else torch's own number).
-        `paged`: the runner that is made for a GPU (None: there). Raises UserError.
+        On a GPU it is a PagedRunner. Raises UserError.
         """
         from rtcontrol.models.engines.paged import PagedRunner
 
@@ -71,7 +66,7 @@ class TorchRunner:
             # A second thread gains little on a small model, and waits for its turn when another process is busy: the
             # worst decisions become a hundred times slower.
             threads = 1
-        made = PagedRunner if paged or (paged is None and place.type == "cuda") else cls
+        made = PagedRunner if place.type == "cuda" else cls
         return shared((files, kind, place, threads, made), lambda: made(folder, kind, place, threads))
 
     def open(self, prefix: Sequence[int]) -> tuple[PackedSequence, PrefixInfo]:
