@@ -22,12 +22,12 @@ from rtcontrol.models.engines.torch_runner import SLOTS, TOGETHER, TorchRunner
 from rtcontrol.models.engines.weights import ModelConfig, Weights
 from rtcontrol.models.packed import PackedSequence
 
-LEAST_TOKENS, LEAST_COLUMNS, LEAST_TREE = 16, 256, 256
+LEAST = 256  # columns
 MOST = 1 << 20  # tokens * columns of a graph
 RAGGED = 4  # one sequence of a batch may have so many times the tokens of the others
 GRAPHS = 128
 POOL = 0.5  # of the memory that a GPU has left
-USUAL = (16, 32, 64, 128)  # tokens of a session's passes; together with others the first two
+USUAL = (16, 32, 64, 128)  # tokens of a session's passes
 
 
 class Shape(NamedTuple):
@@ -42,9 +42,9 @@ class Shape(NamedTuple):
     @classmethod
     def of(cls, tokens: int, columns: int, batch: int, tree: int, longest: int) -> Shape:
         """The smallest one that holds so much, `longest` tokens of one sequence among them."""
-        batch = _power(batch)
-        tokens = _power(max(tokens, longest * max(batch, RAGGED) // RAGGED, LEAST_TOKENS))
-        return cls(tokens, _power(max(columns, LEAST_COLUMNS)), batch, _power(max(tree, LEAST_TREE)))
+        share = max(_power(batch), RAGGED) // RAGGED
+        rows = _power(max(longest, -(-tokens // share), USUAL[0]))
+        return cls(rows * share, _power(max(columns, LEAST)), _power(batch), _power(max(tree, LEAST)))
 
     @property
     def rows(self) -> int:
@@ -227,9 +227,8 @@ class PagedRunner(TorchRunner):
         self._opened.add(made)
         self.model.pool.take(0, spare=len(self._opened) * USUAL[-1] // PAGE)
         together = [2**i for i in range(_power(min(len(self._opened), TOGETHER)).bit_length())]
-        usual = [(n, tokens) for n in together for tokens in USUAL[: 4 if n == 1 else 2]]
-        end = len(prefix) + USUAL[0]
-        self.model.prepare(Shape.of(n * t, columns, n, 1, t) for n, t in usual for columns in (end, 2 * end))
+        ends = [(len(prefix) + USUAL[0]) * n for n in (1, 2)]
+        self.model.prepare(Shape.of(1, end, n, 1, rows) for n in together for rows in USUAL for end in ends)
         return made, info
 
     def prefill(self, handle: PackedSequence, count: int) -> None:
