@@ -23,6 +23,7 @@ STEP = st.tuples(
     st.integers(0, 3 * PAGE),
     st.integers(0, 2 * PAGE),
 )
+BEGUN = [("open", 0, 0, 0, 0)] * 3 + [("write", 0, 0, 0, 2 * PAGE + 3), ("share", 1, 0, 2 * PAGE + 1, 0)]
 
 
 class Sequences:
@@ -77,12 +78,12 @@ def config(folder: Path) -> ModelConfig:
 
 
 @law(150)
-@given(steps=st.lists(STEP, max_size=40), pages=st.integers(3, 12))
+@given(steps=st.lists(STEP, min_size=3, max_size=40), pages=st.integers(3, 12))
 def test_every_sequence_keeps_what_it_wrote_whoever_shares_its_pages(
     config: ModelConfig, steps: list[Any], pages: int
 ) -> None:
     made = Sequences(config, pages * PAGE)
-    for step in steps:
+    for step in [*BEGUN, *steps]:
         before = [list(cache.pages) for cache in made.caches]
         try:
             made.step(*step)
