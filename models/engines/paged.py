@@ -28,6 +28,7 @@ RAGGED = 4  # one sequence of a batch may have so many times the tokens of the o
 GRAPHS = 128
 POOL = 0.5  # of the memory that a GPU has left
 USUAL = (16, 32, 64, 128)  # tokens of a session's passes
+EARLY = 8  # sessions
 
 
 class Shape(NamedTuple):
@@ -111,6 +112,7 @@ class PagedModel(LeanModel):
         self.missed: set[Shape] = set()
         self._memory: Any = None  # of all graphs
         self._graphs = self._gpu
+        self.opened: WeakSet[PackedSequence] = WeakSet()
 
     def cache(self, slots: int) -> Any:
         """An empty one for a sequence."""
@@ -210,23 +212,20 @@ class PagedRunner(TorchRunner):
     kind = PagedModel
     model: PagedModel
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self._opened: WeakSet[PackedSequence] = WeakSet()
-
     def open(self, prefix: Sequence[int]) -> tuple[PackedSequence, PrefixInfo]:
         """A sequence that begins with this prefix: in another one's pages, or with KV from disk, or computed and
         stored. Raises UserError where the pool has no room for ticks of it beside those of all that are open.
 
-        This is when graphs are recorded, tens of milliseconds for each shape of passes that its ticks may have, alone
-        or together with those of all that are open; and for shapes that were missing since. No tick records any: one
-        whose pass has no graph takes longer.
+        This is when graphs are recorded, a few passes' time for each shape that its ticks may have, alone or together
+        with all that are open (the first one's for as many as EARLY), and that was missing since: the ticks of others
+        wait. No tick records any; one whose pass has no graph takes longer.
         """
-        known = next((one for one in self._opened if one.cached(prefix) == len(prefix)), None)
+        known = next((one for one in self.model.opened if one.cached(prefix) == len(prefix)), None)
         made, info = (self.copy(known, prefix), PrefixInfo(len(prefix), "memory")) if known else super().open(prefix)
-        self._opened.add(made)
-        self.model.pool.take(0, spare=len(self._opened) * USUAL[-1] // PAGE)
-        together = [2**i for i in range(_power(min(len(self._opened), TOGETHER)).bit_length())]
+        self.model.opened.add(made)
+        self.model.pool.take(0, spare=len(self.model.opened) * USUAL[-1] // PAGE)
+        most = min(max(len(self.model.opened), EARLY), TOGETHER)
+        together = [2**i for i in range(_power(most).bit_length())]
         ends = [(len(prefix) + USUAL[0]) * n for n in (1, 2)]
         self.model.prepare(Shape.of(1, end, n, 1, rows) for n in together for rows in USUAL for end in ends)
         return made, info
