@@ -44,7 +44,8 @@ class Budget:
 
 @dataclass(frozen=True)
 class PrefixInfo:
-    """How the prefix came into memory: `source` is computed or disk; `note` says why a disk copy was refused."""
+    """How the prefix came there: `source` is computed, disk or memory (another session's); `note` says why a disk copy
+    was refused."""
 
     tokens: int
     source: str

@@ -110,7 +110,8 @@ class HFRunner:
                 i = tree.parents[i] - base
         every = torch.stack([rows[i] for i in range(len(rows))])
         handle.totals += torch.logsumexp(every, -1).tolist()
-        return answered(tree.asks, lambda at, ids: every[list(at)] if ids is None else every[list(at)][:, list(ids)])
+        asked = tree.asks, lambda at, ids: every[list(at)] if ids is None else every[list(at)][:, list(ids)]
+        return answered([asked])[0]
 
     def logsumexp(self, handle: PathSequence, nodes: Sequence[int]) -> list[float]:
         """Over the whole vocabulary, at nodes of the last decision."""

@@ -34,9 +34,11 @@ class TorchRunner:
     """One checkpoint's weights on one device; of each session a KV cache of its own. `threads` are torch's while it
     runs (None: torch's own number)."""
 
+    kind: type[LeanModel] = LeanModel
+
     def __init__(self, folder: Path, dtype: torch.dtype, device: torch.device, threads: int | None) -> None:
         config = ModelConfig.load(folder)
-        self.model = LeanModel(config, load_weights(folder, config, dtype, device))
+        self.model = self.kind(config, load_weights(folder, config, dtype, device))
         self.threads, self._slots = threads, min(SLOTS, config.context)
         self._weights = fingerprint(folder)
         self._costs: dict[int, PassCost] = {}
@@ -51,8 +53,10 @@ class TorchRunner:
         """The runner of a checkpoint: whoever asks for the same unchanged one, dtype, device and threads shares it.
 
         `threads` limits torch's CPU threads while it runs (None: one for a small model, else torch's own number).
-        Raises UserError.
+        On a GPU it is a PagedRunner. Raises UserError.
         """
+        from rtcontrol.models.engines.paged import PagedRunner
+
         place = choose_device(device)
         if threads is not None and threads < 1:
             raise UserError(f"{threads} CPU threads run nothing.", "Give 1 or more.")
@@ -62,7 +66,8 @@ class TorchRunner:
             # A second thread gains little on a small model, and waits for its turn when another process is busy: the
             # worst decisions become a hundred times slower.
             threads = 1
-        return shared((files, kind, place, threads), lambda: cls(folder, kind, place, threads))
+        made = PagedRunner if place.type == "cuda" else cls
+        return shared((files, kind, place, threads, made), lambda: made(folder, kind, place, threads))
 
     def open(self, prefix: Sequence[int]) -> tuple[PackedSequence, PrefixInfo]:
         """A sequence that begins with this prefix: its KV from disk, or computed and stored."""
@@ -85,7 +90,7 @@ class TorchRunner:
     def copy(self, handle: PackedSequence, prefix: Sequence[int]) -> PackedSequence:
         """Another sequence behind the same prefix."""
         made = PackedSequence(self.model, self._slots)
-        made.restore(prefix, *handle.cache.first(len(prefix)))
+        made.follow(handle, prefix)
         return made
 
     def prefill(self, handle: PackedSequence, count: int) -> None:
@@ -99,7 +104,7 @@ class TorchRunner:
         with self._own_threads():
             states = run_together(self.model, placed)
             each = zip(batch, states, strict=True)
-            found = [answered(w.tree.asks, partial(self._logits, w.handle, hidden)) for w, hidden in each]
+            found = answered([(w.tree.asks, partial(self._logits, w.handle, hidden)) for w, hidden in each])
         for (handle, nodes), hidden in zip(placed, states, strict=True):
             handle.states.append(hidden)
             handle.ran(nodes)
@@ -143,7 +148,7 @@ class TorchRunner:
         best = float("inf")
         for _ in range(ROUNDS):
             began = time.perf_counter()
-            answered([ask], lambda nodes, ids: self.model.logits(hidden))
+            answered([([ask], lambda nodes, ids: self.model.logits(hidden))])
             best = min(best, (time.perf_counter() - began) * 1e3)
         return best
 

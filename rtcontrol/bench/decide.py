@@ -15,7 +15,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import torch
 
 from rtcontrol.bench.hf_json import HFJson
 from rtcontrol.bench.neighbours import simthinkd
@@ -169,9 +168,7 @@ class DecideBench:
 
     def _bare(self, nodes: Sequence[Node]) -> Callable[[], Any]:
         tokens, places, rows = self._floor.rows(nodes)
-        model = self.runner.model
-        ids, positions = (torch.tensor(values, device=model.device) for values in (tokens, places))
-        return lambda: model.forward(ids, positions, [rows])
+        return lambda: self.runner.model.forward(tokens, places, [rows])
 
 
 def bench_tools(

@@ -19,7 +19,7 @@ from rtcontrol.models.core import DecoderCore
 from rtcontrol.models.decider import DeciderSpec, STDecider
 from rtcontrol.models.decoding import Decoding
 from rtcontrol.models.domain import ClosedDomain
-from rtcontrol.models.engines.base import Budget, DecodeError
+from rtcontrol.models.engines.base import Budget, DecodeError, Runner
 from rtcontrol.models.engines.hf_runner import HFRunner
 from rtcontrol.models.plan import ANY_TOOL, NO_TOOL, SchemaPlan
 from rtcontrol.models.prompt import COMPACT
@@ -62,12 +62,18 @@ def build(folder: Path, tools: Sequence[dict[str, Any]], **options: Any) -> STDe
     return DeciderSpec(str(folder), tuple(tools), **options).build()
 
 
+def over(decider: STDecider, runner: Runner, budget: Budget | None = None) -> STDecider:
+    """The same decider on another runner."""
+    core = DecoderCore(decider.plan, decider.tokenizer, runner.caps.vocabulary)
+    decider.runner = runner
+    decider.decoding = Decoding(runner, core, decider.template.prefix_ids(decider.plan.tools), budget)
+    decider.prefix = decider.decoding.prefix
+    return decider
+
+
 def over_hugging_face(decider: STDecider, model: Any, budget: Budget | None = None) -> STDecider:
     """The same decider, its passes by Hugging Face's own forwards."""
-    decider.runner = HFRunner(model)
-    core = DecoderCore(decider.plan, decider.tokenizer, decider.runner.caps.vocabulary)
-    decider.decoding = Decoding(decider.runner, core, decider.template.prefix_ids(decider.plan.tools), budget)
-    return decider
+    return over(decider, HFRunner(model), budget)
 
 
 def prompt_of(decider: STDecider, observation: str, instruction: str) -> list[int]:
