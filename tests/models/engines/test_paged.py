@@ -49,7 +49,7 @@ def runner_of(folder: Path, tokens: int | None = None) -> PagedRunner:
 def on_pages(decider: STDecider, runner: PagedRunner) -> STDecider:
     """The same decider on a runner with pages, its passes planned by the same costs."""
     runner._costs = decider.runner._costs  # type: ignore[attr-defined]
-    return over(decider, runner, decider.decoding.core.budget)
+    return over(decider, runner, decider.decoding.core.walker.budget)
 
 
 @contextmanager
