@@ -33,7 +33,7 @@ LAZY = {
     "keys": "rtcontrol.cli.keys",
     "bridge": "rtcontrol.cli.bridge",
     "replay": "rtcontrol.cli.replay",
-    "rows": "rtcontrol.cli.rows",
+    "data": "rtcontrol.cli.data",
     "drill": "rtcontrol.cli.drill",
     "report": "rtcontrol.cli.report",
 }
@@ -49,6 +49,8 @@ Examples:
   rtcontrol run --env lander --model expert --host inprocess --clock lockstep
 
   rtcontrol run --env remote --bind tcp://127.0.0.1:5555      (a client of the wire is the world: docs/protocol.md)
+
+  rtcontrol run --env lander --model decisions:http://10.0.0.5:8000 --backup lander      (a slow first decider)
 
   rtcontrol run --env carla-bridge --hz 16 --instruct "follow the car ahead at 20 metres"     (docs/bridges.md)
 

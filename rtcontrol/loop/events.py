@@ -37,6 +37,7 @@ class RunEvents:
             self.noted_episodes += 1
         for event in events[self.noted_events :]:
             what = {"t_s": self.t_s(event.t_ns), "event": event.event, "seconds": round(event.seconds, 3)}
+            what |= {"decider": event.decider} if event.decider else {}
             self._emit({"host_event": what})
             self.noted_events += 1
             self.witness.follow()  # other threads decide after a restart

@@ -71,9 +71,8 @@ class Ticks:
         self.over = False
         self._pending, self._late = dict[int, Tick](), dict[int, Tick]()
         self._ordered: dict[int, Ordered] = {}
-        self._ordered_k, self._most = -1, config.calls_per_tick
+        self._ordered_k, self._heard_ns, self._most = -1, 0, config.calls_per_tick  # heard: the decoder's heartbeat
         self._runs: tuple[bytes, ...] = ()
-        self._heard_ns = 0  # of the decoder's heartbeat
 
     @property
     def open(self) -> int:
@@ -244,6 +243,7 @@ class Ticks:
             told.judge(asked, reply)
         if asked is not None:
             asked.replied_ns = now
+            asked.answer(reply)
         if reply.gaps and reply.gaps[-1][1] > self._heard_ns:
             self._heard_ns = reply.gaps[-1][1]
             self.outcomes.hear(reply)
@@ -284,7 +284,7 @@ class Ticks:
             else:
                 outcomes.miss(tick, (Cause.INVALID, None), reply, error=str(error), call=call.text())
             return
-        order = Order(tick.k, ready, tick.epoch, not_after_ns, asked_ns=tick.woke_ns)
+        order = Order(tick.k, ready, tick.epoch, not_after_ns, asked_ns=tick.asked_ns or tick.woke_ns)
         if outcomes.emits:
             last = late or len(tick.calls) + 1 == self._most
             order.fresh = outcomes.emission(tick, "fresh", call, reply, more=not last)

@@ -16,6 +16,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from rtcontrol.report.gates import Gate
+from rtcontrol.report.report import deciders
 from rtcontrol.report.recorded import Recorded, begun
 from rtcontrol.report.timeline import SPANS, STAGES, TIMES_MS, Timeline
 
@@ -39,6 +40,7 @@ def render(runs: Sequence[Recorded], gates: Sequence[Gate]) -> str:
         {
             "name": run.name,
             "report": run.report,
+            "deciders": deciders(run.report),
             "derived": run.derived(),
             "gates": [(g.text, g.value(run.report), g.holds(run.report)) for g in gates],
         }

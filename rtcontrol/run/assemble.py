@@ -17,8 +17,11 @@ from typing import Any
 import rtcontrol.agents
 from rtcontrol.agents import Agent
 from rtcontrol.envs.base import Environment, Observation
+from rtcontrol.hosts.backup import BackupHost
 from rtcontrol.hosts.base import DeciderSource, DecisionRequest, Host
 from rtcontrol.hosts.deciders import PLAIN, ExpertSource, NoopSource, RandomSource, STSource
+from rtcontrol.hosts.first import Handover
+from rtcontrol.hosts.inprocess import InProcessHost
 from rtcontrol.loop.config import RunConfig
 from rtcontrol.models.call import Call
 from rtcontrol.models.errors import UserError
@@ -28,6 +31,8 @@ from rtcontrol.run.recording import recording
 
 METHODS = ("reset", "step", "observe", "outcome", "instruct")
 VALUES = ("step_s", "bindings")
+# Requests to a first decider that is far away: at 16 Hz each tick is asked of one that answers within 250 ms.
+IN_FLIGHT = 4
 RECORDED = ".mcap"
 _loaded: dict[Path, ModuleType] = {}
 
@@ -209,11 +214,41 @@ def decider(config: RunConfig, chosen: Agent, model: str) -> DeciderSource:
     return STSource(spec)
 
 
-def host(config: RunConfig, source: DeciderSource, model: str) -> Host:
-    """Where it decides."""
-    if config.host == "inprocess":
-        from rtcontrol.hosts.inprocess import InProcessHost
+def host(config: RunConfig, source: DeciderSource, model: str, chosen: Agent | None = None) -> Host:
+    """Where it decides; where there is a backup, that of the agent `chosen`."""
+    if config.backup is None or chosen is None:
+        return _place(config, source, model)
+    spare = decider(config, chosen, config.backup)
+    local = isinstance(source, STSource)
+    if not local or config.host == "inprocess":
+        # Whoever is far away only waits, and a script takes no time: no process is needed for that.
+        backup = _place(config, spare, config.backup)
+        return backed(config, source, backup)
+    if config.standby:
+        raise UserError(
+            "--standby is for one local model, and here are two: where --model is lost, --backup decides at once.",
+            "Leave one of them out.",
+        )
+    from rtcontrol.hosts.standby import two_hosts
 
+    return BackupHost(*two_hosts(source, spare, config.first_in_flight or config.pipeline), handover(config, local))
+
+
+def backed(config: RunConfig, source: DeciderSource, backup: Host) -> BackupHost:
+    """A first decider on threads of this process, and its backup."""
+    terms = handover(config, isinstance(source, STSource))
+    return BackupHost(InProcessHost(source, terms.in_flight), backup, terms)
+
+
+def handover(config: RunConfig, local: bool) -> Handover:
+    """When the backup decides, as the run's settings say; `local`: the first one's requests hold each other up."""
+    after_ns = config.period_ns if config.backup_after_ms is None else round(config.backup_after_ms * 1e6)
+    in_flight = config.first_in_flight or (config.pipeline if local else IN_FLIGHT)
+    return Handover(config.backup_below, min(after_ns, config.max_age_ns), config.period_ns, in_flight)
+
+
+def _place(config: RunConfig, source: DeciderSource, model: str) -> Host:
+    if config.host == "inprocess":
         return InProcessHost(source, config.pipeline)
     gpus = 0 if model in PLAIN else None
     if config.standby:

@@ -47,14 +47,15 @@ def run(options: RunOptions, ending: Shutdown, wrap: Callable[..., Parts] = _unw
     if instruction is None:
         instruction = assemble.goal_text(goal, options.env) if goal is not None else chosen.instruction
     model = model_for(chosen.tools.schemas, options.model or chosen.model)
-    options = replace(options, agent=chosen.name, model=model, instruction=instruction)
+    backup = options.backup and model_for(chosen.tools.schemas, options.backup)
+    options = replace(options, agent=chosen.name, model=model, backup=backup, instruction=instruction)
     source = assemble.decider(options, chosen, model)
     chosen, env, source = wrap(chosen, assemble.environment(options.env, goal), source)
     sample = assemble.sample(options, env)
     fit(chosen, env, sample)
     check_named(options, chosen)
     pictures = assemble.pictures(options)
-    host = assemble.host(options, source, model)
+    host = assemble.host(options, source, model, chosen)
     return run_loop(options, chosen, env, host, sample, LiveView(options), ending, pictures=pictures)
 
 

@@ -123,7 +123,7 @@ def _run(session: SoloSession, terms: Terms, view: LiveView, ending: Shutdown, p
 
     session.accept(terms)
     env = session.make_env(terms)
-    host = assemble.host(terms.config, terms.source, terms.model)
+    host = assemble.host(terms.config, terms.source, terms.model, terms.agent)
     sample = Observation(0, 0, 0, RemoteData.of(None, "warm-up")) if terms.config.warmup else None
     try:
         check_named(terms.config, terms.agent)
