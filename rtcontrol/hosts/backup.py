@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from rtcontrol.hosts.base import DecisionReply, DecisionRequest, Host, HostEvent
-from rtcontrol.hosts.first import FirstDecider, Handover, Asked
+from rtcontrol.hosts.first import Asked, FirstDecider, Handover
 
 FIRST, BACKUP = "first", "backup"
 # What is left of the time when the first one is waited for no longer: the backup's answer, there by then, has to act.
@@ -42,6 +42,7 @@ class BackupHost:
         self._number = FURTHER
         self._noted = {FIRST: 0, BACKUP: 0}
         self._gone: set[str] = set()
+        self._woken = False
 
     def start(self, stopped: Callable[[], bool] = lambda: False) -> dict[str, Any]:
         info = self.first.host.start(stopped)
@@ -95,15 +96,17 @@ class BackupHost:
             left = until - now
             if left > POLL_NS and any(self._watched(question) for question in self._open.values()):
                 left = POLL_NS
-            spare, began = self._backup.wait(left), now
+            spare = self._backup.wait(left)
             now = time.monotonic_ns()
             if spare is not None:
                 if (asked := self._open.get(spare.tick)) is not None:
                     asked.spare = replace(spare, by=BACKUP)
-            elif now >= until or now < began + left:  # the time is over, or it was woken
+            elif now >= until or self._woken:
+                self._woken = False
                 return None
 
     def wake(self) -> None:
+        self._woken = True  # a wait of the backup's that ends early may be the end of a short look
         self._backup.wake()
 
     def alive(self) -> bool:
@@ -160,7 +163,9 @@ class BackupHost:
             if host.gave_up is not None and who not in self._gone:
                 self._gone.add(who)
                 name, other = ("first decider", "backup") if who == FIRST else ("backup", "first decider")
-                self.first.notify(f"the {name} is lost for good ({host.gave_up}): from now on the {other} alone decides")
+                self.first.notify(
+                    f"the {name} is lost for good ({host.gave_up}): from now on the {other} alone decides"
+                )
         # What is asked is lost with the backup: it has to decide whatever the first one does not.
         self.incarnation = backup.incarnation + (first.incarnation if backup.gave_up else 0)
         self.gave_up = backup.gave_up if first.gave_up else None

@@ -73,7 +73,8 @@ class FirstDecider:
         self.notify: Callable[[str], None] = log.warning
         self.host, self._terms = host, terms
         self._asked: dict[int, Asked] = {}  # not answered yet, by the number that they were asked under
-        self._ready: Asked | None = None  # the newest whose answer decided nothing
+        self._ready: Asked | None = None  # the newest whose answer decided nothing, and its tick: none of the warm-up
+        self._newest = -1
         self._punctual: deque[bool] = deque(maxlen=RECENT)
         self._failures = self._tried_ns = 0
         self._failing = False
@@ -150,10 +151,8 @@ class FirstDecider:
             event["confidence"] = round(least, 4)
             if not question.sure:
                 outcome = "unsure"
-            elif not (question.waited or question.n) and (
-                self._ready is None or self._ready.request.tick < request.tick
-            ):
-                self._ready = question
+            elif not (question.waited or question.n) and request.tick > self._newest:
+                self._ready, self._newest = question, request.tick
         self._judge(question, decision is not None and ended_ns <= question.due_ns)
         self._count(None if decision is not None else reply.error or "no answer")
         if request.tick >= 0:  # else it is warmed up

@@ -34,8 +34,8 @@ BACKUP_AFTER = (
     "another tick)"
 )
 FIRST_IN_FLIGHT = (
-    "--backup: so many requests to --model under way at most; ticks beyond are not asked of it. (default: 4; of a local "
-    "model --pipeline)"
+    "--backup: so many requests to --model under way at most; a tick beyond is not asked of it. (default: 4; of a "
+    "local model, --pipeline)"
 )
 MIN_HZ, MAX_HZ = 0.001, 10_000.0
 RECORD_OBSERVATIONS = "no: the record keeps neither what was observed nor what the model read of it; nothing to replay."

@@ -192,7 +192,11 @@ CHANNELS: dict[str, tuple[str, tuple[str, ...], dict[str, tuple[dict[str, Any], 
         },
     ),
     "/episode": ("An episode ended.", ("episode",), {"episode": (OBJECT, "seed, return, success, seconds, detail.")}),
-    "/host": ("The decoder was lost, or came back.", ("host_event",), {"host_event": (OBJECT, "t_s, event, seconds, decider.")}),
+    "/host": (
+        "The decoder was lost, or came back.",
+        ("host_event",),
+        {"host_event": (OBJECT, "t_s, event, seconds, decider.")},
+    ),
     "/fault": (
         "The world raised.",
         ("fault",),

@@ -16,8 +16,8 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from rtcontrol.report.gates import Gate
-from rtcontrol.report.report import deciders
 from rtcontrol.report.recorded import Recorded, begun
+from rtcontrol.report.report import deciders
 from rtcontrol.report.timeline import SPANS, STAGES, TIMES_MS, Timeline
 
 PAGE = Path(__file__).parent / "page"

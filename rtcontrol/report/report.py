@@ -90,7 +90,7 @@ def deciders(report: Mapping[str, Any]) -> str:
     told = ", ".join(f"{name.replace('_', ' ')} {n}" for name, n in answers.items())
     return (
         f"decided by the first one {by['first']}, by the backup ({report['backup']}) {by['backup']}; "
-        f"of the first one's {sum(answers.values())} answers: {told}{took}"
+        f"the first one answered {sum(answers.values())}: {told}{took}"
     )
 
 

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from rtcontrol.report.report import causes, decoder, deciders
+from rtcontrol.report.report import causes, deciders, decoder
 
 ROWS = {
     "latency_ms": "latency (release to effect)",
