@@ -133,7 +133,7 @@ def test_a_tick_that_an_older_answer_decides_is_told_as_of_what_that_one_saw(tmp
         assert tick.get("age_ms", 60.0) >= 60.0 + tick.get("latency_ms", 0.0) - 20.0
         assert -110.0 < tick["spans_ms"]["captured"] < -40.0, "when what decided it was seen"
     made = {(row["observation"], json.dumps(row["call"])) for row in rows(flown.lines)}
-    called = {event["k"]: event for event in flown.lines if "called" in event}
+    called = {event["k"]: event for event in flown.lines if event.get("why") == "fresh"}
     for tick in (tick for tick in older if tick["kind"] == "call" and "cause" not in tick):
         call = called[tick["k"]]
         acted = {"name": call["called"], "arguments": call["arguments"]}
