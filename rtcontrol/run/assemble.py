@@ -218,12 +218,13 @@ def host(config: RunConfig, source: DeciderSource, model: str, chosen: Agent | N
     """Where it decides; where there is a backup, that of the agent `chosen`."""
     if config.backup is None or chosen is None:
         return _place(config, source, model)
-    spare = decider(config, chosen, config.backup)
-    local = isinstance(source, STSource)
+    from rtcontrol.run.trained import model_for
+
+    named = model_for(chosen.tools.schemas, config.backup)
+    spare, local = decider(config, chosen, named), isinstance(source, STSource)
     if not local or config.host == "inprocess":
         # Whoever is far away only waits, and a script takes no time: no process is needed for that.
-        backup = _place(config, spare, config.backup)
-        return backed(config, source, backup)
+        return backed(config, source, _place(config, spare, named))
     if config.standby:
         raise UserError(
             "--standby is for one local model, and here are two: where --model is lost, --backup decides at once.",

@@ -47,8 +47,7 @@ def run(options: RunOptions, ending: Shutdown, wrap: Callable[..., Parts] = _unw
     if instruction is None:
         instruction = assemble.goal_text(goal, options.env) if goal is not None else chosen.instruction
     model = model_for(chosen.tools.schemas, options.model or chosen.model)
-    backup = options.backup and model_for(chosen.tools.schemas, options.backup)
-    options = replace(options, agent=chosen.name, model=model, backup=backup, instruction=instruction)
+    options = replace(options, agent=chosen.name, model=model, instruction=instruction)
     source = assemble.decider(options, chosen, model)
     chosen, env, source = wrap(chosen, assemble.environment(options.env, goal), source)
     sample = assemble.sample(options, env)

@@ -10,7 +10,9 @@ from rtcontrol.hosts.base import DeciderSource, DecoderPool, Host, PlaceTrouble
 from rtcontrol.hosts.deciders import PLAIN, STSource
 from rtcontrol.hosts.inprocess import InProcessPool
 from rtcontrol.models.errors import UserError
+from rtcontrol.run import assemble
 from rtcontrol.serve.options import ServeOptions
+from rtcontrol.serve.terms import Terms
 
 # Beside the sessions: those that are just ending, and the gateway's sets of tools.
 SPARE = 32
@@ -65,6 +67,15 @@ class Pools:
         self._inline.close()
         if self._started:
             self._models.close()
+
+
+def open_host(pool: DecoderPool, session: str, terms: Terms) -> Host:
+    """A session's host; where there is a backup, that is the pool's."""
+    config = terms.config
+    if config.backup is None:
+        return pool.open(session, terms.source)
+    spare = assemble.decider(config, terms.agent, config.backup)
+    return assemble.backed(config, terms.source, pool.open(session, spare))
 
 
 def _models(options: ServeOptions, limit: int) -> DecoderPool:
