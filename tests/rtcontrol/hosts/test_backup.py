@@ -207,6 +207,19 @@ def test_an_answer_to_what_was_asked_before_a_reset_or_an_instruction_is_never_u
     pair.host.close()
 
 
+def test_what_was_answered_in_the_warm_up_decides_no_tick() -> None:
+    pair = Pair(after_ns=10_000 * MS)
+    pair.first.open = lambda request: False
+    pair.ask(-1, within_ms=0.0)
+    assert pair.reply().by == "backup"
+    pair.first.open = lambda request: request.tick < 0
+    time.sleep(0.02)
+    assert pair.decided(0, within_ms=4.0) == ("backup", "o0")
+    assert pair.told == [], "it is no tick's"
+    pair.first.open = lambda request: True
+    pair.host.close()
+
+
 def test_where_the_world_waits_age_is_counted_in_ticks() -> None:
     pair = Pair(after_ns=3 * PERIOD_NS)
     pair.discourage()
