@@ -56,7 +56,7 @@ class BackupHost:
     @property
     def threads(self) -> Sequence[tuple[int, int]]:
         """Those that every tick depends on."""
-        return self.first.host.threads if self._backup.gave_up else self._backup.threads
+        return self.first.host.threads if self._alone else self._backup.threads
 
     def submit(self, request: DecisionRequest) -> None:
         self._look()
@@ -110,8 +110,9 @@ class BackupHost:
         self._backup.wake()
 
     def alive(self) -> bool:
+        """Whether a tick can be decided in time: without the backup, only where the first one is expected to."""
         self._look()
-        return self._backup.alive() or self.first.host.alive()
+        return self._backup.alive() or ((self._alone or self.first.decides) and self.first.host.alive())
 
     def cancel(self, tick: int) -> None:
         # The first one goes on: what it answers late is worth a row, and may decide a later tick.
@@ -119,6 +120,11 @@ class BackupHost:
             if question.request.tick == tick:
                 question.waited = False
                 self._backup.cancel(number)
+
+    @property
+    def _alone(self) -> bool:
+        """Whether the first one is left alone for good."""
+        return self._backup.gave_up is not None
 
     def close(self) -> None:
         try:
@@ -167,5 +173,5 @@ class BackupHost:
                     f"the {name} is lost for good ({host.gave_up}): from now on the {other} alone decides"
                 )
         # What is asked is lost with the backup: it has to decide whatever the first one does not.
-        self.incarnation = backup.incarnation + (first.incarnation if backup.gave_up else 0)
+        self.incarnation = backup.incarnation + (first.incarnation if self._alone else 0)
         self.gave_up = backup.gave_up if first.gave_up else None

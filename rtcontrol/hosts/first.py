@@ -84,6 +84,11 @@ class FirstDecider:
         """Whether it is usually in time."""
         return 2 * sum(self._punctual) >= len(self._punctual)
 
+    @property
+    def decides(self) -> bool:
+        """Whether its answers may decide at all: it is in time, or older ones may."""
+        return self.expected or self._terms.after_ns > self._terms.period_ns
+
     def ask(self, number: int, question: Asked) -> None:
         """Unless so many requests are under way, or it is lost, or fails."""
         now = question.asked_ns

@@ -283,7 +283,6 @@ def test_a_first_one_that_fails_is_told_once_asked_seldom_and_decides_again_when
 
 
 def test_without_the_backup_the_first_one_decides_alone_though_it_is_unsure(pair: Pair) -> None:
-    pair.discourage()
     pair.first.sure = 0.1
     pair.hosts[1].close()
     assert pair.host.alive()
@@ -294,6 +293,15 @@ def test_without_the_backup_the_first_one_decides_alone_though_it_is_unsure(pair
     assert reply.decision is None and reply.error == "ConnectionError: gone"
     pair.hosts[0].close()
     assert not pair.host.alive()
+
+
+def test_without_the_backup_a_first_one_that_is_late_is_no_decoder_unless_it_is_alone_for_good(pair: Pair) -> None:
+    pair.discourage()
+    assert pair.host.alive()
+    pair.hosts[1].close()
+    assert not pair.host.alive(), "what misses now misses for want of the backup"
+    pair.hosts[1].gave_up = "out of memory"
+    assert pair.host.alive()
 
 
 def test_where_the_backup_fails_the_first_one_has_the_time_that_is_left_and_the_loop_the_rest(pair: Pair) -> None:

@@ -16,7 +16,9 @@ from rtcontrol.bridges.wire.messages import Bye, CallMessage
 from rtcontrol.hosts.backup import BackupHost
 from rtcontrol.hosts.base import DecisionRequest
 from rtcontrol.hosts.first import Handover
-from rtcontrol.hosts.standby import two_hosts
+from rtcontrol.hosts.inprocess import InProcessHost
+from rtcontrol.hosts.standby import StandbyHost, two_hosts
+from rtcontrol.loop.config import RunConfig
 from rtcontrol.models.checkpoint import Checkpoint
 from rtcontrol.models.plan import compile_plan
 from rtcontrol.models.schema import tool_schemas
@@ -85,6 +87,16 @@ def test_terms_that_are_none_are_refused_before_anything_starts(
 def test_a_standby_of_two_local_models_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ("run", "--env", "lander", "--backup", "lander", "--standby", "--no-live", "--out", str(tmp_path / "o"))
     assert "--standby is for one local model" in refused(capsys, *words)
+
+
+def test_beside_a_first_decider_elsewhere_the_standby_is_the_backups(tmp_path: Path) -> None:
+    config = RunConfig(env="lander", out=tmp_path, backup="lander", standby=True, backup_after_ms=90.0)
+    chosen = assemble.agent("lander")
+    host = assemble.host(config, assemble.decider(config, chosen, "random"), "random", chosen)
+    assert isinstance(host, BackupHost)
+    assert isinstance(host._backup, StandbyHost) and isinstance(host.first.host, InProcessHost)
+    assert host.first._terms == Handover(0.5, 90_000_000, 62_500_000, 4)
+    host.close()
 
 
 def test_two_local_models_decide_in_processes_of_their_own_and_either_may_be_lost() -> None:
