@@ -111,7 +111,7 @@ class FirstDecider:
         """Give up what it will not answer any more, and see what it was late for."""
         alive, incarnation = self.host.alive(), self.host.incarnation
         for number, question in tuple(self._asked.items()):
-            if now_ns >= question.due_ns:
+            if now_ns > self._by_ns(question):
                 self._judge(question, False)
             if not alive or question.incarnation != incarnation:
                 why = "the first decider was lost"
@@ -158,13 +158,17 @@ class FirstDecider:
                 outcome = "unsure"
             elif not (question.waited or question.n) and request.tick > self._newest:
                 self._ready, self._newest = question, request.tick
-        self._judge(question, decision is not None and ended_ns <= question.due_ns)
+        self._judge(question, decision is not None and ended_ns <= self._by_ns(question))
         self._count(None if decision is not None else reply.error or "no answer")
         if request.tick >= 0:  # else it is warmed up
             self.emit(ended_ns, event | {"outcome": outcome})
 
+    def _by_ns(self, question: Asked) -> int:
+        """When it is late; in the warm-up, which nobody waits for it in, after a period."""
+        return question.due_ns or question.asked_ns + self._terms.period_ns
+
     def _judge(self, question: Asked, punctual: bool) -> None:
-        if question.due_ns and not question.judged:
+        if not question.judged:
             question.judged = True
             self._punctual.append(punctual)
 
