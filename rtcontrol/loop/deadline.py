@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from rtcontrol.hosts.base import DecisionReply, DecisionRequest
+from rtcontrol.hosts.base import DecisionRequest
 
 
 class Cause(StrEnum):
@@ -87,7 +87,6 @@ class Tick:
     waited_ns: int = 0
     asked_ns: int = 0
 
-    def answer(self, reply: DecisionReply) -> None:
-        """What decides it may be the answer to an older observation: then its call is of that one."""
-        if (older := reply.answers) is not None:
-            self.seq, self.capture_ns, self.asked_ns = older.seq, older.captured_ns, older.captured_ns
+    def answer(self, older: DecisionRequest) -> None:
+        """What decides it is the answer to an older observation: its call is of that one."""
+        self.seq, self.capture_ns, self.asked_ns = older.seq, older.captured_ns, older.captured_ns

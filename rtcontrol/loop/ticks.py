@@ -202,8 +202,7 @@ class Ticks:
 
     def _expire(self) -> None:
         """What is over by now: deadlines, holds; in lockstep only decisions of a decoder that died."""
-        now = time.monotonic_ns()
-        enforced = self._clock.enforced
+        now, enforced = time.monotonic_ns(), self._clock.enforced
         if self._pending:
             for tick in tuple(self._pending.values()):
                 if now >= tick.deadline_ns if enforced else unsteady.lost(self.host, tick):
@@ -243,7 +242,8 @@ class Ticks:
             told.judge(asked, reply)
         if asked is not None:
             asked.replied_ns = now
-            asked.answer(reply)
+            if reply.answers is not None:
+                asked.answer(reply.answers)
         if reply.gaps and reply.gaps[-1][1] > self._heard_ns:
             self._heard_ns = reply.gaps[-1][1]
             self.outcomes.hear(reply)
