@@ -40,11 +40,11 @@ HEADERS = {
 
 
 class Refusal(Exception):
-    """A request that goes no further: HTTP status, a code for counting, what and remedy."""
+    """A request that goes no further: HTTP status, a code for counting, what and remedy; `param` names the field."""
 
-    def __init__(self, status: int, code: str, what: str, remedy: str) -> None:
+    def __init__(self, status: int, code: str, what: str, remedy: str, param: str | None = None) -> None:
         super().__init__(what)
-        self.status, self.code, self.what, self.remedy = status, code, what, remedy
+        self.status, self.code, self.what, self.remedy, self.param = status, code, what, remedy, param
 
 
 class AccessGate:
@@ -177,7 +177,7 @@ async def answer(scope: Scope, send: Send, refusal: Refusal, foreign: str | None
                 "type": "invalid_request_error",
                 "code": refusal.code,
             }
-            if scope["path"].startswith(("/v1/chat", "/v1/models"))
+            if scope["path"].startswith(("/v1/chat", "/v1/models", "/v1/decisions", "/v1/systemone"))
             else f"{refusal.what} {refusal.remedy}",
             "code": refusal.code,
         }

@@ -14,7 +14,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.websockets import WebSocket
 
 from rtcontrol.bridges.wire import PROTOCOL
-from rtcontrol.gateway import body, openai_api, simpletool, view, watched
+from rtcontrol.gateway import body, openai_api, questions, simpletool, view, watched
 from rtcontrol.gateway.access import Refusal
 from rtcontrol.gateway.decide import Timed, ToolSets, Unavailable
 from rtcontrol.gateway.metrics import Metrics
@@ -95,9 +95,13 @@ def build(admission: Admission, tool_sets: ToolSets, options: GatewayOptions, me
 
         return StreamingResponse(events(), media_type="text/event-stream", headers={"cache-control": "no-cache"})
 
+    questions.add(app, decide, options, metrics)
+
     # Without these routes the page's files would be looked through, and say 404.
     @app.api_route("/v1/function_call", methods=OTHER_METHODS)
     @app.api_route("/v1/chat/completions", methods=OTHER_METHODS)
+    @app.api_route("/v1/decisions", methods=OTHER_METHODS)
+    @app.api_route("/v1/systemone", methods=OTHER_METHODS)
     async def not_post() -> None:
         raise HTTPException(405, "Use POST.", {"allow": "POST"})
 

@@ -33,7 +33,7 @@ async def read(request: Request, model: type[Model], options: GatewayOptions) ->
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         field = ".".join(str(p) for p in first["loc"]) or "body"
-        raise Refusal(422, "invalid", f"{field}: {first['msg']}.", "Correct this field.") from None
+        raise Refusal(422, "invalid", f"{field}: {first['msg']}.", "Correct this field.", field) from None
     except (ValueError, RecursionError):
         raise Refusal(422, "malformed", "The body is no JSON.", "Send one JSON object.") from None
 

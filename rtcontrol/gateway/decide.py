@@ -38,7 +38,7 @@ class Timed:
 
 
 class ToolSets:
-    """Decides with the tools of each request. Used on the event loop's thread only.
+    """Decides with the tools of each request, and without any answers questions. Used on the event loop's thread only.
 
     At most `limit` tool sets are open; the one not used for longest is closed when another is needed. Each has a
     thread of its own, since a host is for one thread, and decides one request at a time.
@@ -171,7 +171,7 @@ class _ToolSet:
 
     def _begin(self) -> Host:
         try:
-            self.schemas = tool_schemas(self._tools)
+            self.schemas = tool_schemas(self._tools) if self._tools else ()
         except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
             reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
             raise UserError(

@@ -6,14 +6,18 @@ from pathlib import Path
 from typing import Any
 
 from rtcontrol.hosts.base import DeciderSource
-from rtcontrol.hosts.deciders import NoopSource, RandomSource, STSource
+from rtcontrol.hosts.deciders import PLAIN, NoopSource, RandomSource, STSource
+from rtcontrol.hosts.questions import QuestionSource
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema import tool_schemas
 from rtcontrol.run.trained import model_for
 
 
 def source(model: str | None, engine: str, tools: tuple[dict[str, Any], ...], value_tokens: int = 64) -> DeciderSource:
-    """A free value has at most `value_tokens` tokens. UserError for a model that cannot serve these tools."""
+    """A free value has at most `value_tokens` tokens; without tools it answers questions. UserError for a model that
+    cannot serve these."""
+    if not tools:
+        return questions_of(model, engine)
     model = model_for(tool_schemas(tools), model)
     if model == "noop":
         return NoopSource()
@@ -29,3 +33,15 @@ def source(model: str | None, engine: str, tools: tuple[dict[str, Any], ...], va
 def public_name(model: str | None) -> str:
     """The model's name as strangers may see it: without the folders of this machine."""
     return "default" if model is None else Path(model).name or model
+
+
+def questions_of(model: str | None, engine: str) -> DeciderSource:
+    """The recipe of what answers questions. UserError for a model that answers none."""
+    if model is None or model in PLAIN:
+        raise UserError(
+            "No model here answers questions." if model is None else f"The model {model} answers no questions.",
+            "Start the server with one: `rtcontrol serve --model CHECKPOINT --http ADDRESS`.",
+        )
+    from rtcontrol.models.decider import DeciderSpec
+
+    return QuestionSource(DeciderSpec(model=model, engine=engine, tools=()))

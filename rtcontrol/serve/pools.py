@@ -9,6 +9,7 @@ from typing import Any
 from rtcontrol.hosts.base import DeciderSource, DecoderPool, Host, PlaceTrouble
 from rtcontrol.hosts.deciders import PLAIN, STSource
 from rtcontrol.hosts.inprocess import InProcessPool
+from rtcontrol.hosts.questions import QuestionSource
 from rtcontrol.models.errors import UserError
 from rtcontrol.serve.options import ServeOptions
 
@@ -49,7 +50,7 @@ class Pools:
             return info
 
     def open(self, session: str, source: DeciderSource) -> Host:
-        if not isinstance(source, STSource):
+        if not isinstance(source, STSource | QuestionSource):
             return self._inline.open(session, source)
         try:
             self._start()
