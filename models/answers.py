@@ -16,6 +16,7 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.models.questions import Branch, Question, STWording, packed
 
 KEPT = 1024  # encoded questions
+MOST_NODES = 2048  # of one question's options, in one pass: other sessions wait for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,16 +56,16 @@ class QuestionDecider:
         branches = [self._branch(question) for question in questions]
         self._check(len(prompt), branches)
         reused = handle.start(prompt, reserve=0)
-        fresh, tokens, passes = len(prompt) - reused, len(prompt) - reused, 0
-        if sliced:
-            yield from prefill_in_slices(runner, handle)
+        tokens = fresh = len(prompt) - reused
         found: list[list[float]] = []
+        passes = 0
         while len(found) < len(branches):
-            most = handle.slots - len(prompt)
-            now = _first(branches[len(found) :], min(most, max(in_time(runner), SLICE)) if sliced else most)
+            room = handle.slots - len(prompt)
+            now = _first(branches[len(found) :], min(room, max(in_time(runner), SLICE)) if sliced else room)
             tree, rows = packed(now)
-            if passes:
-                handle.start(prompt, reserve=0)  # the nodes of the last pass give way
+            handle.start([*prompt, *now[0].lead], reserve=len(tree.tokens))
+            if sliced:
+                yield from prefill_in_slices(runner, handle)
             began, count = time.perf_counter(), handle.fresh + len(tree.tokens)
             (answers,) = runner.run([Work(handle, tree)])
             if count >= SLICE:  # of fewer the pass itself takes most
@@ -76,13 +77,19 @@ class QuestionDecider:
                     handle.forget()
                     raise NotFinite
                 found.append(branch.probabilities(scores))
-            tokens, passes = tokens + len(tree.tokens), passes + 1
+            tokens, passes = tokens + len(now[0].lead) + len(tree.tokens), passes + 1
             yield
         return Answers(found, passes, tokens, fresh, reused)
 
     def _check(self, state: int, branches: Sequence[Branch]) -> None:
-        """UserError where one of them does not fit behind the state."""
+        """UserError where one of them does not fit behind the state, or its options hold up others."""
         slots = self.handle.slots
+        for i, branch in enumerate(branches, start=1):
+            if len(branch.nodes) > MOST_NODES:
+                raise UserError(
+                    f"The options of question {i} part after {len(branch.nodes)} tokens, more than {MOST_NODES}.",
+                    "Give shorter options, or such as differ in their first words.",
+                )
         if branches and state + (most := max(map(len, branches))) > slots:
             where = f"question {list(map(len, branches)).index(most) + 1}"
             raise UserError(
@@ -98,8 +105,11 @@ class QuestionDecider:
 
 
 def _first(branches: Sequence[Branch], most: int) -> Sequence[Branch]:
-    """So many of the first that their nodes are no more than `most`; at least one."""
+    """So many of the first that their nodes are no more than `most`; at least one, and a long one alone."""
     count, nodes = 1, len(branches[0])
-    while count < len(branches) and (nodes := nodes + len(branches[count])) <= most:
+    while count < len(branches) and not (branches[0].lead or branches[count].lead):
+        nodes += len(branches[count])
+        if nodes > most:
+            break
         count += 1
     return branches[:count]

@@ -18,6 +18,7 @@ from rtcontrol.models.prompt import PromptTemplate
 from rtcontrol.models.special import ARGUMENTS, closing, opening
 from rtcontrol.models.tokenizer import STTokenizer
 
+LONG = 256  # tokens of a question that is asked alone, as a part of the prompt: a tree is no place for so many
 Path = tuple[int, ...]  # the tokens that were written of an answer
 
 
@@ -60,13 +61,16 @@ class STWording:
 
 
 class Branch:
-    """A question in tokens: what leads to its answer, the path of each option, and by what was written of an answer the
-    tokens that may follow, where there are several. `nodes` are what leads there, parents first.
+    """A question in tokens: what leads to its answer (of a long one all but the last token in `lead`), the path of each
+    option, and by what was written of an answer the tokens that may follow, where there are several. `nodes` are what
+    leads there, parents first.
 
     Raises UserError for options of the same tokens."""
 
     def __init__(self, question: Question, wording: Wording) -> None:
-        self.chain = wording.question(question.text)
+        chain = wording.question(question.text)
+        cut = len(chain) - 1 if len(chain) > LONG else 0
+        self.lead, self.chain = chain[:cut], chain[cut:]
         self.paths: list[Path] = [tuple(wording.option(text)) for text in question.options]
         if len(set(self.paths)) < len(self.paths):
             twice = next(o for o, p in zip(question.options, self.paths, strict=True) if self.paths.count(p) > 1)
@@ -79,7 +83,7 @@ class Branch:
         self.nodes = sorted({path[:i] for path in self.choices for i in range(1, len(path) + 1)}, key=len)
 
     def __len__(self) -> int:
-        return len(self.chain) + len(self.nodes)
+        return len(self.lead) + len(self.chain) + len(self.nodes)
 
     def probabilities(self, scores: Mapping[Path, Sequence[float]]) -> list[float]:
         """Of each option, from the finite scores of what may follow at each choice."""
@@ -90,7 +94,10 @@ class Branch:
             total = math.fsum(weights)
             shares[path] = {i: weight / total for i, weight in zip(ids, weights, strict=True)}
         found = [math.prod(shares[p[:i]][t] for i, t in enumerate(p) if p[:i] in shares) for p in self.paths]
-        found[found.index(max(found))] += 1.0 - math.fsum(found)  # the rounding's
+        while rounded := 1.0 - math.fsum(
+            found
+        ):  # once or twice: numbers below 1 are closer to another than those above
+            found[found.index(max(found))] += rounded
         return found
 
 

@@ -1,4 +1,4 @@
-"""What both decision APIs ask and are told: how a question is worded for the model, and what follows from its answer."""
+"""What both decision APIs share: how a question is worded for the model, and what follows from its answer."""
 
 from __future__ import annotations
 
