@@ -34,7 +34,7 @@ class Wording(Protocol):
     """How a checkpoint is asked: the ids of a state (which begin with `prefix`), of a question up to where its answer
     stands, and of an answer with its end."""
 
-    prefix: Sequence[int]
+    prefix: list[int]
 
     def state(self, text: str) -> list[int]: ...
 
@@ -119,7 +119,7 @@ def packed(branches: Sequence[Branch]) -> tuple[Tree, list[dict[Path, tuple[Path
         at = -1
         for token in branch.chain:
             at = place(at, token)
-        where = {(): at}
+        where: dict[Path, int] = {(): at}
         for path in branch.nodes:
             where[path] = place(where[path[:-1]], path[-1])
         rows.append({path: (ids, len(asked.setdefault(ids, []))) for path, ids in branch.choices.items()})

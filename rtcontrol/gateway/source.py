@@ -7,6 +7,7 @@ from typing import Any
 
 from rtcontrol.hosts.base import DeciderSource
 from rtcontrol.hosts.deciders import PLAIN, NoopSource, RandomSource, STSource
+from rtcontrol.hosts.endpoint import EndpointSource, is_endpoint
 from rtcontrol.hosts.questions import QuestionSource
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema import tool_schemas
@@ -25,6 +26,8 @@ def source(model: str | None, engine: str, tools: tuple[dict[str, Any], ...], va
         return RandomSource(tools)
     if model == "expert":
         raise UserError("The scripted expert knows its own tools only.", "Serve a model: `rtcontrol serve --model M`.")
+    if is_endpoint(model):
+        return EndpointSource.parse(model, tools)
     from rtcontrol.models.decider import DeciderSpec
 
     return STSource(DeciderSpec(model=model, engine=engine, tools=tools, value_tokens=value_tokens), patient=True)
@@ -32,12 +35,12 @@ def source(model: str | None, engine: str, tools: tuple[dict[str, Any], ...], va
 
 def public_name(model: str | None) -> str:
     """The model's name as strangers may see it: without the folders of this machine."""
-    return "default" if model is None else Path(model).name or model
+    return "default" if model is None or is_endpoint(model) else Path(model).name or model
 
 
 def questions_of(model: str | None, engine: str) -> DeciderSource:
     """The recipe of what answers questions. UserError for a model that answers none."""
-    if model is None or model in PLAIN:
+    if model is None or model in PLAIN or is_endpoint(model):
         raise UserError(
             "No model here answers questions." if model is None else f"The model {model} answers no questions.",
             "Start the server with one: `rtcontrol serve --model CHECKPOINT --http ADDRESS`.",

@@ -24,6 +24,15 @@ class PlaceTrouble(UserError):
         self.full = full
 
 
+class DecisionLost(Exception):
+    """A decider elsewhere gave no decision: `loss` is the sub-cause of the miss (timeout, connection, refused,
+    malformed, http_STATUS)."""
+
+    def __init__(self, loss: str, what: str) -> None:
+        super().__init__(what)
+        self.loss = loss
+
+
 @dataclass(frozen=True, slots=True)
 class DecisionRequest:
     """One question to the decider. `data` is the raw observation; it never leaves the process. `received_ns` is when
@@ -44,7 +53,7 @@ class DecisionRequest:
 class DecisionReply:
     """The answer to the request of `tick`: a decision, or the error that the decider raised. `decide_ns` is how long
     the decider itself took, for all that were decided `together` with this one (1: alone); `mistake` is a UserError's
-    what and remedy (a prompt that does not fit, say).
+    what and remedy (a prompt that does not fit, say), `loss` a DecisionLost's.
 
     On the loop's own machine, stamps of its CLOCK_MONOTONIC: when the request was `received` and `begun` (0 elsewhere),
     and the `gaps` (begin, end) in which the decider's process, where it is another, stood still lately.
@@ -59,6 +68,7 @@ class DecisionReply:
     begun_ns: int = 0
     gaps: Sequence[tuple[int, int]] = ()
     together: int = 1
+    loss: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

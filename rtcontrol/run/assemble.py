@@ -19,6 +19,7 @@ from rtcontrol.agents import Agent
 from rtcontrol.envs.base import Environment, Observation
 from rtcontrol.hosts.base import DeciderSource, DecisionRequest, Host
 from rtcontrol.hosts.deciders import PLAIN, ExpertSource, NoopSource, RandomSource, STSource
+from rtcontrol.hosts.endpoint import EndpointSource, is_endpoint
 from rtcontrol.loop.config import RunConfig
 from rtcontrol.models.call import Call
 from rtcontrol.models.errors import UserError
@@ -195,6 +196,8 @@ def decider(config: RunConfig, chosen: Agent, model: str) -> DeciderSource:
         if chosen.name not in EXPERTS and config.env not in EXPERTS:
             raise UserError(f"The environment {config.env} has no scripted expert.", "Give another --model.")
         return ExpertSource(EXPERTS.get(chosen.name) or EXPERTS[config.env])
+    if is_endpoint(model):
+        return EndpointSource.parse(model, chosen.tools.openai(), chosen.allow_null, late=config.late == "use")
     from rtcontrol.models.checkpoint import resolve
 
     resolve(model)
@@ -215,7 +218,7 @@ def host(config: RunConfig, source: DeciderSource, model: str) -> Host:
         from rtcontrol.hosts.inprocess import InProcessHost
 
         return InProcessHost(source, config.pipeline)
-    gpus = 0 if model in PLAIN else None
+    gpus = 0 if model in PLAIN or is_endpoint(model) else None
     if config.standby:
         from rtcontrol.hosts.standby import standby_host
 

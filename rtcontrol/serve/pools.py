@@ -8,7 +8,8 @@ from typing import Any
 
 from rtcontrol.hosts.base import DeciderSource, DecoderPool, Host, PlaceTrouble
 from rtcontrol.hosts.deciders import PLAIN, STSource
-from rtcontrol.hosts.inprocess import InProcessPool
+from rtcontrol.hosts.endpoint import EndpointSource, is_endpoint
+from rtcontrol.hosts.inprocess import InProcessHost, InProcessPool
 from rtcontrol.hosts.questions import QuestionSource
 from rtcontrol.models.errors import UserError
 from rtcontrol.serve.options import ServeOptions
@@ -28,7 +29,7 @@ class Pools:
         self.name, self._options = options.host, options
         self._inline = InProcessPool(limit, lanes=0)
         self._models, self._limit = _models(options, limit), limit
-        self._eager = options.model not in PLAIN
+        self._eager = options.model not in PLAIN and not is_endpoint(options.model)
         self._lock = threading.Lock()
         self._started = False
         self._stopped: Callable[[], bool] = lambda: False
@@ -50,6 +51,8 @@ class Pools:
             return info
 
     def open(self, session: str, source: DeciderSource) -> Host:
+        if isinstance(source, EndpointSource):
+            return _waiting(source)
         if not isinstance(source, STSource | QuestionSource):
             return self._inline.open(session, source)
         try:
@@ -66,6 +69,13 @@ class Pools:
         self._inline.close()
         if self._started:
             self._models.close()
+
+
+def _waiting(source: DeciderSource) -> Host:
+    """On threads of its own: it waits for another machine, and others must not wait with it."""
+    host = InProcessHost(source)
+    host.start()
+    return host
 
 
 def _models(options: ServeOptions, limit: int) -> DecoderPool:
