@@ -197,7 +197,8 @@ def decider(config: RunConfig, chosen: Agent, model: str) -> DeciderSource:
             raise UserError(f"The environment {config.env} has no scripted expert.", "Give another --model.")
         return ExpertSource(EXPERTS.get(chosen.name) or EXPERTS[config.env])
     if is_endpoint(model):
-        return EndpointSource.parse(model, chosen.tools.openai(), chosen.allow_null, late=config.late == "use")
+        waits = config.late == "use" or config.clock == "lockstep"
+        return EndpointSource.parse(model, chosen.tools.openai(), chosen.allow_null, late=waits)
     from rtcontrol.models.checkpoint import resolve
 
     resolve(model)

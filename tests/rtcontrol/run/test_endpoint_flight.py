@@ -73,7 +73,7 @@ def test_an_endpoint_that_decides_as_the_expert_lands(tmp_path: Path) -> None:
         report = flown(
             tmp_path / "out", f"decisions:{made.url}", "--hz", "16", "--episodes", "1", "--clock", "lockstep"
         )
-        assert report["outcome"]["successes"] == 1 or report["outcome"]["episodes"][0]["success"]
+        assert report["outcome"]["episodes"][0]["success"]
         assert made.connections == 1
 
 
