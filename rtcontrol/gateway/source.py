@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from rtcontrol.hosts.base import DeciderSource
-from rtcontrol.hosts.deciders import NoopSource, RandomSource, STSource
+from rtcontrol.hosts.deciders import PLAIN, NoopSource, RandomSource, STSource
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.schema import tool_schemas
-from rtcontrol.run.trained import model_for
+from rtcontrol.models.schema import ToolSchema, tool_schemas
+from rtcontrol.run.trained import model_for, trained_on
 
 
-def source(model: str | None, engine: str, tools: tuple[dict[str, Any], ...], value_tokens: int = 64) -> DeciderSource:
-    """A free value has at most `value_tokens` tokens. UserError for a model that cannot serve these tools."""
+def source(
+    model: str | None, engine: str, tools: tuple[dict[str, Any], ...], value_tokens: int = 64, allow_null: bool = False
+) -> DeciderSource:
+    """A free value has at most `value_tokens` tokens; with `allow_null` it may call nothing. UserError for a model that
+    cannot serve these tools."""
     model = model_for(tool_schemas(tools), model)
     if model == "noop":
         return NoopSource()
@@ -23,7 +27,23 @@ def source(model: str | None, engine: str, tools: tuple[dict[str, Any], ...], va
         raise UserError("The scripted expert knows its own tools only.", "Serve a model: `rtcontrol serve --model M`.")
     from rtcontrol.models.decider import DeciderSpec
 
-    return STSource(DeciderSpec(model=model, engine=engine, tools=tools, value_tokens=value_tokens), patient=True)
+    spec = DeciderSpec(model=model, engine=engine, tools=tools, allow_null=allow_null, value_tokens=value_tokens)
+    return STSource(spec, patient=True)
+
+
+def trained(model: str | None, tools: Sequence[ToolSchema]) -> tuple[bool | None, str | None]:
+    """Whether the model was trained on these tools (None: not known, or nothing that is trained), and the warning for
+    everyone who asks it about tools that it may not have been trained on."""
+    found = True if model is None else trained_on(tools, model)
+    if found or model in PLAIN:
+        return found, None
+    name = public_name(model)
+    told = (
+        f"Whether the model {name} was trained on these tools is not known"
+        if found is None
+        else (f"The model {name} was not trained on these tools")
+    )
+    return found, f"{told}: its calls are legal, and may be nonsense, however certain they are."
 
 
 def public_name(model: str | None) -> str:
