@@ -29,7 +29,6 @@ from rtcontrol.serve.admission import Admission
 PAGE = Path(__file__).parent / "page"
 DEFAULT_MODEL = "default"
 READ = ["GET", "HEAD"]
-METHODS = [*READ, "POST", "PUT", "PATCH", "DELETE"]
 
 
 def build(admission: Admission, tool_sets: ToolSets, options: GatewayOptions, metrics: Metrics) -> FastAPI:
@@ -127,16 +126,13 @@ def build(admission: Admission, tool_sets: ToolSets, options: GatewayOptions, me
     @app.exception_handler(HTTPException)
     async def missing(request: Request, error: HTTPException) -> Response:
         path, method = request.url.path, request.method
-        allowed = sorted({m for route in routes() if route.path == path for m in route.methods})
-        if allowed:
+        routes = [(route.path, sorted(route.methods or ())) for route in app.routes if isinstance(route, APIRoute)]
+        if allowed := sorted({m for there, methods in routes if there == path for m in methods}):
             what = f"{path[:80]} takes no {method}. Use {' or '.join(allowed)}."
             return _openai_error(405, "method_not_allowed", what, headers={"allow": ", ".join(allowed)})
-        there = ", ".join(f"{'POST' if 'POST' in r.methods else 'GET'} {r.path.partition('{')[0]}" for r in routes())
+        there = ", ".join(f"{methods[0]} {named.partition('{')[0]}" for named, methods in routes)
         what = f"There is no {method} {path[:80]} here. There are {there}; an OpenAI client's base_url ends with /v1."
         return _openai_error(404 if error.status_code == 405 else error.status_code, "not_found", what)
-
-    def routes() -> list[APIRoute]:
-        return [route for route in app.routes if isinstance(route, APIRoute)]
 
     view.add(app, lambda name: watched.find(admission, name), lambda: watched.listed(admission))
     if options.static is not None:

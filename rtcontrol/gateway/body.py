@@ -35,15 +35,16 @@ async def read(request: Request, model: type[Model], options: GatewayOptions, in
     except WireError as error:
         raise Refusal(invalid, str(error.code), error.message, error.remedy) from None
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        field = _field(first["loc"], value, first["type"] == "missing")
-        what = f"{field or 'body'}: {first['msg']}."
-        raise Refusal(invalid, "invalid", what, "Correct this field.", field) from None
+        found = [(_field(e["loc"], value, e["type"] == "missing"), e["msg"]) for e in error.errors(include_url=False)]
+        # Of alternatives, the one that was followed furthest.
+        field, said = max((f for f in found if f[0].startswith(found[0][0])), key=lambda one: len(one[0]))
+        what = f"{field or 'body'}: {said}."
+        raise Refusal(invalid, "invalid", what, "Correct this field.", field or None) from None
     except (ValueError, RecursionError):
         raise Refusal(invalid, "malformed", "The body is no JSON.", "Send one JSON object.") from None
 
 
-def _field(places: Sequence[int | str], value: Any, missing: bool) -> str | None:
+def _field(places: Sequence[int | str], value: Any, missing: bool) -> str:
     """`messages[0].role`: where the value is wrong, without the names of the alternatives that were tried there. What
     is `missing` is the last place."""
     found = ""
@@ -52,7 +53,7 @@ def _field(places: Sequence[int | str], value: Any, missing: bool) -> str | None
             found, value = f"{found}[{place}]", value[place] if isinstance(value, list) else None
         elif isinstance(value, dict) and (place in value or (missing and place == places[-1])):
             found, value = f"{found}.{place}", value.get(place)
-    return found.removeprefix(".") or None
+    return found.removeprefix(".")
 
 
 async def _bytes(request: Request, limit: int) -> bytes:

@@ -192,7 +192,9 @@ class ChatRequest(BaseModel):
                 "of type json_schema.",
                 param="tool_choice" if names else "tools",
             )
-        return Offer(tuple(tools.values()), tuple(tools), answer and answer.name, must or answer is not None)
+        return Offer(
+            tuple(tools.values()), tuple(tools), None if answer is None else answer.name, must or answer is not None
+        )
 
     def _check(self) -> None:
         if self.n not in (None, 1):
