@@ -84,8 +84,6 @@ Item = Annotated[
     Discriminator(_item),
 ]
 AnyQuestion = Annotated[PredicateQuestion | ChoiceQuestion | ScoreQuestion, Field(discriminator="type")]
-# What the validator puts into a field's path beside the fields' names.
-TAGS = {"message", "call", "output", "predicate", "choice", "score", "str", "bool", "list[Item]", "list[DecisionPart]"}
 
 
 class DecisionsRequest(BaseModel):
@@ -154,17 +152,6 @@ def _text(content: Content, where: str) -> str:
             raise Refusal(400, "invalid", f"{where}[{i}] has nothing to read.", "Fill its field.", f"{where}[{i}]")
         found.append(as_text(said[part.type]))
     return "\n".join(found)
-
-
-def refused(refusal: Refusal) -> Refusal:
-    """A field of another shape, as this API tells it: 400, with the field's path."""
-    if refusal.status != 422:
-        return refusal
-    path = ""
-    for name in (refusal.param or "").split("."):
-        path += "" if name in TAGS else f"[{name}]" if name.isdigit() else f".{name}" if path else name
-    what = refusal.what if refusal.param is None else path + refusal.what.removeprefix(refusal.param)
-    return Refusal(400, refusal.code, what, refusal.remedy, path or None)
 
 
 def respond(request: DecisionsRequest, model: str, found: Sequence[Answered], timed: Timed) -> dict[str, Any]:

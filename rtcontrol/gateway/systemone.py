@@ -71,7 +71,7 @@ def _asked(name: str, question: NoulQuestion | NamedChoice | NamedScore) -> Aske
     return Asked.predicate(name, said, {str(answer): words for answer, words in described.items()})
 
 
-def respond(request: SystemOneRequest, model: str, found: Sequence[Answered], timed: Timed) -> dict[str, Any]:
+def respond(model: str, found: Sequence[Answered], timed: Timed) -> dict[str, Any]:
     used = timed.decision.tokens + timed.decision.reused_tokens
     return {
         "model": model,

@@ -236,7 +236,10 @@ class RandomSource:
                 if isinstance(parameter.domain, ClosedDomain):
                     arguments[parameter.name] = chance.choice(parameter.domain.values)
                 elif parameter.required:
-                    raise ValueError(f"no random value for {schema.name}.{parameter.name}: its domain is open")
+                    what = (
+                        f"Tool {schema.name}, parameter {parameter.name}: its domain is open, there is no random value."
+                    )
+                    raise UserError(what, "Give it an enum or a range, or let a model decide.")
             return Call(schema.name, arguments)
 
         return ExpertSource(call, "random")

@@ -22,11 +22,6 @@ def trained_on(tools: Sequence[ToolSchema], model: str) -> bool | None:
     return False if model in zoo() else None
 
 
-def trained_on_questions(model: str | None) -> bool | None:
-    """Whether the model was trained to answer questions in words. None: not known, or no model."""
-    return False if model in zoo() else None
-
-
 def model_for(tools: Sequence[ToolSchema], asked: str | None) -> str:
     """The model asked for, or else the bundled one that was trained on exactly these tools.
 
