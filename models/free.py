@@ -71,23 +71,25 @@ class Grammars:
             )
         return str(grammar)
 
-    def start(self, grammar: str, limit: int = MAX_TOKENS) -> FreeValue:
-        """A value at its beginning, of at most `limit` tokens and what it takes to end it there."""
+    def start(self, grammar: str, limit: int = MAX_TOKENS, where: str = "a free value") -> FreeValue:
+        """A value at its beginning, of at most `limit` tokens and what it takes to end it there; errors say `where`."""
         is_text = grammar.startswith(TEXT)
         first = self._begun.get(grammar)
         if first is None:
             first = self._begun[grammar] = self._library.LLMatcher(self._machine, grammar)
-        return FreeValue(first.deep_copy(), self._vocabulary, self._special, limit, self._tokenizer.encode, is_text)
+        return FreeValue(
+            first.deep_copy(), self._vocabulary, self._special, limit, self._tokenizer.encode, is_text, where
+        )
 
 
 class FreeValue:
     """The tokens of one free value so far, and what may follow them."""
 
     def __init__(
-        self, matcher: Any, vocabulary: int, special: np.ndarray, limit: int, encode: Any, is_text: bool
+        self, matcher: Any, vocabulary: int, special: np.ndarray, limit: int, encode: Any, is_text: bool, where: str
     ) -> None:
         self._matcher, self._vocabulary, self._special = matcher, vocabulary, special
-        self._limit, self._encode, self._is_text = limit, encode, is_text
+        self._limit, self._encode, self._is_text, self._where = limit, encode, is_text, where
         self.tokens: list[int] = []
 
     def legal(self, end_id: int, null_id: int | None) -> np.ndarray:
@@ -104,7 +106,7 @@ class FreeValue:
         if null_id is not None and not self.tokens:
             legal[null_id] = True
         if not legal.any():
-            raise DecodeError(f"a free value did not end within {len(self.tokens)} tokens")
+            raise DecodeError(f"{self._where}: the value did not end within {len(self.tokens)} tokens")
         return legal
 
     def push(self, token: int) -> None:

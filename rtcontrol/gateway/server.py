@@ -7,7 +7,7 @@ from rtcontrol.gateway.decide import ToolSets
 from rtcontrol.gateway.http import HTTPServer
 from rtcontrol.gateway.metrics import Metrics
 from rtcontrol.gateway.options import GatewayOptions
-from rtcontrol.gateway.source import source
+from rtcontrol.gateway.source import source, trained
 from rtcontrol.hosts.base import DecoderPool
 from rtcontrol.serve.admission import Admission
 
@@ -18,10 +18,11 @@ class Gateway(HTTPServer):
     def __init__(self, admission: Admission, pool: DecoderPool, options: GatewayOptions) -> None:
         self._tool_sets = ToolSets(
             pool,
-            lambda tools: source(options.model, options.engine, tools, options.value_tokens),
+            lambda tools, allow_null: source(options.model, options.engine, tools, options.value_tokens, allow_null),
             options.tool_sets,
             options.decide_timeout_s,
             options.open_timeout_s,
+            lambda tools: trained(options.model, tools),
         )
         metrics = Metrics(admission)
         app = build(admission, self._tool_sets, options, metrics)

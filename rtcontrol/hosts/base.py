@@ -24,6 +24,15 @@ class PlaceTrouble(UserError):
         self.full = full
 
 
+class DecisionLost(Exception):
+    """A decider elsewhere gave no decision: `loss` is the sub-cause of the miss (timeout, connection, refused,
+    malformed, http_STATUS)."""
+
+    def __init__(self, loss: str, what: str) -> None:
+        super().__init__(what)
+        self.loss = loss
+
+
 @dataclass(frozen=True, slots=True)
 class DecisionRequest:
     """One question to the decider. `data` is the raw observation; it, its number `seq` and its instant `captured_ns`
@@ -46,8 +55,8 @@ class DecisionRequest:
 class DecisionReply:
     """The answer to the request of `tick`: a decision, or the error that the decider raised. `decide_ns` is how long
     the decider itself took, for all that were decided `together` with this one (1: alone); `mistake` is a UserError's
-    what and remedy (a prompt that does not fit, say). Where there are two deciders, `by` is which of them it is
-    (first, backup), and `answers` the older request that decides this tick, too.
+    what and remedy (a prompt that does not fit, say), `loss` a DecisionLost's. Where there are two deciders, `by` is
+    which of them it is (first, backup), and `answers` the older request that decides this tick, too.
 
     On the loop's own machine, stamps of its CLOCK_MONOTONIC: when the request was `received` and `begun` (0 elsewhere),
     and the `gaps` (begin, end) in which the decider's process, where it is another, stood still lately.
@@ -62,6 +71,7 @@ class DecisionReply:
     begun_ns: int = 0
     gaps: Sequence[tuple[int, int]] = ()
     together: int = 1
+    loss: str | None = None
     by: str = ""
     answers: DecisionRequest | None = None
 

@@ -40,6 +40,7 @@ FIRST_IN_FLIGHT = (
 MIN_HZ, MAX_HZ = 0.001, 10_000.0
 RECORD_OBSERVATIONS = "no: the record keeps neither what was observed nor what the model read of it; nothing to replay."
 RECORD_MAX = "The record's size, in bytes or with k, M, G; beyond it the oldest part is removed."
+MODEL = "Checkpoint, or expert, noop, random, decisions:URL#NAME, systemone:URL#NAME. (default: the agent's)"
 MAX_PIPELINE = 64
 CALLS_PER_TICK = "Calls of one observation at most: each is decided after the one before has acted, by the deadline."
 MAX_CALLS = 7  # the last one is decided with six in its history, as many as a prompt shows
@@ -153,7 +154,7 @@ class RunConfig:
     agent: Annotated[
         str | None, Flag("Agent: a name (`rtcontrol agents`) or a .py file. (default: the environment's)")
     ] = None
-    model: Annotated[str | None, Flag("Checkpoint, or expert, noop, random. (default: the agent's)")] = None
+    model: Annotated[str | None, Flag(MODEL)] = None
     engine: Annotated[str, Flag(f"What runs the model: {', '.join(ENGINES)}.")] = "torch"
     value_tokens: Annotated[int, Flag("Tokens of a value that is no listed one, at most.")] = 64
     host: Annotated[str, Flag("Where it decides: ray or inprocess.")] = "ray"

@@ -258,7 +258,7 @@ class Ticks:
     def _on_decision(self, tick: Tick, reply: DecisionReply) -> None:
         decision, outcomes = reply.decision, self.outcomes
         if decision is None:
-            outcomes.miss(tick, (Cause.DECIDE, "error"), reply, error=reply.error)
+            outcomes.miss(tick, (Cause.DECIDE, reply.loss or "error"), reply, error=reply.error)
         elif (self.override.careful or self.actuator.shut) and self.override.holds(tick, reply, decision):
             pass  # people ask for more than a decision
         elif decision.call is None:

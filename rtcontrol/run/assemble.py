@@ -20,6 +20,7 @@ from rtcontrol.envs.base import Environment, Observation
 from rtcontrol.hosts.backup import BackupHost
 from rtcontrol.hosts.base import DeciderSource, DecisionRequest, Host
 from rtcontrol.hosts.deciders import PLAIN, ExpertSource, NoopSource, RandomSource, STSource
+from rtcontrol.hosts.endpoint import EndpointSource, is_endpoint
 from rtcontrol.hosts.first import Handover
 from rtcontrol.hosts.inprocess import InProcessHost
 from rtcontrol.loop.config import RunConfig
@@ -200,6 +201,9 @@ def decider(config: RunConfig, chosen: Agent, model: str) -> DeciderSource:
         if chosen.name not in EXPERTS and config.env not in EXPERTS:
             raise UserError(f"The environment {config.env} has no scripted expert.", "Give another --model.")
         return ExpertSource(EXPERTS.get(chosen.name) or EXPERTS[config.env])
+    if is_endpoint(model):
+        waits = config.late == "use" or config.clock == "lockstep"
+        return EndpointSource.parse(model, chosen.tools.openai(), chosen.allow_null, late=waits)
     from rtcontrol.models.checkpoint import resolve
 
     resolve(model)
@@ -251,7 +255,7 @@ def handover(config: RunConfig, local: bool) -> Handover:
 def _place(config: RunConfig, source: DeciderSource, model: str) -> Host:
     if config.host == "inprocess":
         return InProcessHost(source, config.pipeline)
-    gpus = 0 if model in PLAIN else None
+    gpus = 0 if model in PLAIN or is_endpoint(model) else None
     if config.standby:
         from rtcontrol.hosts.standby import standby_host
 

@@ -43,7 +43,7 @@ class ServeOptions:
     )
     model: Annotated[
         str | None,
-        Flag("Of clients that name none: checkpoint, noop, random, expert. (default: the agent's, or their tools')"),
+        Flag("Of clients that name none: as in `rtcontrol run`. (default: the agent's, or their tools')"),
     ] = None
     engine: Annotated[str, Flag(f"What runs the model: {', '.join(ENGINES)}.")] = "torch"
     value_tokens: Annotated[int, Flag("Tokens of a value that is no listed one, at most.")] = 64
@@ -74,6 +74,7 @@ class ServeOptions:
     def check(self) -> None:
         """UserError for what cannot be served."""
         from rtcontrol.hosts.deciders import PLAIN
+        from rtcontrol.hosts.endpoint import is_endpoint
         from rtcontrol.models.checkpoint import resolve
         from rtcontrol.run import assemble
 
@@ -104,7 +105,7 @@ class ServeOptions:
             raise UserError(f"--seed {self.seed} is negative.", "Give 0 or more.")
         if self.agent is not None:
             assemble.agent(self.agent)
-        if self.model is not None and self.model not in PLAIN:
+        if self.model is not None and self.model not in PLAIN and not is_endpoint(self.model):
             resolve(self.model)
         if self.backup is not None and self.backup not in PLAIN:
             resolve(self.backup)
