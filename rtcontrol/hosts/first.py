@@ -147,7 +147,7 @@ class FirstDecider:
         event["answer_ms"] = round((ended_ns - question.asked_ns) / 1e6, 4)
         question.answer = reply
         if decision is None:
-            event["error"] = reply.error
+            event |= {"error": reply.error} | ({"loss": reply.loss} if reply.loss else {})
         else:
             least = min(decision.confidence.values(), default=1.0)
             question.sure = least >= self._terms.below

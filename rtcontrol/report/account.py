@@ -50,6 +50,7 @@ class Account:
         self.decided_by_first = self.decided_by_backup = 0  # ticks
         self.first_in_time = self.first_late = self.first_unsure = self.first_failed = self.first_lost = 0
         self.late_used = self.late_dropped = self.safe_calls = self.fallback_errors = self.superseded = 0
+        self.first_losses: Counter[str] = Counter()
         self.misses_by_cause: Counter[str] = Counter()
         self.misses_by_subcause: Counter[str] = Counter()
         self.skipped_by_cause: Counter[str] = Counter()
@@ -104,6 +105,8 @@ class Account:
         elif "first" in event:
             counted = f"first_{event['outcome']}"
             setattr(self, counted, getattr(self, counted) + 1)
+            if "loss" in event:
+                self.first_losses[event["loss"]] += 1
             self._times(event)
         elif "late" in event:
             if "waited_ms" not in event:  # one that waited for a yes was no late decision

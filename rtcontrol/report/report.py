@@ -64,6 +64,7 @@ def build(
         **{name: series.summary() for name, series in account.times.items()},
         "decided_by": {name: getattr(account, f"decided_by_{name}") for name in ("first", "backup")},
         "first_answers": {name: getattr(account, f"first_{name}") for name in ANSWERS},
+        "first_losses": dict(account.first_losses),
         "calls": account.calls.summary(),
         "calls_cut": account.calls_cut,
         "forward_passes": account.passes.summary(),
@@ -87,7 +88,9 @@ def deciders(report: Mapping[str, Any]) -> str:
         return ""
     by, answers, ms = report["decided_by"], report["first_answers"], report["answer_ms"]
     took = f"; it took {ms['p50']:.0f} ms (p50), {ms['p99']:.0f} (p99)" if ms["p50"] is not None else ""
-    told = ", ".join(f"{name.replace('_', ' ')} {n}" for name, n in answers.items())
+    losses = ", ".join(f"{loss} {n}" for loss, n in _most(report["first_losses"]))
+    failed = f"{answers['failed']} ({losses})" if losses else answers["failed"]
+    told = ", ".join(f"{name.replace('_', ' ')} {n}" for name, n in {**answers, "failed": failed}.items())
     return (
         f"decided by the first one {by['first']}, by the backup ({report['backup']}) {by['backup']}; "
         f"the first one answered {sum(answers.values())}: {told}{took}"

@@ -224,6 +224,10 @@ def host(config: RunConfig, source: DeciderSource, model: str, chosen: Agent | N
         return _place(config, source, model)
     from rtcontrol.run.trained import model_for
 
+    if is_endpoint(config.backup):
+        raise UserError(
+            f"--backup {config.backup} is an endpoint: it may be as late as any.", "Give a model of this machine's."
+        )
     named = model_for(chosen.tools.schemas, config.backup)
     spare, local = decider(config, chosen, named), isinstance(source, STSource)
     if not local or config.host == "inprocess":
