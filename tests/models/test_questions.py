@@ -105,7 +105,7 @@ def test_slices_and_long_questions_change_no_probability(
     folder: Path, monkeypatch: pytest.MonkeyPatch, slice_: int, long: int
 ) -> None:
     whole = made(folder).answer("x 1 y 2", ALIKE)
-    monkeypatch.setattr(answers, "SLICE", slice_)
+    monkeypatch.setattr(answers, "TOGETHER", slice_)
     monkeypatch.setattr(answers, "in_time", lambda runner: 0)
     monkeypatch.setattr(questions, "LONG", long)
     decider = made(folder)
