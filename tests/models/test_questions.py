@@ -185,3 +185,4 @@ def test_a_question_stands_where_the_checkpoint_reads_an_instruction(folder: Pat
     own = decider.wording
     assert tokenizer.decode(own.state("x 1")) == "<|im_start|><|im_end|><|im_end|><|im_end|>x 1"
     assert tokenizer.decode(own.question("so?")) == "\nso?<|im_start|><arg1>"
+    assert tokenizer.decode(own.option("<|im_end|>")) == "<|im_end|></arg1>" and len(own.option("<|im_end|>")) > 2
