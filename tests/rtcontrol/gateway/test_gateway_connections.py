@@ -58,6 +58,27 @@ def test_400_connections_keep_nobody_out(noop: Served, said: str, caplog: pytest
     assert "Traceback" not in caplog.text and not [r for r in caplog.records if r.exc_info]
 
 
+def test_150_silent_websockets_keep_no_other_out(noop: Served) -> None:
+    with held(noop, UPGRADE, 150) as lines:
+        for line in lines[-20:]:
+            assert line.recv(1024).startswith(b"HTTP/1.1 101")
+        with connect(noop.ws, compression=None, open_timeout=8) as socket_:
+            socket_.send("{}")
+            assert "error" in str(socket_.recv(timeout=8))
+
+
+def test_a_stalled_request_gives_way_where_no_connection_is_idle(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "MAX_CONNECTIONS", 4)
+    few = serve(model="noop")
+    with contextlib.ExitStack() as stack:
+        for _ in range(4):
+            (line,) = stack.enter_context(
+                held(few, SAID["a head without its body"][:-2] + "Expect: 100-continue\r\n\r\n", 1)
+            )
+            assert line.recv(64).startswith(b"HTTP/1.1 100")  # it waits for the body
+        assert httpx.get(few.url + "health").status_code == 200
+
+
 def test_the_one_that_was_idle_for_longest_goes_first_and_one_in_use_never(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
