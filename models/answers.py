@@ -10,12 +10,13 @@ from functools import lru_cache
 from typing import Any
 
 from rtcontrol.models.decider import DeciderSpec
-from rtcontrol.models.decoding import SLICE, in_time, learn, prefill_in_slices, result
+from rtcontrol.models.decoding import in_time, learn, prefill_in_slices, result
 from rtcontrol.models.engines.base import NotFinite, Work
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.questions import Branch, Question, STWording, packed
 
 KEPT = 1024  # encoded questions
+TOGETHER = 128  # tokens that one pass may carry however long it takes
 MOST_NODES = 2048  # of one question's options, in one pass: other sessions wait for it
 
 
@@ -61,14 +62,14 @@ class QuestionDecider:
         passes = 0
         while len(found) < len(branches):
             room = handle.slots - len(prompt)
-            now = _first(branches[len(found) :], min(room, max(in_time(runner), SLICE)) if sliced else room)
+            now = _first(branches[len(found) :], min(room, max(in_time(runner), TOGETHER)) if sliced else room)
             tree, rows = packed(now)
             handle.start([*prompt, *now[0].lead], reserve=len(tree.tokens))
             if sliced:
                 yield from prefill_in_slices(runner, handle)
             began, count = time.perf_counter(), handle.fresh + len(tree.tokens)
             (answers,) = runner.run([Work(handle, tree)])
-            if count >= SLICE:  # of fewer the pass itself takes most
+            if count >= TOGETHER:  # of fewer the pass itself takes most
                 learn(runner, count, time.perf_counter() - began)
             by_ids = {ask.ids: answer for ask, answer in zip(tree.asks, answers, strict=True)}
             for branch, own in zip(now, rows, strict=True):

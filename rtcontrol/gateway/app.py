@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from rtcontrol.bridges.wire import PROTOCOL
 from rtcontrol.gateway import body, chat, openai_api, questions, simpletool, view, watched
 from rtcontrol.gateway.access import Refusal
 from rtcontrol.gateway.chat_request import ChatRequest
+from rtcontrol.gateway.content import ContentHeads, Written
 from rtcontrol.gateway.decide import Timed, ToolSets, Unavailable
 from rtcontrol.gateway.metrics import Metrics
 from rtcontrol.gateway.options import GatewayOptions
@@ -31,7 +32,9 @@ DEFAULT_MODEL = "default"
 READ = ["GET", "HEAD"]
 
 
-def build(admission: Admission, tool_sets: ToolSets, options: GatewayOptions, metrics: Metrics) -> FastAPI:
+def build(
+    admission: Admission, tool_sets: ToolSets, content: ContentHeads, options: GatewayOptions, metrics: Metrics
+) -> FastAPI:
     """The application, without its gate."""
     app = FastAPI(title="rtcontrol", docs_url=None, redoc_url=None, openapi_url=None)
     sockets = WebSockets(admission, metrics)
@@ -66,11 +69,15 @@ def build(admission: Admission, tool_sets: ToolSets, options: GatewayOptions, me
         status, headers = 200, {}
         try:
             wanted = await body.read(request, simpletool.FunctionCallRequest, options)
-            timed = await decide(wanted.tools, wanted.instruction(), wanted.observation(), wanted.history or ())
+            told = wanted.tools, wanted.instruction(), wanted.observation(), wanted.history or ()
+            timed = await decide(*told)
             answer, headers = (
                 simpletool.respond(timed.decision.call, timed.schemas, timed.latency_ms),
-                openai_api.warning(timed),
+                openai_api.warning(timed.warning),
             )
+            if wanted.include_content_head and answer.success:
+                written = await content.write(*told)
+                answer.content, headers = written.text, openai_api.warning(timed.warning, written.lacking)
         except (Refusal, UserError, Unavailable) as error:
             if isinstance(error, Refusal):
                 metrics.refused.labels(error.code).inc()
@@ -100,15 +107,18 @@ def build(admission: Admission, tool_sets: ToolSets, options: GatewayOptions, me
         known(wanted.model)
         answer = await chat.decided(wanted, decide, options.decide_timeout_s)
         metrics.requests.labels("chat", 200).inc()
-        headers = openai_api.warning(answer.timed[0])
-        if not wanted.stream:
-            return JSONResponse(openai_api.completion(wanted, answer), headers=headers)
+        headers = openai_api.warning(answer.timed[0].warning)
 
-        async def events() -> AsyncIterator[str]:
-            for event in openai_api.chunks(wanted, answer):
-                yield event
+        async def written() -> Written:
+            history = [one.text() for one in wanted.made()]
+            return await content.write(wanted.offer().tools, wanted.instruction(), wanted.observation(), history)
 
-        return StreamingResponse(events(), 200, {**headers, "cache-control": "no-cache"}, "text/event-stream")
+        beside = written if wanted.include_content_head and (answer.calls or answer.stopped) else None
+        if wanted.stream:
+            events = openai_api.chunks(wanted, answer, beside)
+            return StreamingResponse(events, 200, {**headers, "cache-control": "no-cache"}, "text/event-stream")
+        said = None if beside is None else await beside()
+        return JSONResponse(openai_api.completion(wanted, answer, said), headers=headers)
 
     questions.add(app, decide, known, options, metrics)
 

@@ -40,7 +40,7 @@ async def decided(request: ChatRequest, decide: Decide, limit_s: float) -> Answe
     again = _result(call, answered)
     if call is None or (again is not None and not offer.must):
         result = again or (answered[-1].result if answered else None)
-        return Answer(timed, (), result or "", _why(call, result))
+        return Answer(timed, (), result or "", _why(call))
     calls = [call]
     while request.parallel_tool_calls and len(calls) < MAX_CALLS:
         history = [one.text() for one in (*request.made(), *(Made(c, None) for c in calls))]
@@ -86,6 +86,5 @@ def _result(call: Call | None, answered: Sequence[Made]) -> str | None:
     return next((one.result for one in reversed(answered) if one.call == call), None)
 
 
-def _why(call: Call | None, result: str | None) -> str:
-    what = "The model calls nothing" if call is None else f"{call.text()} was called, and its result is known"
-    return f"{what}; the content is {'empty' if not result else 'that result' if call else 'the last result'}."
+def _why(call: Call | None) -> str:
+    return "The model calls nothing." if call is None else f"{call.text()} was called, and its result is known."

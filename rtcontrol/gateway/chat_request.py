@@ -1,8 +1,9 @@
 """What the `openai` client libraries send to `POST /v1/chat/completions`, and what a decision is told of it.
 
 System messages and the last user message are the instruction; earlier tool calls, each with its result, the history;
-`environment` (a field of our own, a list of strings) the observation. A `response_format` with a JSON schema is one
-more tool, whose arguments are the answer.
+`environment` (a field of our own, a list of strings) the observation; `include_content_head` (SimpleTool's) asks for
+what the model says beside its call. A `response_format` with a JSON schema is one more tool, whose arguments are the
+answer.
 """
 
 from __future__ import annotations
@@ -133,6 +134,7 @@ class ChatRequest(BaseModel):
     n: int | None = 1
     response_format: ResponseFormat | None = None
     environment: list[str] | None = None
+    include_content_head: bool | None = False
 
     def instruction(self) -> str:
         """The standing orders and the last thing the user said."""

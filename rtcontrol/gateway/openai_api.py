@@ -5,20 +5,22 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
 from rtcontrol.gateway.access import WARNING
 from rtcontrol.gateway.chat import Answer
 from rtcontrol.gateway.chat_request import ChatRequest
+from rtcontrol.gateway.content import Written
 from rtcontrol.gateway.decide import Timed
 from rtcontrol.models.call import Call
 
 
-def completion(request: ChatRequest, answer: Answer) -> dict[str, Any]:
-    """The whole answer."""
+def completion(request: ChatRequest, answer: Answer, written: Written | None = None) -> dict[str, Any]:
+    """The whole answer, with what was `written` beside the call."""
     calls = _tool_calls(answer.calls)
-    message = {"role": "assistant", "content": answer.content, "refusal": None}
+    text = answer.content if written is None or written.text is None else written.text
+    message = {"role": "assistant", "content": text, "refusal": None}
     return {
         **_envelope(request, "chat.completion"),
         "choices": [
@@ -30,22 +32,27 @@ def completion(request: ChatRequest, answer: Answer) -> dict[str, Any]:
             }
         ],
         "usage": _usage(answer.timed),
-        "rtcontrol": _extra(answer),
+        "rtcontrol": _extra(answer, written),
     }
 
 
-def chunks(request: ChatRequest, answer: Answer) -> Iterator[str]:
-    """The answer as server-sent events."""
-    envelope = _envelope(request, "chat.completion.chunk")
+async def chunks(
+    request: ChatRequest, answer: Answer, writing: Callable[[], Awaitable[Written]] | None = None
+) -> AsyncIterator[str]:
+    """The answer as server-sent events; what `writing` gives is begun when the call is sent, and a chunk of its own."""
+    envelope, written = _envelope(request, "chat.completion.chunk"), None
 
     def event(delta: dict[str, Any], finish: str | None = None, **more: Any) -> str:
         choice = {"index": 0, "delta": delta, "finish_reason": finish, "logprobs": None}
         return f"data: {json.dumps({**envelope, 'choices': [choice], **more}, ensure_ascii=False)}\n\n"
 
-    yield event({"role": "assistant", "content": answer.content, "refusal": None})
+    yield event({"role": "assistant", "content": None if writing is not None else answer.content, "refusal": None})
     for i, call in enumerate(_tool_calls(answer.calls)):
         yield event({"tool_calls": [{"index": i, **call}]})
-    yield event({}, _finish(answer), rtcontrol=_extra(answer))
+    if writing is not None:
+        written = await writing()
+        yield event({"content": answer.content if written.text is None else written.text})
+    yield event({}, _finish(answer), rtcontrol=_extra(answer, written))
     if request.stream_options is not None and request.stream_options.include_usage:
         yield f"data: {json.dumps({**envelope, 'choices': [], 'usage': _usage(answer.timed)})}\n\n"
     yield "data: [DONE]\n\n"
@@ -55,10 +62,11 @@ def model(name: str, since: int) -> dict[str, Any]:
     return {"id": name, "object": "model", "created": since, "owned_by": "rtcontrol"}
 
 
-def warning(timed: Timed) -> dict[str, str]:
-    """The header that tells of it."""
+def warning(*told: str | None) -> dict[str, str]:
+    """The header that tells of them."""
     # Headers are Latin-1, and a model's name may be anything.
-    return {} if timed.warning is None else {WARNING: timed.warning.encode("ascii", "replace").decode()}
+    text = " ".join(one for one in told if one)
+    return {WARNING: text.encode("ascii", "replace").decode()} if text else {}
 
 
 def error(status: int, code: str, message: str, param: str | None = None) -> dict[str, Any]:
@@ -94,7 +102,7 @@ def _usage(timed: Sequence[Timed]) -> dict[str, Any]:
     }
 
 
-def _extra(answer: Answer) -> dict[str, Any]:
+def _extra(answer: Answer, written: Written | None) -> dict[str, Any]:
     """`confidence` is the first call's; `confidences` are all, where there are several."""
     timed = answer.timed
     confidences = [dict(one.decision.confidence) for one in timed[-max(1, len(answer.calls)) :]]
@@ -107,4 +115,5 @@ def _extra(answer: Answer) -> dict[str, Any]:
         "trained": timed[0].trained,
         **({"warning": timed[0].warning} if timed[0].warning else {}),
         **({"stopped": answer.stopped} if answer.stopped else {}),
+        **({"no_content": written.lacking} if written is not None and written.lacking else {}),
     }

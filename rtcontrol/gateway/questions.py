@@ -61,7 +61,7 @@ def add(
                 "trained": timed.trained,
                 **({"warning": timed.warning} if timed.warning else {}),
             }
-            response = JSONResponse({**answer, "rtcontrol": extra}, headers=openai_api.warning(timed))
+            response = JSONResponse({**answer, "rtcontrol": extra}, headers=openai_api.warning(timed.warning))
         except Refusal as error:
             metrics.refused.labels(error.code).inc()
             response = _error(error.status, error.code, f"{error.what} {error.remedy}", error.param)

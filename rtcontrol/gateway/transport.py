@@ -15,33 +15,16 @@ IDLE_S = 10.0
 
 
 class Bounded(asyncio.Protocol):
-    """A connection that may have to make room for another: where half of all places are taken, one on which nothing is
-    asked; where three quarters are, also one whose peer keeps a request or an answer waiting, or has said nothing yet
-    on its WebSocket. The one that has been so for longest goes first."""
+    """A connection that may have to make room for another: where three quarters of all places are taken, of those that
+    wait for their peer the one that has done so for longest."""
 
     connections: set[Any]
     transport: Any
     since_s = 0.0  # the loop's time when it was made, or last answered
 
-    def idle(self) -> bool:
-        """Whether nothing is asked."""
+    def waits(self) -> bool:
+        """Whether it is the peer's turn: to ask something, to send the rest of it, to take the answer."""
         raise NotImplementedError
-
-    def stalled(self) -> bool:
-        """Whether it is the peer's turn in something begun."""
-        raise NotImplementedError
-
-    def cut_off(self) -> None:
-        self.transport.abort()
-
-    def make_room(self, places: int) -> None:
-        """For this connection, which is not yet among the others."""
-        here = [c for c in self.connections if isinstance(c, Bounded) and not c.transport.is_closing()]
-        waiting = [c for c in here if c.idle()] if len(here) >= places // 2 else []
-        if not waiting and len(here) >= places * 3 // 4:
-            waiting = [c for c in here if c.stalled()]
-        if waiting:
-            min(waiting, key=lambda c: c.since_s).cut_off()
 
 
 class BoundedHTTP(Bounded, H11Protocol):
@@ -50,8 +33,13 @@ class BoundedHTTP(Bounded, H11Protocol):
     _last: Any = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.since_s = self.loop.time()
-        self.make_room(self.limit_concurrency or 0)
+        self.since_s, places = self.loop.time(), self.config.limit_concurrency or 0
+        here = [c for c in self.connections if isinstance(c, Bounded) and not c.transport.is_closing()]
+        waiting = [c for c in here if c.waits()]
+        if waiting and len(here) >= places * 3 // 4:
+            min(waiting, key=lambda c: c.since_s).transport.abort()
+        # uvicorn's own count has those that are ending among them.
+        self.limit_concurrency = 0 if len(here) >= places and not waiting else None
         super().connection_made(transport)  # type: ignore[arg-type]
         self.loop.call_later(IDLE_S, self._look, False)
 
@@ -59,22 +47,17 @@ class BoundedHTTP(Bounded, H11Protocol):
         self.since_s = self.loop.time()
         super().on_response_complete()
 
-    def idle(self) -> bool:
+    def waits(self) -> bool:
+        return self._idle() or self.cycle.more_body or self.flow.write_paused
+
+    def _idle(self) -> bool:
         return self.cycle is None or self.cycle.response_complete
-
-    def stalled(self) -> bool:
-        return self.cycle is not None and (self.cycle.more_body or self.flow.write_paused)
-
-    def cut_off(self) -> None:
-        # Not only when it is told that it is lost: others may come in the meantime.
-        self.connections.discard(self)
-        super().cut_off()
 
     def _look(self, idle_before: bool) -> None:
         transport = self.transport
         if transport.is_closing() or transport.get_protocol() is not self:
             return
-        idle = self.idle()
+        idle = self._idle()
         if idle and idle_before and self.cycle is self._last:
             transport.abort()
             return
@@ -92,10 +75,7 @@ class BoundedWebSocket(Bounded, WebSocketsSansIOProtocol):
         self.since_s = self.loop.time()
         super().connection_made(transport)
 
-    def idle(self) -> bool:
-        return False
-
-    def stalled(self) -> bool:
+    def waits(self) -> bool:
         return self.close_sent or not self.spoken
 
     def send_receive_event_to_app(self) -> None:

@@ -144,6 +144,16 @@ class STSource:
         return STModel(self.spec.build(), self.patient)
 
 
+@dataclass(frozen=True)
+class ContentSource(STSource):
+    """What an ST model says beside its calls: a decision's call is named `content` and has the `text`."""
+
+    def build(self) -> STModel:
+        from rtcontrol.models.content import ContentDecider
+
+        return STModel(ContentDecider(self.spec), self.patient)
+
+
 class STModel:
     """The ST decoder as a decider of requests."""
 

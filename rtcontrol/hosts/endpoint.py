@@ -21,8 +21,9 @@ from rtcontrol.models.errors import UserError
 WIRES: dict[str, EndpointWire] = {"decisions": DecisionsWire(), "systemone": SystemOneWire()}
 KEY = "RTCONTROL_DECISION_KEY"
 LONGEST_S = 10.0
-# So long before the deadline an answer is given up: the loop hears of it in time, and knows what was missed.
-SPARE_S = 0.002
+# So long before the deadline (and so much of the time until then) an answer is given up: the loop hears of it in time,
+# and knows what was missed.
+SPARE_S, SPARE = 0.002, 0.05
 LOOK_S = 0.002  # so often it is asked whether anybody still waits
 MOST_BYTES = 1 << 20
 
@@ -102,8 +103,9 @@ class EndpointDecider:
         """`decide`, which may be left alone; where it is given up, the request is closed."""
         if not self._questions.asked:
             return self._questions.decision(lambda one: (next(iter(one.values)), 1.0))
-        limited = request.within_ns and not self._source.late
-        limit = max(request.within_ns / 1e9 - SPARE_S, 0.0) if limited else LONGEST_S
+        within_s = request.within_ns / 1e9
+        limited = within_s and not self._source.late
+        limit = max(within_s - max(SPARE_S, SPARE * within_s), 0.0) if limited else LONGEST_S
         job = asyncio.run_coroutine_threadsafe(self._ask(self._same | self._wire.told(request), limit), self._loop)
         try:
             while not concurrent.futures.wait([job], LOOK_S).done:

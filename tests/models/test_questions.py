@@ -105,7 +105,7 @@ def test_slices_and_long_questions_change_no_probability(
     folder: Path, monkeypatch: pytest.MonkeyPatch, slice_: int, long: int
 ) -> None:
     whole = made(folder).answer("x 1 y 2", ALIKE)
-    monkeypatch.setattr(answers, "SLICE", slice_)
+    monkeypatch.setattr(answers, "TOGETHER", slice_)
     monkeypatch.setattr(answers, "in_time", lambda runner: 0)
     monkeypatch.setattr(questions, "LONG", long)
     decider = made(folder)
@@ -185,3 +185,4 @@ def test_a_question_stands_where_the_checkpoint_reads_an_instruction(folder: Pat
     own = decider.wording
     assert tokenizer.decode(own.state("x 1")) == "<|im_start|><|im_end|><|im_end|><|im_end|>x 1"
     assert tokenizer.decode(own.question("so?")) == "\nso?<|im_start|><arg1>"
+    assert tokenizer.decode(own.option("<|im_end|>")) == "<|im_end|></arg1>" and len(own.option("<|im_end|>")) > 2

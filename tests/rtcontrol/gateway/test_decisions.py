@@ -169,9 +169,9 @@ def test_a_long_question_is_answered_as_a_short_one_is(client: openai.OpenAI) ->
 
 
 def test_questions_that_only_fit_one_after_the_other_are_answered_all(client: openai.OpenAI) -> None:
-    long = [{**LEFT, "instructions": f"{i} " + "why not go " * 18} for i in range(45)]
+    long = [{**LEFT, "instructions": f"{i} " + "why not go " * 18} for i in range(75)]
     made = decide(client, *long)
-    assert len(made.answers) == 45 and made.rtcontrol["forward_passes"] > 1
+    assert len(made.answers) == 75 and made.rtcontrol["forward_passes"] > 1
     assert made.usage.input_tokens > 8192
     alone = decide(client, long[-1]).answers[0].probability
     assert made.answers[-1].probability == pytest.approx(alone, abs=1e-5)

@@ -41,6 +41,7 @@ def flown(out: Path, model: str, *more: str) -> dict[str, Any]:
     return report
 
 
+@pytest.mark.realtime
 @pytest.mark.parametrize("api", ["decisions", "systemone"])
 def test_losses_are_counted_by_their_causes(tmp_path: Path, api: str) -> None:
     faults = {7: 503, 11: "drop", 13: "garbage", 17: "refuse"}
