@@ -12,9 +12,12 @@ from typing import Any
 import pytest
 from commands import call, refused
 
+from rtcontrol.bridges.wire.messages import Bye, CallMessage
 from rtcontrol.hosts.base import DecisionRequest
 from rtcontrol.record.reading import read_record
 from rtcontrol.run import assemble
+from tests.helpers.processes import until
+from tests.rtcontrol.serve.conftest import serving
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "hosts"))
 
@@ -62,3 +65,20 @@ def test_a_slow_endpoint_that_loses_answers_flies_with_a_backup_and_teaches_it(t
 def test_an_endpoint_is_no_backup(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ("--model", "expert", "--backup", "decisions:http://127.0.0.1:1", "--out", str(tmp_path / "out"))
     assert "may be as late as any" in refused(capsys, *FLY, *words)
+
+
+def test_a_servers_session_over_an_endpoint_has_the_servers_backup(tmp_path: Path) -> None:
+    with (
+        standin(lambda n: (0.25, None), expert) as far,
+        serving(tmp_path / "out", model=f"decisions:{far.url}", backup="expert") as made,
+    ):
+        peer = made.enter(hz=20)
+        for _ in range(30):
+            peer.observe()
+            assert peer.expect(CallMessage).status in ("fresh", "held", "safe")
+        peer.send(Bye(session=peer.token))
+        path = made.out / "session-0001" / "report.json"
+        until(lambda: path.exists() and path.read_text().endswith("}\n"), str(made.said))
+    report = json.loads(path.read_text())
+    assert report["backup"] == "expert" and report["decided_by"]["backup"] >= 15
+    assert report["first_answers"]["late"] >= 1 and len(far.bodies) >= 2
