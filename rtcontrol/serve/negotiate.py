@@ -193,7 +193,8 @@ def _with_backup(config: RunConfig, options: ServeOptions, agent: Agent, warning
     names = ("backup_below", "backup_after_ms", "first_in_flight")
     try:
         backup = model_for(agent.tools.schemas, options.backup)
-        return replace(config, backup=backup, **{name: getattr(options, name) for name in names})
+        warmup = 0 if backup in PLAIN else 5  # what is warmed up with is no observation of a script's
+        return replace(config, backup=backup, warmup=warmup, **{name: getattr(options, name) for name in names})
     except UserError as error:
         warnings.append(f"This session has no backup. {error.what}")
         return config

@@ -12,6 +12,7 @@ from rtcontrol.bridges.wire import Code, WireError
 from rtcontrol.bridges.wire.messages import ErrorMessage, Hello
 from rtcontrol.envs.base import Observation
 from rtcontrol.envs.remote import RemoteData
+from rtcontrol.hosts.deciders import PLAIN
 from rtcontrol.hosts.inprocess import InProcessPool
 from rtcontrol.loop.config import MAX_HZ
 from rtcontrol.loop.loop import ControlLoop
@@ -152,7 +153,7 @@ def _terms(hello: Hello, config: RunOptions, options: ServeOptions) -> Terms:
         instruction=terms.agent.instruction,
         clock=terms.config.clock,
         hold_ms=terms.hold_ms,
-        warmup=terms.config.warmup,
+        warmup=0 if config.backup in PLAIN else terms.config.warmup,
         calls_per_tick=terms.config.calls_per_tick,
         first_observation_s=terms.config.first_observation_s,
     )

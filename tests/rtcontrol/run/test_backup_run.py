@@ -133,14 +133,14 @@ def test_two_local_models_decide_in_processes_of_their_own_and_either_may_be_los
 
 
 def test_a_session_whose_model_is_elsewhere_has_the_servers_backup_and_a_local_one_has_none(tmp_path: Path) -> None:
-    with serving(tmp_path / "out", model="random", backup="noop", backup_below=1.0) as made:
+    with serving(tmp_path / "out", model="random", backup="expert", backup_below=1.0) as made:
         peer = made.enter(pacing="client")
         assert [peer.ask().status for _ in range(5)] == ["fresh"] * 5
         peer.send(Bye(session=peer.token))
         path = made.out / "session-0001" / "report.json"
         until(lambda: path.exists() and path.read_text().endswith("}\n"), made.said)
         report = json.loads(path.read_text())
-        assert report["backup"] == "noop" and sum(report["decided_by"].values()) == report["ticks"] == 5
+        assert report["backup"] == "expert" and sum(report["decided_by"].values()) == report["ticks"] == 5
         totals = made.admission.totals().counts
         assert totals["decided_by_first"] + totals["decided_by_backup"] == 5
         local = made.enter(model="lander", pacing="client")
