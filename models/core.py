@@ -87,7 +87,7 @@ class DecoderCore:
         for (k, tool), domain in self.domains.items():
             assert self._grammars is not None
             slot = plan.slots[tool][k - 1]
-            where = f"Tool {plan.tools[tool].name}, {', '.join(p.name for p in slot.parameters)}"
+            where = self.where(k, tool)
             start = self.starts[k, tool] = (k, self._grammars.compile(domain, where), bool(slot.null))
             try:
                 begun = self.free_head(k, tool, False)
@@ -101,6 +101,12 @@ class DecoderCore:
         """What passes carry from here on."""
         self.walker = Walker(self.plan, budget)
 
+    def where(self, k: int, tool: int) -> str:
+        """A head of a tool as errors name it."""
+        return (
+            f"Tool {self.plan.tools[tool].name}, {', '.join(p.name for p in self.plan.slots[tool][k - 1].parameters)}"
+        )
+
     def free_head(
         self, k: int, tool: int, guessing: bool = True, values: Sequence[Sequence[int]] = (), prompt: str = ""
     ) -> FreeHead:
@@ -111,7 +117,7 @@ class DecoderCore:
         (quote, *_) = self.tokenizer.encode('"')
         ends = None if self.domains[k, tool].is_string else quote
         guesses = Guesses(self.tokenizer, values, prompt, ends, room, self.ahead, GUESSED)
-        value = self._grammars.start(grammar, self._limit)
+        value = self._grammars.start(grammar, self._limit, self.where(k, tool))
         return FreeHead(value, head.end_id, head.null_id if null else None, guesses)
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rtcontrol.models.call import Decision
 from rtcontrol.models.core import DecoderCore
@@ -13,6 +13,9 @@ from rtcontrol.models.decoding import Decoding, UnderWay, evaluate, result
 from rtcontrol.models.engines.base import Budget, DecodeError, Runner
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema import tool_schemas
+
+if TYPE_CHECKING:
+    from rtcontrol.models.checkpoint import Checkpoint
 
 T = TypeVar("T")
 ENGINES = ("torch",)
@@ -45,28 +48,34 @@ class DeciderSpec:
         """Load the checkpoint and make its prefix ready. Raises UserError."""
         return STDecider(self)
 
+    def load(self) -> tuple[Checkpoint, Runner]:
+        """The checkpoint and what runs it. Raises UserError."""
+        from rtcontrol.models.checkpoint import Checkpoint
+        from rtcontrol.models.engines.torch_runner import TorchRunner
+
+        if self.engine not in ENGINES:
+            raise UserError(f"Unknown engine {self.engine!r}.", f"Choose {', '.join(ENGINES)}.")
+        checkpoint = Checkpoint.open(self.model)
+        return checkpoint, TorchRunner.load(checkpoint.folder, self.dtype, self.device, self.threads)
+
 
 class STDecider:
     """Decides calls for one agent: its own plan, prefix and cache, on a model that all deciders of its checkpoint
     share. Not thread-safe but for `cancel`."""
 
     def __init__(self, spec: DeciderSpec) -> None:
-        from rtcontrol.models.checkpoint import Checkpoint
-        from rtcontrol.models.engines.torch_runner import TorchRunner
         from rtcontrol.models.plan import compile_plan
 
-        if spec.engine not in ENGINES:
-            raise UserError(f"Unknown engine {spec.engine!r}.", f"Choose {', '.join(ENGINES)}.")
         began = time.perf_counter()
         self.spec = spec
-        self.checkpoint = Checkpoint.open(spec.model)
+        self.checkpoint, runner = spec.load()
         self.template, self.tokenizer = self.checkpoint.template, self.checkpoint.tokenizer
         tools = tool_schemas(spec.tools)
         self.plan = compile_plan(tools, self.tokenizer, spec.allow_null, self.template.overflow)
         given = {"per_head": spec.budget_per_head, "total": spec.budget_total}
         explicit: dict[str, Any] = {k: v for k, v in given.items() if v is not None}
         budget = Budget(**explicit) if explicit else None
-        self.runner: Runner = TorchRunner.load(self.checkpoint.folder, spec.dtype, spec.device, spec.threads)
+        self.runner: Runner = runner
         core = DecoderCore(self.plan, self.tokenizer, self.runner.caps.vocabulary, limit=spec.value_tokens)
         self.decoding = Decoding(self.runner, core, self.template.prefix_ids(tools), budget)
         self.prefix = self.decoding.prefix

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar, cast
 from weakref import WeakKeyDictionary
@@ -82,6 +82,25 @@ def _answers(runner: Runner, decisions: Sequence[UnderWay]) -> Sequence[Any]:
     return [*_answers(runner, decisions[:half]), *_answers(runner, decisions[half:])]
 
 
+def in_time(runner: Runner) -> int:
+    """Tokens of a slice; few of a runner that is not known: it may be slow."""
+    return max(_slices.get(runner, 0), LEAST_SLICE)
+
+
+def learn(runner: Runner, tokens: int, seconds: float) -> None:
+    """So many took so long."""
+    _slices[runner] = int(tokens * SLICE_S / seconds)
+
+
+def prefill_in_slices(runner: Runner, handle: Any) -> Iterator[None]:
+    """All of a long prompt but its last slice; yields between them."""
+    while handle.fresh > (size := min(in_time(runner), SLICE)):
+        began = time.perf_counter()
+        runner.prefill(handle, size)
+        learn(runner, size, time.perf_counter() - began)
+        yield
+
+
 def result(steps: Generator[None, None, T]) -> T:
     """Of all steps at once."""
     while True:
@@ -134,12 +153,8 @@ class Decoding:
     def in_steps(self, one: UnderWay, sliced: bool) -> Generator[None, None, None]:
         """A decision that is begun may be left alone, or given up, wherever this yields: between passes, and `sliced`
         after every few milliseconds of a long prompt."""
-        # A runner that is not known may be slow.
-        while sliced and self.handle.fresh > (size := min(max(_slices.get(self.runner, 0), LEAST_SLICE), SLICE)):
-            began = time.perf_counter()
-            self.runner.prefill(self.handle, size)
-            _slices[self.runner] = int(size * SLICE_S / (time.perf_counter() - began))
-            yield
+        if sliced:
+            yield from prefill_in_slices(self.runner, self.handle)
         yield from evaluate(self.runner, [one])
 
     def decode_many(self, suffixes: Sequence[Sequence[int]]) -> list[Decision]:

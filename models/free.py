@@ -69,19 +69,20 @@ class Grammars:
             )
         return str(grammar)
 
-    def start(self, grammar: str, limit: int = MAX_TOKENS) -> FreeValue:
-        """A value at its beginning, of at most `limit` tokens and what it takes to end it there."""
+    def start(self, grammar: str, limit: int = MAX_TOKENS, where: str = "a free value") -> FreeValue:
+        """A value at its beginning, of at most `limit` tokens and what it takes to end it there; errors say `where`."""
         first = self._begun.get(grammar)
         if first is None:
             first = self._begun[grammar] = self._library.LLMatcher(self._machine, grammar)
-        return FreeValue(self, first.deep_copy(), limit, grammar.startswith(TEXT))
+        return FreeValue(self, first.deep_copy(), limit, grammar.startswith(TEXT), where)
 
 
 class FreeValue:
     """The tokens of one free value so far, and what may follow them."""
 
-    def __init__(self, grammars: Grammars, matcher: Any, limit: int, is_text: bool) -> None:
+    def __init__(self, grammars: Grammars, matcher: Any, limit: int, is_text: bool, where: str) -> None:
         self._grammars, self._matcher, self._limit, self._is_text = grammars, matcher, limit, is_text
+        self._where = where
         self.tokens: list[int] = []
 
     def legal(self, end_id: int, null_id: int | None) -> np.ndarray:
@@ -98,7 +99,7 @@ class FreeValue:
         if null_id is not None and not self.tokens:
             legal[null_id] = True
         if not legal.any():
-            raise DecodeError(f"a free value did not end within {len(self.tokens)} tokens")
+            raise DecodeError(f"{self._where}: the value did not end within {len(self.tokens)} tokens")
         return legal
 
     def push(self, *tokens: int) -> None:

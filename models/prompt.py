@@ -23,6 +23,7 @@ FILE_NAME = "st_template.json"
 HISTORY_LIMIT = 6
 RESTORE = "Restore the file that came with the weights."
 VARIABLES = ("tools", "instruction", "history", "observation", "environment")
+EMPTY = dict.fromkeys(VARIABLES, "")
 COMPACT = {
     "profile": "compact",
     "template": "<|im_start|>{tools}<|im_end|>{instruction}<|im_end|>{history}<|im_end|>{observation}<|im_start|>",
@@ -48,6 +49,8 @@ class PromptTemplate:
     def __init__(self, config: Mapping[str, Any], tokenizer: STTokenizer, where: str) -> None:
         self.profile = str(config.get("profile", "custom"))
         self.overflow: Overflow = config.get("overflow", "merge")
+        # Whether the weights were trained to write the content head: the published ones were.
+        self.content = bool(config.get("content", self.profile.startswith("simpletool")))
         self._separator = str(config.get("history_separator", ", "))
         self._tokenizer = tokenizer
         template: Any = config.get("template")
@@ -86,6 +89,29 @@ class PromptTemplate:
             "history": self._separator.join(history[-HISTORY_LIMIT:]),
         }
         return self._encode(self.parts[self._cut :], values)
+
+    def state_ids(self, state: str) -> list[int]:
+        """Up to and with the observation, of no tools, calls and instruction: what questions about it share."""
+        shown = json.dumps([state], ensure_ascii=False)
+        return self._encode(self._around_state()[0], {**EMPTY, "observation": state, "environment": shown})
+
+    def question_ids(self, question: str) -> list[int]:
+        """Everything behind a state, up to where a head token follows: the question stands where the instruction
+        would, or on a line of its own right behind the state."""
+        return self._encode(self._around_state()[1], {**EMPTY, "instruction": question})
+
+    def _around_state(self) -> tuple[list[PromptPart], list[PromptPart]]:
+        at, cut = max(
+            (i, j + 1)
+            for i, part in enumerate(self.parts)
+            for j, piece in enumerate(part.pieces)
+            if piece in ((True, "observation"), (True, "environment"))
+        )
+        pieces, rest = self.parts[at].pieces, self.parts[at + 1 :]
+        behind: list[PromptPart] = [PromptPart(None, pieces[cut:]), *rest]
+        if not any((True, "instruction") in part.pieces for part in behind):
+            behind[0] = PromptPart(None, ((False, "\n"), (True, "instruction"), *pieces[cut:]))
+        return [*self.parts[:at], PromptPart(None, pieces[:cut])], behind
 
     def _find_cut(self) -> int:
         changing = next((i for i, p in enumerate(self.parts) if not p.constant(("tools",))), len(self.parts))

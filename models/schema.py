@@ -13,11 +13,12 @@ from typing import Any, Literal
 
 from rtcontrol.models.domain import ClosedDomain, Domain, Free, closed, domain_of, objects
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.normal import ABOUT, DEFINITIONS, read, without_null
+from rtcontrol.models.normal import ABOUT, DEFINITIONS, normalise, read, without_null
 from rtcontrol.models.rules import kept_values
 
 MAX_HEADS = 6
 ABSENT = object()
+COMPOSED = {"$ref", "allOf", "anyOf", "oneOf"}  # in place of properties
 Overflow = Literal["merge", "cut"]
 
 
@@ -84,6 +85,8 @@ class ToolSchema:
         if not isinstance(body.get("description", ""), str):
             raise UserError(f"{where}: its description is no string.", "Say in words what it does, or leave it out.")
         schema = body.get("parameters") or {"type": "object", "properties": {}}
+        if isinstance(schema, Mapping) and "properties" not in schema and COMPOSED & set(schema):
+            schema = {"type": "anyOf", **normalise(schema, where)}
         if not isinstance(schema, Mapping) or schema.get("type", "object") != "object":
             given = schema.get("type") if isinstance(schema, Mapping) else type(schema).__name__
             shape = '{"type": "object", "properties": {...}, "required": [...]}'

@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rtcontrol.hosts.base import Decider, DeciderSource, DecisionReply, DecisionRequest
+from rtcontrol.hosts.base import Decider, DeciderSource, DecisionLost, DecisionReply, DecisionRequest
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.domain import ClosedDomain
 from rtcontrol.models.errors import UserError
@@ -107,10 +107,10 @@ def _reply(
     if isinstance(error, UserError):
         said, mistake = str(error), (error.what, error.remedy)
     elif error is not None:
-        said = f"{type(error).__name__}: {error}"
+        said = str(error) if isinstance(error, DecisionLost) else f"{type(error).__name__}: {error}"
     first = said and said.splitlines()[0]
-    received = request.received_ns or began
-    return DecisionReply(request.tick, decision, first, took, mistake, received, began, (), together)
+    received, loss = request.received_ns or began, error.loss if isinstance(error, DecisionLost) else None
+    return DecisionReply(request.tick, decision, first, took, mistake, received, began, (), together, loss)
 
 
 def rest(decider: Decider) -> None:
@@ -142,6 +142,16 @@ class STSource:
 
     def build(self) -> STModel:
         return STModel(self.spec.build(), self.patient)
+
+
+@dataclass(frozen=True)
+class ContentSource(STSource):
+    """What an ST model says beside its calls: a decision's call is named `content` and has the `text`."""
+
+    def build(self) -> STModel:
+        from rtcontrol.models.content import ContentDecider
+
+        return STModel(ContentDecider(self.spec), self.patient)
 
 
 class STModel:
@@ -264,7 +274,10 @@ class RandomSource:
                 if isinstance(parameter.domain, ClosedDomain):
                     arguments[parameter.name] = chance.choice(parameter.domain.values)
                 elif parameter.required:
-                    raise ValueError(f"no random value for {schema.name}.{parameter.name}: its domain is open")
+                    what = (
+                        f"Tool {schema.name}, parameter {parameter.name}: its domain is open, there is no random value."
+                    )
+                    raise UserError(what, "Give it an enum or a range, or let a model decide.")
             return Call(schema.name, arguments)
 
         return ExpertSource(call, "random")

@@ -162,7 +162,7 @@ class Override:
     def holds(self, tick: Tick, reply: DecisionReply, decision: Decision) -> bool:
         """Whether the decision's call must not act (yet): the tick is over then."""
         call = decision.call
-        if self._actuator.shut is not None or tick.woke_ns < self._actuator.open_ns:
+        if self._actuator.shut is not None or (tick.asked_ns or tick.woke_ns) < self._actuator.open_ns:
             self.withhold(tick, reply, call)
         elif self._unsure(decision):
             self._outcomes.hold_back(tick, reply, call, "confidence")

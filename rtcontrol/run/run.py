@@ -57,7 +57,7 @@ def run(options: RunOptions, ending: Shutdown, wrap: Callable[..., Parts] = _unw
     fit(chosen, env, sample)
     check_named(options, chosen)
     pictures = assemble.pictures(options)
-    host = assemble.host(options, source, model)
+    host = assemble.host(options, source, model, chosen)
     return run_loop(options, chosen, env, host, sample, LiveView(options), ending, pictures=pictures)
 
 

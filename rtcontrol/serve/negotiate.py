@@ -12,7 +12,7 @@ from rtcontrol.agents.agent import Fallback
 from rtcontrol.bridges.wire import Code, WireError
 from rtcontrol.bridges.wire.messages import Hello
 from rtcontrol.hosts.base import DeciderSource
-from rtcontrol.hosts.deciders import PLAIN, ExpertSource
+from rtcontrol.hosts.deciders import PLAIN, ExpertSource, STSource
 from rtcontrol.loop.config import RunConfig
 from rtcontrol.models.call import Call
 from rtcontrol.models.checkpoint import zoo
@@ -43,6 +43,8 @@ def negotiate(hello: Hello, options: ServeOptions, out: Path) -> Terms:
     if hello.protocol[1] == 0 and len(chosen.fallback.safe_calls) > 1:
         warnings.append("A client of protocol 1.0 executes the first safe call only: use one of 1.1.")
     source = _source(config, chosen, model)
+    if options.backup is not None and not isinstance(source, STSource):
+        config = _with_backup(config, options, chosen, warnings)
     terms = Terms(hello, chosen, named, model, source, config, ttl_ms, trained, tuple(warnings))
     terms.check_welcome(options)
     return terms
@@ -176,6 +178,18 @@ def _config(hello: Hello, options: ServeOptions, agent: Agent, model: str, out: 
         )
     except UserError as error:
         raise _refused(Code.INVALID, error.what, error.remedy) from None
+
+
+def _with_backup(config: RunConfig, options: ServeOptions, agent: Agent, warnings: list[str]) -> RunConfig:
+    """With what decides where the session's model, which is not here, is late."""
+    names = ("backup_below", "backup_after_ms", "first_in_flight")
+    try:
+        backup = model_for(agent.tools.schemas, options.backup)
+        warmup = 0 if backup in PLAIN else 5  # what is warmed up with is no observation of a script's
+        return replace(config, backup=backup, warmup=warmup, **{name: getattr(options, name) for name in names})
+    except UserError as error:
+        warnings.append(f"This session has no backup. {error.what}")
+        return config
 
 
 def _source(config: RunConfig, agent: Agent, model: str) -> DeciderSource:

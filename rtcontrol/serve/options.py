@@ -8,13 +8,18 @@ from typing import Annotated, Any, Self
 
 from rtcontrol.bridges.wire import LIMITS, Limits
 from rtcontrol.loop.config import (
+    BACKUP,
+    BACKUP_AFTER,
+    BACKUP_BELOW,
     CHOICES,
+    FIRST_IN_FLIGHT,
     MAX_HZ,
     MIN_HZ,
     RECORD_MAX,
     RECORD_OBSERVATIONS,
     STANDBY,
     Flag,
+    check_backup,
     check_calls_per_tick,
     check_standby,
     folder,
@@ -43,12 +48,16 @@ class ServeOptions:
     ] = None
     model: Annotated[
         str | None,
-        Flag("Of clients that name none: checkpoint, noop, random, expert. (default: the agent's, or their tools')"),
+        Flag("Of clients that name none: as in `rtcontrol run`. (default: the agent's, or their tools')"),
     ] = None
     engine: Annotated[str, Flag(f"What runs the model: {', '.join(ENGINES)}.")] = "torch"
     value_tokens: Annotated[int, Flag("Tokens of a value that is no listed one, at most.")] = 64
     host: Annotated[str, Flag("Where it decides: ray or inprocess.")] = "ray"
     standby: Annotated[bool, Flag(STANDBY)] = False
+    backup: Annotated[str | None, Flag(f"Of sessions whose model is elsewhere. {BACKUP}")] = None
+    backup_below: Annotated[float, Flag(BACKUP_BELOW)] = 0.5
+    backup_after_ms: Annotated[float | None, Flag(BACKUP_AFTER)] = None
+    first_in_flight: Annotated[int | None, Flag(FIRST_IN_FLIGHT)] = None
     hz: Annotated[float, Flag("Ticks a second of clients that ask for no rate.")] = 16.0
     hz_max: Annotated[float, Flag("The highest rate of a server-paced session.")] = 100.0
     calls_per_tick: Annotated[
@@ -96,6 +105,7 @@ class ServeOptions:
     def check(self) -> None:
         """UserError for what cannot be served."""
         from rtcontrol.hosts.deciders import PLAIN
+        from rtcontrol.hosts.endpoint import is_endpoint
         from rtcontrol.models.checkpoint import resolve
         from rtcontrol.run import assemble
 
@@ -118,6 +128,7 @@ class ServeOptions:
                 )
         size(self.record_max)
         check_standby(self.standby, self.host)
+        check_backup(self.backup, self.backup_below, self.backup_after_ms, self.first_in_flight)
         check_calls_per_tick(self.calls_per_tick)
         if self.engine not in ENGINES:
             raise UserError(f"--engine {self.engine} is unknown.", f"Choose one of {', '.join(ENGINES)}.")
@@ -127,8 +138,10 @@ class ServeOptions:
             raise UserError("--agent and --tools exclude each other: an agent has its own.", "Give one of them.")
         if self.agent is not None:
             assemble.agent(self.agent)
-        if self.model is not None and self.model not in PLAIN:
+        if self.model is not None and self.model not in PLAIN and not is_endpoint(self.model):
             resolve(self.model)
+        if self.backup is not None and self.backup not in PLAIN:
+            resolve(self.backup)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

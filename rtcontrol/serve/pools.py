@@ -8,10 +8,14 @@ from typing import Any
 
 from rtcontrol.hosts.base import DeciderSource, DecoderPool, Host, PlaceTrouble
 from rtcontrol.hosts.deciders import PLAIN, ModelSource, STSource
-from rtcontrol.hosts.inprocess import InProcessPool
+from rtcontrol.hosts.endpoint import EndpointSource, is_endpoint
+from rtcontrol.hosts.inprocess import InProcessHost, InProcessPool
+from rtcontrol.hosts.questions import QuestionSource
 from rtcontrol.models.decider import DeciderSpec
 from rtcontrol.models.errors import UserError
+from rtcontrol.run import assemble
 from rtcontrol.serve.options import ServeOptions
+from rtcontrol.serve.terms import Terms
 
 # Beside the sessions: those that are just ending, the gateway's sets of tools, and the model.
 SPARE = 32
@@ -31,7 +35,7 @@ class Pools:
         self.name, self._options = options.host, options
         self._inline = InProcessPool(limit, lanes=0)
         self._models, self._limit = _models(options, limit), limit
-        self._eager = options.model not in PLAIN
+        self._eager = options.model not in PLAIN and not is_endpoint(options.model)
         self._lock = threading.Lock()
         self._started = False
         self._model: Host | None = None
@@ -61,7 +65,9 @@ class Pools:
             return info
 
     def open(self, session: str, source: DeciderSource) -> Host:
-        if not isinstance(source, STSource):
+        if isinstance(source, EndpointSource):
+            return _waiting(source)
+        if not isinstance(source, STSource | QuestionSource):
             return self._inline.open(session, source)
         try:
             self._start()
@@ -77,6 +83,22 @@ class Pools:
         self._inline.close()
         if self._started:
             self._models.close()
+
+
+def open_host(pool: DecoderPool, session: str, terms: Terms) -> Host:
+    """A session's host; where there is a backup, that is the pool's."""
+    config = terms.config
+    if config.backup is None:
+        return pool.open(session, terms.source)
+    spare = assemble.decider(config, terms.agent, config.backup)
+    return assemble.backed(config, terms.source, pool.open(session, spare))
+
+
+def _waiting(source: DeciderSource) -> Host:
+    """On threads of its own: it waits for another machine, and others must not wait with it."""
+    host = InProcessHost(source)
+    host.start()
+    return host
 
 
 def _models(options: ServeOptions, limit: int) -> DecoderPool:
