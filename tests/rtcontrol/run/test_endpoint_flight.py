@@ -58,7 +58,7 @@ def test_losses_are_counted_by_their_causes(tmp_path: Path, api: str) -> None:
     told = Counter(e["subcause"] for e in events if e["cause"] == "decide")
     # The last one of all may have been under way at the end.
     sent = Counter(faults[n % 19] for n in range(46, asked - 1) if n % 19 in faults)
-    assert (told["http_503"], told["connection"], told["malformed"], told["refused"]) == (
+    assert (told["http"], told["connection"], told["malformed"], told["refused"]) == (
         sent[503],
         sent["drop"],
         sent["garbage"],
