@@ -13,7 +13,7 @@ from rtcontrol.models.decider import DeciderSpec
 from rtcontrol.models.decoding import in_time, learn, prefill_in_slices, result
 from rtcontrol.models.engines.base import NotFinite, Work
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.questions import Branch, Question, STWording, packed
+from rtcontrol.models.questions import Branch, StateQuestion, STWording, packed
 
 KEPT = 1024  # encoded questions
 TOGETHER = 128  # tokens that one pass may carry however long it takes
@@ -44,12 +44,12 @@ class QuestionDecider:
         self.handle, self.prefix = self.runner.open(self.wording.prefix)
         self.load_ms = (time.perf_counter() - began) * 1e3
 
-    def answer(self, state: str, questions: Sequence[Question]) -> Answers:
+    def answer(self, state: str, questions: Sequence[StateQuestion]) -> Answers:
         """All in one pass, where they fit the context together. Raises UserError, and NotFinite."""
         return result(self.answer_in_steps(state, questions, sliced=False))
 
     def answer_in_steps(
-        self, state: str, questions: Sequence[Question], sliced: bool = True
+        self, state: str, questions: Sequence[StateQuestion], sliced: bool = True
     ) -> Generator[None, None, Answers]:
         """`answer`, which may be left alone, or given up, wherever it yields; `sliced` now and then within a long
         state, and between passes that take a few milliseconds each."""

@@ -61,8 +61,9 @@ class ContentDecider:
         told = [*self._prefix, *self._template.suffix_ids(instruction, observation, shown)]
         before, said = self._so_far
         said = list(said) if before == told else []
-        *lead, token = [*told, self._head, *said]
-        reused = self.handle.start(lead, reserve=WRITTEN)
+        behind = [*told, self._head, *said]
+        token = behind.pop()
+        reused = self.handle.start(behind, reserve=WRITTEN)
         fresh = self.handle.fresh
         while sliced and self.handle.fresh > AT_ONCE:
             self.runner.prefill(self.handle, AT_ONCE)

@@ -23,7 +23,7 @@ Path = tuple[int, ...]  # the tokens that were written of an answer
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class StateQuestion:
     """What is asked, and how each of its options, at least two, is written."""
 
     text: str
@@ -67,7 +67,7 @@ class Branch:
 
     Raises UserError for options of the same tokens."""
 
-    def __init__(self, question: Question, wording: Wording) -> None:
+    def __init__(self, question: StateQuestion, wording: Wording) -> None:
         chain = wording.question(question.text)
         cut = len(chain) - 1 if len(chain) > LONG else 0
         self.lead, self.chain = chain[:cut], chain[cut:]

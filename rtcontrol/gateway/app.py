@@ -18,7 +18,7 @@ from rtcontrol.bridges.wire import PROTOCOL
 from rtcontrol.gateway import body, chat, openai_api, questions, simpletool, view, watched
 from rtcontrol.gateway.access import Refusal
 from rtcontrol.gateway.chat_request import ChatRequest
-from rtcontrol.gateway.content import ContentHeads, Written
+from rtcontrol.gateway.content import ContentHeads, WrittenContent
 from rtcontrol.gateway.decide import Timed, ToolSets, Unavailable
 from rtcontrol.gateway.metrics import Metrics
 from rtcontrol.gateway.options import GatewayOptions
@@ -113,7 +113,7 @@ def build(
         metrics.requests.labels("chat", 200).inc()
         headers = openai_api.warning(answer.timed[0].warning)
 
-        async def written() -> Written:
+        async def written() -> WrittenContent:
             history = [one.text() for one in wanted.made()]
             return await content.write(wanted.offer().tools, wanted.instruction(), wanted.observation(), history)
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from rtcontrol.gateway.access import Refusal
 from rtcontrol.gateway.decide import Timed
-from rtcontrol.models.questions import Question
+from rtcontrol.models.questions import StateQuestion
 
 MOST_QUESTIONS, MOST_OPTIONS, MOST_LEVELS = 400, 255, 10
 
@@ -42,14 +42,14 @@ class Asked:
         """How much; the lowest level first."""
         return cls("score", name, instructions, range(len(levels)), levels)
 
-    def question(self) -> Question:
+    def question(self) -> StateQuestion:
         """As the model reads it: the instructions, then a line for each option. Where a boolean is among the options
         all are written as JSON, so that true and "true" differ."""
         plain = all(isinstance(value, str) for value in self.values)
         options = tuple(str(v) if plain else json.dumps(v, ensure_ascii=False) for v in self.values)
         described = zip(options, self.descriptions, strict=True)
         lines = [f"{option}: {words}" if words else option for option, words in described]
-        return Question("\n".join([self.instructions, *lines]), options)
+        return StateQuestion("\n".join([self.instructions, *lines]), options)
 
 
 @dataclass(frozen=True)

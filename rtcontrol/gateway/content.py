@@ -13,7 +13,7 @@ from rtcontrol.models.errors import UserError
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenContent:
     """The text, None where the model has nothing to say; `lacking`: why there can be none."""
 
     text: str | None = None
@@ -39,18 +39,18 @@ class ContentHeads:
 
     async def write(
         self, tools: Sequence[dict[str, object]], instruction: str, observation: str, history: Sequence[str]
-    ) -> Written:
+    ) -> WrittenContent:
         """Raises nothing: the call is given already. Others' calls come in between its parts."""
         try:
             if (why := self._no_content()) is not None:
-                return Written(lacking=why)
+                return WrittenContent(lacking=why)
             async with self._one_at_a_time:
                 while True:
                     made = (await self._sets.decide(tuple(tools), instruction, observation, history)).decision.call
                     if made is None or not made.arguments["more"]:
-                        return Written(None if made is None else str(made.arguments["text"]))
+                        return WrittenContent(None if made is None else str(made.arguments["text"]))
         except (UserError, Unavailable) as error:
-            return Written(lacking=f"The content could not be written: {error}")
+            return WrittenContent(lacking=f"The content could not be written: {error}")
 
     def close(self) -> None:
         self._sets.close()

@@ -11,12 +11,12 @@ from typing import Any
 from rtcontrol.gateway.access import WARNING
 from rtcontrol.gateway.chat import Answer
 from rtcontrol.gateway.chat_request import ChatRequest
-from rtcontrol.gateway.content import Written
+from rtcontrol.gateway.content import WrittenContent
 from rtcontrol.gateway.decide import Timed
 from rtcontrol.models.call import Call
 
 
-def completion(request: ChatRequest, answer: Answer, written: Written | None = None) -> dict[str, Any]:
+def completion(request: ChatRequest, answer: Answer, written: WrittenContent | None = None) -> dict[str, Any]:
     """The whole answer, with what was `written` beside the call."""
     calls = _tool_calls(answer.calls)
     text = answer.content if written is None or written.text is None else written.text
@@ -37,7 +37,7 @@ def completion(request: ChatRequest, answer: Answer, written: Written | None = N
 
 
 async def chunks(
-    request: ChatRequest, answer: Answer, writing: Callable[[], Awaitable[Written]] | None = None
+    request: ChatRequest, answer: Answer, writing: Callable[[], Awaitable[WrittenContent]] | None = None
 ) -> AsyncIterator[str]:
     """The answer as server-sent events; what `writing` gives is begun when the call is sent, and a chunk of its own."""
     envelope, written = _envelope(request, "chat.completion.chunk"), None
@@ -102,7 +102,7 @@ def _usage(timed: Sequence[Timed]) -> dict[str, Any]:
     }
 
 
-def _extra(answer: Answer, written: Written | None) -> dict[str, Any]:
+def _extra(answer: Answer, written: WrittenContent | None) -> dict[str, Any]:
     """`confidence` is the first call's; `confidences` are all, where there are several."""
     timed = answer.timed
     confidences = [dict(one.decision.confidence) for one in timed[-max(1, len(answer.calls)) :]]

@@ -13,6 +13,7 @@ from rtcontrol.models.errors import UserError
 # Sessions of one pool.
 LIMIT = 64
 SHARES = 64  # so many are remembered
+LOSSES = ("timeout", "connection", "http", "refused", "malformed")
 
 
 class PlaceTrouble(UserError):
@@ -25,8 +26,7 @@ class PlaceTrouble(UserError):
 
 
 class DecisionLost(Exception):
-    """A decider elsewhere gave no decision: `loss` is the sub-cause of the miss (timeout, connection, refused,
-    malformed, http_STATUS)."""
+    """A decider elsewhere gave no decision: `loss`, one of LOSSES, is the sub-cause of the miss."""
 
     def __init__(self, loss: str, what: str) -> None:
         super().__init__(what)

@@ -133,7 +133,7 @@ class EndpointDecider:
         except ValueError:
             found = None
         if answer.status_code != 200:
-            raise DecisionLost(f"http_{answer.status_code}", f"HTTP {answer.status_code}: {_message(found)}")
+            raise DecisionLost("http", f"HTTP {answer.status_code}: {_message(found)}")
         if not isinstance(found, dict):
             raise DecisionLost("malformed", "the answer is no JSON object")
         made = self._questions.decision(self._wire.read(self._questions, found.get("answers")))

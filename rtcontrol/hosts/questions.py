@@ -11,19 +11,19 @@ from typing import Any
 from rtcontrol.hosts.base import DecisionRequest
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.decoding import result
-from rtcontrol.models.questions import Question
+from rtcontrol.models.questions import StateQuestion
 
 ANSWERS = "answers"
 
 
-def told(questions: Sequence[Question]) -> str:
+def told(questions: Sequence[StateQuestion]) -> str:
     """The questions as a request's instruction carries them; the state is its observation."""
     return json.dumps([(question.text, question.options) for question in questions])
 
 
 @lru_cache(16)
-def _read(instruction: str) -> tuple[Question, ...]:
-    return tuple(Question(text, tuple(options)) for text, options in json.loads(instruction))
+def _read(instruction: str) -> tuple[StateQuestion, ...]:
+    return tuple(StateQuestion(text, tuple(options)) for text, options in json.loads(instruction))
 
 
 @dataclass(frozen=True)

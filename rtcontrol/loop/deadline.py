@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from rtcontrol.hosts.base import DecisionRequest
+from rtcontrol.hosts.base import LOSSES, DecisionRequest
 
 
 class Cause(StrEnum):
@@ -30,7 +30,7 @@ SUBCAUSES: dict[Cause, tuple[str, ...]] = {
     Cause.WAKE: ("scheduler", "gc", "stall", "disk", "executor"),
     Cause.NO_OBSERVATION: ("none_yet", "unreadable"),
     Cause.STALE_OBSERVATION: ("frozen", "late"),
-    Cause.DECIDE: ("observe", "send", "queued", "decoder_stopped", "decoder_slow", "error"),
+    Cause.DECIDE: ("observe", "send", "queued", "decoder_stopped", "decoder_slow", "error", *LOSSES),
     Cause.INVALID: (),
     Cause.EXECUTE: ("raised", "slow", "busy", "expired", "refused", "failed"),
     Cause.UNKNOWN: (),

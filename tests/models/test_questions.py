@@ -18,19 +18,19 @@ from rtcontrol.models.engines.base import NotFinite
 from rtcontrol.models.engines.hf_runner import HFRunner
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.prompt import SIMPLETOOL_V1_TURNS, PromptTemplate
-from rtcontrol.models.questions import Question
+from rtcontrol.models.questions import StateQuestion
 from tests.models.small import VALUES, Oracle, law
 
 CLOSE = 1e-4  # of probabilities in fp32
 OPTIONS = st.lists(st.one_of(st.sampled_from(VALUES), st.text(max_size=6)), min_size=2, max_size=7, unique=True)
-ASKED = st.builds(Question, st.text(max_size=25), OPTIONS.map(tuple))
+ASKED = st.builds(StateQuestion, st.text(max_size=25), OPTIONS.map(tuple))
 SEVERAL = st.lists(ASKED, min_size=1, max_size=5)
 # These share their beginnings, with each other and among their options.
 ALIKE = [
-    Question("go left or right", ("alpha beta go", "alpha beta stop", "alpha")),
-    Question("go left or turn", ("red", "green blue", "green red")),
-    Question("go left or right", ("alpha beta go", "alpha beta stop", "alpha")),
-    Question("", ("true", "false")),
+    StateQuestion("go left or right", ("alpha beta go", "alpha beta stop", "alpha")),
+    StateQuestion("go left or turn", ("red", "green blue", "green red")),
+    StateQuestion("go left or right", ("alpha beta go", "alpha beta stop", "alpha")),
+    StateQuestion("", ("true", "false")),
 ]
 
 
@@ -38,7 +38,7 @@ def made(folder: Path) -> QuestionDecider:
     return QuestionDecider(DeciderSpec(str(folder), ()))
 
 
-def by_hugging_face(oracle: Oracle, decider: QuestionDecider, state: str, question: Question) -> list[float]:
+def by_hugging_face(oracle: Oracle, decider: QuestionDecider, state: str, question: StateQuestion) -> list[float]:
     """Of each option: token by token, the share of its next one among those that continue some option."""
     wording = decider.wording
     prompt = [*wording.state(state), *wording.question(question.text)]
@@ -63,7 +63,7 @@ def close(ours: Sequence[Sequence[float]], theirs: Sequence[Sequence[float]]) ->
 @law(12)
 @given(state=st.text(max_size=30), asked=SEVERAL)
 def test_packed_probabilities_equal_those_of_hugging_face(
-    checkpoint: tuple[Path, Oracle], state: str, asked: list[Question]
+    checkpoint: tuple[Path, Oracle], state: str, asked: list[StateQuestion]
 ) -> None:
     folder, oracle = checkpoint
     decider = made(folder)
@@ -75,7 +75,7 @@ def test_packed_probabilities_equal_those_of_hugging_face(
 @law(12)
 @given(state=st.text(max_size=30), asked=SEVERAL, then=st.text(max_size=30))
 def test_packed_probabilities_equal_those_of_each_question_alone(
-    checkpoint: tuple[Path, Oracle], state: str, asked: list[Question], then: str
+    checkpoint: tuple[Path, Oracle], state: str, asked: list[StateQuestion], then: str
 ) -> None:
     decider, alone = made(checkpoint[0]), made(checkpoint[0])
     decider.answer(then, asked[::-1])  # so that the next prompt starts from a reused common prefix
@@ -85,7 +85,7 @@ def test_packed_probabilities_equal_those_of_each_question_alone(
 
 @law(30)
 @given(state=st.text(max_size=10), asked=SEVERAL)
-def test_probabilities_sum_to_one_exactly(folder: Path, state: str, asked: list[Question]) -> None:
+def test_probabilities_sum_to_one_exactly(folder: Path, state: str, asked: list[StateQuestion]) -> None:
     for p in made(folder).answer(state, asked).probabilities:
         assert math.fsum(p) == 1.0 and min(p) >= 0
 
@@ -133,7 +133,7 @@ def test_what_does_not_fit_is_refused_with_the_excess(folder: Path) -> None:
     decider = made(folder)
     room = decider.handle.slots - len(decider.wording.state("go " * 1000))
     around = len(decider.wording.question("x")) - 1
-    fits, over = (Question("x" * n, ("0", "1")) for n in (room - around, room - around + 1))
+    fits, over = (StateQuestion("x" * n, ("0", "1")) for n in (room - around, room - around + 1))
     assert len(decider.wording.question(fits.text)) == room
     decider.answer("go " * 1000, [fits])
     with pytest.raises(UserError, match=rf"question 2 are 1 more than the model's context of {decider.handle.slots}"):
@@ -142,13 +142,13 @@ def test_what_does_not_fit_is_refused_with_the_excess(folder: Path) -> None:
 
 def test_options_of_the_same_tokens_are_refused(folder: Path) -> None:
     with pytest.raises(UserError, match="in the same tokens"):
-        made(folder).answer("", [Question("", ("\ud800", "?"))])
+        made(folder).answer("", [StateQuestion("", ("\ud800", "?"))])
 
 
 def test_options_that_would_hold_up_others_are_refused(folder: Path) -> None:
     options = [f"{i} " + "x" * 60 + end for i in range(100, 140) for end in "ab"]
     with pytest.raises(UserError, match=r"options of question 1 part after \d+ tokens"):
-        made(folder).answer("", [Question("", tuple(options))])
+        made(folder).answer("", [StateQuestion("", tuple(options))])
 
 
 def test_a_score_that_is_no_number_is_no_answer(folder: Path) -> None:

@@ -58,10 +58,15 @@ def test_litellm_reads_both_routes(served: Served) -> None:
     assert (left["type"], engine["type"], speed["type"]) == ("predicate", "choice", "score")
     assert engine["choice"] in ("main", True) and {p["value"] for p in engine["probabilities"]} == {"main", True}
     named: dict[str, Any] = theirs["answers"]
-    assert named["left"]["noul"] == left["probability"]
-    assert named["engine"]["choice"] in ("main", "side") and sum(named["engine"]["probabilities"].values()) == 1
-    assert named["speed"]["score"] == speed["score"] and named["speed"]["legend"] == {"0": "slow", "1": "fast"}
-    assert crossed["answers"]["left"]["noul"] == left["probability"]
+    assert named["left"]["noul"] == pytest.approx(left["probability"], rel=1e-3)
+    assert named["engine"]["choice"] in ("main", "side") and sum(
+        named["engine"]["probabilities"].values()
+    ) == pytest.approx(1)
+    assert named["speed"]["score"] == pytest.approx(speed["score"], rel=1e-3) and named["speed"]["legend"] == {
+        "0": "slow",
+        "1": "fast",
+    }
+    assert crossed["answers"]["left"]["noul"] == pytest.approx(left["probability"], rel=1e-3)
     assert "There is no model 'nowhere' here" in refused
 
 

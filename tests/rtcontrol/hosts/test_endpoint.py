@@ -90,8 +90,8 @@ def test_an_endpoint_may_leave_out_all_but_the_choices(api: str) -> None:
 
 
 FAULTS = {
-    503: ("http_503", "status 503"),
-    429: ("http_429", "status 429"),
+    503: ("http", "HTTP 503: status 503"),
+    429: ("http", "HTTP 429: status 429"),
     "drop": ("connection", "Server disconnected"),
     "refuse": ("refused", "declined to answer the question function"),
     "garbage": ("malformed", "no JSON"),
@@ -225,5 +225,5 @@ def test_a_loss_crosses_to_the_loop_with_its_cause(pool: DecoderPool) -> None:
         for tick in (1, 2):
             host.submit(DecisionRequest(tick, 1, "x", "go"))
             reply = reply_of(host)
-            assert (reply.loss, reply.error) == ((None, None) if tick == 1 else ("http_503", "HTTP 503: status 503"))
+            assert (reply.loss, reply.error) == ((None, None) if tick == 1 else ("http", "HTTP 503: status 503"))
             assert (reply.decision is None) == (tick == 2)

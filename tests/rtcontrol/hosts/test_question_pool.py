@@ -12,9 +12,9 @@ from pooled import asked, reply_of
 from rtcontrol.hosts.base import DecisionRequest, DecoderPool
 from rtcontrol.hosts.deciders import STSource
 from rtcontrol.hosts.questions import ANSWERS, QuestionSource, told
-from rtcontrol.models.questions import Question
+from rtcontrol.models.questions import StateQuestion
 
-QUESTIONS = [Question("go left?", ("true", "false")), Question("which?", ("red", "green blue", "green red"))]
+QUESTIONS = [StateQuestion("go left?", ("true", "false")), StateQuestion("which?", ("red", "green blue", "green red"))]
 
 
 def test_questions_are_answered_wherever_it_decides(pool: DecoderPool, sources: list[STSource]) -> None:
@@ -42,7 +42,7 @@ def test_what_does_not_fit_is_a_mistake_of_the_request(pool: DecoderPool, source
 
 
 def test_a_session_is_decided_between_the_passes_of_many_questions(pool: DecoderPool, sources: list[STSource]) -> None:
-    many = [Question(f"{i} " + "go left or right or stop " * 12, ("true", "false")) for i in range(300)]
+    many = [StateQuestion(f"{i} " + "go left or right or stop " * 12, ("true", "false")) for i in range(300)]
     questions = pool.open("questions", QuestionSource(sources[0].spec))
     session = pool.open("session", sources[0])
     session.submit(asked(0))

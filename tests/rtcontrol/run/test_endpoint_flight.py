@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import call, refused
+from commands import call
 
 from rtcontrol.gateway import Gateway, GatewayOptions
 from rtcontrol.hosts.base import DecisionRequest
@@ -58,7 +58,7 @@ def test_losses_are_counted_by_their_causes(tmp_path: Path, api: str) -> None:
     told = Counter(e["subcause"] for e in events if e["cause"] == "decide")
     # The last one of all may have been under way at the end.
     sent = Counter(faults[n % 19] for n in range(46, asked - 1) if n % 19 in faults)
-    assert (told["http_503"], told["connection"], told["malformed"], told["refused"]) == (
+    assert (told["http"], told["connection"], told["malformed"], told["refused"]) == (
         sent[503],
         sent["drop"],
         sent["garbage"],
@@ -97,13 +97,15 @@ def test_our_own_endpoint_flies(tmp_path: Path) -> None:
             pool.close()
 
 
-def test_mistakes_are_told_before_the_first_tick(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mistakes_are_told_before_the_first_tick(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def refused(model: str) -> str:
+        assert call(*FLY, "--model", model, "--out", str(tmp_path / "out")) == 2
+        said = capsys.readouterr().err
+        assert "Traceback" not in said and not (tmp_path / "out" / "record.mcap").exists()
+        return said
+
     with standin(lambda n: (0.0, 401)) as made:
-        said = refused(capsys, *FLY, "--model", f"decisions:{made.url}", "--out", str(tmp_path / "a"))
-        assert "HTTP 401" in said and len(made.bodies) <= 45
-    said = refused(capsys, *FLY, "--model", "decisions:nowhere", "--out", str(tmp_path / "b"))
-    assert "its URL is none" in said
-    said = refused(capsys, *FLY, "--model", f"decisions:{made.url}", "--out", str(tmp_path / "c"))
+        assert "HTTP 401" in refused(f"decisions:{made.url}") and len(made.bodies) <= 45
+    assert "its URL is none" in refused("decisions:nowhere")
+    said = refused(f"decisions:{made.url}")
     assert "None of" in said and "decisions came" in said
