@@ -93,6 +93,7 @@ def test_the_one_that_was_idle_for_longest_goes_first_and_one_in_use_never(
             line.request("GET", "/health")
             assert line.getresponse().read()
         with held(few, "", 1):
+            lines[1].sock.settimeout(2)  # after 5 s it would be closed in any case
             assert lines[1].sock.recv(1) == b""
             lines[0].sock.setblocking(False)
             with pytest.raises(BlockingIOError):

@@ -77,7 +77,7 @@ def test_a_streamed_call_does_not_wait_for_the_content_nor_do_other_clients(talk
     thread.start()
     came, text = streamed(talking, seen)
     thread.join()
-    assert text and came["call"] < came["content"] / 2
+    assert text and came["call"] < came["content"] / 3
     assert len(waits) == 5 and sorted(waits)[2] < (came["content"] - came["call"]) / 4
 
 
