@@ -10,11 +10,10 @@ from typing import Any
 from rtcontrol.models.call import Decision
 from rtcontrol.models.core import DecoderCore
 from rtcontrol.models.decoding import Decoding, UnderWay, evaluate, result
+from rtcontrol.models.engines import registry
 from rtcontrol.models.engines.base import Budget, DecodeError, Runner
-from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema import tool_schemas
 
-ENGINES = ("torch",)
 # The mass outside the tries takes the whole LM head, as much as a layer or two: so often is enough for a warning.
 OUTSIDE_EVERY = 16
 
@@ -51,11 +50,9 @@ class STDecider:
 
     def __init__(self, spec: DeciderSpec) -> None:
         from rtcontrol.models.checkpoint import Checkpoint
-        from rtcontrol.models.engines.torch_runner import TorchRunner
         from rtcontrol.models.plan import compile_plan
 
-        if spec.engine not in ENGINES:
-            raise UserError(f"Unknown engine {spec.engine!r}.", f"Choose {', '.join(ENGINES)}.")
+        registry.check(spec.engine)
         began = time.perf_counter()
         self.spec = spec
         self.checkpoint = Checkpoint.open(spec.model)
@@ -65,7 +62,7 @@ class STDecider:
         given = {"per_head": spec.budget_per_head, "total": spec.budget_total}
         explicit: dict[str, Any] = {k: v for k, v in given.items() if v is not None}
         budget = Budget(**explicit) if explicit else None
-        self.runner: Runner = TorchRunner.load(self.checkpoint.folder, spec.dtype, spec.device, spec.threads)
+        self.runner: Runner = registry.load(spec.engine, self.checkpoint.folder, spec.dtype, spec.device, spec.threads)
         core = DecoderCore(self.plan, self.tokenizer, self.runner.caps.vocabulary, limit=spec.value_tokens)
         self.decoding = Decoding(self.runner, core, self.template.prefix_ids(tools), budget)
         self.prefix = self.decoding.prefix

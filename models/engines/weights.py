@@ -20,6 +20,7 @@ from rtcontrol.models.errors import UserError
 
 T = TypeVar("T")
 ARCHITECTURES = ("qwen2", "qwen3", "llama")
+ELSE = "Run it with --engine transformers (any causal model) or --engine vllm."
 
 
 @dataclass(frozen=True)
@@ -47,16 +48,16 @@ class ModelConfig:
         if kind not in ARCHITECTURES:
             raise UserError(
                 f"{folder} is a {kind!r} model; the torch engine runs {', '.join(ARCHITECTURES)}.",
-                "Convert it, or choose a dense Qwen2/2.5/3 or Llama checkpoint.",
+                ELSE,
             )
         if raw.get("quantization_config"):
             raise UserError(f"{folder} is quantised; the torch engine reads fp32, fp16 and bf16.", "Use the original.")
         if raw.get("use_sliding_window"):
-            raise UserError(f"{folder} uses a sliding window, which the torch engine does not.", "Switch it off.")
+            raise UserError(f"{folder} uses a sliding window, which the torch engine does not.", ELSE)
         if raw.get("mlp_bias") or raw.get("hidden_act", "silu") != "silu":
             raise UserError(
                 f"{folder}: the torch engine has no MLP with a bias or with activation {raw.get('hidden_act')!r}.",
-                "Choose a dense Qwen2/2.5/3 or Llama checkpoint with silu and without that bias.",
+                ELSE,
             )
         sizes = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")
         if missing := [k for k in sizes if not isinstance(raw.get(k), int)]:
