@@ -112,7 +112,7 @@ def _small_windows(model: Any) -> Iterator[int | None]:
 
 
 def _agrees(made: HFRunner, length: int) -> bool:
-    """Whether a runner scores two prompts that begin alike, and a tree behind each, as forwards of whole sequences do."""
+    """Whether a runner scores prompts that begin alike, and a tree behind each, as forwards of whole sequences do."""
     length = min(length, made.slots - 16)
     ids = torch.randint(made.caps.vocabulary, (2 * length,), generator=torch.Generator().manual_seed(0)).tolist()
     prompts = [ids[:length], [*ids[: length // 2], *ids[length : length + length // 3]]]

@@ -27,6 +27,8 @@ DENSE = {**PLAIN, "intermediate_size": 64, "num_attention_heads": 4, "max_positi
 DENSE["num_key_value_heads"] = 4
 FEW = {**DENSE, "num_key_value_heads": 2, "head_dim": 16}
 MIXED = {**FEW, "sliding_window": 16, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}
+LOCAL = {"hidden_size": 48, "num_layers": 2, "num_heads": 4, "initializer_range": 0.3, "window_size": 16, **BARE}
+LOCAL["attention_types"] = [[["global", "local"], 1]]
 # The fastest way of each, and a window that is shorter than any prompt.
 ARCHITECTURES: dict[str, tuple[str, Any]] = {
     "qwen2": ("tree", lambda v: hf.Qwen2Config(vocab_size=v, **DENSE)),
@@ -38,19 +40,7 @@ ARCHITECTURES: dict[str, tuple[str, Any]] = {
     "gemma3": ("tree", lambda v: hf.Gemma3TextConfig(vocab_size=v, **MIXED)),
     "gpt_neox": ("tree", lambda v: hf.GPTNeoXConfig(vocab_size=v, **DENSE)),
     "phi": ("tree", lambda v: hf.PhiConfig(vocab_size=v, **DENSE)),
-    "gpt_neo": (
-        "paths",  # a window that is no mask
-        lambda v: hf.GPTNeoConfig(
-            vocab_size=v,
-            hidden_size=48,
-            num_layers=2,
-            num_heads=4,
-            initializer_range=0.3,
-            window_size=16,
-            **BARE,
-            attention_types=[[["global", "local"], 1]],
-        ),
-    ),  # fmt: skip
+    "gpt_neo": ("paths", lambda v: hf.GPTNeoConfig(vocab_size=v, **LOCAL)),  # its window is no mask
     "bloom": ("paths", lambda v: hf.BloomConfig(vocab_size=v, hidden_size=48, n_layer=2, n_head=4, **BARE)),
     "mamba": ("steps", lambda v: hf.MambaConfig(vocab_size=v, **PLAIN)),
 }
