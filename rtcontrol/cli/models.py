@@ -155,9 +155,9 @@ def adopt(
 ) -> None:
     """Write the prompt template of a published SimpleTool checkpoint beside its weights.
 
-    Example: rtcontrol models adopt RT-Qwen2.5-0.5B --template-from rt_server.py
+    Example: rtcontrol.models.train.adopt RT-Qwen2.5-0.5B --template-from rt_server.py
     """
-    from rtcontrol.models.adopt import adopt as write
+    from rtcontrol.models.train.adopt import adopt as write
 
     print(f"Template: {write(checkpoint, template_from, out)}")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rtcontrol.models.adopt import adopt
+from rtcontrol.models.train.adopt import adopt
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.prompt import PromptTemplate
 from rtcontrol.models.schema import tool_schemas
