@@ -42,7 +42,8 @@ def fetch(model: str, others: str) -> Path:
         folder = Path(snapshot_download(repository, **wanted)) / inside
         if _complete(folder):
             return folder
-        have = [name for name in HfApi().list_repo_files(repository) if name.endswith("/config.json")]
+        names = [one.rfilename for one in HfApi().model_info(repository).siblings or ()]
+        have = sorted(name.rpartition("/")[0] for name in names if name.endswith("/config.json"))
     except GatedRepoError:
         raise UserError(
             f"The hub gives {repository} to those alone whom its owner allows.",
@@ -63,7 +64,7 @@ def fetch(model: str, others: str) -> Path:
     raise UserError(
         f"{model}: the hub's {repository} has no whole checkpoint in {inside or 'its root'} (config.json, "
         "tokenizer.json, safetensors).",
-        f"Write OWNER/NAME:SUBFOLDER; it has: {', '.join(sorted(n.rpartition('/')[0] for n in have)) or 'none'}.",
+        f"Write OWNER/NAME:SUBFOLDER; it has: {', '.join(have) or 'none'}.",
     )
 
 
