@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 from rtcontrol.models.errors import UserError
 
@@ -30,7 +31,7 @@ def fetch(model: str, others: str) -> Path:
     repository, inside = found[1], found[2] or ""
     # Of a repository with several checkpoints one folder alone, as its root alone where none is named.
     allowed = [f"{inside}/*.{kind}" if inside else f"*.{kind}" for kind in KINDS]
-    wanted = {"allow_patterns": allowed, "ignore_patterns": [f"{inside}/*/*" if inside else "*/*"]}
+    wanted: dict[str, Any] = {"allow_patterns": allowed, "ignore_patterns": [f"{inside}/*/*" if inside else "*/*"]}
     try:
         folder = Path(snapshot_download(repository, local_files_only=True, **wanted)) / inside
         if _complete(folder):

@@ -128,19 +128,15 @@ class HFRunner:
 
     def run(self, batch: Sequence[Work]) -> list[list[Any]]:
         """One pass: of each work what its tree's asks ask for."""
-        found = []
-        for work in batch:
-            handle, tree = work.handle, work.tree
-            if len(handle.prompt) + max(tree.depths, default=0) >= handle.slots:
-                raise too_long(handle.slots, len(handle.prompt))
-            every = self._rows(handle, tree)
-            handle.totals += torch.logsumexp(every, -1).tolist()
-            found.append(
-                answered(
-                    tree.asks, lambda at, ids, rows=every: rows[list(at)][:, slice(None) if ids is None else [*ids]]
-                )
-            )
-        return found
+        return [self._run(work) for work in batch]
+
+    def _run(self, work: Work) -> list[Any]:
+        handle, tree = work.handle, work.tree
+        if len(handle.prompt) + max(tree.depths, default=0) >= handle.slots:
+            raise too_long(handle.slots, len(handle.prompt))
+        every = self._rows(handle, tree)
+        handle.totals += torch.logsumexp(every, -1).tolist()
+        return answered(tree.asks, lambda at, ids: every[list(at)][:, slice(None) if ids is None else [*ids]])
 
     def _rows(self, handle: Any, tree: Tree) -> torch.Tensor:
         """fp32 logits [nodes, vocabulary]."""

@@ -140,7 +140,7 @@ def test_unwritable_place_is_refused(tmp_path: Path, checkpoint: Path) -> None:
 SERVER = (
     'MODEL_VERSION = "v2"\n'
     "V1_SYSTEM_TEMPLATE = '<|im_start|>system\\nOne header for all.\\n{tools_json}\\n<|im_end|>\\n'\n"
-    "V2_SYSTEM_TEMPLATE = '<|im_start|>system\\n{system_prompt}\\n\\n{{May}} be called:\\n{tools_json}\\n<|im_end|>\\n'\n"
+    "V2_SYSTEM_TEMPLATE = '<|im_start|>system\\n{system_prompt}\\n\\n{{May}} call:\\n{tools_json}\\n<|im_end|>\\n'\n"
     "V2_USER_TEMPLATE = '<|im_start|>user\\nhistory: [{hist}]\\n\\n{query}<|im_end|>\\n<|im_start|>assistant\\n'\n"
     "V2_DEFAULT_SYSTEM = 'You turn words into calls.'\n"
 )  # fmt: skip
@@ -187,7 +187,7 @@ def test_a_domains_prompt_comes_from_its_scenario_or_a_text_file(
     for found in (scenarios, {"scenarios": scenarios}, {s["name"]: {"system_prompt": s["system"]} for s in scenarios}):
         (tmp_path / "scenarios.json").write_text(json.dumps(found))
         path = adopt(checkpoint, server, system=f"{tmp_path / 'scenarios.json'}:game")
-        assert "system\nYou are Game - Tower.\n\n{May} be called:" in path.read_text("utf-8").replace("\\n", "\n")
+        assert "system\nYou are Game - Tower.\n\n{May} call:" in path.read_text("utf-8").replace("\\n", "\n")
         for which in ("", ":a", ":nobody"):
             with pytest.raises(UserError, match="scenarios named") as error:
                 adopt(checkpoint, server, system=f"{tmp_path / 'scenarios.json'}{which}")
