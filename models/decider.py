@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from rtcontrol.models.call import Decision
 from rtcontrol.models.core import DecoderCore
 from rtcontrol.models.decoding import Decoding, UnderWay, evaluate, result
+from rtcontrol.models.engines import registry
 from rtcontrol.models.engines.base import Budget, DecodeError, Runner
-from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema import tool_schemas
 
 if TYPE_CHECKING:
     from rtcontrol.models.checkpoint import Checkpoint
 
 T = TypeVar("T")
-ENGINES = ("torch",)
 # The mass outside the tries takes the whole LM head, as much as a layer or two: so often is enough for a warning.
 OUTSIDE_EVERY = 16
 
@@ -51,12 +50,10 @@ class DeciderSpec:
     def load(self) -> tuple[Checkpoint, Runner]:
         """The checkpoint and what runs it. Raises UserError."""
         from rtcontrol.models.checkpoint import Checkpoint
-        from rtcontrol.models.engines.torch_runner import TorchRunner
 
-        if self.engine not in ENGINES:
-            raise UserError(f"Unknown engine {self.engine!r}.", f"Choose {', '.join(ENGINES)}.")
+        registry.check(self.engine)
         checkpoint = Checkpoint.open(self.model)
-        return checkpoint, TorchRunner.load(checkpoint.folder, self.dtype, self.device, self.threads)
+        return checkpoint, registry.load(self.engine, checkpoint.folder, self.dtype, self.device, self.threads)
 
 
 class STDecider:

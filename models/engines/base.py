@@ -55,7 +55,8 @@ class PrefixInfo:
 @dataclass(frozen=True)
 class Caps:
     """What a runner can do. `tree`: whether a pass may hold branches, else one node a head; `batch`: decisions of one
-    pass; `exact`: whether all ways of asking give the same scores but for rounding."""
+    pass; `exact`: whether all ways of asking give the same scores but for rounding; `weights`: where they are not what
+    the checkpoint holds."""
 
     engine: str
     device: str
@@ -65,10 +66,11 @@ class Caps:
     exact: bool
     parameters: int
     vocabulary: int
+    weights: str | None = None
 
     def told(self) -> dict[str, Any]:
         """For the report and for people."""
-        return {k: v for k, v in asdict(self).items() if k != "vocabulary"}
+        return {k: v for k, v in asdict(self).items() if k != "vocabulary" and v is not None}
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from rtcontrol.models.checkpoint import read_config
 from rtcontrol.models.core import Ask
 from rtcontrol.models.cost import PassCost, fitted
 from rtcontrol.models.engines.base import Caps, PrefixInfo, Work
@@ -44,7 +45,8 @@ class TorchRunner:
         self._costs: dict[int, PassCost] = {}
         name = next(k for k, v in DTYPES.items() if v == dtype)
         parameters = self.model.weights.parameters
-        self.caps = Caps("torch", str(device), name, True, TOGETHER, True, parameters, config.vocabulary)
+        told = config.packing.told if config.packing else None
+        self.caps = Caps("torch", str(device), name, True, TOGETHER, True, parameters, config.vocabulary, told)
 
     @classmethod
     def load(
@@ -158,18 +160,25 @@ class TorchRunner:
             total: list[float] = torch.logsumexp(self.model.logits(torch.cat(handle.states)[list(nodes)]), -1).tolist()
         return total
 
-    @contextmanager
-    def _own_threads(self) -> Iterator[None]:
-        """torch's threads are the process's: others' numbers are theirs again afterwards."""
-        before = torch.get_num_threads()
-        if self.threads in (None, before):
-            yield
-            return
-        torch.set_num_threads(self.threads)
-        try:
-            yield
-        finally:
-            torch.set_num_threads(before)
+    def _own_threads(self) -> AbstractContextManager[None]:
+        return own_threads(self.threads)
+
+
+load = TorchRunner.load
+
+
+@contextmanager
+def own_threads(threads: int | None) -> Iterator[None]:
+    """torch's threads are the process's: others' numbers are theirs again afterwards. None: torch's own number."""
+    before = torch.get_num_threads()
+    if threads in (None, before):
+        yield
+        return
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def choose_device(name: str | None) -> torch.device:
@@ -187,6 +196,8 @@ def choose_dtype(name: str, folder: Path, device: torch.device) -> torch.dtype:
     """`auto`: bf16 on a GPU and for large models, fp32 for small ones on a CPU."""
     if name == "auto":
         size = sum(p.stat().st_size for p in folder.glob("*.safetensors"))
+        if read_config(folder).get("quantization_config"):
+            size *= 8  # of fp32, where most weights are of four bits
         name = "bf16" if device.type == "cuda" or size > SMALL else "fp32"
     if name not in DTYPES:
         raise UserError(f"Unknown dtype {name!r}.", f"Choose auto, {', '.join(DTYPES)}.")

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from rtcontrol.models.decider import ENGINES
+from rtcontrol.models.engines.registry import ENGINES
 from rtcontrol.models.errors import UserError
 from rtcontrol.record.machine import describe
 
@@ -40,7 +40,10 @@ FIRST_IN_FLIGHT = (
 MIN_HZ, MAX_HZ = 0.001, 10_000.0
 RECORD_OBSERVATIONS = "no: the record keeps neither what was observed nor what the model read of it; nothing to replay."
 RECORD_MAX = "The record's size, in bytes or with k, M, G; beyond it the oldest part is removed."
-MODEL = "Checkpoint, or expert, noop, random, decisions:URL#NAME, systemone:URL#NAME. (default: the agent's)"
+MODEL = (
+    "Bundled name, folder or OWNER/NAME[:SUBFOLDER]; or expert, noop, random, decisions:URL#NAME, "
+    "systemone:URL#NAME. (default: the agent's)"
+)
 MAX_PIPELINE = 64
 CALLS_PER_TICK = (
     "Calls of one observation at most: each is decided after the one before has acted, by the deadline. One more than "

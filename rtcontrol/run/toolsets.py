@@ -29,7 +29,8 @@ def _on_stderr(line: str) -> None:
 
 
 def tools_from(source: str, say: Callable[[str], None] = _on_stderr) -> Tools:
-    """The tools of a .json or .py file, or of `mcp:COMMAND` or `mcp:URL`. UserError where there are none.
+    """The tools of a .json, .jsonl (one a line) or .py file, or of `mcp:COMMAND` or `mcp:URL`. UserError where there
+    are none.
 
     A Python file has an `agent`, a list `tools`, or functions decorated with `tool` and pydantic models at its top; a
     model that is a part of another one is no tool. `say` is told, a line each, what else there was and is none.
@@ -40,11 +41,13 @@ def tools_from(source: str, say: Callable[[str], None] = _on_stderr) -> Tools:
         return _of_module(source, say)
     path = Path(source)
     try:
-        found = json.loads(path.read_text("utf-8"))
+        text = path.read_text("utf-8")
+        lines = text.splitlines() if path.suffix == ".jsonl" else ()
+        found = [json.loads(line) for line in lines if line.strip()] if lines else json.loads(text)
     except (OSError, ValueError) as error:
         raise UserError(
             f"{source} cannot be read as tools ({error}).",
-            "Give a .json file with OpenAI-style tools, a .py file, mcp:COMMAND or mcp:URL.",
+            "Give a .json or .jsonl file with OpenAI-style tools, a .py file, mcp:COMMAND or mcp:URL.",
         ) from None
     listed = found.get("tools", [found]) if isinstance(found, Mapping) else found
     if not isinstance(listed, list):

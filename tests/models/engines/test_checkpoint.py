@@ -46,7 +46,7 @@ def reconfigure(folder: Path, **changes: Any) -> None:
 
 
 def test_unknown_name_lists_the_bundled_ones() -> None:
-    with pytest.raises(UserError, match="No model 'nobody': neither a bundled name nor a folder") as error:
+    with pytest.raises(UserError, match="No model 'nobody': neither a bundled name nor a folder, nor a hub") as error:
         resolve("nobody")
     assert all(name in str(error.value) for name in zoo())
 
@@ -130,7 +130,7 @@ def test_bad_checkpoint_is_refused(folder: Path, spoil: Callable[[Path], object]
 
 
 def test_unknown_engine_dtype_and_device_are_refused(folder: Path) -> None:
-    assert "Unknown engine 'tensor'. Choose torch" in refused(folder, engine="tensor")
+    assert "Unknown engine 'tensor' (--engine). Choose torch, transformers, vllm" in refused(folder, engine="tensor")
     assert "Unknown dtype 'fp8'" in refused(folder, dtype="fp8")
 
 

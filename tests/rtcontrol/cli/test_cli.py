@@ -142,7 +142,7 @@ COMMANDS += ["models train;models score;models info;models adopt;bench decide;be
 COMMANDS += [
     "replay;data from-recording;drill;bench record;bench watch;bench batch;bench heads;bench prefix;bench memory"
 ]
-COMMANDS += ["bench dtype;bench all;bench tables"]
+COMMANDS += ["bench dtype;bench engines;bench all;bench tables"]
 
 
 @pytest.mark.parametrize("command", ";".join(COMMANDS).split(";"))
