@@ -241,8 +241,11 @@ class Deciding:
             tokens.append(trie.tokens[n])
             depths.append(trie.depths[n])
         if wanted:
-            asks.append(Ask(range(len(tokens)), core.columns))
-            waiting.append((Deciding._file, wanted, base))
+            needed: Sequence[int] = range(len(tokens))
+            if core.budget.paths:
+                needed = [i for i, (k, n) in enumerate(wanted) if len(self.plan.heads[k].trie.children[n]) > 1]
+            asks.append(Ask(needed, core.columns))
+            waiting.append((Deciding._file, wanted, base, needed))
         for k, n in wanted:
             if n == 0 and self.plan.heads[k].free:
                 for start, stop in core.firsts(k).items():
@@ -274,9 +277,11 @@ class Deciding:
 
     # -- what was found -----------------------------------------------------------------------------------------------
 
-    def _file(self, wanted: Sequence[Entry], base: int, rows: Sequence[Sequence[float]]) -> None:
-        for i, ((k, n), row) in enumerate(zip(wanted, rows, strict=True), start=base):
+    def _file(self, wanted: Sequence[Entry], base: int, needed: Sequence[int], rows: Sequence[Sequence[float]]) -> None:
+        for i, (k, n) in enumerate(wanted, start=base):
             self.heads[k].slots[n] = i
+        for i, row in zip(needed, rows, strict=True):
+            k, n = wanted[i]
             self.heads[k].rows[n] = row
 
     def _ask(self, asks: list[Ask], waiting: list[Any], stops: Sequence[tuple[int, Any, Stop]], bests: Any) -> None:

@@ -10,11 +10,10 @@ from typing import Any
 from rtcontrol.models.call import Decision
 from rtcontrol.models.core import DecoderCore
 from rtcontrol.models.decoding import Decoding, UnderWay, evaluate, result
+from rtcontrol.models.engines import registry
 from rtcontrol.models.engines.base import Budget, DecodeError, Runner
-from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema import tool_schemas
 
-ENGINES = ("torch",)
 # The mass outside the tries takes the whole LM head, as much as a layer or two: so often is enough for a warning.
 OUTSIDE_EVERY = 16
 
@@ -51,11 +50,9 @@ class STDecider:
 
     def __init__(self, spec: DeciderSpec) -> None:
         from rtcontrol.models.checkpoint import Checkpoint
-        from rtcontrol.models.engines.torch_runner import TorchRunner
         from rtcontrol.models.plan import compile_plan
 
-        if spec.engine not in ENGINES:
-            raise UserError(f"Unknown engine {spec.engine!r}.", f"Choose {', '.join(ENGINES)}.")
+        registry.check(spec.engine)
         began = time.perf_counter()
         self.spec = spec
         self.checkpoint = Checkpoint.open(spec.model)
@@ -65,7 +62,7 @@ class STDecider:
         given = {"per_head": spec.budget_per_head, "total": spec.budget_total}
         explicit: dict[str, Any] = {k: v for k, v in given.items() if v is not None}
         budget = Budget(**explicit) if explicit else None
-        self.runner: Runner = TorchRunner.load(self.checkpoint.folder, spec.dtype, spec.device, spec.threads)
+        self.runner: Runner = registry.load(spec.engine, self.checkpoint.folder, spec.dtype, spec.device, spec.threads)
         core = DecoderCore(self.plan, self.tokenizer, self.runner.caps.vocabulary, limit=spec.value_tokens)
         self.decoding = Decoding(self.runner, core, self.template.prefix_ids(tools), budget)
         self.prefix = self.decoding.prefix
@@ -106,7 +103,9 @@ class STDecider:
         return decision if outside is None else replace(decision, outside_mass=outside)
 
     def rest(self) -> None:
-        """What is only diagnosis, when the call is given: the mass outside the tries, for the next decision to tell."""
+        """What nobody waits for, when the call is given: the mass outside the tries, for the next decision to tell, and
+        what keeps the next one quick."""
+        self.runner.rest()
         if self._due:
             self._due = False
             try:
@@ -132,6 +131,7 @@ class STDecider:
             "prefix_tokens": self.prefix.tokens,
             "prefix_source": self.prefix.source,
             "prefix_note": self.prefix.note,
+            **getattr(self.runner, "figures", {}),
             "load_ms": round(self.load_ms, 1),
         }
 

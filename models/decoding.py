@@ -72,7 +72,7 @@ def evaluate(runner: Runner, decisions: Sequence[UnderWay]) -> Iterator[None]:
 
 
 def _answers(runner: Runner, decisions: Sequence[UnderWay]) -> Sequence[Any]:
-    work = [Work(d.handle, d.deciding.work) for d in decisions if d.deciding.work is not None]
+    work = [Work(d.handle, d.deciding.work, d.stop) for d in decisions if d.deciding.work is not None]
     try:
         return runner.run(work)
     except Exception as fault:
@@ -102,7 +102,7 @@ class Decoding:
         self.layout: dict[str, Any] = {"layout": "everything"}  # and what it was chosen by
         self.handle, self.prefix = runner.open(prefix)
         if not runner.caps.tree:
-            budget = replace(budget or Budget(), per_head=1)
+            budget = replace(budget or Budget(), per_head=1, paths=not (budget and budget.forced))
         if budget is not None:
             core.set_budget(budget)
             self.layout = asdict(budget)

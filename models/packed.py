@@ -180,7 +180,7 @@ def answered(asks: Sequence[Ask], logits: Logits) -> list[Any]:
     for ask in asks:
         if scores is None or ask.masks is None:
             # Without ids their keys and values are wanted, no score.
-            found.append(logits(ask.nodes, ask.ids).tolist() if ask.ids else [()] * len(ask.nodes))
+            found.append(logits(ask.nodes, ask.ids).tolist() if ask.ids and ask.nodes else [()] * len(ask.nodes))
             continue
         rows = scores[[masked.index(n) for n in ask.nodes]]
         rows = rows.masked_fill(~torch.from_numpy(ask.masks).to(rows.device), -torch.inf)

@@ -73,6 +73,8 @@ class Passes:
         """Nodes to evaluate so that a walk pending at `node` can go on: what leads there, then the nodes below that
         may be needed, breadth-first in declared order."""
         trie = self.plan.heads[k].trie
+        while self.budget.paths and len(only := self.walker.choices(k, node, tools)[1]) == 1:
+            (node,) = only
         key = (k, node, tools)
         below = self._below.get(key)
         if below is None:
@@ -85,4 +87,7 @@ class Passes:
         while up >= 0 and up not in state.slots:
             chain.append(up)
             up = trie.parents[up]
-        return [*reversed(chain), *(n for n in below if n not in state.slots)][: self.budget.per_head]
+        new = [n for n in below if n not in state.slots]
+        if self.budget.paths:
+            return [*reversed(chain), *new]
+        return [*reversed(chain), *new][: self.budget.per_head]

@@ -116,6 +116,9 @@ class HFRunner:
         """Over the whole vocabulary, at nodes of the last decision."""
         return [handle.totals[n] for n in nodes]
 
+    def rest(self) -> None:
+        """Nothing fades."""
+
     @torch.no_grad()
     def _forward(self, tokens: Sequence[int], cache: Any) -> tuple[torch.Tensor, Any]:
         """fp32 logits [tokens, vocabulary] of what follows a cache, and a copy of it with them."""

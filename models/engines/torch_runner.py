@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -153,18 +153,28 @@ class TorchRunner:
             total: list[float] = torch.logsumexp(self.model.logits(torch.cat(handle.states)[list(nodes)]), -1).tolist()
         return total
 
-    @contextmanager
-    def _own_threads(self) -> Iterator[None]:
-        """torch's threads are the process's: others' numbers are theirs again afterwards."""
-        before = torch.get_num_threads()
-        if self.threads in (None, before):
-            yield
-            return
-        torch.set_num_threads(self.threads)
-        try:
-            yield
-        finally:
-            torch.set_num_threads(before)
+    def rest(self) -> None:
+        """Nothing fades."""
+
+    def _own_threads(self) -> AbstractContextManager[None]:
+        return own_threads(self.threads)
+
+
+load = TorchRunner.load
+
+
+@contextmanager
+def own_threads(threads: int | None) -> Iterator[None]:
+    """torch's threads are the process's: others' numbers are theirs again afterwards. None: torch's own number."""
+    before = torch.get_num_threads()
+    if threads in (None, before):
+        yield
+        return
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def choose_device(name: str | None) -> torch.device:

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from rtcontrol.models.decider import ENGINES
+from rtcontrol.models.engines.registry import ENGINES
 from rtcontrol.models.errors import UserError
 from rtcontrol.record.machine import describe
 

@@ -183,10 +183,10 @@ EXPERTS: dict[str, Callable[[DecisionRequest], Call]] = {
 
 def decider(config: RunConfig, chosen: Agent, model: str) -> DeciderSource:
     """The recipe of what decides. UserError for a model or an engine that is none."""
-    from rtcontrol.models.decider import ENGINES, DeciderSpec
+    from rtcontrol.models.decider import DeciderSpec
+    from rtcontrol.models.engines import registry
 
-    if config.engine not in ENGINES:
-        raise UserError(f"--engine {config.engine} is unknown.", f"Choose one of {', '.join(ENGINES)}.")
+    registry.check(config.engine)
     if model == "noop":
         return NoopSource()
     if model == "random":

@@ -20,7 +20,7 @@ from rtcontrol.loop.config import (
     folder,
     size,
 )
-from rtcontrol.models.decider import ENGINES
+from rtcontrol.models.engines import registry
 from rtcontrol.models.errors import UserError
 
 
@@ -40,7 +40,7 @@ class ServeOptions:
         str | None,
         Flag("Of clients that name none: checkpoint, noop, random, expert. (default: the agent's, or their tools')"),
     ] = None
-    engine: Annotated[str, Flag(f"What runs the model: {', '.join(ENGINES)}.")] = "torch"
+    engine: Annotated[str, Flag(f"What runs the model: {', '.join(registry.ENGINES)}.")] = "torch"
     value_tokens: Annotated[int, Flag("Tokens of a value that is no listed one, at most.")] = 64
     host: Annotated[str, Flag("Where it decides: ray or inprocess.")] = "ray"
     standby: Annotated[bool, Flag(STANDBY)] = False
@@ -88,8 +88,7 @@ class ServeOptions:
         size(self.record_max)
         check_standby(self.standby, self.host)
         check_calls_per_tick(self.calls_per_tick)
-        if self.engine not in ENGINES:
-            raise UserError(f"--engine {self.engine} is unknown.", f"Choose one of {', '.join(ENGINES)}.")
+        registry.check(self.engine)
         if self.seed < 0:
             raise UserError(f"--seed {self.seed} is negative.", "Give 0 or more.")
         if self.agent is not None:
