@@ -105,7 +105,8 @@ class STDecider:
     def rest(self) -> None:
         """What nobody waits for, when the call is given: the mass outside the tries, for the next decision to tell, and
         what keeps the next one quick."""
-        self.runner.rest()
+        if (pause := getattr(self.runner, "rest", None)) is not None:
+            pause()
         if self._due:
             self._due = False
             try:

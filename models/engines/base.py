@@ -57,7 +57,8 @@ class PrefixInfo:
 @dataclass(frozen=True)
 class Caps:
     """What a runner can do. `tree`: whether a pass may hold branches, else one node a head; `batch`: decisions of one
-    pass; `exact`: whether all ways of asking give the same scores but for rounding."""
+    pass; `exact`: whether all ways of asking give the same scores but for rounding; `weights`: where they are not what
+    the checkpoint holds."""
 
     engine: str
     device: str
@@ -67,10 +68,11 @@ class Caps:
     exact: bool
     parameters: int
     vocabulary: int
+    weights: str | None = None
 
     def told(self) -> dict[str, Any]:
         """For the report and for people."""
-        return {k: v for k, v in asdict(self).items() if k != "vocabulary"}
+        return {k: v for k, v in asdict(self).items() if k != "vocabulary" and v is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +105,8 @@ class Handle(Protocol):
 
 
 class Runner(Protocol):
-    """One model, many handles. Not thread-safe."""
+    """One model, many handles. Not thread-safe. It may have `rest()`, called when a decision is given, and `figures`
+    to be told."""
 
     caps: Caps
 
@@ -125,6 +128,3 @@ class Runner(Protocol):
 
     def logsumexp(self, handle: Any, nodes: Sequence[int]) -> list[float]:
         """Over the whole vocabulary, at these of the nodes that the decision at hand has evaluated."""
-
-    def rest(self) -> None:
-        """What keeps later passes quick, between two decisions that somebody waits for."""

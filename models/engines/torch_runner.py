@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from rtcontrol.models.checkpoint import read_config
 from rtcontrol.models.core import Ask
 from rtcontrol.models.cost import PassCost, fitted
 from rtcontrol.models.engines.base import Caps, PrefixInfo, Work
@@ -42,7 +43,8 @@ class TorchRunner:
         self._costs: dict[int, PassCost] = {}
         name = next(k for k, v in DTYPES.items() if v == dtype)
         parameters = self.model.weights.parameters
-        self.caps = Caps("torch", str(device), name, True, TOGETHER, True, parameters, config.vocabulary)
+        told = config.packing and config.packing.told
+        self.caps = Caps("torch", str(device), name, True, TOGETHER, True, parameters, config.vocabulary, told)
 
     @classmethod
     def load(
@@ -153,9 +155,6 @@ class TorchRunner:
             total: list[float] = torch.logsumexp(self.model.logits(torch.cat(handle.states)[list(nodes)]), -1).tolist()
         return total
 
-    def rest(self) -> None:
-        """Nothing fades."""
-
     def _own_threads(self) -> AbstractContextManager[None]:
         return own_threads(self.threads)
 
@@ -192,6 +191,8 @@ def choose_dtype(name: str, folder: Path, device: torch.device) -> torch.dtype:
     """`auto`: bf16 on a GPU and for large models, fp32 for small ones on a CPU."""
     if name == "auto":
         size = sum(p.stat().st_size for p in folder.glob("*.safetensors"))
+        if read_config(folder).get("quantization_config"):
+            size *= 8  # of fp32, where most weights are of four bits
         name = "bf16" if device.type == "cuda" or size > SMALL else "fp32"
     if name not in DTYPES:
         raise UserError(f"Unknown dtype {name!r}.", f"Choose auto, {', '.join(DTYPES)}.")
