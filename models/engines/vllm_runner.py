@@ -225,7 +225,7 @@ class VLLMRunner:
         return found
 
     def rest(self) -> None:
-        """Where nobody waits: the prefix that is not in use for longest is used, so that others do not take its room."""
+        """Where nobody waits: the prefix that lay idle for longest is used, so that others do not take its room."""
         idle = min(self._handles, key=lambda h: h.used_s, default=None)
         if idle is not None and time.monotonic() - idle.used_s > WARM_S:
             idle.used_s = time.monotonic()
