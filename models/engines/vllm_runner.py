@@ -125,9 +125,9 @@ class VLLMRunner:
                 args = EngineArgs(model=str(folder), logits_processors=[ScoreTap], **arguments)
                 self.engine = LLMEngine.from_engine_args(args)
             except Exception as error:
-                told = str(error).strip().splitlines() or [repr(error)]
+                told = " ".join(str(error).split()) or repr(error)
                 raise UserError(
-                    f"{folder}: vLLM cannot run it ({told[0]}).",
+                    f"{folder}: vLLM cannot run it ({told[:300]}).",
                     f"Set VLLM_LOGGING_LEVEL=INFO to see why; ${OPTIONS} takes other arguments of its engine, in JSON.",
                 ) from error
         model = self.engine.model_config
