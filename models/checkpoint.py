@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rtcontrol.models import hub
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.prompt import PromptTemplate
 from rtcontrol.models.special import ST_TOKENS
@@ -21,15 +22,19 @@ def zoo() -> list[str]:
 
 
 def resolve(model: str) -> Path:
-    """The folder of a bundled name or a path; raises UserError listing the bundled names."""
+    """The folder of a bundled name, a path, or an id of the Hugging Face hub (OWNER/NAME or OWNER/NAME:SUBFOLDER, which
+    is downloaded if need be); in this order. Raises UserError naming all three."""
     if "/" not in model and (ZOO / model / "config.json").is_file():
         return ZOO / model
     path = Path(model).expanduser()
     if path.is_dir():
         return path
+    others = f"Bundled: {', '.join(zoo()) or 'none'}. Or give the path of a checkpoint folder in Hugging Face format"
+    if not path.exists() and hub.is_id(model):
+        return hub.fetch(model, f"{others}.")
     raise UserError(
-        f"No model {model!r}: neither a bundled name nor a folder.",
-        f"Bundled: {', '.join(zoo()) or 'none'}. Or give the path of a checkpoint folder in Hugging Face format.",
+        f"No model {model!r}: neither a bundled name nor a folder, nor a hub's OWNER/NAME[:SUBFOLDER].",
+        f"{others}, or OWNER/NAME[:SUBFOLDER] of the Hugging Face hub.",
     )
 
 

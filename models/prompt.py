@@ -33,6 +33,10 @@ SIMPLETOOL_V1_TURNS = (
     "<|im_start|>user\nenvironment: {environment}\nhistory: [{history}]\n\n{instruction}<|im_end|>\n"
     "<|im_start|>assistant\n"
 )
+# The observation stands in the query, before what is asked for.
+SIMPLETOOL_V2_TURNS = SIMPLETOOL_V1_TURNS.replace("environment: {environment}\n", "").replace(
+    "{instruction}", "{observation}\n\n{instruction}"
+)
 
 
 @dataclass(frozen=True)

@@ -17,11 +17,19 @@ if (_root / "pyproject.toml").is_file() and (_root / "models" / "__init__.py").i
     __path__.append(str(_root))
 
 
-def load(model: str, *, dtype: str = "auto", device: str | None = None, threads: int | None = None) -> Model:
+def load(
+    model: str,
+    *,
+    dtype: str = "auto",
+    device: str | None = None,
+    threads: int | None = None,
+    engine: str = "torch",
+) -> Model:
     """A model to decide with from Python: `rtcontrol.load("lander").session().decide(text, instruction)`.
 
-    `model` is a bundled name or a checkpoint folder; the rest as of `rtcontrol.run.api.Model`. Raises UserError.
+    `model` is a bundled name, a checkpoint folder or a hub id; the rest as of `rtcontrol.run.api.Model`. Raises
+    UserError.
     """
     from rtcontrol.run.api import Model
 
-    return Model(model, dtype, device, threads)
+    return Model(model, dtype, device, threads, engine)

@@ -18,13 +18,14 @@ from rtcontrol.models.engines.torch_runner import ONE_THREAD, choose_device, cho
 from rtcontrol.models.engines.weights import shared, unchanged
 from rtcontrol.models.errors import UserError
 
-LENGTH, WINDOW = 40, 8  # tokens of the trial's prompt, and a sliding window's while it lasts
+LENGTH, WINDOW = 24, 8  # tokens of the trial's prompt, and a sliding window's while it lasts
 LONGEST = 1024  # of a trial that a model's other windows ask for
 # Mean distance of scores, in their own deviations, that is rounding; or so many times that of the model's own ways.
 ROUNDING, TIMES = {torch.float32: 1e-3}, 4.0
 ROUNDING_16 = 2e-2
 # The trial's tree in two passes, as parents; the nodes of the second stand behind those of the first.
 TREES = ([-1, 0, 0, 1, -1, 4], [2, 6, 3])
+LEAVES = (5, 7, 8)
 
 
 def load(folder: Path, dtype: str = "auto", device: str | None = None, threads: int | None = None) -> HFRunner:
@@ -134,11 +135,15 @@ def _scores_agree(made: HFRunner, handle: Any, prompt: Sequence[int], columns: l
         depths = [len(path) - 1 for path in paths[base:]]
         tree = Tree(tokens[base : len(paths)], parents, depths, [Ask(range(len(parents)), columns)])
         got += made.run([Work(handle, tree)])[0][0]
-    whole = [made.called([*prompt, *path]) for path in paths]
-    expected = torch.stack([rows[-1, columns] for rows, _ in whole])
+    # A leaf's forward has the scores of all nodes on its way.
+    expected = torch.empty(len(paths), len(columns))
+    for leaf in LEAVES:
+        rows, _ = made.called([*prompt, *paths[leaf]], len(paths[leaf]))
+        for i, path in enumerate(paths):
+            if path == paths[leaf][: len(path)]:
+                expected[i] = rows[len(path) - 1, columns]
     # How far apart the model's own ways are: a node's score as an end, and within a longer sequence.
-    inner = torch.stack([whole[3][0][-3, columns], whole[5][0][-2, columns]])
-    noise = (inner - expected[[0, 4]]).abs().mean(-1).max()
-    far = (torch.tensor(got, device=expected.device) - expected).abs().mean(-1).max()
-    limit = max(TIMES * noise, ROUNDING.get(made.model.dtype, ROUNDING_16) * expected.std())
-    return bool(far <= limit)
+    alone, _ = made.called([*prompt, *paths[0]], 1)
+    noise = (alone[0, columns].cpu() - expected[0]).abs().mean()
+    far = (torch.tensor(got) - expected).abs().mean(-1).max()
+    return bool(far <= max(TIMES * noise, ROUNDING.get(made.model.dtype, ROUNDING_16) * expected.std()))

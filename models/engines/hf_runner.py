@@ -27,7 +27,7 @@ SIZES, ROUNDS = (1, 4, 16), 3  # nodes of the measured passes, and how often eac
 
 
 class PathSequence:
-    """A session's handle: the prompt's cache, and of each node the tokens that lead to it and its logsumexp."""
+    """A session's handle: the prompt's cache, of each node the tokens that lead to it, and of each pass the logits."""
 
     def __init__(self, slots: int, prefix: Sequence[int], kept: Any = None) -> None:
         self.slots, self.prefix, self.kept = slots, list(prefix), kept  # the cache of the prefix alone
@@ -35,7 +35,7 @@ class PathSequence:
         self.cache: Any = None  # of the prompt's first `done` tokens
         self.done = 0
         self.paths: list[list[int]] = []
-        self.totals: list[float] = []
+        self.logits: list[torch.Tensor] = []
 
     @property
     def fresh(self) -> int:
@@ -47,7 +47,7 @@ class PathSequence:
         if len(prompt) + reserve > self.slots:
             raise too_long(self.slots, len(prompt))
         self.reuse(list(prompt))
-        self.prompt, self.paths, self.totals = list(prompt), [], []
+        self.prompt, self.paths, self.logits = list(prompt), [], []
         return self.done
 
     def reuse(self, prompt: list[int]) -> None:
@@ -128,19 +128,20 @@ class HFRunner:
 
     def run(self, batch: Sequence[Work]) -> list[list[Any]]:
         """One pass: of each work what its tree's asks ask for."""
-        found = []
-        for work in batch:
-            handle, tree = work.handle, work.tree
-            if len(handle.prompt) + max(tree.depths, default=0) >= handle.slots:
-                raise too_long(handle.slots, len(handle.prompt))
-            every = self._rows(handle, tree)
-            handle.totals += torch.logsumexp(every, -1).tolist()
-            found.append(
-                answered(
-                    tree.asks, lambda at, ids, rows=every: rows[list(at)][:, slice(None) if ids is None else [*ids]]
-                )
-            )
-        return found
+        return [self._run(work) for work in batch]
+
+    def _run(self, work: Work) -> list[Any]:
+        handle, tree = work.handle, work.tree
+        if len(handle.prompt) + max(tree.depths, default=0) >= handle.slots:
+            raise too_long(handle.slots, len(handle.prompt))
+        every = self._rows(handle, tree)
+        handle.logits.append(every)
+
+        def scores(at: Sequence[int], ids: Sequence[int] | None) -> torch.Tensor:
+            rows = torch.tensor([*at], device=every.device)
+            return every[rows] if ids is None else every[rows[:, None], torch.tensor([*ids], device=every.device)]
+
+        return answered(tree.asks, scores)
 
     def _rows(self, handle: Any, tree: Tree) -> torch.Tensor:
         """fp32 logits [nodes, vocabulary]."""
@@ -160,7 +161,8 @@ class HFRunner:
 
     def logsumexp(self, handle: Any, nodes: Sequence[int]) -> list[float]:
         """Over the whole vocabulary, at nodes of the last decision."""
-        return [handle.totals[n] for n in nodes]
+        total: list[float] = torch.logsumexp(torch.cat(handle.logits)[list(nodes)], -1).tolist()
+        return total
 
     def _forward(self, tokens: Sequence[int], cache: Any, keep: int = 0) -> tuple[torch.Tensor, Any]:
         """fp32 logits of the last `keep` tokens (0: all) of what follows a cache, and a copy of it with them."""

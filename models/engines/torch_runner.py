@@ -43,7 +43,7 @@ class TorchRunner:
         self._costs: dict[int, PassCost] = {}
         name = next(k for k, v in DTYPES.items() if v == dtype)
         parameters = self.model.weights.parameters
-        told = config.packing and config.packing.told
+        told = config.packing.told if config.packing else None
         self.caps = Caps("torch", str(device), name, True, TOGETHER, True, parameters, config.vocabulary, told)
 
     @classmethod

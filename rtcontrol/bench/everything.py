@@ -17,6 +17,7 @@ import torch
 from rtcontrol.bench import decide as decide_bench
 from rtcontrol.bench.batch import SIZES, bench_batch
 from rtcontrol.bench.dtype import compare
+from rtcontrol.bench.engines import WARM_UP, compare_engines
 from rtcontrol.bench.heads import bench_heads
 from rtcontrol.bench.load import load as bench_load
 from rtcontrol.bench.memory import bench_memory
@@ -115,6 +116,13 @@ def dtype(options: BenchOptions, decisions: int, progress: Progress) -> dict[str
         title = f"{model}, {'its own tools' if name == 'bundled' else name}"
         found[title] = compare(spec, situations(agent, decisions), step)
     return {"bench": "dtype", "agent": options.agent, "model": options.model, "results": found}
+
+
+def engines(options: BenchOptions, names: Sequence[str], decisions: int, progress: Progress) -> dict[str, Any]:
+    """The document of `bench engines`."""
+    asked = situations(options.agent, decisions + WARM_UP)
+    result = compare_engines(options.spec("bundled"), names, asked, _counted(progress, len(asked)))
+    return {"bench": "engines", "agent": options.agent, "model": options.model, "result": result}
 
 
 def wire(options: BenchOptions, trips: int, progress: Progress) -> dict[str, Any]:

@@ -20,7 +20,7 @@ app = typer.Typer(
     help="Measure on this machine, side by side with the baselines.",
 )
 
-Model = Annotated[str, typer.Option(help="Bundled name or checkpoint folder.")]
+Model = Annotated[str, typer.Option(help="Bundled name, folder or hub id.")]
 AgentName = Annotated[
     str | None,
     typer.Option("--agent", help="Whose situations: lander, paddle, driver (default: MODEL's, or lander's)."),
@@ -153,6 +153,36 @@ def dtype(
 
     options = _options(model, agent, "auto", threads)
     show(lambda p: everything.dtype(options, decisions, p), json_file)
+
+
+@app.command()
+def engines(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[ENGINE]...", help="Default: torch transformers.")
+    ] = None,
+    model: Model = "lander",
+    agent: AgentName = None,
+    decisions: Annotated[int, typer.Option(min=1, help="Situations that each engine decides.")] = 500,
+    dtype: Dtype = "auto",
+    threads: Threads = None,
+    json_file: JsonFile = None,
+) -> None:
+    """Whether engines call what the first one calls, near-ties told apart; passes and milliseconds, in turns.
+
+    Examples:
+
+      rtcontrol bench engines
+
+      rtcontrol bench engines torch transformers vllm --model runs/my-model/checkpoint --json engines.json
+    """
+    from rtcontrol.bench import everything
+    from rtcontrol.models.engines import registry
+
+    for name in names or ():
+        registry.check(name)
+    options = _options(model, agent, dtype, threads)
+    chosen = names or ["torch", "transformers"]
+    show(lambda p: everything.engines(options, chosen, decisions, p), json_file)
 
 
 @app.command("all")

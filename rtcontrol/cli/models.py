@@ -75,7 +75,7 @@ def train(
 
 @app.command()
 def score(
-    model: Annotated[str, typer.Argument(help="Bundled name or checkpoint folder.")] = "lander",
+    model: Annotated[str, typer.Argument(help="Bundled name, folder or hub id.")] = "lander",
     seeds: Annotated[int, typer.Option(min=1, help="Episodes a goal.")] = 100,
     recipe: Annotated[
         str | None, typer.Option(help=f"What it was trained on: {', '.join(RECIPES)}. (default: MODEL, or lander)")
@@ -119,7 +119,9 @@ def score(
 
 @app.command()
 def info(
-    model: Annotated[str | None, typer.Argument(help="Bundled name or checkpoint folder (default: list them).")] = None,
+    model: Annotated[
+        str | None, typer.Argument(help="Bundled name, folder or hub id (default: list the bundled).")
+    ] = None,
 ) -> None:
     """What a checkpoint is: shape, tokenizer, prompt profile, size. Without a name, the bundled ones.
 
@@ -149,17 +151,61 @@ def info(
 
 @app.command()
 def adopt(
-    checkpoint: Annotated[Path, typer.Argument(help="Folder of a published SimpleTool checkpoint.")],
-    template_from: Annotated[Path, typer.Option(help="The authors' rt_server.py, or a text file with {tools_json}.")],
+    checkpoint: Annotated[
+        str | None, typer.Argument(help="A published SimpleTool checkpoint: folder or hub id.")
+    ] = None,
+    template_from: Annotated[
+        Path | None, typer.Option(help="The authors' server file (.py), or a text file with {tools_json}.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder or file to write to (default: beside the weights).")] = None,
+    prompt_format: Annotated[
+        str | None, typer.Option("--format", help="v1 (generic header) or v2 (domain prompts). (default: the file's)")
+    ] = None,
+    system: Annotated[
+        str | None,
+        typer.Option(help="v2: the domain's prompt: text, a text file, or scenarios.json:NAME. (default: the file's)"),
+    ] = None,
+    base: Annotated[
+        str | None, typer.Option(help="Make an ST checkpoint, to be trained, of this model: folder or hub id.")
+    ] = None,
 ) -> None:
-    """Write the prompt template of a published SimpleTool checkpoint beside its weights.
+    """Give a published SimpleTool checkpoint its prompt template, or make any base model one of the ST format.
 
-    Example: rtcontrol models adopt RT-Qwen2.5-0.5B --template-from rt_server.py
+    The template goes beside the weights. With --base, the 17 ST tokens are added, embedded as the mean of related
+    words, and the compact template; the result is for training: until then its calls are legal, and nonsense.
+
+    Examples:
+
+      rtcontrol models adopt RT-Qwen2.5-0.5B --template-from rt_server.py
+
+      rtcontrol models adopt Cialtion/SimpleTool:RT-Qwen3-4B-AWQ-v2 --template-from 02_server.py --system "You fly."
+
+      rtcontrol models adopt RT-Qwen3-4B-AWQ-v2 --template-from 02_server.py --system prompts/scenarios.json:game
+
+      rtcontrol models adopt --base Qwen/Qwen2.5-0.5B --out my-st-base
     """
-    from rtcontrol.models.adopt import adopt as write
+    from rtcontrol.models.checkpoint import resolve
 
-    print(f"Template: {write(checkpoint, template_from, out)}")
+    if (checkpoint is None) == (base is None):
+        raise UserError("models adopt takes a published checkpoint, or --base.", "Give one of them.")
+    if base is not None:
+        if out is None or (template_from, prompt_format, system) != (None, None, None):
+            raise UserError("--base goes with --out, and with no other option.", "Give a new folder with --out.")
+        from rtcontrol.models.train.base import adopt_base
+
+        made = adopt_base(resolve(base), out)
+        print(
+            f"Checkpoint: {made.folder} ({made.tokenizer.size} tokens, profile {made.template.profile}), to be trained."
+        )
+        return
+    if template_from is None:
+        raise UserError(
+            "The template's text is the authors': it comes from a file of yours.", "Give --template-from FILE."
+        )
+    from rtcontrol.models.train.adopt import adopt as write
+
+    assert checkpoint is not None
+    print(f"Template: {write(resolve(checkpoint), template_from, out, prompt_format, system)}")
 
 
 @app.command()

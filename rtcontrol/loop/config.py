@@ -128,7 +128,10 @@ class RunConfig:
     agent: Annotated[
         str | None, Flag("Agent: a name (`rtcontrol agents`) or a .py file. (default: the environment's)")
     ] = None
-    model: Annotated[str | None, Flag("Checkpoint, or expert, noop, random. (default: the agent's)")] = None
+    model: Annotated[
+        str | None,
+        Flag("Bundled name, folder or OWNER/NAME[:SUBFOLDER]; or expert, noop, random. (default: the agent's)"),
+    ] = None
     engine: Annotated[str, Flag(f"What runs the model: {', '.join(ENGINES)}.")] = "torch"
     value_tokens: Annotated[int, Flag("Tokens of a value that is no listed one, at most.")] = 64
     host: Annotated[str, Flag("Where it decides: ray or inprocess.")] = "ray"

@@ -9,6 +9,7 @@ from rtcontrol.agents import Tool, Tools
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.checkpoint import resolve
 from rtcontrol.models.decider import DeciderSpec, STDecider, decide_together
+from rtcontrol.models.engines import registry
 from rtcontrol.models.errors import UserError
 from rtcontrol.run import assemble
 from rtcontrol.run.trained import trained_on
@@ -17,17 +18,25 @@ Given = Sequence[Tool | Callable[..., Any] | Mapping[str, Any]]
 
 
 class Model:
-    """A checkpoint by bundled name or folder; its weights are loaded with the first session, once for all. Raises
-    UserError where there is none.
+    """A checkpoint by bundled name, folder or hub id; its weights are loaded with the first session, once for all.
+    Raises UserError where there is none.
 
-    `dtype` is auto, fp32 or bf16; `device` torch's name of one (None: a GPU where there is one); `threads` limits
-    torch's CPU threads (None: one for a small model).
+    `engine` is torch, transformers or vllm; `dtype` is auto, fp32 or bf16; `device` torch's name of one (None: a GPU
+    where there is one); `threads` limits torch's CPU threads (None: one for a small model).
     """
 
-    def __init__(self, name: str, dtype: str = "auto", device: str | None = None, threads: int | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        dtype: str = "auto",
+        device: str | None = None,
+        threads: int | None = None,
+        engine: str = "torch",
+    ) -> None:
+        registry.check(engine)
         resolve(name)
         self.name = name
-        self._options: dict[str, Any] = {"dtype": dtype, "device": device, "threads": threads}
+        self._options: dict[str, Any] = {"engine": engine, "dtype": dtype, "device": device, "threads": threads}
 
     def session(
         self,

@@ -22,7 +22,8 @@ MCP_TIMEOUT_S = 30.0
 
 
 def tools_from(source: str) -> Tools:
-    """The tools of a .json or .py file, or of `mcp:COMMAND` or `mcp:URL`. UserError where there are none.
+    """The tools of a .json, .jsonl (one a line) or .py file, or of `mcp:COMMAND` or `mcp:URL`. UserError where there
+    are none.
 
     A Python file has an `agent`, a list `tools`, or functions decorated with `tool` and pydantic models at its top; a
     model that is a part of another one is no tool.
@@ -33,11 +34,13 @@ def tools_from(source: str) -> Tools:
         return _of_module(source)
     path = Path(source)
     try:
-        found = json.loads(path.read_text("utf-8"))
+        text = path.read_text("utf-8")
+        lines = text.splitlines() if path.suffix == ".jsonl" else ()
+        found = [json.loads(line) for line in lines if line.strip()] if lines else json.loads(text)
     except (OSError, ValueError) as error:
         raise UserError(
             f"{source} cannot be read as tools ({error}).",
-            "Give a .json file with OpenAI-style tools, a .py file, mcp:COMMAND or mcp:URL.",
+            "Give a .json or .jsonl file with OpenAI-style tools, a .py file, mcp:COMMAND or mcp:URL.",
         ) from None
     listed = found.get("tools", [found]) if isinstance(found, Mapping) else found
     if not isinstance(listed, list):

@@ -46,7 +46,7 @@ def reconfigure(folder: Path, **changes: Any) -> None:
 
 
 def test_unknown_name_lists_the_bundled_ones() -> None:
-    with pytest.raises(UserError, match="No model 'nobody': neither a bundled name nor a folder") as error:
+    with pytest.raises(UserError, match="No model 'nobody': neither a bundled name nor a folder, nor a hub") as error:
         resolve("nobody")
     assert all(name in str(error.value) for name in zoo())
 

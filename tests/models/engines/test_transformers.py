@@ -4,6 +4,7 @@ does; the oracle is Hugging Face's forward without a cache."""
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import transformers as hf
 from hypothesis import given
 from hypothesis import strategies as st
 
+import rtcontrol
 from rtcontrol.models.call import Decision
 from rtcontrol.models.core import Ask, Tree
 from rtcontrol.models.engines import hf_load
@@ -179,3 +181,20 @@ def test_a_checkpoint_that_transformers_cannot_load_is_the_users_error(tmp_path:
             build(folder, [tool("go")], engine="transformers")
         assert error.value.remedy
         assert "\n" not in str(error.value)
+
+
+def test_the_bundled_lander_is_flown_alike_by_both_engines() -> None:
+    sessions = [rtcontrol.load("lander", engine=engine).session() for engine in ("torch", "transformers")]
+    for i in range(20):
+        seen = f"x {0.1 * (i % 7 - 3):.2f} y {1.2 - 0.05 * i:.2f} vx 0.0{i % 5} vy -0.{i % 8}0 angle 0.0{i % 3}"
+        one, other = (session.decide(seen, "land on the pad") for session in sessions)
+        assert shown(one) == shown(other)
+        assert one.confidence == pytest.approx(other.confidence, abs=1e-3)
+
+
+def test_an_engine_without_its_package_says_what_to_install(folder: Path) -> None:
+    if find_spec("vllm") is not None:
+        pytest.skip("vllm is installed here")
+    with pytest.raises(UserError, match="needs the package vllm, which is not here") as error:
+        build(folder, [tool("go")], engine="vllm")
+    assert "pip install 'rtcontrol[vllm]'" in error.value.remedy
