@@ -57,8 +57,8 @@ class PrefixInfo:
 @dataclass(frozen=True)
 class Caps:
     """What a runner can do. `tree`: whether a pass may hold branches, else one node a head; `batch`: decisions of one
-    pass; `exact`: whether all ways of asking give the same scores but for rounding; `weights`: where they are not what
-    the checkpoint holds."""
+    pass; `exact`: whether all ways of asking give the same scores but for rounding; `weights`: how those of a
+    quantised checkpoint are run."""
 
     engine: str
     device: str

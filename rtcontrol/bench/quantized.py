@@ -21,7 +21,10 @@ def compare(original: STDecider, quantized: DeciderSpec, asked: Sequence[Situati
         same += own.call == theirs.call
         ties += own.call != theirs.call and own.margin <= TOLERANCE
     sides = {
-        name: {"mib": round(size(decider.checkpoint.folder) / 2**20, 2), "weights": decider.info()["dtype"]}
+        name: {
+            "mib": round(size(decider.checkpoint.folder) / 2**20, 2),
+            "weights": decider.info().get("weights", "plain"),
+        }
         for name, decider in (("original", original), ("quantized", other))
     }
     return {"asked": len(asked), "same": same, "ties": ties, **sides}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -12,15 +13,20 @@ from typing import Any
 import pytest
 import torch
 import transformers as hf
+from safetensors.torch import load_file, save_file
 
 from rtcontrol.bench.dtype import TOLERANCE
 from rtcontrol.bench.situations import schemas, situations
+from rtcontrol.models.checkpoint import resolve
+from rtcontrol.models.engines.quantised import AWQ_ORDER
 from rtcontrol.models.prompt import COMPACT
 from rtcontrol.models.train.export import export
-from tests.helpers.processes import ROOT
+from tests.helpers.processes import ROOT, cli
+from tests.models.engines.test_quantised import words
 from tests.models.small import MARGIN, qwen, tool
 
 PYTHON = os.environ.get("RTCONTROL_VLLM_PYTHON")
+QUANT = os.environ.get("RTCONTROL_QUANT_PYTHON")
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(580),
@@ -130,3 +136,49 @@ def test_vllm_gives_the_calls_of_torch_for_the_shape_of_half_a_billion_weights(a
     found = ask("calls", model=str(half_billion), tools=tools, dtype="fp32", asked=24)
     assert [d for d in found["differ"] if not d["tie"]] == []
     assert found["ties"] < 12
+
+
+@pytest.fixture
+def awq(tmp_path: Path) -> Path:
+    """The lander in AutoAWQ's format: four bits, groups of 32 inputs, rounded to the nearest."""
+    folder, group = tmp_path / "awq", 32
+    shutil.copytree(resolve("lander"), folder)
+    tensors = load_file(str(folder / "model.safetensors"))
+    for name in [n for n in tensors if n.endswith("proj.weight")]:
+        weight = tensors.pop(name).float().unflatten(1, (-1, group))  # [outputs, groups, inputs of one]
+        low, high = weight.amin(-1).clamp(max=0), weight.amax(-1).clamp(min=0)
+        scale = ((high - low) / 15).clamp(min=1e-6).half()
+        zero = (-low / scale).round().clamp(0, 15).int()
+        q = ((weight / scale[..., None]).round() + zero[..., None]).clamp(0, 15).int().flatten(1)
+        at = name.removesuffix("weight")
+        tensors[f"{at}qweight"], tensors[f"{at}qzeros"] = words(q.T, AWQ_ORDER), words(zero.T, AWQ_ORDER)
+        tensors[f"{at}scales"] = scale.T.contiguous()
+    save_file(tensors, str(folder / "model.safetensors"), metadata={"format": "pt"})
+    told = {"quant_method": "awq", "bits": 4, "group_size": group, "version": "gemm", "zero_point": True}
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "quantization_config": told}))
+    return folder
+
+
+def test_vllm_and_torch_give_the_same_calls_of_a_checkpoint_in_autoawqs_format(ask: Ask, awq: Path) -> None:
+    found = ask("calls", model=str(awq), dtype="bf16", tolerance=TOLERANCE, asked=100)
+    assert "awq" in found["caps"]["weights"]
+    assert [d for d in found["differ"] if not d["tie"]] == []
+    assert found["apart"] < TOLERANCE
+
+
+@pytest.mark.skipif(not QUANT, reason="RTCONTROL_QUANT_PYTHON names no interpreter that has llmcompressor")
+@pytest.mark.parametrize("scheme", ["awq", "gptq", "w8a8"])
+def test_what_llmcompressor_wrote_is_read_by_torch_and_vllm_and_decides_like_the_original(
+    ask: Ask, tmp_path: Path, scheme: str
+) -> None:
+    out, figures = tmp_path / scheme, tmp_path / "figures.json"
+    command = ("models", "quantize", "lander", "--scheme", scheme, "--out", str(out), "--json", str(figures))
+    done = cli(*command, "--prompts", "16", "--held-out", "50", env={"RTCONTROL_QUANT_PYTHON": str(QUANT)})
+    assert done.returncode == 0, done.stderr
+    told = json.loads(figures.read_text())
+    print(told)
+    assert told["same"] >= 40 and told["quantized"]["mib"] < 0.5 * told["original"]["mib"]
+    found = ask("calls", model=str(out), dtype="bf16", tolerance=TOLERANCE, asked=50)
+    assert found["caps"]["weights"] == "compressed-tensors"
+    assert len(found["differ"]) <= 5, "activations of w8a8 are rounded by vLLM alone"
