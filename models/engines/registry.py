@@ -23,7 +23,7 @@ ENGINES = tuple(MODULES)
 def check(name: str) -> None:
     """Raises UserError for an engine that is none, or whose package is not installed."""
     if name not in MODULES:
-        raise UserError(f"Unknown engine {name!r}.", f"Choose {', '.join(ENGINES)}.")
+        raise UserError(f"Unknown engine {name!r} (--engine).", f"Choose {', '.join(ENGINES)}.")
     if name in PACKAGES and find_spec(name) is None:
         raise UserError(f"The engine {name} needs the package {name}, which is not here.", f"Install {PACKAGES[name]}.")
 

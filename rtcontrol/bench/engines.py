@@ -53,7 +53,7 @@ def compare_engines(
             "forward_passes": passes[engine] / count,
             "ms": Series(took[engine]).summary(),
             "raw_ms": took[engine],
-            "info": sessions[engine].info(),
+            "info": (scout if engine == engines[0] else sessions[engine]).info(),  # of whoever loaded the weights
         }
         for engine in engines
     }

@@ -130,7 +130,7 @@ def test_bad_checkpoint_is_refused(folder: Path, spoil: Callable[[Path], object]
 
 
 def test_unknown_engine_dtype_and_device_are_refused(folder: Path) -> None:
-    assert "Unknown engine 'tensor'. Choose torch" in refused(folder, engine="tensor")
+    assert "Unknown engine 'tensor' (--engine). Choose torch, transformers, vllm" in refused(folder, engine="tensor")
     assert "Unknown dtype 'fp8'" in refused(folder, dtype="fp8")
 
 

@@ -183,6 +183,12 @@ def test_a_checkpoint_that_transformers_cannot_load_is_the_users_error(tmp_path:
         assert "\n" not in str(error.value)
 
 
+def test_bf16s_rounding_does_not_keep_a_model_from_packed_passes(folder: Path) -> None:
+    decider = build(folder, [tool("go", v=["left", "red"]), tool("stop")], engine="transformers", dtype="bf16")
+    assert (way(decider.runner), decider.info()["dtype"]) == ("tree", "bf16")
+    assert decider.decide("x=1", "go left").call is not None
+
+
 def test_the_bundled_lander_is_flown_alike_by_both_engines() -> None:
     sessions = [rtcontrol.load("lander", engine=engine).session() for engine in ("torch", "transformers")]
     for i in range(20):
