@@ -222,7 +222,10 @@ class Deciding:
             slots[n] = base + len(nodes)
             nodes.append((heads[k].trie.token(n), slots[n[:-1]] if n else -1, len(n)))
         if wanted:
-            asked.append((Ask(range(len(nodes)), self.core.walker.columns), partial(self._file, wanted)))
+            needed: Sequence[int] = range(len(nodes))
+            if self.core.walker.budget.paths:
+                needed = [i for i, (k, n) in enumerate(wanted) if len(heads[k].trie.children(n)) > 1]
+            asked.append((Ask(needed, self.core.walker.columns), partial(self._file, [wanted[i] for i in needed])))
         for k in (k for k, n in wanted if n == ROOT and heads[k].free):
             node = self.heads[k].slots[ROOT]
             firsts = [(node, start, stop) for start, stop in self.core.firsts.items() if start[0] == k]
@@ -262,8 +265,8 @@ class Deciding:
 
     # -- what was found -----------------------------------------------------------------------------------------------
 
-    def _file(self, wanted: Sequence[Entry], rows: Sequence[Sequence[float]]) -> None:
-        for (k, n), row in zip(wanted, rows, strict=True):
+    def _file(self, asked: Sequence[Entry], rows: Sequence[Sequence[float]]) -> None:
+        for (k, n), row in zip(asked, rows, strict=True):
             self.heads[k].rows[n] = row
 
     def _begun(self, k: int, tool: int, node: int) -> FreeHead:

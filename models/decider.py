@@ -112,7 +112,10 @@ class STDecider:
         return decision if outside is None else replace(decision, outside_mass=outside)
 
     def rest(self) -> None:
-        """What is only diagnosis, when the call is given: the mass outside the tries, for the next decision to tell."""
+        """What nobody waits for, when the call is given: the mass outside the tries, for the next decision to tell, and
+        what keeps the next one quick."""
+        if (pause := getattr(self.runner, "rest", None)) is not None:
+            pause()
         if self._due:
             self._due = False
             try:
@@ -138,6 +141,7 @@ class STDecider:
             "prefix_tokens": self.prefix.tokens,
             "prefix_source": self.prefix.source,
             "prefix_note": self.prefix.note,
+            **getattr(self.runner, "figures", {}),
             "load_ms": round(self.load_ms, 1),
         }
 

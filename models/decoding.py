@@ -72,7 +72,7 @@ def evaluate(runner: Runner, decisions: Sequence[UnderWay]) -> Generator[None, N
 
 
 def _answers(runner: Runner, decisions: Sequence[UnderWay]) -> Sequence[Any]:
-    work = [Work(d.handle, d.deciding.work) for d in decisions if d.deciding.work is not None]
+    work = [Work(d.handle, d.deciding.work, d.stop) for d in decisions if d.deciding.work is not None]
     try:
         return runner.run(work)
     except Exception as fault:
@@ -120,7 +120,7 @@ class Decoding:
         self.runner, self.core, self._prefix = runner, core, list(prefix)
         self.handle, self.prefix = runner.open(prefix)
         if not runner.caps.tree:
-            budget = replace(budget or Budget(), per_head=1)
+            budget = replace(budget or Budget(), per_head=1, paths=not (budget and budget.forced))
         self.layout: dict[str, Any]  # and what it was chosen by
         if budget is None:
             budget, self.layout = choose_layout(core.plan, Budget(), lambda: runner.cost(self.handle))

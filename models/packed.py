@@ -166,7 +166,7 @@ def answered(asked: Sequence[tuple[Sequence[Ask], Logits]]) -> list[list[Any]]:
         scores = logits(masked, None).double() if masked else None
         for ask in asks:
             if scores is None or ask.masks is None:
-                found += [logits(ask.nodes, ask.ids)] if ask.ids else []
+                found += [logits(ask.nodes, ask.ids)] if ask.ids and ask.nodes else []
                 continue
             rows = scores[[masked.index(n) for n in ask.nodes]]
             rows = rows.masked_fill(~torch.from_numpy(ask.masks).to(rows.device), -torch.inf)

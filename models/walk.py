@@ -118,8 +118,11 @@ class Walker:
     def _nodes(self, k: int, state: HeadState, node: TrieNode, tools: int) -> list[TrieNode]:
         """Nodes to evaluate so that a walk pending at `node` can go on: what leads there, then the nodes below that
         may be needed, breadth-first in declared order."""
+        while self.budget.paths and len(only := self.choices(k, node, tools)[1]) == 1:
+            (node,) = only
         above = [node[:end] for end in range(len(node))]
-        return [n for n in (*above, *self._below(k, node, tools)) if n not in state.slots][: self.budget.per_head]
+        found = [n for n in (*above, *self._below(k, node, tools)) if n not in state.slots]
+        return found if self.budget.paths else found[: self.budget.per_head]
 
     def _needed(self, k: int, node: TrieNode, tools: int) -> list[TrieNode]:
         trie = self.plan.heads[k].trie

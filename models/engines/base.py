@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -30,12 +31,14 @@ class NotFinite(DecodeError):
 class Budget:
     """How many trie nodes a pass may carry: for each head (its head token included) and in all. 1 per head is
     ordinary constrained parallel decoding. With `function_first` the argument heads wait for the function; with
-    `forced` tokens that must follow are evaluated, too (the baseline: one token a pass)."""
+    `forced` tokens that must follow are evaluated, too (the baseline: one token a pass). With `paths` those that only
+    lead to a node come with it, beyond the budget, and nothing is asked of them."""
 
     per_head: int = 64
     total: int = 128
     function_first: bool = False
     forced: bool = False
+    paths: bool = False
 
     def __post_init__(self) -> None:
         if self.per_head < 1 or self.total < 1:
@@ -55,8 +58,8 @@ class PrefixInfo:
 @dataclass(frozen=True)
 class Caps:
     """What a runner can do. `tree`: whether a pass may hold branches, else one node a head; `batch`: decisions of one
-    pass; `exact`: whether all ways of asking give the same scores but for rounding; `weights`: where they are not what
-    the checkpoint holds."""
+    pass; `exact`: whether all ways of asking give the same scores but for rounding; `weights`: how those of a
+    quantised checkpoint are run."""
 
     engine: str
     device: str
@@ -75,10 +78,12 @@ class Caps:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The next tree of a decision whose prompt its handle was started with."""
+    """The next tree of a decision whose prompt its handle was started with. Once `stop` is set nobody waits for it: a
+    pass of several steps may end early, with Cancelled in the answers' place."""
 
     handle: Any
     tree: Tree
+    stop: threading.Event | None = None
 
 
 class Handle(Protocol):
@@ -101,7 +106,8 @@ class Handle(Protocol):
 
 
 class Runner(Protocol):
-    """One model, many handles. Not thread-safe."""
+    """One model, many handles. Not thread-safe. It may have `rest()`, called when a decision is given, and `figures`
+    to be told."""
 
     caps: Caps
 

@@ -208,6 +208,58 @@ def adopt(
     print(f"Template: {write(resolve(checkpoint), template_from, out, prompt_format, system)}")
 
 
+@app.command()
+def quantize(
+    model: Annotated[str, typer.Argument(help="Bundled name or checkpoint folder.")],
+    scheme: Annotated[
+        str, typer.Option(help="awq or gptq (4-bit weights), int8 (weights), w8a8 (weights and activations).")
+    ],
+    out: Annotated[Path, typer.Option(help="The new folder.")],
+    agent: Annotated[
+        str | None, typer.Option(help="Whose prompts it is calibrated and measured on: lander, paddle, driver.")
+    ] = None,
+    prompts: Annotated[int, typer.Option(min=1, help="Observations to calibrate on.")] = 64,
+    held_out: Annotated[int, typer.Option(min=1, help="Further observations, to measure the agreement on.")] = 200,
+    engine: Annotated[str, typer.Option(help="What runs both when they are measured.")] = "torch",
+    python: Annotated[Path | None, typer.Option(help="The interpreter that has llmcompressor.")] = None,
+    json_file: JsonFile = None,
+) -> None:
+    """Quantise a checkpoint with llmcompressor, on an agent's own prompts; then its size, and how often it decides as
+    the original does.
+
+    llmcompressor lives in an environment of its own; what was written runs with --engine torch (dequantised when it is
+    loaded, activations not rounded) and vllm. What it gains in time on a GPU is not measured on a CPU.
+
+    Example: rtcontrol models quantize lander --scheme gptq --out runs/lander-gptq --python quant/bin/python
+    """
+    from rtcontrol.bench.quantized import compare
+    from rtcontrol.bench.situations import agent_of, schemas, situations
+    from rtcontrol.models import quantize as work
+    from rtcontrol.models.decider import DeciderSpec
+
+    whose = agent_of(model, agent)
+    spec = DeciderSpec(model, tuple(schemas(whose)["bundled"]), engine=engine)
+    original = spec.build()
+    folder = original.checkpoint.folder
+    work.new_folder(folder, scheme, out)
+    other = work.interpreter(python)
+    asked = situations(whose, prompts + held_out)
+    console = Console()
+    with console.status(f"quantising on {prompts} prompts of the {whose}"):
+        ids = work.sequences(original, [(s.observation, s.instruction) for s in asked[:prompts]])
+        work.quantize(folder, scheme, out, ids, other)
+    with console.status("measuring"):
+        found = compare(original, replace(spec, model=str(out)), asked[prompts:])
+    table = Table("", "original", scheme, title=f"{held_out} other observations, engine {engine}")
+    for name in ("mib", "weights"):
+        table.add_row(name, *(str(found[side][name]) for side in ("original", "quantized")))
+    table.add_row("same calls", "", f"{found['same']}/{found['asked']}")
+    table.add_row("differ in a near-tie of the original", "", str(found["ties"]))
+    console.print(table)
+    save(json_file, {"model": model, "scheme": scheme, "agent": whose, "engine": engine, "prompts": prompts, **found})
+    print(f"Checkpoint: {out}\nFly it: rtcontrol models score {out} --recipe {whose}")
+
+
 def _recipe(name: str) -> Recipe:
     if name not in RECIPES:
         raise UserError(f"Unknown recipe {name!r}.", f"Choose one of: {', '.join(RECIPES)}.")

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from rtcontrol.hosts.base import DecisionReply, DecisionRequest, Host, HostEvent
-from rtcontrol.hosts.first import Asked, FirstDecider, Handover
+from rtcontrol.hosts.first import FirstAsked, FirstDecider, Handover
 
 FIRST, BACKUP = "first", "backup"
 # What is left of the time when the first one is waited for no longer: the backup's answer, there by then, has to act.
@@ -37,7 +37,7 @@ class BackupHost:
         self.gave_up: str | None = None
         self.first = FirstDecider(first, terms)
         self._backup = backup
-        self._open: dict[int, Asked] = {}  # not replied to yet, by the number that both were asked under
+        self._open: dict[int, FirstAsked] = {}  # not replied to yet, by the number that both were asked under
         self._calls: dict[int, int] = {}  # by tick: how many were asked for before
         self._number = FURTHER
         self._noted = {FIRST: 0, BACKUP: 0}
@@ -68,7 +68,7 @@ class BackupHost:
         number = request.tick
         if n:
             self._number = number = self._number + 1
-        self._open[number] = question = Asked(request, now, due_ns, n, first.host.incarnation)
+        self._open[number] = question = FirstAsked(request, now, due_ns, n, first.host.incarnation)
         if len(self._calls) > MOST:
             del self._calls[next(iter(self._calls))]
         if len(self._open) > MOST:
@@ -132,7 +132,7 @@ class BackupHost:
         finally:
             self.first.host.close()
 
-    def _chosen(self, question: Asked, now_ns: int) -> DecisionReply | None:
+    def _chosen(self, question: FirstAsked, now_ns: int) -> DecisionReply | None:
         """The question's reply, once it is known."""
         answer, spare = question.answer, question.spare
         if not question.waited:
@@ -149,12 +149,12 @@ class BackupHost:
             return replace(answer, by=FIRST)  # unsure, or an error: there is nobody else
         return spare
 
-    def _awaited(self, question: Asked, now_ns: int) -> bool:
+    def _awaited(self, question: FirstAsked, now_ns: int) -> bool:
         """Whether the first one's answer is still waited for."""
         out = question.asked and question.answer is None and now_ns < question.due_ns
         return out and (self.first.expected or question.failed)
 
-    def _watched(self, question: Asked) -> bool:
+    def _watched(self, question: FirstAsked) -> bool:
         """Whether an answer of the first one would be given at once."""
         out = question.asked and question.answer is None and question.waited
         return out and (self.first.expected or question.failed or not self._backup.alive())

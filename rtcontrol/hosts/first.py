@@ -34,7 +34,7 @@ class Handover:
 
 
 @dataclass(slots=True, eq=False)
-class Asked:
+class FirstAsked:
     """What the loop asked, the `n`th call of its tick. Until `due_ns` the first one may be waited for. `answer` is its
     reply, `spare` the backup's, `older` an older question whose answer decides this one, too. `waited`: the loop waits
     for its one reply."""
@@ -50,7 +50,7 @@ class Asked:
     sure: bool = False
     answer: DecisionReply | None = None
     spare: DecisionReply | None = None
-    older: Asked | None = None
+    older: FirstAsked | None = None
 
     @property
     def failed(self) -> bool:
@@ -72,8 +72,8 @@ class FirstDecider:
         self.emit: Callable[[int, dict[str, Any]], None] = lambda t_ns, event: None
         self.notify: Callable[[str], None] = log.warning
         self.host, self._terms = host, terms
-        self._asked: dict[int, Asked] = {}  # not answered yet, by the number that they were asked under
-        self._ready: Asked | None = None  # the newest whose answer decided nothing, and its tick: none of the warm-up
+        self._asked: dict[int, FirstAsked] = {}  # not answered yet, by the number that they were asked under
+        self._ready: FirstAsked | None = None  # the newest whose answer decided nothing; none of the warm-up
         self._newest = -1
         self._punctual: deque[bool] = deque(maxlen=RECENT)
         self._failures = self._tried_ns = 0
@@ -89,7 +89,7 @@ class FirstDecider:
         """Whether its answers may decide at all: it is in time, or older ones may."""
         return self.expected or self._terms.after_ns > self._terms.period_ns
 
-    def ask(self, number: int, question: Asked) -> None:
+    def ask(self, number: int, question: FirstAsked) -> None:
         """Unless so many requests are under way, or it is lost, or fails."""
         now = question.asked_ns
         resting = self._failures >= FAILURES and now - self._tried_ns < RETRY_NS
@@ -122,7 +122,7 @@ class FirstDecider:
                 continue
             self._answered(DecisionReply(number, None, why, 0), now_ns, "lost")
 
-    def take_older(self, question: Asked, now_ns: int) -> Asked | None:
+    def take_older(self, question: FirstAsked, now_ns: int) -> FirstAsked | None:
         """An older question whose answer is young enough to decide this one, too: of the same epoch, under the same
         instruction. It decides no other."""
         ready, asked = self._ready, question.request
@@ -163,11 +163,11 @@ class FirstDecider:
         if request.tick >= 0:  # else it is warmed up
             self.emit(ended_ns, event | {"outcome": outcome})
 
-    def _by_ns(self, question: Asked) -> int:
+    def _by_ns(self, question: FirstAsked) -> int:
         """When it is late; in the warm-up, which nobody waits for it in, after a period."""
         return question.due_ns or question.asked_ns + self._terms.period_ns
 
-    def _judge(self, question: Asked, punctual: bool) -> None:
+    def _judge(self, question: FirstAsked, punctual: bool) -> None:
         if not question.judged:
             question.judged = True
             self._punctual.append(punctual)
@@ -186,6 +186,6 @@ class FirstDecider:
             self.notify("the first decider answers again")
 
 
-def _patience_ns(question: Asked) -> int:
+def _patience_ns(question: FirstAsked) -> int:
     """For how long its answer is waited for, if only for a row."""
     return max(GIVE_UP_NS, 2 * question.request.within_ns)

@@ -142,7 +142,8 @@ def test_schema_whose_layouts_are_one_is_not_measured(folder: Path) -> None:
 def test_explicit_budget_is_kept(folder: Path) -> None:
     decider, core = both(folder, tools_with_arguments(5), budget_per_head=3)
     assert core.walker.budget == Budget(3)
-    assert decider.info()["budget"] == {"per_head": 3, "total": 128, "function_first": False, "forced": False}
+    plain = dict.fromkeys(("function_first", "forced", "paths"), False)
+    assert decider.info()["budget"] == {"per_head": 3, "total": 128, **plain}
     for refused in ((0, 1), (1, 0)):
         with pytest.raises(ValueError, match="at least one"):
             Budget(*refused)
