@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rtcontrol.models.chat.template import ChatTemplate
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.prompt import PromptTemplate
 from rtcontrol.models.special import ST_TOKENS
@@ -51,12 +52,12 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint that can be decoded in ST format."""
+    """A checkpoint that can be decoded: in ST format where its tokenizer has these tokens, else as a chat model."""
 
     folder: Path
     config: dict[str, Any]
     tokenizer: STTokenizer
-    template: PromptTemplate
+    template: PromptTemplate | ChatTemplate
 
     @classmethod
     def open(cls, model: str) -> Checkpoint:
@@ -64,12 +65,6 @@ class Checkpoint:
         folder = resolve(model)
         config = read_config(folder)
         tokenizer = STTokenizer.load(folder / "tokenizer.json")
-        if missing := [t for t in ST_TOKENS if t not in tokenizer.specials]:
-            raise UserError(
-                f"{folder} is no ST model: its tokenizer lacks {len(missing)} special tokens ({', '.join(missing[:4])}"
-                f"{', ...' if len(missing) > 4 else ''}).",
-                "Use an ST checkpoint, e.g. a bundled one (`rtcontrol models info`), or train one.",
-            )
         rows = config.get("vocab_size")
         if isinstance(rows, int) and tokenizer.size > rows:
             raise UserError(
@@ -77,4 +72,6 @@ class Checkpoint:
                 "The special tokens were added without resizing the model: use the tokenizer and weights that belong "
                 "together.",
             )
+        if any(t not in tokenizer.specials for t in ST_TOKENS):
+            return cls(folder, config, tokenizer, ChatTemplate(folder, tokenizer))
         return cls(folder, config, tokenizer, PromptTemplate.load(folder, tokenizer))

@@ -7,14 +7,15 @@ one node a head, decisions of one batch may stand at different steps, and one ma
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 
 from rtcontrol.models.call import Call, Decision
+from rtcontrol.models.cost import PassCost, choose_layout
 from rtcontrol.models.domain import Free
 from rtcontrol.models.engines.base import Budget, DecodeError, NotFinite
 from rtcontrol.models.errors import UserError
@@ -33,11 +34,13 @@ Start = tuple[int, str, bool]  # what a free value begins with: its head, its gr
 
 @dataclass(slots=True)
 class Drafts:
-    """Guesses of free values: the tool called last, and by head and tool the tokens of the last value; `call` is
-    somebody else's guess of the next call (a small model's, say)."""
+    """Guesses of what will be decided: the tool called last, and by head and tool the tokens of the last free value (of
+    a chat model the whole `text`, token after token); `call` is somebody else's guess of the next call (a small
+    model's, say)."""
 
     tool: int | None = None
     tokens: dict[tuple[int, int], list[int]] = field(default_factory=dict)
+    text: dict[int, Any] = field(default_factory=dict)
     call: Call | None = None
 
 
@@ -99,6 +102,19 @@ class DecoderCore:
     def set_budget(self, budget: Budget) -> None:
         """What passes carry from here on."""
         self.walker = Walker(self.plan, budget)
+
+    def adapt(self, budget: Budget | None, cost: Callable[[], PassCost]) -> dict[str, Any]:
+        """Take a budget, or choose one by what a pass costs; for people, which one and why."""
+        chosen, told = (budget, asdict(budget)) if budget is not None else choose_layout(self.plan, Budget(), cost)
+        self.set_budget(chosen)
+        if self.domains:
+            self.ahead = min(self.ahead, cost().worth)
+        return told
+
+    @property
+    def reserve(self) -> int:
+        """Nodes that a decision surely takes."""
+        return len(self.walker.first)
 
     def firsts(self, k: int) -> dict[Start, Stop]:
         """By the different beginnings of a head's free values: what their first token may be."""
@@ -167,6 +183,13 @@ class Deciding:
                     except (AttributeError, LookupError, TypeError, ValueError, UserError):
                         continue  # no value of this parameter
                     self._values.setdefault((k, self._likely), []).insert(0, tokens)
+
+    @property
+    def chosen(self) -> list[tuple[int, list[float]]]:
+        """Of the choices that led to the decision the node, and the scores of what any tool allows there."""
+        column, heads = self.core.walker.column, self.plan.heads
+        rows = [(self.heads[k].slots[n], self.heads[k].rows[n], heads[k].trie.children(n)) for k, n in self.visited]
+        return [(slot, [row[column[t]] for t in legal]) for slot, row, legal in rows]
 
     def feed(self, answers: Sequence[Any]) -> None:
         """What the tree's `asks` asked for, in their order."""

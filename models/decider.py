@@ -8,13 +8,19 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rtcontrol.models.call import Decision
+from rtcontrol.models.chat.core import ChatCore
+from rtcontrol.models.chat.plan import ChatPlan
 from rtcontrol.models.core import DecoderCore
 from rtcontrol.models.decoding import Decoding, UnderWay, evaluate, result
+from rtcontrol.models.domain import Free
 from rtcontrol.models.engines.base import Budget, DecodeError, Runner
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.schema import tool_schemas
+from rtcontrol.models.free import Grammars
+from rtcontrol.models.prompt import PromptTemplate
+from rtcontrol.models.schema import ToolSchema, tool_schemas
 
 ENGINES = ("torch",)
+ARGUMENTS = ("sequential", "parallel")
 # The mass outside the tries takes the whole LM head, as much as a layer or two: so often is enough for a warning.
 OUTSIDE_EVERY = 16
 
@@ -25,7 +31,8 @@ class DeciderSpec:
 
     `history` is how many executed calls the prompt shows; `threads` limits torch's CPU threads
     (None: one for a small model, else torch's default). A free value has at most `value_tokens` tokens. Without a
-    budget of trie nodes (see Budget), one is chosen by what a pass costs on this machine.
+    budget of trie nodes (see Budget), one is chosen by what a pass costs on this machine. Each of a chat model's
+    `arguments` sees those before it (sequential), or none of the others (parallel); it always calls a tool.
     """
 
     model: str
@@ -39,6 +46,7 @@ class DeciderSpec:
     budget_per_head: int | None = None
     budget_total: int | None = None
     value_tokens: int = 64
+    arguments: str = "sequential"
 
     def build(self) -> STDecider:
         """Load the checkpoint and make its prefix ready. Raises UserError."""
@@ -52,7 +60,6 @@ class STDecider:
     def __init__(self, spec: DeciderSpec) -> None:
         from rtcontrol.models.checkpoint import Checkpoint
         from rtcontrol.models.engines.torch_runner import TorchRunner
-        from rtcontrol.models.plan import compile_plan
 
         if spec.engine not in ENGINES:
             raise UserError(f"Unknown engine {spec.engine!r}.", f"Choose {', '.join(ENGINES)}.")
@@ -61,12 +68,12 @@ class STDecider:
         self.checkpoint = Checkpoint.open(spec.model)
         self.template, self.tokenizer = self.checkpoint.template, self.checkpoint.tokenizer
         tools = tool_schemas(spec.tools)
-        self.plan = compile_plan(tools, self.tokenizer, spec.allow_null, self.template.overflow)
         given = {"per_head": spec.budget_per_head, "total": spec.budget_total}
         explicit: dict[str, Any] = {k: v for k, v in given.items() if v is not None}
         budget = Budget(**explicit) if explicit else None
         self.runner: Runner = TorchRunner.load(self.checkpoint.folder, spec.dtype, spec.device, spec.threads)
-        core = DecoderCore(self.plan, self.tokenizer, self.runner.caps.vocabulary, limit=spec.value_tokens)
+        core = self._core(tools)
+        self.plan: Any = core.plan
         self.decoding = Decoding(self.runner, core, self.template.prefix_ids(tools), budget)
         self.prefix = self.decoding.prefix
         self._decisions = 0
@@ -74,6 +81,22 @@ class STDecider:
         self._outside: float | None = None
         self._fault: DecodeError | None = None
         self.load_ms = (time.perf_counter() - began) * 1e3
+
+    def _core(self, tools: Sequence[ToolSchema]) -> DecoderCore | ChatCore:
+        """What decides, for ST heads or in a chat model's own syntax."""
+        from rtcontrol.models.plan import compile_plan
+
+        spec, vocabulary = self.spec, self.runner.caps.vocabulary
+        if spec.arguments not in ARGUMENTS:
+            raise UserError(f"Unknown way of arguments {spec.arguments!r}.", f"Choose {' or '.join(ARGUMENTS)}.")
+        if isinstance(self.template, PromptTemplate):
+            plan = compile_plan(tools, self.tokenizer, spec.allow_null, self.template.overflow)
+            return DecoderCore(plan, self.tokenizer, vocabulary, limit=spec.value_tokens)
+        free = any(isinstance(p.domain, Free) for tool in tools for p in tool.parameters)
+        grammars = Grammars(self.tokenizer, vocabulary) if free else None
+        parallel = spec.arguments == "parallel"
+        chat = ChatPlan(tools, self.tokenizer, self.template.syntax, grammars, parallel)
+        return ChatCore(chat, self.tokenizer, grammars, spec.value_tokens)
 
     def decide(self, observation: str, instruction: str, history: Sequence[str] = ()) -> Decision:
         """One decision. Raises UserError when the prompt does not fit the context, and DecodeError."""

@@ -1,0 +1,134 @@
+"""A chat checkpoint's prompt: its own chat template with `tools`, rendered once; what is said and seen is put in later.
+
+Text is never control here either: what stands in a tool, an instruction or an observation and looks like a token of the
+template stays text.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rtcontrol.models.chat.syntax import CallSyntax, syntax_of
+from rtcontrol.models.errors import UserError
+from rtcontrol.models.prompt import FILE_NAME, HISTORY_LIMIT, RESTORE
+from rtcontrol.models.schema import Overflow, ToolSchema
+from rtcontrol.models.tokenizer import STTokenizer
+
+ORDERS = (
+    "You control a robot or a game character in real time. Each message tells an instruction and what is observed. "
+    "Answer with exactly one function call."
+)
+
+
+class ChatTemplate:
+    """The prompt of a checkpoint that was trained to chat. Raises UserError where it has no template for tools."""
+
+    profile = "chat"
+    overflow: Overflow = "merge"
+
+    def __init__(self, folder: Path, tokenizer: STTokenizer) -> None:
+        from transformers import AutoTokenizer
+
+        self._tokenizer = tokenizer
+        try:
+            self._renderer: Any = AutoTokenizer.from_pretrained(str(folder))
+            template = self._renderer.get_chat_template()
+        except Exception as error:  # the library raises what its files raise
+            reason = str(error).splitlines()[0][:200]
+            raise UserError(
+                f"{folder} is no ST model and has no chat template ({reason}).",
+                "Use an instruct checkpoint or an ST checkpoint (`rtcontrol models info`), or make one of it with "
+                "`rtcontrol models adopt`.",
+            ) from None
+        own = _declared(folder)
+        self.syntax = (
+            CallSyntax.declared(own["syntax"], str(folder / FILE_NAME))
+            if "syntax" in own
+            else syntax_of(template, str(folder))
+        )
+        self._orders = str(own.get("system", ORDERS))
+        self._prefix: list[int] = []
+        self._pieces: list[int | str] = []  # behind the prefix: control tokens, and text with the content's place
+        self._content = f"CONTENT{secrets.token_hex(8)}"
+
+    def prefix_ids(self, tools: Sequence[ToolSchema]) -> list[int]:
+        """The ids up to the last control token before what is said: the part to be cached."""
+        marks = {mark: f"MARK{secrets.token_hex(8)}" for mark in self._tokenizer.specials}
+        shown = _hidden([t.to_openai() for t in tools], marks)
+        messages = [
+            {"role": self.syntax.role, "content": self._orders},
+            {"role": "user", "content": self._content},
+        ]
+        try:
+            text = self._renderer.apply_chat_template(
+                messages, tools=shown, tokenize=False, add_generation_prompt=True, enable_thinking=False
+            )
+        except Exception as error:  # templates raise what their authors thought of
+            reason = str(error).splitlines()[0][:200]
+            raise UserError(
+                f"Its chat template takes no tools, or no {self.syntax.role} turn ({reason}).",
+                f"Declare another role or syntax in {FILE_NAME} beside the weights.",
+            ) from None
+        if text.count(self._content) != 1 or (tools and marks_free(tools[0].name, marks) not in text):
+            raise UserError("Its chat template leaves out the tools or the user's turn.", "Use another checkpoint.")
+        pieces = self._parsed(text, {word: mark for mark, word in marks.items()})
+        at = next(i for i, piece in enumerate(pieces) if isinstance(piece, str) and self._content in piece)
+        before, self._pieces = pieces[:at], pieces[at:]
+        return [i for p in before for i in (self._tokenizer.encode(p) if isinstance(p, str) else [p])]
+
+    def _parsed(self, text: str, words: Mapping[str, str]) -> list[int | str]:
+        marks = sorted(self._tokenizer.specials, key=len, reverse=True)
+        found: list[int | str] = []
+        for piece in re.split(f"({'|'.join(map(re.escape, marks))})", text) if marks else [text]:
+            if piece in words.values():
+                found.append(self._tokenizer.special_id(piece))
+            elif piece:
+                for word, mark in words.items():
+                    piece = piece.replace(word, mark)
+                found.append(piece)
+        return found
+
+    def suffix_ids(self, instruction: str, observation: str, history: Sequence[str] = ()) -> list[int]:
+        """Everything after the prefix, up to where a call begins."""
+        calls = "; ".join(history[-HISTORY_LIMIT:])
+        content = "\n\n".join(t for t in (instruction, calls and f"Calls so far: {calls}", observation) if t)
+        ids: list[int] = []
+        for piece in self._pieces:
+            if isinstance(piece, str):
+                ids += self._tokenizer.encode(piece.replace(self._content, content))
+            else:
+                ids.append(piece)
+        return ids
+
+
+def _declared(folder: Path) -> Mapping[str, Any]:
+    path = folder / FILE_NAME
+    if not path.exists():
+        return {}
+    try:
+        config = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read ({error}).", RESTORE) from None
+    if not isinstance(config, Mapping) or config.get("profile") != "chat":
+        raise UserError(f"{path} is no chat template.", 'Write {"profile": "chat", ...}, or remove it.')
+    return config
+
+
+def marks_free(text: str, marks: Mapping[str, str]) -> str:
+    """The text with words of ours for what would be control tokens."""
+    for mark in sorted(marks, key=len, reverse=True):
+        text = text.replace(mark, marks[mark])
+    return text
+
+
+def _hidden(value: Any, marks: Mapping[str, str]) -> Any:
+    if isinstance(value, str):
+        return marks_free(value, marks)
+    if isinstance(value, Mapping):
+        return {marks_free(str(k), marks): _hidden(v, marks) for k, v in value.items()}
+    return [_hidden(v, marks) for v in value] if isinstance(value, list | tuple) else value
