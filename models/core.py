@@ -108,7 +108,7 @@ class DecoderCore:
         chosen, told = (budget, asdict(budget)) if budget is not None else choose_layout(self.plan, Budget(), cost)
         self.set_budget(chosen)
         if self.domains:
-            self.ahead = min(self.ahead, cost().worth)
+            self.ahead = min(self.ahead, cost().worth())
         return told
 
     @property

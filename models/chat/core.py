@@ -41,7 +41,7 @@ class ChatCore:
     def adapt(self, budget: Budget | None, cost: Callable[[], PassCost]) -> dict[str, Any]:
         """Choose what passes carry: so much ahead as a pass costs. For people, what was chosen."""
         self.budget = budget or Budget()
-        self.ahead = min(self.budget.total, cost().worth) if self.budget.per_head > 1 else 0
+        self.ahead = min(self.budget.total, cost().worth(choosing=False)) if self.budget.per_head > 1 else 0
         arguments = "in parallel" if self.plan.parallel else "in sequence"
         return {"layout": f"arguments {arguments}", "ahead": self.ahead}
 
