@@ -10,6 +10,7 @@ import json
 import re
 import secrets
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +33,10 @@ class ChatTemplate:
     overflow: Overflow = "merge"
 
     def __init__(self, folder: Path, tokenizer: STTokenizer) -> None:
-        from transformers import AutoTokenizer
-
         self._tokenizer = tokenizer
         try:
-            self._renderer: Any = AutoTokenizer.from_pretrained(str(folder))
+            files = sorted([*folder.glob("tokenizer*"), *folder.glob("chat_template*")])
+            self._renderer = _renderer(folder, tuple((p.name, p.stat().st_mtime_ns) for p in files))
             template = self._renderer.get_chat_template()
         except Exception as error:  # the library raises what its files raise
             reason = str(error).splitlines()[0][:200]
@@ -104,6 +104,14 @@ class ChatTemplate:
             else:
                 ids.append(piece)
         return ids
+
+
+@lru_cache(maxsize=4)
+def _renderer(folder: Path, files: Any) -> Any:
+    """The library's tokenizer: of a large vocabulary it takes seconds to load."""
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(str(folder))
 
 
 def _declared(folder: Path) -> Mapping[str, Any]:
