@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rtcontrol.models.chat.template import ChatTemplate
-from rtcontrol.models.errors import UserError
+from rtcontrol.models.errors import UserError, read_json
 from rtcontrol.models.prompt import PromptTemplate
 from rtcontrol.models.special import ST_TOKENS
 from rtcontrol.models.tokenizer import STTokenizer
@@ -36,18 +35,9 @@ def resolve(model: str) -> Path:
 
 def read_config(folder: Path) -> dict[str, Any]:
     """`config.json` as a dict; raises UserError when the folder is no checkpoint."""
-    try:
-        config = json.loads((folder / "config.json").read_text("utf-8"))
-    except FileNotFoundError:
-        raise UserError(
-            f"{folder} is no checkpoint: it has no config.json.",
-            "Give --model a name from `rtcontrol models info` or a folder in Hugging Face format.",
-        ) from None
-    except (OSError, ValueError) as error:
-        raise UserError(f"{folder / 'config.json'} cannot be read ({error}).", "Restore the checkpoint.") from None
-    if not isinstance(config, dict):
-        raise UserError(f"{folder / 'config.json'} is no JSON object.", "Restore the checkpoint.")
-    return config
+    remedy = "Give --model a name from `rtcontrol models info` or a folder in Hugging Face format."
+    missing = UserError(f"{folder} is no checkpoint: it has no config.json.", remedy)
+    return read_json(folder / "config.json", missing, "Restore the checkpoint.")
 
 
 @dataclass(frozen=True)

@@ -45,10 +45,6 @@ class PassCost:
         one = max(self.token_ms + self.choice_ms * choosing, 1e-3)
         return int((self.fixed_ms + one) / one)
 
-    def told(self) -> dict[str, float]:
-        """For people."""
-        return {"pass_ms": round(self.fixed_ms, 3), "token_ms": round(self.token_ms, 4)}
-
 
 def fitted(took: Mapping[int, float], choice_ms: float) -> PassCost:
     """From milliseconds of passes by their tokens."""
@@ -154,5 +150,5 @@ def choose_layout(plan: SchemaPlan, limit: Budget, measured: Callable[[], PassCo
     everything, first = weighed
     chosen = first if first[0] * NEAR < everything[0] and first[1] <= WORST * everything[1] else everything
     layout = "function first" if chosen is first else "everything"
-    told = {"layout": layout, "passes": chosen[2], "first_nodes": len(chosen[3].first), **cost.told()}
-    return chosen[3].budget, told
+    told = {"layout": layout, "passes": chosen[2], "first_nodes": len(chosen[3].first)}
+    return chosen[3].budget, {**told, "pass_ms": round(cost.fixed_ms, 3), "token_ms": round(cost.token_ms, 4)}

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from rtcontrol.models.call import Decision
 from rtcontrol.models.chat.core import ChatCore
@@ -19,6 +19,7 @@ from rtcontrol.models.free import Grammars
 from rtcontrol.models.prompt import PromptTemplate
 from rtcontrol.models.schema import ToolSchema, tool_schemas
 
+T = TypeVar("T")
 ENGINES = ("torch",)
 ARGUMENTS = ("sequential", "parallel")
 # The mass outside the tries takes the whole LM head, as much as a layer or two: so often is enough for a warning.
@@ -107,22 +108,21 @@ class STDecider:
     ) -> Generator[None, None, Decision]:
         """`decide`, which may be left alone, or given up, wherever it yields: between forward passes, and `sliced` now
         and then within a long prompt."""
-        suffix = self._suffix(observation, instruction, history)
-        return self.told((yield from self.decoding.decode_in_steps(suffix, sliced)))
+        one = self.begin(observation, instruction, history)
+        yield from self.decoding.in_steps(one, sliced)
+        return self.told(one)
 
     def begin(self, observation: str, instruction: str, history: Sequence[str] = ()) -> UnderWay:
-        """A decision, for `decide_together`."""
-        return self.decoding.begin(self._suffix(observation, instruction, history))
-
-    def _suffix(self, observation: str, instruction: str, history: Sequence[str]) -> list[int]:
+        """A decision under way, that others may share passes with."""
         fault, self._fault, self._due = self._fault, None, False
         if fault is not None:
             raise fault
         shown = history[-self.spec.history :] if self.spec.history else ()
-        return self.template.suffix_ids(instruction, observation, shown)
+        return self.decoding.begin(self.template.suffix_ids(instruction, observation, shown))
 
-    def told(self, decision: Decision) -> Decision:
-        """A decision as it is given, with what was found out of the last one."""
+    def told(self, one: UnderWay) -> Decision:
+        """What was decided, as it is given: with what was found out of the last one. Raises what ended it."""
+        decision = one.decision()
         self._due = self._decisions % OUTSIDE_EVERY == 0
         self._decisions += 1
         outside, self._outside = self._outside, None
@@ -172,18 +172,15 @@ def decide_together_in_steps(
 ) -> Generator[None, None, list[Decision | Exception]]:
     """`decide_together`, which may be left alone wherever it yields: between forward passes."""
     assert len({id(decider) for decider, _ in asked}) == len(asked), "one decision of a session at a time"
-    found: dict[int, Decision | Exception] = {}
-    begun: dict[Runner, dict[int, UnderWay]] = {}
-    for i, (decider, told) in enumerate(asked):
-        try:
-            begun.setdefault(decider.runner, {})[i] = decider.begin(*told)
-        except Exception as fault:
-            found[i] = fault
-    for runner, working in begun.items():
-        yield from evaluate(runner, list(working.values()))
-        for i, one in working.items():
-            try:
-                found[i] = asked[i][0].told(one.decision())
-            except Exception as fault:
-                found[i] = fault
-    return [found[i] for i in range(len(asked))]
+    begun = [(decider, _tried(decider.begin, *told)) for decider, told in asked]
+    for runner in dict.fromkeys(decider.runner for decider, _ in asked):
+        own = [one for decider, one in begun if decider.runner is runner]
+        yield from evaluate(runner, [one for one in own if isinstance(one, UnderWay)])
+    return [one if isinstance(one, Exception) else _tried(decider.told, one) for decider, one in begun]
+
+
+def _tried(what: Callable[..., T], *given: Any) -> T | Exception:
+    try:
+        return what(*given)
+    except Exception as fault:
+        return fault

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar, cast
 from weakref import WeakKeyDictionary
@@ -42,11 +42,10 @@ class UnderWay:
     def feed(self, answers: Sequence[Any]) -> None:
         try:
             self.deciding.feed(answers)
-        except NotFinite as fault:
-            self.handle.forget()  # what such scores came from is not used again
-            self.fault = fault
         except Exception as fault:
             self.fault = fault
+            if isinstance(fault, NotFinite):
+                self.handle.forget()  # what such scores came from is not used again
 
     def decision(self) -> Decision:
         """Raises what ended it."""
@@ -58,7 +57,7 @@ class UnderWay:
         return replace(made, tokens=made.tokens + fresh, reused_tokens=self.reused)
 
 
-def evaluate(runner: Runner, decisions: Sequence[UnderWay]) -> Iterator[None]:
+def evaluate(runner: Runner, decisions: Sequence[UnderWay]) -> Generator[None, None, None]:
     """Passes, each for all that are not decided yet, until all are; yields between them. What goes wrong with one is
     its own fault, and costs the others nothing."""
     while working := [d for d in decisions if d.working]:
@@ -123,11 +122,9 @@ class Decoding:
         reused = handle.start(prompt, reserve=self.core.reserve)
         return UnderWay(self.core.begin(drafts, suffix), handle, self._stop, reused, len(prompt) - reused)
 
-    def decode_in_steps(self, suffix: Sequence[int], sliced: bool) -> Generator[None, None, Decision]:
-        """One decision, which may be left alone, or given up, wherever it yields: between passes, and `sliced` after
-        every few milliseconds of a long prompt. Raises Cancelled, DecodeError, or UserError when the context is too
-        long."""
-        one = self.begin(suffix)
+    def in_steps(self, one: UnderWay, sliced: bool) -> Generator[None, None, None]:
+        """A decision that is begun may be left alone, or given up, wherever this yields: between passes, and `sliced`
+        after every few milliseconds of a long prompt."""
         # A runner that is not known may be slow.
         while sliced and self.handle.fresh > (size := min(max(_slices.get(self.runner, 0), LEAST_SLICE), SLICE)):
             began = time.perf_counter()
@@ -135,20 +132,18 @@ class Decoding:
             _slices[self.runner] = int(size * SLICE_S / (time.perf_counter() - began))
             yield
         yield from evaluate(self.runner, [one])
-        return one.decision()
 
     def decode_many(self, suffixes: Sequence[Sequence[int]]) -> list[Decision]:
         """Decide after prefix + each suffix in the same passes; equal to deciding each alone. Raises what the first
         fault is."""
         self._stop.clear()
-        for _ in range(len(self._others), min(len(suffixes), self.runner.caps.batch)):
+        batch, made = self.runner.caps.batch, list[UnderWay]()
+        while len(self._others) < min(len(suffixes), batch):
             self._others.append(self.runner.copy(self.handle, self._prefix))
-        made: list[UnderWay] = []
-        for i in range(0, len(suffixes), self.runner.caps.batch):
-            pairs = zip(self._others, suffixes[i : i + self.runner.caps.batch], strict=False)
+        for i in range(0, len(suffixes), batch):
+            pairs = zip(self._others, suffixes[i : i + batch], strict=False)
             made += (now := [self._begin(handle, suffix, None) for handle, suffix in pairs])
-            for _ in evaluate(self.runner, now):
-                pass
+            result(evaluate(self.runner, now))
         return [one.decision() for one in made]
 
     @property

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -36,17 +36,15 @@ class Grammars:
     def __init__(self, tokenizer: STTokenizer, vocabulary: int) -> None:
         import llguidance
 
-        self._library = llguidance
-        self._tokenizer = tokenizer
+        self._library, self.tokenizer, self.vocabulary = llguidance, tokenizer, vocabulary
         # Grammar text is bytes; control tokens can never be part of a value, so they get no bytes here but the end's.
-        self._end = tokenizer.special_id("<|im_end|>") if "<|im_end|>" in tokenizer.specials else 0
+        end = tokenizer.special_id("<|im_end|>") if "<|im_end|>" in tokenizer.specials else 0
         machines = _machines.setdefault(tokenizer, {})
         if vocabulary not in machines:  # of a vocabulary of 150,000 it takes a second and 40 MB
-            machines[vocabulary] = llguidance.LLTokenizer(tokenizer.to_json(), n_vocab=vocabulary, eos_token=self._end)
+            machines[vocabulary] = llguidance.LLTokenizer(tokenizer.to_json(), n_vocab=vocabulary, eos_token=end)
         self._machine = machines[vocabulary]
-        self._vocabulary = vocabulary
         self._begun: dict[str, Any] = {}  # by grammar: to copy one takes less than to make it
-        self._special = np.array([tokenizer.special_id(t) for t in tokenizer.specials], np.int64)
+        self.special = np.array([tokenizer.special_id(t) for t in tokenizer.specials], np.int64)
 
     def compile(self, domain: Free, where: str, quoted: bool = False) -> str:
         """The grammar text of a domain; raises UserError (`where` names tool and argument) when its schema has none.
@@ -74,21 +72,17 @@ class Grammars:
 
     def start(self, grammar: str, limit: int = MAX_TOKENS) -> FreeValue:
         """A value at its beginning, of at most `limit` tokens and what it takes to end it there."""
-        is_text = grammar.startswith(TEXT)
         first = self._begun.get(grammar)
         if first is None:
             first = self._begun[grammar] = self._library.LLMatcher(self._machine, grammar)
-        return FreeValue(first.deep_copy(), self._vocabulary, self._special, limit, self._tokenizer.encode, is_text)
+        return FreeValue(self, first.deep_copy(), limit, grammar.startswith(TEXT))
 
 
 class FreeValue:
     """The tokens of one free value so far, and what may follow them."""
 
-    def __init__(
-        self, matcher: Any, vocabulary: int, special: np.ndarray, limit: int, encode: Any, is_text: bool
-    ) -> None:
-        self._matcher, self._vocabulary, self._special = matcher, vocabulary, special
-        self._limit, self._encode, self._is_text = limit, encode, is_text
+    def __init__(self, grammars: Grammars, matcher: Any, limit: int, is_text: bool) -> None:
+        self._grammars, self._matcher, self._limit, self._is_text = grammars, matcher, limit, is_text
         self.tokens: list[int] = []
 
     def legal(self, end_id: int, null_id: int | None) -> np.ndarray:
@@ -97,8 +91,8 @@ class FreeValue:
         After `limit` tokens only the end may; raises DecodeError where it must not."""
         full = len(self.tokens) >= self._limit
         bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
-        legal = np.unpackbits(bits, bitorder="little")[: self._vocabulary].view(bool)
-        legal[self._special] = False
+        legal = np.unpackbits(bits, bitorder="little")[: self._grammars.vocabulary].view(bool)
+        legal[self._grammars.special] = False
         if full:
             legal[:] = False
         legal[end_id] = self._matcher.is_accepting()
@@ -108,9 +102,9 @@ class FreeValue:
             raise DecodeError(f"a free value did not end within {len(self.tokens)} tokens")
         return legal
 
-    def push(self, token: int) -> None:
-        self._matcher.consume_token(token)
-        self.tokens.append(token)
+    def push(self, *tokens: int) -> None:
+        self._matcher.consume_tokens(tokens)
+        self.tokens += tokens
 
     def pop(self, count: int) -> None:
         """Take back the last tokens."""
@@ -123,14 +117,10 @@ class FreeValue:
         that is too long the shortest end that is found."""
         before = len(self.tokens)
         if before < self._limit and not self._matcher.is_accepting():
-            self._push_all(self._matcher.compute_ff_tokens())
+            self.push(*self._matcher.compute_ff_tokens())
         if len(self.tokens) >= self._limit and not self._matcher.is_accepting():
-            self._push_all(self._ending())
+            self.push(*self._ending())
         return self.tokens[before:]
-
-    def _push_all(self, tokens: Sequence[int]) -> None:
-        self._matcher.consume_tokens(tokens)
-        self.tokens += tokens
 
     def text_after(self) -> str:
         """The text that must follow, none where the value may end."""
@@ -138,17 +128,17 @@ class FreeValue:
 
     def _ending(self) -> list[int]:
         """Tokens that close what is open: quotes and brackets, and where a value is missing the shortest."""
-        queue, first = [(self._matcher.deep_copy(), list[int]())], 0
+        queue, first, encode = [(self._matcher.deep_copy(), list[int]())], 0, self._grammars.tokenizer.encode
         while not self._is_text and first < len(queue) < TRIED:
             matcher, path = queue[first]
             first += 1
-            legal = {t: i for t in ENDINGS if matcher.validate_tokens(i := self._encode(t)) == len(i)}
+            legal = {t: i for t in ENDINGS if matcher.validate_tokens(i := encode(t)) == len(i)}
             inside = '"' in legal and "}" in legal and "0" in legal  # a text, which all of them may go on
             for tokens in [legal['"']] if inside else [*([] if path else [[]]), *legal.values()]:
                 ahead = matcher.deep_copy()
                 ahead.consume_tokens(tokens)
                 while not ahead.is_accepting() and (forced := ahead.compute_ff_bytes()):
-                    more = self._encode(forced.decode("utf-8", "ignore"))
+                    more = encode(forced.decode("utf-8", "ignore"))
                     if not (count := ahead.try_consume_tokens(more)):
                         break
                     tokens = [*tokens, *more[:count]]

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rtcontrol.models.errors import UserError
+from rtcontrol.models.errors import UserError, read_json
 from rtcontrol.models.schema import Overflow, ToolSchema
 from rtcontrol.models.tokenizer import STTokenizer
 
@@ -29,10 +29,6 @@ COMPACT = {
     "history_separator": "; ",
     "overflow": "merge",
 }
-SIMPLETOOL_V1_TURNS = (
-    "<|im_start|>user\nenvironment: {environment}\nhistory: [{history}]\n\n{instruction}<|im_end|>\n"
-    "<|im_start|>assistant\n"
-)
 
 
 @dataclass(frozen=True)
@@ -50,8 +46,6 @@ class PromptTemplate:
     """A template compiled for one tokenizer."""
 
     def __init__(self, config: Mapping[str, Any], tokenizer: STTokenizer, where: str) -> None:
-        if not isinstance(config, Mapping):
-            raise UserError(f"{where} is no JSON object.", RESTORE)
         self.profile = str(config.get("profile", "custom"))
         self.overflow: Overflow = config.get("overflow", "merge")
         self._separator = str(config.get("history_separator", ", "))
@@ -73,16 +67,11 @@ class PromptTemplate:
     def load(cls, folder: Path, tokenizer: STTokenizer) -> PromptTemplate:
         """Read the template beside the weights; raises UserError when it is missing or broken."""
         path = folder / FILE_NAME
-        try:
-            config = json.loads(path.read_text("utf-8"))
-        except FileNotFoundError:
-            raise UserError(
-                f"{folder} has no {FILE_NAME}: the prompt's layout belongs to the checkpoint.",
-                "For a published SimpleTool checkpoint run `rtcontrol models adopt CHECKPOINT --template-from FILE`.",
-            ) from None
-        except (OSError, ValueError) as error:
-            raise UserError(f"{path} cannot be read ({error}).", RESTORE) from None
-        return cls(config, tokenizer, str(path))
+        missing = UserError(
+            f"{folder} has no {FILE_NAME}: the prompt's layout belongs to the checkpoint.",
+            "For a published SimpleTool checkpoint run `rtcontrol models adopt CHECKPOINT --template-from FILE`.",
+        )
+        return cls(read_json(path, missing, RESTORE), tokenizer, str(path))
 
     def prefix_ids(self, tools: Sequence[ToolSchema]) -> list[int]:
         """The ids that depend on the tools alone, up to the last special-token boundary: the part to be cached."""

@@ -81,19 +81,19 @@ class TokenTrie:
 
 
 class NumberTrie(TokenTrie):
-    """A trie whose tools may also have the numbers of a grid, `spelled` character by character: nodes that spell one
+    """A trie whose tools may also have all numbers of a grid, `spelled` character by character: nodes that spell one
     are computed, not listed, so a trie of a million numbers takes no room, and nothing grows while it is walked."""
 
-    def __init__(self, head_token: int, end_id: int, spelled: Mapping[str, int]) -> None:
+    def __init__(
+        self, head_token: int, end_id: int, spelled: Mapping[str, int], grids: Mapping[int, NumberGrid]
+    ) -> None:
         super().__init__(head_token)
         self._spelled = {**spelled, END: end_id}
         self._letters = {token: letter for letter, token in self._spelled.items()}
         self._grids: dict[NumberGrid, int] = {}  # the tools that have its numbers
+        for tool, grid in grids.items():
+            self._grids[grid] = self._grids.get(grid, 0) | 1 << tool
         self._counted = lru_cache(KEPT)(self._count)
-
-    def add(self, tool: int, grid: NumberGrid) -> None:
-        """All numbers of a grid for one tool."""
-        self._grids[grid] = self._grids.get(grid, 0) | 1 << tool
 
     def tools(self, node: TrieNode) -> tuple[int, int]:
         listed, counted = super().tools(node), self._counted(self._text(node))

@@ -33,6 +33,14 @@ class Walk:
     visited: tuple[TrieNode, ...] = ()
 
 
+def best_of(scores: Sequence[float]) -> tuple[int, float]:
+    """The place of the largest score (ties: the first one), and its probability among all. Raises NotFinite."""
+    if not math.isfinite(sum(scores)):
+        raise NotFinite
+    most = max(scores)
+    return scores.index(most), 1.0 / math.fsum(math.exp(score - most) for score in scores)
+
+
 class Walker:
     """Greedy walks over one plan's tries, and within a budget the nodes that they may need next: `first` those of a
     decision's first pass. `column` maps a token id to its place in a logits row."""
@@ -66,13 +74,10 @@ class Walker:
             row = state.rows.get(node)
             if row is None:
                 return Walk(node, True, confidence, tuple(visited))
-            values = [row[c] for c in columns]
-            if not math.isfinite(sum(values)):
-                raise NotFinite
-            best = max(values)
-            confidence /= math.fsum(math.exp(v - best) for v in values)
+            best, share = best_of([row[c] for c in columns])
+            confidence *= share
             visited.append(node)
-            node = children[values.index(best)]
+            node = children[best]
 
     def look(self, heads: Sequence[HeadState]) -> tuple[int | None, dict[int, Walk], Sequence[int]]:
         """(tool as far as known, walks of the heads that have tries, heads whose value of that tool is free)."""

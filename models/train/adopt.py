@@ -8,8 +8,12 @@ from pathlib import Path
 
 from rtcontrol.models.checkpoint import read_config
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.prompt import FILE_NAME, SIMPLETOOL_V1_TURNS, VARIABLES
+from rtcontrol.models.prompt import FILE_NAME, VARIABLES
 
+SIMPLETOOL_V1_TURNS = (
+    "<|im_start|>user\nenvironment: {environment}\nhistory: [{history}]\n\n{instruction}<|im_end|>\n"
+    "<|im_start|>assistant\n"
+)
 VARIABLE = "SYSTEM_TEMPLATE"
 
 

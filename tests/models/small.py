@@ -25,9 +25,9 @@ from rtcontrol.models.plan import ANY_TOOL, NO_TOOL, SchemaPlan
 from rtcontrol.models.prompt import COMPACT
 from rtcontrol.models.schema import ABSENT, tool_schemas
 from rtcontrol.models.special import ST_TOKENS
-from rtcontrol.models.tokenizer import STTokenizer, add_st_tokens
+from rtcontrol.models.tokenizer import STTokenizer
 from rtcontrol.models.train.export import export
-from rtcontrol.models.train.vocabulary import build_tokenizer, number_words
+from rtcontrol.models.train.vocabulary import add_st_tokens, build_tokenizer, number_words
 from rtcontrol.models.trie import ROOT
 
 WORDS = "go turn stop left right fast slow the of and red green blue north south value set get open close alpha beta"

@@ -84,7 +84,7 @@ def test_needed_nodes_are_the_branching_ones_and_their_ancestors(entries: list[t
 
 def test_forced_heads_have_no_needed_node() -> None:
     plan = plan_of(tool("go", a=["left"], b=[1, 2]))
-    assert [h.trie.needed(plan.all_tools) for h in plan.heads[1:]] == [[], [ROOT]]
+    assert [h.trie.needed(-1) for h in plan.heads[1:]] == [[], [ROOT]]
     assert plan.function.trie.needed(1 << ANY_TOOL) == []
 
 
