@@ -46,11 +46,11 @@ class Grammars:
         self._begun: dict[str, Any] = {}  # by grammar: to copy one takes less than to make it
         self.special = np.array([tokenizer.special_id(t) for t in tokenizer.specials], np.int64)
 
-    def compile(self, domain: Free, where: str, quoted: bool = False) -> str:
+    def compile(self, domain: Free, where: str, quoted: bool = False, space: str = "") -> str:
         """The grammar text of a domain; raises UserError (`where` names tool and argument) when its schema has none.
 
         A string's `pattern` must match the whole value; a `quoted` one stands in JSON's quotes and holds nothing that
-        JSON would escape. Objects with `properties` have no others.
+        JSON would escape. Objects with `properties` have no others. `space` is before JSON, and behind its separators.
         """
         matcher = self._library.LLMatcher
         schema = dict(domain.schema)
@@ -58,8 +58,10 @@ class Grammars:
             if domain.is_string:
                 grammar = _string_grammar(schema, quoted)
             else:
-                options = {"whitespace_flexible": False, "item_separator": ",", "key_separator": ":"}
-                grammar = matcher.grammar_from_json_schema(json.dumps({**_decodable(schema), "x-guidance": options}))
+                options = {"item_separator": f",{space}", "key_separator": f":{space}", "whitespace_flexible": False}
+                text = json.dumps({**_decodable(schema), "x-guidance": options})
+                spaced = f'start: "{space}" value\nvalue: %json {text}\n'
+                grammar = spaced if space else matcher.grammar_from_json_schema(text)
             error = matcher.validate_grammar(grammar, self._machine)
         except ValueError as raised:
             error = str(raised)

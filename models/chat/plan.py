@@ -7,14 +7,14 @@ two of them. A value's path ends with the first token of what may follow it, whi
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from rtcontrol.models.call import Call
-from rtcontrol.models.chat.syntax import CallSyntax, encode_marked, text_of
+from rtcontrol.models.chat.syntax import CallSyntax, encode_marked, encode_value, text_of
 from rtcontrol.models.domain import Free
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema import ABSENT, Parameter, ToolSchema
@@ -107,11 +107,11 @@ class ChatPlan:
         self.all: list[Choice] = [self.function]
         self.free: list[FreeText] = []
         self.arguments: list[list[tuple[list[int], Place]]] = []
-        self._follows: dict[tuple[int, int], Choice] = {}
+        self._follows: dict[tuple[int, int, bool], Choice] = {}
         self._values: dict[tuple[int, int], Place] = {}
         for i, tool in enumerate(self.tools):
             self.arguments.append(self._apart(i, tool) if parallel else [])
-            follow = None if parallel else self._follow(i, tool, -1)
+            follow = None if parallel else self._follow(i, tool, -1, False)
             begun = syntax.arguments if tool.parameters else syntax.empty
             firsts = [t for t, _ in follow.children(())] if follow else encode_marked(tokenizer, begun)[:1]
             for first in firsts:
@@ -129,13 +129,13 @@ class ChatPlan:
         found = [self.opening, self._tokenizer.encode(_inner(self.syntax, tool.name))]
         between = self.syntax.arguments if given else self.syntax.empty
         for p in given:
-            quoted = self._quoted(p)
-            text = text_of(self.syntax, call.arguments[p.name], quoted)
-            key = self._key(p)
-            if isinstance(p.domain, Free) and not quoted:
-                text = text.removeprefix(self.syntax.space)  # it stands with the key
-            found += [encode_marked(self._tokenizer, between + key), encode_value(self._tokenizer, text, self.syntax)]
-            between = self.syntax.quote * quoted + self.syntax.separator
+            value = call.arguments[p.name]
+            text = text_of(self.syntax, value, self._quoted(p))
+            found += [
+                encode_marked(self._tokenizer, between + self._key(p)),
+                encode_value(self._tokenizer, text, self.syntax),
+            ]
+            between = self.syntax.quote * isinstance(value, str) + self.syntax.separator
         if given:
             between = between.removesuffix(self.syntax.separator) + self.syntax.closing
         return [*found, encode_marked(self._tokenizer, between)]
@@ -143,43 +143,46 @@ class ChatPlan:
     def _apart(self, i: int, tool: ToolSchema) -> list[tuple[list[int], Place]]:
         """The values of a tool, each as if it were the only one that is given."""
         found = []
+        name = self._tokenizer.encode(_inner(self.syntax, tool.name))
         for k, parameter in enumerate(tool.parameters):
-            before = f"{self.syntax.arguments}{self._key(parameter)}"
-            name = self._tokenizer.encode(_inner(self.syntax, tool.name))
-            ends = Choice(i, k + 1)
-            self._end(ends, self._quoted(parameter))
-            self.all.append(ends)
-            tokens = [*self.opening, *name, *encode_marked(self._tokenizer, before)]
-            found.append((tokens, self._value(i, tool, k, ends)))
+            before = encode_marked(self._tokenizer, f"{self.syntax.arguments}{self._key(parameter)}")
+            place = self._value(i, tool, k, lambda quoted, k=k: self._closed(i, k, quoted))
+            found.append(([*self.opening, *name, *before], place))
         return found
 
     def _quoted(self, p: Parameter) -> bool:
-        """Whether all values are texts, so that the quotes belong to what stands around them."""
+        """Whether all values are texts, so that the quote before them belongs to the key."""
         if p.nullable or (self.parallel and not p.required):
             return False
         return p.domain.is_string if isinstance(p.domain, Free) else all(isinstance(v, str) for v in p.domain.values)
 
     def _key(self, p: Parameter) -> str:
         written = self.syntax.key.replace("{}", _inner(self.syntax, p.name))
-        if self._quoted(p):
-            return f"{written}{self.syntax.space}{self.syntax.quote}"
-        return f"{written}{self.syntax.space}" if isinstance(p.domain, Free) else written
+        return f"{written}{self.syntax.space}{self.syntax.quote}" if self._quoted(p) else written
 
     def _end(self, follow: Choice, quoted: bool, empty: bool = False) -> None:
-        text = (self.syntax.quote if quoted else "") + (self.syntax.empty if empty else self.syntax.closing)
+        text = self.syntax.quote * quoted + (self.syntax.empty if empty else self.syntax.closing)
         follow.insert(encode_marked(self._tokenizer, text), None, None)
 
-    def _follow(self, i: int, tool: ToolSchema, k: int) -> Choice:
-        """What may stand behind the k-th value (-1: the name): a further key, or the end."""
-        if (known := self._follows.get((i, k))) is not None:
+    def _closed(self, i: int, k: int, quoted: bool) -> Choice:
+        """Behind the k-th value the end."""
+        known = self._follows.get((i, k, quoted))
+        if known is None:
+            known = self._follows[i, k, quoted] = Choice(i, k + 1)
+            self._end(known, quoted)
+            self.all.append(known)
+        return known
+
+    def _follow(self, i: int, tool: ToolSchema, k: int, quoted: bool) -> Choice:
+        """What may stand behind the k-th value (-1: the name), which is a text or not: a further key, or the end."""
+        if (known := self._follows.get((i, k, quoted))) is not None:
             return known
-        quoted = k >= 0 and self._quoted(tool.parameters[k])
-        follow = self._follows[i, k] = Choice(i, k + 2)
+        follow = self._follows[i, k, quoted] = Choice(i, k + 2)
         for n in range(k + 1, len(tool.parameters)):
             p = tool.parameters[n]
-            between = self.syntax.arguments if k < 0 else (self.syntax.quote * quoted) + self.syntax.separator
+            between = self.syntax.arguments if k < 0 else self.syntax.quote * quoted + self.syntax.separator
             if (i, n) not in self._values:
-                self._values[i, n] = self._value(i, tool, n, self._follow(i, tool, n))
+                self._values[i, n] = self._value(i, tool, n, lambda text, n=n: self._follow(i, tool, n, text))
             if not follow.insert(encode_marked(self._tokenizer, between + self._key(p)), n, self._values[i, n]):
                 raise UserError(f"Tool {tool.name}, {p.name}: its name has the tokens of another's.", "Rename it.")
             if p.required:
@@ -189,10 +192,10 @@ class ChatPlan:
         self.all.append(follow)
         return follow
 
-    def _value(self, i: int, tool: ToolSchema, k: int, then: Choice) -> Place:
+    def _value(self, i: int, tool: ToolSchema, k: int, then: Callable[[bool], Choice]) -> Place:
+        """Where the k-th value is chosen; `then` gives what stands behind a text, or behind another value."""
         p, quoted = tool.parameters[k], self._quoted(tool.parameters[k])
         where = f"Tool {tool.name}, parameter {p.name}"
-        firsts = [token for token, _ in then.children(())]
         if isinstance(p.domain, Free):
             if p.nullable or (self.parallel and not p.required):
                 raise UserError(
@@ -200,8 +203,9 @@ class ChatPlan:
                     "model's call.",
                     "List its values, bound it, or require it.",
                 )
-            grammar = self._grammars.compile(p.domain, where, quoted and self.syntax.escaped)
-            self.free.append(free := FreeText(i, k + 1, p.domain, grammar, np.array(firsts), then))
+            grammar = self._grammars.compile(p.domain, where, quoted and self.syntax.escaped, self.syntax.space)
+            ends = np.array([token for token, _ in then(quoted).children(())])
+            self.free.append(free := FreeText(i, k + 1, p.domain, grammar, ends, then(quoted)))
             return free, ()
         choice = Choice(i, k + 1, is_value=True)
         values = [*p.domain.values, *[None] * p.nullable]
@@ -209,24 +213,16 @@ class ChatPlan:
             values.append(ABSENT)
         for value in values:
             text = text_of(self.syntax, None if value is ABSENT else value, quoted)
-            for first in firsts:
+            follow = then(isinstance(value, str))
+            for first, _ in follow.children(()):
                 path = [*encode_value(self._tokenizer, text, self.syntax), first]
-                if not choice.insert(path, value, (then, (first,))):
+                if not choice.insert(path, value, (follow, (first,))):
                     raise UserError(
                         f"{where}: {value!r} cannot be told from another value by its tokens.",
                         "Remove or rename one of them.",
                     )
         self.all.append(choice)
         return choice, ()
-
-
-def encode_value(tokenizer: STTokenizer, text: str, syntax: CallSyntax) -> list[int]:
-    """A value's tokens: text but for quotes that are added tokens."""
-    if syntax.quote not in tokenizer.specials:
-        return tokenizer.encode(text)
-    inside = text.removeprefix(syntax.quote).removesuffix(syntax.quote) if text.startswith(syntax.quote) else text
-    quote = [tokenizer.special_id(syntax.quote)] if inside != text else []
-    return [*quote, *tokenizer.encode(inside), *quote]
 
 
 def _inner(syntax: CallSyntax, name: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields, replace
 from typing import Any
 
 from rtcontrol.models.domain import json_text
@@ -17,7 +17,8 @@ from rtcontrol.models.tokenizer import STTokenizer
 class CallSyntax:
     """A call is `opening` NAME `arguments` KEY VALUE `separator` KEY VALUE ... `closing`, or `opening` NAME `empty`
     where it has no arguments. A key is written by `key` with `{}` for its name. A text stands between two `quote`s,
-    where JSON would have it with JSON's escapes; a value that is no text follows `space`."""
+    where JSON would have it with JSON's escapes; `space` is before a value, and behind the separators within it.
+    `orders` is what the model is told to do, in the turn of `role`."""
 
     opening: str
     arguments: str
@@ -27,7 +28,11 @@ class CallSyntax:
     empty: str
     quote: str = '"'
     space: str = " "
-    role: str = "system"  # whose turn the standing orders are
+    role: str = "system"
+    orders: str = (
+        "You control a robot or a game character in real time. Each message tells an instruction and what is observed. "
+        "Answer with exactly one function call."
+    )
 
     @property
     def escaped(self) -> bool:
@@ -38,7 +43,7 @@ class CallSyntax:
     def declared(cls, given: Any, where: str) -> CallSyntax:
         """From a checkpoint's own file. Raises UserError."""
         known = {f.name for f in fields(cls)}
-        needed = {f.name for f in fields(cls)} - {"quote", "space", "role"}
+        needed = {f.name for f in fields(cls) if f.default is MISSING}
         good = isinstance(given, Mapping) and needed <= set(given) <= known
         if not good or not all(isinstance(v, str) for v in given.values()) or "{}" not in given["key"]:
             raise UserError(
@@ -63,6 +68,8 @@ LLAMA3 = CallSyntax('{"name": "', '", "parameters": {', closing="}}", empty='", 
 MISTRAL = CallSyntax(
     '[TOOL_CALLS][{"name": "', '", "arguments": {', closing="}}]", empty='", "arguments": {}}]', **_JSON
 )
+MISTRAL_SPACED = replace(MISTRAL, opening='[TOOL_CALLS] [{"name": "')
+MISTRAL_NAMED = CallSyntax("[TOOL_CALLS]", "[ARGS]{", closing="}", empty="[ARGS]{}", **_JSON)
 GEMMA = CallSyntax(
     "<start_function_call>call:",
     "{",
@@ -73,10 +80,13 @@ GEMMA = CallSyntax(
     quote="<escape>",
     space="",
     role="developer",
+    orders="You are a model that can do function calling with the following functions",  # without it, it calls none
 )
 # What in a chat template tells the family, the more telling first.
 FAMILIES = (
     ("<start_function_call>", GEMMA),
+    ("[ARGS]", MISTRAL_NAMED),
+    ("[TOOL_CALLS] [", MISTRAL_SPACED),
     ("[TOOL_CALLS]", MISTRAL),
     ("<tool_call>", HERMES),
     ('"parameters":', LLAMA3),
@@ -106,10 +116,17 @@ def encode_marked(tokenizer: STTokenizer, text: str) -> list[int]:
     return ids
 
 
-def text_of(syntax: CallSyntax, value: Any, quoted: bool) -> str:
-    """A value as it stands in a call, without the quotes around a text whose place is `quoted`."""
-    if quoted:
-        return json.dumps(value, ensure_ascii=False)[1:-1] if syntax.escaped else str(value)
+def text_of(syntax: CallSyntax, value: Any, within: bool) -> str:
+    """A value as it stands in a call, but for the quote behind a text; `within` the quotes, where they stand with what
+    is around it."""
     if isinstance(value, str):
-        return f"{syntax.space}{syntax.quote}{text_of(syntax, value, True)}{syntax.quote}"
-    return f"{syntax.space}{json_text(value)}"
+        text = json.dumps(value, ensure_ascii=False)[1:-1] if syntax.escaped else value
+        return text if within else f"{syntax.space}{syntax.quote}{text}"
+    return f"{syntax.space}{json_text(value, syntax.space)}"
+
+
+def encode_value(tokenizer: STTokenizer, text: str, syntax: CallSyntax) -> list[int]:
+    """A value's tokens: text but for a quote before it that is an added token."""
+    if syntax.quote in tokenizer.specials and text.startswith(syntax.quote):
+        return [tokenizer.special_id(syntax.quote), *tokenizer.encode(text.removeprefix(syntax.quote))]
+    return tokenizer.encode(text)

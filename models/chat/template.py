@@ -10,6 +10,7 @@ import json
 import re
 import secrets
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -20,10 +21,8 @@ from rtcontrol.models.prompt import FILE_NAME, HISTORY_LIMIT, RESTORE
 from rtcontrol.models.schema import Overflow, ToolSchema
 from rtcontrol.models.tokenizer import STTokenizer
 
-ORDERS = (
-    "You control a robot or a game character in real time. Each message tells an instruction and what is observed. "
-    "Answer with exactly one function call."
-)
+# Some templates tell today's date: a prompt must not change while a run goes on.
+DATE = datetime(2024, 7, 26)
 
 
 class ChatTemplate:
@@ -51,7 +50,7 @@ class ChatTemplate:
             if "syntax" in own
             else syntax_of(template, str(folder))
         )
-        self._orders = str(own.get("system", ORDERS))
+        self._orders = str(own.get("system", self.syntax.orders))
         self._prefix: list[int] = []
         self._pieces: list[int | str] = []  # behind the prefix: control tokens, and text with the content's place
         self._content = f"CONTENT{secrets.token_hex(8)}"
@@ -66,7 +65,13 @@ class ChatTemplate:
         ]
         try:
             text = self._renderer.apply_chat_template(
-                messages, tools=shown, tokenize=False, add_generation_prompt=True, enable_thinking=False
+                messages,
+                tools=shown,
+                tokenize=False,
+                add_generation_prompt=True,
+                enable_thinking=False,
+                date_string=f"{DATE:%d %b %Y}",
+                strftime_now=DATE.strftime,
             )
         except Exception as error:  # templates raise what their authors thought of
             reason = str(error).splitlines()[0][:200]
@@ -78,7 +83,9 @@ class ChatTemplate:
             raise UserError("Its chat template leaves out the tools or the user's turn.", "Use another checkpoint.")
         pieces = self._parsed(text, {word: mark for mark, word in marks.items()})
         at = next(i for i, piece in enumerate(pieces) if isinstance(piece, str) and self._content in piece)
-        before, self._pieces = pieces[:at], pieces[at:]
+        # A line's end is a token of its own: what stands before it (the tools, of Llama 3) is cached, too.
+        cut = str(pieces[at]).partition(self._content)[0].rfind("\n") + 1
+        before, self._pieces = [*pieces[:at], str(pieces[at])[:cut]], [str(pieces[at])[cut:], *pieces[at + 1 :]]
         return [i for p in before for i in (self._tokenizer.encode(p) if isinstance(p, str) else [p])]
 
     def _parsed(self, text: str, words: Mapping[str, str]) -> list[int | str]:

@@ -123,18 +123,17 @@ class Written:
         given = [p for p in tool.parameters if p.name in arguments]
         for p in given:
             value, quote, space = arguments[p.name], "<escape>" if gemma else '"', "" if gemma else " "
-            written = left + key.replace("{}", p.name)
+            written, text = left + key.replace("{}", p.name), isinstance(value, str)
+            shown = value if gemma and text else json.dumps(value, ensure_ascii=False)
+            if text:  # the quote behind it belongs to what follows
+                shown = value if gemma else shown[1:-1]
             if self.texts_only(p):
-                inside = value if gemma else json.dumps(value, ensure_ascii=False)[1:-1]
-                found += [self.ids(written + space + quote), encode(inside)]
-                left = quote + between
+                found += [self.ids(written + space + quote), encode(shown)]
+            elif gemma:
+                found += [self.ids(written), [*self.ids(quote * text), *encode(shown)]]
             else:
-                shown = json.dumps(value, ensure_ascii=False)
-                if gemma and isinstance(value, str):
-                    found += [self.ids(written), [*self.ids(quote), *encode(value), *self.ids(quote)]]
-                else:
-                    found += [self.ids(written), encode(space + shown)]
-                left = between
+                found += [self.ids(written), encode(space + quote * text + shown)]
+            left = quote * text + between
         return [*found, self.ids((left.removesuffix(between) if given else left) + end)]
 
     @staticmethod
