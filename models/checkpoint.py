@@ -40,6 +40,15 @@ def read_config(folder: Path) -> dict[str, Any]:
     return read_json(folder / "config.json", missing, "Restore the checkpoint.")
 
 
+def chats(model: str) -> bool:
+    """Whether it is a chat model: its tokenizer has no ST tokens. Reads its file as text; raises UserError."""
+    try:
+        written = (resolve(model) / "tokenizer.json").read_text("utf-8")
+    except (OSError, ValueError):
+        return False  # whoever loads it says what is wrong
+    return not all(f'"{token}"' in written for token in ST_TOKENS)
+
+
 @dataclass(frozen=True)
 class Checkpoint:
     """A checkpoint that can be decoded: in ST format where its tokenizer has these tokens, else as a chat model."""

@@ -16,16 +16,16 @@ from typing import Any
 import numpy as np
 
 from rtcontrol.models.call import Call, Decision
+from rtcontrol.models.chat.nodes import Behind, Likely, NextPass, Nodes
 from rtcontrol.models.chat.plan import ChatPlan, Choice, FreeText, Place, TrieNode
-from rtcontrol.models.core import Ask, Drafts, Tree
+from rtcontrol.models.core import Drafts, Tree
 from rtcontrol.models.cost import PassCost
 from rtcontrol.models.engines.base import Budget, NotFinite
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.free import MAX_TOKENS, Grammars, parse_free
 from rtcontrol.models.schema import ABSENT
 from rtcontrol.models.tokenizer import STTokenizer
-
-Likely = dict[int, "Likely"]  # what may follow a token, by token
+from rtcontrol.models.walk import best_of
 
 
 class ChatCore:
@@ -74,17 +74,6 @@ class _Cursor:
     ask: np.ndarray | None = None  # of a free value: which ids are legal next
 
 
-@dataclass(eq=False)
-class _Pass:
-    """Nodes of the next pass as they are laid down, after `base` others."""
-
-    base: int
-    tokens: list[int] = field(default_factory=list)
-    parents: list[int] = field(default_factory=list)
-    scored: list[int] = field(default_factory=list)
-    masked: list[tuple[int, np.ndarray]] = field(default_factory=list)
-
-
 class ChatDeciding:
     """One decision under way: `work` until there is a `decision`. Raises NotFinite and DecodeError."""
 
@@ -94,11 +83,7 @@ class ChatDeciding:
         self.work: Tree | None = None
         self.decision: Decision | None = None
         self._drafts, self._guessing = drafts or Drafts(), drafts is not None
-        self._along: dict[int, Likely] = {-1: self._likely()}  # by node: what followed there last time
-        self._depths: list[int] = []
-        self._edges: dict[tuple[int, int], int] = {}
-        self._rows: dict[int, Sequence[float]] = {}
-        self._bests: dict[int, tuple[int, float]] = {}
+        self._known = Nodes(self._likely(), core.budget.total)
         self.chosen: list[tuple[int, list[float]]] = []  # nodes of choices, and the scores of what was legal there
         self._confidence: dict[int, float] = {}
         self._function: int | None = None
@@ -141,23 +126,13 @@ class ChatDeciding:
             if not waiting:
                 return self._end(lines)
             laid = self._lay(waiting)
-            answers = list((yield self._tree(laid)))
-            if laid.scored:
-                self._rows.update(zip(laid.scored, answers.pop(0), strict=True))
-            for (node, _), (best,) in zip(laid.masked, answers, strict=True):
-                self._bests[node] = best
-
-    def _tree(self, laid: _Pass) -> Tree:
-        asks = [Ask([n - laid.base for n in laid.scored], self.plan.columns)] if laid.scored else []
-        asks += [Ask([n - laid.base], masks=legal[None]) for n, legal in laid.masked]
-        assert laid.tokens, "every pass makes headway"
-        return Tree(laid.tokens, laid.parents, self._depths[laid.base :], asks)
+            self._known.take(laid, (yield self._known.tree(laid, self.plan.columns)))
 
     # -- what is known ------------------------------------------------------------------------------------------------
 
     def _over_known(self, line: _Cursor) -> None:
         """Go over the pending tokens that are evaluated already."""
-        while line.pending and (node := self._edges.get((line.at, line.pending[0]))) is not None:
+        while line.pending and (node := self._known.child(line.at, line.pending[0])) is not None:
             line.at = node
             line.text.append(line.pending.pop(0))
 
@@ -180,13 +155,13 @@ class ChatDeciding:
                 continue
             children = where.children(node)
             if len(children) > 1:
-                row = None if line.pending else self._rows.get(line.at)
+                row = None if line.pending else self._known.rows.get(line.at)
                 if row is None:
                     return
                 token, child = self._best(where.decides, line.at, children, row)
             else:
                 ((token, child),) = children
-                if self.core.budget.forced and (line.pending or line.at not in self._rows):
+                if self.core.budget.forced and (line.pending or line.at not in self._known.rows):
                     return  # the baseline: a pass for each token
             self._step(line, token)
             line.place = where, child
@@ -196,12 +171,10 @@ class ChatDeciding:
     ) -> tuple[int, TrieNode]:
         """The child with the largest score; ties go to the lowest token id. Raises NotFinite."""
         scores = [row[self.plan.column[token]] for token, _ in children]
-        if not math.isfinite(sum(scores)):
-            raise NotFinite
-        most = max(scores)
+        best, share = best_of(scores)
         self.chosen.append((at, scores))
-        self._sure(decides, 1.0 / math.fsum(math.exp(s - most) for s in scores))
-        return children[scores.index(most)]
+        self._sure(decides, share)
+        return children[best]
 
     def _sure(self, decides: int, probability: float) -> None:
         self._confidence[decides] = self._confidence.get(decides, 1.0) * probability
@@ -228,7 +201,7 @@ class ChatDeciding:
                     return False
                 token = int(legal.argmax())
             else:
-                best = None if line.pending else self._bests.get(line.at)
+                best = None if line.pending else self._known.bests.get(line.at)
                 if best is None:
                     return False
                 token, probability = best
@@ -247,14 +220,14 @@ class ChatDeciding:
 
     # -- what to evaluate ---------------------------------------------------------------------------------------------
 
-    def _lay(self, lines: Sequence[_Cursor]) -> _Pass:
+    def _lay(self, lines: Sequence[_Cursor]) -> NextPass:
         """The nodes of the next pass: what is certain, what may be chosen, and what may come behind that."""
-        laid, budget = _Pass(len(self._depths)), self.core.budget
+        laid, budget = self._known.begin(), self.core.budget
         begins: list[tuple[int, Choice, TrieNode]] = []
         for line in lines:
             at = line.at
             for token in line.pending[:1] if budget.forced else line.pending:
-                at = self._node(laid, at, token)
+                at = self._known.node(laid, at, token)
             if line.ask is not None and (len(line.pending) <= 1 or not budget.forced):
                 laid.masked.append((at, line.ask))
             elif budget.forced:
@@ -264,75 +237,21 @@ class ChatDeciding:
         if budget.per_head == 1:
             laid.scored += dict.fromkeys(at for at, _, _ in begins)
             return laid
-        behind: deque[tuple[int, list[int], Place]] = deque()
+        behind: Behind = deque()
         for begin in begins:
-            self._spread(laid, *begin, budget.total, behind)
+            self._known.spread(laid, *begin, budget.total, behind)
+        if self.plan.parallel and not laid.base:  # no argument waits for the function but for whose it is
+            last = self._drafts.tool
+            for i in sorted(range(len(self.plan.tools)), key=lambda i: i != last):
+                behind.extend((-1, tokens, place) for tokens, place in self.plan.arguments[i])
         room = min(budget.total, len(laid.tokens) + self.core.ahead * self._guessing)
         while behind:
-            self._look_behind(laid, *behind.popleft(), room, behind)
+            self._known.look_behind(laid, *behind.popleft(), room, behind)
         return laid
-
-    def _spread(self, laid: _Pass, at: int, choice: Choice, start: TrieNode, most: int, behind: deque[Any]) -> None:
-        """A choice whose `start` is node `at`: all nodes between which the model may choose, in declared order, and
-        what comes `behind` its leaves, the likeliest first."""
-        places = {start: at}
-        for node in (start, *choice.needed(start, most)):
-            if node not in places:
-                if len(laid.tokens) >= self.core.budget.total:
-                    break
-                places[node] = self._node(laid, places[node[:-1]], node[-1])
-            if len(children := choice.children(node)) > 1 and places[node] not in self._rows:
-                laid.scored.append(places[node])
-            for token, child in children:
-                if not choice.branches(child):
-                    likely = token in self._along.get(places[node], ())
-                    (behind.appendleft if likely else behind.append)((places[node], [token], (choice, child)))
-
-    def _look_behind(
-        self, laid: _Pass, at: int, tokens: list[int], place: Place, room: int, behind: deque[Any]
-    ) -> None:
-        """Where a choice may lead: the text up to the next one and all of that, where it fits; of the likeliest its own
-        text alone."""
-        while True:  # what is certain from there
-            where, node = place
-            if isinstance(where, FreeText):
-                return
-            if node in where.leaves:
-                if (then := where.leaves[node][1]) is None:
-                    return
-                place = then
-            elif where.branches(node) and len(where.children(node)) > 1:
-                break
-            else:
-                ((token, child),) = where.children(node)
-                tokens, place = [*tokens, token], (where, child)
-        left = room - len(laid.tokens) - len(tokens)
-        fits = left >= 0 and len(where.needed(node, left)) <= left
-        if not fits and (left < 0 or not (self._along.get(at) or {}).get(tokens[0])):
-            return
-        for token in tokens:
-            at = self._node(laid, at, token)
-        if fits:
-            self._spread(laid, at, where, node, left, behind)
-        elif at not in self._rows:
-            laid.scored.append(at)
-            for token, child in where.children(node):
-                if token in self._along.get(at, ()):
-                    behind.append((at, [token], (where, child)))
-
-    def _node(self, laid: _Pass, parent: int, token: int) -> int:
-        known = self._edges.get((parent, token))
-        if known is None:
-            known = self._edges[parent, token] = laid.base + len(laid.tokens)
-            laid.tokens.append(token)
-            laid.parents.append(parent)
-            self._depths.append(self._depths[parent] + 1 if parent >= 0 else 0)
-            if (likely := self._along.get(parent, {}).get(token)) is not None:
-                self._along[known] = likely
-        return known
 
     def _end(self, lines: Sequence[_Cursor]) -> Decision:
         assert self._function is not None
+        self._drafts.tool = self._function
         self._drafts.text = _nested([[*line.text, *line.pending] for line in lines])
         tool = self.plan.tools[self._function]
         names = ["function", *(f"arg{k + 1}" for k in range(len(tool.parameters)))]

@@ -33,17 +33,19 @@ class ChatTemplate:
 
     def __init__(self, folder: Path, tokenizer: STTokenizer) -> None:
         self._tokenizer = tokenizer
+        self._where, reason = str(folder), "there is none"
         try:
             files = sorted([*folder.glob("tokenizer*"), *folder.glob("chat_template*")])
             self._renderer = _renderer(folder, tuple((p.name, p.stat().st_mtime_ns) for p in files))
-            template = self._renderer.get_chat_template()
+            template = self._renderer.chat_template and self._renderer.get_chat_template()
         except Exception as error:  # the library raises what its files raise
-            reason = str(error).splitlines()[0][:200]
+            template, reason = None, str(error).partition("\n")[0][:200]
+        if not template:
             raise UserError(
-                f"{folder} is no ST model and has no chat template ({reason}).",
+                f"{folder} is no ST model, and no chat model: its chat template cannot be used ({reason}).",
                 "Use an instruct checkpoint or an ST checkpoint (`rtcontrol models info`), or make one of it with "
                 "`rtcontrol models adopt`.",
-            ) from None
+            )
         own = _declared(folder)
         self.syntax = (
             CallSyntax.declared(own["syntax"], str(folder / FILE_NAME))
@@ -76,11 +78,14 @@ class ChatTemplate:
         except Exception as error:  # templates raise what their authors thought of
             reason = str(error).splitlines()[0][:200]
             raise UserError(
-                f"Its chat template takes no tools, or no {self.syntax.role} turn ({reason}).",
+                f"{self._where}: its chat template takes no tools, or no {self.syntax.role} turn ({reason}).",
                 f"Declare another role or syntax in {FILE_NAME} beside the weights.",
             ) from None
         if text.count(self._content) != 1 or (tools and marks_free(tools[0].name, marks) not in text):
-            raise UserError("Its chat template leaves out the tools or the user's turn.", "Use another checkpoint.")
+            raise UserError(
+                f"{self._where}: its chat template leaves out the tools or the user's turn.",
+                "Use a checkpoint that was trained to call tools.",
+            )
         pieces = self._parsed(text, {word: mark for mark, word in marks.items()})
         at = next(i for i, piece in enumerate(pieces) if isinstance(piece, str) and self._content in piece)
         # A line's end is a token of its own: what stands before it (the tools, of Llama 3) is cached, too.

@@ -18,7 +18,7 @@ class Gateway(HTTPServer):
     def __init__(self, admission: Admission, pool: DecoderPool, options: GatewayOptions) -> None:
         self._tool_sets = ToolSets(
             pool,
-            lambda tools: source(options.model, options.engine, tools, options.value_tokens),
+            lambda tools: source(options.model, options.engine, tools, options.value_tokens, options.arguments),
             options.tool_sets,
             options.decide_timeout_s,
             options.open_timeout_s,

@@ -12,7 +12,13 @@ from rtcontrol.models.schema import tool_schemas
 from rtcontrol.run.trained import model_for
 
 
-def source(model: str | None, engine: str, tools: tuple[dict[str, Any], ...], value_tokens: int = 64) -> DeciderSource:
+def source(
+    model: str | None,
+    engine: str,
+    tools: tuple[dict[str, Any], ...],
+    value_tokens: int = 64,
+    arguments: str = "sequential",
+) -> DeciderSource:
     """A free value has at most `value_tokens` tokens. UserError for a model that cannot serve these tools."""
     model = model_for(tool_schemas(tools), model)
     if model == "noop":
@@ -23,7 +29,8 @@ def source(model: str | None, engine: str, tools: tuple[dict[str, Any], ...], va
         raise UserError("The scripted expert knows its own tools only.", "Serve a model: `rtcontrol serve --model M`.")
     from rtcontrol.models.decider import DeciderSpec
 
-    return STSource(DeciderSpec(model=model, engine=engine, tools=tools, value_tokens=value_tokens), patient=True)
+    spec = DeciderSpec(model=model, engine=engine, tools=tools, value_tokens=value_tokens, arguments=arguments)
+    return STSource(spec, patient=True)
 
 
 def public_name(model: str | None) -> str:

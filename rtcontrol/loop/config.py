@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from rtcontrol.models.decider import ENGINES
+from rtcontrol.models.decider import ARGUMENTS, ENGINES
 from rtcontrol.models.errors import UserError
 from rtcontrol.record.machine import describe
 
@@ -23,6 +23,7 @@ CHOICES = {
     "on_miss": ("hold", "safe", "stop"),
     "late": ("drop", "use"),
     "record_observations": ("yes", "no"),
+    "arguments": ARGUMENTS,
 }
 
 
@@ -30,6 +31,7 @@ STANDBY = "--host ray: keep a second decoder warm, which takes over at once (eac
 MIN_HZ, MAX_HZ = 0.001, 10_000.0
 RECORD_OBSERVATIONS = "no: the record keeps neither what was observed nor what the model read of it; nothing to replay."
 RECORD_MAX = "The record's size, in bytes or with k, M, G; beyond it the oldest part is removed."
+HOW_ARGUMENTS = "Of a chat model (docs/chat.md): sequential, or parallel, where no argument sees another."
 MAX_PIPELINE = 64
 CALLS_PER_TICK = "Calls of one observation at most: each is decided after the one before has acted, by the deadline."
 MAX_CALLS = 7  # the last one is decided with six in its history, as many as a prompt shows
@@ -131,6 +133,7 @@ class RunConfig:
     model: Annotated[str | None, Flag("Checkpoint, or expert, noop, random. (default: the agent's)")] = None
     engine: Annotated[str, Flag(f"What runs the model: {', '.join(ENGINES)}.")] = "torch"
     value_tokens: Annotated[int, Flag("Tokens of a value that is no listed one, at most.")] = 64
+    arguments: Annotated[str, Flag(HOW_ARGUMENTS)] = "sequential"
     host: Annotated[str, Flag("Where it decides: ray or inprocess.")] = "ray"
     standby: Annotated[bool, Flag(STANDBY)] = False
     clock: Annotated[str, Flag("wall: the world runs on; lockstep: it waits.")] = "wall"

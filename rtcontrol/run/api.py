@@ -35,13 +35,15 @@ class Model:
         *,
         history: int | None = None,
         value_tokens: int = 64,
+        arguments: str = "sequential",
         allow_null: bool = False,
         untrained: bool = False,
     ) -> ModelSession:
         """A session for these tools: functions, pydantic models or OpenAI-style definitions (None: those that a bundled
         model was trained on). The prompt shows the last `history` calls (None: as many as a bundled
         model was trained with, else 6); a free value has at most `value_tokens` tokens; with `allow_null` a decision
-        may be to leave the call in force.
+        may be to leave the call in force. Of a chat model, which always calls a tool, each of the `arguments` sees
+        those before it (sequential) or none of the others (parallel).
 
         Raises UserError for tools that cannot be decoded, and for a bundled model that was trained on others, unless
         `untrained`: its calls are legal then, and nonsense.
@@ -62,6 +64,7 @@ class Model:
                 "Load a model that was trained on these, or say session(tools, untrained=True).",
             )
         options = {**self._options, "history": history, "allow_null": allow_null, "value_tokens": value_tokens}
+        options |= {"arguments": arguments}
         spec = DeciderSpec(self.name, tuple(chosen.openai()), **options)
         return ModelSession(chosen, spec.build())
 

@@ -9,6 +9,7 @@ from typing import Annotated
 from rtcontrol.bridges.wire import LIMITS, Limits
 from rtcontrol.loop.config import (
     CHOICES,
+    HOW_ARGUMENTS,
     MAX_HZ,
     MIN_HZ,
     RECORD_MAX,
@@ -42,6 +43,7 @@ class ServeOptions:
     ] = None
     engine: Annotated[str, Flag(f"What runs the model: {', '.join(ENGINES)}.")] = "torch"
     value_tokens: Annotated[int, Flag("Tokens of a value that is no listed one, at most.")] = 64
+    arguments: Annotated[str, Flag(HOW_ARGUMENTS)] = "sequential"
     host: Annotated[str, Flag("Where it decides: ray or inprocess.")] = "ray"
     standby: Annotated[bool, Flag(STANDBY)] = False
     hz: Annotated[float, Flag("Ticks a second of clients that ask for no rate.")] = 16.0
@@ -79,7 +81,7 @@ class ServeOptions:
             raise UserError(f"--busy-max {self.busy_max:g} leaves no time.", "Give a share, such as 0.8.")
         if not 0 <= self.session_grace_s <= 86_400:
             raise UserError(f"--session-grace {self.session_grace_s:g} is out of range.", "Give 0 to 86400 seconds.")
-        for name in ("host", "record_observations"):
+        for name in ("host", "record_observations", "arguments"):
             if getattr(self, name) not in CHOICES[name]:
                 option = "--" + name.replace("_", "-")
                 raise UserError(

@@ -98,7 +98,8 @@ def test_in_parallel_no_argument_sees_another(model: Any, given_tools: Any, seen
     schemas = tool_schemas(given_tools)
     decider = build(folder, given_tools, arguments="parallel")
     call = decider.decide(seen, "go left").call
-    assert call is not None
+    assert call is not None and call == decider.decide(seen, "go left").call
+    assert call == build(folder, given_tools, arguments="parallel", budget_per_head=1).decide(seen, "go left").call
     tool = next(t for t in schemas if t.name == call.name)
     for p in tool.parameters:  # each is what it would be, were it the only one there is
         properties = {p.name: dict(p.schema)}
@@ -140,5 +141,17 @@ def test_the_mass_outside_and_several_sessions_at_once(model: Any) -> None:
     assert [d.call for d in together if not isinstance(d, Exception)] == alone
 
 
-def test_every_family_is_known_by_its_template() -> None:
-    assert {syntax_of(told, "x").opening for told, _ in TOLD.values()} == {s.opening for _, s in FAMILIES}
+SIGNS = [
+    ("Answer in <tool_call></tool_call>", '<tool_call>\n{"name": "'),
+    ('{"name": function, "parameters": dictionary}', '{"name": "'),
+    ('"[TOOL_CALLS][" + call', '[TOOL_CALLS][{"name": "'),
+    ('"[TOOL_CALLS] [" + call', '[TOOL_CALLS] [{"name": "'),
+    ('"[TOOL_CALLS]" + name + "[ARGS]"', "[TOOL_CALLS]"),
+    ("<start_function_call>call:", "<start_function_call>call:"),
+]
+
+
+@pytest.mark.parametrize(("template", "opening"), SIGNS)
+def test_every_family_is_known_by_its_template(template: str, opening: str) -> None:
+    assert syntax_of(template, "x").opening == opening
+    assert any(s.opening == opening for _, s in FAMILIES)
