@@ -11,8 +11,8 @@ from typing import Any, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 from rtcontrol.models.call import Decision
-from rtcontrol.models.chat.core import ChatCore, ChatDeciding
-from rtcontrol.models.core import Deciding, DecoderCore, Drafts
+from rtcontrol.models.chat.core import ChatCore
+from rtcontrol.models.core import DecoderCore, Drafts
 from rtcontrol.models.engines.base import Budget, Cancelled, NotFinite, Runner, Work
 from rtcontrol.models.walk import Entry
 
@@ -26,7 +26,7 @@ _slices: WeakKeyDictionary[Runner, int] = WeakKeyDictionary()  # what was in tim
 class UnderWay:
     """A decision under way on a handle; `fresh` tokens of its prompt are computed for it. `fault` is what ended it."""
 
-    deciding: Deciding | ChatDeciding
+    deciding: Any  # a core's
     handle: Any
     stop: threading.Event
     reused: int
@@ -100,7 +100,8 @@ class Decoding:
     def __init__(
         self, runner: Runner, core: DecoderCore | ChatCore, prefix: Sequence[int], budget: Budget | None = None
     ) -> None:
-        self.runner, self.core, self._prefix = runner, core, list(prefix)
+        self.runner, self._prefix = runner, list(prefix)
+        self.core: Any = core
         self.handle, self.prefix = runner.open(prefix)
         if not runner.caps.tree:
             budget = replace(budget or Budget(), per_head=1)

@@ -232,8 +232,8 @@ class ChatDeciding:
                 laid.masked.append((at, line.ask))
             elif budget.forced:
                 laid.scored.append(at)
-            elif line.place is not None and isinstance(line.place[0], Choice):
-                begins.append((at, *line.place))
+            elif line.place is not None and isinstance(where := line.place[0], Choice):
+                begins.append((at, where, line.place[1]))
         if budget.per_head == 1:
             laid.scored += dict.fromkeys(at for at, _, _ in begins)
             return laid

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -116,7 +117,7 @@ class ChatPlan:
             firsts = [t for t, _ in follow.children(())] if follow else encode_marked(tokenizer, begun)[:1]
             for first in firsts:
                 path = [*tokenizer.encode(_inner(syntax, tool.name)), first]
-                if not self.function.insert(path, i, follow and (follow, (first,))):
+                if not self.function.insert(path, i, None if follow is None else (follow, (first,))):
                     raise UserError(f"The tool name {tool.name!r} has the tokens of another's.", "Rename one of them.")
         self.columns = tuple(sorted({t for choice in self.all for t in choice.choices}))
         self.column = {token: i for i, token in enumerate(self.columns)}
@@ -146,7 +147,7 @@ class ChatPlan:
         name = self._tokenizer.encode(_inner(self.syntax, tool.name))
         for k, parameter in enumerate(tool.parameters):
             before = encode_marked(self._tokenizer, f"{self.syntax.arguments}{self._key(parameter)}")
-            place = self._value(i, tool, k, lambda quoted, k=k: self._closed(i, k, quoted))
+            place = self._value(i, tool, k, partial(self._closed, i, k))
             found.append(([*self.opening, *name, *before], place))
         return found
 
@@ -182,7 +183,7 @@ class ChatPlan:
             p = tool.parameters[n]
             between = self.syntax.arguments if k < 0 else self.syntax.quote * quoted + self.syntax.separator
             if (i, n) not in self._values:
-                self._values[i, n] = self._value(i, tool, n, lambda text, n=n: self._follow(i, tool, n, text))
+                self._values[i, n] = self._value(i, tool, n, partial(self._follow, i, tool, n))
             if not follow.insert(encode_marked(self._tokenizer, between + self._key(p)), n, self._values[i, n]):
                 raise UserError(f"Tool {tool.name}, {p.name}: its name has the tokens of another's.", "Rename it.")
             if p.required:

@@ -10,7 +10,6 @@ import json
 import re
 import secrets
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,10 @@ from rtcontrol.models.schema import Overflow, ToolSchema
 from rtcontrol.models.tokenizer import STTokenizer
 
 # Some templates tell today's date: a prompt must not change while a run goes on.
-DATE = datetime(2024, 7, 26)
+DATE = "26 Jul 2024"  # Llama 3's own where nobody gives one
+DATED = (
+    f"{{%- macro strftime_now(form) -%}}{{{{ '2024-07-26' if form.startswith('%Y') else '{DATE}' }}}}{{%- endmacro %}}"
+)
 
 
 class ChatTemplate:
@@ -46,11 +48,11 @@ class ChatTemplate:
                 "Use an instruct checkpoint or an ST checkpoint (`rtcontrol models info`), or make one of it with "
                 "`rtcontrol models adopt`.",
             )
-        own = _declared(folder)
+        self._template, own = str(template), _declared(folder)
         self.syntax = (
             CallSyntax.declared(own["syntax"], str(folder / FILE_NAME))
             if "syntax" in own
-            else syntax_of(template, str(folder))
+            else syntax_of(self._template, str(folder))
         )
         self._orders = str(own.get("system", self.syntax.orders))
         self._prefix: list[int] = []
@@ -72,8 +74,8 @@ class ChatTemplate:
                 tokenize=False,
                 add_generation_prompt=True,
                 enable_thinking=False,
-                date_string=f"{DATE:%d %b %Y}",
-                strftime_now=DATE.strftime,
+                date_string=DATE,
+                chat_template=DATED + self._template,
             )
         except Exception as error:  # templates raise what their authors thought of
             reason = str(error).splitlines()[0][:200]

@@ -23,7 +23,7 @@ from tests.models.chat.families import calls_of
 
 Case = tuple[list[dict[str, Any]], list[tuple[str, dict[str, Any]]]]  # tools, and calls of theirs
 TYPES = {"str": "string", "int": "integer", "float": "number", "bool": "boolean"}
-EVERY = 8  # of seal_tools, whose tools are all different
+EVERY = 16  # of seal_tools, whose tools are all different
 MIXED: dict[str, Any] = {
     "text": {"enum": ["left", "left turn", "grün", "v2"]},
     "edge": {"enum": ['a "b"', "stop!", " go"]},

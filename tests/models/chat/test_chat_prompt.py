@@ -97,7 +97,7 @@ def test_its_tokens_are_those_that_transformers_gives(small: Path, tmp_path: Pat
             assert prompt(template, schemas, told, seen) == expected
 
 
-@law(40)
+@law(15)
 @given(description=WORDS, told=WORDS, seen=WORDS)
 def test_with_qwens_own_tokenizer_too(qwen: Path, description: str, told: str, seen: str) -> None:
     template, _ = opened(qwen)
