@@ -55,6 +55,8 @@ Examples:
   rtcontrol run --env runs/soak/record.mcap --model expert      (what was recorded is the world)
   rtcontrol run --env lander --view --min-confidence function=0.6,main=0.3
 
+  rtcontrol run --env lander --model path/to/Qwen2.5-0.5B-Instruct --arguments parallel      (docs/chat.md)
+
   rtcontrol run --config run.toml --duration 60      (lines such as: `env = "lander"`)
 
 While it runs, a line typed on the terminal is the new instruction (--stdin: one from a pipe, too); /pause, /resume and
