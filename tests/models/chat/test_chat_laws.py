@@ -6,13 +6,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+import transformers as hf
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM
 
+from rtcontrol.models.chat.core import ChatCore
 from rtcontrol.models.chat.syntax import FAMILIES, syntax_of
 from rtcontrol.models.decider import DeciderSpec, STDecider
+from rtcontrol.models.decoding import Decoding, result
 from rtcontrol.models.engines.base import Budget
+from rtcontrol.models.engines.hf_runner import HFRunner
 from rtcontrol.models.schema import tool_schemas
 from tests.models.chat.families import TOLD, Written, checkpoint, every, greedy
 from tests.models.small import MARGIN, law
@@ -139,6 +144,39 @@ def test_the_mass_outside_and_several_sessions_at_once(model: Any) -> None:
     alone = [one.decide("b", "go").call, two.decide("c", "go").call]
     together = decide_together([(one, ("b", "go", ())), (two, ("c", "go", ()))])
     assert [d.call for d in together if not isinstance(d, Exception)] == alone
+
+
+@pytest.mark.parametrize("kind", ["Mistral", "Gemma2"])
+def test_other_architectures_give_the_call_of_greedy_decoding_path_by_path(kind: str, tmp_path: Path) -> None:
+    properties = {"x": {"enum": ["left", "left turn"]}, "speed": {"type": "integer", "minimum": -9, "maximum": 12}}
+    given_tools = [{"name": "go", "parameters": {"properties": properties, "required": ["x"]}}, {"name": "stop"}]
+    decider = build(checkpoint(tmp_path, "hermes"), given_tools)
+    torch.manual_seed(1)
+    shape: dict[str, Any] = {"vocab_size": decider.tokenizer.size, "hidden_size": 48, "intermediate_size": 64}
+    shape |= {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
+    shape |= {"initializer_range": 0.3, "attn_implementation": "eager", "pad_token_id": None}
+    judge = getattr(hf, f"{kind}ForCausalLM")(getattr(hf, f"{kind}Config")(**shape)).eval()
+    prefix = decider.template.prefix_ids(decider.plan.tools)
+    decoding = Decoding(HFRunner(judge), ChatCore(decider.plan, decider.tokenizer, None), prefix)
+    paths = dict(every(Written(decider, "hermes"), decider.plan.tools, MOST))
+    for seen in ("a", "b", "c"):
+        suffix = decider.template.suffix_ids("go left", seen)
+        (decision,) = decoding.decode_many([suffix])
+        path, margin = greedy(judge, [*prefix, *suffix], list(paths))
+        assert margin > MARGIN and decision.call is not None
+        assert (decision.call.name, dict(decision.call.arguments)) == paths[path]
+
+
+def test_a_decision_that_is_sliced_or_given_up_leaves_no_trace(model: Any) -> None:
+    _, folder, _ = model
+    given_tools = [{"name": "go", "parameters": {"properties": {"x": {"enum": ["left", "right"]}}, "required": ["x"]}}]
+    one, two = build(folder, given_tools, budget_per_head=1), build(folder, given_tools, budget_per_head=1)
+    long = "a long way " * 40
+    given_up = one.decide_in_steps(long, "go")
+    next(given_up)
+    given_up.close()
+    for seen in ("b", long):
+        assert result(one.decide_in_steps(seen, "go")).call == two.decide(seen, "go").call
 
 
 SIGNS = [
