@@ -134,6 +134,17 @@ def test_free_texts_and_numbers_end_where_the_call_goes_on(model: Any) -> None:
             assert isinstance(call.arguments["number"], int | float) and isinstance(call.arguments["list"], list)
 
 
+def test_a_free_text_holds_nothing_that_its_syntax_would_escape(model: Any) -> None:
+    family, folder, _ = model
+    say = {"say": {"type": "string", "minLength": 0, "maxLength": 8}}
+    decider = build(folder, [{"name": "go", "parameters": {"properties": say, "required": ["say"]}}])
+    (where,) = decider.plan.free
+    legal = decider.decoding.core.grammars.start(where.grammar, 8).legal(where.ends, None)
+    inside = [decider.tokenizer.decode([i]) for i in legal.nonzero()[0] if i not in where.ends]
+    assert any("a" in text for text in inside)
+    assert any('"' in text or "\\" in text for text in inside) == (family == "gemma")
+
+
 def test_the_mass_outside_and_several_sessions_at_once(model: Any) -> None:
     from rtcontrol.models.decider import decide_together
 
