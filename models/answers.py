@@ -13,6 +13,7 @@ from rtcontrol.models.decider import DeciderSpec
 from rtcontrol.models.decoding import in_time, learn, prefill_in_slices, result
 from rtcontrol.models.engines.base import NotFinite, Work
 from rtcontrol.models.errors import UserError
+from rtcontrol.models.prompt import PromptTemplate
 from rtcontrol.models.questions import Branch, StateQuestion, STWording, packed
 
 KEPT = 1024  # encoded questions
@@ -39,6 +40,11 @@ class QuestionDecider:
     def __init__(self, spec: DeciderSpec) -> None:
         began = time.perf_counter()
         self.spec, (checkpoint, self.runner) = spec, spec.load()
+        if not isinstance(checkpoint.template, PromptTemplate):
+            raise UserError(
+                f"{spec.model} is a chat model: questions are answered by ST checkpoints so far.",
+                "Serve an ST checkpoint (`rtcontrol models info`).",
+            )
         self.wording = STWording(checkpoint.template, checkpoint.tokenizer)
         self._branch = lru_cache(KEPT)(lambda question: Branch(question, self.wording))
         self.handle, self.prefix = self.runner.open(self.wording.prefix)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rtcontrol.models import hub
+from rtcontrol.models.chat.template import ChatTemplate
 from rtcontrol.models.errors import UserError, read_json
 from rtcontrol.models.prompt import PromptTemplate
 from rtcontrol.models.special import ST_TOKENS
@@ -44,14 +45,23 @@ def read_config(folder: Path) -> dict[str, Any]:
     return read_json(folder / "config.json", missing, "Restore the checkpoint.")
 
 
+def chats(model: str) -> bool:
+    """Whether it is a chat model: its tokenizer has no ST tokens. Reads its file as text; raises UserError."""
+    try:
+        written = (resolve(model) / "tokenizer.json").read_text("utf-8")
+    except (OSError, ValueError):
+        return False  # whoever loads it says what is wrong
+    return not all(f'"{token}"' in written for token in ST_TOKENS)
+
+
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint that can be decoded in ST format."""
+    """A checkpoint that can be decoded: in ST format where its tokenizer has these tokens, else as a chat model."""
 
     folder: Path
     config: dict[str, Any]
     tokenizer: STTokenizer
-    template: PromptTemplate
+    template: PromptTemplate | ChatTemplate
 
     @classmethod
     def open(cls, model: str) -> Checkpoint:
@@ -59,12 +69,6 @@ class Checkpoint:
         folder = resolve(model)
         config = read_config(folder)
         tokenizer = STTokenizer.load(folder / "tokenizer.json")
-        if missing := [t for t in ST_TOKENS if t not in tokenizer.specials]:
-            raise UserError(
-                f"{folder} is no ST model: its tokenizer lacks {len(missing)} special tokens ({', '.join(missing[:4])}"
-                f"{', ...' if len(missing) > 4 else ''}).",
-                "Use an ST checkpoint, e.g. a bundled one (`rtcontrol models info`), or train one.",
-            )
         rows = config.get("vocab_size")
         if isinstance(rows, int) and tokenizer.size > rows:
             raise UserError(
@@ -72,4 +76,6 @@ class Checkpoint:
                 "The special tokens were added without resizing the model: use the tokenizer and weights that belong "
                 "together.",
             )
+        if any(t not in tokenizer.specials for t in ST_TOKENS):
+            return cls(folder, config, tokenizer, ChatTemplate(folder, tokenizer))
         return cls(folder, config, tokenizer, PromptTemplate.load(folder, tokenizer))

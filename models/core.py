@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from rtcontrol.models.call import Call, Decision
+from rtcontrol.models.cost import PassCost, choose_layout
 from rtcontrol.models.engines.base import Budget, DecodeError, NotFinite
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.free import MAX_TOKENS, Grammars, parse_free
@@ -34,11 +35,13 @@ Start = tuple[int, str, bool]  # what a free value begins with: its head, its gr
 
 @dataclass(slots=True)
 class Drafts:
-    """Guesses of free values: the tool called last, and by head and tool the tokens of the last value; `call` is
-    somebody else's guess of the next call (a small model's, say)."""
+    """Guesses of what will be decided: the tool called last, and by head and tool the tokens of the last free value (of
+    a chat model the whole `text`, token after token); `call` is somebody else's guess of the next call (a small
+    model's, say)."""
 
     tool: int | None = None
     tokens: dict[tuple[int, int], list[int]] = field(default_factory=dict)
+    text: dict[int, Any] = field(default_factory=dict)
     call: Call | None = None
 
 
@@ -107,6 +110,19 @@ class DecoderCore:
             f"Tool {self.plan.tools[tool].name}, {', '.join(p.name for p in self.plan.slots[tool][k - 1].parameters)}"
         )
 
+    def adapt(self, budget: Budget | None, cost: Callable[[], PassCost]) -> dict[str, Any]:
+        """Take a budget, or choose one by what a pass costs; for people, which one and why."""
+        chosen, told = (budget, asdict(budget)) if budget is not None else choose_layout(self.plan, Budget(), cost)
+        self.set_budget(chosen)
+        if self.domains:
+            self.ahead = min(self.ahead, cost().worth())
+        return told
+
+    @property
+    def reserve(self) -> int:
+        """Nodes that a decision surely takes."""
+        return len(self.walker.first)
+
     def free_head(
         self, k: int, tool: int, guessing: bool = True, values: Sequence[Sequence[int]] = (), prompt: str = ""
     ) -> FreeHead:
@@ -165,6 +181,13 @@ class Deciding:
                     except (AttributeError, LookupError, TypeError, ValueError, UserError):
                         continue  # no value of this parameter
                     self._values.setdefault((k, self._likely), []).insert(0, tokens)
+
+    @property
+    def chosen(self) -> list[tuple[int, list[float]]]:
+        """Of the choices that led to the decision the node, and the scores of what any tool allows there."""
+        column, heads = self.core.walker.column, self.plan.heads
+        rows = [(self.heads[k].slots[n], self.heads[k].rows[n], heads[k].trie.children(n)) for k, n in self.visited]
+        return [(slot, [row[column[t]] for t in legal]) for slot, row, legal in rows]
 
     def feed(self, answers: Sequence[Any]) -> None:
         """What the tree's `asks` asked for, in their order."""

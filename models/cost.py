@@ -37,10 +37,9 @@ class PassCost:
         """Milliseconds of `passes` that carry `tokens` in all."""
         return passes * self.fixed_ms + tokens * self.token_ms
 
-    @property
-    def worth(self) -> int:
-        """So many guessed nodes cost what a pass of one costs."""
-        one = max(self.token_ms + self.choice_ms, 1e-3)
+    def worth(self, choosing: bool = True) -> int:
+        """So many guessed nodes cost what a pass of one costs; `choosing` among the whole vocabulary, or few ids."""
+        one = max(self.token_ms + self.choice_ms * choosing, 1e-3)
         return int((self.fixed_ms + one) / one)
 
 

@@ -8,16 +8,23 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rtcontrol.models.call import Decision
+from rtcontrol.models.chat.core import ChatCore
+from rtcontrol.models.chat.plan import ChatPlan
 from rtcontrol.models.core import DecoderCore
 from rtcontrol.models.decoding import Decoding, UnderWay, evaluate, result
+from rtcontrol.models.domain import Free
 from rtcontrol.models.engines import registry
 from rtcontrol.models.engines.base import Budget, DecodeError, Runner
-from rtcontrol.models.schema import tool_schemas
+from rtcontrol.models.errors import UserError
+from rtcontrol.models.free import Grammars
+from rtcontrol.models.prompt import PromptTemplate
+from rtcontrol.models.schema import ToolSchema, tool_schemas
 
 if TYPE_CHECKING:
     from rtcontrol.models.checkpoint import Checkpoint
 
 T = TypeVar("T")
+ARGUMENTS = ("sequential", "parallel")
 # The mass outside the tries takes the whole LM head, as much as a layer or two: so often is enough for a warning.
 OUTSIDE_EVERY = 16
 
@@ -28,7 +35,8 @@ class DeciderSpec:
 
     `history` is how many executed calls the prompt shows; `threads` limits torch's CPU threads
     (None: one for a small model, else torch's default). A free value has at most `value_tokens` tokens. Without a
-    budget of trie nodes (see Budget), one is chosen by what a pass costs on this machine.
+    budget of trie nodes (see Budget), one is chosen by what a pass costs on this machine. Each of a chat model's
+    `arguments` sees those before it (sequential), or none of the others (parallel); it always calls a tool.
     """
 
     model: str
@@ -42,6 +50,7 @@ class DeciderSpec:
     budget_per_head: int | None = None
     budget_total: int | None = None
     value_tokens: int = 64
+    arguments: str = "sequential"
 
     def build(self) -> STDecider:
         """Load the checkpoint and make its prefix ready. Raises UserError."""
@@ -61,19 +70,18 @@ class STDecider:
     share. Not thread-safe but for `cancel`."""
 
     def __init__(self, spec: DeciderSpec) -> None:
-        from rtcontrol.models.plan import compile_plan
 
         began = time.perf_counter()
         self.spec = spec
         self.checkpoint, runner = spec.load()
         self.template, self.tokenizer = self.checkpoint.template, self.checkpoint.tokenizer
         tools = tool_schemas(spec.tools)
-        self.plan = compile_plan(tools, self.tokenizer, spec.allow_null, self.template.overflow)
         given = {"per_head": spec.budget_per_head, "total": spec.budget_total}
         explicit: dict[str, Any] = {k: v for k, v in given.items() if v is not None}
         budget = Budget(**explicit) if explicit else None
         self.runner: Runner = runner
-        core = DecoderCore(self.plan, self.tokenizer, self.runner.caps.vocabulary, limit=spec.value_tokens)
+        core = self._core(tools)
+        self.plan: Any = core.plan
         self.decoding = Decoding(self.runner, core, self.template.prefix_ids(tools), budget)
         self.prefix = self.decoding.prefix
         self._decisions = 0
@@ -81,6 +89,22 @@ class STDecider:
         self._outside: float | None = None
         self._fault: DecodeError | None = None
         self.load_ms = (time.perf_counter() - began) * 1e3
+
+    def _core(self, tools: Sequence[ToolSchema]) -> DecoderCore | ChatCore:
+        """What decides, for ST heads or in a chat model's own syntax."""
+        from rtcontrol.models.plan import compile_plan
+
+        spec, vocabulary = self.spec, self.runner.caps.vocabulary
+        if spec.arguments not in ARGUMENTS:
+            raise UserError(f"Unknown way of arguments {spec.arguments!r}.", f"Choose {' or '.join(ARGUMENTS)}.")
+        if isinstance(self.template, PromptTemplate):
+            plan = compile_plan(tools, self.tokenizer, spec.allow_null, self.template.overflow)
+            return DecoderCore(plan, self.tokenizer, vocabulary, limit=spec.value_tokens)
+        free = any(isinstance(p.domain, Free) for tool in tools for p in tool.parameters)
+        grammars = Grammars(self.tokenizer, vocabulary) if free else None
+        parallel = spec.arguments == "parallel"
+        chat = ChatPlan(tools, self.tokenizer, self.template.syntax, grammars, parallel)
+        return ChatCore(chat, self.tokenizer, grammars, spec.value_tokens)
 
     def decide(self, observation: str, instruction: str, history: Sequence[str] = ()) -> Decision:
         """One decision. Raises UserError when the prompt does not fit the context, and DecodeError."""

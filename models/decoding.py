@@ -6,13 +6,13 @@ import math
 import threading
 import time
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 from rtcontrol.models.call import Call, Decision
-from rtcontrol.models.core import Deciding, DecoderCore, Drafts
-from rtcontrol.models.cost import choose_layout
+from rtcontrol.models.chat.core import ChatCore
+from rtcontrol.models.core import DecoderCore, Drafts
 from rtcontrol.models.engines.base import Budget, Cancelled, NotFinite, Runner, Work
 from rtcontrol.models.walk import Entry
 
@@ -26,7 +26,7 @@ _slices: WeakKeyDictionary[Runner, int] = WeakKeyDictionary()  # what was in tim
 class UnderWay:
     """A decision under way on a handle; `fresh` tokens of its prompt are computed for it. `fault` is what ended it."""
 
-    deciding: Deciding
+    deciding: Any  # a core's
     handle: Any
     stop: threading.Event
     reused: int
@@ -116,19 +116,15 @@ class Decoding:
     Without a `budget` the layout of passes is chosen by what one costs on the runner.
     """
 
-    def __init__(self, runner: Runner, core: DecoderCore, prefix: Sequence[int], budget: Budget | None = None) -> None:
-        self.runner, self.core, self._prefix = runner, core, list(prefix)
+    def __init__(
+        self, runner: Runner, core: DecoderCore | ChatCore, prefix: Sequence[int], budget: Budget | None = None
+    ) -> None:
+        self.runner, self._prefix = runner, list(prefix)
+        self.core: Any = core
         self.handle, self.prefix = runner.open(prefix)
         if not runner.caps.tree:
             budget = replace(budget or Budget(), per_head=1, paths=not (budget and budget.forced))
-        self.layout: dict[str, Any]  # and what it was chosen by
-        if budget is None:
-            budget, self.layout = choose_layout(core.plan, Budget(), lambda: runner.cost(self.handle))
-        else:
-            self.layout = asdict(budget)
-        core.set_budget(budget)
-        if core.domains:
-            core.ahead = min(core.ahead, runner.cost(self.handle).worth)
+        self.layout = core.adapt(budget, lambda: runner.cost(self.handle))  # for people
         self._others: list[Any] = []  # of decisions that are made together
         self._stop = threading.Event()
         self._drafts = Drafts()
@@ -147,7 +143,7 @@ class Decoding:
 
     def _begin(self, handle: Any, suffix: Sequence[int], drafts: Drafts | None) -> UnderWay:
         prompt = [*self._prefix, *suffix]
-        reused = handle.start(prompt, reserve=len(self.core.walker.first))
+        reused = handle.start(prompt, reserve=self.core.reserve)
         return UnderWay(self.core.begin(drafts, suffix), handle, self._stop, reused, len(prompt) - reused)
 
     def in_steps(self, one: UnderWay, sliced: bool) -> Generator[None, None, None]:
@@ -177,17 +173,17 @@ class Decoding:
 
     def outside_mass(self) -> float:
         """The largest probability outside the union trie over the nodes that led to the last call. Raises NotFinite."""
-        if self._last is None or not self.visited:
+        chosen = [] if self._last is None else self._last.deciding.chosen
+        if not chosen:
             return 0.0
-        heads, column, worst = self._last.deciding.heads, self.core.walker.column, 0.0
-        total = self.runner.logsumexp(self.handle, [heads[k].slots[n] for k, n in self.visited])
+        total = self.runner.logsumexp(self.handle, [node for node, _ in chosen])
         if not math.isfinite(sum(total)):
             self.handle.forget()
             raise NotFinite
-        for (k, n), lse in zip(self.visited, total, strict=True):
-            row, children = heads[k].rows[n], self.core.plan.heads[k].trie.children(n)
-            worst = max(worst, 1.0 - math.fsum(math.exp(row[column[t]] - lse) for t in children))
-        return worst
+        shares = (
+            math.fsum(math.exp(s - all_) for s in scores) for (_, scores), all_ in zip(chosen, total, strict=True)
+        )
+        return max(0.0, *(1.0 - share for share in shares))
 
     def cancel(self) -> None:
         """Stop the decision in flight before its next pass."""

@@ -60,15 +60,16 @@ def value_text(value: Any) -> str:
     return value if isinstance(value, str) else json_text(value)
 
 
-def json_text(value: Any) -> str:
-    """A value as compact JSON; numbers without exponent, none is minus zero."""
+def json_text(value: Any, space: str = "") -> str:
+    """A value as JSON, compact unless `space` follows its separators; numbers without exponent, none is minus zero."""
     if isinstance(value, float):
         text = f"{Decimal(json.dumps(value + 0.0, allow_nan=False)):f}"
         return text if "." in text else f"{text}.0"
     if isinstance(value, Mapping):
-        return f"{{{','.join(f'{json.dumps(k, ensure_ascii=False)}:{json_text(v)}' for k, v in value.items())}}}"
+        pairs = (f"{json.dumps(k, ensure_ascii=False)}:{space}{json_text(v, space)}" for k, v in value.items())
+        return f"{{{f',{space}'.join(pairs)}}}"
     if isinstance(value, list | tuple):
-        return f"[{','.join(map(json_text, value))}]"
+        return f"[{f',{space}'.join(json_text(v, space) for v in value)}]"
     return json.dumps(value, ensure_ascii=False)
 
 

@@ -46,19 +46,22 @@ class Grammars:
         self._begun: dict[str, Any] = {}  # by grammar: to copy one takes less than to make it
         self.special = np.array([tokenizer.special_id(t) for t in tokenizer.specials], np.int64)
 
-    def compile(self, domain: Free, where: str) -> str:
+    def compile(self, domain: Free, where: str, quoted: bool = False, space: str = "") -> str:
         """The grammar text of a domain; raises UserError (`where` names tool and argument) when its schema has none.
 
-        A string's `pattern` must match the whole value. Objects with `properties` have no others.
+        A string's `pattern` must match the whole value; a `quoted` one stands in JSON's quotes and holds nothing that
+        JSON would escape. Objects with `properties` have no others. `space` is before JSON, and behind its separators.
         """
         matcher = self._library.LLMatcher
         schema = dict(domain.schema)
         try:
             if domain.is_string:
-                grammar = _string_grammar(schema)
+                grammar = _string_grammar(schema, quoted)
             else:
-                options = {"whitespace_flexible": False, "item_separator": ",", "key_separator": ":"}
-                grammar = matcher.grammar_from_json_schema(json.dumps({**_decodable(schema), "x-guidance": options}))
+                options = {"item_separator": f",{space}", "key_separator": f":{space}", "whitespace_flexible": False}
+                text = json.dumps({**_decodable(schema), "x-guidance": options})
+                spaced = f'start: "{space}" value\nvalue: %json {text}\n'
+                grammar = spaced if space else matcher.grammar_from_json_schema(text)
             error = matcher.validate_grammar(grammar, self._machine)
         except ValueError as raised:
             error = str(raised)
@@ -148,8 +151,9 @@ class FreeValue:
         return []
 
 
-def _string_grammar(schema: Mapping[str, Any]) -> str:
-    text = rf"/(?s:.{{{schema.get('minLength', 0)},{schema.get('maxLength', DEFAULT_LENGTH)}}})/"
+def _string_grammar(schema: Mapping[str, Any], quoted: bool) -> str:
+    one = r'[^"\\\x00-\x1f]' if quoted else "."
+    text = rf"/(?s:{one}{{{schema.get('minLength', 0)},{schema.get('maxLength', DEFAULT_LENGTH)}}})/"
     if pattern := schema.get("pattern"):
         # Between slashes: a bare slash is escaped, a line break written as one.
         slashes = re.sub(r"(\\.)|/", lambda m: m.group(1) or r"\/", pattern, flags=re.DOTALL).replace("\n", r"\n")

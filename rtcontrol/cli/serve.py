@@ -91,6 +91,7 @@ def _gateway(options: ServerOptions, http: str) -> Callable[[Any, Any], Any]:
         options.model,
         options.engine,
         options.value_tokens,
+        options.arguments,
     )
     return lambda admission, pool: Gateway(admission, pool, told)
 

@@ -17,7 +17,12 @@ from rtcontrol.run.trained import model_for, trained_on
 
 
 def source(
-    model: str | None, engine: str, tools: tuple[dict[str, Any], ...], value_tokens: int = 64, allow_null: bool = False
+    model: str | None,
+    engine: str,
+    tools: tuple[dict[str, Any], ...],
+    value_tokens: int = 64,
+    allow_null: bool = False,
+    arguments: str = "sequential",
 ) -> DeciderSource:
     """A free value has at most `value_tokens` tokens; with `allow_null` it may call nothing; without tools it answers
     questions. UserError for a model that cannot serve these."""
@@ -34,8 +39,8 @@ def source(
         return EndpointSource.parse(model, tools, allow_null)
     from rtcontrol.models.decider import DeciderSpec
 
-    spec = DeciderSpec(model=model, engine=engine, tools=tools, allow_null=allow_null, value_tokens=value_tokens)
-    return STSource(spec, patient=True)
+    given: dict[str, Any] = {"allow_null": allow_null, "value_tokens": value_tokens, "arguments": arguments}
+    return STSource(DeciderSpec(model=model, engine=engine, tools=tools, **given), patient=True)
 
 
 def content(model: str | None, engine: str, tools: tuple[dict[str, Any], ...], value_tokens: int) -> DeciderSource:

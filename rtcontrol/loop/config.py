@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from rtcontrol.models.decider import ARGUMENTS
 from rtcontrol.models.engines.registry import ENGINES
 from rtcontrol.models.errors import UserError
 from rtcontrol.record.machine import describe
@@ -23,6 +24,7 @@ CHOICES = {
     "on_miss": ("hold", "safe", "stop"),
     "late": ("drop", "use"),
     "record_observations": ("yes", "no"),
+    "arguments": ARGUMENTS,
 }
 
 
@@ -44,6 +46,7 @@ MODEL = (
     "Bundled name, folder or OWNER/NAME[:SUBFOLDER]; or expert, noop, random, decisions:URL#NAME, "
     "systemone:URL#NAME. (default: the agent's)"
 )
+HOW_ARGUMENTS = "Of a chat model (docs/chat.md): sequential, or parallel, where no argument sees another."
 MAX_PIPELINE = 64
 CALLS_PER_TICK = (
     "Calls of one observation at most: each is decided after the one before has acted, by the deadline. One more than "
@@ -163,6 +166,7 @@ class RunConfig:
     model: Annotated[str | None, Flag(MODEL)] = None
     engine: Annotated[str, Flag(f"What runs the model: {', '.join(ENGINES)}.")] = "torch"
     value_tokens: Annotated[int, Flag("Tokens of a value that is no listed one, at most.")] = 64
+    arguments: Annotated[str, Flag(HOW_ARGUMENTS)] = "sequential"
     host: Annotated[str, Flag("Where it decides: ray or inprocess.")] = "ray"
     standby: Annotated[bool, Flag(STANDBY)] = False
     backup: Annotated[str | None, Flag(BACKUP)] = None

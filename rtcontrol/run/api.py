@@ -47,6 +47,7 @@ class Model:
         *,
         history: int | None = None,
         value_tokens: int = 64,
+        arguments: str = "sequential",
         allow_null: bool = False,
         untrained: bool = False,
         draft: Draft | Model | None = None,
@@ -55,7 +56,8 @@ class Model:
         """A session for these tools: functions, pydantic models or OpenAI-style definitions (None: those that a bundled
         model was trained on). The prompt shows the last `history` calls (None: as many as a bundled
         model was trained with, else 6); a free value has at most `value_tokens` tokens; with `allow_null` a decision
-        may be to leave the call in force.
+        may be to leave the call in force. Of a chat model, which always calls a tool, each of the `arguments` sees
+        those before it (sequential) or none of the others (parallel).
 
         `draft` guesses each call before it is decided: a smaller model, or a function of what is seen, what is told and
         the history's texts. Free values of its guess are looked at in the same pass: what is decided stays the same,
@@ -81,6 +83,7 @@ class Model:
                 "Load a model that was trained on these, or say session(tools, untrained=True).",
             )
         options = {**self._options, "history": history, "allow_null": allow_null, "value_tokens": value_tokens}
+        options |= {"arguments": arguments}
         spec = DeciderSpec(self.name, tuple(chosen.openai()), **options)
         drafter = None
         if isinstance(draft, Model):

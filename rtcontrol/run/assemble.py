@@ -214,6 +214,7 @@ def decider(config: RunConfig, chosen: Agent, model: str) -> DeciderSource:
         allow_null=chosen.allow_null,
         history=chosen.history,
         value_tokens=config.value_tokens,
+        arguments=config.arguments,
     )
     return STSource(spec)
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rtcontrol.hosts.deciders import PLAIN
-from rtcontrol.models.checkpoint import zoo
+from rtcontrol.models.checkpoint import chats, zoo
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema import ToolSchema
 from rtcontrol.run import assemble
@@ -41,6 +41,15 @@ def model_for(tools: Sequence[ToolSchema], asked: str | None) -> str:
             "checkpoint that was trained on these tools.",
         )
     return model
+
+
+def said_of(tools: Sequence[ToolSchema], model: str) -> str | None:
+    """What people must know of a model that may not have been trained on these tools, None where there is nothing."""
+    if model in PLAIN or trained_on(tools, model) is not None:
+        return None
+    if chats(model):
+        return f"{Path(model).name} is a chat model, not trained on these tools: it tries them (docs/chat.md)."
+    return f"Whether the model {Path(model).name} was trained on these tools is not known."
 
 
 def _same(a: Sequence[ToolSchema], b: Sequence[ToolSchema]) -> bool:

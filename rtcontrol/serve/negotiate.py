@@ -20,7 +20,7 @@ from rtcontrol.models.domain import Free
 from rtcontrol.models.errors import UserError
 from rtcontrol.run import assemble
 from rtcontrol.run.own import own_agent
-from rtcontrol.run.trained import model_for, trained_on
+from rtcontrol.run.trained import model_for, said_of, trained_on
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.terms import Terms, ttl_of
 
@@ -33,8 +33,8 @@ def negotiate(hello: Hello, options: ServeOptions, out: Path) -> Terms:
     warnings = list(chosen.tools.warnings())
     config = _config(hello, options, chosen, model, out, warnings)
     trained = trained_on(chosen.tools.schemas, model)
-    if trained is None and model not in PLAIN:
-        warnings.append(f"Whether the model {Path(model).name} was trained on these tools is not known.")
+    if (told := said_of(chosen.tools.schemas, model)) is not None:
+        warnings.append(told)
     ttl_ms = ttl_of(config) if hello.ttl_ms is None else hello.ttl_ms
     if 0 < ttl_ms < (least_ms := (config.period_ns + config.deadline_ns) / 1e6) and hello.pacing == "server":
         warnings.append(
@@ -165,6 +165,7 @@ def _config(hello: Hello, options: ServeOptions, agent: Agent, model: str, out: 
             model=model,
             engine=options.engine,
             value_tokens=options.value_tokens,
+            arguments=options.arguments,
             host=options.host,
             seed=options.seed,
             calls_per_tick=calls,

@@ -13,6 +13,7 @@ from rtcontrol.loop.config import (
     BACKUP_BELOW,
     CHOICES,
     FIRST_IN_FLIGHT,
+    HOW_ARGUMENTS,
     MAX_HZ,
     MIN_HZ,
     RECORD_MAX,
@@ -52,6 +53,7 @@ class ServeOptions:
     ] = None
     engine: Annotated[str, Flag(f"What runs the model: {', '.join(registry.ENGINES)}.")] = "torch"
     value_tokens: Annotated[int, Flag("Tokens of a value that is no listed one, at most.")] = 64
+    arguments: Annotated[str, Flag(HOW_ARGUMENTS)] = "sequential"
     host: Annotated[str, Flag("Where it decides: ray or inprocess.")] = "ray"
     standby: Annotated[bool, Flag(STANDBY)] = False
     backup: Annotated[str | None, Flag(f"Of sessions whose model is elsewhere. {BACKUP}")] = None
@@ -120,7 +122,7 @@ class ServeOptions:
             raise UserError(f"--busy-max {self.busy_max:g} leaves no time.", "Give a share, such as 0.8.")
         if not 0 <= self.session_grace_s <= 86_400:
             raise UserError(f"--session-grace {self.session_grace_s:g} is out of range.", "Give 0 to 86400 seconds.")
-        for name in ("host", "record_observations"):
+        for name in ("host", "record_observations", "arguments"):
             if getattr(self, name) not in CHOICES[name]:
                 option = "--" + name.replace("_", "-")
                 raise UserError(

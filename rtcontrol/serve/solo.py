@@ -82,7 +82,19 @@ def run_remote(config: RunOptions, ending: Shutdown, endpoint: str = BOUND, part
     client costs misses until it resumes. UserError where the endpoint cannot be used.
     """
     ending.of(lambda name: None)
-    names = ("out", "agent", "tools", "model", "engine", "value_tokens", "host", "hz", "seed", "calls_per_tick")
+    names = [
+        "out",
+        "agent",
+        "tools",
+        "model",
+        "engine",
+        "value_tokens",
+        "arguments",
+        "host",
+        "hz",
+        "seed",
+        "calls_per_tick",
+    ]
     options = ServeOptions(hz_max=MAX_HZ, max_sessions=1, **{name: getattr(config, name) for name in names}).ready()
     arrived: Queue[SoloSession] = Queue()
 

@@ -103,7 +103,7 @@ BAD: list[tuple[str, Callable[[Path], object], str]] = [
     ("unknown rope", change(rope_parameters={"rope_type": "spiral"}), "unknown kind 'spiral'"),
     ("no tokenizer", remove("tokenizer.json"), "tokenizer.json is no tokenizer file"),
     ("torn tokenizer", write("tokenizer.json", '{"version": '), "tokenizer.json is no tokenizer file"),
-    ("no ST tokens", plain_tokenizer, "is no ST model: its tokenizer lacks 17 special tokens (<content>"),
+    ("no ST tokens", plain_tokenizer, "is no ST model, and no chat model: its chat template"),
     ("model not resized", unresized_model, "rows of embeddings"),
     ("no template", remove("st_template.json"), "has no st_template.json"),
     ("no weights", remove("model.safetensors"), "model.safetensors is missing"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
@@ -10,6 +11,8 @@ import rtcontrol
 from rtcontrol.agents import OneOf, tool
 from rtcontrol.agents.lander import agent
 from rtcontrol.models.errors import UserError
+from rtcontrol.run.trained import said_of
+from tests.models.chat.families import checkpoint
 
 SEEN = "x 0.10 y 0.90 vx 0.00 vy -0.20 angle 0.00 spin 0.00 legs 0 0"
 moved: list[int] = []
@@ -64,6 +67,19 @@ def test_tools_that_it_was_not_trained_on_are_refused_unless_asked_for() -> None
     assert decision.call is not None and decision.call.name == "move"
     session.execute(decision.call)
     assert moved == [decision.call.arguments["speed"]]
+
+
+def test_a_chat_model_tries_any_tools_and_it_is_said(tmp_path: Path) -> None:
+    folder = checkpoint(tmp_path / "chat", "hermes")
+    for arguments in ("sequential", "parallel"):
+        session = rtcontrol.load(str(folder)).session([move], arguments=arguments)
+        decision = session.decide("x 1", "go", ["move(speed=1)"])
+        assert decision.call is not None and session.tools.validate(decision.call) == decision.call
+        assert session.info()["profile"] == "chat" and 0 < decision.confidence["arg1"] <= 1
+    told = said_of(session.tools.schemas, str(folder))
+    assert told is not None and "chat is a chat model, not trained on these tools" in told
+    with pytest.raises(UserError, match="Choose sequential or parallel"):
+        rtcontrol.load(str(folder)).session([move], arguments="both")
 
 
 @pytest.mark.parametrize(
