@@ -30,6 +30,8 @@ from rtcontrol.models.walk import Entry, HeadState, Walk, Walker
 AHEAD = 24  # nodes of a pass
 GUESSED = 256  # nodes of a decision, for each free head
 Take = Callable[[Any], None]  # of the answer to an ask
+# What a guess raises that is no call of these tools.
+NO_CALL = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError, UserError)
 Start = tuple[int, str, bool]  # what a free value begins with: its head, its grammar, whether it may be null
 
 
@@ -178,7 +180,15 @@ class Deciding:
                 if self._likely in head.free and value is not ABSENT and value is not None:
                     try:
                         tokens = self.core.tokenizer.encode(plan.text(self._likely, k - 1, value))
-                    except (AttributeError, LookupError, TypeError, ValueError, UserError):
+                    except (
+                        ArithmeticError,
+                        AttributeError,
+                        LookupError,
+                        RecursionError,
+                        TypeError,
+                        ValueError,
+                        UserError,
+                    ):
                         continue  # no value of this parameter
                     self._values.setdefault((k, self._likely), []).insert(0, tokens)
 

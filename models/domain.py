@@ -150,7 +150,12 @@ def _objects(schema: Mapping[str, Any], where: str) -> list[Any] | None:
     properties = schema.get("properties", {})
     if schema.get("additionalProperties", not properties) is not False or "patternProperties" in schema:
         return None
-    own = {name: _listed(part, f"{where}.{name}") for name, part in properties.items()}
+    own: dict[str, Sequence[Any]] = {}
+    for name, part in properties.items():
+        values = _listed(part, f"{where}.{name}")
+        if values is None or math.prod(map(len, own.values())) > MAX_CLOSED:
+            return None  # what stands behind it is the grammar's
+        own[name] = values
     return objects(own, schema.get("required", ()))
 
 

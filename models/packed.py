@@ -173,7 +173,7 @@ def answered(asked: Sequence[tuple[Sequence[Ask], Logits]]) -> list[list[Any]]:
             best = rows.amax(-1, keepdim=True)
             ids = (rows == best).int().argmax(-1)  # the first of equals, as in every other place
             found.append(torch.stack([ids.double(), 1.0 / (rows - best).exp().sum(-1)], -1))
-    told = iter(torch.cat([part.flatten().double() for part in found]).tolist() if found else ())
+    told = iter(torch.cat([part.flatten() for part in found]).tolist() if found else ())
     return [[[_row(ask, told) for _ in ask.nodes] for ask in asks] for asks, _ in asked]
 
 

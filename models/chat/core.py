@@ -95,7 +95,9 @@ class ChatDeciding:
         """The text of somebody else's guess, once, else of the last call."""
         call, self._drafts.call = self._drafts.call, None
         if call is not None:
-            with suppress(LookupError, TypeError, ValueError, StopIteration, UserError):
+            with suppress(
+                ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError, UserError
+            ):
                 return _nested([[t for piece in self.plan.pieces(call) for t in piece]])
         return self._drafts.text
 

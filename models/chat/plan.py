@@ -125,7 +125,7 @@ class ChatPlan:
     def pieces(self, call: Call) -> list[list[int]]:
         """A call's text as it is cut: the tokens of each piece. Raises LookupError and ValueError for what is no call
         of these."""
-        tool = next(t for t in self.tools if t.name == call.name)
+        (tool,) = (t for t in self.tools if t.name == call.name)
         given = [p for p in tool.parameters if p.name in call.arguments]
         found = [self.opening, self._tokenizer.encode(_inner(self.syntax, tool.name))]
         between = self.syntax.arguments if given else self.syntax.empty

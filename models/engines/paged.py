@@ -134,29 +134,32 @@ class PagedModel(LeanModel):
         ends = [part.past + part.count for part in parts]
         tree = max(end - part.mask[0] for end, part in zip(ends, parts, strict=True))
         shape = Shape.of(len(tokens), max(ends), len(parts), tree, max(part.count for part in parts))
-        count, made = sum(part.count - part.hidden for part in parts), self.passes.get(shape)
-        if made is None:
-            made = StaticPass(shape, self.device, pinned=False)
-            self.missed |= {shape} if count else set()  # a prompt alone is computed once
-        self.wait()  # what the last pass is told is not written over before it is read
-        made.fill(tokens, positions, parts)
-        if made.graph is None:
-            made.states = self._states(made)
-        else:
-            made.graph.replay()
-        states: torch.Tensor = made.states[:count].clone()
-        return states
+        count = sum(part.count - part.hidden for part in parts)
+        with self.pool.lock:  # a ready pass has its inputs and states in one place, whoever's they are
+            made = self.passes.get(shape)
+            if made is None:
+                made = StaticPass(shape, self.device, pinned=False)
+                self.missed |= {shape} if count else set()  # a prompt alone is computed once
+            self.wait()  # what the last pass is told is not written over before it is read
+            made.fill(tokens, positions, parts)
+            if made.graph is None:
+                made.states = self._states(made)
+            else:
+                made.graph.replay()
+            states: torch.Tensor = made.states[:count].clone()
+            return states
 
     @torch.inference_mode()
     def prepare(self, shapes: Iterable[Shape]) -> None:
         """Make passes of these shapes ready, and those that were missed: none that is very large, at most GRAPHS."""
-        for shape in (*shapes, *self.missed):
-            if shape not in self.passes and shape.tokens * shape.columns <= MOST and len(self.passes) < GRAPHS:
-                self.passes[shape] = made = StaticPass(shape, self.device, pinned=self._gpu)
-                made.fill((), (), ())  # of padding alone: no sequence is touched
-                if self._graphs:
-                    self._record(made)
-        self.missed.clear()
+        with self.pool.lock:
+            for shape in (*shapes, *self.missed):
+                if shape not in self.passes and shape.tokens * shape.columns <= MOST and len(self.passes) < GRAPHS:
+                    self.passes[shape] = made = StaticPass(shape, self.device, pinned=self._gpu)
+                    made.fill((), (), ())  # of padding alone: no sequence is touched
+                    if self._graphs:
+                        self._record(made)
+            self.missed.clear()
 
     def _record(self, made: StaticPass) -> None:
         try:

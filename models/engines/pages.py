@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Iterable
 from weakref import finalize
@@ -28,6 +29,8 @@ class PagePool:
         self.holders = [0] * (1 + self.pages)
         self.dropped: deque[int] = deque()  # pages of sequences that are gone, on whichever thread
         self._free = list(range(self.pages, 0, -1))
+        # Sessions are opened, and drafts made, on other threads than those that decide.
+        self.lock = threading.RLock()
 
     @property
     def used(self) -> int:
@@ -37,13 +40,14 @@ class PagePool:
 
     def take(self, count: int, spare: int = 0) -> list[int]:
         """Free pages, held once. Raises UserError, and takes none, where that leaves fewer than `spare` ones."""
-        if self.used + count + spare > self.pages:
-            raise UserError(
-                f"The model's memory for prompts is full: of {self.pages * PAGE} tokens that it has room for, open "
-                f"sessions hold {self.used * PAGE}, and {(count + spare) * PAGE} more are needed.",
-                "Close sessions, shorten observations, or describe fewer tools.",
-            )
-        return self.hold([self._free.pop() for _ in range(count)])
+        with self.lock:
+            if self.used + count + spare > self.pages:
+                raise UserError(
+                    f"The model's memory for prompts is full: of {self.pages * PAGE} tokens that it has room for, open "
+                    f"sessions hold {self.used * PAGE}, and {(count + spare) * PAGE} more are needed.",
+                    "Close sessions, shorten observations, or describe fewer tools.",
+                )
+            return self.hold([self._free.pop() for _ in range(count)])
 
     def hold(self, pages: list[int]) -> list[int]:
         """By one sequence more."""
@@ -82,23 +86,25 @@ class PagedCache:
 
     def share(self, other: PagedCache, count: int) -> None:
         """The first slots are another one's, too."""
-        pages = self.pool.hold(other.pages[: -(-count // PAGE)])
-        self.pool.give(self.pages)
-        self.pages[:] = pages
+        with self.pool.lock:
+            pages = self.pool.hold(other.pages[: -(-count // PAGE)])
+            self.pool.give(self.pages)
+            self.pages[:] = pages
 
     def reserve(self, first: int, total: int, only: bool = False) -> None:
         """Slots up to `total` are there, those from `first` on nobody else's; `only`: and no page more than they take.
         Raises UserError, and changes nothing, where the pool is full."""
-        pool, pages, end = self.pool, self.pages, -(-total // PAGE)
-        shared = [i for i in range(first // PAGE, min(end, len(pages))) if pool.holders[pages[i]] > 1]
-        new = pool.take(len(shared) + max(end - len(pages), 0))
-        for i in shared:
-            to, own = new[-1] * PAGE, pages[i] * PAGE
-            for both in pool.both if i * PAGE < first else ():
-                both[:, to : to + PAGE] = both[:, own : own + PAGE]
-            pool.give([pages[i]])
-            pages[i] = new.pop()
-        pages += new
-        if only:
-            pool.give(pages[end:])
-            del pages[end:]
+        with self.pool.lock:
+            pool, pages, end = self.pool, self.pages, -(-total // PAGE)
+            shared = [i for i in range(first // PAGE, min(end, len(pages))) if pool.holders[pages[i]] > 1]
+            new = pool.take(len(shared) + max(end - len(pages), 0))
+            for i in shared:
+                to, own = new[-1] * PAGE, pages[i] * PAGE
+                for both in pool.both if i * PAGE < first else ():
+                    both[:, to : to + PAGE] = both[:, own : own + PAGE]
+                pool.give([pages[i]])
+                pages[i] = new.pop()
+            pages += new
+            if only:
+                pool.give(pages[end:])
+                del pages[end:]

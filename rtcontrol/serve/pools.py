@@ -54,13 +54,14 @@ class Pools:
                 self._started = False
                 self._models = _models(self._options, self._limit)
             info = self._models.start(self._stopped)
-            if self._options.loads is not None and not self._stopped():
-                spec = DeciderSpec(self._options.loads, (FREE,), self._options.engine)
-                try:
+            try:
+                if self._options.loads is not None and not self._stopped():
+                    spec = DeciderSpec(self._options.loads, (FREE,), self._options.engine)
                     self._model = self._models.open("the model", ModelSource(spec))
-                except UserError:
-                    self._models.close()
-                    raise
+            except BaseException:
+                self._models.close()
+                self._models = _models(self._options, self._limit)  # the next one may find it mended
+                raise
             self._started = True
             return info
 

@@ -140,3 +140,12 @@ def test_a_listed_whole_number_means_its_float_but_not_the_other_way_round(i: in
     assert ClosedDomain((float(i),), ("",)).holds(i)
     assert not ClosedDomain((i,), ("",)).holds(float(i))
     assert not ClosedDomain((1.0,), ("",)).holds(True)
+
+
+@pytest.mark.parametrize(
+    "behind", [{"enum": ["1", 1]}, {"type": "integer", "minimum": 1, "maximum": 9, "multipleOf": 2}]
+)
+def test_what_stands_behind_a_free_property_is_the_grammars_business(behind: dict[str, Any]) -> None:
+    properties = {"t": {"type": "string"}, "b": behind}
+    schema = {"type": "object", "properties": properties, "additionalProperties": False}
+    assert isinstance(domain_of(schema, "Tool t, parameter p"), Free)

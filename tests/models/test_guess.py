@@ -128,7 +128,11 @@ def test_what_each_guess_saves(tokenizer: STTokenizer, core: DecoderCore) -> Non
 
 def test_a_call_from_outside_that_is_none_is_no_guess(core: DecoderCore) -> None:
     call = Call("weather", {"v": {"city": "Rome", "days": 3, "heat": 0.5}})
-    for wrong in (Call("fly", {}), Call("weather", {}), Call("stop", {"v": True}), Call("weather", {"v": None})):
+    large: dict[str, Any] = {"city": "Rome", "days": 3, "heat": 10**400}
+    holds_itself: list[Any] = []
+    holds_itself.append(holds_itself)
+    values = (None, large, holds_itself)
+    for wrong in (Call("fly", {}), Call("stop", {"v": True}), *(Call("weather", {"v": v}) for v in values)):
         drafts = Drafts(call=wrong)
         assert decided(core, call, drafts).call == call
         assert drafts.call is None

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -294,3 +295,24 @@ def test_what_a_gpu_replays_is_what_it_computes_kernel_by_kernel(folder: Path) -
     handle.start([1, 2, 3, 4], 1)
     runner.prefill(handle, 4)
     assert torch.cuda.current_stream().query()  # nothing is under way when its time is taken
+
+
+def test_sessions_in_two_threads_do_not_write_over_each_others_passes(checkpoint: tuple[Path, Oracle]) -> None:
+    folder, _ = checkpoint
+    runner = runner_of(folder)
+    other = [tool("stop", v=["right", "green red"]), tool("open", v=["left", "alpha beta stop", "red"])]
+    sessions = [on_pages(build(folder, tools), runner) for tools in (TOOLS[:1], other)]
+    told = [(f"x {i}", f"go {i * 7 % 13}") for i in range(6)]
+    expected = [[shown(session.decide(*one)) for one in told] for session in sessions]
+    wrong: list[Any] = []
+
+    def decide(session: STDecider, calls: list[Any]) -> None:
+        for _ in range(25):
+            wrong.extend(1 for one, call in zip(told, calls, strict=True) if shown(session.decide(*one)) != call)
+
+    threads = [Thread(target=decide, args=pair) for pair in zip(sessions, expected, strict=True)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong

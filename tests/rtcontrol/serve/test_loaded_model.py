@@ -15,6 +15,7 @@ from rtcontrol.hosts.deciders import STSource
 from rtcontrol.models import free
 from rtcontrol.models.checkpoint import ZOO
 from rtcontrol.models.decider import DeciderSpec
+from rtcontrol.models.errors import UserError
 from rtcontrol.models.tokenizer import STTokenizer
 from rtcontrol.serve.options import ServeOptions, ServerOptions
 from rtcontrol.serve.pools import Pools
@@ -71,3 +72,15 @@ def test_a_checkpoint_that_cannot_be_loaded_ends_the_server_at_its_start(
     serve = ("serve", "--host", "inprocess", "--bind", "tcp://127.0.0.1:*", "--out", str(tmp_path / "out"))
     assert str(model) in refused(capsys, *serve, "--model", str(model))
     assert not (tmp_path / "out").exists()
+
+
+def test_a_model_that_could_not_be_read_is_tried_again(model: Path) -> None:
+    pools = Pools(ServeOptions(model=str(model), host="inprocess"))
+    hidden = (model / "tokenizer.json").rename(model / "hidden")
+    with pytest.raises(UserError, match="tokenizer"):
+        pools.start()
+    hidden.rename(model / "tokenizer.json")
+    try:
+        assert pools.open("first", STSource(DeciderSpec(str(model), (SAY,)))).alive()
+    finally:
+        pools.close()
