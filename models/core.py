@@ -180,15 +180,7 @@ class Deciding:
                 if self._likely in head.free and value is not ABSENT and value is not None:
                     try:
                         tokens = self.core.tokenizer.encode(plan.text(self._likely, k - 1, value))
-                    except (
-                        ArithmeticError,
-                        AttributeError,
-                        LookupError,
-                        RecursionError,
-                        TypeError,
-                        ValueError,
-                        UserError,
-                    ):
+                    except NO_CALL:
                         continue  # no value of this parameter
                     self._values.setdefault((k, self._likely), []).insert(0, tokens)
 

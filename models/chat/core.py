@@ -95,9 +95,7 @@ class ChatDeciding:
         """The text of somebody else's guess, once, else of the last call."""
         call, self._drafts.call = self._drafts.call, None
         if call is not None:
-            with suppress(
-                ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError, UserError
-            ):
+            with suppress(*NO_CALL):
                 return _nested([[t for piece in self.plan.pieces(call) for t in piece]])
         return self._drafts.text
 
