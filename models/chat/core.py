@@ -18,10 +18,9 @@ import numpy as np
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.chat.nodes import Behind, Likely, NextPass, Nodes
 from rtcontrol.models.chat.plan import ChatPlan, Choice, FreeText, Place, TrieNode
-from rtcontrol.models.core import Drafts, Tree
+from rtcontrol.models.core import NO_CALL, Drafts, Tree
 from rtcontrol.models.cost import PassCost
 from rtcontrol.models.engines.base import Budget, NotFinite
-from rtcontrol.models.errors import UserError
 from rtcontrol.models.free import MAX_TOKENS, Grammars, parse_free
 from rtcontrol.models.schema import ABSENT
 from rtcontrol.models.tokenizer import STTokenizer
