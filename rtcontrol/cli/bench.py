@@ -63,7 +63,7 @@ def decide(
 
     options = _options(model, agent, dtype, threads)
     most = 10 * decisions // 3 if worst is None else worst
-    show(lambda p: everything.decide(options, decisions, most, p), json_file)
+    show(lambda p: everything.decide(options, decisions, most, p, p.ready), json_file)
 
 
 @app.command()
@@ -245,5 +245,7 @@ for command in bench_loop.COMMANDS:
 def _options(model: str, agent: str | None, dtype: str, threads: int | None) -> Any:
     from rtcontrol.bench.everything import BenchOptions
     from rtcontrol.bench.situations import agent_of
+    from rtcontrol.models.checkpoint import read_config, resolve
 
+    read_config(resolve(model))  # before anything is begun: `memory` loads it in a process of its own
     return BenchOptions(model, agent_of(model, agent), dtype, threads)

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from rtcontrol.cli.figures import JsonFile, check_writable, save
+from rtcontrol.cli.figures import JsonFile, check_writable, for_people, save
 from rtcontrol.models.errors import UserError
 
 if TYPE_CHECKING:
@@ -100,7 +99,7 @@ def score(
     agent = _recipe(title).agent
     trial: Trial = importlib.import_module(f"rtcontrol.recipes.{title}").TRIAL
     decider = DeciderSpec(model, tuple(agent.tools.openai()), history=agent.history).build()
-    console = Console()
+    console = for_people(json_file)
     with console.status("flying") as status:
         found = trial.score(model_policy(decider), seeds, lambda what: status.update(f"flying: {what}"), sentences)
     goals = Table("told", "flown by", "successes", "Wilson 95 %", "ends")
@@ -244,7 +243,7 @@ def quantize(
     work.new_folder(folder, scheme, out)
     other = work.interpreter(python)
     asked = situations(whose, prompts + held_out)
-    console = Console()
+    console = for_people(json_file)
     with console.status(f"quantising on {prompts} prompts of the {whose}"):
         ids = work.sequences(original, [(s.observation, s.instruction) for s in asked[:prompts]])
         work.quantize(folder, scheme, out, ids, other)
@@ -257,7 +256,7 @@ def quantize(
     table.add_row("differ in a near-tie of the original", "", str(found["ties"]))
     console.print(table)
     save(json_file, {"model": model, "scheme": scheme, "agent": whose, "engine": engine, "prompts": prompts, **found})
-    print(f"Checkpoint: {out}\nFly it: rtcontrol models score {out} --recipe {whose}")
+    console.print(f"Checkpoint: {out}\nFly it: rtcontrol models score {out} --recipe {whose}", soft_wrap=True)
 
 
 def _recipe(name: str) -> Recipe:

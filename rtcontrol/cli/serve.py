@@ -82,13 +82,17 @@ def _run(options: ServerOptions, ending: Shutdown) -> int:
 
 def _gateway(options: ServerOptions, http: str) -> Callable[[Any, Any], Any]:
     from rtcontrol.gateway import Gateway, GatewayOptions
+    from rtcontrol.models.checkpoint import zoo
+    from rtcontrol.run import assemble
 
+    # A bundled model is found by its tools, so that requests may bring another's.
+    own = None if options.agent is None else assemble.agent(options.agent).model
     told = GatewayOptions.parse(
         http,
         options.allow_origin,
         options.token_file,
         options.static,
-        options.model,
+        options.model or (None if own in zoo() else own),
         options.engine,
         options.value_tokens,
         options.arguments,

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
-from rtcontrol.cli.figures import JsonFile, check_writable, save
+from rtcontrol.cli.figures import JsonFile, check_writable, for_people, save
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -40,7 +39,7 @@ def check(
 
       rtcontrol tools check tools.json
 
-      rtcontrol tools check robot.py --json found.json
+      rtcontrol tools check robot.py --json found.json      (--json -: on standard output, the table on stderr)
 
       rtcontrol tools check "mcp:python my_server.py" --model runs/mine
     """
@@ -67,7 +66,8 @@ def check(
         entries.append(entry)
         table.add_row(*(str(entry[k]) for k in ("name", "kind", "passes", "prefix_tokens")))
         told += [f"{cost.name}: {remedy}" for remedy in (*remedies[cost.name], *cost.remedies)]
-    Console().print(table)
+    console = for_people(json_file)
+    console.print(table)
     for line in told:
-        typer.echo(line)
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
     save(json_file, {"model": model, "tools": entries})

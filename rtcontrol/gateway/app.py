@@ -71,7 +71,9 @@ def build(
             wanted = await body.read(request, simpletool.FunctionCallRequest, options)
             wanted.tools = wanted.tools or own
             if not wanted.tools:
-                raise Refusal(400, "invalid", "tools: there are none.", "Give `tools`, or `serve --tools` some.")
+                raise Refusal(
+                    400, "invalid", "tools: there are none.", "Give `tools`, or `serve --tools` some, or an --agent."
+                )
             told = wanted.tools, wanted.instruction(), wanted.observation(), wanted.history or ()
             timed = await decide(*told)
             answer, headers = (

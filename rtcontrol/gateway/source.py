@@ -15,6 +15,11 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema import ToolSchema, tool_schemas
 from rtcontrol.run.trained import model_for, trained_on
 
+# A request cannot choose among models: its `model` is that of the server.
+START_IT = (
+    "Start the server with `rtcontrol serve --model M`: {known}, or a checkpoint that was trained on these tools."
+)
+
 
 def source(
     model: str | None,
@@ -28,7 +33,7 @@ def source(
     questions. UserError for a model that cannot serve these."""
     if not tools:
         return questions_of(model, engine)
-    model = model_for(tool_schemas(tools), model)
+    model = model_for(tool_schemas(tools), model, START_IT)
     if model == "noop":
         return NoopSource()
     if model == "random":

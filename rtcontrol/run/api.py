@@ -36,6 +36,7 @@ class Model:
         engine: str = "torch",
     ) -> None:
         registry.check(engine)
+        registry.check_options(engine, dtype, device, threads)
         resolve(name)
         self.name = name
         self._drafting = threading.Lock()  # one decision at a time, whoever's draft it is
@@ -103,23 +104,27 @@ class Model:
         return guess
 
     @staticmethod
-    def decide(asked: Sequence[tuple[ModelSession, str, str]]) -> list[Decision | Exception]:
-        """Decide for several of its sessions in the same forward passes, as for many characters of a game:
-        of each (session, what is seen, what is told) the decision, or what `ModelSession.decide` would raise.
+    def decide(
+        asked: Sequence[tuple[ModelSession, str, str] | tuple[ModelSession, str, str, Sequence[Call | str]]],
+    ) -> list[Decision | Exception]:
+        """Decide for several of its sessions in the same forward passes, as for many characters of a game: of each
+        (session, what is seen, what is told) or (session, what is seen, what is told, history) the decision, or what
+        `ModelSession.decide` would raise.
 
-        Raises UserError for a session that is given twice."""
-        for session, text, instruction in asked:
+        Raises UserError for a session that is given twice, and for what is no text or no history."""
+        for session, text, instruction, *_ in asked:
             session.check(text, instruction)
-        if len({id(session.decider) for session, _, _ in asked}) < len(asked):
+        given = [(one[0], (one[1], one[2], one[0].shown(one[3] if len(one) == 4 else ()))) for one in asked]
+        if len({id(session.decider) for session, _ in given}) < len(given):
             raise UserError(
                 "The same session is asked twice at once.",
                 "Ask each session once: open one `model.session(tools)` for each character.",
             )
-        for session, text, instruction in asked:
-            session.ask_draft(text, instruction, ())
-        for session, _, _ in asked:
+        for session, told in given:
+            session.ask_draft(*told)
+        for session, _ in given:
             session.take_draft()
-        return decide_together([(session.decider, (text, instruction, ())) for session, text, instruction in asked])
+        return decide_together([(session.decider, told) for session, told in given])
 
 
 class ModelSession:
@@ -134,9 +139,7 @@ class ModelSession:
         Raises UserError where the prompt does not fit, DecodeError where no legal call could be decoded, and Cancelled.
         """
         self.check(text, instruction)
-        if isinstance(history, str):
-            raise UserError("`history` is a text.", "Give a list of calls, the newest last: [decision.call].")
-        shown = [call.text() if isinstance(call, Call) else call for call in history]
+        shown = self.shown(history)
         self.ask_draft(text, instruction, shown)
         self.take_draft()
         decision = self.decider.decide(text, instruction, shown)
@@ -163,8 +166,27 @@ class ModelSession:
                     "Word it as the model was trained: decide(text, instruction).",
                 )
 
+    @staticmethod
+    def shown(history: Sequence[Call | str]) -> list[str]:
+        """The calls' texts. Raises UserError for what is no list of calls."""
+        whole = isinstance(history, str) or not isinstance(history, Sequence)
+        if wrong := [one for one in ([history] if whole else history) if whole or not isinstance(one, Call | str)]:
+            what = f"`history` {'is' if whole else 'holds'} {_kind(wrong[0])}."
+            raise UserError(what, "Give a list of calls, the newest last: [decision.call].")
+        return [call.text() if isinstance(call, Call) else call for call in history]
+
     def execute(self, call: Call) -> Any:
-        """Run the function of a call's tool. Raises InvalidCall."""
+        """Run the function of a call's tool. Raises InvalidCall (of rtcontrol.agents) for a call that the tools do not
+        allow, UserError for what is no call, and for a tool that has no function here."""
+        if not isinstance(call, Call):
+            remedy = "Give decision.call; where that is None (allow_null), the call in force stays: execute nothing."
+            raise UserError(f"What is to be executed is {_kind(call)}, no call.", remedy)
+        if any(tool.elsewhere for tool in self.tools if tool.name == call.name):
+            raise UserError(
+                f"The tool {call.name} has no function: it was given as a pydantic model or a definition.",
+                f"Use call.arguments (of a pydantic model: {call.name}(**call.arguments)), or bind a function: "
+                f"session(Tools([...]).bind({call.name}=function)).",
+            )
         return self.tools.execute(self.tools.validate(call))
 
     def cancel(self) -> None:
@@ -174,3 +196,7 @@ class ModelSession:
     def info(self) -> dict[str, Any]:
         """What decides: engine, dtype, device, tokens of the cached prefix, how passes are laid out."""
         return self.decider.info()
+
+
+def _kind(given: object) -> str:
+    return "None" if given is None else "a text" if isinstance(given, str) else f"a {type(given).__name__}"

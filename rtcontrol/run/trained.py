@@ -12,6 +12,11 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema import ToolSchema
 from rtcontrol.run import assemble
 
+NAME_IT = (
+    "Use the model {known} (a client's `model`, a command's --model), or start with --model and a checkpoint that was "
+    "trained on these tools."
+)
+
 
 def trained_on(tools: Sequence[ToolSchema], model: str) -> bool | None:
     """Whether the model was trained on exactly these tools. None: not known, or nothing that is trained."""
@@ -22,10 +27,11 @@ def trained_on(tools: Sequence[ToolSchema], model: str) -> bool | None:
     return False if model in zoo() else None
 
 
-def model_for(tools: Sequence[ToolSchema], asked: str | None) -> str:
+def model_for(tools: Sequence[ToolSchema], asked: str | None, remedy: str = NAME_IT) -> str:
     """The model asked for, or else the bundled one that was trained on exactly these tools.
 
     UserError where there is none, and for one that was trained on others: its calls would be legal nonsense.
+    `remedy` says how whoever asks comes to one of {known}.
     """
     agents = assemble.agents().values()
     own = next((agent.model for agent in agents if _same(agent.tools.schemas, tools)), None)
@@ -35,11 +41,7 @@ def model_for(tools: Sequence[ToolSchema], asked: str | None) -> str:
         if model is not None:
             what = f"The model {Path(model).name} was trained on other tools: its calls would be legal, and nonsense."
         known = ", ".join(f'"{m}"' for m in (own, "random") if m)
-        raise UserError(
-            what,
-            f"Use the model {known} or \"noop\" (a client's `model`, a command's --model), or start with --model and a "
-            "checkpoint that was trained on these tools.",
-        )
+        raise UserError(what, remedy.format(known=f'{known} or "noop"'))
     return model
 
 

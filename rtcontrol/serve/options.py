@@ -33,7 +33,7 @@ from rtcontrol.models.errors import UserError
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeOptions:
     """`agent`: the only one served (None: clients bring tools, or name a bundled one); `tools`: of those who do
-    neither, `default_tools` when they are read (`ready`); `model`: for whoever names
+    neither; `default_tools`: these or the agent's, once they are read (`ready`); `model`: for whoever names
     none (None: the agent's, or the one that was trained on the client's tools); `hz`: of a client that asks for none.
 
     `messages_per_s` and `errors_per_s` are a connection's, each with a burst of a second's worth (errors: two).
@@ -83,7 +83,11 @@ class ServeOptions:
 
     def ready(self) -> Self:
         """Checked, and with the tools of `tools` read: an MCP server is asked here, and never again. UserError."""
+        from rtcontrol.run import assemble
+
         self.check()
+        if self.agent is not None:
+            return replace(self, default_tools=tuple(assemble.agent(self.agent).tools.openai()))
         if self.tools is None:
             return self
         from rtcontrol.run.toolsets import tools_from

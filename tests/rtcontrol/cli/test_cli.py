@@ -195,3 +195,19 @@ def test_report_from_a_record_alone(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert first == again
     assert call("report", str(tmp_path / "nothing")) == 2
     assert "No record" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("hook", ["rtcontrol.cli.app", "typer", "rtcontrol.models.checkpoint"])
+def test_ctrl_c_in_the_midst_of_imports_leaves_without_a_word(hook: str) -> None:
+    # Sent by the import itself: where the command hears it does not depend on the machine's load.
+    code = (
+        "import os, signal, sys\n"
+        "class Hook:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name == {hook!r}: os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Hook())\n"
+        "sys.argv[1:] = ['tools', 'check', 'rtcontrol/bench/schemas/long.json']\n"
+        "from rtcontrol.cli import main\nmain()\n"
+    )
+    done = python("-c", code)
+    assert (done.returncode, done.stdout, done.stderr.strip()) == (130, "", "")

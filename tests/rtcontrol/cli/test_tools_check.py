@@ -261,3 +261,14 @@ def test_a_command_that_is_no_mcp_server_is_told(tmp_path: Path, capsys: pytest.
     assert "gave no list of tools" in refused(capsys, "tools", "check", "mcp:no-such-command-here")
     assert "names no server" in refused(capsys, "tools", "check", "mcp:")
     assert "mcp:URL" in refused(capsys, "tools", "check", "http://127.0.0.1:1/mcp")
+
+
+def test_figures_on_standard_output_stand_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "tools.json").write_text(json.dumps([CLOSED, FREE]))
+    monkeypatch.chdir(tmp_path)
+    assert call("tools", "check", "tools.json", "--json", "-") == 0
+    said = capsys.readouterr()
+    assert [one["name"] for one in json.loads(said.out)["tools"]] == ["drive", "say"]
+    assert "passes at worst" in said.err and [p.name for p in tmp_path.iterdir()] == ["tools.json"]

@@ -74,6 +74,20 @@ def test_requests_of_v1_without_tools_have_the_servers(process: Any, file: str) 
     assert httpx.post(url + "function_call", json={"messages": said}, timeout=60).json()["function"] == "turn"
 
 
+def test_requests_of_v1_without_tools_have_those_of_the_one_agent(process: Any, file: str) -> None:
+    web = free_port()
+    process("--agent", "lander", "--model", "lander", "--http", f"127.0.0.1:{web}")
+    said = [{"role": "user", "content": "land on the pad"}]
+    url = f"http://127.0.0.1:{web}/v1/"
+    asked = {"model": "default", "messages": said, "environment": ["x 0.10 y 0.90 vx 0.00 vy -0.20"]}
+    chat = httpx.post(url + "chat/completions", json=asked, timeout=60).json()
+    assert chat["choices"][0]["message"]["tool_calls"][0]["function"]["name"] == "engines"
+    assert httpx.post(url + "function_call", json={"messages": said}, timeout=60).json()["function"] == "engines"
+    other = httpx.post(url + "chat/completions", json={**asked, "tools": [{"type": "function", "function": TURN}]})
+    told = other.json()["error"]["message"]
+    assert other.status_code == 400 and "rtcontrol serve --model M" in told and "a client's" not in told
+
+
 def test_the_one_client_of_a_run_has_the_tools_of_its_command_line(fly: Any, file: str) -> None:
     status: Future[int]
     status, endpoint = fly(tools=file)
