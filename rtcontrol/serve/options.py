@@ -86,11 +86,13 @@ class ServeOptions:
         self.check()
         if self.tools is None:
             return self
+        from rtcontrol.hosts.deciders import check_random
         from rtcontrol.run.toolsets import tools_from
         from rtcontrol.run.trained import model_for
 
         tools = tools_from(self.tools)
-        model_for(tools.schemas, self.model)
+        if model_for(tools.schemas, self.model) == "random":
+            check_random(tools.schemas)
         return replace(self, default_tools=tuple(tools.openai()))
 
     @property

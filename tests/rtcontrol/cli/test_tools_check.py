@@ -16,6 +16,7 @@ from commands import call, refused
 from rtcontrol.agents import Tools
 from rtcontrol.models.decider import DeciderSpec
 from rtcontrol.models.engines.base import Budget
+from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema import tool_schemas
 from rtcontrol.run.costs import costs
 
@@ -246,6 +247,7 @@ def test_the_list_of_an_mcp_server_at_an_address(tmp_path: Path, capsys: pytest.
             ),
             "Tool t, parameter p: #/$defs/P refers to itself",
         ),
+        ("ones.py", "tools = [1]", "1 is no tool."),
         ("none.json", json.dumps([{"name": "t", "parameters": {"properties": {"p": {"enum": []}}}}]), "an empty enum"),
     ],
 )
@@ -261,3 +263,22 @@ def test_a_command_that_is_no_mcp_server_is_told(tmp_path: Path, capsys: pytest.
     assert "gave no list of tools" in refused(capsys, "tools", "check", "mcp:no-such-command-here")
     assert "names no server" in refused(capsys, "tools", "check", "mcp:")
     assert "mcp:URL" in refused(capsys, "tools", "check", "http://127.0.0.1:1/mcp")
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ({"type": "string", "pattern": "^(?=a)b$"}, "Tool t, p: its schema cannot be decoded"),
+        ({"type": "string", "pattern": "^a{5}$", "maxLength": 3}, "Tool t, p: "),
+        ({"enum": [f"place {i} of many" for i in range(3000)]}, "leaves no room for the call in the model's context"),
+    ],
+)
+def test_tools_that_every_session_would_be_refused_are_refused_in_the_same_words(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], value: dict[str, Any], message: str
+) -> None:
+    given = {"name": "t", "parameters": {"properties": {"p": value}, "required": ["p"]}}
+    (tmp_path / "tools.json").write_text(json.dumps([given]))
+    said = refused(capsys, "tools", "check", str(tmp_path / "tools.json"), "--model", "lander")
+    with pytest.raises(UserError) as session:
+        DeciderSpec("lander", (given,)).build()
+    assert message in said and session.value.what in said

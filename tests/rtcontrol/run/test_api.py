@@ -111,3 +111,17 @@ def test_a_bundled_model_is_shown_as_many_calls_as_it_was_trained_with() -> None
 def test_a_model_without_known_tools_asks_for_them(tmp_path: object) -> None:
     with pytest.raises(UserError, match=r"Give session\(tools\)"):
         rtcontrol.load(str(tmp_path)).session()
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"draft_ms": "x"}, {"draft_ms": float("inf")}, {"draft_ms": -1}, {"value_tokens": -1}, {"history": -1}],
+)
+def test_options_out_of_range_are_refused_with_the_session(given: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match=next(iter(given))):
+        rtcontrol.load("lander").session(**given)
+
+
+def test_what_is_no_tool_is_refused_by_what_it_is() -> None:
+    with pytest.raises(UserError, match=r"5 is no tool\."):
+        rtcontrol.load("lander").session([5])  # type: ignore[list-item]
