@@ -85,7 +85,7 @@ class ToolSchema:
         _check_spelled(name, f"Tool {name[:64]!r}")
         if not isinstance(body.get("description", ""), str):
             raise UserError(f"{where}: its description is no string.", "Say in words what it does, or leave it out.")
-        schema = next((given for key in PARAMETERS if (given := body.get(key))), {"type": "object", "properties": {}})
+        schema: Any = next((body[key] for key in PARAMETERS if body.get(key)), {"type": "object", "properties": {}})
         if isinstance(schema, Mapping) and "properties" not in schema and COMPOSED & set(schema):
             schema = {"type": "anyOf", **normalise(schema, where)}
         if not isinstance(schema, Mapping) or schema.get("type", "object") != "object":

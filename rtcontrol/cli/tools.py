@@ -48,7 +48,8 @@ def check(
 
       rtcontrol tools check "mcp:python my_server.py" --model runs/mine
     """
-    from rtcontrol.models.checkpoint import Checkpoint
+    from rtcontrol.models.checkpoint import Checkpoint, chats
+    from rtcontrol.models.errors import UserError
     from rtcontrol.run.costs import check_context, costs
     from rtcontrol.run.toolsets import tools_from
 
@@ -57,6 +58,9 @@ def check(
     found = tools_from(source)
     checkpoint = Checkpoint.open(model or "lander")
     if model is not None:
+        if chats(model):
+            what = f"{model} is a chat model: the passes of its calls depend on its syntax, and are not counted here."
+            raise UserError(what, "Leave --model out, or name a checkpoint in ST format.")
         check_context(found.schemas, checkpoint)
     remedies = found.remedies(digits=bool(checkpoint.tokenizer.digits))
     entries: list[dict[str, Any]] = []

@@ -19,6 +19,7 @@ from rtcontrol.models.engines.base import Budget
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema import tool_schemas
 from rtcontrol.run.costs import costs
+from tests.models.chat.families import checkpoint
 
 CLOSED = {"name": "drive", "parameters": {"properties": {"speed": {"enum": [0, 1, 2]}}, "required": ["speed"]}}
 FREE = {"type": "function", "function": {"name": "say", "parameters": {"properties": {"text": {"type": "string"}}}}}
@@ -102,9 +103,10 @@ def test_openai_tools_are_closed_with_one_pass_or_free_with_the_bound_that_would
     assert found["say"]["kind"] == "free" and found["say"]["passes"] > 1
     assert "parameter text: its values are not listed" in found["say"]["remedy"] and "enum" in found["say"]["remedy"]
     assert all(t["prefix_tokens"] > 5 for t in found.values())
-    file.write_text(json.dumps({"tools": [CLOSED]}))
+    file.write_text(json.dumps({"tools": [{"name": "drive", "inputSchema": CLOSED["parameters"]}]}))  # as MCP lists it
     (alone,) = checked(tmp_path, str(file), capsys).values()
     assert (alone["name"], alone["passes"]) == ("drive", 1)
+    assert alone["prefix_tokens"] == found["drive"]["prefix_tokens"]
 
 
 def test_the_passes_are_those_of_the_layout_that_takes_more() -> None:
@@ -282,3 +284,9 @@ def test_tools_that_every_session_would_be_refused_are_refused_in_the_same_words
     with pytest.raises(UserError) as session:
         DeciderSpec("lander", (given,)).build()
     assert message in said and session.value.what in said
+
+
+def test_a_chat_model_is_refused_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "tools.json").write_text(json.dumps([CLOSED]))
+    folder = str(checkpoint(tmp_path / "chat", "hermes"))
+    assert "is a chat model" in refused(capsys, "tools", "check", str(tmp_path / "tools.json"), "--model", folder)
