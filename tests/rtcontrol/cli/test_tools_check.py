@@ -289,4 +289,5 @@ def test_tools_that_every_session_would_be_refused_are_refused_in_the_same_words
 def test_a_chat_model_is_refused_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "tools.json").write_text(json.dumps([CLOSED]))
     folder = str(checkpoint(tmp_path / "chat", "hermes"))
+    capsys.readouterr()  # what making it says
     assert "is a chat model" in refused(capsys, "tools", "check", str(tmp_path / "tools.json"), "--model", folder)
