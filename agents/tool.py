@@ -195,6 +195,10 @@ def _made(given: Any) -> Tool:
     if isinstance(given, type) and issubclass(given, pydantic.BaseModel):
         schema = given.model_json_schema()
         return remote_tool({"name": given.__name__, "description": schema.pop("description", ""), "parameters": schema})
+    if not callable(given) or not hasattr(given, "__name__"):
+        raise UserError(
+            f"{repr(given)[:80]} is no tool.", "Give functions, pydantic models or OpenAI-style definitions."
+        )
     return tool(given)
 
 

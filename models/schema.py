@@ -18,6 +18,7 @@ from rtcontrol.models.rules import kept_values
 
 MAX_HEADS = 6
 ABSENT = object()
+PARAMETERS = ("parameters", "inputSchema", "input_schema")  # as OpenAI, MCP and Anthropic call them
 COMPOSED = {"$ref", "allOf", "anyOf", "oneOf"}  # in place of properties
 Overflow = Literal["merge", "cut"]
 
@@ -70,7 +71,7 @@ class ToolSchema:
 
     @classmethod
     def from_openai(cls, tool: Mapping[str, Any]) -> ToolSchema:
-        """Read one OpenAI-style definition (with or without the `{"type": "function"}` wrapper).
+        """Read one OpenAI-style definition (with or without the `{"type": "function"}` wrapper), MCP's or Anthropic's.
 
         Raises UserError naming tool and parameter, and what to write instead.
         """
@@ -84,7 +85,7 @@ class ToolSchema:
         _check_spelled(name, f"Tool {name[:64]!r}")
         if not isinstance(body.get("description", ""), str):
             raise UserError(f"{where}: its description is no string.", "Say in words what it does, or leave it out.")
-        schema = body.get("parameters") or {"type": "object", "properties": {}}
+        schema: Any = next((body[key] for key in PARAMETERS if body.get(key)), {"type": "object", "properties": {}})
         if isinstance(schema, Mapping) and "properties" not in schema and COMPOSED & set(schema):
             schema = {"type": "anyOf", **normalise(schema, where)}
         if not isinstance(schema, Mapping) or schema.get("type", "object") != "object":

@@ -11,9 +11,9 @@ from typing import Any
 
 from rtcontrol.hosts.base import Decider, DeciderSource, DecisionLost, DecisionReply, DecisionRequest
 from rtcontrol.models.call import Call, Decision
-from rtcontrol.models.domain import ClosedDomain
+from rtcontrol.models.domain import ClosedDomain, Free
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.schema import tool_schemas
+from rtcontrol.models.schema import ToolSchema, tool_schemas
 
 FAULTS = (Exception, SystemExit)  # whatever a decider raises costs one tick, never the loop
 PLAIN = ("expert", "noop", "random")
@@ -248,10 +248,19 @@ class NoopSource(ExpertSource):
     model: str = "noop"
 
 
+def check_random(tools: Sequence[ToolSchema]) -> None:
+    """UserError where a call of these cannot be drawn: a required value is neither listed nor counted."""
+    for tool in tools:
+        for p in tool.parameters:
+            if p.required and isinstance(p.domain, Free) and p.domain.grid is None:
+                what = f"Tool {tool.name}, parameter {p.name}: `random` cannot make up a value."
+                raise UserError(what, "Give it an enum or bounds, or do not require it.")
+
+
 @dataclass(frozen=True)
 class RandomSource:
     """A uniformly random legal call each tick, and another draw for each further call of a tick; optional parameters
-    and open domains are left out where they may be.
+    of an open domain are left out.
 
     The same seed, tick and epoch give the same first call, in every lane.
     """
@@ -261,6 +270,7 @@ class RandomSource:
 
     def build(self) -> ExpertSource:
         schemas = tool_schemas(list(self.tools))
+        check_random(schemas)
         asked = ("", 0)  # the tick asked for last, and how often
 
         def call(request: DecisionRequest) -> Call:
@@ -273,11 +283,8 @@ class RandomSource:
             for parameter in schema.parameters:
                 if isinstance(parameter.domain, ClosedDomain):
                     arguments[parameter.name] = chance.choice(parameter.domain.values)
-                elif parameter.required:
-                    what = (
-                        f"Tool {schema.name}, parameter {parameter.name}: its domain is open, there is no random value."
-                    )
-                    raise UserError(what, "Give it an enum or a range, or let a model decide.")
+                elif (grid := parameter.domain.grid) is not None:
+                    arguments[parameter.name] = grid.at(chance.randrange(grid.count))
             return Call(schema.name, arguments)
 
         return ExpertSource(call, "random")

@@ -16,6 +16,7 @@ from rtcontrol.run import assemble
 from rtcontrol.run.draft import Draft, Drafter
 from rtcontrol.run.trained import trained_on
 
+MAX_DRAFT_MS = 60_000.0
 Given = Sequence[Tool | Callable[..., Any] | Mapping[str, Any]]
 
 
@@ -65,8 +66,8 @@ class Model:
         and takes fewer passes where the guess is right. It is waited for `draft_ms` at most; a guess that is late,
         wrong or raises is done without.
 
-        Raises UserError for tools that cannot be decoded, and for a bundled model that was trained on others, unless
-        `untrained`: its calls are legal then, and nonsense.
+        Raises UserError for options out of range, for tools that cannot be decoded, and for a bundled model that was
+        trained on others, unless `untrained`: its calls are legal then, and nonsense.
         """
         own = next((a for a in assemble.agents().values() if a.model == self.name), None)
         if tools is None:
@@ -77,6 +78,11 @@ class Model:
             raise UserError(f"{str(tools)[:80]!r} is no list of tools.", "Give a list, as session([drive]).")
         if history is None:
             history = 6 if own is None else own.history
+        for option, value, least in (("value_tokens", value_tokens, 1), ("history", history, 0)):
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise UserError(f"{option}={str(value)[:80]!r} is no count.", f"Give a whole number, {least} or more.")
+        if not isinstance(draft_ms, int | float) or not 0 <= draft_ms <= MAX_DRAFT_MS:
+            raise UserError(f"draft_ms={str(draft_ms)[:80]!r} is no time to wait.", f"Give 0 to {MAX_DRAFT_MS:g} ms.")
         chosen = tools if isinstance(tools, Tools) else Tools(tools)
         if not untrained and trained_on(chosen.schemas, self.name) is False:
             raise UserError(

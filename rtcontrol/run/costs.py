@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from rtcontrol.models.checkpoint import Checkpoint
+from rtcontrol.models.core import DecoderCore
 from rtcontrol.models.cost import looked_at, worst_call
 from rtcontrol.models.domain import ClosedDomain
 from rtcontrol.models.engines.base import Budget
@@ -28,8 +30,10 @@ class ToolCost:
 
 
 def costs(tools: Sequence[ToolSchema], tokenizer: STTokenizer, overflow: Overflow = "merge") -> list[ToolCost]:
-    """Of each tool, where all of them may be called. Raises UserError for tools that cannot be decoded."""
+    """Of each tool, where all of them may be called. Raises UserError for tools that cannot be decoded, as a session
+    does."""
     plan = compile_plan(tools, tokenizer, overflow=overflow)
+    DecoderCore(plan, tokenizer, tokenizer.size)  # compiles the grammars of the free values
     budget = Budget()
     layouts = [Walker(plan, replace(budget, function_first=first)) for first in (False, True)]
     found = []
@@ -52,3 +56,14 @@ def costs(tools: Sequence[ToolSchema], tokenizer: STTokenizer, overflow: Overflo
         size = len(tokenizer.encode(tool.canonical_json()))
         found.append(ToolCost(tool.name, not free, worst, size, tuple(remedies)))
     return found
+
+
+def check_context(tools: Sequence[ToolSchema], checkpoint: Checkpoint) -> None:
+    """UserError where the prompt that describes the tools is longer than the checkpoint's context."""
+    from rtcontrol.models.engines.torch_runner import SLOTS
+    from rtcontrol.models.packed import too_long
+
+    config = checkpoint.config.get("text_config", checkpoint.config)
+    context = min(SLOTS, config.get("max_position_embeddings") or SLOTS)
+    if (size := len(checkpoint.template.prefix_ids(tools))) >= context:
+        raise too_long(context, size)

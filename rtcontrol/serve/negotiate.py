@@ -12,11 +12,10 @@ from rtcontrol.agents.agent import Fallback
 from rtcontrol.bridges.wire import Code, WireError
 from rtcontrol.bridges.wire.messages import Hello
 from rtcontrol.hosts.base import DeciderSource
-from rtcontrol.hosts.deciders import PLAIN, ExpertSource, STSource
+from rtcontrol.hosts.deciders import PLAIN, ExpertSource, STSource, check_random
 from rtcontrol.loop.config import RunConfig
 from rtcontrol.models.call import Call
 from rtcontrol.models.checkpoint import zoo
-from rtcontrol.models.domain import Free
 from rtcontrol.models.errors import UserError
 from rtcontrol.run import assemble
 from rtcontrol.run.own import own_agent
@@ -126,10 +125,10 @@ def _model(hello: Hello, options: ServeOptions, agent: Agent, named: str | None)
     except UserError as error:
         raise _refused(Code.MODEL, error.what, error.remedy, "model") from None
     if model == "random":
-        for tool in agent.tools.schemas:
-            if given := [p.name for p in tool.parameters if p.required and isinstance(p.domain, Free)]:
-                what = f"Tool {tool.name}, parameter {given[0]}: `random` cannot make up a value."
-                raise _refused(Code.TOOLS, what, "Give it an enum or bounds, or do not require it.", "tools")
+        try:
+            check_random(agent.tools.schemas)
+        except UserError as error:
+            raise _refused(Code.TOOLS, error.what, error.remedy, "tools") from None
     return model
 
 

@@ -90,19 +90,23 @@ class ServeOptions:
             return replace(self, default_tools=tuple(assemble.agent(self.agent).tools.openai()))
         if self.tools is None:
             return self
+        from rtcontrol.hosts.deciders import check_random
         from rtcontrol.run.toolsets import tools_from
         from rtcontrol.run.trained import model_for
 
         tools = tools_from(self.tools)
-        model_for(tools.schemas, self.model)
+        if model_for(tools.schemas, self.model) == "random":
+            check_random(tools.schemas)
         return replace(self, default_tools=tuple(tools.openai()))
 
     @property
     def loads(self) -> str | None:
         """The model that is loaded before there are sessions: one that is named, where tools are brought."""
         from rtcontrol.hosts.deciders import PLAIN
+        from rtcontrol.hosts.endpoint import is_endpoint
 
-        return self.model if self.takes_tools and self.model not in PLAIN else None
+        named = self.takes_tools and self.model not in PLAIN and not is_endpoint(self.model)
+        return self.model if named else None
 
     @property
     def takes_tools(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from rtcontrol.hosts.base import DeciderSource, DecoderPool, Host, PlaceTrouble
@@ -58,6 +59,9 @@ class Pools:
                 if self._options.loads is not None and not self._stopped():
                     spec = DeciderSpec(self._options.loads, (FREE,), self._options.engine)
                     self._model = self._models.open("the model", ModelSource(spec))
+                    if tools := self._options.default_tools:  # what every session would be refused ends the start
+                        told = {name: getattr(self._options, name) for name in ("value_tokens", "arguments")}
+                        self._models.open("the tools", STSource(replace(spec, tools=tools, **told))).close()
             except BaseException:
                 self._models.close()
                 self._models = _models(self._options, self._limit)  # the next one may find it mended

@@ -16,8 +16,10 @@ from commands import call, refused
 from rtcontrol.agents import Tools
 from rtcontrol.models.decider import DeciderSpec
 from rtcontrol.models.engines.base import Budget
+from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema import tool_schemas
 from rtcontrol.run.costs import costs
+from tests.models.chat.families import checkpoint
 
 CLOSED = {"name": "drive", "parameters": {"properties": {"speed": {"enum": [0, 1, 2]}}, "required": ["speed"]}}
 FREE = {"type": "function", "function": {"name": "say", "parameters": {"properties": {"text": {"type": "string"}}}}}
@@ -101,9 +103,10 @@ def test_openai_tools_are_closed_with_one_pass_or_free_with_the_bound_that_would
     assert found["say"]["kind"] == "free" and found["say"]["passes"] > 1
     assert "parameter text: its values are not listed" in found["say"]["remedy"] and "enum" in found["say"]["remedy"]
     assert all(t["prefix_tokens"] > 5 for t in found.values())
-    file.write_text(json.dumps({"tools": [CLOSED]}))
+    file.write_text(json.dumps({"tools": [{"name": "drive", "inputSchema": CLOSED["parameters"]}]}))  # as MCP lists it
     (alone,) = checked(tmp_path, str(file), capsys).values()
     assert (alone["name"], alone["passes"]) == ("drive", 1)
+    assert alone["prefix_tokens"] == found["drive"]["prefix_tokens"]
 
 
 def test_the_passes_are_those_of_the_layout_that_takes_more() -> None:
@@ -246,6 +249,7 @@ def test_the_list_of_an_mcp_server_at_an_address(tmp_path: Path, capsys: pytest.
             ),
             "Tool t, parameter p: #/$defs/P refers to itself",
         ),
+        ("ones.py", "tools = [1]", "1 is no tool."),
         ("none.json", json.dumps([{"name": "t", "parameters": {"properties": {"p": {"enum": []}}}}]), "an empty enum"),
     ],
 )
@@ -272,3 +276,29 @@ def test_figures_on_standard_output_stand_alone(
     said = capsys.readouterr()
     assert [one["name"] for one in json.loads(said.out)["tools"]] == ["drive", "say"]
     assert "passes at worst" in said.err and [p.name for p in tmp_path.iterdir()] == ["tools.json"]
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ({"type": "string", "pattern": "^(?=a)b$"}, "Tool t, p: its schema cannot be decoded"),
+        ({"type": "string", "pattern": "^a{5}$", "maxLength": 3}, "Tool t, p: "),
+        ({"enum": [f"place {i} of many" for i in range(3000)]}, "leaves no room for the call in the model's context"),
+    ],
+)
+def test_tools_that_every_session_would_be_refused_are_refused_in_the_same_words(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], value: dict[str, Any], message: str
+) -> None:
+    given = {"name": "t", "parameters": {"properties": {"p": value}, "required": ["p"]}}
+    (tmp_path / "tools.json").write_text(json.dumps([given]))
+    said = refused(capsys, "tools", "check", str(tmp_path / "tools.json"), "--model", "lander")
+    with pytest.raises(UserError) as session:
+        DeciderSpec("lander", (given,)).build()
+    assert message in said and session.value.what in said
+
+
+def test_a_chat_model_is_refused_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "tools.json").write_text(json.dumps([CLOSED]))
+    folder = str(checkpoint(tmp_path / "chat", "hermes"))
+    capsys.readouterr()  # what making it says
+    assert "is a chat model" in refused(capsys, "tools", "check", str(tmp_path / "tools.json"), "--model", folder)

@@ -155,3 +155,17 @@ def test_sessions_that_decide_together_each_have_their_history() -> None:
     assert expected[0].tokens + expected[0].reused_tokens > expected[1].tokens + expected[1].reused_tokens
     with pytest.raises(UserError, match="`history` is a text"):
         model.decide([(one, SEEN, "land on the pad", "a call")])
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"draft_ms": "x"}, {"draft_ms": float("inf")}, {"draft_ms": -1}, {"value_tokens": -1}, {"history": -1}],
+)
+def test_options_out_of_range_are_refused_with_the_session(given: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match=next(iter(given))):
+        rtcontrol.load("lander").session(**given)
+
+
+def test_what_is_no_tool_is_refused_by_what_it_is() -> None:
+    with pytest.raises(UserError, match=r"5 is no tool\."):
+        rtcontrol.load("lander").session([5])  # type: ignore[list-item]

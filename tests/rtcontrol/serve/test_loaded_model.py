@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -84,3 +85,16 @@ def test_a_model_that_could_not_be_read_is_tried_again(model: Path) -> None:
         assert pools.open("first", STSource(DeciderSpec(str(model), (SAY,)))).alive()
     finally:
         pools.close()
+
+
+def test_a_server_does_not_start_on_tools_that_every_session_would_be_refused(
+    tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = {"name": "say", "parameters": {"properties": {"what": {"type": "string", "pattern": "(?=a)b"}}}}
+    (file := tmp_path / "tools.json").write_text(json.dumps([own]))
+    serve = ("serve", "--host", "inprocess", "--bind", "tcp://127.0.0.1:*", "--out", str(tmp_path / "out"))
+    said = refused(capsys, *serve, "--tools", str(file), "--model", str(model))
+    assert "Tool say, what: its schema cannot be decoded" in said
+    own["parameters"]["required"] = ["what"]  # type: ignore[index]
+    file.write_text(json.dumps([own]))
+    assert "what: `random` cannot make up a value" in refused(capsys, *serve, "--tools", str(file), "--model", "random")
