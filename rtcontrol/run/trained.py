@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rtcontrol.hosts.deciders import PLAIN
+from rtcontrol.hosts.endpoint import is_endpoint
 from rtcontrol.models.checkpoint import chats, zoo
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema import ToolSchema
@@ -47,7 +48,7 @@ def model_for(tools: Sequence[ToolSchema], asked: str | None, remedy: str = NAME
 
 def said_of(tools: Sequence[ToolSchema], model: str) -> str | None:
     """What people must know of a model that may not have been trained on these tools, None where there is nothing."""
-    if model in PLAIN or trained_on(tools, model) is not None:
+    if model in PLAIN or is_endpoint(model) or trained_on(tools, model) is not None:
         return None
     if chats(model):
         return f"{Path(model).name} is a chat model, not trained on these tools: it tries them (docs/chat.md)."
