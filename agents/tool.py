@@ -16,12 +16,13 @@ import referencing
 from pydantic.errors import PydanticInvalidForJsonSchema, PydanticSchemaGenerationError, PydanticUserError
 from pydantic_core import PydanticSerializationError
 
+from rtcontrol.agents import remedies
 from rtcontrol.agents.domains import CONSTRAINTS
 from rtcontrol.models.call import Call
-from rtcontrol.models.domain import MAX_CLOSED, ClosedDomain, Free
+from rtcontrol.models.domain import ClosedDomain, Free
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.normal import normalise
-from rtcontrol.models.schema import MAX_HEADS, Parameter, ToolSchema, tool_schemas
+from rtcontrol.models.schema import Parameter, ToolSchema, tool_schemas
 
 # Of a tool that somebody else defines: a longer name fits no message of the wire.
 MAX_NAME = 256
@@ -46,6 +47,11 @@ class Tool:
     @property
     def name(self) -> str:
         return self.schema.name
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether it was bound to nothing that executes it here: it was only described."""
+        return self.remote and getattr(self.function, "__module__", None) == __name__
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.function(*args, **kwargs)
@@ -189,6 +195,10 @@ def _made(given: Any) -> Tool:
     if isinstance(given, type) and issubclass(given, pydantic.BaseModel):
         schema = given.model_json_schema()
         return remote_tool({"name": given.__name__, "description": schema.pop("description", ""), "parameters": schema})
+    if not callable(given) or not hasattr(given, "__name__"):
+        raise UserError(
+            f"{repr(given)[:80]} is no tool.", "Give functions, pydantic models or OpenAI-style definitions."
+        )
     return tool(given)
 
 
@@ -269,52 +279,10 @@ class Tools:
         return self._tools[call.name].function(**self.convert(call))
 
     def remedies(self, digits: bool = False) -> dict[str, list[str]]:
-        """By tool: what works but costs extra forward passes, and the remedy. `digits`: for a tokenizer that writes
-        numbers digit by digit, where bounded ones are counted and need no list."""
-        found: dict[str, list[str]] = {s.name: [] for s in self.schemas}
-        for s in self.schemas:
-            alone = {slot.parameters[0].name for slot in s.slots() if not slot.merged}
-            for p in s.parameters:
-                if isinstance(p.domain, Free) and not (digits and p.domain.grid is not None and p.name in alone):
-                    cost = "so each of its tokens costs a forward pass"
-                    if p.domain.grid is not None:
-                        cost += ", or every two where the model's tokenizer writes digit by digit"
-                    found[s.name].append(
-                        f"parameter {p.name}: its values are not listed, {cost}. Remedy: {_remedy(p.domain.schema)}."
-                    )
-            for slot in s.slots():
-                if isinstance(slot.domain, Free) and all(isinstance(p.domain, ClosedDomain) for p in slot.parameters):
-                    found[s.name].append(
-                        f"parameters {', '.join(p.name for p in slot.parameters)}: together in one head they have more "
-                        f"than {MAX_CLOSED} values, so each token of it costs a forward pass. Remedy: coarser steps, "
-                        "or fewer parameters in the group."
-                    )
-            units = {p.group or p.name for p in s.parameters}
-            if len(units) > MAX_HEADS:
-                listed = isinstance(s.slots()[-1].domain, ClosedDomain)
-                cost = "which makes a large trie" if listed else "which costs a forward pass for each of its tokens"
-                found[s.name].append(
-                    f"has {len(units)} parameters for {MAX_HEADS} heads: those from the sixth on share head 6 as one "
-                    f"JSON object, {cost} (extra forward passes where the budget of nodes is exceeded). Remedy: fewer "
-                    "parameters, or x-group (Group) for those that belong together."
-                )
-        return found
+        """By tool: what works but costs extra forward passes, and the remedy (`remedies.of`)."""
+        return {schema.name: remedies.of(schema, digits) for schema in self.schemas}
 
     def warnings(self) -> list[str]:
         """`remedies`, each with its tool."""
-        found = [(name, remedy) for name, remedies in self.remedies().items() for remedy in remedies]
+        found = [(name, remedy) for name, told in self.remedies().items() for remedy in told]
         return [f"Tool {name}{' ' if remedy.startswith('has ') else ', '}{remedy}" for name, remedy in found]
-
-
-def _remedy(schema: Mapping[str, Any]) -> str:
-    """What would list the values of a free schema."""
-    kind = schema.get("type")
-    if kind in ("integer", "number"):
-        return f"minimum, maximum and multipleOf (Range) with at most {MAX_CLOSED} values"
-    if kind == "string":
-        return "an enum (OneOf)"
-    if kind == "array":
-        return f"listed items and maxItems, at most {MAX_CLOSED} combinations"
-    if kind == "object":
-        return f"listed properties and no others, at most {MAX_CLOSED} combinations"
-    return "bounds and a step (Range), or an enum (OneOf), in each alternative"

@@ -1,4 +1,4 @@
-"""A cart on a line, driven by a server: `rtcontrol serve --model random`, then `python docs/example_client.py`."""
+"""A cart on a line, driven by a server: `rtcontrol serve`, then `python docs/example_client.py`. It calls by chance."""
 
 import sys
 import time
@@ -19,7 +19,7 @@ PUSH = {
 def main(endpoint: str = "tcp://127.0.0.1:5555", seconds: float = 5.0) -> None:
     position, speed, period_s = 0.0, 0.0, 0.05
     stop = {"name": "push", "arguments": {"force": 0}}
-    given = {"instruction": "Stay near 0.", "hz": 20, "safe_call": stop, "connect_timeout_s": 10.0}
+    given = {"instruction": "Stay near 0.", "model": "random", "hz": 20, "safe_call": stop, "connect_timeout_s": 10.0}
     with Client.connect(endpoint, tools=[PUSH], **given) as client:
         end = time.monotonic() + seconds
         while time.monotonic() < end:

@@ -17,9 +17,8 @@ class Call:
 
     def text(self) -> str:
         """The call as the prompt's history and people read it: `engines(main=70, side=0)`."""
-        return (
-            f"{self.name}({', '.join(f'{k}={json.dumps(v, ensure_ascii=False)}' for k, v in self.arguments.items())})"
-        )
+        shown = (f"{k}={json.dumps(v, ensure_ascii=False)}" for k, v in self.arguments.items())
+        return f"{self.name}({', '.join(shown)})"
 
     def to_dict(self) -> dict[str, Any]:
         return {"name": self.name, "arguments": dict(self.arguments)}
@@ -47,12 +46,3 @@ class Decision:
     forward_passes: int = 0
     tokens: int = 0
     reused_tokens: int = 0
-
-    def to_dict(self) -> dict[str, Any]:
-        plain = {name: getattr(self, name) for name in self.__slots__}
-        return plain | {"call": self.call and self.call.to_dict(), "confidence": dict(self.confidence)}
-
-    @classmethod
-    def from_dict(cls, value: Mapping[str, Any]) -> Decision:
-        plain = {name: value[name] for name in cls.__slots__}
-        return cls(**plain | {"call": value["call"] and Call.from_dict(value["call"])})

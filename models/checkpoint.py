@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rtcontrol.models.errors import UserError
+from rtcontrol.models import hub
+from rtcontrol.models.chat.template import ChatTemplate
+from rtcontrol.models.errors import UserError, read_json
 from rtcontrol.models.prompt import PromptTemplate
 from rtcontrol.models.special import ST_TOKENS
 from rtcontrol.models.tokenizer import STTokenizer
@@ -21,42 +22,46 @@ def zoo() -> list[str]:
 
 
 def resolve(model: str) -> Path:
-    """The folder of a bundled name or a path; raises UserError listing the bundled names."""
+    """The folder of a bundled name, a path, or an id of the Hugging Face hub (OWNER/NAME or OWNER/NAME:SUBFOLDER, which
+    is downloaded if need be); in this order. Raises UserError naming all three."""
     if "/" not in model and (ZOO / model / "config.json").is_file():
         return ZOO / model
     path = Path(model).expanduser()
     if path.is_dir():
         return path
+    others = f"Bundled: {', '.join(zoo()) or 'none'}. Or give the path of a checkpoint folder in Hugging Face format"
+    if not path.exists() and hub.is_id(model):
+        return hub.fetch(model, f"{others}.")
     raise UserError(
-        f"No model {model!r}: neither a bundled name nor a folder.",
-        f"Bundled: {', '.join(zoo()) or 'none'}. Or give the path of a checkpoint folder in Hugging Face format.",
+        f"No model {model!r}: neither a bundled name nor a folder, nor a hub's OWNER/NAME[:SUBFOLDER].",
+        f"{others}, or OWNER/NAME[:SUBFOLDER] of the Hugging Face hub.",
     )
 
 
 def read_config(folder: Path) -> dict[str, Any]:
     """`config.json` as a dict; raises UserError when the folder is no checkpoint."""
+    remedy = "Give --model a name from `rtcontrol models info` or a folder in Hugging Face format."
+    missing = UserError(f"{folder} is no checkpoint: it has no config.json.", remedy)
+    return read_json(folder / "config.json", missing, "Restore the checkpoint.")
+
+
+def chats(model: str) -> bool:
+    """Whether it is a chat model: its tokenizer has no ST tokens. Reads its file as text; raises UserError."""
     try:
-        config = json.loads((folder / "config.json").read_text("utf-8"))
-    except FileNotFoundError:
-        raise UserError(
-            f"{folder} is no checkpoint: it has no config.json.",
-            "Give --model a name from `rtcontrol models info` or a folder in Hugging Face format.",
-        ) from None
-    except (OSError, ValueError) as error:
-        raise UserError(f"{folder / 'config.json'} cannot be read ({error}).", "Restore the checkpoint.") from None
-    if not isinstance(config, dict):
-        raise UserError(f"{folder / 'config.json'} is no JSON object.", "Restore the checkpoint.")
-    return config
+        written = (resolve(model) / "tokenizer.json").read_text("utf-8")
+    except (OSError, ValueError):
+        return False  # whoever loads it says what is wrong
+    return not all(f'"{token}"' in written for token in ST_TOKENS)
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint that can be decoded in ST format."""
+    """A checkpoint that can be decoded: in ST format where its tokenizer has these tokens, else as a chat model."""
 
     folder: Path
     config: dict[str, Any]
     tokenizer: STTokenizer
-    template: PromptTemplate
+    template: PromptTemplate | ChatTemplate
 
     @classmethod
     def open(cls, model: str) -> Checkpoint:
@@ -64,12 +69,6 @@ class Checkpoint:
         folder = resolve(model)
         config = read_config(folder)
         tokenizer = STTokenizer.load(folder / "tokenizer.json")
-        if missing := [t for t in ST_TOKENS if t not in tokenizer.specials]:
-            raise UserError(
-                f"{folder} is no ST model: its tokenizer lacks {len(missing)} special tokens ({', '.join(missing[:4])}"
-                f"{', ...' if len(missing) > 4 else ''}).",
-                "Use an ST checkpoint, e.g. a bundled one (`rtcontrol models info`), or train one.",
-            )
         rows = config.get("vocab_size")
         if isinstance(rows, int) and tokenizer.size > rows:
             raise UserError(
@@ -77,4 +76,6 @@ class Checkpoint:
                 "The special tokens were added without resizing the model: use the tokenizer and weights that belong "
                 "together.",
             )
+        if any(t not in tokenizer.specials for t in ST_TOKENS):
+            return cls(folder, config, tokenizer, ChatTemplate(folder, tokenizer))
         return cls(folder, config, tokenizer, PromptTemplate.load(folder, tokenizer))

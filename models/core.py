@@ -7,37 +7,43 @@ one node a head, decisions of one batch may stand at different steps, and one ma
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from rtcontrol.models.call import Call, Decision
-from rtcontrol.models.domain import Free
+from rtcontrol.models.cost import PassCost, choose_layout
 from rtcontrol.models.engines.base import Budget, DecodeError, NotFinite
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.free import MAX_TOKENS, Grammars, parse_free
 from rtcontrol.models.guess import Best, FreeHead, Guesses, Stop
-from rtcontrol.models.passes import Entry, Passes
 from rtcontrol.models.plan import NO_TOOL, SchemaPlan
 from rtcontrol.models.schema import ABSENT
 from rtcontrol.models.tokenizer import STTokenizer
-from rtcontrol.models.walk import HeadState, Walk, Walker, leaf_value
+from rtcontrol.models.trie import ROOT
+from rtcontrol.models.walk import Entry, HeadState, Walk, Walker
 
 AHEAD = 24  # nodes of a pass
 GUESSED = 256  # nodes of a decision, for each free head
+Take = Callable[[Any], None]  # of the answer to an ask
+# What a guess raises that is no call of these tools.
+NO_CALL = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError, UserError)
 Start = tuple[int, str, bool]  # what a free value begins with: its head, its grammar, whether it may be null
 
 
 @dataclass(slots=True)
 class Drafts:
-    """Guesses of free values: the tool called last, and by head and tool the tokens of the last value; `call` is
-    somebody else's guess of the next call (a small model's, say)."""
+    """Guesses of what will be decided: the tool called last, and by head and tool the tokens of the last free value (of
+    a chat model the whole `text`, token after token); `call` is somebody else's guess of the next call (a small
+    model's, say)."""
 
     tool: int | None = None
     tokens: dict[tuple[int, int], list[int]] = field(default_factory=dict)
+    text: dict[int, Any] = field(default_factory=dict)
     call: Call | None = None
 
 
@@ -63,8 +69,8 @@ class Tree:
 
 
 class DecoderCore:
-    """Decides for one plan. `columns` are the ids whose scores decide closed heads. A free value has at most `limit`
-    tokens; of one so many nodes are spent on looking `ahead`, more than a pass costs less of."""
+    """Decides for one plan. A free value has at most `limit` tokens; so many nodes of a pass are spent on looking
+    `ahead`."""
 
     def __init__(
         self,
@@ -75,60 +81,67 @@ class DecoderCore:
         limit: int = MAX_TOKENS,
         ahead: int = AHEAD,
     ) -> None:
-        self.plan, self.tokenizer, self.walker = plan, tokenizer, Walker(plan)
-        self.columns, self._limit, self.ahead = tuple(self.walker.columns), limit, ahead
-        self.domains = {(k, i): d for k, h in enumerate(plan.heads) for i, d in h.free.items() if isinstance(d, Free)}
+        self.plan, self.tokenizer, self._limit, self.ahead = plan, tokenizer, limit, ahead
+        self.domains = {(k, i): d for k, h in enumerate(plan.heads) for i, d in h.free.items()}
         free = {tool for _, tool in self.domains}
         self.only_free = free.pop() if len(free) == 1 else None  # the only tool with free values
         self._grammars = Grammars(tokenizer, vocabulary) if self.domains else None
-        self._starts: dict[tuple[int, int], Start] = {}
         self.set_budget(budget or Budget())
-        self._firsts: dict[Start, Stop] = {}  # of beginnings that are no forced text
+        self.starts: dict[tuple[int, int], Start] = {}  # by head and tool
+        self.firsts: dict[Start, Stop] = {}  # what the first token may be, where it is no forced text
         for (k, tool), domain in self.domains.items():
             assert self._grammars is not None
             slot = plan.slots[tool][k - 1]
-            where = f"Tool {plan.tools[tool].name}, {', '.join(p.name for p in slot.parameters)}"
-            start = self._starts[k, tool] = (k, self._grammars.compile(domain, where), bool(slot.null))
+            where = self.where(k, tool)
+            start = self.starts[k, tool] = (k, self._grammars.compile(domain, where), bool(slot.null))
             try:
                 begun = self.free_head(k, tool, False)
             except DecodeError:
                 told = f"{where}: no value of at most {limit} tokens satisfies its schema."
                 raise UserError(told, "Loosen its rules, give its parts shorter names, or allow more tokens.") from None
             if not begun.chain and not begun.done:
-                self._firsts[start] = begun.stops[0]
+                self.firsts[start] = begun.stops[0]
 
     def set_budget(self, budget: Budget) -> None:
         """What passes carry from here on."""
-        self.budget, self.walker.forced = budget, budget.forced
-        self.passes = Passes(self.plan, self.walker, budget)
-        self.first_tree: tuple[Tree, list[Any]] | None = None
+        self.walker = Walker(self.plan, budget)
 
-    def firsts(self, k: int) -> dict[Start, Stop]:
-        """By the different beginnings of a head's free values: what their first token may be."""
-        starts = dict.fromkeys(self._starts[k, tool] for tool in self.plan.heads[k].free)
-        return {start: self._firsts[start] for start in starts if start in self._firsts}
+    def where(self, k: int, tool: int) -> str:
+        """A head of a tool as errors name it."""
+        return (
+            f"Tool {self.plan.tools[tool].name}, {', '.join(p.name for p in self.plan.slots[tool][k - 1].parameters)}"
+        )
 
-    def start(self, k: int, tool: int) -> Start:
-        """What a free value begins with."""
-        return self._starts[k, tool]
+    def adapt(self, budget: Budget | None, cost: Callable[[], PassCost]) -> dict[str, Any]:
+        """Take a budget, or choose one by what a pass costs; for people, which one and why."""
+        chosen, told = (budget, asdict(budget)) if budget is not None else choose_layout(self.plan, Budget(), cost)
+        self.set_budget(chosen)
+        if self.domains:
+            self.ahead = min(self.ahead, cost().worth())
+        return told
+
+    @property
+    def reserve(self) -> int:
+        """Nodes that a decision surely takes."""
+        return len(self.walker.first)
 
     def free_head(
         self, k: int, tool: int, guessing: bool = True, values: Sequence[Sequence[int]] = (), prompt: str = ""
     ) -> FreeHead:
         """A free value at its beginning; `values` and `prompt` are what it is guessed from."""
         assert self._grammars is not None
-        head, (_, grammar, null) = self.plan.heads[k], self._starts[k, tool]
-        room = self.budget.per_head if guessing and self.budget.per_head > 1 else 0
+        head, (_, grammar, null) = self.plan.heads[k], self.starts[k, tool]
+        room = most if guessing and (most := self.walker.budget.per_head) > 1 else 0
         (quote, *_) = self.tokenizer.encode('"')
         ends = None if self.domains[k, tool].is_string else quote
         guesses = Guesses(self.tokenizer, values, prompt, ends, room, self.ahead, GUESSED)
-        value = self._grammars.start(grammar, self._limit)
+        value = self._grammars.start(grammar, self._limit, self.where(k, tool))
         return FreeHead(value, head.end_id, head.null_id if null else None, guesses)
 
     @property
     def most(self) -> int:
         """Nodes that a decision with guesses may take."""
-        return len(self.passes.first) + (self._limit + GUESSED) * sum(bool(h.free) for h in self.plan.heads)
+        return len(self.walker.first) + (self._limit + GUESSED) * sum(bool(h.free) for h in self.plan.heads)
 
     def begin(self, drafts: Drafts | None = None, prompt: Sequence[int] = ()) -> Deciding:
         """A decision. `drafts` guess free values and are changed to this decision's, and the text of `prompt` is
@@ -167,9 +180,16 @@ class Deciding:
                 if self._likely in head.free and value is not ABSENT and value is not None:
                     try:
                         tokens = self.core.tokenizer.encode(plan.text(self._likely, k - 1, value))
-                    except (AttributeError, LookupError, TypeError, ValueError, UserError):
+                    except NO_CALL:
                         continue  # no value of this parameter
                     self._values.setdefault((k, self._likely), []).insert(0, tokens)
+
+    @property
+    def chosen(self) -> list[tuple[int, list[float]]]:
+        """Of the choices that led to the decision the node, and the scores of what any tool allows there."""
+        column, heads = self.core.walker.column, self.plan.heads
+        rows = [(self.heads[k].slots[n], self.heads[k].rows[n], heads[k].trie.children(n)) for k, n in self.visited]
+        return [(slot, [row[column[t]] for t in legal]) for slot, row, legal in rows]
 
     def feed(self, answers: Sequence[Any]) -> None:
         """What the tree's `asks` asked for, in their order."""
@@ -185,17 +205,17 @@ class Deciding:
             self.work, self.decision = None, done.value
 
     def _decide(self) -> Generator[Tree, Sequence[Any], Decision]:
-        passes, heads = self.core.passes, self.heads
-        walks, tool = passes.start, None
+        walker, heads = self.core.walker, self.heads
+        walks, tool = walker.start, None
         while True:
-            tree, waiting = self._tree(passes.wanted(heads, tool, walks) if self.nodes else passes.first)
+            tree, takes = self._tree(walker.wanted(heads, tool, walks) if self.nodes else walker.first)
             assert tree.tokens or not self.passes, "every pass makes headway"
             if tree.tokens:
                 answers = yield tree
-                for (file, *what), answer in zip(waiting, answers, strict=True):
-                    file(self, *what, answer)
+                for take, answer in zip(takes, answers, strict=True):
+                    take(answer)
                 self._settle(tool)
-            tool, walks, free = passes.look(heads)
+            tool, walks, free = walker.look(heads)
             if tool == NO_TOOL:
                 return self._end(None, walks)
             if tool is None:
@@ -210,90 +230,69 @@ class Deciding:
             try:
                 if state.bests:
                     state.settle()
-            except NotFinite:
-                raise
-            except DecodeError:  # a guess; where its tool is the one that is called, it is decided again from its start
-                if tool is not None:
+            except DecodeError as fault:  # a guess: if its tool is called after all, it is decided again from its start
+                if tool is not None or isinstance(fault, NotFinite):
                     raise
                 del self._free[at]
 
     # -- what to evaluate ---------------------------------------------------------------------------------------------
 
-    def _tree(self, wanted: Sequence[Entry]) -> tuple[Tree, list[Any]]:
-        """The trie nodes and the free heads' tokens of the next pass, and what its answers are for."""
-        core, base = self.core, self.nodes
-        plain = not base and not core.domains
-        if plain and core.first_tree is not None:
-            return core.first_tree
-        tokens: list[int] = []
-        parents: list[int] = []
-        depths: list[int] = []
-        asks: list[Ask] = []
-        waiting: list[Any] = []
-        placed: dict[Entry, int] = {}
+    def _tree(self, wanted: Sequence[Entry]) -> tuple[Tree, list[Take]]:
+        """The trie nodes and the free heads' tokens of the next pass, and what takes the answers to its asks."""
+        base, heads, likely = self.nodes, self.plan.heads, self._likely
+        nodes: list[tuple[int, int, int]] = []  # token, parent and depth
+        asked: list[tuple[Ask, Take]] = []
         for k, n in wanted:
-            trie = self.plan.heads[k].trie
-            above = trie.parents[n]
-            parents.append(
-                -1 if above < 0 else placed[k, above] if (k, above) in placed else self.heads[k].slots[above]
-            )
-            placed[k, n] = base + len(tokens)
-            tokens.append(trie.tokens[n])
-            depths.append(trie.depths[n])
+            slots = self.heads[k].slots
+            slots[n] = base + len(nodes)
+            nodes.append((heads[k].trie.token(n), slots[n[:-1]] if n else -1, len(n)))
         if wanted:
-            asks.append(Ask(range(len(tokens)), core.columns))
-            waiting.append((Deciding._file, wanted, base))
-        for k, n in wanted:
-            if n == 0 and self.plan.heads[k].free:
-                for start, stop in core.firsts(k).items():
-                    self._ask(asks, waiting, [(placed[k, 0] - base, start, stop)], self._bests)
-                likely = self._likely
-                if self._guessing and likely is not None and likely in self.plan.heads[k].free and not base:
-                    with suppress(DecodeError):  # it may not be called
-                        state = self._begun(k, likely, placed[k, 0])
-                        if state.chain or state.tree:  # else its first token is asked for above
-                            self._free[k, likely] = state
+            needed: Sequence[int] = range(len(nodes))
+            if self.core.walker.budget.paths:
+                needed = [i for i, (k, n) in enumerate(wanted) if len(heads[k].trie.children(n)) > 1]
+            asked.append((Ask(needed, self.core.walker.columns), partial(self._file, [wanted[i] for i in needed])))
+        for k in (k for k, n in wanted if n == ROOT and heads[k].free):
+            node = self.heads[k].slots[ROOT]
+            firsts = [(node, start, stop) for start, stop in self.core.firsts.items() if start[0] == k]
+            asked += self._asked(firsts, self._bests)
+            if self._guessing and likely is not None and likely in heads[k].free and not base:
+                with suppress(DecodeError):  # it may not be called
+                    state = self._begun(k, likely, node)
+                    if state.chain or state.tree:  # else its first token is asked for above
+                        self._free[k, likely] = state
         for state in self._free.values():
             if not state.done:
-                chain = range(base + len(tokens), base + len(tokens) + len(state.chain))
-                line = [state.nodes[-1], *chain]  # of the chain; the last one is where guesses begin
-                tree = range(chain.stop, chain.stop + len(state.tree))
-                level = len(state.nodes) + len(chain)
-                tokens += [*state.chain, *(token for token, _, _ in state.tree)]
-                parents += [*line[:-1], *(tree[up] if up >= 0 else line[-1] for _, up, _ in state.tree)]
-                depths += [*range(len(state.nodes), level), *(level + deeper for _, _, deeper in state.tree)]
-                state.places = chain, tree
-                places = ((tree[s.place] if s.place >= 0 else line[-1]) - base for s in state.stops)
-                self._ask(
-                    asks, waiting, list(zip(places, range(len(state.stops)), state.stops, strict=True)), state.bests
-                )
-        made = Tree(tokens, parents, depths, asks), waiting
-        if plain:
-            core.first_tree = made
-        return made
+                nodes += state.carried(base + len(nodes))
+                asked += self._asked([(state.places[stop.path], stop.path, stop) for stop in state.stops], state.bests)
+        tokens, parents, depths = zip(*nodes, strict=True) if nodes else ((), (), ())
+        return Tree(tokens, parents, depths, [ask for ask, _ in asked]), [take for _, take in asked]
+
+    def _asked(self, stops: Sequence[tuple[int, Any, Stop]], bests: dict[Any, Best]) -> Iterator[tuple[Ask, Take]]:
+        """What follows at nodes: the scores of few ids, or the best of many."""
+        base = self.nodes
+        assert all(node >= base for node, _, _ in stops), "only this pass's nodes are asked"
+        if few := [entry for entry in stops if entry[2].few]:
+            ids = sorted({i for _, _, stop in few for i in stop.few})
+
+            def of_few(rows: Sequence[Sequence[float]]) -> None:
+                bests.update((key, stop.best(ids, row)) for (_, key, stop), row in zip(few, rows, strict=True))
+
+            yield Ask([node - base for node, _, _ in few], ids), of_few
+        if many := [entry for entry in stops if not entry[2].few]:
+
+            def of_many(found: Sequence[Best]) -> None:
+                bests.update((key, best) for (_, key, _), best in zip(many, found, strict=True))
+
+            yield (
+                Ask([node - base for node, _, _ in many], masks=np.stack([stop.legal for _, _, stop in many])),
+                of_many,
+            )
 
     # -- what was found -----------------------------------------------------------------------------------------------
 
-    def _file(self, wanted: Sequence[Entry], base: int, rows: Sequence[Sequence[float]]) -> None:
-        for i, ((k, n), row) in enumerate(zip(wanted, rows, strict=True), start=base):
-            self.heads[k].slots[n] = i
+    def _file(self, asked: Sequence[Entry], rows: Sequence[Sequence[float]]) -> None:
+        for (k, n), row in zip(asked, rows, strict=True):
             self.heads[k].rows[n] = row
-
-    def _ask(self, asks: list[Ask], waiting: list[Any], stops: Sequence[tuple[int, Any, Stop]], bests: Any) -> None:
-        """What follows at nodes: the scores of few ids, or the best of many."""
-        assert all(node >= 0 for node, _, _ in stops), "only this pass's nodes are asked"
-        if few := [entry for entry in stops if entry[2].few]:
-            asks.append(Ask([node for node, _, _ in few], sorted({i for _, _, stop in few for i in stop.few})))
-            waiting.append((Deciding._file_few, few, asks[-1].ids, bests))
-        if many := [entry for entry in stops if not entry[2].few]:
-            asks.append(Ask([node for node, _, _ in many], masks=np.stack([stop.legal for _, _, stop in many])))
-            waiting.append((Deciding._file_best, many, bests))
-
-    def _file_few(self, stops: Any, ids: Sequence[int], bests: Any, rows: Sequence[Sequence[float]]) -> None:
-        bests.update((key, stop.best(ids, row)) for (_, key, stop), row in zip(stops, rows, strict=True))
-
-    def _file_best(self, stops: Any, bests: Any, found: Sequence[Best]) -> None:
-        bests.update((key, best) for (_, key, _), best in zip(stops, found, strict=True))
 
     def _begun(self, k: int, tool: int, node: int) -> FreeHead:
         """A free head whose head token is at this node, with all that is guessed of it."""
@@ -305,9 +304,9 @@ class Deciding:
     def _go_on(self, k: int, tool: int) -> FreeHead | None:
         """A free head of the tool that is called, begun when its head token is evaluated."""
         state = self._free.get((k, tool))
-        if state is None and 0 in self.heads[k].slots:
-            state = self._free[k, tool] = self._begun(k, tool, self.heads[k].slots[0])
-            if (best := self._bests.get(self.core.start(k, tool))) is not None:
+        if state is None and ROOT in self.heads[k].slots:
+            state = self._free[k, tool] = self._begun(k, tool, self.heads[k].slots[ROOT])
+            if (best := self._bests.get(self.core.starts[k, tool])) is not None:
                 state.take(best)
         return state
 
@@ -320,7 +319,7 @@ class Deciding:
             for k, slot in enumerate(self.plan.slots[tool], start=1):
                 state = self._free.get((k, tool))
                 if state is None:
-                    value = leaf_value(heads[k], walks[k].node, tool)
+                    value = heads[k].trie.value(walks[k].node, tool)
                 else:
                     confidence[heads[k].name] = state.confidence
                     value = slot.null[0] if state.null else self._value(k, tool, state)

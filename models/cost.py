@@ -1,20 +1,26 @@
-"""What a call of each tool costs at worst: known from the schema and the tokenizer, before a model is loaded."""
+"""What a call of each tool costs at worst: known from the schema and the tokenizer, before a model is loaded; and by
+what a pass costs, which of two layouts the passes have: everything at once, or the function first.
+
+A node that is carried needlessly costs a token; a node that is missing costs a pass. On a GPU a pass of forty tokens
+costs what one of ten does, so everything goes into one; on a CPU tokens are what a pass is made of, and arguments of
+tools that are not called need not be carried. It is decided once, when the plan is loaded.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from rtcontrol.models.engines.base import Budget
-from rtcontrol.models.free import MAX_TOKENS
-from rtcontrol.models.passes import Passes
-from rtcontrol.models.plan import ANY_TOOL, NO_TOOL, HeadPlan, SchemaPlan, compile_plan
-from rtcontrol.models.schema import Overflow, ToolSchema
-from rtcontrol.models.tokenizer import STTokenizer
+from rtcontrol.models.plan import ANY_TOOL, NO_TOOL, HeadPlan, SchemaPlan
+from rtcontrol.models.trie import ROOT, TrieNode
 from rtcontrol.models.walk import HeadState, Walker
 
+WORST = 1.5  # so much more than the other's its worst call may cost, where a layout is chosen for its mean
+NEAR = 1.02  # costs closer than that are equal: fewer passes win
 LOOKED = 128  # branching tokens of unlisted numbers up to which the worst is looked for
 
 
@@ -31,15 +37,10 @@ class PassCost:
         """Milliseconds of `passes` that carry `tokens` in all."""
         return passes * self.fixed_ms + tokens * self.token_ms
 
-    @property
-    def worth(self) -> int:
-        """So many guessed nodes cost what a pass of one costs."""
-        one = max(self.token_ms + self.choice_ms, 1e-3)
+    def worth(self, choosing: bool = True) -> int:
+        """So many guessed nodes cost what a pass of one costs; `choosing` among the whole vocabulary, or few ids."""
+        one = max(self.token_ms + self.choice_ms * choosing, 1e-3)
         return int((self.fixed_ms + one) / one)
-
-    def told(self) -> dict[str, float]:
-        """For people."""
-        return {"pass_ms": round(self.fixed_ms, 3), "token_ms": round(self.token_ms, 4)}
 
 
 def fitted(took: Mapping[int, float], choice_ms: float) -> PassCost:
@@ -50,92 +51,63 @@ def fitted(took: Mapping[int, float], choice_ms: float) -> PassCost:
     return PassCost(max(float(ms.mean()) - token * float(sizes.mean()), 0.0), token, choice_ms)
 
 
-@dataclass(frozen=True)
-class ToolCost:
-    """`passes`: forward passes of the worst call, in the layout that takes more. `prefix_tokens` describe the tool in
-    the cached prompt."""
-
-    name: str
-    closed: bool
-    passes: int
-    prefix_tokens: int
-    remedies: tuple[str, ...]
-
-
-def costs(tools: Sequence[ToolSchema], tokenizer: STTokenizer, overflow: Overflow = "merge") -> list[ToolCost]:
-    """Of each tool, where all of them may be called. Raises UserError for tools that cannot be decoded."""
-    plan = compile_plan(tools, tokenizer, overflow=overflow)
-    budget, walker = Budget(), Walker(plan)
-    layouts = [Passes(plan, walker, replace(budget, function_first=first)) for first in (False, True)]
-    found = []
-    for index, tool in enumerate(tools):
-        slots = plan.slots[index]
-        free = [d for head in plan.heads if (d := head.free.get(index)) is not None]
-        worst = max(worst_call(passes, index)[0] for passes in layouts)
-        worst += max((d.grid.longest if d.grid else MAX_TOKENS for d in free), default=0)
-        remedies = []
-        for head, slot in zip(plan.heads[1:], slots, strict=False):
-            count = len(head.trie.needed(1 << index, limit=_limit(head, index)))
-            if index not in head.free and count > budget.per_head:
-                values = slot.domain.grid.count if slot.domain.grid else len(head.trie.leaves)
-                more = " or more" * (count == _limit(head, index))
-                remedies.append(
-                    f"{', '.join(p.name for p in slot.parameters)}: its {values} values make {count}{more} branching "
-                    f"tokens, a pass carries {budget.per_head} of a head. Fewer values, or coarser steps."
-                )
-        size = len(tokenizer.encode(tool.canonical_json()))
-        found.append(ToolCost(tool.name, not free, worst, size, tuple(remedies)))
-    return found
-
-
-def worst_call(passes: Passes, tool: int) -> tuple[int, int]:
+def worst_call(walker: Walker, tool: int) -> tuple[int, int]:
     """(passes, nodes) of the call of a tool whose values come last in the order in which nodes are carried; of a free
     value the head's own token alone."""
-    plan = passes.plan
-    goals = [_last_path(plan, k, tool) for k in range(len(plan.heads))]
+    plan = walker.plan
+    goals = [_last_leaf(plan, k, tool) for k in range(len(plan.heads))]
     heads = [HeadState() for _ in plan.heads]
     known: int | None = None
-    walks, count, nodes = passes.start, 0, 0
+    walks, count, nodes = walker.start, 0, 0
     while True:
-        wanted = passes.wanted(heads, known, walks)
+        wanted = walker.wanted(heads, known, walks)
         if wanted:
             count, nodes = count + 1, nodes + len(wanted)
         for k, n in wanted:
-            row = [0.0] * len(passes.walker.columns)
-            for token, child in plan.heads[k].trie.children[n].items():
-                if child in goals[k] and token in passes.walker.column:
-                    row[passes.walker.column[token]] = 1.0
+            row, goal = [0.0] * len(walker.columns), goals[k]
+            if goal[: len(n)] == n and (follows := goal[len(n) : len(n) + 1]) and follows[0] in walker.column:
+                row[walker.column[follows[0]]] = 1.0
             heads[k].slots[n] = 0
             heads[k].rows[n] = row
-        known, walks, free = passes.look(heads)
+        known, walks, free = walker.look(heads)
         if known == NO_TOOL or not (
-            any(w.pending for w in walks.values()) or any(0 not in heads[k].slots for k in free)
+            any(w.pending for w in walks.values()) or any(ROOT not in heads[k].slots for k in free)
         ):
             return count, nodes
 
 
-def _last_path(plan: SchemaPlan, k: int, tool: int) -> set[int]:
-    """The nodes that lead to the tool's value whose last branching node is carried last."""
+def _last_leaf(plan: SchemaPlan, k: int, tool: int) -> TrieNode:
+    """Of the tool's values the one whose last branching node is carried last, or a beginning that leads to no other."""
     trie = plan.heads[k].trie
     if k == 0:
-        return _path(trie.parents, next(n for n, values in trie.leaves.items() if values[ANY_TOOL] == tool))
-    tools, node, limit = 1 << tool, 0, _limit(plan.heads[k], tool)
+        return next(leaf for leaf, values in trie.leaves.items() if values[ANY_TOOL] == tool)
+    tools, node, limit = 1 << tool, ROOT, looked_at(plan.heads[k], tool)
     while order := trie.needed(tools, node, limit):
         # Of more nodes than are looked at, the last one below each.
         last = order[-1] if len(order) != limit else node
-        below = [c for _, c in trie.legal_children(last, tools)]
-        node = max(below, key=lambda c: (bool(trie.several[c] & tools), c))
-    return _path(trie.parents, node)
+        below = [c for c in trie.children(last).values() if trie.tools(c)[0] & tools]
+        node = sorted(below, key=lambda c: bool(trie.tools(c)[1] & tools))[-1]
+    return node
 
 
-def _limit(head: HeadPlan, tool: int) -> int | None:
-    """Of numbers that are not listed there may be any number of nodes."""
+def looked_at(head: HeadPlan, tool: int) -> int | None:
+    """At how many nodes: of numbers that are not listed there may be any number."""
     return LOOKED if tool in head.grids else None
 
 
-def _path(parents: list[int], node: int) -> set[int]:
-    found = set()
-    while node >= 0:
-        found.add(node)
-        node = parents[node]
-    return found
+def choose_layout(plan: SchemaPlan, limit: Budget, measured: Callable[[], PassCost]) -> tuple[Budget, dict[str, Any]]:
+    """The budget whose calls cost less when all tools are equally likely, unless its worst call costs much more than
+    the other's; and what was weighed, nothing where both are the same. The same cost gives the same choice."""
+    walkers = [Walker(plan, budget) for budget in (limit, replace(limit, function_first=True))]
+    if walkers[0].first == walkers[1].first:
+        return limit, {"layout": "everything"}
+    cost, weighed = measured(), []
+    for walker in walkers:
+        spent = [worst_call(walker, tool) for tool in range(len(plan.tools))]
+        costs = [cost.of(*s) for s in spent]
+        weighed.append((sum(costs) / len(costs), max(costs), max(p for p, _ in spent), walker))
+    everything, first = weighed
+    chosen = first if first[0] * NEAR < everything[0] and first[1] <= WORST * everything[1] else everything
+    layout = "function first" if chosen is first else "everything"
+    told = {"layout": layout, "passes": chosen[2], "first_nodes": len(chosen[3].first)}
+    return chosen[3].budget, {**told, "pass_ms": round(cost.fixed_ms, 3), "token_ms": round(cost.token_ms, 4)}

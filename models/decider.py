@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rtcontrol.models.call import Decision
+from rtcontrol.models.chat.core import ChatCore
+from rtcontrol.models.chat.plan import ChatPlan
 from rtcontrol.models.core import DecoderCore
 from rtcontrol.models.decoding import Decoding, UnderWay, evaluate, result
+from rtcontrol.models.domain import Free
+from rtcontrol.models.engines import registry
 from rtcontrol.models.engines.base import Budget, DecodeError, Runner
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.schema import tool_schemas
+from rtcontrol.models.free import Grammars
+from rtcontrol.models.prompt import PromptTemplate
+from rtcontrol.models.schema import ToolSchema, tool_schemas
 
-ENGINES = ("torch",)
+if TYPE_CHECKING:
+    from rtcontrol.models.checkpoint import Checkpoint
+
+T = TypeVar("T")
+ARGUMENTS = ("sequential", "parallel")
 # The mass outside the tries takes the whole LM head, as much as a layer or two: so often is enough for a warning.
 OUTSIDE_EVERY = 16
 
@@ -25,7 +35,8 @@ class DeciderSpec:
 
     `history` is how many executed calls the prompt shows; `threads` limits torch's CPU threads
     (None: one for a small model, else torch's default). A free value has at most `value_tokens` tokens. Without a
-    budget of trie nodes (see Budget), one is chosen by what a pass costs on this machine.
+    budget of trie nodes (see Budget), one is chosen by what a pass costs on this machine. Each of a chat model's
+    `arguments` sees those before it (sequential), or none of the others (parallel); it always calls a tool.
     """
 
     model: str
@@ -39,10 +50,19 @@ class DeciderSpec:
     budget_per_head: int | None = None
     budget_total: int | None = None
     value_tokens: int = 64
+    arguments: str = "sequential"
 
     def build(self) -> STDecider:
         """Load the checkpoint and make its prefix ready. Raises UserError."""
         return STDecider(self)
+
+    def load(self) -> tuple[Checkpoint, Runner]:
+        """The checkpoint and what runs it. Raises UserError."""
+        from rtcontrol.models.checkpoint import Checkpoint
+
+        registry.check(self.engine)
+        checkpoint = Checkpoint.open(self.model)
+        return checkpoint, registry.load(self.engine, checkpoint.folder, self.dtype, self.device, self.threads)
 
 
 class STDecider:
@@ -50,23 +70,18 @@ class STDecider:
     share. Not thread-safe but for `cancel`."""
 
     def __init__(self, spec: DeciderSpec) -> None:
-        from rtcontrol.models.checkpoint import Checkpoint
-        from rtcontrol.models.engines.torch_runner import TorchRunner
-        from rtcontrol.models.plan import compile_plan
 
-        if spec.engine not in ENGINES:
-            raise UserError(f"Unknown engine {spec.engine!r}.", f"Choose {', '.join(ENGINES)}.")
         began = time.perf_counter()
         self.spec = spec
-        self.checkpoint = Checkpoint.open(spec.model)
+        self.checkpoint, runner = spec.load()
         self.template, self.tokenizer = self.checkpoint.template, self.checkpoint.tokenizer
         tools = tool_schemas(spec.tools)
-        self.plan = compile_plan(tools, self.tokenizer, spec.allow_null, self.template.overflow)
         given = {"per_head": spec.budget_per_head, "total": spec.budget_total}
         explicit: dict[str, Any] = {k: v for k, v in given.items() if v is not None}
         budget = Budget(**explicit) if explicit else None
-        self.runner: Runner = TorchRunner.load(self.checkpoint.folder, spec.dtype, spec.device, spec.threads)
-        core = DecoderCore(self.plan, self.tokenizer, self.runner.caps.vocabulary, limit=spec.value_tokens)
+        self.runner: Runner = runner
+        core = self._core(tools)
+        self.plan: Any = core.plan
         self.decoding = Decoding(self.runner, core, self.template.prefix_ids(tools), budget)
         self.prefix = self.decoding.prefix
         self._decisions = 0
@@ -74,6 +89,22 @@ class STDecider:
         self._outside: float | None = None
         self._fault: DecodeError | None = None
         self.load_ms = (time.perf_counter() - began) * 1e3
+
+    def _core(self, tools: Sequence[ToolSchema]) -> DecoderCore | ChatCore:
+        """What decides, for ST heads or in a chat model's own syntax."""
+        from rtcontrol.models.plan import compile_plan
+
+        spec, vocabulary = self.spec, self.runner.caps.vocabulary
+        if spec.arguments not in ARGUMENTS:
+            raise UserError(f"Unknown way of arguments {spec.arguments!r}.", f"Choose {' or '.join(ARGUMENTS)}.")
+        if isinstance(self.template, PromptTemplate):
+            plan = compile_plan(tools, self.tokenizer, spec.allow_null, self.template.overflow)
+            return DecoderCore(plan, self.tokenizer, vocabulary, limit=spec.value_tokens)
+        free = any(isinstance(p.domain, Free) for tool in tools for p in tool.parameters)
+        grammars = Grammars(self.tokenizer, vocabulary) if free else None
+        parallel = spec.arguments == "parallel"
+        chat = ChatPlan(tools, self.tokenizer, self.template.syntax, grammars, parallel)
+        return ChatCore(chat, self.tokenizer, grammars, spec.value_tokens)
 
     def decide(self, observation: str, instruction: str, history: Sequence[str] = ()) -> Decision:
         """One decision. Raises UserError when the prompt does not fit the context, and DecodeError."""
@@ -84,29 +115,31 @@ class STDecider:
     ) -> Generator[None, None, Decision]:
         """`decide`, which may be left alone, or given up, wherever it yields: between forward passes, and `sliced` now
         and then within a long prompt."""
-        suffix = self._suffix(observation, instruction, history)
-        return self.told((yield from self.decoding.decode_in_steps(suffix, sliced)))
+        one = self.begin(observation, instruction, history)
+        yield from self.decoding.in_steps(one, sliced)
+        return self.told(one)
 
     def begin(self, observation: str, instruction: str, history: Sequence[str] = ()) -> UnderWay:
-        """A decision, for `decide_together`."""
-        return self.decoding.begin(self._suffix(observation, instruction, history))
-
-    def _suffix(self, observation: str, instruction: str, history: Sequence[str]) -> list[int]:
+        """A decision under way, that others may share passes with."""
         fault, self._fault, self._due = self._fault, None, False
         if fault is not None:
             raise fault
         shown = history[-self.spec.history :] if self.spec.history else ()
-        return self.template.suffix_ids(instruction, observation, shown)
+        return self.decoding.begin(self.template.suffix_ids(instruction, observation, shown))
 
-    def told(self, decision: Decision) -> Decision:
-        """A decision as it is given, with what was found out of the last one."""
+    def told(self, one: UnderWay) -> Decision:
+        """What was decided, as it is given: with what was found out of the last one. Raises what ended it."""
+        decision = one.decision()
         self._due = self._decisions % OUTSIDE_EVERY == 0
         self._decisions += 1
         outside, self._outside = self._outside, None
         return decision if outside is None else replace(decision, outside_mass=outside)
 
     def rest(self) -> None:
-        """What is only diagnosis, when the call is given: the mass outside the tries, for the next decision to tell."""
+        """What nobody waits for, when the call is given: the mass outside the tries, for the next decision to tell, and
+        what keeps the next one quick."""
+        if (pause := getattr(self.runner, "rest", None)) is not None:
+            pause()
         if self._due:
             self._due = False
             try:
@@ -132,6 +165,7 @@ class STDecider:
             "prefix_tokens": self.prefix.tokens,
             "prefix_source": self.prefix.source,
             "prefix_note": self.prefix.note,
+            **getattr(self.runner, "figures", {}),
             "load_ms": round(self.load_ms, 1),
         }
 
@@ -149,18 +183,15 @@ def decide_together_in_steps(
 ) -> Generator[None, None, list[Decision | Exception]]:
     """`decide_together`, which may be left alone wherever it yields: between forward passes."""
     assert len({id(decider) for decider, _ in asked}) == len(asked), "one decision of a session at a time"
-    found: dict[int, Decision | Exception] = {}
-    begun: dict[Runner, dict[int, UnderWay]] = {}
-    for i, (decider, told) in enumerate(asked):
-        try:
-            begun.setdefault(decider.runner, {})[i] = decider.begin(*told)
-        except Exception as fault:
-            found[i] = fault
-    for runner, working in begun.items():
-        yield from evaluate(runner, list(working.values()))
-        for i, one in working.items():
-            try:
-                found[i] = asked[i][0].told(one.decision())
-            except Exception as fault:
-                found[i] = fault
-    return [found[i] for i in range(len(asked))]
+    begun = [(decider, _tried(decider.begin, *told)) for decider, told in asked]
+    for runner in dict.fromkeys(decider.runner for decider, _ in asked):
+        own = [one for decider, one in begun if decider.runner is runner]
+        yield from evaluate(runner, [one for one in own if isinstance(one, UnderWay)])
+    return [one if isinstance(one, Exception) else _tried(decider.told, one) for decider, one in begun]
+
+
+def _tried(what: Callable[..., T], *given: Any) -> T | Exception:
+    try:
+        return what(*given)
+    except Exception as fault:
+        return fault

@@ -6,14 +6,15 @@ import math
 import threading
 import time
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar, cast
 from weakref import WeakKeyDictionary
 
-from rtcontrol.models.call import Decision
-from rtcontrol.models.core import Deciding, DecoderCore, Drafts
+from rtcontrol.models.call import Call, Decision
+from rtcontrol.models.chat.core import ChatCore
+from rtcontrol.models.core import DecoderCore, Drafts
 from rtcontrol.models.engines.base import Budget, Cancelled, NotFinite, Runner, Work
-from rtcontrol.models.layout import choose_layout, has_choice
+from rtcontrol.models.walk import Entry
 
 T = TypeVar("T")
 # A long prompt in slices: so many tokens, and fewer where they take longer than so many seconds.
@@ -25,7 +26,7 @@ _slices: WeakKeyDictionary[Runner, int] = WeakKeyDictionary()  # what was in tim
 class UnderWay:
     """A decision under way on a handle; `fresh` tokens of its prompt are computed for it. `fault` is what ended it."""
 
-    deciding: Deciding
+    deciding: Any  # a core's
     handle: Any
     stop: threading.Event
     reused: int
@@ -41,11 +42,10 @@ class UnderWay:
     def feed(self, answers: Sequence[Any]) -> None:
         try:
             self.deciding.feed(answers)
-        except NotFinite as fault:
-            self.handle.forget()  # what such scores came from is not used again
-            self.fault = fault
         except Exception as fault:
             self.fault = fault
+            if isinstance(fault, NotFinite):
+                self.handle.forget()  # what such scores came from is not used again
 
     def decision(self) -> Decision:
         """Raises what ended it."""
@@ -57,7 +57,7 @@ class UnderWay:
         return replace(made, tokens=made.tokens + fresh, reused_tokens=self.reused)
 
 
-def evaluate(runner: Runner, decisions: Sequence[UnderWay]) -> Iterator[None]:
+def evaluate(runner: Runner, decisions: Sequence[UnderWay]) -> Generator[None, None, None]:
     """Passes, each for all that are not decided yet, until all are; yields between them. What goes wrong with one is
     its own fault, and costs the others nothing."""
     while working := [d for d in decisions if d.working]:
@@ -72,7 +72,7 @@ def evaluate(runner: Runner, decisions: Sequence[UnderWay]) -> Iterator[None]:
 
 
 def _answers(runner: Runner, decisions: Sequence[UnderWay]) -> Sequence[Any]:
-    work = [Work(d.handle, d.deciding.work) for d in decisions if d.deciding.work is not None]
+    work = [Work(d.handle, d.deciding.work, d.stop) for d in decisions if d.deciding.work is not None]
     try:
         return runner.run(work)
     except Exception as fault:
@@ -80,6 +80,25 @@ def _answers(runner: Runner, decisions: Sequence[UnderWay]) -> Sequence[Any]:
             return [fault]
     half = len(work) // 2
     return [*_answers(runner, decisions[:half]), *_answers(runner, decisions[half:])]
+
+
+def in_time(runner: Runner) -> int:
+    """Tokens of a slice; few of a runner that is not known: it may be slow."""
+    return max(_slices.get(runner, 0), LEAST_SLICE)
+
+
+def learn(runner: Runner, tokens: int, seconds: float) -> None:
+    """So many took so long."""
+    _slices[runner] = int(tokens * SLICE_S / seconds)
+
+
+def prefill_in_slices(runner: Runner, handle: Any) -> Iterator[None]:
+    """All of a long prompt but its last slice; yields between them."""
+    while handle.fresh > (size := min(in_time(runner), SLICE)):
+        began = time.perf_counter()
+        runner.prefill(handle, size)
+        learn(runner, size, time.perf_counter() - began)
+        yield
 
 
 def result(steps: Generator[None, None, T]) -> T:
@@ -97,26 +116,23 @@ class Decoding:
     Without a `budget` the layout of passes is chosen by what one costs on the runner.
     """
 
-    def __init__(self, runner: Runner, core: DecoderCore, prefix: Sequence[int], budget: Budget | None = None) -> None:
-        self.runner, self.core, self._prefix = runner, core, list(prefix)
-        self.layout: dict[str, Any] = {"layout": "everything"}  # and what it was chosen by
+    def __init__(
+        self, runner: Runner, core: DecoderCore | ChatCore, prefix: Sequence[int], budget: Budget | None = None
+    ) -> None:
+        self.runner, self._prefix = runner, list(prefix)
+        self.core: Any = core
         self.handle, self.prefix = runner.open(prefix)
         if not runner.caps.tree:
-            budget = replace(budget or Budget(), per_head=1)
-        if budget is not None:
-            core.set_budget(budget)
-            self.layout = asdict(budget)
-        elif has_choice(core.plan, core.walker, Budget()):
-            cost = runner.cost(self.handle)
-            chosen, found = choose_layout(core.plan, core.walker, cost, Budget())
-            core.set_budget(chosen)
-            self.layout = {**found, **cost.told()}
-        if core.domains:
-            core.ahead = min(core.ahead, runner.cost(self.handle).worth)
+            budget = replace(budget or Budget(), per_head=1, paths=not (budget and budget.forced))
+        self.layout = core.adapt(budget, lambda: runner.cost(self.handle))  # for people
         self._others: list[Any] = []  # of decisions that are made together
         self._stop = threading.Event()
         self._drafts = Drafts()
         self._last: UnderWay | None = None
+
+    def draft(self, call: Call | None) -> None:
+        """Somebody's guess of the next call: it changes how many passes that takes, and nothing else."""
+        self._drafts.call = call
 
     def begin(self, suffix: Sequence[int]) -> UnderWay:
         """A decision after prefix + `suffix`, for `evaluate`. Raises UserError when the context is too long."""
@@ -127,58 +143,47 @@ class Decoding:
 
     def _begin(self, handle: Any, suffix: Sequence[int], drafts: Drafts | None) -> UnderWay:
         prompt = [*self._prefix, *suffix]
-        reused = handle.start(prompt, reserve=len(self.core.passes.first))
+        reused = handle.start(prompt, reserve=self.core.reserve)
         return UnderWay(self.core.begin(drafts, suffix), handle, self._stop, reused, len(prompt) - reused)
 
-    def decode_in_steps(self, suffix: Sequence[int], sliced: bool) -> Generator[None, None, Decision]:
-        """One decision, which may be left alone, or given up, wherever it yields: between passes, and `sliced` after
-        every few milliseconds of a long prompt. Raises Cancelled, DecodeError, or UserError when the context is too
-        long."""
-        one = self.begin(suffix)
-        # A runner that is not known may be slow.
-        while sliced and self.handle.fresh > (size := min(max(_slices.get(self.runner, 0), LEAST_SLICE), SLICE)):
-            began = time.perf_counter()
-            self.runner.prefill(self.handle, size)
-            _slices[self.runner] = int(size * SLICE_S / (time.perf_counter() - began))
-            yield
+    def in_steps(self, one: UnderWay, sliced: bool) -> Generator[None, None, None]:
+        """A decision that is begun may be left alone, or given up, wherever this yields: between passes, and `sliced`
+        after every few milliseconds of a long prompt."""
+        if sliced:
+            yield from prefill_in_slices(self.runner, self.handle)
         yield from evaluate(self.runner, [one])
-        return one.decision()
 
     def decode_many(self, suffixes: Sequence[Sequence[int]]) -> list[Decision]:
         """Decide after prefix + each suffix in the same passes; equal to deciding each alone. Raises what the first
         fault is."""
         self._stop.clear()
-        for _ in range(len(self._others), min(len(suffixes), self.runner.caps.batch)):
+        batch, made = self.runner.caps.batch, list[UnderWay]()
+        while len(self._others) < min(len(suffixes), batch):
             self._others.append(self.runner.copy(self.handle, self._prefix))
-        made: list[UnderWay] = []
-        for i in range(0, len(suffixes), self.runner.caps.batch):
-            pairs = zip(self._others, suffixes[i : i + self.runner.caps.batch], strict=False)
+        for i in range(0, len(suffixes), batch):
+            pairs = zip(self._others, suffixes[i : i + batch], strict=False)
             made += (now := [self._begin(handle, suffix, None) for handle, suffix in pairs])
-            for _ in evaluate(self.runner, now):
-                pass
+            result(evaluate(self.runner, now))
         return [one.decision() for one in made]
 
     @property
-    def visited(self) -> Sequence[tuple[int, int]]:
+    def visited(self) -> Sequence[Entry]:
         """(head, trie node) of the choices that led to the last call."""
         return () if self._last is None else self._last.deciding.visited
 
     def outside_mass(self) -> float:
         """The largest probability outside the union trie over the nodes that led to the last call. Raises NotFinite."""
-        if not self.visited:
+        chosen = [] if self._last is None else self._last.deciding.chosen
+        if not chosen:
             return 0.0
-        assert self._last is not None
-        deciding = self._last.deciding
-        total = self.runner.logsumexp(self.handle, [deciding.heads[k].slots[n] for k, n in self.visited])
+        total = self.runner.logsumexp(self.handle, [node for node, _ in chosen])
         if not math.isfinite(sum(total)):
             self.handle.forget()
             raise NotFinite
-        worst = 0.0
-        for (k, n), lse in zip(self.visited, total, strict=True):
-            row, walker = deciding.heads[k].rows[n], self.core.walker
-            children = self.core.plan.heads[k].trie.children[n]
-            worst = max(worst, 1.0 - math.fsum(math.exp(row[walker.column[t]] - lse) for t in children))
-        return max(0.0, worst)
+        shares = (
+            math.fsum(math.exp(s - all_) for s in scores) for (_, scores), all_ in zip(chosen, total, strict=True)
+        )
+        return max(0.0, *(1.0 - share for share in shares))
 
     def cancel(self) -> None:
         """Stop the decision in flight before its next pass."""

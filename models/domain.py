@@ -32,9 +32,8 @@ class ClosedDomain:
 
     def holds(self, value: Any) -> bool:
         """Whether `value` is one of these; 1 means 1.0 where that is one, never the other way round."""
-        if type(value) is int and any(type(v) is float and v == value for v in self.values):
-            return True
-        return any(same(value, v) for v in self.values)
+        whole = type(value) is int
+        return any(same(value, v) or (whole and type(v) is float and v == value) for v in self.values)
 
 
 @dataclass(frozen=True)
@@ -56,39 +55,32 @@ _LEFT_OUT = object()
 UNCOUNTED = {"anyOf", "not", "if"}
 
 
-def number_text(value: Decimal, digits: int) -> str:
-    """`value` with `digits` decimals: no exponent, no minus zero."""
-    text = f"{value:.{digits}f}"
-    return text[1:] if text.startswith("-") and not text.strip("-0.") else text
-
-
-def decimals(value: Decimal) -> int:
-    """Digits after the point that `value` needs."""
-    return max(0, -int(value.normalize().as_tuple().exponent))
-
-
 def value_text(value: Any) -> str:
     """A value as the model writes it: strings raw, everything else compact JSON (design, section 3)."""
     return value if isinstance(value, str) else json_text(value)
 
 
-def json_text(value: Any) -> str:
-    """A value as compact JSON; numbers without exponent."""
+def json_text(value: Any, space: str = "") -> str:
+    """A value as JSON, compact unless `space` follows its separators; numbers without exponent, none is minus zero."""
     if isinstance(value, float):
-        number = Decimal(repr(value))
-        return number_text(number, max(1, decimals(number)))
+        text = f"{Decimal(json.dumps(value + 0.0, allow_nan=False)):f}"
+        return text if "." in text else f"{text}.0"
     if isinstance(value, Mapping):
-        return f"{{{','.join(f'{json.dumps(k, ensure_ascii=False)}:{json_text(v)}' for k, v in value.items())}}}"
+        pairs = (f"{json.dumps(k, ensure_ascii=False)}:{space}{json_text(v, space)}" for k, v in value.items())
+        return f"{{{f',{space}'.join(pairs)}}}"
     if isinstance(value, list | tuple):
-        return f"[{','.join(map(json_text, value))}]"
+        return f"[{f',{space}'.join(json_text(v, space) for v in value)}]"
     return json.dumps(value, ensure_ascii=False)
 
 
 def same(a: Any, b: Any) -> bool:
     """Equality that keeps `1`, `1.0` and `True` apart."""
-    if type(a) is not type(b) or a != b:
-        return False
-    return not isinstance(a, list | dict) or json.dumps(a, sort_keys=True) == json.dumps(b, sort_keys=True)
+    return type(a) is type(b) and a == b and (not isinstance(a, list | dict) or written(a) == written(b))
+
+
+def written(value: Any) -> str:
+    """Equal for what is the same, in whatever order keys stand."""
+    return json.dumps(value, sort_keys=True, default=repr)
 
 
 @lru_cache(maxsize=64)
@@ -147,7 +139,7 @@ def _alternatives(schema: Mapping[str, Any], where: str) -> list[Any] | None:
         own = _listed(arm, where)
         if own is None:
             return None
-        values |= {json.dumps(v, sort_keys=True): v for v in own}
+        values |= {written(v): v for v in own}
         if len(values) > MAX_CLOSED:
             return None
     return list(values.values())
@@ -158,16 +150,22 @@ def _objects(schema: Mapping[str, Any], where: str) -> list[Any] | None:
     properties = schema.get("properties", {})
     if schema.get("additionalProperties", not properties) is not False or "patternProperties" in schema:
         return None
-    required, options = schema.get("required", ()), []
+    own: dict[str, Sequence[Any]] = {}
     for name, part in properties.items():
-        own = _listed(part, f"{where}.{name}")
-        if own is None:
-            return None
-        options.append([*own, *(() if name in required else (_LEFT_OUT,))])
-        if math.prod(map(len, options)) > MAX_CLOSED:
-            return None
+        values = _listed(part, f"{where}.{name}")
+        if values is None or math.prod(map(len, own.values())) > MAX_CLOSED:
+            return None  # what stands behind it is the grammar's
+        own[name] = values
+    return objects(own, schema.get("required", ()))
+
+
+def objects(own: Mapping[str, Sequence[Any] | None], required: Sequence[str]) -> list[dict[str, Any]] | None:
+    """Every object with these values by key; None where some are not listed, or too many come together."""
+    options = [[*values, *(() if k in required else (_LEFT_OUT,))] for k, values in own.items() if values is not None]
+    if len(options) < len(own) or math.prod(map(len, options)) > MAX_CLOSED:
+        return None
     rows = itertools.product(*options)
-    return [{k: v for k, v in zip(properties, row, strict=True) if v is not _LEFT_OUT} for row in rows]
+    return [{k: v for k, v in zip(own, row, strict=True) if v is not _LEFT_OUT} for row in rows]
 
 
 def _arrays(schema: Mapping[str, Any], where: str) -> list[Any] | None:

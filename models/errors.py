@@ -1,6 +1,10 @@
-"""Errors that a user can do something about."""
+"""Errors that a user can do something about, and the files that most of them are about."""
 
 from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
 
 
 class UserError(Exception):
@@ -16,3 +20,16 @@ class UserError(Exception):
 
     def __str__(self) -> str:
         return f"{self.what} {self.remedy}"
+
+
+def read_json(path: Path, missing: UserError, remedy: str) -> dict[str, Any]:
+    """The JSON object in a file. Raises `missing` where there is no file, else UserError with this remedy."""
+    try:
+        found = json.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        raise missing from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read ({error}).", remedy) from None
+    if not isinstance(found, dict):
+        raise UserError(f"{path} is no JSON object.", remedy)
+    return found

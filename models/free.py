@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -36,31 +36,32 @@ class Grammars:
     def __init__(self, tokenizer: STTokenizer, vocabulary: int) -> None:
         import llguidance
 
-        self._library = llguidance
-        self._tokenizer = tokenizer
+        self._library, self.tokenizer, self.vocabulary = llguidance, tokenizer, vocabulary
         # Grammar text is bytes; control tokens can never be part of a value, so they get no bytes here but the end's.
-        self._end = tokenizer.special_id("<|im_end|>") if "<|im_end|>" in tokenizer.specials else 0
+        end = tokenizer.special_id("<|im_end|>") if "<|im_end|>" in tokenizer.specials else 0
         machines = _machines.setdefault(tokenizer, {})
         if vocabulary not in machines:  # of a vocabulary of 150,000 it takes a second and 40 MB
-            machines[vocabulary] = llguidance.LLTokenizer(tokenizer.to_json(), n_vocab=vocabulary, eos_token=self._end)
+            machines[vocabulary] = llguidance.LLTokenizer(tokenizer.to_json(), n_vocab=vocabulary, eos_token=end)
         self._machine = machines[vocabulary]
-        self._vocabulary = vocabulary
         self._begun: dict[str, Any] = {}  # by grammar: to copy one takes less than to make it
-        self._special = np.array([tokenizer.special_id(t) for t in tokenizer.specials], np.int64)
+        self.special = np.array([tokenizer.special_id(t) for t in tokenizer.specials], np.int64)
 
-    def compile(self, domain: Free, where: str) -> str:
+    def compile(self, domain: Free, where: str, quoted: bool = False, space: str = "") -> str:
         """The grammar text of a domain; raises UserError (`where` names tool and argument) when its schema has none.
 
-        A string's `pattern` must match the whole value. Objects with `properties` have no others.
+        A string's `pattern` must match the whole value; a `quoted` one stands in JSON's quotes and holds nothing that
+        JSON would escape. Objects with `properties` have no others. `space` is before JSON, and behind its separators.
         """
         matcher = self._library.LLMatcher
         schema = dict(domain.schema)
         try:
             if domain.is_string:
-                grammar = _string_grammar(schema)
+                grammar = _string_grammar(schema, quoted)
             else:
-                options = {"whitespace_flexible": False, "item_separator": ",", "key_separator": ":"}
-                grammar = matcher.grammar_from_json_schema(json.dumps({**_decodable(schema), "x-guidance": options}))
+                options = {"item_separator": f",{space}", "key_separator": f":{space}", "whitespace_flexible": False}
+                text = json.dumps({**_decodable(schema), "x-guidance": options})
+                spaced = f'start: "{space}" value\nvalue: %json {text}\n'
+                grammar = spaced if space else matcher.grammar_from_json_schema(text)
             error = matcher.validate_grammar(grammar, self._machine)
         except ValueError as raised:
             error = str(raised)
@@ -71,23 +72,20 @@ class Grammars:
             )
         return str(grammar)
 
-    def start(self, grammar: str, limit: int = MAX_TOKENS) -> FreeValue:
-        """A value at its beginning, of at most `limit` tokens and what it takes to end it there."""
-        is_text = grammar.startswith(TEXT)
+    def start(self, grammar: str, limit: int = MAX_TOKENS, where: str = "a free value") -> FreeValue:
+        """A value at its beginning, of at most `limit` tokens and what it takes to end it there; errors say `where`."""
         first = self._begun.get(grammar)
         if first is None:
             first = self._begun[grammar] = self._library.LLMatcher(self._machine, grammar)
-        return FreeValue(first.deep_copy(), self._vocabulary, self._special, limit, self._tokenizer.encode, is_text)
+        return FreeValue(self, first.deep_copy(), limit, grammar.startswith(TEXT), where)
 
 
 class FreeValue:
     """The tokens of one free value so far, and what may follow them."""
 
-    def __init__(
-        self, matcher: Any, vocabulary: int, special: np.ndarray, limit: int, encode: Any, is_text: bool
-    ) -> None:
-        self._matcher, self._vocabulary, self._special = matcher, vocabulary, special
-        self._limit, self._encode, self._is_text = limit, encode, is_text
+    def __init__(self, grammars: Grammars, matcher: Any, limit: int, is_text: bool, where: str) -> None:
+        self._grammars, self._matcher, self._limit, self._is_text = grammars, matcher, limit, is_text
+        self._where = where
         self.tokens: list[int] = []
 
     def legal(self, end_id: int, null_id: int | None) -> np.ndarray:
@@ -96,20 +94,20 @@ class FreeValue:
         After `limit` tokens only the end may; raises DecodeError where it must not."""
         full = len(self.tokens) >= self._limit
         bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
-        legal = np.unpackbits(bits, bitorder="little")[: self._vocabulary].view(bool)
-        legal[self._special] = False
+        legal = np.unpackbits(bits, bitorder="little")[: self._grammars.vocabulary].view(bool)
+        legal[self._grammars.special] = False
         if full:
             legal[:] = False
         legal[end_id] = self._matcher.is_accepting()
         if null_id is not None and not self.tokens:
             legal[null_id] = True
         if not legal.any():
-            raise DecodeError(f"a free value did not end within {len(self.tokens)} tokens")
+            raise DecodeError(f"{self._where}: the value did not end within {len(self.tokens)} tokens")
         return legal
 
-    def push(self, token: int) -> None:
-        self._matcher.consume_token(token)
-        self.tokens.append(token)
+    def push(self, *tokens: int) -> None:
+        self._matcher.consume_tokens(tokens)
+        self.tokens += tokens
 
     def pop(self, count: int) -> None:
         """Take back the last tokens."""
@@ -122,14 +120,10 @@ class FreeValue:
         that is too long the shortest end that is found."""
         before = len(self.tokens)
         if before < self._limit and not self._matcher.is_accepting():
-            self._push_all(self._matcher.compute_ff_tokens())
+            self.push(*self._matcher.compute_ff_tokens())
         if len(self.tokens) >= self._limit and not self._matcher.is_accepting():
-            self._push_all(self._ending())
+            self.push(*self._ending())
         return self.tokens[before:]
-
-    def _push_all(self, tokens: Sequence[int]) -> None:
-        self._matcher.consume_tokens(tokens)
-        self.tokens += tokens
 
     def text_after(self) -> str:
         """The text that must follow, none where the value may end."""
@@ -137,17 +131,17 @@ class FreeValue:
 
     def _ending(self) -> list[int]:
         """Tokens that close what is open: quotes and brackets, and where a value is missing the shortest."""
-        queue, first = [(self._matcher.deep_copy(), list[int]())], 0
+        queue, first, encode = [(self._matcher.deep_copy(), list[int]())], 0, self._grammars.tokenizer.encode
         while not self._is_text and first < len(queue) < TRIED:
             matcher, path = queue[first]
             first += 1
-            legal = {t: i for t in ENDINGS if matcher.validate_tokens(i := self._encode(t)) == len(i)}
+            legal = {t: i for t in ENDINGS if matcher.validate_tokens(i := encode(t)) == len(i)}
             inside = '"' in legal and "}" in legal and "0" in legal  # a text, which all of them may go on
             for tokens in [legal['"']] if inside else [*([] if path else [[]]), *legal.values()]:
                 ahead = matcher.deep_copy()
                 ahead.consume_tokens(tokens)
                 while not ahead.is_accepting() and (forced := ahead.compute_ff_bytes()):
-                    more = self._encode(forced.decode("utf-8", "ignore"))
+                    more = encode(forced.decode("utf-8", "ignore"))
                     if not (count := ahead.try_consume_tokens(more)):
                         break
                     tokens = [*tokens, *more[:count]]
@@ -157,8 +151,9 @@ class FreeValue:
         return []
 
 
-def _string_grammar(schema: Mapping[str, Any]) -> str:
-    text = rf"/(?s:.{{{schema.get('minLength', 0)},{schema.get('maxLength', DEFAULT_LENGTH)}}})/"
+def _string_grammar(schema: Mapping[str, Any], quoted: bool) -> str:
+    one = r'[^"\\\x00-\x1f]' if quoted else "."
+    text = rf"/(?s:{one}{{{schema.get('minLength', 0)},{schema.get('maxLength', DEFAULT_LENGTH)}}})/"
     if pattern := schema.get("pattern"):
         # Between slashes: a bare slash is escaped, a line break written as one.
         slashes = re.sub(r"(\\.)|/", lambda m: m.group(1) or r"\/", pattern, flags=re.DOTALL).replace("\n", r"\n")

@@ -27,7 +27,11 @@ class NumberGrid:
 
     def values(self) -> tuple[Any, ...]:
         """All of them, ascending."""
-        return tuple(self._typed(self.first + i * self.step) for i in range(self.count))
+        return tuple(self.at(i) for i in range(self.count))
+
+    def at(self, i: int) -> int | float:
+        """The value at this place, of `count`."""
+        return self._typed(self.first + i * self.step)
 
     def texts(self) -> tuple[str, ...]:
         """How each is written: no exponent, no minus zero."""

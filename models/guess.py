@@ -6,20 +6,24 @@ that it would have taken to find out what comes after it.
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
 from rtcontrol.models.engines.base import DecodeError, NotFinite
 from rtcontrol.models.free import FreeValue
 from rtcontrol.models.tokenizer import STTokenizer
+from rtcontrol.models.walk import best_of
 
 FEW = 24  # legal tokens up to which all of them are guessed
 COPIED = 32  # characters of the prompt that are guessed to follow
 PLACES = 2  # in the prompt that are guessed from
+Path = tuple[int, ...]  # guessed tokens, behind those that are certain
 Best = tuple[int, float]  # the legal id with the largest score (ties: the lowest id), its probability among legal ones
 
 
@@ -49,38 +53,31 @@ class Guesses:
                 yield self.tokenizer.encode(self.prompt[place.end() : place.end() + COPIED])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)
 class Stop:
-    """A place where a value may go on in several ways, behind `run` tokens of guesses, the last of which is number
-    `place` (-1: no guess, but the last token that is certain); `path` are all guesses that lead there. `few` lists the
-    legal ids where they are few."""
+    """A place where a value may go on in several ways: which ids are `legal` [vocabulary] behind the guesses of `path`
+    (none: behind the last token that is certain)."""
 
-    legal: np.ndarray  # [vocabulary]
-    place: int
-    run: Sequence[int]
-    path: Sequence[int]
-    few: Sequence[int]
+    legal: np.ndarray
+    path: Path = ()
 
-    @classmethod
-    def at(cls, legal: np.ndarray, place: int = -1, run: Sequence[int] = (), path: Sequence[int] = ()) -> Stop:
-        few = np.flatnonzero(legal).tolist() if np.count_nonzero(legal) <= FEW else ()
-        return cls(legal, place, run, path, few)
+    @cached_property
+    def few(self) -> list[int]:
+        """The legal ids, where they are few."""
+        return np.flatnonzero(self.legal).tolist() if np.count_nonzero(self.legal) <= FEW else []
 
     def best(self, ids: Sequence[int], scores: Sequence[float]) -> Best:
         """Of the few legal ids, by the scores of more. Raises NotFinite."""
         found = dict(zip(ids, scores, strict=True))
-        values = [found[i] for i in self.few]
-        if not math.isfinite(sum(values)):
-            raise NotFinite
-        most = max(values)
-        return self.few[values.index(most)], 1.0 / math.fsum(math.exp(v - most) for v in values)
+        best, share = best_of([found[i] for i in self.few])
+        return self.few[best], share
 
 
 @dataclass(slots=True)
 class FreeHead:
     """A free head under way. `nodes` are its evaluated tokens' places, the head token's first. To be evaluated next are
-    the `chain` of tokens that are certain, and behind it `tree`: the token, the parent (-1: the chain's end) and the
-    level of each guess. At the `stops` is asked what follows, for their `bests`."""
+    the `chain` of tokens that are certain, and behind it the guesses of a `tree`, at `places`. At the `stops` is asked
+    what follows, for their `bests`."""
 
     value: FreeValue
     end_id: int
@@ -88,36 +85,42 @@ class FreeHead:
     guesses: Guesses
     nodes: list[int] = field(default_factory=list)
     chain: list[int] = field(default_factory=list)
-    tree: list[tuple[int, int, int]] = field(default_factory=list)
+    tree: list[Path] = field(default_factory=list)
     stops: list[Stop] = field(default_factory=list)
-    places: tuple[range, range] = (range(0), range(0))
-    bests: dict[int, Best] = field(default_factory=dict)
+    places: dict[Path, int] = field(default_factory=dict)
+    bests: dict[Path, Best] = field(default_factory=dict)
     confidence: float = 1.0
     done: bool = False
     null: bool = False
     _spent: int = 0  # nodes of guesses
-    _edges: dict[tuple[int, int], int] = field(default_factory=dict)  # stop and token to the next stop
+    _edges: dict[Path, Stop] = field(default_factory=dict)  # where a stop's path and a token behind it lead
 
     def __post_init__(self) -> None:
         self._extend([])
 
-    def take(self, best: Best) -> None:
-        """What follows the head token is known, and nothing else is evaluated."""
-        self._next(best)
+    def carried(self, first: int) -> Iterator[tuple[int, int, int]]:
+        """Token, parent and depth of each node of the next pass; they are numbered from `first` on."""
+        number = itertools.count(first)
+        for token in self.chain:
+            yield token, self.nodes[-1], len(self.nodes)
+            self.nodes.append(next(number))
+        self.places = {(): self.nodes[-1]}
+        for path in self.tree:
+            yield path[-1], self.places[path[:-1]], len(self.nodes) + len(path) - 1
+            self.places[path] = next(number)
 
     def settle(self) -> None:
-        """Chain and tree are evaluated at `places`; `bests` are what follows at the stops."""
-        (chain, tree), bests, at = self.places, self.bests, 0
-        self.nodes += chain
-        while (known := self._edges.get((at, bests[at][0]))) is not None:
-            self.confidence *= _probability(bests[at])
-            at, stop = known, self.stops[known]
-            self.nodes += tree[stop.place + 1 - len(stop.run) : stop.place + 1]
-            for token in stop.run:
-                self.value.push(token)
-        self._next(bests[at])
+        """Chain and tree are evaluated; `bests` are what follows at the stops."""
+        bests, stop = self.bests, self.stops[0]
+        while (known := self._edges.get((*stop.path, bests[stop.path][0]))) is not None:
+            self.confidence *= _probability(bests[stop.path])
+            self.nodes += [self.places[known.path[:end]] for end in range(len(stop.path) + 1, len(known.path) + 1)]
+            self.value.push(*known.path[len(stop.path) :])
+            stop = known
+        self.take(bests[stop.path])
 
-    def _next(self, best: Best) -> None:
+    def take(self, best: Best) -> None:
+        """What follows is known, and nothing else is evaluated."""
         self.confidence *= _probability(best)
         if best[0] in (self.end_id, self.null_id):
             self._finish(best[0])
@@ -127,13 +130,12 @@ class FreeHead:
 
     def _extend(self, certain: list[int]) -> None:
         more, legal = self._forced()
-        self.chain, self.tree, self.stops, self._edges = [*certain, *more], [], [Stop.at(legal)], {}
-        self.bests = {}
+        self.chain, self.tree, self.stops, self._edges, self.bests = [*certain, *more], [], [Stop(legal)], {}, {}
         if np.count_nonzero(legal) == 1:
             self._finish(int(legal.argmax()))
         elif (room := min(self.guesses.room, self.guesses.most - self._spent)) > 0:
             for tokens in self.guesses.after(list(self.value.tokens)):
-                self._guess(0, tokens, room)
+                self._guess(self.stops[0], tokens, room)
             self._look_ahead(min(room, len(self.tree) + self.guesses.ahead))
             self._spent += len(self.tree)
 
@@ -154,33 +156,29 @@ class FreeHead:
             self.value.push(token)
             found.append(token)
 
-    def _guess(self, at: int, tokens: Sequence[int], room: int) -> None:
+    def _guess(self, stop: Stop, tokens: Sequence[int], room: int) -> None:
         """That these tokens follow a stop, as far as they are legal and within `room` nodes."""
         value, base = self.value, len(self.value.tokens)
-        for token in self.stops[at].path:
-            value.push(token)
+        value.push(*stop.path)
         try:
-            while tokens and self.stops[at].legal[tokens[0]] and tokens[0] not in (self.end_id, self.null_id):
-                known = self._edges.get((at, tokens[0]))
+            while tokens and stop.legal[tokens[0]] and tokens[0] not in (self.end_id, self.null_id):
+                begun = (*stop.path, tokens[0])
+                known = self._edges.get(begun)
                 if known is None:
                     value.push(tokens[0])
-                    run, legal = self._forced()
-                    run = [tokens[0], *run]
-                    if np.count_nonzero(legal) == 1 or len(self.tree) + len(run) > room:
+                    more, legal = self._forced()
+                    known = Stop(legal, (*begun, *more))
+                    if np.count_nonzero(legal) == 1 or len(self.tree) + len(known.path) - len(stop.path) > room:
                         return  # after it nothing is to be chosen
-                    stop = self.stops[at]
-                    level = self.tree[stop.place][2] + 1 if stop.place >= 0 else 0
-                    parents = [stop.place, *range(len(self.tree), len(self.tree) + len(run) - 1)]
-                    self.tree += zip(run, parents, range(level, level + len(run)), strict=True)
-                    known = self._edges[at, tokens[0]] = len(self.stops)
-                    self.stops.append(Stop.at(legal, len(self.tree) - 1, run, (*stop.path, *run)))
+                    self.tree += [known.path[:end] for end in range(len(begun), len(known.path) + 1)]
+                    self._edges[begun] = known
+                    self.stops.append(known)
                 else:
-                    for token in self.stops[known].run:
-                        value.push(token)
-                run = list(self.stops[known].run)
-                if list(tokens[: len(run)]) != run:
+                    value.push(*known.path[len(stop.path) :])
+                run = known.path[len(stop.path) :]
+                if tuple(tokens[: len(run)]) != run:
                     return
-                at, tokens = known, tokens[len(run) :]
+                stop, tokens = known, tokens[len(run) :]
         except DecodeError:
             return  # this way it would become too long
         finally:
@@ -190,19 +188,18 @@ class FreeHead:
         """Guess the text that must follow as the tokenizer writes it, also in one token with what comes then, the end
         of a text, and where few tokens are legal each of them."""
         encode, decode = self.guesses.tokenizer.encode, self.guesses.tokenizer.decode
-        for at, stop in enumerate(self.stops):  # which grow meanwhile
+        for stop in self.stops:  # which grow meanwhile
             if len(self.tree) >= room:
                 return
             if text := self._text_after(stop):
-                self._guess(at, encode(text), room)
+                self._guess(stop, encode(text), room)
             for token in stop.few:
                 if decode([token]).startswith(text):
-                    self._guess(at, [token], room)
+                    self._guess(stop, [token], room)
 
     def _text_after(self, stop: Stop) -> str:
         value, base = self.value, len(self.value.tokens)
-        for token in stop.path:
-            value.push(token)
+        value.push(*stop.path)
         text, quote = value.text_after(), self.guesses.quote
         if not text and quote is not None and stop.legal[quote]:
             value.push(quote)

@@ -6,13 +6,19 @@ together, OpenAPI's `nullable` and draft 4's exclusive bounds are written as JSO
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from rtcontrol.models.errors import UserError
-from rtcontrol.models.rules import ABOUT, DEFINITIONS, document
+import jsonschema
 
+from rtcontrol.models.domain import same, written
+from rtcontrol.models.errors import UserError
+
+DEFINITIONS = ("$defs", "definitions")
+NAMED = (*DEFINITIONS, "properties", "patternProperties", "dependentSchemas")  # schemas by name
+DATA = ("enum", "const", "default", "examples")
+ABOUT = ("title", "description", "default", "examples", "x-group")  # says nothing of the values
+BOUNDS = {"minimum": "exclusiveMinimum", "maximum": "exclusiveMaximum"}
 MAX_PARTS = 10_000  # of one parameter, its references written out
 # What speaks of values of one type alone, and goes with it where a schema lists several.
 OF_TYPE = {
@@ -24,26 +30,80 @@ OF_TYPE = {
 }
 
 
+def _common(a: Sequence[Any], b: Sequence[Any]) -> list[Any]:
+    known = {written(v) for v in b}
+    return [v for v in a if written(v) in known]
+
+
+# What holds where two parts do.
+BOTH: dict[str, Callable[[Any, Any], Any]] = {
+    **dict.fromkeys(("minimum", "exclusiveMinimum", "minLength", "minItems"), max),
+    **dict.fromkeys(("maximum", "exclusiveMaximum", "maxLength", "maxItems"), min),
+    "required": lambda a, b: [*a, *(r for r in b if r not in a)],
+    "enum": _common,
+    "additionalProperties": lambda a, b: a and b,
+}
+# Draft 4's, where 1.0 is no integer; Python's tuples are arrays, too.
+TYPES = jsonschema.Draft4Validator.TYPE_CHECKER.redefine("array", lambda _, value: isinstance(value, list | tuple))
+
+
 def normalise(schema: Mapping[str, Any], where: str, definitions: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The schema written in the one way; `definitions` are those of the document that it stands in.
+    """The schema written in the one way: see `read`."""
+    return read(schema, where, definitions)[1]
 
-    Raises UserError (`where` names tool and parameter) for a reference that leads nowhere, outside or in a circle, and
-    for a schema that grows beyond MAX_PARTS when its references are written out.
+
+def read(given: Any, where: str, definitions: Mapping[str, Any] | None = None) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The schema as JSON Schema 2020-12 has it, with all definitions; and written in the one way. `definitions` are
+    those of the document that it stands in.
+
+    Raises UserError (`where` names tool and parameter) for what is no schema, for a reference that leads nowhere,
+    outside or in a circle, and for a schema that grows beyond MAX_PARTS when its references are written out.
     """
-    return written_out(document(schema, where, definitions), where)
-
-
-def written_out(document: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """`normalise`, of what `rules.document` gives."""
+    if not isinstance(given, Mapping):
+        raise UserError(f"{where}: its schema is {given!r}.", "Write a JSON schema object.")
     try:
-        return _Normaliser(where, dict(document["$defs"])).read(document, ())
+        found, named = _modern(given), _modern({"$defs": definitions or {}})
+        for part in (found, named):
+            jsonschema.Draft202012Validator.check_schema(part, format_checker=None)
+        own = {**named["$defs"], **found.pop("definitions", {}), **found.pop("$defs", {})}
+        document = {**found, **dict.fromkeys(DEFINITIONS, own)}
+        return document, _Normaliser(where).read(document, ())
+    except jsonschema.SchemaError as error:
+        place = ".".join(map(str, error.absolute_path))
+        raise UserError(
+            f"{where}: {place} is {repr(error.instance)[:80]}.",
+            f"Write what JSON schema has there ({error.message[-120:]}).",
+        ) from None
     except RecursionError:
         raise UserError(f"{where}: its schema is nested too deeply.", "Describe a flatter value.") from None
 
 
+def _modern(given: Any) -> Any:
+    if isinstance(given, list | tuple):
+        return [_modern(v) for v in given]
+    if not isinstance(given, Mapping):
+        return given
+    schema: dict[str, Any] = {}
+    for key, value in given.items():
+        if key in NAMED and isinstance(value, Mapping):
+            schema[key] = {name: _modern(part) for name, part in value.items()}
+        elif key not in ("$id", "$schema"):
+            schema[key] = value if key in DATA and not isinstance(value, tuple) else _modern(value)
+    for kept, bound in BOUNDS.items():
+        if isinstance(exclusive := schema.get(bound), bool):
+            del schema[bound]
+            if exclusive and kept in schema:
+                schema[bound] = schema.pop(kept)
+    if schema.pop("nullable", False) is True:
+        rest = {k: schema.pop(k) for k in tuple(schema) if k not in (*ABOUT, *DEFINITIONS)}
+        schema["anyOf"] = [rest, {"type": "null"}]
+    return schema
+
+
 class _Normaliser:
-    def __init__(self, where: str, definitions: dict[str, Any]) -> None:
-        self._where, self._definitions, self._parts = where, definitions, 0
+    def __init__(self, where: str) -> None:
+        self._where, self._parts = where, 0
+        self._definitions: dict[str, Any] = {}
 
     def read(self, given: Any, inside: tuple[str, ...]) -> dict[str, Any]:
         """`inside`: the references that led here."""
@@ -100,7 +160,7 @@ class _Normaliser:
         for arm in arms:
             # An alternative among alternatives, with no more to say.
             inner = arm["anyOf"] if set(arm) <= {"anyOf", *ABOUT} and "anyOf" in arm else [arm]
-            flat += [a for a in inner if not any(_same(a, b) for b in flat)]
+            flat += [a for a in inner if not any(same(a, b) for b in flat)]
         if len(flat) == 1:
             return self._joined([flat[0], schema])
         return {**schema, "anyOf": flat} if flat else schema
@@ -110,33 +170,19 @@ class _Normaliser:
         found: dict[str, Any] = {}
         for part in parts:
             for key, value in part.items():
-                if key not in found or key in ABOUT or _same(found[key], value):
+                if key not in found or key in ABOUT or same(found[key], value):
                     found[key] = value
                 elif key == "properties":
-                    both = {k: [found[key][k]] if k in found[key] else [] for k in {**found[key], **value}}
-                    found[key] = {k: self._joined([*v, *([value[k]] if k in value else [])]) for k, v in both.items()}
-                elif key == "required":
-                    found[key] = [*found[key], *(r for r in value if r not in found[key])]
-                elif key in ("minimum", "exclusiveMinimum", "minLength", "minItems"):
-                    found[key] = max(found[key], value)
-                elif key in ("maximum", "exclusiveMaximum", "maxLength", "maxItems"):
-                    found[key] = min(found[key], value)
-                elif key == "enum":
-                    other = {json.dumps(v, sort_keys=True, default=repr) for v in value}
-                    found[key] = [v for v in found[key] if json.dumps(v, sort_keys=True, default=repr) in other]
-                elif key == "additionalProperties":
-                    found[key] = found[key] and value
+                    each = (found[key], value)
+                    found[key] = {k: self._joined([own[k] for own in each if k in own]) for k in {**each[0], **each[1]}}
+                elif key in BOTH:
+                    found[key] = BOTH[key](found[key], value)
                 else:
                     raise UserError(
                         f"{self._where}: two parts of it say {key} {found[key]!r} and {value!r}.",
                         "Write one schema that holds.",
                     )
         return found
-
-
-def _same(a: Any, b: Any) -> bool:
-    """Equality that keeps 1, 1.0 and True apart."""
-    return json.dumps(a, sort_keys=True, default=repr) == json.dumps(b, sort_keys=True, default=repr)
 
 
 def without_null(schema: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
@@ -178,22 +224,11 @@ def as_declared(value: Any, schema: Mapping[str, Any]) -> Any:
     return value
 
 
-_PYTHON: dict[str, tuple[type, ...]] = {
-    "string": (str,),
-    "number": (int, float),
-    "integer": (int,),
-    "boolean": (bool,),
-    "array": (list, tuple),
-    "object": (Mapping,),
-    "null": (type(None),),
-}
-
-
 def _fits(value: Any, arm: Mapping[str, Any]) -> bool:
     """Whether a value is of an alternative, by its type or its list."""
     if "enum" in arm:
-        return any(_same(value, v) for v in arm["enum"])
-    kinds = _PYTHON.get(str(arm.get("type")), (object,))
+        return any(same(value, v) for v in arm["enum"])
     if isinstance(value, Mapping) and "properties" in arm:
         return set(arm.get("required", ())) <= set(value) <= set(arm["properties"])
-    return isinstance(value, kinds) and (not isinstance(value, bool) or bool in kinds or object in kinds)
+    kind = arm.get("type")
+    return not isinstance(kind, str) or TYPES.is_type(value, kind)

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
-import numpy as np
 import torch
 
 from rtcontrol.models.core import Ask
 from rtcontrol.models.engines.base import Work
-from rtcontrol.models.engines.lean import KVCache, LeanModel, Rows
+from rtcontrol.models.engines.lean import LeanModel, Rows
 from rtcontrol.models.errors import UserError
 
 Logits = Callable[[Sequence[int], Sequence[int] | None], torch.Tensor]
-MASKS_CELLS = 1 << 23  # of all that a model keeps for its sequences
-MASK_CELLS = 1 << 19  # larger masks (a long new prompt) are rare and would not stay small in memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +54,7 @@ class PackedSequence:
     [nodes, hidden] of every pass what they gave, for whoever keeps them."""
 
     def __init__(self, model: LeanModel, slots: int) -> None:
-        self.model, self.cache = model, KVCache(model, slots)
+        self.model, self.cache = model, model.cache(slots)
         self.prompt: list[int] = []
         self.paths: list[tuple[int, ...]] = []
         self.states: list[torch.Tensor] = []
@@ -73,16 +71,26 @@ class PackedSequence:
         with those before. Raises UserError when prompt and `reserve` nodes do not fit."""
         if len(prompt) + reserve > self.cache.slots:
             raise too_long(self.cache.slots, len(prompt))
-        # A decision without any branching node runs no pass, so not all of the last prompt need be there.
-        common = common_start(self.prompt[: self._done], prompt)
+        common = self.cached(prompt)
+        self.cache.reserve(common, len(prompt) + reserve, only=True)
         self.prompt, self.paths, self.states, self._done = list(prompt), [], [], common
         return common
 
+    def cached(self, prompt: Sequence[int]) -> int:
+        """How many leading tokens of it are there."""
+        # A decision without any branching node runs no pass, so not all of the last prompt need be there.
+        return common_start(self.prompt[: self._done], prompt)
+
     def restore(self, prompt: Sequence[int], keys: torch.Tensor, values: torch.Tensor) -> None:
         """Begin behind exactly these tokens, whose KV is given."""
-        for mine, others in zip(self.cache.first(len(prompt)), (keys, values), strict=True):
-            mine.copy_(others)
+        self.cache.fill(keys, values)
         self.prompt, self.paths, self.states, self._done = list(prompt), [], [], len(prompt)
+
+    def follow(self, other: PackedSequence, prompt: Sequence[int]) -> None:
+        """Begin behind those of these tokens that another sequence holds."""
+        known = other.cached(prompt)
+        self.cache.share(other.cache, known)
+        self.prompt, self.paths, self.states, self._done = list(prompt[:known]), [], [], known
 
     def forget(self) -> None:
         """Nothing in the cache is to be reused."""
@@ -128,15 +136,8 @@ class PackedSequence:
         past, end = self._done + len(self.paths), len(self.prompt)
         if past + len(fresh) + len(nodes) > self.cache.slots:
             raise too_long(self.cache.slots, end)
-        key = (past, len(fresh), len(self.paths), tuple([n.ancestors for n in nodes]))
-        masks = self.model.masks
-        mask = masks.get(key)
-        if mask is None:
-            mask = self._mask(past, len(fresh), nodes)
-            if mask.numel() <= MASK_CELLS:
-                if sum(m.numel() for m in list(masks.values())) + mask.numel() > MASKS_CELLS:
-                    masks.clear()
-                masks[key] = mask
+        self.cache.reserve(past, past + len(fresh) + len(nodes))
+        mask = self.model.mask(past, len(fresh), len(self.paths), tuple([n.ancestors for n in nodes]))
         places = [*range(self._done, end), *(end + n.depth for n in nodes)]
         return fresh + [n.token for n in nodes], places, Rows(self.cache, past, len(places), mask, len(fresh))
 
@@ -145,47 +146,37 @@ class PackedSequence:
         self._done = len(self.prompt)
         self.paths += [(*node.ancestors, i) for i, node in enumerate(nodes, start=len(self.paths))]
 
-    def _mask(self, past: int, fresh: int, nodes: Sequence[Node]) -> torch.Tensor:
-        # Columns: cached prompt (and, once the prompt is whole, earlier nodes), fresh prompt, these nodes.
-        n = fresh + len(nodes)
-        prompt = len(self.prompt)
-        see = np.zeros((n, past + n), np.bool_)
-        see[:fresh, :past] = True
-        see[:fresh, past : past + fresh] = np.tri(fresh, dtype=np.bool_)
-        for i, node in enumerate(nodes):
-            row = see[fresh + i]
-            row[:prompt] = True
-            row[[prompt + a for a in node.ancestors]] = True
-            row[past + fresh + i] = True
-        bias = np.where(see, np.float32(0), np.float32(-np.inf))
-        mask = torch.from_numpy(bias)[None, None].to(self.model.device, self.model.dtype)
-        return self.model.grouped(mask) if mask.numel() * self.model.group <= MASK_CELLS else mask
-
 
 def run_together(model: LeanModel, work: Sequence[tuple[PackedSequence, Sequence[Node]]]) -> list[torch.Tensor]:
     """One pass for different sequences of a model: of each the hidden states [nodes, hidden] of its nodes. It has not
     happened before a sequence is told that it `ran`."""
     each = [sequence.rows(nodes) for sequence, nodes in work]
-    tokens = torch.tensor([t for own, _, _ in each for t in own], device=model.device)
-    places = torch.tensor([p for _, own, _ in each for p in own], device=model.device)
+    tokens = [t for own, _, _ in each for t in own]
+    places = [p for _, own, _ in each for p in own]
     hidden = model.forward(tokens, places, [rows for _, _, rows in each])
     return list(hidden.split([len(nodes) for _, nodes in work])) if len(work) > 1 else [hidden]
 
 
-def answered(asks: Sequence[Ask], logits: Logits) -> list[Any]:
-    """What a pass's tree asks for. `logits` gives fp32 rows of nodes: [nodes, ids], or [nodes, vocabulary] for None."""
-    masked = sorted({n for ask in asks if ask.masks is not None for n in ask.nodes})
-    scores = logits(masked, None).double() if masked else None
-    found: list[Any] = []
-    for ask in asks:
-        if scores is None or ask.masks is None:
-            # Without ids their keys and values are wanted, no score.
-            found.append(logits(ask.nodes, ask.ids).tolist() if ask.ids else [()] * len(ask.nodes))
-            continue
-        rows = scores[[masked.index(n) for n in ask.nodes]]
-        rows = rows.masked_fill(~torch.from_numpy(ask.masks).to(rows.device), -torch.inf)
-        best = rows.amax(-1, keepdim=True)
-        ids = (rows == best).int().argmax(-1)  # the first of equals, as in every other place
-        share = 1.0 / (rows - best).exp().sum(-1)
-        found.append(list(zip(ids.tolist(), share.tolist(), strict=True)))
-    return found
+def answered(asked: Sequence[tuple[Sequence[Ask], Logits]]) -> list[list[Any]]:
+    """What the trees of a pass ask for. `logits` gives fp32 rows of a tree's nodes: [nodes, ids], or
+    [nodes, vocabulary] for None. A GPU is waited for once."""
+    found: list[torch.Tensor] = []
+    for asks, logits in asked:
+        masked = sorted({n for ask in asks if ask.masks is not None for n in ask.nodes})
+        scores = logits(masked, None).double() if masked else None
+        for ask in asks:
+            if scores is None or ask.masks is None:
+                found += [logits(ask.nodes, ask.ids)] if ask.ids and ask.nodes else []
+                continue
+            rows = scores[[masked.index(n) for n in ask.nodes]]
+            rows = rows.masked_fill(~torch.from_numpy(ask.masks).to(rows.device), -torch.inf)
+            best = rows.amax(-1, keepdim=True)
+            ids = (rows == best).int().argmax(-1)  # the first of equals, as in every other place
+            found.append(torch.stack([ids.double(), 1.0 / (rows - best).exp().sum(-1)], -1))
+    told = iter(torch.cat([part.flatten() for part in found]).tolist() if found else ())
+    return [[[_row(ask, told) for _ in ask.nodes] for ask in asks] for asks, _ in asked]
+
+
+def _row(ask: Ask, told: Iterator[float]) -> Any:
+    # Without ids their keys and values are wanted, no score.
+    return (int(next(told)), next(told)) if ask.masks is not None else list(islice(told, len(ask.ids)))

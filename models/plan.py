@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from rtcontrol.models.call import Call
-from rtcontrol.models.domain import ClosedDomain, Domain, json_text
+from rtcontrol.models.domain import ClosedDomain, Free, json_text
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.grid import NumberGrid
 from rtcontrol.models.normal import as_declared
@@ -31,8 +31,8 @@ class HeadPlan:
     end_id: int
     null_id: int
     trie: TokenTrie
-    free: Mapping[int, Domain] = field(default_factory=dict)
-    grids: Mapping[int, NumberGrid] = field(default_factory=dict)
+    free: Mapping[int, Free]
+    grids: Mapping[int, NumberGrid]
 
     @property
     def free_mask(self) -> int:
@@ -51,10 +51,6 @@ class SchemaPlan:
     @property
     def function(self) -> HeadPlan:
         return self.heads[0]
-
-    @property
-    def all_tools(self) -> int:
-        return (1 << len(self.tools)) - 1
 
     def head_values(self, call: Call | None) -> list[tuple[HeadPlan, str | None]]:
         """Each active head with the text it should carry for `call` (None: the null token): the training target.
@@ -96,52 +92,32 @@ def compile_plan(
     Raises UserError for two values with the same tokens, naming tool and parameter.
     """
     slots = tuple(t.slots(overflow) for t in tools)
-    null_id = tokenizer.special_id(NULL)
+    null_id, digits = tokenizer.special_id(NULL), tokenizer.digits
 
-    def empty(name: str) -> tuple[TokenTrie, int]:
-        return TokenTrie(tokenizer.special_id(opening(name))), tokenizer.special_id(closing(name))
+    def head(name: str, grids: Mapping[int, NumberGrid], free: Mapping[int, Free]) -> HeadPlan:
+        start, end = tokenizer.special_id(opening(name)), tokenizer.special_id(closing(name))
+        trie = NumberTrie(start, end, digits, grids) if digits and grids else TokenTrie(start)
+        return HeadPlan(name, start, end, null_id, trie, free, grids)
 
-    trie, end = empty(FUNCTION)
-    for index, (tool, ids) in enumerate(zip(tools, tokenizer.encode_many([t.name for t in tools]), strict=True)):
-        if not trie.insert([*ids, end], ANY_TOOL, index):
+    heads = [head(FUNCTION, {}, {})]
+    for index, tool in enumerate(tools):
+        if not heads[0].trie.insert([*tokenizer.encode(tool.name), heads[0].end_id], ANY_TOOL, index):
             raise UserError(f"The tool name {tool.name!r} has the same tokens as another's.", "Rename one of them.")
     if allow_null:
-        trie.insert([null_id], ANY_TOOL, NO_TOOL)
-    trie.finish()
-    heads = [HeadPlan(FUNCTION, trie.tokens[0], end, null_id, trie)]
-
+        heads[0].trie.insert([null_id], ANY_TOOL, NO_TOOL)
     for k in range(max((len(s) for s in slots), default=0)):
-        trie, end = empty(ARGUMENTS[k])
-        free: dict[int, Domain] = {}
-        grids = _spelled(k, slots) if tokenizer.digits else {}
-        if grids and tokenizer.digits:
-            trie = numbers = NumberTrie(trie.tokens[0], end, tokenizer.digits)
-            for index, grid in grids.items():
-                numbers.add(index, grid)
-        for index, own in enumerate(slots):
-            if k >= len(own):
-                continue
-            slot = own[k]
-            if index in grids:
-                pass
-            elif isinstance(slot.domain, ClosedDomain):
-                for value, ids in zip(slot.domain.values, tokenizer.encode_many(slot.domain.texts), strict=True):
-                    if not trie.insert([*ids, end], index, value):
-                        raise UserError(
-                            f"Tool {tools[index].name}, argument {k + 1}: {value!r} has the same tokens as another "
-                            "value.",
-                            "Remove or rename one of them.",
-                        )
-            else:
-                free[index] = slot.domain
+        own = {i: s[k] for i, s in enumerate(slots) if k < len(s)}
+        # Numbers that are too many to be listed quickly.
+        wide = {i: g for i, s in own.items() if (g := s.domain.grid) is not None and g.count > LISTED} if digits else {}
+        free = {i: s.domain for i, s in own.items() if isinstance(s.domain, Free) and i not in wide}
+        heads.append(made := head(ARGUMENTS[k], wide, free))
+        for index, slot in own.items():
+            if isinstance(slot.domain, ClosedDomain) and index not in wide:
+                for value, text in zip(slot.domain.values, slot.domain.texts, strict=True):
+                    if not made.trie.insert([*tokenizer.encode(text), made.end_id], index, value):
+                        where = f"Tool {tools[index].name}, argument {k + 1}"
+                        told = f"{where}: {value!r} has the same tokens as another value."
+                        raise UserError(told, "Remove or rename one of them.")
             for null in slot.null:
-                trie.insert([null_id], index, null)
-        trie.finish()
-        heads.append(HeadPlan(ARGUMENTS[k], trie.tokens[0], end, null_id, trie, free, grids))
+                made.trie.insert([null_id], index, null)
     return SchemaPlan(tuple(tools), slots, tuple(heads), allow_null)
-
-
-def _spelled(k: int, slots: Sequence[Sequence[Slot]]) -> dict[int, NumberGrid]:
-    """By tool, the numbers of argument k + 1 that are too many to be listed quickly."""
-    own = {i: s[k].domain.grid for i, s in enumerate(slots) if k < len(s)}
-    return {i: grid for i, grid in own.items() if grid is not None and grid.count > LISTED}

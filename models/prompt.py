@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rtcontrol.models.errors import UserError
+from rtcontrol.models.errors import UserError, read_json
 from rtcontrol.models.schema import Overflow, ToolSchema
 from rtcontrol.models.tokenizer import STTokenizer
 
@@ -23,6 +23,7 @@ FILE_NAME = "st_template.json"
 HISTORY_LIMIT = 6
 RESTORE = "Restore the file that came with the weights."
 VARIABLES = ("tools", "instruction", "history", "observation", "environment")
+EMPTY = dict.fromkeys(VARIABLES, "")
 COMPACT = {
     "profile": "compact",
     "template": "<|im_start|>{tools}<|im_end|>{instruction}<|im_end|>{history}<|im_end|>{observation}<|im_start|>",
@@ -32,6 +33,10 @@ COMPACT = {
 SIMPLETOOL_V1_TURNS = (
     "<|im_start|>user\nenvironment: {environment}\nhistory: [{history}]\n\n{instruction}<|im_end|>\n"
     "<|im_start|>assistant\n"
+)
+# The observation stands in the query, before what is asked for.
+SIMPLETOOL_V2_TURNS = SIMPLETOOL_V1_TURNS.replace("environment: {environment}\n", "").replace(
+    "{instruction}", "{observation}\n\n{instruction}"
 )
 
 
@@ -50,10 +55,10 @@ class PromptTemplate:
     """A template compiled for one tokenizer."""
 
     def __init__(self, config: Mapping[str, Any], tokenizer: STTokenizer, where: str) -> None:
-        if not isinstance(config, Mapping):
-            raise UserError(f"{where} is no JSON object.", RESTORE)
         self.profile = str(config.get("profile", "custom"))
         self.overflow: Overflow = config.get("overflow", "merge")
+        # Whether the weights were trained to write the content head: the published ones were.
+        self.content = bool(config.get("content", self.profile.startswith("simpletool")))
         self._separator = str(config.get("history_separator", ", "))
         self._tokenizer = tokenizer
         template: Any = config.get("template")
@@ -73,16 +78,11 @@ class PromptTemplate:
     def load(cls, folder: Path, tokenizer: STTokenizer) -> PromptTemplate:
         """Read the template beside the weights; raises UserError when it is missing or broken."""
         path = folder / FILE_NAME
-        try:
-            config = json.loads(path.read_text("utf-8"))
-        except FileNotFoundError:
-            raise UserError(
-                f"{folder} has no {FILE_NAME}: the prompt's layout belongs to the checkpoint.",
-                "For a published SimpleTool checkpoint run `rtcontrol models adopt CHECKPOINT --template-from FILE`.",
-            ) from None
-        except (OSError, ValueError) as error:
-            raise UserError(f"{path} cannot be read ({error}).", RESTORE) from None
-        return cls(config, tokenizer, str(path))
+        missing = UserError(
+            f"{folder} has no {FILE_NAME}: the prompt's layout belongs to the checkpoint.",
+            "For a published SimpleTool checkpoint run `rtcontrol models adopt CHECKPOINT --template-from FILE`.",
+        )
+        return cls(read_json(path, missing, RESTORE), tokenizer, str(path))
 
     def prefix_ids(self, tools: Sequence[ToolSchema]) -> list[int]:
         """The ids that depend on the tools alone, up to the last special-token boundary: the part to be cached."""
@@ -97,6 +97,29 @@ class PromptTemplate:
             "history": self._separator.join(history[-HISTORY_LIMIT:]),
         }
         return self._encode(self.parts[self._cut :], values)
+
+    def state_ids(self, state: str) -> list[int]:
+        """Up to and with the observation, of no tools, calls and instruction: what questions about it share."""
+        shown = json.dumps([state], ensure_ascii=False)
+        return self._encode(self._around_state()[0], {**EMPTY, "observation": state, "environment": shown})
+
+    def question_ids(self, question: str) -> list[int]:
+        """Everything behind a state, up to where a head token follows: the question stands where the instruction
+        would, or on a line of its own right behind the state."""
+        return self._encode(self._around_state()[1], {**EMPTY, "instruction": question})
+
+    def _around_state(self) -> tuple[list[PromptPart], list[PromptPart]]:
+        at, cut = max(
+            (i, j + 1)
+            for i, part in enumerate(self.parts)
+            for j, piece in enumerate(part.pieces)
+            if piece in ((True, "observation"), (True, "environment"))
+        )
+        pieces, rest = self.parts[at].pieces, self.parts[at + 1 :]
+        behind: list[PromptPart] = [PromptPart(None, pieces[cut:]), *rest]
+        if not any((True, "instruction") in part.pieces for part in behind):
+            behind[0] = PromptPart(None, ((False, "\n"), (True, "instruction"), *pieces[cut:]))
+        return [*self.parts[:at], PromptPart(None, pieces[:cut])], behind
 
     def _find_cut(self) -> int:
         changing = next((i for i, p in enumerate(self.parts) if not p.constant(("tools",))), len(self.parts))

@@ -1,4 +1,4 @@
-"""What jsonschema says: whether a schema is one at all, and which of the listed values its rules allow."""
+"""Which of the listed values a schema's rules allow."""
 
 from __future__ import annotations
 
@@ -12,58 +12,10 @@ import referencing.exceptions
 
 from rtcontrol.models.domain import json_text
 from rtcontrol.models.errors import UserError
+from rtcontrol.models.normal import ABOUT, BOUNDS, DEFINITIONS
 
-DEFINITIONS = ("$defs", "definitions")
-NAMED = (*DEFINITIONS, "properties", "patternProperties", "dependentSchemas")  # schemas by name
-DATA = ("enum", "const", "default", "examples")
-ABOUT = ("title", "description", "default", "examples", "x-group")  # says nothing of the values
-BOUNDS = {"minimum": "exclusiveMinimum", "maximum": "exclusiveMaximum"}
 # Rules that are kept by listing the values.
 KEPT: tuple[set[str], ...] = ({"enum"}, {"const"}, {"type", "multipleOf", *BOUNDS, *BOUNDS.values()})
-
-
-def document(given: Any, where: str, definitions: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """A schema as JSON Schema 2020-12 has it (OpenAPI's `nullable` and draft 4's exclusive bounds written so), with all
-    definitions. Raises UserError (`where` names tool and parameter) for what is no schema."""
-    if not isinstance(given, Mapping):
-        raise UserError(f"{where}: its schema is {given!r}.", "Write a JSON schema object.")
-    try:
-        found = _modern(given)
-        named = _modern({"$defs": definitions or {}})
-        for part in (found, named):
-            jsonschema.Draft202012Validator.check_schema(part, format_checker=None)
-    except jsonschema.SchemaError as error:
-        place = ".".join(map(str, error.absolute_path))
-        raise UserError(
-            f"{where}: {place} is {repr(error.instance)[:80]}.",
-            f"Write what JSON schema has there ({error.message[-120:]}).",
-        ) from None
-    except RecursionError:
-        raise UserError(f"{where}: its schema is nested too deeply.", "Describe a flatter value.") from None
-    own = {**named["$defs"], **found.pop("definitions", {}), **found.pop("$defs", {})}
-    return {**found, **dict.fromkeys(DEFINITIONS, own)}
-
-
-def _modern(given: Any) -> Any:
-    if isinstance(given, list | tuple):
-        return [_modern(v) for v in given]
-    if not isinstance(given, Mapping):
-        return given
-    schema: dict[str, Any] = {}
-    for key, value in given.items():
-        if key in NAMED and isinstance(value, Mapping):
-            schema[key] = {name: _modern(part) for name, part in value.items()}
-        elif key not in ("$id", "$schema"):
-            schema[key] = value if key in DATA and not isinstance(value, tuple) else _modern(value)
-    for kept, bound in BOUNDS.items():
-        if isinstance(exclusive := schema.get(bound), bool):
-            del schema[bound]
-            if exclusive and kept in schema:
-                schema[bound] = schema.pop(kept)
-    if schema.pop("nullable", False) is True:
-        rest = {k: schema.pop(k) for k in tuple(schema) if k not in (*ABOUT, *DEFINITIONS)}
-        schema["anyOf"] = [rest, {"type": "null"}]
-    return schema
 
 
 def kept_values(values: Sequence[Any], document: Mapping[str, Any], where: str) -> list[Any]:

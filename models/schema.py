@@ -6,19 +6,20 @@ their own order, then optional ones alphabetically (paper, appendix "Parameter N
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from rtcontrol.models.domain import MAX_CLOSED, ClosedDomain, Domain, Free, closed, domain_of
+from rtcontrol.models.domain import ClosedDomain, Domain, Free, closed, domain_of, objects
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.normal import without_null, written_out
-from rtcontrol.models.rules import ABOUT, DEFINITIONS, document, kept_values
+from rtcontrol.models.normal import ABOUT, DEFINITIONS, normalise, read, without_null
+from rtcontrol.models.rules import kept_values
 
 MAX_HEADS = 6
 ABSENT = object()
+PARAMETERS = ("parameters", "inputSchema", "input_schema")  # as OpenAI, MCP and Anthropic call them
+COMPOSED = {"$ref", "allOf", "anyOf", "oneOf"}  # in place of properties
 Overflow = Literal["merge", "cut"]
 
 
@@ -70,7 +71,7 @@ class ToolSchema:
 
     @classmethod
     def from_openai(cls, tool: Mapping[str, Any]) -> ToolSchema:
-        """Read one OpenAI-style definition (with or without the `{"type": "function"}` wrapper).
+        """Read one OpenAI-style definition (with or without the `{"type": "function"}` wrapper), MCP's or Anthropic's.
 
         Raises UserError naming tool and parameter, and what to write instead.
         """
@@ -84,7 +85,9 @@ class ToolSchema:
         _check_spelled(name, f"Tool {name[:64]!r}")
         if not isinstance(body.get("description", ""), str):
             raise UserError(f"{where}: its description is no string.", "Say in words what it does, or leave it out.")
-        schema = body.get("parameters") or {"type": "object", "properties": {}}
+        schema: Any = next((body[key] for key in PARAMETERS if body.get(key)), {"type": "object", "properties": {}})
+        if isinstance(schema, Mapping) and "properties" not in schema and COMPOSED & set(schema):
+            schema = {"type": "anyOf", **normalise(schema, where)}
         if not isinstance(schema, Mapping) or schema.get("type", "object") != "object":
             given = schema.get("type") if isinstance(schema, Mapping) else type(schema).__name__
             shape = '{"type": "object", "properties": {...}, "required": [...]}'
@@ -138,15 +141,14 @@ class ToolSchema:
 
 def _parameter(tool: str, name: str, given: Any, required: bool, definitions: Mapping[str, Any]) -> Parameter:
     where = f"Tool {tool}, parameter {name}"
-    written = document(given, where, definitions)
-    schema = written_out(written, where)
+    document, schema = read(given, where, definitions)
     if not isinstance(schema.get("x-group", ""), str):
         raise UserError(f"{where}: x-group is {str(schema['x-group'])[:80]}.", "Write a name: a string.")
     plain, nullable = without_null(schema)
     domain = domain_of(plain, where)
     if isinstance(domain, ClosedDomain):
         values = [*domain.values, *[None] * nullable]
-        if len(kept := kept_values(values, written, where)) < len(values):
+        if len(kept := kept_values(values, document, where)) < len(values):
             if not kept:
                 raise UserError(f"{where}: no value satisfies all of its rules.", "Loosen them.")
             kind = {"type": t} if isinstance(t := plain.get("type"), str) and None not in kept else {}
@@ -177,25 +179,12 @@ def _slot(tool: str, unit: Sequence[Parameter]) -> Slot:
     if len(unit) == 1:
         return Slot((unit[0],), unit[0].domain, null or ((None,) if unit[0].nullable else ()), merged=False)
     where = f"Tool {tool}, parameters {', '.join(p.name for p in unit)} in one head"
-    names = [p.name for p in unit]
-    options: list[list[Any]] = []
-    size = 1
-    for p in unit:
-        values = [] if isinstance(p.domain, Free) else list(p.domain.values)
-        if values:
-            values += [None] * p.nullable + [ABSENT] * (not p.required)
-        options.append(values)
-        size *= len(values)
-    if 0 < size <= MAX_CLOSED:
-        rows = [dict(zip(names, row, strict=True)) for row in itertools.product(*options)]
-        present = ({k: v for k, v in row.items() if v is not ABSENT} for row in rows)
-        return Slot(tuple(unit), closed(tuple(v for v in present if v), where), null, merged=True)
-    schema = {
-        "type": "object",
-        "properties": {p.name: dict(p.schema) for p in unit},
-        "required": [p.name for p in unit if p.required],
-        "additionalProperties": False,
-    }
+    required = [p.name for p in unit if p.required]
+    own = {p.name: None if isinstance(p.domain, Free) else [*p.domain.values, *[None] * p.nullable] for p in unit}
+    if (values := objects(own, required)) is not None:
+        return Slot(tuple(unit), closed(tuple(v for v in values if v), where), null, merged=True)
+    properties = {p.name: dict(p.schema) for p in unit}
+    schema = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
     return Slot(tuple(unit), Free(schema), null, merged=True)
 
 

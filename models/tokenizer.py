@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from weakref import WeakValueDictionary
 
-from tokenizers import AddedToken, Tokenizer
+from tokenizers import Tokenizer
 
 from rtcontrol.models import grid
 from rtcontrol.models.errors import UserError
@@ -71,10 +71,6 @@ class STTokenizer:
         except (TypeError, UnicodeEncodeError):  # a lone surrogate, which JSON may carry, has no UTF-8 form
             return self.encode(text.encode("utf-8", "replace").decode())
 
-    def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
-        """`encode` of each text."""
-        return [self.encode(text) for text in texts]
-
     @cached_property
     def digits(self) -> dict[str, int] | None:
         """The token of each character that numbers are written with; None where some are joined to one token.
@@ -83,7 +79,7 @@ class STTokenizer:
         characters = grid.CHARACTERS
         single = {c: self.encode(c) for c in characters}
         texts = [a + b for a in characters for b in characters if b.isdigit() or (a.isdigit() and b == ".")]
-        if any(ids != [i for c in t for i in single[c]] for t, ids in zip(texts, self.encode_many(texts), strict=True)):
+        if any(self.encode(t) != [i for c in t for i in single[c]] for t in texts):
             return None
         return {c: ids[0] for c, ids in single.items()} if all(len(ids) == 1 for ids in single.values()) else None
 
@@ -97,8 +93,3 @@ class STTokenizer:
 
 
 _loaded: WeakValueDictionary[tuple[str, int, int], STTokenizer] = WeakValueDictionary()
-
-
-def add_st_tokens(tokenizer: Tokenizer, tokens: Sequence[str]) -> None:
-    """Add special tokens to a base tokenizer as the paper does: special, not normalised, nothing stripped."""
-    tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in tokens])

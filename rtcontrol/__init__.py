@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rtcontrol.models.call import Call, Decision
+    from rtcontrol.models.engines.base import Cancelled, DecodeError
+    from rtcontrol.models.errors import UserError
     from rtcontrol.run.api import Model
 
+__all__ = ["Call", "Cancelled", "Decision", "DecodeError", "UserError", "__version__", "load"]
 __version__ = "0.1.0"
+_PLACES = {
+    **dict.fromkeys(("Call", "Decision"), "rtcontrol.models.call"),
+    **dict.fromkeys(("Cancelled", "DecodeError"), "rtcontrol.models.engines.base"),
+    "UserError": "rtcontrol.models.errors",
+}
 
 # In a source tree the floors `agents/ envs/ models/ bridges/` stand beside this package instead of inside it
 # (setuptools' package-dir puts them inside on installation). Looking there too makes an uninstalled tree importable.
@@ -17,11 +27,26 @@ if (_root / "pyproject.toml").is_file() and (_root / "models" / "__init__.py").i
     __path__.append(str(_root))
 
 
-def load(model: str, *, dtype: str = "auto", device: str | None = None, threads: int | None = None) -> Model:
+def load(
+    model: str,
+    *,
+    dtype: str = "auto",
+    device: str | None = None,
+    threads: int | None = None,
+    engine: str = "torch",
+) -> Model:
     """A model to decide with from Python: `rtcontrol.load("lander").session().decide(text, instruction)`.
 
-    `model` is a bundled name or a checkpoint folder; the rest as of `rtcontrol.run.api.Model`. Raises UserError.
+    `model` is a bundled name, a checkpoint folder or a hub id; the rest as of `rtcontrol.run.api.Model`. Raises
+    UserError.
     """
     from rtcontrol.run.api import Model
 
-    return Model(model, dtype, device, threads)
+    return Model(model, dtype, device, threads, engine)
+
+
+def __getattr__(name: str) -> Any:
+    # Looked up when asked for: a bridge has nothing of the models' floor.
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_PLACES[name]), name)

@@ -1,6 +1,6 @@
 """`python -m rtcontrol` is the console script `rtcontrol`."""
 
-from rtcontrol.cli.app import main
+from rtcontrol.cli import main
 
 if __name__ == "__main__":
     main()

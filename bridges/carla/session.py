@@ -158,5 +158,3 @@ class CarlaSession:
         trained = "" if welcome.model_trained_on_tools else " (not trained on these tools)"
         pace = "in lockstep" if welcome.pacing == "client" else f"{welcome.hz:g} Hz, ttl {welcome.ttl_ms:g} ms"
         log.info("in session: model %s%s, %s, in %s", welcome.model, trained, pace, self._town)
-        for warning in welcome.warnings:
-            log.warning("%s", warning)

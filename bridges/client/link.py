@@ -16,7 +16,7 @@ from rtcontrol.bridges.client.core import Core
 from rtcontrol.bridges.client.errors import ClientError
 from rtcontrol.bridges.client.options import Options
 from rtcontrol.bridges.wire import LIMITS, Message, WireError, decode_msgpack, encode_msgpack
-from rtcontrol.bridges.wire.messages import Bye
+from rtcontrol.bridges.wire.messages import Bye, Welcome
 
 HIGH_WATER = 64
 LINGER_MS = 200  # how long a last message may take to leave
@@ -32,13 +32,16 @@ log = logging.getLogger(__name__)
 class Link:
     """Carries a Core over one DEALER, which is made anew for each connection (a client that listens binds it once).
     `lock` guards the core; `changed` is called, without the lock, in the link's thread whenever something a user may
-    wait for has changed; `wake` ends the thread's wait, from any thread. Raises ClientError: no endpoint, no keys."""
+    wait for has changed; `wake` ends the thread's wait, from any thread. What a welcome warns of is logged, each once.
+    Raises ClientError: no endpoint, no keys."""
 
     def __init__(self, endpoint: str, options: Options, listens: bool, changed: Callable[[], None]) -> None:
         self.core, self.lock = Core(options, time.monotonic_ns(), listens), threading.Lock()
         self._endpoint, self._keys, self._changed, self._closing = endpoint, options.key_pairs(), changed, False
         self._came, self._peers = list[int](), set[int]()  # who listens: who connected, and shook hands, by descriptor
         self._told = 0  # the version of the core that `changed` was called for
+        self._welcome: Welcome | None = None  # whose warnings were logged
+        self._warned: set[str] = set()
         if listens and self._keys is not None:
             raise ClientError("A client that listens uses no keys.", "Listen on loopback, or let the server bind.")
         self._context = zmq.Context()  # its own, so that closing it waits for what is still to leave
@@ -118,6 +121,12 @@ class Link:
         self._tell()
 
     def _tell(self) -> None:
+        if (welcome := self.core.welcome) is not None and welcome is not self._welcome:
+            self._welcome = welcome
+            for warning in dict.fromkeys(welcome.warnings):
+                if warning not in self._warned:  # a session is resumed again and again
+                    log.warning("The server at %s warns: %s", self._endpoint, warning)
+            self._warned.update(welcome.warnings)
         if (version := self.core.version) != self._told:
             self._told = version
             self._changed()

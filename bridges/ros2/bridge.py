@@ -228,8 +228,6 @@ class Ros2Bridge:
         welcome = client.welcome
         trained = "" if welcome.model_trained_on_tools else " (not trained on these tools)"
         log.info("in session: model %s%s, %g Hz, ttl %g ms", welcome.model, trained, welcome.hz, welcome.ttl_ms)
-        for warning in welcome.warnings:
-            log.warning("%s", warning)
 
     # What is told.
 

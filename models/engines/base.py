@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -30,12 +31,14 @@ class NotFinite(DecodeError):
 class Budget:
     """How many trie nodes a pass may carry: for each head (its head token included) and in all. 1 per head is
     ordinary constrained parallel decoding. With `function_first` the argument heads wait for the function; with
-    `forced` tokens that must follow are evaluated, too (the baseline: one token a pass)."""
+    `forced` tokens that must follow are evaluated, too (the baseline: one token a pass). With `paths` those that only
+    lead to a node come with it, beyond the budget, and nothing is asked of them."""
 
     per_head: int = 64
     total: int = 128
     function_first: bool = False
     forced: bool = False
+    paths: bool = False
 
     def __post_init__(self) -> None:
         if self.per_head < 1 or self.total < 1:
@@ -44,7 +47,8 @@ class Budget:
 
 @dataclass(frozen=True)
 class PrefixInfo:
-    """How the prefix came into memory: `source` is computed or disk; `note` says why a disk copy was refused."""
+    """How the prefix came there: `source` is computed, disk or memory (another session's); `note` says why a disk copy
+    was refused."""
 
     tokens: int
     source: str
@@ -54,7 +58,8 @@ class PrefixInfo:
 @dataclass(frozen=True)
 class Caps:
     """What a runner can do. `tree`: whether a pass may hold branches, else one node a head; `batch`: decisions of one
-    pass; `exact`: whether all ways of asking give the same scores but for rounding."""
+    pass; `exact`: whether all ways of asking give the same scores but for rounding; `weights`: how those of a
+    quantised checkpoint are run."""
 
     engine: str
     device: str
@@ -64,18 +69,21 @@ class Caps:
     exact: bool
     parameters: int
     vocabulary: int
+    weights: str | None = None
 
     def told(self) -> dict[str, Any]:
         """For the report and for people."""
-        return {k: v for k, v in asdict(self).items() if k != "vocabulary"}
+        return {k: v for k, v in asdict(self).items() if k != "vocabulary" and v is not None}
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The next tree of a decision whose prompt its handle was started with."""
+    """The next tree of a decision whose prompt its handle was started with. Once `stop` is set nobody waits for it: a
+    pass of several steps may end early, with Cancelled in the answers' place."""
 
     handle: Any
     tree: Tree
+    stop: threading.Event | None = None
 
 
 class Handle(Protocol):
@@ -98,7 +106,8 @@ class Handle(Protocol):
 
 
 class Runner(Protocol):
-    """One model, many handles. Not thread-safe."""
+    """One model, many handles. Not thread-safe. It may have `rest()`, called when a decision is given, and `figures`
+    to be told."""
 
     caps: Caps
 

@@ -6,21 +6,28 @@ positions or caches, so other runners are measured by it.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from copy import deepcopy
+from inspect import signature
 from typing import Any
 
 import torch
 
-from rtcontrol.models.cost import PassCost
+from rtcontrol.models.core import Ask, Tree
+from rtcontrol.models.cost import PassCost, fitted
 from rtcontrol.models.engines.base import Caps, PrefixInfo, Work
+from rtcontrol.models.engines.torch_runner import own_threads
 from rtcontrol.models.packed import answered, common_start, too_long
 
 SLOTS = 8192
+# Several tokens behind a cache in one forward; one a forward (a recurrent model may begin anew with each); no cache.
+WAYS = ("paths", "steps", "whole")
+SIZES, ROUNDS = (1, 4, 16), 3  # nodes of the measured passes, and how often each
 
 
 class PathSequence:
-    """A session's handle: the prompt's cache, and of each node the tokens that lead to it and its logsumexp."""
+    """A session's handle: the prompt's cache, of each node the tokens that lead to it, and of each pass the logits."""
 
     def __init__(self, slots: int, prefix: Sequence[int], kept: Any = None) -> None:
         self.slots, self.prefix, self.kept = slots, list(prefix), kept  # the cache of the prefix alone
@@ -28,7 +35,7 @@ class PathSequence:
         self.cache: Any = None  # of the prompt's first `done` tokens
         self.done = 0
         self.paths: list[list[int]] = []
-        self.totals: list[float] = []
+        self.logits: list[torch.Tensor] = []
 
     @property
     def fresh(self) -> int:
@@ -39,13 +46,17 @@ class PathSequence:
         """Begin a decision; gives how many of its tokens are cached. Raises UserError when it does not fit."""
         if len(prompt) + reserve > self.slots:
             raise too_long(self.slots, len(prompt))
-        prompt, n = list(prompt), len(self.prefix)
+        self.reuse(list(prompt))
+        self.prompt, self.paths, self.logits = list(prompt), [], []
+        return self.done
+
+    def reuse(self, prompt: list[int]) -> None:
+        """Of what is cached, what this prompt begins with."""
+        n = len(self.prefix)
         # Not every cache can be cut (a sliding window, a recurrent state): one is gone on from, or not used.
         if common_start(self.prompt[: self.done], prompt) < self.done:
             known = self.kept is not None and prompt[:n] == self.prefix
             self.cache, self.done = (self.kept, n) if known else (None, 0)
-        self.prompt, self.paths, self.totals = prompt, [], []
-        return self.done
 
     def forget(self) -> None:
         """Nothing that is cached is to be used again."""
@@ -53,38 +64,64 @@ class PathSequence:
 
 
 class HFRunner:
-    """One model of transformers', in the dtype and on the device that it has."""
+    """One model of transformers', in the dtype and on the device that it has. `threads` are torch's while it runs
+    (None: torch's own number). `way`: how it goes on behind a cache (WAYS)."""
 
-    def __init__(self, model: Any) -> None:
-        self.model = model.eval()
-        weight = model.get_output_embeddings().weight
-        self.slots = min(SLOTS, getattr(model.config.get_text_config(), "max_position_embeddings", None) or SLOTS)
+    tree = False
+
+    def __init__(self, model: Any, threads: int | None = None, way: str = "paths") -> None:
+        self.model, self.threads, self.way = model.eval(), threads, way
+        config = model.config.get_text_config()
+        self.slots = min(SLOTS, getattr(config, "max_position_embeddings", None) or SLOTS)
         dtype = {torch.float32: "fp32", torch.bfloat16: "bf16"}.get(model.dtype, str(model.dtype))
+        head = model.get_output_embeddings()
+        rows = config.vocab_size if head is None else head.weight.shape[0]
         size = model.num_parameters()
-        self.caps = Caps("transformers", str(model.device), dtype, False, 1, True, size, weight.shape[0])
+        self.caps = Caps("transformers", str(model.device), dtype, self.tree, 1, True, size, rows)
+        self._costs: dict[int, PassCost] = {}
+        takes = signature(model.forward).parameters
+        self._keeps = "logits_to_keep" in takes
+        self._cache = "cache_params" if "cache_params" in takes else "past_key_values"
 
-    def open(self, prefix: Sequence[int]) -> tuple[PathSequence, PrefixInfo]:
+    def open(self, prefix: Sequence[int]) -> tuple[Any, PrefixInfo]:
         """A handle whose prompts begin with `prefix`, which is computed."""
         handle = PathSequence(self.slots, prefix)
         handle.start(prefix, 1)
         self.prefill(handle, len(prefix))
         return handle, PrefixInfo(len(prefix), "computed")
 
-    def copy(self, handle: PathSequence, prefix: Sequence[int]) -> PathSequence:
+    def copy(self, handle: Any, prefix: Sequence[int]) -> Any:
         """Another handle for the same prefix."""
         return PathSequence(self.slots, prefix, handle.kept)
 
-    def cost(self, handle: PathSequence) -> PassCost:
-        """Not measured: passes count."""
-        return PassCost(1.0, 0.0)
+    def cost(self, handle: Any) -> PassCost:
+        """What a pass behind the prompt of a handle costs: measured once for prompts of about this length. The prompt
+        stays cached."""
+        prompt = list(handle.prompt)
+        about = len(prompt).bit_length()
+        if len(prompt) + max(SIZES) >= handle.slots:
+            return PassCost(1.0, 0.0)  # where there is no room to measure, passes count
+        if about not in self._costs:
+            best = dict.fromkeys(SIZES, float("inf"))
+            for _ in range(ROUNDS):
+                for size in SIZES:
+                    handle.start(prompt, size)
+                    self.prefill(handle, handle.fresh)
+                    tree = Tree(range(size), [-1] * size, [0] * size, [Ask(range(size), (0,))])
+                    began = time.perf_counter()
+                    self.run([Work(handle, tree)])  # its answers are on the CPU: a GPU was waited for
+                    best[size] = min(best[size], (time.perf_counter() - began) * 1e3)
+            handle.start(prompt, 0)
+            self._costs[about] = fitted(best, 0.0)
+        return self._costs[about]
 
-    def prefill(self, handle: PathSequence, count: int) -> None:
+    def prefill(self, handle: Any, count: int) -> None:
         """Compute the next `count` tokens of its prompt, and no node."""
         n, end = len(handle.prefix), handle.done + count
         if handle.done < n < end:  # the next prompt begins with it, too
             self.prefill(handle, n - handle.done)
         if handle.done < end:
-            handle.cache = self._forward(handle.prompt[handle.done : end], handle.cache)[1]
+            handle.cache = self._forward(handle.prompt[handle.done : end], handle.cache, keep=1)[1]
             handle.done = end
         if end == n and handle.prompt[:n] == handle.prefix:
             handle.kept = handle.cache
@@ -94,9 +131,21 @@ class HFRunner:
         return [self._run(work) for work in batch]
 
     def _run(self, work: Work) -> list[Any]:
-        handle, tree, base = work.handle, work.tree, len(work.handle.paths)
+        handle, tree = work.handle, work.tree
         if len(handle.prompt) + max(tree.depths, default=0) >= handle.slots:
             raise too_long(handle.slots, len(handle.prompt))
+        every = self._rows(handle, tree)
+        handle.logits.append(every)
+
+        def scores(at: Sequence[int], ids: Sequence[int] | None) -> torch.Tensor:
+            rows = torch.tensor([*at], device=every.device)
+            return every[rows] if ids is None else every[rows[:, None], torch.tensor([*ids], device=every.device)]
+
+        return answered([(tree.asks, scores)])[0]
+
+    def _rows(self, handle: Any, tree: Tree) -> torch.Tensor:
+        """fp32 logits [nodes, vocabulary]."""
+        base = len(handle.paths)
         self.prefill(handle, handle.fresh)
         for token, parent in zip(tree.tokens, tree.parents, strict=True):
             handle.paths.append([*(handle.paths[parent] if parent >= 0 else ()), token])
@@ -108,17 +157,33 @@ class HFRunner:
             while i >= 0 and i not in rows:
                 rows[i] = logits[len(handle.paths[base + i]) - 1]
                 i = tree.parents[i] - base
-        every = torch.stack([rows[i] for i in range(len(rows))])
-        handle.totals += torch.logsumexp(every, -1).tolist()
-        return answered(tree.asks, lambda at, ids: every[list(at)] if ids is None else every[list(at)][:, list(ids)])
+        return torch.stack([rows[i] for i in range(len(rows))])
 
-    def logsumexp(self, handle: PathSequence, nodes: Sequence[int]) -> list[float]:
+    def logsumexp(self, handle: Any, nodes: Sequence[int]) -> list[float]:
         """Over the whole vocabulary, at nodes of the last decision."""
-        return [handle.totals[n] for n in nodes]
+        total: list[float] = torch.logsumexp(torch.cat(handle.logits)[list(nodes)], -1).tolist()
+        return total
+
+    def _forward(self, tokens: Sequence[int], cache: Any, keep: int = 0) -> tuple[torch.Tensor, Any]:
+        """fp32 logits of the last `keep` tokens (0: all) of what follows a cache, and a copy of it with them."""
+        if self.way == "whole":
+            cache = [*(cache or ()), *tokens]
+            return self.called(cache)[0][-(keep or len(tokens)) :], cache
+        cache = deepcopy(cache)
+        if self.way == "paths" or cache is None:
+            return self.called(tokens, keep, **{self._cache: cache, "use_cache": True})
+        rows = []
+        for token in tokens:
+            row, cache = self.called([token], **{self._cache: cache, "use_cache": True})
+            rows.append(row)
+        return torch.cat(rows)[-keep:], cache
 
     @torch.no_grad()
-    def _forward(self, tokens: Sequence[int], cache: Any) -> tuple[torch.Tensor, Any]:
-        """fp32 logits [tokens, vocabulary] of what follows a cache, and a copy of it with them."""
+    def called(self, tokens: Sequence[int], keep: int = 0, **told: Any) -> tuple[torch.Tensor, Any]:
+        """fp32 logits of the last `keep` tokens (0: all), and the cache."""
         ids = torch.tensor([list(tokens)], device=self.model.device)
-        out = self.model(input_ids=ids, past_key_values=deepcopy(cache), use_cache=True)
-        return out.logits[0].float(), out.past_key_values
+        if keep and self._keeps:
+            told["logits_to_keep"] = keep
+        with own_threads(self.threads):
+            out = self.model(input_ids=ids, **told)
+        return out.logits[0, -keep:].float(), out.get(self._cache)

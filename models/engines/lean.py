@@ -9,13 +9,17 @@ from functools import lru_cache
 from mmap import mmap
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 
 from rtcontrol.models.engines.weights import Layer, ModelConfig, Weights
 
+MASKS_CELLS = 1 << 23  # of all that a model keeps for its sequences
+MASK_CELLS = 1 << 19  # larger masks (a long new prompt) are rare and would not stay small in memory
 
-def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+
+def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """Zeros that take no memory on a CPU until they are written: most of a cache's slots never are."""
     if device.type != "cpu":
         return torch.zeros(shape, dtype=dtype, device=device)
@@ -38,7 +42,7 @@ class KVCache:
     def __init__(self, model: LeanModel, slots: int) -> None:
         c, self.slots = model.config, slots
         shape = (c.layers, 1, c.kv_heads, slots, c.head_dim)
-        self.keys, self.values = _zeros(shape, model.dtype, model.device), _zeros(shape, model.dtype, model.device)
+        self.keys, self.values = zeros(shape, model.dtype, model.device), zeros(shape, model.dtype, model.device)
         # One view a layer: indexing the big tensor on every pass costs more than the copy it is for.
         self.layers = list(zip(self.keys.unbind(0), self.values.unbind(0), strict=True))
 
@@ -46,18 +50,29 @@ class KVCache:
         """Keys and values of the first slots."""
         return self.keys[..., :count, :], self.values[..., :count, :]
 
+    def fill(self, keys: torch.Tensor, values: torch.Tensor) -> None:
+        """The first slots become these."""
+        for mine, others in zip(self.first(keys.shape[-2]), (keys, values), strict=True):
+            mine.copy_(others)
+
+    def share(self, other: KVCache, count: int) -> None:
+        """The first slots become another one's."""
+        self.fill(*other.first(count))
+
+    def reserve(self, first: int, total: int, only: bool = False) -> None:
+        """Slots up to `total` are there, those from `first` on to be written; `only`: and no more of them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Rows:
     """`count` new tokens of one sequence, behind `past` cached ones.
 
-    `mask` [1, 1, count, past + count] in the model's dtype: 0 where a row may see a slot, -inf elsewhere; or `grouped`.
-    The first `hidden` rows are there for their keys and values only."""
+    `mask` is the model's. The first `hidden` rows are there for their keys and values only."""
 
-    cache: KVCache
+    cache: Any
     past: int
     count: int
-    mask: torch.Tensor
+    mask: Any
     hidden: int = 0
 
 
@@ -68,19 +83,24 @@ class LeanModel:
         self.config, self.weights = config, weights
         self.device, self.dtype = weights.embedding.device, weights.embedding.dtype
         self.group = config.heads // config.kv_heads  # query heads to a key head
-        self.masks: dict[Any, torch.Tensor] = {}  # of passes that had the same shape, whosever they were
+        self._masks: dict[Any, torch.Tensor] = {}  # of passes that had the same shape, whosever they were
         self._cos, self._sin = _rotations(config, self.device, self.dtype)
 
+    def cache(self, slots: int) -> Any:
+        """An empty one for a sequence."""
+        return KVCache(self, slots)
+
     @torch.inference_mode()
-    def forward(self, tokens: torch.Tensor, positions: torch.Tensor, parts: Sequence[Rows]) -> torch.Tensor:
+    def forward(self, tokens: Sequence[int], positions: Sequence[int], parts: Sequence[Rows]) -> torch.Tensor:
         """Run `tokens` [n] at `positions` [n]: the rows of all `parts`, one after another, writing their slots
         past..past+count. They share every product with the weights; each attends to its own cache.
 
         Returns normalised states [rows, hidden] of the rows that are not `hidden`: in the last layer the others end
         where their keys and values are written.
         """
-        x = F.embedding(tokens, self.weights.embedding)
-        cos, sin = self._cos[positions], self._sin[positions]
+        x = F.embedding(torch.tensor(tokens, device=self.device), self.weights.embedding)
+        places = torch.tensor(positions, device=self.device)
+        cos, sin = self._cos[places], self._sin[places]
         last, one = len(self.weights.layers) - 1, len(parts) == 1
         counts = [p.count for p in parts]
         for i, layer in enumerate(self.weights.layers):
@@ -95,10 +115,13 @@ class LeanModel:
                 x = x[parts[0].hidden :]
             elif ends:
                 x = torch.cat([rows[p.hidden :] for p, rows in zip(parts, x.split(counts), strict=True)])
-            x = x + layer.out(attended)
-            gate, up = layer.gate_up(self.norm(x, layer.post_norm)).chunk(2, -1)
-            x = x + layer.down(F.silu(gate) * up)
+            x = self._behind(layer, x, attended)
         return self.norm(x, self.weights.norm)
+
+    def _behind(self, layer: Layer, x: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
+        x = x + layer.out(attended)
+        gate, up = layer.gate_up(self.norm(x, layer.post_norm)).chunk(2, -1)
+        return x + layer.down(F.silu(gate) * up)
 
     def _projected(
         self, layer: Layer, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
@@ -115,10 +138,35 @@ class LeanModel:
         q, k = qk.split([c.heads, c.kv_heads], 1)
         return q, k, v
 
-    def grouped(self, mask: torch.Tensor) -> torch.Tensor:
-        """A mask [1, 1, n, columns] for attention with all query heads of one key head as rows of one product: the keys
-        are read once for all of them, which is up to 40 % faster for a few rows; the mask is `group` times as large."""
-        return mask.repeat_interleave(self.group, 2) if self.group > 1 else mask
+    def mask(self, past: int, fresh: int, earlier: int, ancestors: Sequence[tuple[int, ...]]) -> Any:
+        """Who sees what in a pass of `fresh` tokens of a prompt and nodes with these `ancestors` (slots behind the
+        prompt), on top of `past` slots, of which the last `earlier` ones are nodes.
+
+        Here [1, 1, rows, past + rows] in the model's dtype, 0 where a row may see a slot, -inf elsewhere. Where that
+        is small, all query heads of one key head are rows of it, `group` times as many: the keys are read once for
+        all of them, which is up to 40 % faster for a few rows.
+        """
+        key = (past, fresh, earlier, ancestors)
+        mask = self._masks.get(key)
+        if mask is None:
+            n, prompt = fresh + len(ancestors), past + fresh - earlier
+            see = np.zeros((n, past + n), np.bool_)
+            see[:fresh, :past] = True
+            see[:fresh, past : past + fresh] = np.tri(fresh, dtype=np.bool_)
+            for i, above in enumerate(ancestors):
+                row = see[fresh + i]
+                row[:prompt] = True
+                row[[prompt + a for a in above]] = True
+                row[past + fresh + i] = True
+            bias = np.where(see, np.float32(0), np.float32(-np.inf))
+            mask = torch.from_numpy(bias)[None, None].to(self.device, self.dtype)
+            if self.group > 1 and mask.numel() * self.group <= MASK_CELLS:
+                mask = mask.repeat_interleave(self.group, 2)
+            if mask.numel() <= MASK_CELLS:
+                if sum(m.numel() for m in list(self._masks.values())) + mask.numel() > MASKS_CELLS:
+                    self._masks.clear()
+                self._masks[key] = mask
+        return mask
 
     @torch.inference_mode()
     def logits(self, hidden: torch.Tensor, rows: torch.Tensor | None = None) -> torch.Tensor:

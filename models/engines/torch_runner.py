@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from rtcontrol.models.checkpoint import read_config
 from rtcontrol.models.core import Ask
 from rtcontrol.models.cost import PassCost, fitted
 from rtcontrol.models.engines.base import Caps, PrefixInfo, Work
@@ -34,15 +35,18 @@ class TorchRunner:
     """One checkpoint's weights on one device; of each session a KV cache of its own. `threads` are torch's while it
     runs (None: torch's own number)."""
 
+    kind: type[LeanModel] = LeanModel
+
     def __init__(self, folder: Path, dtype: torch.dtype, device: torch.device, threads: int | None) -> None:
         config = ModelConfig.load(folder)
-        self.model = LeanModel(config, load_weights(folder, config, dtype, device))
+        self.model = self.kind(config, load_weights(folder, config, dtype, device))
         self.threads, self._slots = threads, min(SLOTS, config.context)
         self._weights = fingerprint(folder)
         self._costs: dict[int, PassCost] = {}
         name = next(k for k, v in DTYPES.items() if v == dtype)
         parameters = self.model.weights.parameters
-        self.caps = Caps("torch", str(device), name, True, TOGETHER, True, parameters, config.vocabulary)
+        told = config.packing.told if config.packing else None
+        self.caps = Caps("torch", str(device), name, True, TOGETHER, True, parameters, config.vocabulary, told)
 
     @classmethod
     def load(
@@ -51,8 +55,10 @@ class TorchRunner:
         """The runner of a checkpoint: whoever asks for the same unchanged one, dtype, device and threads shares it.
 
         `threads` limits torch's CPU threads while it runs (None: one for a small model, else torch's own number).
-        Raises UserError.
+        On a GPU it is a PagedRunner. Raises UserError.
         """
+        from rtcontrol.models.engines.paged import PagedRunner
+
         place = choose_device(device)
         if threads is not None and threads < 1:
             raise UserError(f"{threads} CPU threads run nothing.", "Give 1 or more.")
@@ -62,7 +68,8 @@ class TorchRunner:
             # A second thread gains little on a small model, and waits for its turn when another process is busy: the
             # worst decisions become a hundred times slower.
             threads = 1
-        return shared((files, kind, place, threads), lambda: cls(folder, kind, place, threads))
+        made = PagedRunner if place.type == "cuda" else cls
+        return shared((files, kind, place, threads, made), lambda: made(folder, kind, place, threads))
 
     def open(self, prefix: Sequence[int]) -> tuple[PackedSequence, PrefixInfo]:
         """A sequence that begins with this prefix: its KV from disk, or computed and stored."""
@@ -85,7 +92,7 @@ class TorchRunner:
     def copy(self, handle: PackedSequence, prefix: Sequence[int]) -> PackedSequence:
         """Another sequence behind the same prefix."""
         made = PackedSequence(self.model, self._slots)
-        made.restore(prefix, *handle.cache.first(len(prefix)))
+        made.follow(handle, prefix)
         return made
 
     def prefill(self, handle: PackedSequence, count: int) -> None:
@@ -99,7 +106,7 @@ class TorchRunner:
         with self._own_threads():
             states = run_together(self.model, placed)
             each = zip(batch, states, strict=True)
-            found = [answered(w.tree.asks, partial(self._logits, w.handle, hidden)) for w, hidden in each]
+            found = answered([(w.tree.asks, partial(self._logits, w.handle, hidden)) for w, hidden in each])
         for (handle, nodes), hidden in zip(placed, states, strict=True):
             handle.states.append(hidden)
             handle.ran(nodes)
@@ -143,7 +150,7 @@ class TorchRunner:
         best = float("inf")
         for _ in range(ROUNDS):
             began = time.perf_counter()
-            answered([ask], lambda nodes, ids: self.model.logits(hidden))
+            answered([([ask], lambda nodes, ids: self.model.logits(hidden))])
             best = min(best, (time.perf_counter() - began) * 1e3)
         return best
 
@@ -153,18 +160,25 @@ class TorchRunner:
             total: list[float] = torch.logsumexp(self.model.logits(torch.cat(handle.states)[list(nodes)]), -1).tolist()
         return total
 
-    @contextmanager
-    def _own_threads(self) -> Iterator[None]:
-        """torch's threads are the process's: others' numbers are theirs again afterwards."""
-        before = torch.get_num_threads()
-        if self.threads in (None, before):
-            yield
-            return
-        torch.set_num_threads(self.threads)
-        try:
-            yield
-        finally:
-            torch.set_num_threads(before)
+    def _own_threads(self) -> AbstractContextManager[None]:
+        return own_threads(self.threads)
+
+
+load = TorchRunner.load
+
+
+@contextmanager
+def own_threads(threads: int | None) -> Iterator[None]:
+    """torch's threads are the process's: others' numbers are theirs again afterwards. None: torch's own number."""
+    before = torch.get_num_threads()
+    if threads in (None, before):
+        yield
+        return
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def choose_device(name: str | None) -> torch.device:
@@ -182,6 +196,8 @@ def choose_dtype(name: str, folder: Path, device: torch.device) -> torch.dtype:
     """`auto`: bf16 on a GPU and for large models, fp32 for small ones on a CPU."""
     if name == "auto":
         size = sum(p.stat().st_size for p in folder.glob("*.safetensors"))
+        if read_config(folder).get("quantization_config"):
+            size *= 8  # of fp32, where most weights are of four bits
         name = "bf16" if device.type == "cuda" or size > SMALL else "fp32"
     if name not in DTYPES:
         raise UserError(f"Unknown dtype {name!r}.", f"Choose auto, {', '.join(DTYPES)}.")

@@ -16,10 +16,12 @@ from safetensors import SafetensorError, safe_open
 
 from rtcontrol.models.checkpoint import read_config
 from rtcontrol.models.engines.linear import Linear
+from rtcontrol.models.engines.quantised import Packing, packing
 from rtcontrol.models.errors import UserError
 
 T = TypeVar("T")
 ARCHITECTURES = ("qwen2", "qwen3", "llama")
+ELSE = "Run it with --engine transformers (any causal model) or --engine vllm."
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,7 @@ class ModelConfig:
     inv_freq: tuple[float, ...]
     rope_scale: float
     settings: str  # all of them, as whatever changes a KV cache: part of the prefix key
+    packing: Packing | None = None
 
     @classmethod
     def load(cls, folder: Path) -> ModelConfig:
@@ -47,16 +50,15 @@ class ModelConfig:
         if kind not in ARCHITECTURES:
             raise UserError(
                 f"{folder} is a {kind!r} model; the torch engine runs {', '.join(ARCHITECTURES)}.",
-                "Convert it, or choose a dense Qwen2/2.5/3 or Llama checkpoint.",
+                ELSE,
             )
-        if raw.get("quantization_config"):
-            raise UserError(f"{folder} is quantised; the torch engine reads fp32, fp16 and bf16.", "Use the original.")
+        packed = packing(raw, folder)
         if raw.get("use_sliding_window"):
-            raise UserError(f"{folder} uses a sliding window, which the torch engine does not.", "Switch it off.")
+            raise UserError(f"{folder} uses a sliding window, which the torch engine does not.", ELSE)
         if raw.get("mlp_bias") or raw.get("hidden_act", "silu") != "silu":
             raise UserError(
                 f"{folder}: the torch engine has no MLP with a bias or with activation {raw.get('hidden_act')!r}.",
-                "Choose a dense Qwen2/2.5/3 or Llama checkpoint with silu and without that bias.",
+                ELSE,
             )
         sizes = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")
         if missing := [k for k in sizes if not isinstance(raw.get(k), int)]:
@@ -66,7 +68,7 @@ class ModelConfig:
         eps, context = raw.get("rms_norm_eps", 1e-6), raw.get("max_position_embeddings", 2048)
         shape = (vocabulary, hidden, layers, heads, kv_heads, head_dim, eps, context)
         tied = bool(raw.get("tie_word_embeddings", False))
-        return cls(*shape, tied, *_rope(raw, head_dim), json.dumps(raw, sort_keys=True))
+        return cls(*shape, tied, *_rope(raw, head_dim), json.dumps(raw, sort_keys=True), packed)
 
 
 def _rope(raw: Mapping[str, Any], head_dim: int) -> tuple[tuple[float, ...], float]:
@@ -92,9 +94,11 @@ def _rope(raw: Mapping[str, Any], head_dim: int) -> tuple[tuple[float, ...], flo
 
 
 class WeightReader:
-    """Reads tensors by name from one safetensors file or a sharded index."""
+    """Reads tensors by name from one safetensors file or a sharded index; `packing`: how those are kept that are
+    quantised."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, packing: Packing | None = None) -> None:
+        self.packing = packing
         index = folder / "model.safetensors.index.json"
         if index.is_file():
             try:
@@ -115,13 +119,27 @@ class WeightReader:
             self._where |= dict.fromkeys(handle.keys(), handle)
 
     def __contains__(self, name: str) -> bool:
-        return name in self._where
+        return name in self._where or (self.packing is not None and self.packing.names(name)[1] in self._where)
 
-    def get(self, name: str) -> torch.Tensor:
+    def __getitem__(self, name: str) -> torch.Tensor:
+        """A tensor as it is in the file."""
         if name not in self._where:
             raise UserError(f"{self.paths[0].parent}: the tensor {name} is missing.", "Restore the checkpoint.")
         tensor: torch.Tensor = self._where[name].get_tensor(name)
         return tensor
+
+    def get(self, name: str) -> torch.Tensor:
+        """A weight as it is multiplied with."""
+        found = None
+        if self.packing is not None and name.endswith("weight"):
+            try:
+                found = self.packing.weight(self, name)
+            except (RuntimeError, IndexError, ValueError, TypeError) as error:
+                raise UserError(
+                    f"{self.paths[0].parent}: {name} is not packed as its config.json says ({error}).",
+                    "Restore the config.json that came with the weights.",
+                ) from None
+        return self[name] if found is None else found
 
 
 def fingerprint(folder: Path) -> str:
@@ -195,7 +213,7 @@ def unchanged(paths: Iterable[Path]) -> tuple[tuple[Path, int, int], ...]:
 def load_weights(folder: Path, config: ModelConfig, dtype: torch.dtype, device: torch.device) -> Weights:
     """Read and fuse; raises UserError for a missing tensor. Whoever asks for the same unchanged checkpoint, dtype and
     device shares one set of tensors with those who still hold it."""
-    reader = WeightReader(folder)
+    reader = WeightReader(folder, config.packing)
     key = (unchanged(reader.paths), config, dtype, device)
     return shared(key, lambda: _load(folder, reader, config, dtype, device))
 
@@ -236,5 +254,7 @@ def _load(folder: Path, reader: WeightReader, config: ModelConfig, dtype: torch.
             f"{folder}: the tensors do not have the shapes that its config.json names.",
             "Restore the config.json that came with the weights.",
         )
-    head = embedding if config.tied or "lm_head.weight" not in reader else get("lm_head.weight")
+    own = optional("lm_head.weight")
+    # A head of other values than the embeddings is not tied, whatever the config says.
+    head = embedding if own is None or (config.tied and torch.equal(own, embedding)) else own
     return Weights(embedding, tuple(layers), get("model.norm.weight"), head)

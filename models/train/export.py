@@ -17,10 +17,15 @@ from rtcontrol.models.prompt import FILE_NAME
 
 
 def export(
-    model: Any, tokenizer: Tokenizer, template: Mapping[str, Any], folder: Path, dtype: torch.dtype = torch.float32
+    model: Any,
+    tokenizer: Tokenizer,
+    template: Mapping[str, Any],
+    folder: Path,
+    dtype: torch.dtype = torch.float32,
+    end: str = "<|im_end|>",
 ) -> None:
-    """Write weights, config, tokenizer and template to `folder`; an old checkpoint there is replaced once the new one
-    is whole (other files in the folder stay)."""
+    """Write weights, config, tokenizer (`end`: its token at the end) and template to `folder`; an old checkpoint there
+    is replaced once the new one is whole (other files in the folder stay)."""
     fresh = folder.with_name(folder.name + ".new")
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir(parents=True)
@@ -30,8 +35,8 @@ def export(
     tokenizer.save(str(fresh / "tokenizer.json"))
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
-        "eos_token": "<|im_end|>",
-        "pad_token": "<|endoftext|>",
+        "eos_token": end,
+        "pad_token": "<|endoftext|>" if tokenizer.token_to_id("<|endoftext|>") is not None else end,
         "clean_up_tokenization_spaces": False,
     }
     (fresh / "tokenizer_config.json").write_text(json.dumps(settings, indent=2) + "\n")

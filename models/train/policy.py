@@ -92,11 +92,11 @@ class TrainingRunner:
                 columns[key] = logits[:, list(key)]
             return columns[key][at]
 
-        found: dict[int, list[Any]] = {}
-        end = 0
+        asked, end = [], 0
         for i in order:
             end += len(batch[i].handle.nodes)
-            found[i] = answered(batch[i].tree.asks, partial(rows, end - len(batch[i].tree.tokens)))
+            asked.append((batch[i].tree.asks, partial(rows, end - len(batch[i].tree.tokens))))
+        found = dict(zip(order, answered(asked), strict=True))
         return [found[i] for i in range(len(batch))]
 
     def logsumexp(self, handle: TrainingSequence, nodes: Sequence[int]) -> list[float]:

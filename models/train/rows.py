@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from rtcontrol.models.call import Call
 from rtcontrol.models.plan import SchemaPlan
@@ -18,6 +20,13 @@ class Row:
     observation: str
     call: Call | None
     history: tuple[str, ...] = ()
+
+    @classmethod
+    def from_dict(cls, value: Mapping[str, Any]) -> Row:
+        """Of a row as it is written (a line of `rtcontrol data`): its tools are the plan's to know."""
+        call = value["call"]
+        history = tuple(value.get("history", ()))
+        return cls(value["instruction"], value["observation"], call and Call.from_dict(call), history)
 
 
 @dataclass(frozen=True)
@@ -82,11 +91,8 @@ class RowEncoder:
         head = self.plan.heads[k]
         if head.free:
             return target
-        node, last = 0, 0
-        for i, label in enumerate(target.labels):
-            if len(head.trie.children[node]) > 1:
-                last = i + 1
-            node = head.trie.children[node][label]
+        branches = [i for i in range(len(target.labels)) if len(head.trie.children(target.labels[:i])) > 1]
+        last = branches[-1] + 1 if branches else 0
         return HeadTarget(target.ids[:last], target.labels[:last], target.weights[:last])
 
     def _head(self, k: int, text: str | None) -> HeadTarget:

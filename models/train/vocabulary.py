@@ -7,12 +7,11 @@ bytes, so any UTF-8 schema or instruction goes through.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 
 from rtcontrol.models.special import ST_TOKENS
-from rtcontrol.models.tokenizer import add_st_tokens
 
 CONTROL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 # Signed numbers with their space, letter runs, underscores, punctuation runs, white space: they cover all text.
@@ -59,3 +58,8 @@ def number_words(limit: int = 200, decimal_limit: float = 2.0) -> list[str]:
         if i % 10 == 0:
             words.append(f"{i / 100:.1f}")
     return [w for w in words if w not in ("-0.00", "-0.0")]
+
+
+def add_st_tokens(tokenizer: Tokenizer, tokens: Sequence[str]) -> None:
+    """Add special tokens to a base tokenizer as the paper does: special, not normalised, nothing stripped."""
+    tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in tokens])

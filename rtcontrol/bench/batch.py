@@ -7,8 +7,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-import torch
-
 from rtcontrol.bench.situations import Situation
 from rtcontrol.bench.timing import Stopwatch, like
 from rtcontrol.models.decider import DeciderSpec, STDecider, decide_together
@@ -87,10 +85,9 @@ class BatchBench:
             work.append((floor, floor.placed(Work(floor, self._tree))))
         for i in range(0, len(work), most):
             each = [floor.rows(nodes) for floor, nodes in work[i : i + most]]
-            ids = torch.tensor([t for tokens, _, _ in each for t in tokens], device=model.device)
-            places = torch.tensor([p for _, own, _ in each for p in own], device=model.device)
-            rows = [row for _, _, row in each]
-            passes.append(partial(model.forward, ids, places, rows))
+            tokens = [t for own, _, _ in each for t in own]
+            places = [p for _, own, _ in each for p in own]
+            passes.append(partial(model.forward, tokens, places, [rows for _, _, rows in each]))
         self.tokens_each = round(
             sum(rows.count for floor, nodes in work for rows in [floor.rows(nodes)[2]]) / len(work)
         )

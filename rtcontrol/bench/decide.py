@@ -15,7 +15,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import torch
 
 from rtcontrol.bench.hf_json import HFJson
 from rtcontrol.bench.neighbours import simthinkd
@@ -27,6 +26,7 @@ from rtcontrol.models.decider import DeciderSpec, STDecider
 from rtcontrol.models.engines.base import Budget, Work
 from rtcontrol.models.engines.torch_runner import DTYPES, TorchRunner
 from rtcontrol.models.packed import Node, common_start
+from rtcontrol.models.walk import Entry
 from rtcontrol.report.series import Series
 
 WARM_UP = 10
@@ -44,12 +44,8 @@ class HeldRunner:
         self._inner = decider.runner
         plan, column = decider.plan, decider.decoding.core.walker.column
         trie = plan.function.trie
-        node = next(n for n, value in trie.leaves.items() if value[0] == plan.tool_index(function))
-        self._columns: list[int] = []
-        while node >= 0:
-            if trie.tokens[node] in column:
-                self._columns.append(column[trie.tokens[node]])
-            node = trie.parents[node]
+        leaf = next(n for n, value in trie.leaves.items() if value[0] == plan.tool_index(function))
+        self._columns = [column[token] for token in leaf if token in column]
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
@@ -159,25 +155,20 @@ class DecideBench:
     def _walked(self) -> list[Node]:
         """The nodes that the scout's walk chose at, and what leads to them."""
         nodes: list[Node] = []
-        placed: dict[tuple[int, int], tuple[int, ...]] = {}
+        placed: dict[Entry, tuple[int, ...]] = {}
         for k, n in self._scout.decoding.visited:
             trie = self.decider.plan.heads[k].trie
-            path = [n]
-            while trie.parents[path[-1]] >= 0:
-                path.append(trie.parents[path[-1]])
             above: tuple[int, ...] = ()
-            for node in reversed(path):
+            for node in (n[:end] for end in range(len(n) + 1)):
                 if (k, node) not in placed:
                     placed[k, node] = (*above, len(nodes))
-                    nodes.append(Node(trie.tokens[node], trie.depths[node], above))
+                    nodes.append(Node(trie.token(node), len(node), above))
                 above = placed[k, node]
         return nodes
 
     def _bare(self, nodes: Sequence[Node]) -> Callable[[], Any]:
         tokens, places, rows = self._floor.rows(nodes)
-        model = self.runner.model
-        ids, positions = (torch.tensor(values, device=model.device) for values in (tokens, places))
-        return lambda: model.forward(ids, positions, [rows])
+        return lambda: self.runner.model.forward(tokens, places, [rows])
 
 
 def bench_tools(

@@ -16,7 +16,7 @@ from rtcontrol.models.call import Call
 from rtcontrol.models.decider import DeciderSpec, STDecider
 from rtcontrol.models.decoding import UnderWay, evaluate
 from rtcontrol.models.engines.base import Budget
-from rtcontrol.models.passes import FUNCTION_BIT
+from rtcontrol.models.walk import FUNCTION_BIT, Entry
 
 # Of the largest score that a node was asked for: a margin below that is a near-tie. bf16 rounds at 2^-8 of a value;
 # after all layers the ways differed by 0.021 at most where it was measured (four architectures at random, the lander).
@@ -31,7 +31,7 @@ class Chosen:
 
     call: Call | None
     margin: float
-    scores: dict[tuple[int, int], list[float]]
+    scores: dict[Entry, list[float]]
 
 
 def decide(decider: STDecider, situation: Situation) -> Chosen:
@@ -44,7 +44,7 @@ def decide(decider: STDecider, situation: Situation) -> Chosen:
     for k, n in one.deciding.visited:
         row = one.deciding.heads[k].rows[n]
         largest = max(map(abs, row))
-        scores[k, n] = [row[column[t]] / largest for t in decider.plan.heads[k].trie.children[n] if t in column]
+        scores[k, n] = [row[column[t]] / largest for t in decider.plan.heads[k].trie.children(n) if t in column]
     return Chosen(call, margin(decider, one, call), scores)
 
 

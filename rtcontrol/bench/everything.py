@@ -17,6 +17,7 @@ import torch
 from rtcontrol.bench import decide as decide_bench
 from rtcontrol.bench.batch import SIZES, bench_batch
 from rtcontrol.bench.dtype import compare
+from rtcontrol.bench.engines import WARM_UP, compare_engines
 from rtcontrol.bench.heads import bench_heads
 from rtcontrol.bench.load import load as bench_load
 from rtcontrol.bench.memory import bench_memory
@@ -50,8 +51,16 @@ class BenchOptions:
         return DeciderSpec(self.model, tuple(schemas(self.agent)[tools]), dtype=self.dtype, threads=self.threads)
 
 
-def decide(options: BenchOptions, decisions: int, worst: int, progress: Progress) -> dict[str, Any]:
-    """The document of `bench decide`: `decisions` in all ways, `worst` by one pass and its floor."""
+def decide(
+    options: BenchOptions,
+    decisions: int,
+    worst: int,
+    progress: Progress,
+    ready: Callable[[dict[str, Any]], None] = lambda document: None,
+) -> dict[str, Any]:
+    """The document of `bench decide`: `decisions` in all ways, `worst` by one pass and its floor. `ready` is given the
+    document of each list of tools when it is measured."""
+    document: dict[str, Any] = {"bench": "decide", "agent": options.agent, "model": options.model}
     names = tuple(HELD) if options.agent == "lander" else ("bundled",)
     asked, found = situations(options.agent, max(decisions, worst) + decide_bench.WARM_UP), dict[str, Any]()
     done = 0
@@ -66,7 +75,8 @@ def decide(options: BenchOptions, decisions: int, worst: int, progress: Progress
         found[name] = decide_bench.bench_tools(
             spec, asked, EVERY_SLOW, step, HELD[name], decisions + decide_bench.WARM_UP
         )
-    return {"bench": "decide", "agent": options.agent, "model": options.model, "schemas": found}
+        ready({**document, "schemas": {name: found[name]}, "part": True})
+    return {**document, "schemas": found}
 
 
 def _counted(progress: Progress, total: int) -> Callable[[], None]:
@@ -115,6 +125,13 @@ def dtype(options: BenchOptions, decisions: int, progress: Progress) -> dict[str
         title = f"{model}, {'its own tools' if name == 'bundled' else name}"
         found[title] = compare(spec, situations(agent, decisions), step)
     return {"bench": "dtype", "agent": options.agent, "model": options.model, "results": found}
+
+
+def engines(options: BenchOptions, names: Sequence[str], decisions: int, progress: Progress) -> dict[str, Any]:
+    """The document of `bench engines`."""
+    asked = situations(options.agent, decisions + WARM_UP)
+    result = compare_engines(options.spec("bundled"), names, asked, _counted(progress, len(asked)))
+    return {"bench": "engines", "agent": options.agent, "model": options.model, "result": result}
 
 
 def wire(options: BenchOptions, trips: int, progress: Progress) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from rtcontrol.models.engines.base import Work
 from rtcontrol.models.engines.torch_runner import TorchRunner
 from rtcontrol.models.special import HEADS, closing, opening
 from rtcontrol.models.tokenizer import STTokenizer
-from rtcontrol.models.trie import TokenTrie
+from rtcontrol.models.trie import ROOT, TokenTrie, TrieNode
 from rtcontrol.report.series import Series
 
 WARM_UP = 5
@@ -38,7 +38,6 @@ def tries(tokenizer: STTokenizer, heads: int) -> list[TokenTrie]:
         for _ in range((VALUES - value + FIRST) // (heads - k)):
             trie.insert([*tokenizer.encode(str(value)), tokenizer.special_id(closing(name))], 0, value)
             value += 1
-        trie.finish()
         found.append(trie)
     return found
 
@@ -63,7 +62,7 @@ class HeadsBench:
     def measure(self, heads: int, situation: Situation, before: Situation) -> tuple[dict[str, float], bool]:
         """(milliseconds by way, whether all ways gave the same values) for one situation after another one."""
         found, values = self._tries[heads], []
-        columns = sorted({t for trie in found for children in trie.children for t in children})
+        columns = sorted({t for trie in found for leaf in trie.leaves for t in leaf})
         whole = _tree(found, columns)
         alone = [_tree([trie], columns) for trie in found]
         for handle in (self._packed, *self._together[:heads], *self._in_turn[:heads]):
@@ -103,12 +102,12 @@ def _tree(found: Sequence[TokenTrie], columns: Sequence[int]) -> Tree:
     parents: list[int] = []
     depths: list[int] = []
     for trie in found:
-        placed: dict[int, int] = {-1: -1}
+        placed: dict[TrieNode, int] = {}
         for n in trie.needed(1):
             placed[n] = len(tokens)
-            tokens.append(trie.tokens[n])
-            parents.append(placed[trie.parents[n]])
-            depths.append(trie.depths[n])
+            tokens.append(trie.token(n))
+            parents.append(placed[n[:-1]] if n else -1)
+            depths.append(len(n))
     return Tree(tokens, parents, depths, [Ask(range(len(tokens)), columns)])
 
 
@@ -119,9 +118,8 @@ def _read(found: Sequence[TokenTrie], columns: Sequence[int], rows: Sequence[Seq
         needed = trie.needed(1)
         place = {n: first + i for i, n in enumerate(needed)}
         first += len(needed)
-        node = 0
-        while node not in trie.leaves:
-            children = trie.legal_children(node, 1)
+        node = ROOT
+        while children := trie.legal_children(node, 1):
             scores = [rows[place[node]][column[t]] for t, _ in children] if len(children) > 1 else [0.0]
             node = children[scores.index(max(scores))][1]
         values.append(trie.leaves[node][0])

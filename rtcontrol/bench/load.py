@@ -13,7 +13,7 @@ import zmq
 from rtcontrol.bench.wire import TEXT, free_port, wait_for
 from rtcontrol.bench.wire_ways import Servers, WireSession, dealer, hello, pong
 from rtcontrol.bridges.wire import decode_msgpack, encode_msgpack
-from rtcontrol.bridges.wire.messages import CallMessage, Message, Ping, Welcome
+from rtcontrol.bridges.wire.messages import Bye, CallMessage, ErrorMessage, Message, Ping, Welcome
 from rtcontrol.models.checkpoint import ZOO, zoo
 from rtcontrol.models.errors import UserError
 
@@ -60,8 +60,10 @@ class LoadClient:
                 self.causes[message.cause] += 1
         elif isinstance(message, Ping):
             self.socket.send_multipart(encode_msgpack(pong(message)))
-        elif message.type in ("error", "bye"):
-            raise UserError(f"The server said {message}.", "Look at `rtcontrol serve` by hand.")
+        elif isinstance(message, ErrorMessage):
+            raise UserError(f"The server refused a client: {message.message}", message.remedy)
+        elif isinstance(message, Bye):
+            raise UserError(f"The server ended a session ({message.reason}).", "Look at `rtcontrol serve` by hand.")
 
     def forget(self) -> None:
         """What was counted until now was the warm-up."""

@@ -75,9 +75,9 @@ def _random_model(tokenizer_file: Path, folder: Path) -> Path:
 
     from rtcontrol.models.prompt import COMPACT
     from rtcontrol.models.special import ST_TOKENS
-    from rtcontrol.models.tokenizer import add_st_tokens
     from rtcontrol.models.train.export import export
     from rtcontrol.models.train.scratch import ModelShape, new_model
+    from rtcontrol.models.train.vocabulary import add_st_tokens
 
     logging.disable_progress_bar()
     tokenizer = Tokenizer.from_file(str(tokenizer_file))

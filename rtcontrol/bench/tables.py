@@ -62,7 +62,7 @@ def _conditions(result: Document) -> str:
 
 
 def decide(document: Document) -> list[Table]:
-    """A table a list of tools, and the worst of all decisions."""
+    """A table a list of tools, and, unless it is a part of a document, the worst of all decisions."""
     found = []
     for name, result in document["schemas"].items():
         one, tokens = result["ms"]["one_pass"]["p50"], result["tokens"]
@@ -88,7 +88,7 @@ def decide(document: Document) -> list[Table]:
                 "p50 ms",
             )
         )
-    return [*found, _tail(document)]
+    return found if document.get("part") else [*found, _tail(document)]
 
 
 def _tail(document: Document) -> Table:
@@ -218,6 +218,24 @@ def dtype(document: Document) -> list[Table]:
     return [Table("Calls of bf16", (*columns, *more), tuple(rows), note)]
 
 
+def engines(document: Document) -> list[Table]:
+    """Engines beside the first of them."""
+    rows, result = [], document["result"]
+    for name, one in result["engines"].items():
+        took, info = one["ms"], one["info"]
+        figures = (f"{took[p]:.2f}" for p in ("p50", "p99", "max"))
+        what = f"{info['dtype']} on {info['device']}{', ' + info['weights'] if 'weights' in info else ''}"
+        counts = (str(one["equal"]), str(one["differ_without_near_tie"]), f"{one['forward_passes']:.2f}")
+        rows.append((f"{name} ({what})", *counts, *figures, f"{info['load_ms'] / 1e3:.1f}"))
+    first = next(iter(result["engines"]))
+    columns = ("engine", f"calls equal to {first}'s", "differ, no near-tie", "passes", "p50 ms", "p99 ms", "max ms")
+    note = (
+        f"{result['decisions']} decisions each, {result['near_ties']} near-ties: a lead of less than "
+        f"{result['tolerance']:g} of the largest score. Text to typed call, in turns."
+    )
+    return [Table(f"{document['model']} by each engine", (*columns, "load s"), tuple(rows), note)]
+
+
 def wire(document: Document) -> list[Table]:
     """Round trips beside a bare echo of the same bytes."""
     floor, rows = document["ms"]["echo"]["p50"], []
@@ -257,6 +275,7 @@ TABLES: dict[str, Callable[[Document], list[Table]]] = {
     "wire": wire,
     "load": load,
     "dtype": dtype,
+    "engines": engines,
 }
 
 

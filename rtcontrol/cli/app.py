@@ -33,7 +33,7 @@ LAZY = {
     "keys": "rtcontrol.cli.keys",
     "bridge": "rtcontrol.cli.bridge",
     "replay": "rtcontrol.cli.replay",
-    "rows": "rtcontrol.cli.rows",
+    "data": "rtcontrol.cli.data",
     "drill": "rtcontrol.cli.drill",
     "report": "rtcontrol.cli.report",
 }
@@ -50,10 +50,19 @@ Examples:
 
   rtcontrol run --env remote --bind tcp://127.0.0.1:5555      (a client of the wire is the world: docs/protocol.md)
 
+  rtcontrol run --env lander --model decisions:http://10.0.0.5:8000 --backup lander      (a slow first decider)
+
   rtcontrol run --env carla-bridge --hz 16 --instruct "follow the car ahead at 20 metres"     (docs/bridges.md)
 
   rtcontrol run --env runs/soak/record.mcap --model expert      (what was recorded is the world)
+
+  rtcontrol run --env my_world.py --tools tools.json --instruct "go on" --model runs/mine     (docs/schemas.md)
+
   rtcontrol run --env lander --view --min-confidence function=0.6,main=0.3
+
+  rtcontrol run --env lander --hz 4 --model decisions:https://HOST/v1#NAME      (an endpoint decides: docs/decisions.md)
+
+  rtcontrol run --env lander --model Qwen/Qwen2.5-0.5B-Instruct --arguments parallel      (docs/chat.md)
 
   rtcontrol run --config run.toml --duration 60      (lines such as: `env = "lander"`)
 

@@ -20,7 +20,7 @@ app = typer.Typer(
     help="Measure on this machine, side by side with the baselines.",
 )
 
-Model = Annotated[str, typer.Option(help="Bundled name or checkpoint folder.")]
+Model = Annotated[str, typer.Option(help="Bundled name, folder or hub id.")]
 AgentName = Annotated[
     str | None,
     typer.Option("--agent", help="Whose situations: lander, paddle, driver (default: MODEL's, or lander's)."),
@@ -37,8 +37,12 @@ def decide(
     agent: AgentName = None,
     decisions: Annotated[int, typer.Option(min=20, help="Decisions of each schema in all ways.")] = 300,
     worst: Annotated[
-        int, typer.Option(min=20, help="Decisions by one pass and its floor: how bad is the worst?")
-    ] = 1000,
+        int | None,
+        typer.Option(
+            min=20,
+            help="Decisions by one pass and its floor: how bad is the worst? (default: ten for three of --decisions)",
+        ),
+    ] = None,
     dtype: Dtype = "auto",
     threads: Threads = None,
     json_file: JsonFile = None,
@@ -58,7 +62,8 @@ def decide(
     from rtcontrol.bench import everything
 
     options = _options(model, agent, dtype, threads)
-    show(lambda p: everything.decide(options, decisions, worst, p), json_file)
+    most = 10 * decisions // 3 if worst is None else worst
+    show(lambda p: everything.decide(options, decisions, most, p, p.ready), json_file)
 
 
 @app.command()
@@ -155,6 +160,36 @@ def dtype(
     show(lambda p: everything.dtype(options, decisions, p), json_file)
 
 
+@app.command()
+def engines(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[ENGINE]...", help="Default: torch transformers.")
+    ] = None,
+    model: Model = "lander",
+    agent: AgentName = None,
+    decisions: Annotated[int, typer.Option(min=1, help="Situations that each engine decides.")] = 500,
+    dtype: Dtype = "auto",
+    threads: Threads = None,
+    json_file: JsonFile = None,
+) -> None:
+    """Whether engines call what the first one calls, near-ties told apart; passes and milliseconds, in turns.
+
+    Examples:
+
+      rtcontrol bench engines
+
+      rtcontrol bench engines torch transformers vllm --model runs/my-model/checkpoint --json engines.json
+    """
+    from rtcontrol.bench import everything
+    from rtcontrol.models.engines import registry
+
+    for name in names or ():
+        registry.check(name)
+    options = _options(model, agent, dtype, threads)
+    chosen = names or ["torch", "transformers"]
+    show(lambda p: everything.engines(options, chosen, decisions, p), json_file)
+
+
 @app.command("all")
 def everything_there_is(
     names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Of the files (default: all).")] = None,
@@ -210,5 +245,7 @@ for command in bench_loop.COMMANDS:
 def _options(model: str, agent: str | None, dtype: str, threads: int | None) -> Any:
     from rtcontrol.bench.everything import BenchOptions
     from rtcontrol.bench.situations import agent_of
+    from rtcontrol.models.checkpoint import read_config, resolve
 
+    read_config(resolve(model))  # before anything is begun: `memory` loads it in a process of its own
     return BenchOptions(model, agent_of(model, agent), dtype, threads)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from rtcontrol.cli.figures import JsonFile, save, show
+from rtcontrol.cli.figures import JsonFile, for_people, save, show
 
 
 def train(
@@ -25,7 +24,7 @@ def train(
     from rtcontrol.bench.train import compare
     from rtcontrol.models.train.scratch import ModelShape
 
-    console = Console()
+    console = for_people(json_file)
     with console.status("training") as status:
         found = compare(rows, ModelShape(), lambda what: status.update(what))
     table = Table("way", "samples/s", title=f"{rows} samples each way, forward and backward")
@@ -72,7 +71,7 @@ def watch(
     """
     from rtcontrol.bench.watch import NAMES, WAYS, compare
 
-    console = Console()
+    console = for_people(json_file)
     with Progress(console=console, transient=True) as bar:
         task = bar.add_task("runs", total=len(WAYS) * pairs)
         found = compare(seconds, pairs, host, model, lambda: bar.advance(task))
@@ -137,7 +136,7 @@ def record(
     """
     from rtcontrol.bench.record import WAYS, compare
 
-    console = Console()
+    console = for_people(json_file)
     found: list[dict[str, Any]] = []
     with Progress(console=console, transient=True) as bar:
         task = bar.add_task("rounds", total=4 * rounds)

@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.progress import Progress
 
-from rtcontrol.cli.figures import JsonFile, save
+from rtcontrol.cli.figures import JsonFile, for_people, save
 from rtcontrol.models.errors import UserError
 
 if TYPE_CHECKING:
@@ -52,7 +51,7 @@ def replay(
     recorded = recording(file)
     if as_env:
         raise typer.Exit(_as_env(recorded, model, engine, hz, diff, json_file))
-    console = Console()
+    console = for_people(json_file)
     with Progress(console=console, transient=True) as bar:
         task = bar.add_task("decisions", total=len(recorded.seen) if hz is None else None)
         found, _ = decide_again(recorded, model, engine, hz, lambda done: bar.update(task, completed=done))

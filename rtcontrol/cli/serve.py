@@ -24,7 +24,11 @@ Examples:
 
   rtcontrol serve --agent lander --bind tcp://127.0.0.1:5555 --http 127.0.0.1:8080
 
+  rtcontrol serve --model lander --http 127.0.0.1:8080      (answers /v1 requests, decisions too: docs/decisions.md)
+
   rtcontrol serve --bind tcp://0.0.0.0:5555 --keys keys      (rtcontrol keys new NAME makes the keys)
+
+  rtcontrol serve --model runs/mine --tools robot.py      (of clients and /v1 requests without tools: docs/schemas.md)
 
   rtcontrol serve --supervise --memory-limit-mb 4000
 
@@ -44,12 +48,12 @@ def _serve(options: ServerOptions) -> int:
     if options.supervised:
         from rtcontrol.serve.supervise import command_line
 
-        # This process becomes the small parent: what is imported here would stay in its memory. The folder is chosen
-        # once, for all restarts.
+        # The folder is chosen once, for all restarts; it is the server's to make, and to leave away where it fails.
         with Folder(options.out, base, overwrite=True) as folder:
             more = ["--out", str(folder.path)]
-            command = command_line(sys.argv[1:], options.memory_limit_mb, more)
-            os.execv(command[0], command)
+        # This process becomes the small parent: what is imported here would stay in its memory.
+        command = command_line(sys.argv[1:], options.memory_limit_mb, more)
+        os.execv(command[0], command)
     with Shutdown() as ending, Folder(options.out, base, overwrite=True) as folder:
         try:
             return _run(replace(options, out=folder.path), ending)
@@ -78,15 +82,20 @@ def _run(options: ServerOptions, ending: Shutdown) -> int:
 
 def _gateway(options: ServerOptions, http: str) -> Callable[[Any, Any], Any]:
     from rtcontrol.gateway import Gateway, GatewayOptions
+    from rtcontrol.models.checkpoint import zoo
+    from rtcontrol.run import assemble
 
+    # A bundled model is found by its tools, so that requests may bring another's.
+    own = None if options.agent is None else assemble.agent(options.agent).model
     told = GatewayOptions.parse(
         http,
         options.allow_origin,
         options.token_file,
         options.static,
-        options.model,
+        options.model or (None if own in zoo() else own),
         options.engine,
         options.value_tokens,
+        options.arguments,
     )
     return lambda admission, pool: Gateway(admission, pool, told)
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
-from rtcontrol.cli.figures import JsonFile, check_writable, save
+from rtcontrol.cli.figures import JsonFile, check_writable, for_people, save
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -26,31 +25,42 @@ def tools() -> None:
 @app.command()
 def check(
     source: Annotated[
-        str, typer.Argument(metavar="FILE", help="A .json or .py file, mcp:COMMAND or mcp:URL.", show_default=False)
+        str, typer.Argument(metavar="SOURCE", help="A .json or .py file, mcp:COMMAND or mcp:URL.", show_default=False)
     ],
-    model: Annotated[str, typer.Option(help="Bundled name or checkpoint folder: its tokenizer is used.")] = "lander",
+    model: Annotated[
+        str | None,
+        typer.Option(help="Bundled name or checkpoint folder. (default: the tokenizer of lander)", show_default=False),
+    ] = None,
     json_file: JsonFile = None,
 ) -> None:
     """For each tool: whether its values are listed (closed) or decoded token by token (free), the forward passes of its
     worst call (with several tools two at least, as the function may be decided first), the tokens that describe it in
-    the cached prompt, and what bound would make it one pass.
+    the cached prompt, and what bound would make it one pass. What else of a .py file is no tool is told, too. Tools
+    that every session would be refused (a pattern that cannot be decoded, a prompt that does not fit the context of
+    --model) end with exit status 2. The same SOURCE is taken by `rtcontrol run --tools` and `rtcontrol serve --tools`.
 
     Examples:
 
       rtcontrol tools check tools.json
 
-      rtcontrol tools check robot.py --json found.json
+      rtcontrol tools check robot.py --json found.json      (--json -: on standard output, the table on stderr)
 
       rtcontrol tools check "mcp:python my_server.py" --model runs/mine
     """
-    from rtcontrol.models.checkpoint import Checkpoint
-    from rtcontrol.models.cost import costs
+    from rtcontrol.models.checkpoint import Checkpoint, chats
+    from rtcontrol.models.errors import UserError
+    from rtcontrol.run.costs import check_context, costs
     from rtcontrol.run.toolsets import tools_from
 
     if json_file is not None:
         check_writable(json_file)
     found = tools_from(source)
-    checkpoint = Checkpoint.open(model)
+    checkpoint = Checkpoint.open(model or "lander")
+    if model is not None:
+        if chats(model):
+            what = f"{model} is a chat model: the passes of its calls depend on its syntax, and are not counted here."
+            raise UserError(what, "Leave --model out, or name a checkpoint in ST format.")
+        check_context(found.schemas, checkpoint)
     remedies = found.remedies(digits=bool(checkpoint.tokenizer.digits))
     entries: list[dict[str, Any]] = []
     told: list[str] = []
@@ -66,7 +76,8 @@ def check(
         entries.append(entry)
         table.add_row(*(str(entry[k]) for k in ("name", "kind", "passes", "prefix_tokens")))
         told += [f"{cost.name}: {remedy}" for remedy in (*remedies[cost.name], *cost.remedies)]
-    Console().print(table)
+    console = for_people(json_file)
+    console.print(table)
     for line in told:
-        typer.echo(line)
-    save(json_file, {"model": model, "tools": entries})
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    save(json_file, {"model": model or "lander", "tools": entries})

@@ -25,6 +25,18 @@ SUBPROTOCOL = "rtcontrol.v1"
 TOKEN_SUBPROTOCOL = "rtcontrol.token."
 # Paths that act or tell something about the sessions; the rest are the page's files, which are no secret.
 GUARDED = ("/ws", "/view/", "/v1/", "/metrics", "/health")
+# What OpenAI's clients send from a browser.
+SENT = (
+    "accept",
+    "authorization",
+    "content-type",
+    "idempotency-key",
+    "openai-beta",
+    "openai-organization",
+    "openai-project",
+)
+STAINLESS = "x-stainless-"
+WARNING = "x-rtcontrol-warning"
 FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
 PAGE_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -40,11 +52,12 @@ HEADERS = {
 
 
 class Refusal(Exception):
-    """A request that goes no further: HTTP status, a code for counting, what and remedy."""
+    """A request that goes no further: HTTP status, a code for counting, what and remedy, and of OpenAI's requests the
+    `param`, the field that is wrong."""
 
-    def __init__(self, status: int, code: str, what: str, remedy: str) -> None:
+    def __init__(self, status: int, code: str, what: str, remedy: str, param: str | None = None) -> None:
         super().__init__(what)
-        self.status, self.code, self.what, self.remedy = status, code, what, remedy
+        self.status, self.code, self.what, self.remedy, self.param = status, code, what, remedy, param
 
 
 class AccessGate:
@@ -60,12 +73,12 @@ class AccessGate:
         headers = {k.decode("latin-1").lower(): v.decode("latin-1") for k, v in scope["headers"]}
         try:
             self._check_host(headers)
-            foreign = self._foreign_origin(scope, headers)
+            foreign, trusted = self._foreign_origin(scope, headers)
             if foreign is not None and scope["type"] == "http" and scope["method"] == "OPTIONS":
-                await self._preflight(foreign, send)
+                await self._preflight(foreign, headers.get("access-control-request-headers", ""), send)
                 return
             guarded = scope["path"].startswith(GUARDED)
-            if guarded and (foreign is not None or not self._local(scope, headers)):
+            if guarded and not (trusted and self._local(scope, headers)):
                 self._check_token(scope, headers)
             if scope["type"] == "websocket":
                 await self._app(scope, receive, send)
@@ -92,23 +105,24 @@ class AccessGate:
             "Use its address, or name the site with `--allow-origin` when it stands behind a proxy.",
         )
 
-    def _foreign_origin(self, scope: Scope, headers: dict[str, str]) -> str | None:
-        """The allowed origin of another site's page; None for the same origin and for programs that are no browser."""
+    def _foreign_origin(self, scope: Scope, headers: dict[str, str]) -> tuple[str | None, bool]:
+        """The allowed origin of a page from elsewhere (None: of this origin, or a program that is no browser), and
+        whether it is this server's own page all the same: by another of the loopback's names."""
         origin = headers.get("origin")
         if origin is None:
-            return None
+            return None, True
         try:
             parts = urlsplit(origin)
         except ValueError:  # such as a bracket without its other one
             parts = urlsplit("")
-        port = DEFAULT_PORTS.get(parts.scheme)
-        here = _split(
-            headers.get("host", ""), DEFAULT_PORTS["https" if scope["scheme"] in ("https", "wss") else "http"]
-        )
-        if parts.scheme in DEFAULT_PORTS and _split(parts.netloc, port) == here:
-            return None
+        scheme = "https" if scope["scheme"] in ("https", "wss") else "http"
+        there = _split(parts.netloc, DEFAULT_PORTS.get(parts.scheme))
+        here = _split(headers.get("host", ""), DEFAULT_PORTS[scheme])
+        if parts.scheme in DEFAULT_PORTS and there == here:
+            return None, True
         if self._allowed(origin) is not None:
-            return origin
+            # Of a Host that is no name of the loopback, nobody is local.
+            return origin, is_loopback(there[0]) and there[1] == here[1] and parts.scheme == scheme
         raise Refusal(
             403,
             "origin",
@@ -151,10 +165,11 @@ class AccessGate:
 
         await self._app(scope, receive, dressed)
 
-    async def _preflight(self, origin: str, send: Send) -> None:
+    async def _preflight(self, origin: str, asked: str, send: Send) -> None:
+        named = [name.strip().lower() for name in asked.split(",")]
         headers = {
-            "access-control-allow-methods": "GET, POST",
-            "access-control-allow-headers": "authorization, content-type",
+            "access-control-allow-methods": "GET, HEAD, POST",
+            "access-control-allow-headers": ", ".join(n for n in named if n in SENT or n.startswith(STAINLESS)),
             "access-control-max-age": "600",
             **_cors(origin),
         }
@@ -175,9 +190,10 @@ async def answer(scope: Scope, send: Send, refusal: Refusal, foreign: str | None
             "error": {
                 "message": f"{refusal.what} {refusal.remedy}",
                 "type": "invalid_request_error",
+                "param": refusal.param,
                 "code": refusal.code,
             }
-            if scope["path"].startswith(("/v1/chat", "/v1/models"))
+            if scope["path"].startswith(("/v1/chat", "/v1/models", "/v1/decisions", "/v1/systemone"))
             else f"{refusal.what} {refusal.remedy}",
             "code": refusal.code,
         }
@@ -214,7 +230,12 @@ def _headers(scope: Scope, foreign: str | None) -> list[tuple[bytes, bytes]]:
 
 
 def _cors(origin: str) -> dict[str, str]:
-    return {"access-control-allow-origin": origin, "vary": "Origin", "cross-origin-resource-policy": "cross-origin"}
+    return {
+        "access-control-allow-origin": origin,
+        "access-control-expose-headers": f"{WARNING}, retry-after",
+        "cross-origin-resource-policy": "cross-origin",
+        "vary": "Origin",
+    }
 
 
 def _encode(headers: dict[str, str]) -> list[tuple[bytes, bytes]]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Sequence
 from typing import Any, NoReturn, TypeVar
 
 from fastapi import Request
 from pydantic import BaseModel, ValidationError
+from starlette.requests import ClientDisconnect
 
 from rtcontrol.bridges.wire.errors import WireError
 from rtcontrol.bridges.wire.limits import LIMITS, check_value
@@ -17,25 +19,41 @@ from rtcontrol.gateway.options import GatewayOptions
 Model = TypeVar("Model", bound=BaseModel)
 
 
-async def read(request: Request, model: type[Model], options: GatewayOptions) -> Model:
-    """The body as `model`. Raises Refusal: 408, 413, 422."""
+async def read(request: Request, model: type[Model], options: GatewayOptions, invalid: int = 422) -> Model:
+    """The body as `model`. Raises Refusal: 408, 413, and `invalid` for one of another shape."""
     try:
         async with asyncio.timeout(options.body_timeout_s):
             body = await _bytes(request, options.max_body_bytes)
     except TimeoutError:
         raise Refusal(408, "timeout", "The body did not come in time.", "Send it at once.") from None
+    except ClientDisconnect:
+        raise Refusal(400, "incomplete", "The body did not come whole.", "Send all of it.") from None
     try:
         value: Any = json.loads(body, parse_constant=_constant)
         check_value(value, LIMITS)
         return model.model_validate(value)
     except WireError as error:
-        raise Refusal(422, str(error.code), error.message, error.remedy) from None
+        raise Refusal(invalid, str(error.code), error.message, error.remedy) from None
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        field = ".".join(str(p) for p in first["loc"]) or "body"
-        raise Refusal(422, "invalid", f"{field}: {first['msg']}.", "Correct this field.") from None
+        found = [(_field(e["loc"], value, e["type"] == "missing"), e["msg"]) for e in error.errors(include_url=False)]
+        # Of alternatives, the one that was followed furthest.
+        field, said = max((f for f in found if f[0].startswith(found[0][0])), key=lambda one: len(one[0]))
+        what = f"{field or 'body'}: {said}."
+        raise Refusal(invalid, "invalid", what, "Correct this field.", field or None) from None
     except (ValueError, RecursionError):
-        raise Refusal(422, "malformed", "The body is no JSON.", "Send one JSON object.") from None
+        raise Refusal(invalid, "malformed", "The body is no JSON.", "Send one JSON object.") from None
+
+
+def _field(places: Sequence[int | str], value: Any, missing: bool) -> str:
+    """`messages[0].role`: where the value is wrong, without the names of the alternatives that were tried there. What
+    is `missing` is the last place."""
+    found = ""
+    for place in places:
+        if isinstance(place, int):
+            found, value = f"{found}[{place}]", value[place] if isinstance(value, list) else None
+        elif isinstance(value, dict) and (place in value or (missing and place == places[-1])):
+            found, value = f"{found}.{place}", value.get(place)
+    return found.removeprefix(".")
 
 
 async def _bytes(request: Request, limit: int) -> bytes:

@@ -10,17 +10,20 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
 
-from rtcontrol.hosts.base import DeciderSource, DecisionRequest, DecoderPool, Host
+from rtcontrol.gateway.mistake import Mistake, Tools
+from rtcontrol.hosts.base import DeciderSource, DecisionRequest, DecoderPool, Host, PlaceTrouble
 from rtcontrol.models.call import Decision
+from rtcontrol.models.engines.base import DecodeError
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema import ToolSchema, tool_schemas
 
 log = logging.getLogger("rtcontrol.gateway")
 
 MAX_WAITING = 64
-Tools = tuple[dict[str, Any], ...]
+MAX_WARNED = 256
+BOUND_IT = "Give it an enum, a range, a maxLength or maxItems; `rtcontrol serve --value-tokens N` allows longer ones."
+Trained = Callable[[Sequence[ToolSchema]], tuple[bool | None, str | None]]
 
 
 class Unavailable(Exception):
@@ -29,16 +32,19 @@ class Unavailable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """A decision, the tools it chose among, and how long it took in all, and in the decider."""
+    """A decision, the tools it chose among, and how long it took in all, and in the decider. `trained`: whether
+    the model was on these tools, where that is known; `warning`: what there is to say about that."""
 
     decision: Decision
     schemas: tuple[ToolSchema, ...]
     latency_ms: float
     decide_ms: float
+    trained: bool | None = None
+    warning: str | None = None
 
 
 class ToolSets:
-    """Decides with the tools of each request. Used on the event loop's thread only.
+    """Decides with the tools of each request, and without any answers questions. Used on the event loop's thread only.
 
     At most `limit` tool sets are open; the one not used for longest is closed when another is needed. Each has a
     thread of its own, since a host is for one thread, and decides one request at a time.
@@ -47,29 +53,39 @@ class ToolSets:
     def __init__(
         self,
         pool: DecoderPool,
-        source: Callable[[Tools], DeciderSource],
+        source: Callable[[Tools, bool], DeciderSource],
         limit: int,
         decide_timeout_s: float,
         open_timeout_s: float,
+        trained: Trained = lambda schemas: (None, None),
     ) -> None:
-        self._pool, self._source, self._limit = pool, source, limit
+        self._pool, self._source, self._limit, self._trained = pool, source, limit, trained
         self._decide_timeout_s, self._open_timeout_s = decide_timeout_s, open_timeout_s
         self._open: OrderedDict[str, _ToolSet] = OrderedDict()
         self._waiting = 0
         self._made = 0
+        self._warned: set[str] = set()
 
     @property
     def open(self) -> int:
         return len(self._open)
 
-    async def decide(self, tools: Tools, instruction: str, observation: str, history: Sequence[str] = ()) -> Timed:
-        """Raises UserError (tools that cannot be compiled, a prompt that does not fit) and Unavailable."""
+    async def decide(
+        self,
+        tools: Tools,
+        instruction: str,
+        observation: str,
+        history: Sequence[str] = (),
+        allow_null: bool = False,
+    ) -> Timed:
+        """Raises Mistake (tools that cannot be compiled, a prompt that does not fit, a value that does not end) and
+        Unavailable."""
         began = time.perf_counter()
         if self._waiting >= MAX_WAITING:
             raise Unavailable(f"{MAX_WAITING} requests wait already")
         self._waiting += 1
         try:
-            key, entry = self._entry(tools)
+            key, entry = self._entry(tools, allow_null)
             try:
                 request = DecisionRequest(0, 0, observation, instruction, tuple(history))
                 decision, decide_ns = await entry.ask(request)
@@ -82,14 +98,15 @@ class ToolSets:
                 raise
         finally:
             self._waiting -= 1
-        return Timed(decision, entry.schemas, (time.perf_counter() - began) * 1e3, decide_ns / 1e6)
+        self._warn(entry)
+        return Timed(decision, entry.schemas, (time.perf_counter() - began) * 1e3, decide_ns / 1e6, *entry.trained)
 
     def close(self) -> None:
         while self._open:
             self._open.popitem()[1].close()
 
-    def _entry(self, tools: Tools) -> tuple[str, _ToolSet]:
-        key = json.dumps(tools)
+    def _entry(self, tools: Tools, allow_null: bool) -> tuple[str, _ToolSet]:
+        key = json.dumps([allow_null, *tools])
         entry = self._open.get(key)
         if entry is not None:
             self._open.move_to_end(key)
@@ -100,11 +117,18 @@ class ToolSets:
         name = f"http-{self._made}"
 
         def make() -> Host:
-            return self._pool.open(name, self._source(tools))
+            return self._pool.open(name, self._source(tools, allow_null))
 
-        entry = _ToolSet(tools, make, name, self._decide_timeout_s, self._open_timeout_s)
+        entry = _ToolSet(tools, make, self._trained, name, self._decide_timeout_s, self._open_timeout_s)
         self._open[key] = entry
         return key, entry
+
+    def _warn(self, entry: _ToolSet) -> None:
+        """Once of each tool set."""
+        said = f"{', '.join(schema.name for schema in entry.schemas) or 'questions'}: {entry.trained[1]}"
+        if entry.trained[1] and said not in self._warned and len(self._warned) < MAX_WARNED:
+            self._warned.add(said)
+            log.warning("/v1: %s", said)
 
     def _forget(self, key: str, entry: _ToolSet) -> None:
         if self._open.get(key) is entry:
@@ -120,10 +144,17 @@ class _ToolSet:
     """One open host and its thread."""
 
     def __init__(
-        self, tools: Tools, make: Callable[[], Host], name: str, decide_timeout_s: float, open_timeout_s: float
+        self,
+        tools: Tools,
+        make: Callable[[], Host],
+        trained: Trained,
+        name: str,
+        decide_timeout_s: float,
+        open_timeout_s: float,
     ) -> None:
         self.schemas: tuple[ToolSchema, ...] = ()
-        self._tools, self._make = tools, make
+        self.trained: tuple[bool | None, str | None] = None, None
+        self._tools, self._make, self._is_trained = tools, make, trained
         self._decide_timeout_s, self._open_timeout_s = decide_timeout_s, open_timeout_s
         self._host: Host | None = None
         self._ticks = 0
@@ -162,8 +193,11 @@ class _ToolSet:
             if reply is None or reply.tick != tick:
                 continue
             if reply.mistake is not None:
-                raise UserError(*reply.mistake)
+                raise Mistake(UserError(*reply.mistake), "messages", self._tools)
             if reply.decision is None:
+                kind, _, what = str(reply.error).partition(": ")
+                if kind == DecodeError.__name__:  # and so it would be the next time
+                    raise Mistake(UserError(f"{what}.", BOUND_IT), "tools", self._tools)
                 raise Unavailable(f"the decoder failed ({reply.error})")
             return reply.decision, reply.decide_ns
         host.cancel(tick)
@@ -171,17 +205,21 @@ class _ToolSet:
 
     def _begin(self) -> Host:
         try:
-            self.schemas = tool_schemas(self._tools)
+            self.schemas = tool_schemas(self._tools) if self._tools else ()
+            self.trained = self._is_trained(self.schemas)
+        except UserError as error:
+            raise Mistake(error, "tools", self._tools) from None
         except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
             reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-            raise UserError(
-                f"The tools are no function definitions ({reason}).", "Write OpenAI-style function definitions."
-            ) from None
+            what = f"The tools are no function definitions ({reason})."
+            raise Mistake(UserError(what, "Write OpenAI-style function definitions."), "tools", self._tools) from None
         try:
             host = self._make()
             host.start()
-        except UserError:
-            raise
+        except PlaceTrouble as error:
+            raise Unavailable(error.what.rstrip(".")) from None
+        except UserError as error:
+            raise Mistake(error, "tools", self._tools) from None
         except Exception as error:
             log.exception("opening a tool set")
             raise Unavailable(f"these tools cannot be opened ({type(error).__name__})") from None

@@ -18,8 +18,11 @@ from rtcontrol.serve.admission import Admission
 from rtcontrol.serve.totals import COUNTS, TIMES
 
 WHO = ("session", "agent", "model")
-ROUTES, STATUSES = ("function_call", "chat"), (200, 400, 404, 408, 413, 422, 503)
-REFUSALS = ("host", "invalid", "malformed", "model_not_found", "origin", "timeout", "token", "too_large", "unsupported")
+ROUTES, STATUSES = ("function_call", "chat", "decisions", "systemone"), (200, 400, 404, 408, 413, 422, 503)
+REFUSALS = (
+    *("context_length_exceeded", "host", "incomplete", "invalid", "invalid_request", "malformed", "model_not_found"),
+    *("origin", "timeout", "token", "too_large", "unsupported"),
+)
 BOUNDS = [*(f"{bound:g}" for bound in BOUNDS_S), "+Inf"]
 
 

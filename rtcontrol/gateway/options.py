@@ -24,7 +24,7 @@ class GatewayOptions:
     `origins` are the other sites whose pages may come in (`https://robot.example:8443`), `token` the secret that these
     and all other machines must show. `model` (None: the one that was trained on a request's tools)
     and `engine` decide the /v1 requests, of which the last `tool_sets` tool sets are kept open; a free value of theirs
-    has at most `value_tokens` tokens.
+    has at most `value_tokens` tokens, and `arguments` are a chat model's.
     """
 
     host: str = "127.0.0.1"
@@ -35,6 +35,7 @@ class GatewayOptions:
     model: str | None = None
     engine: str = "torch"
     value_tokens: int = 64
+    arguments: str = "sequential"
     tool_sets: int = 8
     max_body_bytes: int = LIMITS.max_message_bytes
     body_timeout_s: float = 10.0
@@ -76,6 +77,7 @@ class GatewayOptions:
         model: str | None = None,
         engine: str = "torch",
         value_tokens: int = 64,
+        arguments: str = "sequential",
     ) -> GatewayOptions:
         """From `HOST:PORT` and the other options' words. Raises UserError."""
         host, _, port = http.rpartition(":")
@@ -91,6 +93,7 @@ class GatewayOptions:
             model=model,
             engine=engine,
             value_tokens=value_tokens,
+            arguments=arguments,
         )
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from rtcontrol.gateway.app import build
+from rtcontrol.gateway.content import ContentHeads
 from rtcontrol.gateway.decide import ToolSets
 from rtcontrol.gateway.http import HTTPServer
 from rtcontrol.gateway.metrics import Metrics
 from rtcontrol.gateway.options import GatewayOptions
-from rtcontrol.gateway.source import source
+from rtcontrol.gateway.source import content, no_content, source, trained
 from rtcontrol.hosts.base import DecoderPool
 from rtcontrol.serve.admission import Admission
 
@@ -18,13 +19,24 @@ class Gateway(HTTPServer):
     def __init__(self, admission: Admission, pool: DecoderPool, options: GatewayOptions) -> None:
         self._tool_sets = ToolSets(
             pool,
-            lambda tools: source(options.model, options.engine, tools, options.value_tokens),
+            lambda tools, allow_null: source(
+                options.model, options.engine, tools, options.value_tokens, allow_null, options.arguments
+            ),
             options.tool_sets,
             options.decide_timeout_s,
             options.open_timeout_s,
+            lambda tools: trained(options.model, tools),
+        )
+        self._content = ContentHeads(
+            pool,
+            lambda tools, _: content(options.model, options.engine, tools, options.value_tokens),
+            options.tool_sets,
+            options.decide_timeout_s,
+            options.open_timeout_s,
+            lambda: no_content(options.model),
         )
         metrics = Metrics(admission)
-        app = build(admission, self._tool_sets, options, metrics)
+        app = build(admission, self._tool_sets, self._content, options, metrics)
         super().__init__(app, options, "--http", lambda code: metrics.refused.labels(code).inc())
 
     def close(self) -> None:
@@ -32,3 +44,4 @@ class Gateway(HTTPServer):
             super().close()
         finally:
             self._tool_sets.close()
+            self._content.close()

@@ -1,7 +1,8 @@
 """`POST /v1/function_call`: SimpleTool's request and response, so that its browser games run against this server.
 
 Arguments are named and typed by the *chosen* function's schema (the original names them by the union over all tools,
-lower-cases strings and guesses numbers from text). `content` stays null: this decoder writes no prose.
+lower-cases strings and guesses numbers from text). `content` is what the model says beside the call, where it is asked
+for and the model was trained to write it.
 """
 
 from __future__ import annotations
@@ -26,9 +27,10 @@ class FunctionCallRequest(BaseModel):
     original's sampling options are taken, and change nothing."""
 
     messages: Annotated[list[TextMessage], Field(min_length=1, max_length=256)]
-    tools: Annotated[list[dict[str, Any]], Field(min_length=1, max_length=64)]
+    tools: Annotated[list[dict[str, Any]], Field(max_length=64)] = []
     environment: list[str] | None = None
     history: list[str] | None = None
+    include_content_head: bool | None = False
 
     def instruction(self) -> str:
         return next((m.content for m in reversed(self.messages) if m.role == "user"), "")

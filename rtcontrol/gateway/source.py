@@ -2,30 +2,99 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from rtcontrol.hosts.base import DeciderSource
-from rtcontrol.hosts.deciders import NoopSource, RandomSource, STSource
+from rtcontrol.hosts.deciders import PLAIN, ContentSource, NoopSource, RandomSource, STSource
+from rtcontrol.hosts.endpoint import EndpointSource, is_endpoint
+from rtcontrol.hosts.questions import QuestionSource
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.schema import tool_schemas
-from rtcontrol.run.trained import model_for
+from rtcontrol.models.schema import ToolSchema, tool_schemas
+from rtcontrol.run.trained import model_for, trained_on
+
+# A request cannot choose among models: its `model` is that of the server.
+START_IT = (
+    "Start the server with `rtcontrol serve --model M`: {known}, or a checkpoint that was trained on these tools."
+)
 
 
-def source(model: str | None, engine: str, tools: tuple[dict[str, Any], ...], value_tokens: int = 64) -> DeciderSource:
-    """A free value has at most `value_tokens` tokens. UserError for a model that cannot serve these tools."""
-    model = model_for(tool_schemas(tools), model)
+def source(
+    model: str | None,
+    engine: str,
+    tools: tuple[dict[str, Any], ...],
+    value_tokens: int = 64,
+    allow_null: bool = False,
+    arguments: str = "sequential",
+) -> DeciderSource:
+    """A free value has at most `value_tokens` tokens; with `allow_null` it may call nothing; without tools it answers
+    questions. UserError for a model that cannot serve these."""
+    if not tools:
+        return questions_of(model, engine)
+    model = model_for(tool_schemas(tools), model, START_IT)
     if model == "noop":
         return NoopSource()
     if model == "random":
         return RandomSource(tools)
     if model == "expert":
         raise UserError("The scripted expert knows its own tools only.", "Serve a model: `rtcontrol serve --model M`.")
+    if is_endpoint(model):
+        return EndpointSource.parse(model, tools, allow_null)
     from rtcontrol.models.decider import DeciderSpec
 
-    return STSource(DeciderSpec(model=model, engine=engine, tools=tools, value_tokens=value_tokens), patient=True)
+    given: dict[str, Any] = {"allow_null": allow_null, "value_tokens": value_tokens, "arguments": arguments}
+    return STSource(DeciderSpec(model=model, engine=engine, tools=tools, **given), patient=True)
+
+
+def content(model: str | None, engine: str, tools: tuple[dict[str, Any], ...], value_tokens: int) -> DeciderSource:
+    """The recipe of what writes the content head, of at most `value_tokens` tokens, for a model that has one."""
+    from rtcontrol.models.decider import DeciderSpec
+
+    spec = DeciderSpec(model=str(model), engine=engine, tools=tools, value_tokens=value_tokens)
+    return ContentSource(spec, patient=True)
+
+
+@lru_cache(maxsize=1)
+def no_content(model: str | None) -> str | None:
+    """Why there is none; None for a model that writes it."""
+    if model is None or model in PLAIN or is_endpoint(model):
+        return f"{'The bundled models write' if model is None else f'The model {model} writes'} no content."
+    from rtcontrol.models.checkpoint import Checkpoint
+    from rtcontrol.models.content import lacks_content
+
+    return lacks_content(model, Checkpoint.open(model))
+
+
+def trained(model: str | None, tools: Sequence[ToolSchema]) -> tuple[bool | None, str | None]:
+    """Whether the model was trained on these tools, and without any on questions (None: not known, or nothing that is
+    trained), and the warning for everyone who asks it about what it may not have been trained on."""
+    found = True if model is None else trained_on(tools, model)
+    if found or model in PLAIN or is_endpoint(model):
+        return found, None
+    name = public_name(model)
+    what, given = ("these tools", "calls") if tools else ("questions", "answers")
+    told = (
+        f"Whether the model {name} was trained on {what} is not known"
+        if found is None
+        else f"The model {name} was not trained on {what}"
+    )
+    return found, f"{told}: its {given} are legal, and may be nonsense, however certain they are."
 
 
 def public_name(model: str | None) -> str:
     """The model's name as strangers may see it: without the folders of this machine."""
-    return "default" if model is None else Path(model).name or model
+    return "default" if model is None or is_endpoint(model) else Path(model).name or model
+
+
+def questions_of(model: str | None, engine: str) -> DeciderSource:
+    """The recipe of what answers questions. UserError for a model that answers none."""
+    if model is None or model in PLAIN or is_endpoint(model):
+        raise UserError(
+            "No model here answers questions." if model is None else f"The model {model} answers no questions.",
+            "Start the server with one: `rtcontrol serve --model CHECKPOINT --http ADDRESS`.",
+        )
+    from rtcontrol.models.decider import DeciderSpec
+
+    return QuestionSource(DeciderSpec(model=model, engine=engine, tools=()))

@@ -14,27 +14,50 @@ MAX_FRAGMENTS = 64
 IDLE_S = 10.0
 
 
-class BoundedHTTP(H11Protocol):
-    """Cuts off a connection on which no request begins for `IDLE_S` to twice that; half a head is none. Where half of
-    all places are taken, the one that has been silent for longest makes room for the next."""
+class Bounded(asyncio.Protocol):
+    """A connection that may have to make room for another: where three quarters of all places are taken, of those that
+    wait for their peer the one that has done so for longest."""
+
+    connections: set[Any]
+    transport: Any
+    since_s = 0.0  # the loop's time when it was made, or last answered
+
+    def waits(self) -> bool:
+        """Whether it is the peer's turn: to ask something, to send the rest of it, to take the answer."""
+        raise NotImplementedError
+
+
+class BoundedHTTP(Bounded, H11Protocol):
+    """Also cuts off a connection on which no request begins for `IDLE_S` to twice that; half a head is none."""
 
     _last: Any = None
-    _made_s = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.since_s, places = self.loop.time(), self.config.limit_concurrency or 0
+        here = [c for c in self.connections if isinstance(c, Bounded) and not c.transport.is_closing()]
+        waiting = [c for c in here if c.waits()]
+        if waiting and len(here) >= places * 3 // 4:
+            min(waiting, key=lambda c: c.since_s).transport.abort()
+        # uvicorn's own count has those that are ending among them.
+        self.limit_concurrency = 0 if len(here) >= places and not waiting else None
         super().connection_made(transport)  # type: ignore[arg-type]
-        self._made_s = self.loop.time()
-        if len(self.connections) > (self.limit_concurrency or 0) // 2:
-            mine = [c for c in self.connections if isinstance(c, BoundedHTTP)]
-            silent = [c for c in mine if c.cycle is None and not c.transport.is_closing()]
-            min(silent, key=lambda c: c._made_s).transport.abort()
         self.loop.call_later(IDLE_S, self._look, False)
+
+    def on_response_complete(self) -> None:
+        self.since_s = self.loop.time()
+        super().on_response_complete()
+
+    def waits(self) -> bool:
+        return self._idle() or self.cycle.more_body or self.flow.write_paused
+
+    def _idle(self) -> bool:
+        return self.cycle is None or self.cycle.response_complete
 
     def _look(self, idle_before: bool) -> None:
         transport = self.transport
         if transport.is_closing() or transport.get_protocol() is not self:
             return
-        idle = self.cycle is None or self.cycle.response_complete
+        idle = self._idle()
         if idle and idle_before and self.cycle is self._last:
             transport.abort()
             return
@@ -42,9 +65,22 @@ class BoundedHTTP(H11Protocol):
         self.loop.call_later(IDLE_S, self._look, idle)
 
 
-class BoundedWebSocket(WebSocketsSansIOProtocol):
+class BoundedWebSocket(Bounded, WebSocketsSansIOProtocol):
     """Gives the application a way to cut a stuck peer off (`scope["extensions"]["rtcontrol.abort"]`), and cuts off one
     that sends pings without reading the pongs, or a message in more than `MAX_FRAGMENTS` fragments."""
+
+    spoken = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.since_s = self.loop.time()
+        super().connection_made(transport)
+
+    def waits(self) -> bool:
+        return self.close_sent or not self.spoken
+
+    def send_receive_event_to_app(self) -> None:
+        self.spoken = True
+        super().send_receive_event_to_app()
 
     def handle_connect(self, event: Request) -> None:
         super().handle_connect(event)

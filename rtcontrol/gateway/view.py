@@ -43,7 +43,7 @@ def add(app: FastAPI, find: Callable[[str], Watched | None], sessions: Callable[
     """Add the routes. `find` gives what goes by a name (the query's `session`, "" without one)."""
     viewers: set[WebSocket] = set()
 
-    @app.get("/view/sessions")
+    @app.api_route("/view/sessions", methods=["GET", "HEAD"])
     async def listed() -> list[dict[str, Any]]:
         return sessions()
 

@@ -38,8 +38,8 @@ class WebSocketConnection:
 
     def __init__(self, peer: str, abort: Callable[[], None], aged: Callable[[float], None]) -> None:
         self.peer = peer
-        self.slow = False
-        self._loop, self._abort, self._aged = asyncio.get_running_loop(), abort, aged
+        self.slow = self.spoken = False
+        self._loop, self.abort, self._aged = asyncio.get_running_loop(), abort, aged
         self._queue: deque[str] = deque()
         self._ready = asyncio.Event()
         self._woken = False
@@ -50,7 +50,7 @@ class WebSocketConnection:
             return
         if len(self._queue) >= MAX_QUEUED:
             self.slow = self._closing = True
-            self._call(self._abort)
+            self._call(self.abort)
             return
         if isinstance(message, CallMessage) and message.timing.age_ms is not None:
             self._aged(message.timing.age_ms / 1e3)
@@ -84,7 +84,7 @@ class WebSocketConnection:
 
     def _finish(self) -> None:
         self._ready.set()
-        self._loop.call_later(CLOSE_S, self._abort)
+        self._loop.call_later(CLOSE_S, self.abort)
 
     def _call(self, function: Callable[[], Any]) -> None:
         # The loop is closed while the server ends.
@@ -97,7 +97,7 @@ class WebSockets:
 
     def __init__(self, admission: Admission, metrics: Metrics) -> None:
         self._admission, self._metrics = admission, metrics
-        self._open: set[WebSocketConnection] = set()
+        self._open: dict[WebSocketConnection, None] = {}  # the oldest first
 
     @property
     def open(self) -> int:
@@ -107,19 +107,19 @@ class WebSockets:
         """One WebSocket from its handshake to its end."""
         chosen = SUBPROTOCOL if SUBPROTOCOL in socket.scope["subprotocols"] else None
         await socket.accept(chosen)
-        if len(self._open) >= MAX_CONNECTIONS:
+        if len(self._open) >= MAX_CONNECTIONS and not self._make_room():
             await socket.close(TRY_LATER, "too many connections")
             return
         client = socket.client
         peer = "ws" if client is None else f"ws:{client.host}:{client.port}"
         abort = socket.scope["extensions"].get("rtcontrol.abort", lambda: None)
         connection = WebSocketConnection(peer, abort, self._metrics.call_age.observe)
-        self._open.add(connection)
+        self._open[connection] = None
         pump = asyncio.create_task(connection.pump(socket))
         try:
             await self._receive(socket, connection, pump)
         finally:
-            self._open.discard(connection)
+            self._open.pop(connection, None)
             self._admission.disconnected(connection)
             if not pump.done():
                 pump.cancel()
@@ -129,6 +129,14 @@ class WebSockets:
                 self._metrics.slow.inc()
                 log.warning("%s: cut off, %d messages behind", peer, MAX_QUEUED)
 
+    def _make_room(self) -> bool:
+        """The one that has said nothing for longest goes."""
+        silent = next((c for c in self._open if not c.spoken), None)
+        if silent is not None:
+            del self._open[silent]
+            silent.abort()
+        return silent is not None
+
     async def _receive(self, socket: WebSocket, connection: WebSocketConnection, pump: asyncio.Task[None]) -> None:
         try:
             try:
@@ -136,6 +144,7 @@ class WebSockets:
             except TimeoutError:
                 await socket.close(POLICY, f"no message within {FIRST_MESSAGE_S:g} s")
                 return
+            connection.spoken = True
             while message["type"] == "websocket.receive":
                 self._take(connection, message)
                 message = await socket.receive()

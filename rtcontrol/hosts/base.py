@@ -13,6 +13,7 @@ from rtcontrol.models.errors import UserError
 # Sessions of one pool.
 LIMIT = 64
 SHARES = 64  # so many are remembered
+LOSSES = ("timeout", "connection", "http", "refused", "malformed")
 
 
 class PlaceTrouble(UserError):
@@ -24,11 +25,19 @@ class PlaceTrouble(UserError):
         self.full = full
 
 
+class DecisionLost(Exception):
+    """A decider elsewhere gave no decision: `loss`, one of LOSSES, is the sub-cause of the miss."""
+
+    def __init__(self, loss: str, what: str) -> None:
+        super().__init__(what)
+        self.loss = loss
+
+
 @dataclass(frozen=True, slots=True)
 class DecisionRequest:
-    """One question to the decider. `data` is the raw observation; it never leaves the process. `received_ns` is when
-    the decider's process had it, on that machine's CLOCK_MONOTONIC; `within_ns` how long somebody waits for the answer
-    from when it was asked (0: for ever)."""
+    """One question to the decider. `data` is the raw observation; it, its number `seq` and its instant `captured_ns`
+    never leave the process. `received_ns` is when the decider's process had it, on that machine's CLOCK_MONOTONIC;
+    `within_ns` how long somebody waits for the answer from when it was asked (0: for ever)."""
 
     tick: int
     epoch: int
@@ -38,13 +47,16 @@ class DecisionRequest:
     data: Mapping[str, Any] | None = None
     received_ns: int = 0
     within_ns: int = 0
+    seq: int = -1
+    captured_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class DecisionReply:
     """The answer to the request of `tick`: a decision, or the error that the decider raised. `decide_ns` is how long
     the decider itself took, for all that were decided `together` with this one (1: alone); `mistake` is a UserError's
-    what and remedy (a prompt that does not fit, say).
+    what and remedy (a prompt that does not fit, say), `loss` a DecisionLost's. Where there are two deciders, `by` is
+    which of them it is (first, backup), and `answers` the older request that decides this tick, too.
 
     On the loop's own machine, stamps of its CLOCK_MONOTONIC: when the request was `received` and `begun` (0 elsewhere),
     and the `gaps` (begin, end) in which the decider's process, where it is another, stood still lately.
@@ -59,15 +71,20 @@ class DecisionReply:
     begun_ns: int = 0
     gaps: Sequence[tuple[int, int]] = ()
     together: int = 1
+    loss: str | None = None
+    by: str = ""
+    answers: DecisionRequest | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class HostEvent:
-    """The decoder was lost or came back; `seconds` is how long it was away (0 when lost)."""
+    """The decoder was lost or came back; `seconds` is how long it was away (0 when lost); of two deciders `decider` is
+    which."""
 
     t_ns: int
     event: Literal["lost", "restarted"]
     seconds: float
+    decider: str = ""
 
 
 class Decider(Protocol):
@@ -134,8 +151,10 @@ class DecoderPool(Protocol):
     """Makes hosts for sessions that come and go: each has its own decider, all share one place of decision.
 
     A session's newest request wins; the session whose time ends first is served first, together with others of its
-    model, and none starves another. `open` does not hold up the decisions of other sessions. `gave_up` says why it will
-    never decide again.
+    model, and none starves another. `open` does not hold up the decisions of other sessions where its model is loaded:
+    loading one does, and so do the tables of a vocabulary that its first free value needs (of 150,000 tokens 0.8 s,
+    once). `serve.pools` therefore loads a server's model with a `ModelSource`, before there are sessions. `gave_up`
+    says why it will never decide again.
     """
 
     name: str

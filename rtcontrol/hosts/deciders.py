@@ -9,11 +9,11 @@ from collections.abc import Callable, Generator, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rtcontrol.hosts.base import Decider, DeciderSource, DecisionReply, DecisionRequest
+from rtcontrol.hosts.base import Decider, DeciderSource, DecisionLost, DecisionReply, DecisionRequest
 from rtcontrol.models.call import Call, Decision
-from rtcontrol.models.domain import ClosedDomain
+from rtcontrol.models.domain import ClosedDomain, Free
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.schema import tool_schemas
+from rtcontrol.models.schema import ToolSchema, tool_schemas
 
 FAULTS = (Exception, SystemExit)  # whatever a decider raises costs one tick, never the loop
 PLAIN = ("expert", "noop", "random")
@@ -107,10 +107,10 @@ def _reply(
     if isinstance(error, UserError):
         said, mistake = str(error), (error.what, error.remedy)
     elif error is not None:
-        said = f"{type(error).__name__}: {error}"
+        said = str(error) if isinstance(error, DecisionLost) else f"{type(error).__name__}: {error}"
     first = said and said.splitlines()[0]
-    received = request.received_ns or began
-    return DecisionReply(request.tick, decision, first, took, mistake, received, began, (), together)
+    received, loss = request.received_ns or began, error.loss if isinstance(error, DecisionLost) else None
+    return DecisionReply(request.tick, decision, first, took, mistake, received, began, (), together, loss)
 
 
 def rest(decider: Decider) -> None:
@@ -142,6 +142,16 @@ class STSource:
 
     def build(self) -> STModel:
         return STModel(self.spec.build(), self.patient)
+
+
+@dataclass(frozen=True)
+class ContentSource(STSource):
+    """What an ST model says beside its calls: a decision's call is named `content` and has the `text`."""
+
+    def build(self) -> STModel:
+        from rtcontrol.models.content import ContentDecider
+
+        return STModel(ContentDecider(self.spec), self.patient)
 
 
 class STModel:
@@ -181,6 +191,29 @@ class STModel:
         return dict(self._decider.info())
 
 
+@dataclass(frozen=True)
+class ModelSource:
+    """A model that is loaded, and kept while it is open, before any session needs it: its weights, and the tables of
+    its vocabulary that free values need (`spec` must have one). It decides nothing."""
+
+    spec: Any
+
+    def build(self) -> LoadedModel:
+        made = self.spec.build()
+        return LoadedModel(made.checkpoint, made.runner)
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """What the sessions of a model share."""
+
+    checkpoint: Any
+    runner: Any
+
+    def decide(self, request: DecisionRequest) -> Decision:
+        raise RuntimeError("a model that is only kept loaded decides nothing")
+
+
 def patient(decider: Decider) -> bool:
     """Whether its decisions give way to others'."""
     return bool(getattr(decider, "patient", False))
@@ -215,11 +248,21 @@ class NoopSource(ExpertSource):
     model: str = "noop"
 
 
+def check_random(tools: Sequence[ToolSchema]) -> None:
+    """UserError where a call of these cannot be drawn: a required value is neither listed nor counted."""
+    for tool in tools:
+        for p in tool.parameters:
+            if p.required and isinstance(p.domain, Free) and p.domain.grid is None:
+                what = f"Tool {tool.name}, parameter {p.name}: `random` cannot make up a value."
+                raise UserError(what, "Give it an enum or bounds, or do not require it.")
+
+
 @dataclass(frozen=True)
 class RandomSource:
-    """A uniformly random legal call each tick; optional parameters and open domains are left out where they may be.
+    """A uniformly random legal call each tick, and another draw for each further call of a tick; optional parameters
+    of an open domain are left out.
 
-    The same seed, tick and epoch give the same call, in every lane.
+    The same seed, tick and epoch give the same first call, in every lane.
     """
 
     tools: Sequence[dict[str, Any]]
@@ -227,16 +270,21 @@ class RandomSource:
 
     def build(self) -> ExpertSource:
         schemas = tool_schemas(list(self.tools))
+        check_random(schemas)
+        asked = ("", 0)  # the tick asked for last, and how often
 
         def call(request: DecisionRequest) -> Call:
-            chance = random.Random(f"{self.seed}/{request.epoch}/{request.tick}")
+            nonlocal asked
+            tick = f"{self.seed}/{request.epoch}/{request.tick}"
+            asked = tick, asked[1] + 1 if asked[0] == tick else 0
+            chance = random.Random(f"{tick}/{asked[1]}" if asked[1] else tick)
             schema = chance.choice(schemas)
             arguments = {}
             for parameter in schema.parameters:
                 if isinstance(parameter.domain, ClosedDomain):
                     arguments[parameter.name] = chance.choice(parameter.domain.values)
-                elif parameter.required:
-                    raise ValueError(f"no random value for {schema.name}.{parameter.name}: its domain is open")
+                elif (grid := parameter.domain.grid) is not None:
+                    arguments[parameter.name] = grid.at(chance.randrange(grid.count))
             return Call(schema.name, arguments)
 
         return ExpertSource(call, "random")

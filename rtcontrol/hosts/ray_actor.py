@@ -42,7 +42,7 @@ def pack_reply(reply: DecisionReply, gaps: Sequence[tuple[int, int]] = ()) -> by
     call = made and made.call and (made.call.name, made.call.arguments)
     rest = made and (made.confidence, made.outside_mass, made.forward_passes, made.tokens, made.reused_tokens)
     try:
-        stamps = reply.decide_ns, reply.mistake, reply.received_ns, reply.begun_ns, gaps, reply.together
+        stamps = reply.decide_ns, reply.mistake, reply.received_ns, reply.begun_ns, gaps, reply.together, reply.loss
         packed: bytes = msgpack.packb((reply.tick, call, rest, reply.error, *stamps))
     except Exception as error:
         return _unsaid(reply.tick, error)

@@ -257,13 +257,13 @@ class DecoderLink:
             if int(lane.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
                 body = lane.recv()
                 if body != PING:
-                    tick, call, rest, error, decide_ns, mistake, *stamps, together = msgpack.unpackb(body)
+                    tick, call, rest, error, decide_ns, mistake, *stamps, together, loss = msgpack.unpackb(body)
                     if self._waiting[i] == tick:
                         self._waiting[i] = None
                     made = rest and Decision(call and Call(*call), *rest)
                     received, begun, gaps = stamps if self._local else (0, 0, ())
                     said = mistake and (mistake[0], mistake[1])
-                    return DecisionReply(tick, made, error, decide_ns, said, received, begun, gaps, together)
+                    return DecisionReply(tick, made, error, decide_ns, said, received, begun, gaps, together, loss)
         return None
 
     def close(self) -> None:

@@ -28,6 +28,14 @@ def standby_host(source: DeciderSource, lanes: int = 1, gpus: float | None = Non
     return StandbyHost(StandbyPool(1, gpus, lanes, preload=False), source, "the run", own=True)
 
 
+def two_hosts(first: DeciderSource, second: DeciderSource, lanes: int = 1) -> tuple[RayHost, RayHost]:
+    """Two deciders, each in a process of its own, of one Ray. The first one, which takes a GPU where there is one, is
+    closed last: the pool is its own."""
+    pool = StandbyPool(1, None, lanes, preload=False)
+    pool.spare = SparePool(pool, 1, 0, lanes, preload=False)
+    return RayHost(pool, first, "the run", own=True), RayHost(pool.spare, second, "the run's backup")
+
+
 @dataclass(frozen=True)
 class GentleSource:
     """Builds behind the decisions of the other decoder, where there are not enough processors for both."""

@@ -10,7 +10,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from rtcontrol.models.decider import ENGINES
+from rtcontrol.models.decider import ARGUMENTS
+from rtcontrol.models.engines.registry import ENGINES
 from rtcontrol.models.errors import UserError
 from rtcontrol.record.machine import describe
 
@@ -23,15 +24,34 @@ CHOICES = {
     "on_miss": ("hold", "safe", "stop"),
     "late": ("drop", "use"),
     "record_observations": ("yes", "no"),
+    "arguments": ARGUMENTS,
 }
 
 
 STANDBY = "--host ray: keep a second decoder warm, which takes over at once (each takes a GPU where there is one)."
+BACKUP = "A local model, asked beside --model at each tick: it decides what that one is late or unsure for."
+BACKUP_BELOW = "--backup decides where the least sure head of --model is less sure."
+BACKUP_AFTER = (
+    "--backup decides where the newest answer of --model is of an observation this old. (default: the period: of "
+    "another tick)"
+)
+FIRST_IN_FLIGHT = (
+    "--backup: so many requests to --model under way at most; a tick beyond is not asked of it. (default: 4; of a "
+    "local model, --pipeline)"
+)
 MIN_HZ, MAX_HZ = 0.001, 10_000.0
 RECORD_OBSERVATIONS = "no: the record keeps neither what was observed nor what the model read of it; nothing to replay."
 RECORD_MAX = "The record's size, in bytes or with k, M, G; beyond it the oldest part is removed."
+MODEL = (
+    "Bundled name, folder or OWNER/NAME[:SUBFOLDER]; or expert, noop, random, decisions:URL#NAME, "
+    "systemone:URL#NAME. (default: the agent's)"
+)
+HOW_ARGUMENTS = "Of a chat model (docs/chat.md): sequential, or parallel, where no argument sees another."
 MAX_PIPELINE = 64
-CALLS_PER_TICK = "Calls of one observation at most: each is decided after the one before has acted, by the deadline."
+CALLS_PER_TICK = (
+    "Calls of one observation at most: each is decided after the one before has acted, by the deadline. One more than "
+    "the calls that the model is shown (an agent's `history`): the bundled agents show none, and take one."
+)
 MAX_CALLS = 7  # the last one is decided with six in its history, as many as a prompt shows
 UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9}
 LEAST_BYTES = 10**6
@@ -90,6 +110,21 @@ def check_standby(standby: bool, host: str) -> None:
         raise UserError(f"--standby has no effect with --host {host}.", "Leave one of them out.")
 
 
+def check_backup(backup: str | None, below: float, after_ms: float | None, in_flight: int | None) -> None:
+    """UserError for terms without a backup, and for such as are none."""
+    if backup is None and (below, after_ms, in_flight) != (0.5, None, None):
+        raise UserError(
+            "--backup-below, --backup-after-ms and --first-in-flight are for --backup, which is not given.",
+            "Add --backup MODEL.",
+        )
+    if not 0 <= below <= 1:
+        raise UserError(f"--backup-below {below:g} is no probability.", "Give 0 to 1.")
+    if after_ms is not None and not 0 < after_ms <= LONGEST:
+        raise UserError(f"--backup-after-ms {after_ms:g} must be above 0 and at most {LONGEST:g}.", "Leave it out.")
+    if in_flight is not None and not 1 <= in_flight <= MAX_PIPELINE:
+        raise UserError(f"--first-in-flight {in_flight} is out of range.", f"Give 1 to {MAX_PIPELINE} requests.")
+
+
 def check_calls_per_tick(calls: int) -> None:
     if not 1 <= calls <= MAX_CALLS:
         raise UserError(f"--calls-per-tick {calls} is out of range.", f"Give 1 to {MAX_CALLS} calls.")
@@ -128,11 +163,16 @@ class RunConfig:
     agent: Annotated[
         str | None, Flag("Agent: a name (`rtcontrol agents`) or a .py file. (default: the environment's)")
     ] = None
-    model: Annotated[str | None, Flag("Checkpoint, or expert, noop, random. (default: the agent's)")] = None
+    model: Annotated[str | None, Flag(MODEL)] = None
     engine: Annotated[str, Flag(f"What runs the model: {', '.join(ENGINES)}.")] = "torch"
     value_tokens: Annotated[int, Flag("Tokens of a value that is no listed one, at most.")] = 64
+    arguments: Annotated[str, Flag(HOW_ARGUMENTS)] = "sequential"
     host: Annotated[str, Flag("Where it decides: ray or inprocess.")] = "ray"
     standby: Annotated[bool, Flag(STANDBY)] = False
+    backup: Annotated[str | None, Flag(BACKUP)] = None
+    backup_below: Annotated[float, Flag(BACKUP_BELOW)] = 0.5
+    backup_after_ms: Annotated[float | None, Flag(BACKUP_AFTER)] = None
+    first_in_flight: Annotated[int | None, Flag(FIRST_IN_FLIGHT)] = None
     clock: Annotated[str, Flag("wall: the world runs on; lockstep: it waits.")] = "wall"
     on_miss: Annotated[str, Flag("hold the last call, safe call, or stop the run.")] = "hold"
     hold_ms: Annotated[float | None, Flag("Hold at most so long, then the safe call. (default: the agent's)")] = None
@@ -183,6 +223,7 @@ class RunConfig:
                 option = "--" + name.replace("_", "-")
                 raise UserError(f"{option} {getattr(self, name)} is unknown.", f"Choose one of {', '.join(allowed)}.")
         check_standby(self.standby, self.host)
+        check_backup(self.backup, self.backup_below, self.backup_after_ms, self.first_in_flight)
         if not 1 <= self.pipeline <= MAX_PIPELINE:
             raise UserError(f"--pipeline {self.pipeline} is out of range.", f"Give 1 to {MAX_PIPELINE} decisions.")
         check_calls_per_tick(self.calls_per_tick)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from rtcontrol.hosts.base import DecisionRequest
+from rtcontrol.hosts.base import LOSSES, DecisionRequest
 
 
 class Cause(StrEnum):
@@ -30,7 +30,7 @@ SUBCAUSES: dict[Cause, tuple[str, ...]] = {
     Cause.WAKE: ("scheduler", "gc", "stall", "disk", "executor"),
     Cause.NO_OBSERVATION: ("none_yet", "unreadable"),
     Cause.STALE_OBSERVATION: ("frozen", "late"),
-    Cause.DECIDE: ("observe", "send", "queued", "decoder_stopped", "decoder_slow", "error"),
+    Cause.DECIDE: ("observe", "send", "queued", "decoder_stopped", "decoder_slow", "error", *LOSSES),
     Cause.INVALID: (),
     Cause.EXECUTE: ("raised", "slow", "busy", "expired", "refused", "failed"),
     Cause.UNKNOWN: (),
@@ -61,7 +61,8 @@ class Tick:
     thread, the actuator's and the deciding ones, read when it woke, `runs_before` at the release before; `behind`
     says that the host was still busy with older requests; `fresh` that the world had made an observation since the
     release before; `request` is what is asked. Where a tick takes several calls each further one has a copy of it:
-    `calls` are those that acted before.
+    `calls` are those that acted before. `asked_ns` is when the observation was made whose answer decides it, where that
+    is an older one.
     """
 
     k: int
@@ -84,3 +85,8 @@ class Tick:
     runs: tuple[bytes, ...] = ()
     runs_before: tuple[bytes, ...] = ()
     waited_ns: int = 0
+    asked_ns: int = 0
+
+    def answer(self, older: DecisionRequest) -> None:
+        """What decides it is the answer to an older observation: its call is of that one."""
+        self.seq, self.capture_ns, self.asked_ns = older.seq, older.captured_ns, older.captured_ns

@@ -36,7 +36,8 @@ class RunEvents:
             self._emit({"episode": {**line, "seconds": round(episode.seconds, 3), "detail": episode.detail}})
             self.noted_episodes += 1
         for event in events[self.noted_events :]:
-            what = {"t_s": self.t_s(event.t_ns), "event": event.event, "seconds": round(event.seconds, 3)}
+            what: dict[str, Any] = {"t_s": self.t_s(event.t_ns), "event": event.event}
+            what |= {"seconds": round(event.seconds, 3)} | ({"decider": event.decider} if event.decider else {})
             self._emit({"host_event": what})
             self.noted_events += 1
             self.witness.follow()  # other threads decide after a restart

@@ -9,6 +9,7 @@ from typing import Any
 
 from rtcontrol.agents import Agent
 from rtcontrol.envs.base import Acknowledging, Environment, Observation, WorldError
+from rtcontrol.hosts.backup import BackupHost
 from rtcontrol.hosts.base import Host
 from rtcontrol.loop import unsteady
 from rtcontrol.loop.clock import LockstepClock, LoopClock, WallClock
@@ -74,6 +75,8 @@ class ControlLoop:
         self.recent = Recent(self.account)  # for those who look on
         recorder.fold, recorder.state = self.recent.add, self.account.state
         self._world_started = self._end_written = False
+        if isinstance(host, BackupHost):
+            host.first.emit, host.first.notify = self._answered, self.tell
 
     def instruct(self, text: str) -> None:
         """From the next release on, decide (and judge) by `text`."""
@@ -84,6 +87,10 @@ class ControlLoop:
         outcomes = self._outcomes
         self.recorder.write({"log": line, "t_s": outcomes.t_s(time.monotonic_ns()) if outcomes.t0_ns else 0.0})
         self._notify(line)
+
+    def _answered(self, t_ns: int, event: dict[str, Any]) -> None:
+        """The first of two deciders answered."""
+        self.recorder.write({**event, "t_s": self._outcomes.t_s(t_ns)})
 
     @property
     def instruction(self) -> str:

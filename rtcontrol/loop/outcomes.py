@@ -168,6 +168,9 @@ class Outcomes(RunEvents):
         line["spans_ms"] = _spans(tick, reply, done)
         if call is not None:
             line["call"] = call
+        if reply is not None and reply.by and reply.decision is not None:
+            line["decided_by"] = reply.by
+            line |= {} if reply.answers is None else {"answers": reply.answers.tick}
         if tick.calls:
             return line
         line["epoch"], line["seq"], line["superseded"] = tick.epoch, tick.seq, tick.superseded

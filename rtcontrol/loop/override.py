@@ -162,7 +162,7 @@ class Override:
     def holds(self, tick: Tick, reply: DecisionReply, decision: Decision) -> bool:
         """Whether the decision's call must not act (yet): the tick is over then."""
         call = decision.call
-        if self._actuator.shut is not None or tick.woke_ns < self._actuator.open_ns:
+        if self._actuator.shut is not None or (tick.asked_ns or tick.woke_ns) < self._actuator.open_ns:
             self.withhold(tick, reply, call)
         elif self._unsure(decision):
             self._outcomes.hold_back(tick, reply, call, "confidence")
@@ -228,7 +228,8 @@ def check_named(config: RunConfig, agent: Agent) -> None:
         raise UserError(
             f"--calls-per-tick {config.calls_per_tick}: the model of {agent.name} is shown its last {agent.history} "
             "calls: it would not know of all that it made before in the same tick.",
-            f"Give at most {agent.history + 1}, or an agent with history={config.calls_per_tick - 1}.",
+            f"Give at most {agent.history + 1}, or an agent of your own (--agent FILE.py) with "
+            f"history={config.calls_per_tick - 1} and a model that was trained so.",
         )
     tools: Mapping[str, Mapping[str, str]] = _heads(agent)
     for name in config.confirm:

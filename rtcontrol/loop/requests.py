@@ -34,7 +34,9 @@ class Requests:
         text = self._agent.observe(seen.data)
         text = text if isinstance(text, str) and text.isascii() else plain_text(text)
         told = self._instructions.now, tuple(self.history), seen.data
-        return DecisionRequest(k, seen.epoch, text, *told, within_ns=within_ns)
+        return DecisionRequest(
+            k, seen.epoch, text, *told, within_ns=within_ns, seq=seen.seq, captured_ns=seen.t_capture_ns
+        )
 
 
 def row(request: DecisionRequest, seen: Observation, t_s: float) -> dict[str, Any]:

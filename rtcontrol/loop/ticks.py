@@ -71,9 +71,8 @@ class Ticks:
         self.over = False
         self._pending, self._late = dict[int, Tick](), dict[int, Tick]()
         self._ordered: dict[int, Ordered] = {}
-        self._ordered_k, self._most = -1, config.calls_per_tick
+        self._ordered_k, self._heard_ns, self._most = -1, 0, config.calls_per_tick  # heard: the decoder's heartbeat
         self._runs: tuple[bytes, ...] = ()
-        self._heard_ns = 0  # of the decoder's heartbeat
 
     @property
     def open(self) -> int:
@@ -203,8 +202,7 @@ class Ticks:
 
     def _expire(self) -> None:
         """What is over by now: deadlines, holds; in lockstep only decisions of a decoder that died."""
-        now = time.monotonic_ns()
-        enforced = self._clock.enforced
+        now, enforced = time.monotonic_ns(), self._clock.enforced
         if self._pending:
             for tick in tuple(self._pending.values()):
                 if now >= tick.deadline_ns if enforced else unsteady.lost(self.host, tick):
@@ -244,6 +242,8 @@ class Ticks:
             told.judge(asked, reply)
         if asked is not None:
             asked.replied_ns = now
+            if reply.answers is not None:
+                asked.answer(reply.answers)
         if reply.gaps and reply.gaps[-1][1] > self._heard_ns:
             self._heard_ns = reply.gaps[-1][1]
             self.outcomes.hear(reply)
@@ -258,7 +258,7 @@ class Ticks:
     def _on_decision(self, tick: Tick, reply: DecisionReply) -> None:
         decision, outcomes = reply.decision, self.outcomes
         if decision is None:
-            outcomes.miss(tick, (Cause.DECIDE, "error"), reply, error=reply.error)
+            outcomes.miss(tick, (Cause.DECIDE, reply.loss or "error"), reply, error=reply.error)
         elif (self.override.careful or self.actuator.shut) and self.override.holds(tick, reply, decision):
             pass  # people ask for more than a decision
         elif decision.call is None:
@@ -284,7 +284,7 @@ class Ticks:
             else:
                 outcomes.miss(tick, (Cause.INVALID, None), reply, error=str(error), call=call.text())
             return
-        order = Order(tick.k, ready, tick.epoch, not_after_ns, asked_ns=tick.woke_ns)
+        order = Order(tick.k, ready, tick.epoch, not_after_ns, asked_ns=tick.asked_ns or tick.woke_ns)
         if outcomes.emits:
             last = late or len(tick.calls) + 1 == self._most
             order.fresh = outcomes.emission(tick, "fresh", call, reply, more=not last)

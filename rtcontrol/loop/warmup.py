@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from rtcontrol.envs.base import Environment, Observation
-from rtcontrol.hosts.base import DecisionRequest, Host, PlaceTrouble
+from rtcontrol.hosts.base import DecisionReply, DecisionRequest, Host, PlaceTrouble
 from rtcontrol.loop.config import RunConfig
 from rtcontrol.models.errors import UserError
 
@@ -75,8 +75,11 @@ class Warmup:
         """`rounds` decisions on every lane at once, and up to `MOST` while the `seconds` are not over; `ask` makes the
         request of a (negative) tick.
 
-        Raises UserError when the decider fails, PlaceTrouble when it does not answer.
+        Raises UserError when the decider fails, PlaceTrouble when it does not answer. One that is elsewhere may lose
+        some, but not all.
         """
+        lost: DecisionReply | None = None
+        made = 0
         until = time.monotonic() + seconds
         while len(self.round_trip_ms) < rounds or (len(self.round_trip_ms) < MOST and time.monotonic() < until):
             first = -1 - len(self.round_trip_ms) * self.lanes
@@ -90,7 +93,10 @@ class Warmup:
                     waiting.remove(reply.tick)
                     if reply.mistake is not None:
                         raise UserError(*reply.mistake)
-                    if reply.error is not None:
+                    made += reply.error is None
+                    if reply.loss is not None:
+                        lost = reply
+                    elif reply.error is not None:
                         raise DecisionFailed(
                             f"The decider failed on the first observation: {reply.error.rstrip('.')}.",
                             "Check the model, the agent's tools and the instruction (`rtcontrol models info MODEL`).",
@@ -101,6 +107,11 @@ class Warmup:
                         "Try `--host inprocess`, or a smaller model.",
                     )
             self.round_trip_ms.append((time.monotonic_ns() - began) / 1e6)
+        if lost is not None and not made:
+            raise DecisionFailed(
+                f"None of {len(self.round_trip_ms) * self.lanes} decisions came; of the last one: {lost.error}.",
+                "Check the endpoint's address, its model and its key (docs/decisions.md).",
+            )
 
 
 def warm_up(

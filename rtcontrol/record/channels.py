@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 # Of the whole format: a reader refuses a later one.
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 NUMBER, INTEGER, TEXT, FLAG, OBJECT = ({"type": name} for name in ("number", "integer", "string", "boolean", "object"))
 TEXTS = {"type": "array", "items": TEXT}
@@ -29,6 +29,8 @@ TICK = {
     "why": (TEXT, "Of a held call: confidence, confirm (it waits for a person's yes), paused or stopped."),
     "action": (TEXT, "What the fallback did: hold, safe, pending, none or stop."),
     "call": (TEXT, "The call that was decided."),
+    "decided_by": (TEXT, "Where there is a backup: first or backup."),
+    "answers": (INTEGER, "Where the first one's answer is to an older observation: that one's tick."),
     "spans_ms": (OBJECT, "When each step was done, from the release on."),
     "wake_ms": (NUMBER, "How late the loop's thread woke."),
     "latency_ms": (NUMBER, "From release to effect."),
@@ -94,7 +96,25 @@ CHANNELS: dict[str, tuple[str, tuple[str, ...], dict[str, tuple[dict[str, Any], 
             "age_ms": TICK["age_ms"],
             **{name: TICK[name] for name in ("call", "why", "cause", "subcause", "action", "spans_ms", "latency_ms")},
             **{name: TICK[name] for name in ("decide_ms", "execute_ms", "passes", "tokens", "reused", "confidence")},
-            **{name: TICK[name] for name in ("outside_mass", "error", "where")},
+            **{name: TICK[name] for name in ("decided_by", "outside_mass", "error", "where")},
+        },
+    ),
+    "/first": (
+        "Where there is a backup: an answer of the first decider, or why there is none, whatever became of it.",
+        ("first",),
+        {
+            "first": (INTEGER, "The tick whose observation it answers."),
+            "n": (INTEGER, "Of a further call: how many of the tick came before it."),
+            "outcome": (TEXT, "in_time, late (the tick was decided, or missed, without it), unsure, failed or lost."),
+            "answer": ({"type": ["object", "null"]}, "The call: name, arguments; null: what is in force stays."),
+            "loss": (
+                TEXT,
+                "Why there is none, of an endpoint: timeout, connection, refused, malformed or http_STATUS.",
+            ),
+            "answer_ms": (NUMBER, "From the request to the answer."),
+            "t_s": (NUMBER, "When it was there."),
+            "confidence": TICK["confidence"],
+            "error": TICK["error"],
         },
     ),
     "/call": (
@@ -176,7 +196,11 @@ CHANNELS: dict[str, tuple[str, tuple[str, ...], dict[str, tuple[dict[str, Any], 
         },
     ),
     "/episode": ("An episode ended.", ("episode",), {"episode": (OBJECT, "seed, return, success, seconds, detail.")}),
-    "/host": ("The decoder was lost, or came back.", ("host_event",), {"host_event": (OBJECT, "t_s, event, seconds.")}),
+    "/host": (
+        "The decoder was lost, or came back.",
+        ("host_event",),
+        {"host_event": (OBJECT, "t_s, event, seconds, decider.")},
+    ),
     "/fault": (
         "The world raised.",
         ("fault",),

@@ -18,7 +18,10 @@ TIMES = {
     "observation_age_ms": "age_ms",
     "execute_ms": "execute_ms",
     "jitter_ms": "jitter_ms",
+    "answer_ms": "answer_ms",
 }
+# What became of an answer of the first decider, where there is a backup.
+ANSWERS = ("in_time", "late", "unsure", "failed", "lost")
 # A tick of these kinds is on time, and counted apart.
 KINDS = ("null", "held", "overtaken", "epoch_over")
 # So many different errors, and so many events of one kind, are listed.
@@ -44,7 +47,10 @@ class Account:
         self.origin_ns = 0  # of all t_s, CLOCK_MONOTONIC; 0: not told
         self.ticks = self.on_time = self.misses = self.skipped_releases = 0
         self.null = self.held = self.overtaken = self.epoch_over = self.calls_cut = 0
+        self.decided_by_first = self.decided_by_backup = 0  # ticks
+        self.first_in_time = self.first_late = self.first_unsure = self.first_failed = self.first_lost = 0
         self.late_used = self.late_dropped = self.safe_calls = self.fallback_errors = self.superseded = 0
+        self.first_losses: Counter[str] = Counter()
         self.misses_by_cause: Counter[str] = Counter()
         self.misses_by_subcause: Counter[str] = Counter()
         self.skipped_by_cause: Counter[str] = Counter()
@@ -96,6 +102,12 @@ class Account:
             self._tick(event)
         elif "further" in event:
             self._further(event)
+        elif "first" in event:
+            counted = f"first_{event['outcome']}"
+            setattr(self, counted, getattr(self, counted) + 1)
+            if "loss" in event:
+                self.first_losses[event["loss"]] += 1
+            self._times(event)
         elif "late" in event:
             if "waited_ms" not in event:  # one that waited for a yes was no late decision
                 self.late_used += event["used"]
@@ -142,6 +154,7 @@ class Account:
         assert self.ticks == self.on_time + self.misses, "ticks == on_time + misses"
         assert self.misses == sum(self.misses_by_cause.values()), "misses == sum(misses_by_cause)"
         assert self.skipped_releases == sum(self.skipped_by_cause.values()), "skipped == sum(skipped_by_cause)"
+        assert self.decided_by_first + self.decided_by_backup <= self.ticks, "at most one decides a tick"
         assert self.null + self.held + self.overtaken + self.epoch_over <= self.on_time, "null, held are on time"
 
     # -- events -------------------------------------------------------------------------------------------------------
@@ -163,6 +176,9 @@ class Account:
                 setattr(self, kind, getattr(self, kind) + 1)
             elif kind == "call":
                 _remember(self._acted, k, None)
+        if "decided_by" in event:
+            decided = f"decided_by_{event['decided_by']}"
+            setattr(self, decided, getattr(self, decided) + 1)
         if kind == "call":
             self.calls.add(1)
         self._decided(event, kind == "call")
@@ -223,7 +239,7 @@ class Account:
         where, error = event.get("where"), str(event["error"])
         entry = self.errors.get(key := (where, error.split(":")[0] if where else error))
         if entry is None and len(self.errors) < MAX_ERRORS:
-            kinds = (name for name in ("safe", "late", "overran", "ack", "further") if name in event)
+            kinds = (name for name in ("safe", "late", "overran", "ack", "further", "first") if name in event)
             cause = event.get("cause") or event.get("fault") or next(kinds, "")
             entry = {"where": where, "error": error, "cause": cause, "count": 0, "first_t_s": event.get("t_s")}
             self.errors[key] = entry

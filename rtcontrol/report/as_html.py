@@ -17,6 +17,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from rtcontrol.report.gates import Gate
 from rtcontrol.report.recorded import Recorded, begun
+from rtcontrol.report.report import deciders
 from rtcontrol.report.timeline import SPANS, STAGES, TIMES_MS, Timeline
 
 PAGE = Path(__file__).parent / "page"
@@ -39,6 +40,7 @@ def render(runs: Sequence[Recorded], gates: Sequence[Gate]) -> str:
         {
             "name": run.name,
             "report": run.report,
+            "deciders": deciders(run.report),
             "derived": run.derived(),
             "gates": [(g.text, g.value(run.report), g.holds(run.report)) for g in gates],
         }

@@ -28,7 +28,8 @@ COUNTS = {
     "misses_by_subcause": """pause.gc pause.stall pause.disk host.lost host.restarting host.gave_up wake.scheduler
         wake.gc wake.stall wake.disk wake.executor no_observation.none_yet no_observation.unreadable
         stale_observation.frozen stale_observation.late decide.observe decide.send decide.queued
-        decide.decoder_stopped decide.decoder_slow decide.error execute.raised execute.slow execute.busy
+        decide.decoder_stopped decide.decoder_slow decide.error decide.timeout decide.connection decide.http
+        decide.refused decide.malformed execute.raised execute.slow execute.busy
         execute.expired execute.refused execute.failed""",
     "skipped_by_cause": CAUSES,
     "acknowledged": "executed expired refused failed",

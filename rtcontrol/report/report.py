@@ -11,9 +11,9 @@ from typing import Any
 
 from rtcontrol.models.errors import UserError
 from rtcontrol.record.reading import read_record
-from rtcontrol.report.account import KINDS, Account
+from rtcontrol.report.account import ANSWERS, KINDS, Account
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 
 def of_record(record: Path) -> dict[str, Any]:
@@ -40,7 +40,7 @@ def build(
     config, info, k = account.header, account.start.get("host_info", {}), max(2, round(account.header.get("hz", 16)))
     return {
         "schema_version": SCHEMA_VERSION,
-        **{name: config.get(name) for name in ("env", "agent", "model", "engine", "host", "clock", "hz")},
+        **{name: config.get(name) for name in ("env", "agent", "model", "backup", "engine", "host", "clock", "hz")},
         **({"engine": info["engine"]} if "engine" in info else {}),
         **{name: config.get(name) for name in ("period_ms", "deadline_ms", "max_age_ms", "pipeline", "seed")},
         **{name: config.get(name) for name in ("on_miss", "hold_ms", "late", "instruction")},
@@ -62,6 +62,9 @@ def build(
         "worst_window": {"m": account.miss_runs.worst(k), "k": k},
         "superseded_observations": account.superseded,
         **{name: series.summary() for name, series in account.times.items()},
+        "decided_by": {name: getattr(account, f"decided_by_{name}") for name in ("first", "backup")},
+        "first_answers": {name: getattr(account, f"first_{name}") for name in ANSWERS},
+        "first_losses": dict(account.first_losses),
         "calls": account.calls.summary(),
         "calls_cut": account.calls_cut,
         "forward_passes": account.passes.summary(),
@@ -77,6 +80,26 @@ def build(
         },
         "outcome": {"episodes": account.episodes, "successes": account.successes, "judged": account.judged},
     }
+
+
+def deciders(report: Mapping[str, Any]) -> str:
+    """Who decided, and what became of the first one's answers, as people read it; empty where there is no backup."""
+    if not report.get("backup"):
+        return ""
+    by, answers, ms = report["decided_by"], report["first_answers"], report["answer_ms"]
+    took = f"; it took {ms['p50']:.0f} ms (p50), {ms['p99']:.0f} (p99)" if ms["p50"] is not None else ""
+    losses = ", ".join(f"{loss} {n}" for loss, n in _most(report["first_losses"]))
+    failed = f"{answers['failed']} ({losses})" if losses else answers["failed"]
+    told = ", ".join(f"{name.replace('_', ' ')} {n}" for name, n in {**answers, "failed": failed}.items())
+    return (
+        f"decided by the first one {by['first']}, by the backup ({report['backup']}) {by['backup']}; "
+        f"the first one answered {sum(answers.values())}: {told}{took}"
+    )
+
+
+def decoder(event: Mapping[str, Any]) -> str:
+    """Which decoder an event of a host is about."""
+    return {"first": "first decider", "backup": "backup"}.get(event.get("decider", ""), "decoder")
 
 
 def causes(report: Mapping[str, Any], of: str = "misses") -> str:

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from rtcontrol.report.report import causes
+from rtcontrol.report.report import causes, deciders, decoder
 
 ROWS = {
     "latency_ms": "latency (release to effect)",
@@ -18,6 +18,7 @@ ROWS = {
     "observation_age_ms": "observation age at effect",
     "execute_ms": "execute",
     "jitter_ms": "jitter",
+    "answer_ms": "first decider's answer",
 }
 # So many different errors are shown.
 ERRORS = 5
@@ -39,6 +40,8 @@ def show(report: dict[str, Any], console: Console) -> None:
         f"null {r['null']}, held {r['held']}{rare}",
         soft_wrap=True,
     )
+    if told := deciders(r):
+        console.print(escape(told), soft_wrap=True)
     if r["calls_cut"] or r["calls"]["max"] > 1:
         calls, cut = r["calls"], r["calls_cut"]
         console.print(f"calls {calls['total']}: {calls['mean']:g} a tick, at most {calls['max']}; cut {cut}")
@@ -64,7 +67,7 @@ def show(report: dict[str, Any], console: Console) -> None:
         console.print(f"and {len(r['errors']) - ERRORS} other errors: report.json has them")
     for event in r["host_events"]:
         took = f" after {event['seconds']:.2f} s" if event["event"] == "restarted" else ""
-        console.print(f"decoder {event['event']} at {event['t_s']:.2f} s{took}")
+        console.print(f"{decoder(event)} {event['event']} at {event['t_s']:.2f} s{took}")
     table = Table("ms", "p50", "p90", "p99", "p99.9", "max", "mean", box=None, pad_edge=False)
     for name, title in ROWS.items():
         values = r[name]

@@ -13,6 +13,7 @@ from typing import Any
 
 from rtcontrol.models.call import Call
 from rtcontrol.report.account import REMEMBERED, Account
+from rtcontrol.report.report import decoder
 
 SPANS = (
     *("captured", "woke", "text", "submitted", "received"),
@@ -20,7 +21,7 @@ SPANS = (
 )
 TIMES_MS = ("wake_ms", "latency_ms", "decide_ms", "age_ms", "execute_ms", "jitter_ms")
 NUMBERS = ("t_s", *TIMES_MS, "confidence", "skipped")
-WORDS = ("kind", "cause", "subcause", "why", "action", "call", "skip_cause", "skip_subcause")
+WORDS = ("kind", "cause", "subcause", "why", "action", "call", "skip_cause", "skip_subcause", "decided_by")
 # Of a miss, or of releases skipped before a tick, what no column holds.
 DETAILS = ("evidence", "error", "where", "result", "skip_evidence")
 # Times between two stamps: the steps of a tick, in order, by the names that the evidence has for them. `received`
@@ -242,7 +243,7 @@ def _word_of(why: str) -> str:
 def _befell(event: Mapping[str, Any]) -> str | None:
     """What an event says befell the run, but of ticks and of what acted."""
     if "host_event" in event:
-        return f"decoder {event['host_event']['event']}"
+        return f"{decoder(event['host_event'])} {event['host_event']['event']}"
     if "people" in event:
         by, call = (f" {word} {event[key]}" if key in event else "" for word, key in (("by", "by"), ("of", "call")))
         return f"{event['people']}{by}{call}{', too late' if event.get('void') else ''}"

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
+from rtcontrol.hosts.base import LOSSES
 from rtcontrol.report.timeline import Timeline
 
 RATES_HZ = (10.0, 12.0, 16.0, 20.0, 30.0)
@@ -133,7 +134,7 @@ def steps_of(timeline: Timeline, least_ms: float = 0.0) -> list[Step]:
         wake, latency, execute = _known(numbers["wake_ms"][row]), numbers["latency_ms"][row], numbers["execute_ms"][row]
         executed = executed if math.isnan(execute) else execute
         t_s = numbers["t_s"][row] - first_ms / 1e3
-        if cause in NEVER or (cause == "decide" and timeline.words["subcause"][row] == "error"):
+        if cause in NEVER or (cause == "decide" and timeline.words["subcause"][row] in ("error", *LOSSES)):
             found.append(Step(decide=_known(decide), fails=True, t_s=t_s))
         elif cause in OUTAGES:
             # What was lost may lie in the decision, in the way back or before both.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -9,25 +10,38 @@ from rtcontrol.agents import Tool, Tools
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.checkpoint import resolve
 from rtcontrol.models.decider import DeciderSpec, STDecider, decide_together
+from rtcontrol.models.engines import registry
 from rtcontrol.models.errors import UserError
 from rtcontrol.run import assemble
+from rtcontrol.run.draft import Draft, Drafter
 from rtcontrol.run.trained import trained_on
 
+MAX_DRAFT_MS = 60_000.0
 Given = Sequence[Tool | Callable[..., Any] | Mapping[str, Any]]
 
 
 class Model:
-    """A checkpoint by bundled name or folder; its weights are loaded with the first session, once for all. Raises
-    UserError where there is none.
+    """A checkpoint by bundled name, folder or hub id; its weights are loaded with the first session, once for all.
+    Raises UserError where there is none.
 
-    `dtype` is auto, fp32 or bf16; `device` torch's name of one (None: a GPU where there is one); `threads` limits
-    torch's CPU threads (None: one for a small model).
+    `engine` is torch, transformers or vllm; `dtype` is auto, fp32 or bf16; `device` torch's name of one (None: a GPU
+    where there is one); `threads` limits torch's CPU threads (None: one for a small model).
     """
 
-    def __init__(self, name: str, dtype: str = "auto", device: str | None = None, threads: int | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        dtype: str = "auto",
+        device: str | None = None,
+        threads: int | None = None,
+        engine: str = "torch",
+    ) -> None:
+        registry.check(engine)
+        registry.check_options(engine, dtype, device, threads)
         resolve(name)
         self.name = name
-        self._options: dict[str, Any] = {"dtype": dtype, "device": device, "threads": threads}
+        self._drafting = threading.Lock()  # one decision at a time, whoever's draft it is
+        self._options: dict[str, Any] = {"engine": engine, "dtype": dtype, "device": device, "threads": threads}
 
     def session(
         self,
@@ -35,16 +49,25 @@ class Model:
         *,
         history: int | None = None,
         value_tokens: int = 64,
+        arguments: str = "sequential",
         allow_null: bool = False,
         untrained: bool = False,
+        draft: Draft | Model | None = None,
+        draft_ms: float = 20.0,
     ) -> ModelSession:
         """A session for these tools: functions, pydantic models or OpenAI-style definitions (None: those that a bundled
         model was trained on). The prompt shows the last `history` calls (None: as many as a bundled
         model was trained with, else 6); a free value has at most `value_tokens` tokens; with `allow_null` a decision
-        may be to leave the call in force.
+        may be to leave the call in force. Of a chat model, which always calls a tool, each of the `arguments` sees
+        those before it (sequential) or none of the others (parallel).
 
-        Raises UserError for tools that cannot be decoded, and for a bundled model that was trained on others, unless
-        `untrained`: its calls are legal then, and nonsense.
+        `draft` guesses each call before it is decided: a smaller model, or a function of what is seen, what is told and
+        the history's texts. Free values of its guess are looked at in the same pass: what is decided stays the same,
+        and takes fewer passes where the guess is right. It is waited for `draft_ms` at most; a guess that is late,
+        wrong or raises is done without.
+
+        Raises UserError for options out of range, for tools that cannot be decoded, and for a bundled model that was
+        trained on others, unless `untrained`: its calls are legal then, and nonsense.
         """
         own = next((a for a in assemble.agents().values() if a.model == self.name), None)
         if tools is None:
@@ -55,6 +78,11 @@ class Model:
             raise UserError(f"{str(tools)[:80]!r} is no list of tools.", "Give a list, as session([drive]).")
         if history is None:
             history = 6 if own is None else own.history
+        for option, value, least in (("value_tokens", value_tokens, 1), ("history", history, 0)):
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise UserError(f"{option}={str(value)[:80]!r} is no count.", f"Give a whole number, {least} or more.")
+        if not isinstance(draft_ms, int | float) or not 0 <= draft_ms <= MAX_DRAFT_MS:
+            raise UserError(f"draft_ms={str(draft_ms)[:80]!r} is no time to wait.", f"Give 0 to {MAX_DRAFT_MS:g} ms.")
         chosen = tools if isinstance(tools, Tools) else Tools(tools)
         if not untrained and trained_on(chosen.schemas, self.name) is False:
             raise UserError(
@@ -62,30 +90,54 @@ class Model:
                 "Load a model that was trained on these, or say session(tools, untrained=True).",
             )
         options = {**self._options, "history": history, "allow_null": allow_null, "value_tokens": value_tokens}
+        options |= {"arguments": arguments}
         spec = DeciderSpec(self.name, tuple(chosen.openai()), **options)
-        return ModelSession(chosen, spec.build())
+        drafter = None
+        if isinstance(draft, Model):
+            second = draft.session(chosen, history=history, value_tokens=value_tokens, untrained=untrained)
+            drafter = Drafter(draft._draft(second), draft_ms / 1e3, second.cancel)
+        elif draft is not None:
+            if not callable(draft):
+                raise UserError(f"draft={str(draft)[:80]!r} guesses nothing.", "Give a loaded model, or a function.")
+            drafter = Drafter(draft, draft_ms / 1e3)
+        return ModelSession(chosen, spec.build(), drafter)
+
+    def _draft(self, session: ModelSession) -> Draft:
+        def guess(text: str, instruction: str, history: Sequence[str]) -> Call | None:
+            with self._drafting:
+                return session.decide(text, instruction, history).call
+
+        return guess
 
     @staticmethod
-    def decide(asked: Sequence[tuple[ModelSession, str, str]]) -> list[Decision | Exception]:
-        """Decide for several of its sessions in the same forward passes, as for many characters of a game:
-        of each (session, what is seen, what is told) the decision, or what `ModelSession.decide` would raise.
+    def decide(
+        asked: Sequence[tuple[ModelSession, str, str] | tuple[ModelSession, str, str, Sequence[Call | str]]],
+    ) -> list[Decision | Exception]:
+        """Decide for several of its sessions in the same forward passes, as for many characters of a game: of each
+        (session, what is seen, what is told) or (session, what is seen, what is told, history) the decision, or what
+        `ModelSession.decide` would raise.
 
-        Raises UserError for a session that is given twice."""
-        for session, text, instruction in asked:
+        Raises UserError for a session that is given twice, and for what is no text or no history."""
+        for session, text, instruction, *_ in asked:
             session.check(text, instruction)
-        if len({id(session.decider) for session, _, _ in asked}) < len(asked):
+        given = [(one[0], (one[1], one[2], one[0].shown(one[3] if len(one) == 4 else ()))) for one in asked]
+        if len({id(session.decider) for session, _ in given}) < len(given):
             raise UserError(
                 "The same session is asked twice at once.",
                 "Ask each session once: open one `model.session(tools)` for each character.",
             )
-        return decide_together([(session.decider, (text, instruction, ())) for session, text, instruction in asked])
+        for session, told in given:
+            session.ask_draft(*told)
+        for session, _ in given:
+            session.take_draft()
+        return decide_together([(session.decider, told) for session, told in given])
 
 
 class ModelSession:
     """Decides for one set of tools. One decision at a time; `cancel` may be called from another thread."""
 
-    def __init__(self, tools: Tools, decider: STDecider) -> None:
-        self.tools, self.decider = tools, decider
+    def __init__(self, tools: Tools, decider: STDecider, drafter: Drafter | None = None) -> None:
+        self.tools, self.decider, self._drafter = tools, decider, drafter
 
     def decide(self, text: str, instruction: str, history: Sequence[Call | str] = ()) -> Decision:
         """The call for what is seen (`text`) and told, after these calls (or their `Call.text()`), the newest last.
@@ -93,12 +145,22 @@ class ModelSession:
         Raises UserError where the prompt does not fit, DecodeError where no legal call could be decoded, and Cancelled.
         """
         self.check(text, instruction)
-        if isinstance(history, str):
-            raise UserError("`history` is a text.", "Give a list of calls, the newest last: [decision.call].")
-        shown = [call.text() if isinstance(call, Call) else call for call in history]
+        shown = self.shown(history)
+        self.ask_draft(text, instruction, shown)
+        self.take_draft()
         decision = self.decider.decide(text, instruction, shown)
         self.decider.rest()
         return decision
+
+    def ask_draft(self, text: str, instruction: str, history: Sequence[str]) -> None:
+        """Begin to guess the next decision's call, where there is a draft."""
+        if self._drafter is not None:
+            self._drafter.ask(text, instruction, history)
+
+    def take_draft(self) -> None:
+        """Wait for the guess, and have it looked at in the next decision."""
+        if self._drafter is not None:
+            self.decider.decoding.draft(self._drafter.call())
 
     @staticmethod
     def check(text: str, instruction: str) -> None:
@@ -110,8 +172,27 @@ class ModelSession:
                     "Word it as the model was trained: decide(text, instruction).",
                 )
 
+    @staticmethod
+    def shown(history: Sequence[Call | str]) -> list[str]:
+        """The calls' texts. Raises UserError for what is no list of calls."""
+        whole = isinstance(history, str) or not isinstance(history, Sequence)
+        if wrong := [one for one in ([history] if whole else history) if whole or not isinstance(one, Call | str)]:
+            what = f"`history` {'is' if whole else 'holds'} {_kind(wrong[0])}."
+            raise UserError(what, "Give a list of calls, the newest last: [decision.call].")
+        return [call.text() if isinstance(call, Call) else call for call in history]
+
     def execute(self, call: Call) -> Any:
-        """Run the function of a call's tool. Raises InvalidCall."""
+        """Run the function of a call's tool. Raises InvalidCall (of rtcontrol.agents) for a call that the tools do not
+        allow, UserError for what is no call, and for a tool that has no function here."""
+        if not isinstance(call, Call):
+            remedy = "Give decision.call; where that is None (allow_null), the call in force stays: execute nothing."
+            raise UserError(f"What is to be executed is {_kind(call)}, no call.", remedy)
+        if any(tool.elsewhere for tool in self.tools if tool.name == call.name):
+            raise UserError(
+                f"The tool {call.name} has no function: it was given as a pydantic model or a definition.",
+                f"Use call.arguments (of a pydantic model: {call.name}(**call.arguments)), or bind a function: "
+                f"session(Tools([...]).bind({call.name}=function)).",
+            )
         return self.tools.execute(self.tools.validate(call))
 
     def cancel(self) -> None:
@@ -121,3 +202,7 @@ class ModelSession:
     def info(self) -> dict[str, Any]:
         """What decides: engine, dtype, device, tokens of the cached prefix, how passes are laid out."""
         return self.decider.info()
+
+
+def _kind(given: object) -> str:
+    return "None" if given is None else "a text" if isinstance(given, str) else f"a {type(given).__name__}"

@@ -17,8 +17,12 @@ from typing import Any
 import rtcontrol.agents
 from rtcontrol.agents import Agent
 from rtcontrol.envs.base import Environment, Observation
+from rtcontrol.hosts.backup import BackupHost
 from rtcontrol.hosts.base import DeciderSource, DecisionRequest, Host
 from rtcontrol.hosts.deciders import PLAIN, ExpertSource, NoopSource, RandomSource, STSource
+from rtcontrol.hosts.endpoint import EndpointSource, is_endpoint
+from rtcontrol.hosts.first import Handover
+from rtcontrol.hosts.inprocess import InProcessHost
 from rtcontrol.loop.config import RunConfig
 from rtcontrol.models.call import Call
 from rtcontrol.models.errors import UserError
@@ -28,6 +32,8 @@ from rtcontrol.run.recording import recording
 
 METHODS = ("reset", "step", "observe", "outcome", "instruct")
 VALUES = ("step_s", "bindings")
+# Requests to a first decider that is far away: at 16 Hz each tick is asked of one that answers within 250 ms.
+IN_FLIGHT = 4
 RECORDED = ".mcap"
 _loaded: dict[Path, ModuleType] = {}
 
@@ -183,10 +189,10 @@ EXPERTS: dict[str, Callable[[DecisionRequest], Call]] = {
 
 def decider(config: RunConfig, chosen: Agent, model: str) -> DeciderSource:
     """The recipe of what decides. UserError for a model or an engine that is none."""
-    from rtcontrol.models.decider import ENGINES, DeciderSpec
+    from rtcontrol.models.decider import DeciderSpec
+    from rtcontrol.models.engines import registry
 
-    if config.engine not in ENGINES:
-        raise UserError(f"--engine {config.engine} is unknown.", f"Choose one of {', '.join(ENGINES)}.")
+    registry.check(config.engine)
     if model == "noop":
         return NoopSource()
     if model == "random":
@@ -195,6 +201,9 @@ def decider(config: RunConfig, chosen: Agent, model: str) -> DeciderSource:
         if chosen.name not in EXPERTS and config.env not in EXPERTS:
             raise UserError(f"The environment {config.env} has no scripted expert.", "Give another --model.")
         return ExpertSource(EXPERTS.get(chosen.name) or EXPERTS[config.env])
+    if is_endpoint(model):
+        waits = config.late == "use" or config.clock == "lockstep"
+        return EndpointSource.parse(model, chosen.tools.openai(), chosen.allow_null, late=waits)
     from rtcontrol.models.checkpoint import resolve
 
     resolve(model)
@@ -205,17 +214,53 @@ def decider(config: RunConfig, chosen: Agent, model: str) -> DeciderSource:
         allow_null=chosen.allow_null,
         history=chosen.history,
         value_tokens=config.value_tokens,
+        arguments=config.arguments,
     )
     return STSource(spec)
 
 
-def host(config: RunConfig, source: DeciderSource, model: str) -> Host:
-    """Where it decides."""
-    if config.host == "inprocess":
-        from rtcontrol.hosts.inprocess import InProcessHost
+def host(config: RunConfig, source: DeciderSource, model: str, chosen: Agent | None = None) -> Host:
+    """Where it decides; where there is a backup, that of the agent `chosen`."""
+    if config.backup is None or chosen is None:
+        return _place(config, source, model)
+    from rtcontrol.run.trained import model_for
 
+    if is_endpoint(config.backup):
+        raise UserError(
+            f"--backup {config.backup} is an endpoint: it may be as late as any.", "Give a model of this machine's."
+        )
+    named = model_for(chosen.tools.schemas, config.backup)
+    spare, local = decider(config, chosen, named), isinstance(source, STSource)
+    if not local or config.host == "inprocess":
+        # Whoever is far away only waits, and a script takes no time: no process is needed for that.
+        return backed(config, source, _place(config, spare, named))
+    if config.standby:
+        raise UserError(
+            "--standby is for one local model, and here are two: where --model is lost, --backup decides at once.",
+            "Leave one of them out.",
+        )
+    from rtcontrol.hosts.standby import two_hosts
+
+    return BackupHost(*two_hosts(source, spare, config.first_in_flight or config.pipeline), handover(config, local))
+
+
+def backed(config: RunConfig, source: DeciderSource, backup: Host) -> BackupHost:
+    """A first decider on threads of this process, and its backup."""
+    terms = handover(config, isinstance(source, STSource))
+    return BackupHost(InProcessHost(source, terms.in_flight), backup, terms)
+
+
+def handover(config: RunConfig, local: bool) -> Handover:
+    """When the backup decides, as the run's settings say; `local`: the first one's requests hold each other up."""
+    after_ns = config.period_ns if config.backup_after_ms is None else round(config.backup_after_ms * 1e6)
+    in_flight = config.first_in_flight or (config.pipeline if local else IN_FLIGHT)
+    return Handover(config.backup_below, min(after_ns, config.max_age_ns), config.period_ns, in_flight)
+
+
+def _place(config: RunConfig, source: DeciderSource, model: str) -> Host:
+    if config.host == "inprocess":
         return InProcessHost(source, config.pipeline)
-    gpus = 0 if model in PLAIN else None
+    gpus = 0 if model in PLAIN or is_endpoint(model) else None
     if config.standby:
         from rtcontrol.hosts.standby import standby_host
 

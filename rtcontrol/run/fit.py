@@ -29,9 +29,10 @@ def fit(agent: Agent, env: Environment, sample: Observation | None) -> None:
         where = f"Agent {agent.name}, tool {t.name}, environment {env.name}"
         executor = bindings.get(t.name)
         if executor is None:
-            if _does_nothing(t.function):
+            if t.elsewhere or _does_nothing(t.function):
+                own = "tool has no function" if t.elsewhere else "tool's own function does nothing"
                 raise UserError(
-                    f"{where}: the environment has no binding of this name, and the tool's own function does nothing.",
+                    f"{where}: the environment has no binding of this name, and the {own}.",
                     f"{has}. Rename the tool, bind it, or write its body.",
                 )
             continue

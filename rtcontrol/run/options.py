@@ -29,6 +29,13 @@ class RunOptions(RunConfig):
         str | None,
         Flag("What is judged, and told unless --instruct says else: left, 'hover at 0.7', 'aim high'."),
     ] = None
+    tools: Annotated[
+        str | None,
+        Flag(
+            "Tools in the place of the agent's, which the world must have functions for; --env remote: of a client "
+            "that brings none. A .json or .py file, mcp:COMMAND or mcp:URL."
+        ),
+    ] = None
     live: Annotated[bool, Flag("Live view, or log lines.")] = True
     view: Annotated[bool, Flag("A page in the browser, on this machine: what goes on; pause, resume, stop.")] = False
     view_port: Annotated[int, Flag("Its port; 0: any.")] = 0
@@ -62,6 +69,10 @@ class RunOptions(RunConfig):
             _refuse("--view-port is for --view, which is not given.", "Add --view.")
         if self.bind is not None and self.connect is not None:
             _refuse("--bind and --connect exclude each other.", "Give one of them.")
+        if carla and self.tools is not None:
+            _refuse("--tools is not for --env carla-bridge: a car takes its driver's calls alone.", "Leave it out.")
+        if self.tools is not None and self.model == "expert":
+            _refuse("--model expert calls the tools that it was written for, not those of --tools.", "Give another.")
         if (remote or carla) and self.goal is not None:
             _refuse("--goal is for bundled environments.", "Tell a client's agent what to do with --instruct.")
         drive = (self.town, self.traffic, self.carla_standin, self.trace, self.reconnect_s)

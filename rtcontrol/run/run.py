@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from rtcontrol.agents import Agent
+from rtcontrol.agents import Agent, Fallback
 from rtcontrol.bridges.shutdown import Interrupted, Shutdown
 from rtcontrol.envs.base import Environment, Observation
 from rtcontrol.hosts.base import Host
@@ -26,8 +27,10 @@ from rtcontrol.run import assemble
 from rtcontrol.run.fit import fit
 from rtcontrol.run.live import LiveView
 from rtcontrol.run.options import RunOptions
+from rtcontrol.run.own import own_agent
 from rtcontrol.run.status import HOST, INCOMPLETE, UNSAFE, status
-from rtcontrol.run.trained import model_for
+from rtcontrol.run.toolsets import tools_from
+from rtcontrol.run.trained import model_for, said_of
 
 Parts = tuple[Any, ...]  # agent, environment and decider's source
 
@@ -42,7 +45,7 @@ def run(options: RunOptions, ending: Shutdown, wrap: Callable[..., Parts] = _unw
     Errors pass through, after the safe call and the report; where that call is not in force, they are told. `wrap` is
     given agent, environment and decider's source, and gives those that are run.
     """
-    chosen = assemble.agent(options.agent or assemble.default_agent(options.env))
+    chosen = _agent(options)
     instruction, goal = options.instruction, options.goal
     if instruction is None:
         instruction = assemble.goal_text(goal, options.env) if goal is not None else chosen.instruction
@@ -54,8 +57,28 @@ def run(options: RunOptions, ending: Shutdown, wrap: Callable[..., Parts] = _unw
     fit(chosen, env, sample)
     check_named(options, chosen)
     pictures = assemble.pictures(options)
-    host = assemble.host(options, source, model)
+    host = assemble.host(options, source, model, chosen)
     return run_loop(options, chosen, env, host, sample, LiveView(options), ending, pictures=pictures)
+
+
+def _agent(options: RunOptions) -> Agent:
+    """The agent, with the tools of --tools where there are some; of these alone where a world of the user's is given
+    no agent. UserError."""
+    if options.tools is None:
+        return assemble.agent(options.agent or assemble.default_agent(options.env))
+    tools = tools_from(options.tools)
+    if options.agent is None and options.env.endswith(".py"):
+        if options.instruction is None:
+            raise UserError("--tools without an agent: nobody says what to do.", "Say it: --instruct TEXT.")
+        return own_agent(Path(options.tools).stem, tools, options.instruction, Fallback(None))
+    found = assemble.agent(options.agent or assemble.default_agent(options.env))
+    try:
+        return replace(found, tools=tools)
+    except UserError as error:
+        what = f"--tools {options.tools} cannot take the place of the tools of {found.name}. {error.what}"
+        raise UserError(
+            what, "Keep what the agent names as it is, or write an --agent FILE.py of these tools."
+        ) from None
 
 
 def run_loop(
@@ -76,7 +99,8 @@ def run_loop(
     recorder = Recorder(record, header, provisional=True, tell=view.say, patient=patient, most=size(config.record_max))
     recorder.pictures = pictures
     loop = ControlLoop(config, chosen, env, host, recorder, sample=sample, notify=view.say, clock=clock)
-    for warning in chosen.tools.warnings():
+    told = said_of(chosen.tools.schemas, config.model or chosen.model)
+    for warning in (*chosen.tools.warnings(), *([told] if told else [])):
         loop.tell(warning)
     made(loop)
     began, sound, written = True, True, True

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
+import logging
 import shlex
 import sys
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self, TextIO
 
 import pydantic
 
@@ -21,23 +24,30 @@ MCP = "mcp:"
 MCP_TIMEOUT_S = 30.0
 
 
-def tools_from(source: str) -> Tools:
-    """The tools of a .json or .py file, or of `mcp:COMMAND` or `mcp:URL`. UserError where there are none.
+def _on_stderr(line: str) -> None:
+    print(line, file=sys.stderr)
+
+
+def tools_from(source: str, say: Callable[[str], None] = _on_stderr) -> Tools:
+    """The tools of a .json, .jsonl (one a line) or .py file, or of `mcp:COMMAND` or `mcp:URL`. UserError where there
+    are none.
 
     A Python file has an `agent`, a list `tools`, or functions decorated with `tool` and pydantic models at its top; a
-    model that is a part of another one is no tool.
+    model that is a part of another one is no tool. `say` is told, a line each, what else there was and is none.
     """
     if source.startswith(MCP):
-        return Tools([remote_tool(t) for t in _of_mcp(source.removeprefix(MCP))])
+        return Tools([remote_tool(t) for t in _of_mcp(source.removeprefix(MCP), say)])
     if source.endswith(".py"):
-        return _of_module(source)
+        return _of_module(source, say)
     path = Path(source)
     try:
-        found = json.loads(path.read_text("utf-8"))
+        text = path.read_text("utf-8")
+        lines = text.splitlines() if path.suffix == ".jsonl" else ()
+        found = [json.loads(line) for line in lines if line.strip()] if lines else json.loads(text)
     except (OSError, ValueError) as error:
         raise UserError(
             f"{source} cannot be read as tools ({error}).",
-            "Give a .json file with OpenAI-style tools, a .py file, mcp:COMMAND or mcp:URL.",
+            "Give a .json or .jsonl file with OpenAI-style tools, a .py file, mcp:COMMAND or mcp:URL.",
         ) from None
     listed = found.get("tools", [found]) if isinstance(found, Mapping) else found
     if not isinstance(listed, list):
@@ -45,7 +55,7 @@ def tools_from(source: str) -> Tools:
     return Tools([remote_tool(t) for t in listed])
 
 
-def _of_module(source: str) -> Tools:
+def _of_module(source: str, say: Callable[[str], None]) -> Tools:
     module = load_module(source, "FILE")
     if isinstance(agent := vars(module).get("agent"), Agent):
         return agent.tools
@@ -53,11 +63,17 @@ def _of_module(source: str) -> Tools:
     if isinstance(given, Tools):
         return given
     if not isinstance(given, list | tuple):
-        own = [v for v in vars(module).values() if _module(v) == module.__name__]
+        own = [v for name, v in vars(module).items() if _module(v) == module.__name__ and not name.startswith("_")]
         given = [v for v in own if isinstance(v, Tool)]
         models = [v for v in own if isinstance(v, type) and issubclass(v, pydantic.BaseModel)]
         parts = {name for model in models for name in model.model_json_schema().get("$defs", {})}
         given += [model for model in models if model.__name__ not in parts]
+        for why, names in (
+            ("without the decorator `rtcontrol.agents.tool`", [v.__name__ for v in own if inspect.isfunction(v)]),
+            ("a part of another model", sorted(parts & {model.__name__ for model in models})),
+        ):
+            if names:
+                say(f"{source}: no tool: {', '.join(names)} ({why}).")
     if not given:
         raise UserError(
             f"{source} has no tools.",
@@ -71,8 +87,9 @@ def _module(value: Any) -> str:
     return str(getattr(value.function if isinstance(value, Tool) else value, "__module__", ""))
 
 
-def _of_mcp(server: str) -> list[dict[str, Any]]:
-    """An MCP server's list of tools: a command is started and ended, an address is asked."""
+def _of_mcp(server: str, say: Callable[[str], None]) -> list[dict[str, Any]]:
+    """An MCP server's list of tools: a command is started and ended, an address is asked. What a command writes to
+    stderr is told where it gave no list."""
     remedy = "Give the command that starts an MCP server, or the address of one (many end in /mcp)."
     if not server.strip():
         raise UserError(f"{MCP} names no server.", remedy)
@@ -80,34 +97,55 @@ def _of_mcp(server: str) -> list[dict[str, Any]]:
         import mcp  # noqa: F401
     except ImportError:
         raise UserError("The package mcp is not installed.", "Run `pip install 'rtcontrol[mcp]'`.") from None
-    try:
-        return asyncio.run(asyncio.wait_for(_listed(server), MCP_TIMEOUT_S))
-    except UserError:
-        raise
-    except TimeoutError:
-        raise UserError(
-            f"{MCP}{server} gave no list of tools within {MCP_TIMEOUT_S:g} s.", "Start it by hand to see what it says."
-        ) from None
-    except BaseException as error:
-        if isinstance(error, KeyboardInterrupt | SystemExit):
-            raise
-        while isinstance(error, BaseExceptionGroup):
-            error = error.exceptions[0]
-        raise UserError(
-            f"{MCP}{server} gave no list of tools ({type(error).__name__}: {error}).",
-            remedy,
-        ) from None
+    with tempfile.TemporaryFile("w+", errors="replace") as said, _Strays() as strays:
+        try:
+            found = asyncio.run(asyncio.wait_for(_listed(server, said), MCP_TIMEOUT_S))
+        except BaseException as error:
+            if isinstance(error, UserError | KeyboardInterrupt | SystemExit):
+                raise
+            while isinstance(error, BaseExceptionGroup):
+                error = error.exceptions[0]
+            why = f"{type(error).__name__}: {error}"
+            if isinstance(error, TimeoutError):
+                why, remedy = f"within {MCP_TIMEOUT_S:g} s", "Start it by hand to see what it says."
+            said.seek(0)
+            last = next((line for line in reversed(said.read().splitlines()) if line.strip()), None)
+            if last is not None:
+                why = f"{why}; it said: {last.strip()[:400]}"
+            raise UserError(f"{MCP}{server} gave no list of tools ({why}).", remedy) from None
+    if strays.count:
+        say(f"{MCP}{server}: {strays.count} of its lines on stdout are no messages of MCP: let it log to stderr.")
+    return found
 
 
-async def _listed(server: str) -> list[dict[str, Any]]:
+class _Strays(logging.Handler):
+    """Counts, while it is entered, what the library has to say, most of all of a server's lines that are no messages:
+    it would write a traceback of each to the terminal."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.count, self._log = 0, logging.getLogger("mcp")
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.count += 1
+
+    def __enter__(self) -> Self:
+        self._log.addHandler(self)
+        self._before, self._log.propagate = self._log.propagate, False
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._log.removeHandler(self)
+        self._log.propagate = self._before
+
+
+async def _listed(server: str, said: TextIO) -> list[dict[str, Any]]:
     from mcp import Client, StdioServerParameters, stdio_client
 
     command, *arguments = shlex.split(server)
     place: Any = server
     if not server.startswith(("http://", "https://")):
-        place = stdio_client(
-            StdioServerParameters(command=command, args=arguments), errlog=sys.__stderr__ or sys.stderr
-        )
+        place = stdio_client(StdioServerParameters(command=command, args=arguments), errlog=said)
     found: list[dict[str, Any]] = []
     async with Client(place) as client:
         cursor: str | None = None

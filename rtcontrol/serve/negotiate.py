@@ -7,25 +7,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from rtcontrol.agents import Agent, InvalidCall, Tools, remote_tool
 from rtcontrol.agents.agent import Fallback
 from rtcontrol.bridges.wire import Code, WireError
 from rtcontrol.bridges.wire.messages import Hello
 from rtcontrol.hosts.base import DeciderSource
-from rtcontrol.hosts.deciders import PLAIN, ExpertSource
+from rtcontrol.hosts.deciders import PLAIN, ExpertSource, STSource, check_random
 from rtcontrol.loop.config import RunConfig
 from rtcontrol.models.call import Call
 from rtcontrol.models.checkpoint import zoo
-from rtcontrol.models.domain import Free
 from rtcontrol.models.errors import UserError
 from rtcontrol.run import assemble
-from rtcontrol.run.trained import model_for, trained_on
+from rtcontrol.run.own import own_agent
+from rtcontrol.run.trained import model_for, said_of, trained_on
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.terms import Terms, ttl_of
-
-HISTORY = 6
 
 
 def negotiate(hello: Hello, options: ServeOptions, out: Path) -> Terms:
@@ -36,8 +32,8 @@ def negotiate(hello: Hello, options: ServeOptions, out: Path) -> Terms:
     warnings = list(chosen.tools.warnings())
     config = _config(hello, options, chosen, model, out, warnings)
     trained = trained_on(chosen.tools.schemas, model)
-    if trained is None and model not in PLAIN:
-        warnings.append(f"Whether the model {Path(model).name} was trained on these tools is not known.")
+    if (told := said_of(chosen.tools.schemas, model)) is not None:
+        warnings.append(told)
     ttl_ms = ttl_of(config) if hello.ttl_ms is None else hello.ttl_ms
     if 0 < ttl_ms < (least_ms := (config.period_ns + config.deadline_ns) / 1e6) and hello.pacing == "server":
         warnings.append(
@@ -46,6 +42,8 @@ def negotiate(hello: Hello, options: ServeOptions, out: Path) -> Terms:
     if hello.protocol[1] == 0 and len(chosen.fallback.safe_calls) > 1:
         warnings.append("A client of protocol 1.0 executes the first safe call only: use one of 1.1.")
     source = _source(config, chosen, model)
+    if options.backup is not None and not isinstance(source, STSource):
+        config = _with_backup(config, options, chosen, warnings)
     terms = Terms(hello, chosen, named, model, source, config, ttl_ms, trained, tuple(warnings))
     terms.check_welcome(options)
     return terms
@@ -62,6 +60,8 @@ def _agent(hello: Hello, options: ServeOptions) -> tuple[Agent, str | None]:
         return _own(hello, hello.tools), None
     known = assemble.agents() if served is None else {served.name: served}
     name = hello.agent if hello.agent is not None or served is None else served.name
+    if name is None and options.default_tools:
+        return _own(hello, list(options.default_tools)), None
     if name is None:
         raise _refused(Code.AGENT, "hello names no agent and brings no tools.", "Give `agent` or `tools`.", "agent")
     if name not in known:
@@ -93,16 +93,9 @@ def _own(hello: Hello, definitions: list[dict[str, Any]]) -> Agent:
             'Write each as {"name": ..., "description": ..., "parameters": {"type": "object", "properties": {...}}}.'
         )
         raise _refused(Code.TOOLS, f"The tools are no function definitions ({reason}).", remedy, "tools") from None
-    return Agent(
-        name=hello.client.name,
-        description="Tools that the client brought.",
-        tools=tools,
-        observe=_reader(render),
-        instruction=hello.instruction,
-        fallback=_fallback(hello, tools, Fallback(None)),
-        model="",
-        history=HISTORY,
-    )
+    fallback = _fallback(hello, tools, Fallback(None))
+    agent = own_agent(hello.client.name, tools, hello.instruction, fallback)
+    return replace(agent, observe=_reader(agent.observe))
 
 
 def _fallback(hello: Hello, tools: Tools, default: Fallback) -> Fallback:
@@ -132,10 +125,10 @@ def _model(hello: Hello, options: ServeOptions, agent: Agent, named: str | None)
     except UserError as error:
         raise _refused(Code.MODEL, error.what, error.remedy, "model") from None
     if model == "random":
-        for tool in agent.tools.schemas:
-            if given := [p.name for p in tool.parameters if p.required and isinstance(p.domain, Free)]:
-                what = f"Tool {tool.name}, parameter {given[0]}: `random` cannot make up a value."
-                raise _refused(Code.TOOLS, what, "Give it an enum or bounds, or do not require it.", "tools")
+        try:
+            check_random(agent.tools.schemas)
+        except UserError as error:
+            raise _refused(Code.TOOLS, error.what, error.remedy, "tools") from None
     return model
 
 
@@ -171,6 +164,7 @@ def _config(hello: Hello, options: ServeOptions, agent: Agent, model: str, out: 
             model=model,
             engine=options.engine,
             value_tokens=options.value_tokens,
+            arguments=options.arguments,
             host=options.host,
             seed=options.seed,
             calls_per_tick=calls,
@@ -184,6 +178,18 @@ def _config(hello: Hello, options: ServeOptions, agent: Agent, model: str, out: 
         )
     except UserError as error:
         raise _refused(Code.INVALID, error.what, error.remedy) from None
+
+
+def _with_backup(config: RunConfig, options: ServeOptions, agent: Agent, warnings: list[str]) -> RunConfig:
+    """With what decides where the session's model, which is not here, is late."""
+    names = ("backup_below", "backup_after_ms", "first_in_flight")
+    try:
+        backup = model_for(agent.tools.schemas, options.backup)
+        warmup = 0 if backup in PLAIN else 5  # what is warmed up with is no observation of a script's
+        return replace(config, backup=backup, warmup=warmup, **{name: getattr(options, name) for name in names})
+    except UserError as error:
+        warnings.append(f"This session has no backup. {error.what}")
+        return config
 
 
 def _source(config: RunConfig, agent: Agent, model: str) -> DeciderSource:
@@ -203,23 +209,6 @@ def _reader(observe: Callable[[Mapping[str, Any]], str]) -> Callable[[Mapping[st
         return observe(data) if text is None else str(text)
 
     return read
-
-
-def render(data: Mapping[str, Any]) -> str:
-    """`key value` pairs in the order given: `x 0.25 on true at 1 2`. Arrays are left out: they are for agents."""
-    return " ".join(f"{key} {_plain(value)}" for key, value in data.items() if not isinstance(value, np.ndarray))
-
-
-def _plain(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return render(value)
-    if isinstance(value, (list, tuple)):
-        return " ".join(_plain(v) for v in value)
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, float):
-        return f"{value:.6g}"
-    return "none" if value is None else str(value)
 
 
 def _refused(code: Code, what: str, remedy: str, field: str | None = None) -> WireError:

@@ -2,31 +2,38 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Self
 
 from rtcontrol.bridges.wire import LIMITS, Limits
 from rtcontrol.loop.config import (
+    BACKUP,
+    BACKUP_AFTER,
+    BACKUP_BELOW,
     CHOICES,
+    FIRST_IN_FLIGHT,
+    HOW_ARGUMENTS,
     MAX_HZ,
     MIN_HZ,
     RECORD_MAX,
     RECORD_OBSERVATIONS,
     STANDBY,
     Flag,
+    check_backup,
     check_calls_per_tick,
     check_standby,
     folder,
     size,
 )
-from rtcontrol.models.decider import ENGINES
+from rtcontrol.models.engines import registry
 from rtcontrol.models.errors import UserError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeOptions:
-    """`agent`: the only one served (None: clients bring tools, or name a bundled one); `model`: for whoever names
+    """`agent`: the only one served (None: clients bring tools, or name a bundled one); `tools`: of those who do
+    neither; `default_tools`: these or the agent's, once they are read (`ready`); `model`: for whoever names
     none (None: the agent's, or the one that was trained on the client's tools); `hz`: of a client that asks for none.
 
     `messages_per_s` and `errors_per_s` are a connection's, each with a burst of a second's worth (errors: two).
@@ -36,17 +43,28 @@ class ServeOptions:
     agent: Annotated[str | None, Flag("Serve this one only. (default: clients bring tools, or name a bundled one)")] = (
         None
     )
+    tools: Annotated[
+        str | None,
+        Flag("Tools of clients and /v1 requests that bring none: a .json or .py file, mcp:COMMAND or mcp:URL."),
+    ] = None
     model: Annotated[
         str | None,
-        Flag("Of clients that name none: checkpoint, noop, random, expert. (default: the agent's, or their tools')"),
+        Flag("Of clients that name none: as in `rtcontrol run`. (default: the agent's, or their tools')"),
     ] = None
-    engine: Annotated[str, Flag(f"What runs the model: {', '.join(ENGINES)}.")] = "torch"
+    engine: Annotated[str, Flag(f"What runs the model: {', '.join(registry.ENGINES)}.")] = "torch"
     value_tokens: Annotated[int, Flag("Tokens of a value that is no listed one, at most.")] = 64
+    arguments: Annotated[str, Flag(HOW_ARGUMENTS)] = "sequential"
     host: Annotated[str, Flag("Where it decides: ray or inprocess.")] = "ray"
     standby: Annotated[bool, Flag(STANDBY)] = False
+    backup: Annotated[str | None, Flag(f"Of sessions whose model is elsewhere. {BACKUP}")] = None
+    backup_below: Annotated[float, Flag(BACKUP_BELOW)] = 0.5
+    backup_after_ms: Annotated[float | None, Flag(BACKUP_AFTER)] = None
+    first_in_flight: Annotated[int | None, Flag(FIRST_IN_FLIGHT)] = None
     hz: Annotated[float, Flag("Ticks a second of clients that ask for no rate.")] = 16.0
     hz_max: Annotated[float, Flag("The highest rate of a server-paced session.")] = 100.0
-    calls_per_tick: Annotated[int, Flag("Calls of one observation that a client may ask for.")] = 1
+    calls_per_tick: Annotated[
+        int, Flag("Calls of one observation that a client may ask for; a bundled agent gives one.")
+    ] = 1
     seed: Annotated[int, Flag("Of --model random.")] = 0
     max_sessions: Annotated[int, Flag("Sessions at once.")] = 64
     busy_max: Annotated[
@@ -61,10 +79,43 @@ class ServeOptions:
     errors_per_s: float = 10.0
     queue: int = 64
     limits: Limits = LIMITS
+    default_tools: tuple[dict[str, Any], ...] = ()
+
+    def ready(self) -> Self:
+        """Checked, and with the tools of `tools` read: an MCP server is asked here, and never again. UserError."""
+        from rtcontrol.run import assemble
+
+        self.check()
+        if self.agent is not None:
+            return replace(self, default_tools=tuple(assemble.agent(self.agent).tools.openai()))
+        if self.tools is None:
+            return self
+        from rtcontrol.hosts.deciders import check_random
+        from rtcontrol.run.toolsets import tools_from
+        from rtcontrol.run.trained import model_for
+
+        tools = tools_from(self.tools)
+        if model_for(tools.schemas, self.model) == "random":
+            check_random(tools.schemas)
+        return replace(self, default_tools=tuple(tools.openai()))
+
+    @property
+    def loads(self) -> str | None:
+        """The model that is loaded before there are sessions: one that is named, where tools are brought."""
+        from rtcontrol.hosts.deciders import PLAIN
+        from rtcontrol.hosts.endpoint import is_endpoint
+
+        named = self.takes_tools and self.model not in PLAIN and not is_endpoint(self.model)
+        return self.model if named else None
+
+    @property
+    def takes_tools(self) -> bool:
+        return self.agent is None
 
     def check(self) -> None:
         """UserError for what cannot be served."""
         from rtcontrol.hosts.deciders import PLAIN
+        from rtcontrol.hosts.endpoint import is_endpoint
         from rtcontrol.models.checkpoint import resolve
         from rtcontrol.run import assemble
 
@@ -79,7 +130,7 @@ class ServeOptions:
             raise UserError(f"--busy-max {self.busy_max:g} leaves no time.", "Give a share, such as 0.8.")
         if not 0 <= self.session_grace_s <= 86_400:
             raise UserError(f"--session-grace {self.session_grace_s:g} is out of range.", "Give 0 to 86400 seconds.")
-        for name in ("host", "record_observations"):
+        for name in ("host", "record_observations", "arguments"):
             if getattr(self, name) not in CHOICES[name]:
                 option = "--" + name.replace("_", "-")
                 raise UserError(
@@ -87,15 +138,19 @@ class ServeOptions:
                 )
         size(self.record_max)
         check_standby(self.standby, self.host)
+        check_backup(self.backup, self.backup_below, self.backup_after_ms, self.first_in_flight)
         check_calls_per_tick(self.calls_per_tick)
-        if self.engine not in ENGINES:
-            raise UserError(f"--engine {self.engine} is unknown.", f"Choose one of {', '.join(ENGINES)}.")
+        registry.check(self.engine)
         if self.seed < 0:
             raise UserError(f"--seed {self.seed} is negative.", "Give 0 or more.")
+        if self.agent is not None and self.tools is not None:
+            raise UserError("--agent and --tools exclude each other: an agent has its own.", "Give one of them.")
         if self.agent is not None:
             assemble.agent(self.agent)
-        if self.model is not None and self.model not in PLAIN:
+        if self.model is not None and self.model not in PLAIN and not is_endpoint(self.model):
             resolve(self.model)
+        if self.backup is not None and self.backup not in PLAIN:
+            resolve(self.backup)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +180,10 @@ class ServerOptions(ServeOptions):
             raise UserError(f"{idle[0]} is for --http, which is not given.", "Add --http 127.0.0.1:8080.")
         if self.memory_limit_mb is not None and not self.memory_limit_mb >= 1:
             raise UserError(f"--memory-limit-mb {self.memory_limit_mb:g} is too small.", "Give 1 or more.")
+
+    @property
+    def takes_tools(self) -> bool:
+        return self.agent is None or self.http is not None
 
     @property
     def supervised(self) -> bool:

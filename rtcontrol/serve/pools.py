@@ -4,21 +4,30 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from rtcontrol.hosts.base import DeciderSource, DecoderPool, Host, PlaceTrouble
-from rtcontrol.hosts.deciders import PLAIN, STSource
-from rtcontrol.hosts.inprocess import InProcessPool
+from rtcontrol.hosts.deciders import PLAIN, ModelSource, STSource
+from rtcontrol.hosts.endpoint import EndpointSource, is_endpoint
+from rtcontrol.hosts.inprocess import InProcessHost, InProcessPool
+from rtcontrol.hosts.questions import QuestionSource
+from rtcontrol.models.decider import DeciderSpec
 from rtcontrol.models.errors import UserError
+from rtcontrol.run import assemble
 from rtcontrol.serve.options import ServeOptions
+from rtcontrol.serve.terms import Terms
 
-# Beside the sessions: those that are just ending, and the gateway's sets of tools.
+# Beside the sessions: those that are just ending, the gateway's sets of tools, and the model.
 SPARE = 32
+# A tool with a free value: what sessions need for their first one is made with it.
+FREE: dict[str, Any] = {"name": "say", "parameters": {"properties": {"text": {"type": "string"}}}}
 
 
 class Pools:
     """A `DecoderPool` of two. The models' place is made ready at the start unless `options.model` needs none: then
-    with the first session that does; made anew with the first one after it gave up."""
+    with the first session that does; made anew with the first one after it gave up. A model that is named there is
+    loaded with it: in the midst of sessions that would hold up their decisions."""
 
     gave_up: str | None = None
 
@@ -27,9 +36,10 @@ class Pools:
         self.name, self._options = options.host, options
         self._inline = InProcessPool(limit, lanes=0)
         self._models, self._limit = _models(options, limit), limit
-        self._eager = options.model not in PLAIN
+        self._eager = options.model not in PLAIN and not is_endpoint(options.model)
         self._lock = threading.Lock()
         self._started = False
+        self._model: Host | None = None
         self._stopped: Callable[[], bool] = lambda: False
 
     def start(self, stopped: Callable[[], bool] = lambda: False) -> dict[str, Any]:
@@ -45,11 +55,24 @@ class Pools:
                 self._started = False
                 self._models = _models(self._options, self._limit)
             info = self._models.start(self._stopped)
+            try:
+                if self._options.loads is not None and not self._stopped():
+                    spec = DeciderSpec(self._options.loads, (FREE,), self._options.engine)
+                    self._model = self._models.open("the model", ModelSource(spec))
+                    if tools := self._options.default_tools:  # what every session would be refused ends the start
+                        told = {name: getattr(self._options, name) for name in ("value_tokens", "arguments")}
+                        self._models.open("the tools", STSource(replace(spec, tools=tools, **told))).close()
+            except BaseException:
+                self._models.close()
+                self._models = _models(self._options, self._limit)  # the next one may find it mended
+                raise
             self._started = True
             return info
 
     def open(self, session: str, source: DeciderSource) -> Host:
-        if not isinstance(source, STSource):
+        if isinstance(source, EndpointSource):
+            return _waiting(source)
+        if not isinstance(source, STSource | QuestionSource):
             return self._inline.open(session, source)
         try:
             self._start()
@@ -65,6 +88,22 @@ class Pools:
         self._inline.close()
         if self._started:
             self._models.close()
+
+
+def open_host(pool: DecoderPool, session: str, terms: Terms) -> Host:
+    """A session's host; where there is a backup, that is the pool's."""
+    config = terms.config
+    if config.backup is None:
+        return pool.open(session, terms.source)
+    spare = assemble.decider(config, terms.agent, config.backup)
+    return assemble.backed(config, terms.source, pool.open(session, spare))
+
+
+def _waiting(source: DeciderSource) -> Host:
+    """On threads of its own: it waits for another machine, and others must not wait with it."""
+    host = InProcessHost(source)
+    host.start()
+    return host
 
 
 def _models(options: ServeOptions, limit: int) -> DecoderPool:

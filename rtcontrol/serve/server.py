@@ -31,9 +31,8 @@ class Server:
         say: Callable[[str], None] = lambda line: None,
         stopped: Callable[[], bool] = lambda: False,
     ) -> None:
-        self.options = options
+        self.options = options = options.ready()
         self._say, self._stopped = say, stopped
-        options.check()
         self._pool: DecoderPool = Pools(options)
         # 16 Hz: the scale of what counts as a pause.
         self._watch = PauseWatch(62_500_000)
@@ -43,6 +42,7 @@ class Server:
         self._stack = ExitStack()
         self.router: Router | None = None
         self.gateway: Any = None
+        self._began = False
 
     def __enter__(self) -> Self:
         with self._stack as stack:
@@ -60,6 +60,7 @@ class Server:
             stack.enter_context(self._collector)
             self.router.start()
             stack.enter_context(Housekeeping(self.admission, self.router, self._collector))
+            self._began = True
             self._stack = stack.pop_all()
         return self
 
@@ -71,7 +72,9 @@ class Server:
         return [] if self.router is None else self.router.endpoints
 
     def _write(self) -> None:
-        """The server's own figures, beside its sessions' reports."""
+        """The server's own figures, beside its sessions' reports; of one that did not begin there are none."""
+        if not self._began:
+            return
         told = {**self.admission.health(), "dropped": dict(self.router.dropped) if self.router is not None else {}}
         del told["decoder"]  # it is closed by now
         try:

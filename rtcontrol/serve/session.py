@@ -29,6 +29,7 @@ from rtcontrol.serve.capacity import Need, undisturbed
 from rtcontrol.serve.figures import Run, write_report
 from rtcontrol.serve.negotiate import negotiate
 from rtcontrol.serve.peer import Peer
+from rtcontrol.serve.pools import open_host
 from rtcontrol.serve.terms import CONTROL, Terms
 from rtcontrol.serve.trouble import failure, passing, refusal, undecodable
 
@@ -269,7 +270,7 @@ class Session:
 
     def _host(self, terms: Terms) -> Host:
         try:
-            return self._owner.pool.open(self.id, terms.source)
+            return open_host(self._owner.pool, self.id, terms)
         except PlaceTrouble as error:
             raise passing(error, self.welcomed) from None
         except UserError as error:

@@ -12,6 +12,7 @@ from rtcontrol.bridges.wire import Code, WireError
 from rtcontrol.bridges.wire.messages import ErrorMessage, Hello
 from rtcontrol.envs.base import Observation
 from rtcontrol.envs.remote import RemoteData
+from rtcontrol.hosts.deciders import PLAIN
 from rtcontrol.hosts.inprocess import InProcessPool
 from rtcontrol.loop.config import MAX_HZ
 from rtcontrol.loop.loop import ControlLoop
@@ -81,9 +82,20 @@ def run_remote(config: RunOptions, ending: Shutdown, endpoint: str = BOUND, part
     client costs misses until it resumes. UserError where the endpoint cannot be used.
     """
     ending.of(lambda name: None)
-    names = ("out", "agent", "model", "engine", "value_tokens", "host", "hz", "seed", "calls_per_tick")
-    options = ServeOptions(hz_max=MAX_HZ, max_sessions=1, **{name: getattr(config, name) for name in names})
-    options.check()
+    names = [
+        "out",
+        "agent",
+        "tools",
+        "model",
+        "engine",
+        "value_tokens",
+        "arguments",
+        "host",
+        "hz",
+        "seed",
+        "calls_per_tick",
+    ]
+    options = ServeOptions(hz_max=MAX_HZ, max_sessions=1, **{name: getattr(config, name) for name in names}).ready()
     arrived: Queue[SoloSession] = Queue()
 
     def make(number: int, peer: Peer, hello: Hello, admission: Admission) -> Session:
@@ -123,7 +135,7 @@ def _run(session: SoloSession, terms: Terms, view: LiveView, ending: Shutdown, p
 
     session.accept(terms)
     env = session.make_env(terms)
-    host = assemble.host(terms.config, terms.source, terms.model)
+    host = assemble.host(terms.config, terms.source, terms.model, terms.agent)
     sample = Observation(0, 0, 0, RemoteData.of(None, "warm-up")) if terms.config.warmup else None
     try:
         check_named(terms.config, terms.agent)
@@ -152,7 +164,7 @@ def _terms(hello: Hello, config: RunOptions, options: ServeOptions) -> Terms:
         instruction=terms.agent.instruction,
         clock=terms.config.clock,
         hold_ms=terms.hold_ms,
-        warmup=terms.config.warmup,
+        warmup=0 if config.backup in PLAIN else terms.config.warmup,
         calls_per_tick=terms.config.calls_per_tick,
         first_observation_s=terms.config.first_observation_s,
     )

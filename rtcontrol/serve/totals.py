@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from rtcontrol.report.account import Account
+from rtcontrol.report.account import ANSWERS, Account
 from rtcontrol.report.series import BOUNDS_S
 
 # By the account's names.
@@ -17,6 +17,9 @@ COUNTS = {
     "held": "Ticks held back by a confidence gate, or by people.",
     "calls_acted": "Calls that acted; a tick may take several.",
     "calls_cut": "Further calls of a tick that its deadline cut.",
+    "decided_by_first": "Ticks decided by the first decider, where there is a backup.",
+    "decided_by_backup": "Ticks decided by the backup.",
+    **{f"first_{outcome}": f"Answers of the first decider that were {outcome}." for outcome in ANSWERS},
 }
 TIMES = {
     "latency_ms": "From a tick's release to the effect of its call.",

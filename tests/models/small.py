@@ -19,15 +19,16 @@ from rtcontrol.models.core import DecoderCore
 from rtcontrol.models.decider import DeciderSpec, STDecider
 from rtcontrol.models.decoding import Decoding
 from rtcontrol.models.domain import ClosedDomain
-from rtcontrol.models.engines.base import Budget, DecodeError
+from rtcontrol.models.engines.base import Budget, DecodeError, Runner
 from rtcontrol.models.engines.hf_runner import HFRunner
 from rtcontrol.models.plan import ANY_TOOL, NO_TOOL, SchemaPlan
 from rtcontrol.models.prompt import COMPACT
 from rtcontrol.models.schema import ABSENT, tool_schemas
 from rtcontrol.models.special import ST_TOKENS
-from rtcontrol.models.tokenizer import STTokenizer, add_st_tokens
+from rtcontrol.models.tokenizer import STTokenizer
 from rtcontrol.models.train.export import export
-from rtcontrol.models.train.vocabulary import build_tokenizer, number_words
+from rtcontrol.models.train.vocabulary import add_st_tokens, build_tokenizer, number_words
+from rtcontrol.models.trie import ROOT
 
 WORDS = "go turn stop left right fast slow the of and red green blue north south value set get open close alpha beta"
 KINDS = ("qwen2", "qwen3", "llama", "llama3")
@@ -61,12 +62,18 @@ def build(folder: Path, tools: Sequence[dict[str, Any]], **options: Any) -> STDe
     return DeciderSpec(str(folder), tuple(tools), **options).build()
 
 
+def over(decider: STDecider, runner: Runner, budget: Budget | None = None) -> STDecider:
+    """The same decider on another runner."""
+    core = DecoderCore(decider.plan, decider.tokenizer, runner.caps.vocabulary)
+    decider.runner = runner
+    decider.decoding = Decoding(runner, core, decider.template.prefix_ids(decider.plan.tools), budget)
+    decider.prefix = decider.decoding.prefix
+    return decider
+
+
 def over_hugging_face(decider: STDecider, model: Any, budget: Budget | None = None) -> STDecider:
     """The same decider, its passes by Hugging Face's own forwards."""
-    decider.runner = HFRunner(model)
-    core = DecoderCore(decider.plan, decider.tokenizer, decider.runner.caps.vocabulary)
-    decider.decoding = Decoding(decider.runner, core, decider.template.prefix_ids(decider.plan.tools), budget)
-    return decider
+    return over(decider, HFRunner(model), budget)
 
 
 def prompt_of(decider: STDecider, observation: str, instruction: str) -> list[int]:
@@ -185,14 +192,12 @@ class Oracle:
 
     def _head(self, plan: SchemaPlan, k: int, prompt: Sequence[int], mask: int, tool: int) -> Any:
         trie = plan.heads[k].trie
-        path, node = [trie.tokens[0]], 0
-        while node not in trie.leaves:
-            legal = trie.legal_children(node, mask)
-            row = self.logits([*prompt, *path])[-1]
+        node = ROOT
+        while legal := trie.legal_children(node, mask):
+            row = self.logits([*prompt, trie.token(ROOT), *node])[-1]
             scores = [float(row[t]) for t, _ in legal]
             if len(scores) > 1:
                 best, second = sorted(scores, reverse=True)[:2]
                 self.margin = min(self.margin, best - second)
-            token, node = legal[scores.index(max(scores))]
-            path.append(token)
-        return trie.leaves[node][tool]
+            _, node = legal[scores.index(max(scores))]
+        return trie.value(node, tool)

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from rtcontrol.models.cost import costs
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema import tool_schemas
 from rtcontrol.models.tokenizer import STTokenizer
 from rtcontrol.models.train.vocabulary import build_tokenizer
+from rtcontrol.run.costs import costs
 from tests.models.small import WORDS, build, build_checkpoint, tool
 
 NAN = float("nan")

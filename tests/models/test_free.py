@@ -49,8 +49,8 @@ def grammars() -> Grammars:
 def accepts(grammars: Grammars, schema: dict[str, Any], text: str) -> bool:
     """Whether the grammar of a schema takes a text, byte by byte."""
     value = grammars.start(grammars.compile(Free(schema), "Tool t"))
-    end = grammars._tokenizer.special_id("</arg1>")
-    for wanted in grammars._tokenizer.encode(text):
+    end = grammars.tokenizer.special_id("</arg1>")
+    for wanted in grammars.tokenizer.encode(text):
         if not value.legal(end, None)[wanted]:
             return False
         value.push(wanted)
@@ -203,7 +203,7 @@ def test_closed_schema_needs_one_pass_and_loads_no_grammar(folder: Path) -> None
 
 
 def test_control_tokens_are_no_part_of_a_free_value_and_null_is_a_whole_one(grammars: Grammars) -> None:
-    tokenizer = grammars._tokenizer
+    tokenizer = grammars.tokenizer
     end, null = map(tokenizer.special_id, ("</arg1>", "<|null|>"))
     (first,) = tokenizer.encode("left")
 
@@ -265,8 +265,8 @@ def test_values_are_typed_by_declaration_and_never_by_their_text() -> None:
 
 
 def test_value_that_reaches_the_bound_ends_where_it_may_and_is_given_up_elsewhere(grammars: Grammars) -> None:
-    end = grammars._tokenizer.special_id("</arg1>")
-    go = grammars._tokenizer.encode("go")[0]
+    end = grammars.tokenizer.special_id("</arg1>")
+    go = grammars.tokenizer.encode("go")[0]
     value = grammars.start(grammars.compile(Free({"type": "string"}), ""))
     for _ in range(MAX_TOKENS):
         assert value.legal(end, None)[go]
@@ -304,9 +304,9 @@ def test_call_that_outgrows_the_context_is_an_error_for_the_user(folder: Path) -
     assert decider.prefix.tokens == len(decider.template.prefix_ids(decider.plan.tools))
 
 
-def test_decision_survives_the_wire(folder: Path) -> None:
-    decision = build(folder, [tool("go", 0, v=FREE["point"], w=CLOSED)]).decide("x=1", "go")
-    assert type(decision).from_dict(json.loads(json.dumps(decision.to_dict()))) == decision
+def test_a_call_survives_the_wire(folder: Path) -> None:
+    call = build(folder, [tool("go", 0, v=FREE["point"], w=CLOSED)]).decide("x=1", "go").call
+    assert call is not None and Call.from_dict(json.loads(json.dumps(call.to_dict()))) == call
 
 
 def test_the_token_limit_of_a_free_value_is_an_option(folder: Path) -> None:

@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from rtcontrol.models import plan as plans
 from rtcontrol.models.call import Call
 from rtcontrol.models.core import DecoderCore
-from rtcontrol.models.cost import costs
 from rtcontrol.models.grid import CHARACTERS, NumberGrid, grid_of
 from rtcontrol.models.plan import compile_plan
 from rtcontrol.models.schema import tool_schemas
 from rtcontrol.models.tokenizer import STTokenizer
 from rtcontrol.models.train.vocabulary import build_tokenizer
 from rtcontrol.models.trie import NumberTrie
+from rtcontrol.run.costs import costs
 from tests.models.small import MARGIN, TOLD, WORDS, Oracle, build, build_checkpoint, law, prompt_of, qwen, shown, tool
 
 LAW = law(30)
@@ -132,11 +132,10 @@ def test_training_targets_of_wide_numbers_are_what_is_decoded(data: Path) -> Non
         plan = compile_plan(schemas, chosen)
         for v, w in ((0, 0.0), (100_000, 5000.0), (4321, 0.5)):
             for k, (head, text) in enumerate(plan.head_values(Call("go", {"v": v, "w": w}))[1:]):
-                node = 0
                 assert text is not None
-                for token in [*chosen.encode(text), head.end_id]:
-                    node = head.trie.children[node][token]
-                assert head.trie.leaves[node] == {0: (v, w)[k]}
+                leaf = (*chosen.encode(text), head.end_id)
+                assert all(leaf[: end + 1] in head.trie.children(leaf[:end]).values() for end in range(len(leaf)))
+                assert head.trie.value(leaf, 0) == (v, w)[k] and head.trie.tools(leaf) == (1, 0)
 
 
 def test_opening_a_session_of_wide_integers_with_a_large_vocabulary_takes_no_time_and_no_room(data: Path) -> None:

@@ -128,7 +128,11 @@ def test_what_each_guess_saves(tokenizer: STTokenizer, core: DecoderCore) -> Non
 
 def test_a_call_from_outside_that_is_none_is_no_guess(core: DecoderCore) -> None:
     call = Call("weather", {"v": {"city": "Rome", "days": 3, "heat": 0.5}})
-    for wrong in (Call("fly", {}), Call("weather", {}), Call("stop", {"v": True}), Call("weather", {"v": None})):
+    large: dict[str, Any] = {"city": "Rome", "days": 3, "heat": 10**400}
+    holds_itself: list[Any] = []
+    holds_itself.append(holds_itself)
+    values = (None, large, holds_itself)
+    for wrong in (Call("fly", {}), Call("stop", {"v": True}), *(Call("weather", {"v": v}) for v in values)):
         drafts = Drafts(call=wrong)
         assert decided(core, call, drafts).call == call
         assert drafts.call is None
@@ -247,7 +251,7 @@ def test_guesses_stay_within_their_room(core: DecoderCore, room: int, ahead: int
     guesses = Guesses(core.tokenizer, values, f"in {text}", core.tokenizer.encode('"')[0], room, ahead, most)
     made = type(head)(head.value, head.end_id, None, guesses)
     assert len(made.tree) <= min(room, most)
-    assert all(parent < i for i, (_, parent, _) in enumerate(made.tree))
+    assert all(len(path) == 1 or path[:-1] in made.tree[:i] for i, path in enumerate(made.tree))
 
 
 def test_text_that_must_be_written_beyond_the_limit_is_refused_at_start(tokenizer: STTokenizer) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from rtcontrol.models import decoding
 from rtcontrol.models.packed import Node
+from rtcontrol.models.walk import Entry
 from tests.models.small import (
     KINDS,
     MARGIN,
@@ -63,14 +64,16 @@ def test_packed_logits_equal_a_forward_of_each_heads_own_sequence(
     decider.decide(*told)  # so that the second prompt starts from a reused common prefix
     prompt = prompt_of(decider, then, told[1])
     sequence.start(prompt, 200)
-    entries: list[tuple[int, int]] = [(k, n) for k, h in enumerate(decider.plan.heads) for n in range(len(h.trie))][:60]
-    slots: dict[tuple[int, int], tuple[int, ...]] = {}
+    # Every node of every trie, parents first.
+    each = [{leaf[:end]: None for leaf in h.trie.leaves for end in range(len(leaf) + 1)} for h in decider.plan.heads]
+    entries: list[Entry] = [(k, n) for k, nodes_ in enumerate(each) for n in nodes_][:60]
+    slots: dict[Entry, tuple[int, ...]] = {}
     nodes, paths = [], []
     for i, (k, n) in enumerate(entries):
         trie = decider.plan.heads[k].trie
-        above = slots[k, trie.parents[n]] if n else ()
+        above = slots[k, n[:-1]] if n else ()
         slots[k, n] = (*above, i)
-        nodes.append(Node(trie.tokens[n], trie.depths[n], above))
+        nodes.append(Node(trie.token(n), len(n), above))
         paths.append([entries[s] for s in slots[k, n]])
     hidden = sequence.run(nodes)
     ours = runner.model.logits(hidden)
@@ -79,7 +82,7 @@ def test_packed_logits_equal_a_forward_of_each_heads_own_sequence(
     for entry, path in zip(entries, paths, strict=True):
         if slots[entry] in inner:
             continue
-        own = oracle.logits([*prompt, *(decider.plan.heads[k].trie.tokens[n] for k, n in path)])[-len(path) :]
+        own = oracle.logits([*prompt, *(decider.plan.heads[k].trie.token(n) for k, n in path)])[-len(path) :]
         torch.testing.assert_close(ours[list(slots[entry])], own, atol=2e-3, rtol=1e-3)
 
 

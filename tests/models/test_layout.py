@@ -9,11 +9,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from rtcontrol.models.cost import PassCost, worst_call
+from rtcontrol.models.cost import PassCost, choose_layout, worst_call
 from rtcontrol.models.decider import STDecider
 from rtcontrol.models.engines.base import Budget
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.layout import choose_layout, has_choice
 from tests.models.small import MARGIN, TOLD, Oracle, build, law, prompt_of, tool, tool_lists
 
 LAW = law(15)
@@ -46,7 +45,7 @@ def test_every_layout_calls_what_budget_one_and_no_budget_call(
     decider, core = both(folder, tools, allow_null=null)
     oracle.decide(decider.plan, prompt_of(decider, *told))
     assume(oracle.margin > MARGIN)
-    chosen, _ = choose_layout(decider.plan, core.walker, cost, Budget())
+    chosen, _ = choose_layout(decider.plan, Budget(), lambda: cost)
     calls = [decider.decide(*told).call]
     try:
         for budget in (chosen, FIRST, ONE, UNLIMITED):
@@ -81,7 +80,7 @@ def test_no_decision_takes_more_passes_than_the_worst_call_of_its_tool(
     decider, core = both(folder, tools, Budget(per_head, 10**6, first))
     decision = decider.decide(*told)
     assert decision.call is not None
-    passes, nodes = worst_call(core.passes, decider.plan.tool_index(decision.call.name))
+    passes, nodes = worst_call(core.walker, decider.plan.tool_index(decision.call.name))
     assert decision.forward_passes <= passes
     if passes:
         assert decision.tokens <= nodes + len(prompt_of(decider, *told)) - decision.reused_tokens
@@ -90,22 +89,21 @@ def test_no_decision_takes_more_passes_than_the_worst_call_of_its_tool(
 @LAW
 @given(tools=tool_lists(), first=st.booleans())
 def test_first_pass_carries_every_parent_and_no_more_than_everything(folder: Path, tools: Any, first: bool) -> None:
-    decider, core = both(folder, tools, Budget(function_first=first))
-    carried = core.passes.first
+    _, core = both(folder, tools, Budget(function_first=first))
+    carried = core.walker.first
     for k, n in carried:
-        parent = decider.plan.heads[k].trie.parents[n]
-        assert parent < 0 or (k, parent) in carried
+        assert not n or (k, n[:-1]) in carried
     core.set_budget(UNLIMITED)
-    assert set(carried) <= set(core.passes.first)
-    assert bool(carried) == bool(core.passes.first)  # every pass makes headway
+    assert set(carried) <= set(core.walker.first)
+    assert bool(carried) == bool(core.walker.first)  # every pass makes headway
 
 
 def test_free_tokens_put_everything_into_one_pass_and_costly_ones_wait(folder: Path) -> None:
-    decider, core = both(folder, tools_with_arguments(6))
-    everything, found = choose_layout(decider.plan, core.walker, PassCost(1, 0), Budget())
+    decider, _ = both(folder, tools_with_arguments(6))
+    everything, found = choose_layout(decider.plan, Budget(), lambda: PassCost(1, 0))
     assert not everything.function_first
     assert (found["layout"], found["passes"]) == ("everything", 1)
-    costly, less = choose_layout(decider.plan, core.walker, PassCost(0, 1), Budget())
+    costly, less = choose_layout(decider.plan, Budget(), lambda: PassCost(0, 1))
     assert costly.function_first
     assert (less["layout"], less["passes"]) == ("function first", 2)
     assert 1 <= less["first_nodes"] < found["first_nodes"]
@@ -114,15 +112,15 @@ def test_free_tokens_put_everything_into_one_pass_and_costly_ones_wait(folder: P
 def test_a_layout_whose_worst_call_costs_much_more_is_not_chosen_for_its_mean(folder: Path) -> None:
     """The rare tool may be the one that stops the robot."""
     decider, core = both(folder, tools_with_arguments(6))
-    args, function = (worst_call(core.passes, i)[1] for i in (0, 1))
+    args, function = (worst_call(core.walker, i)[1] for i in (0, 1))
     cost = PassCost(1.0, 1.5 / (args + function))  # a second pass costs nearly as much as all tokens
-    chosen, _ = choose_layout(decider.plan, core.walker, cost, Budget())
+    chosen, _ = choose_layout(decider.plan, Budget(), lambda: cost)
     assert not chosen.function_first
 
 
 def test_the_choice_follows_from_the_cost_alone(folder: Path) -> None:
-    decider, core = both(folder, tools_with_arguments(5))
-    one, again = (choose_layout(decider.plan, core.walker, PassCost(1.0, 0.15), Budget()) for _ in range(2))
+    decider, _ = both(folder, tools_with_arguments(5))
+    one, again = (choose_layout(decider.plan, Budget(), lambda: PassCost(1.0, 0.15)) for _ in range(2))
     assert one == again
 
 
@@ -130,20 +128,22 @@ def test_measuring_leaves_the_prefix_cached_and_is_told(folder: Path) -> None:
     decider, core = both(folder, tools_with_arguments(5))
     told = decider.info()["budget"]
     assert told["token_ms"] >= 0
-    assert (told["layout"] == "function first") == core.passes.budget.function_first
+    assert (told["layout"] == "function first") == core.walker.budget.function_first
     assert decider.decide("alpha", "go").reused_tokens == decider.prefix.tokens
 
 
 def test_schema_whose_layouts_are_one_is_not_measured(folder: Path) -> None:
-    decider, core = both(folder, [tool("go", v=["left", "right", "red"])])
-    assert not has_choice(decider.plan, core.walker, Budget())
+    decider, _ = both(folder, [tool("go", v=["left", "right", "red"])])
+    measured: list[PassCost] = []
+    assert choose_layout(decider.plan, Budget(), measured.pop) == (Budget(), {"layout": "everything"})
     assert decider.info()["budget"] == {"layout": "everything"}
 
 
 def test_explicit_budget_is_kept(folder: Path) -> None:
     decider, core = both(folder, tools_with_arguments(5), budget_per_head=3)
-    assert core.passes.budget == Budget(3)
-    assert decider.info()["budget"] == {"per_head": 3, "total": 128, "function_first": False, "forced": False}
+    assert core.walker.budget == Budget(3)
+    plain = dict.fromkeys(("function_first", "forced", "paths"), False)
+    assert decider.info()["budget"] == {"per_head": 3, "total": 128, **plain}
     for refused in ((0, 1), (1, 0)):
         with pytest.raises(ValueError, match="at least one"):
             Budget(*refused)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -13,13 +14,12 @@ from rtcontrol.models.call import Call
 from rtcontrol.models.domain import ClosedDomain, same, value_text
 from rtcontrol.models.engines.base import Budget
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.passes import Passes
 from rtcontrol.models.plan import ANY_TOOL, NO_TOOL, SchemaPlan, compile_plan
 from rtcontrol.models.schema import ABSENT, tool_schemas
 from rtcontrol.models.special import ST_TOKENS
 from rtcontrol.models.tokenizer import STTokenizer
 from rtcontrol.models.train.vocabulary import build_tokenizer, number_words
-from rtcontrol.models.trie import TokenTrie
+from rtcontrol.models.trie import ROOT, TokenTrie, TrieNode
 from rtcontrol.models.walk import HeadState, Walker
 from tests.models.small import WORDS, law, tool, tool_lists
 
@@ -31,13 +31,17 @@ def plan_of(*tools: dict[str, Any], **options: Any) -> SchemaPlan:
     return compile_plan(tool_schemas(tools), TOKENIZER, **options)
 
 
+def beginnings(nodes: Iterable[TrieNode]) -> set[TrieNode]:
+    """These and all that leads to them."""
+    return {node[:end] for node in nodes for end in range(len(node) + 1)}
+
+
 def test_a_value_that_is_a_prefix_of_another_branches_at_its_end() -> None:
     trie = TokenTrie(0)
     assert trie.insert((1, 9), 0, "short") and trie.insert((1, 2, 9), 0, "long")
-    trie.finish()
-    assert [trie.depths[n] for n in trie.needed(1)] == [0, 1]
-    assert [t for t, _ in trie.legal_children(1, 1)] == [2, 9]
-    assert set(trie.leaves) == {2, 4}
+    assert trie.needed(1) == [ROOT, (1,)]
+    assert [t for t, _ in trie.legal_children((1,), 1)] == [2, 9]
+    assert set(trie.leaves) == {(1, 9), (1, 2, 9)}
 
 
 def test_the_same_path_twice_for_one_tool_is_told() -> None:
@@ -45,20 +49,18 @@ def test_the_same_path_twice_for_one_tool_is_told() -> None:
     assert trie.insert((1, 9), 0, "a")
     assert trie.insert((1, 9), 1, "b")
     assert not trie.insert((1, 9), 1, "c")
-    assert trie.leaves == {2: {0: "a", 1: "b"}}
+    assert trie.leaves == {(1, 9): {0: "a", 1: "b"}}
 
 
 def test_children_of_other_tools_neither_branch_nor_count() -> None:
     trie = TokenTrie(0)
     trie.insert((1, 2, 9), 0, "a")
     trie.insert((1, 3, 9), 1, "b")
-    trie.finish()
     assert trie.needed(0b01) == trie.needed(0b10) == []
     # Neither tool has a choice of its own, so even the union needs nothing once the tool is known.
     assert trie.needed(0b11) == []
     trie.insert((4, 9), 0, "c")
-    trie.finish()
-    assert trie.needed(0b11) == trie.needed(0b01) == [0]
+    assert trie.needed(0b11) == trie.needed(0b01) == [ROOT]
 
 
 @LAW
@@ -67,25 +69,22 @@ def test_needed_nodes_are_the_branching_ones_and_their_ancestors(entries: list[t
     trie = TokenTrie(0)
     for i, (path, owner) in enumerate(entries):
         trie.insert([*path, 9], owner, i)
-    trie.finish()
     for tools in range(1, 8):
         expected = set()
-        for node in range(len(trie)):
+        for node in beginnings(trie.leaves):
             bits = [1 << t for t in range(3) if tools >> t & 1]
             if any(len(trie.legal_children(node, b)) > 1 for b in bits):
-                while node >= 0:
-                    expected.add(node)
-                    node = trie.parents[node]
+                expected |= beginnings([node])
         needed = trie.needed(tools)
         assert set(needed) == expected
         assert len(needed) == len(expected)
-        assert all(trie.parents[n] in needed[:i] for i, n in enumerate(needed) if n)
-        assert [trie.depths[n] for n in needed] == sorted(trie.depths[n] for n in needed)
+        assert all(n[:-1] in needed[:i] for i, n in enumerate(needed) if n)
+        assert [len(n) for n in needed] == sorted(len(n) for n in needed)
 
 
 def test_forced_heads_have_no_needed_node() -> None:
     plan = plan_of(tool("go", a=["left"], b=[1, 2]))
-    assert [h.trie.needed(plan.all_tools) for h in plan.heads[1:]] == [[], [0]]
+    assert [h.trie.needed(-1) for h in plan.heads[1:]] == [[], [ROOT]]
     assert plan.function.trie.needed(1 << ANY_TOOL) == []
 
 
@@ -100,25 +99,25 @@ def test_null_is_legal_for_optional_parameters_of_their_own_tool_only() -> None:
     plan = plan_of(tool("go", 0, a=[1, 2]), tool("stop", 1, a=[1, 2]))
     trie = plan.heads[1].trie
     null = TOKENIZER.special_id("<|null|>")
-    legal = {t: [token for token, _ in trie.legal_children(0, 1 << t)] for t in (0, 1)}
+    legal = {t: [token for token, _ in trie.legal_children(ROOT, 1 << t)] for t in (0, 1)}
     assert null in legal[0] and null not in legal[1]
-    assert trie.leaves[trie.children[0][null]] == {0: ABSENT}
+    assert trie.leaves[null,] == {0: ABSENT}
 
 
 def test_null_function_is_legal_where_the_agent_allows_it() -> None:
     null = TOKENIZER.special_id("<|null|>")
-    assert null not in plan_of(tool("go")).function.trie.children[0]
+    assert null not in plan_of(tool("go")).function.trie.children(ROOT)
     function = plan_of(tool("go"), allow_null=True).function
-    assert function.trie.leaves[function.trie.children[0][null]] == {ANY_TOOL: NO_TOOL}
-    assert function.trie.needed(1 << ANY_TOOL) == [0]
+    assert function.trie.leaves[null,] == {ANY_TOOL: NO_TOOL}
+    assert function.trie.needed(1 << ANY_TOOL) == [ROOT]
 
 
 def test_control_tokens_in_values_are_text_in_the_trie() -> None:
     plan = plan_of(tool("<|null|>", a=list(ST_TOKENS)))
     special = {TOKENIZER.special_id(t) for t in TOKENIZER.specials}
     for head in plan.heads:
-        ends = {head.trie.tokens[n] for n in head.trie.leaves}
-        inner = {t for n, t in enumerate(head.trie.tokens) if n and n not in head.trie.leaves}
+        ends = {leaf[-1] for leaf in head.trie.leaves}
+        inner = {t for leaf in head.trie.leaves for t in leaf[:-1]}
         assert ends == {head.end_id}
         assert not inner & special
 
@@ -130,11 +129,7 @@ def test_every_leaf_carries_the_typed_value_that_its_tokens_spell(tools: list[di
     for k, head in enumerate(plan.heads):
         trie = head.trie
         for leaf, values in trie.leaves.items():
-            path, node = [], leaf
-            while node:
-                path.append(trie.tokens[node])
-                node = trie.parents[node]
-            *ids, end = reversed(path)
+            *ids, end = leaf
             for index, value in values.items():
                 if value is ABSENT or (k == 0 and value == NO_TOOL):
                     assert (ids, end) == ([], head.null_id)
@@ -167,10 +162,7 @@ def test_head_values_of_a_call_lead_to_its_leaves(tools: list[dict[str, Any]], d
             assert text is None  # beyond the tool's arity
             continue
         path = [head.null_id] if text is None else [*TOKENIZER.encode(text), head.end_id]
-        node = 0
-        for token in path:
-            node = head.trie.children[node][token]
-        value = head.trie.leaves[node][ANY_TOOL if k == 0 else index]
+        value = head.trie.leaves[tuple(path)][ANY_TOOL if k == 0 else index]
         if k and value is not ABSENT:
             rebuilt |= plan.slots[index][k - 1].arguments(value)
     assert rebuilt == arguments
@@ -212,7 +204,7 @@ def test_free_domains_stay_out_of_the_trie() -> None:
     plan = plan_of(tool("go", a={"type": "string"}), tool("stop", 0, a={"type": "integer"}), tool("set", a=[1, 2]))
     head = plan.heads[1]
     assert set(head.free) == {0, 1} and head.free_mask == 0b011
-    assert head.trie.legal[0] == 0b110  # the optional one's null, and the closed one's values
+    assert head.trie.tools(ROOT)[0] == 0b110  # the optional one's null, and the closed one's values
 
 
 def row(walker: Walker, best: int) -> list[float]:
@@ -221,33 +213,33 @@ def row(walker: Walker, best: int) -> list[float]:
 
 def test_walk_follows_the_best_legal_child_and_ties_go_to_the_lowest_id() -> None:
     plan = plan_of(tool("go", a=["left", "right"]), tool("stop", a=["left", "fast"]))
-    walker = Walker(plan)
+    walker = Walker(plan, Budget())
     trie = plan.heads[1].trie
     for word in ("left", "fast"):
-        state = HeadState(rows={0: row(walker, TOKENIZER.encode(word)[0])})
+        state = HeadState(rows={ROOT: row(walker, TOKENIZER.encode(word)[0])})
         stop = walker.walk(1, state, 0b10)
-        assert trie.leaves[stop.node][1] == word
+        assert trie.value(stop.node, 1) == word
         assert stop.confidence == pytest.approx(math.e / (math.e + 1))
     go = walker.walk(1, state, 0b01)  # its two values tie, and fast is not legal
     lowest = min(TOKENIZER.encode(v)[0] for v in ("left", "right"))
-    assert trie.tokens[go.visited[0]] == trie.tokens[0]
-    assert TOKENIZER.encode(trie.leaves[go.node][0])[0] == lowest
+    assert go.visited == (ROOT,)
+    assert TOKENIZER.encode(trie.value(go.node, 0))[0] == lowest
     assert go.confidence == 0.5
 
 
 def test_walk_waits_before_a_branch_without_logits() -> None:
     plan = plan_of(tool("go", a=["alpha beta go", "alpha beta stop"]))
-    walker = Walker(plan)
+    walker = Walker(plan, Budget())
     walk = walker.walk(1, HeadState(), 1)
-    assert walk.pending and plan.heads[1].trie.depths[walk.node] == 2
+    assert walk.pending and len(walk.node) == 2
     fresh = [HeadState() for _ in plan.heads]
-    wanted = Passes(plan, walker, Budget()).wanted(fresh, 0, {1: walk})
-    assert [plan.heads[1].trie.depths[n] for _, n in wanted] == [0, 1, 2]
-    assert Passes(plan, walker, Budget(2)).wanted(fresh, 0, {1: walk}) == wanted[:2]
+    wanted = walker.wanted(fresh, 0, {1: walk})
+    assert [len(n) for _, n in wanted] == [0, 1, 2]
+    assert Walker(plan, Budget(2)).wanted(fresh, 0, {1: walk}) == wanted[:2]
 
 
 def test_possible_tools_are_those_below_the_node() -> None:
     plan = plan_of(tool("turn_left"), tool("turn_right"), tool("stop"), allow_null=True)
-    walker = Walker(plan)
-    turn = plan.function.trie.children[0][TOKENIZER.encode("turn")[0]]
-    assert (walker.possible_tools(0), walker.possible_tools(turn)) == (0b111, 0b011)
+    walker = Walker(plan, Budget())
+    turn = (TOKENIZER.encode("turn")[0],)
+    assert (walker.possible_tools(ROOT), walker.possible_tools(turn)) == (0b111, 0b011)

@@ -151,3 +151,11 @@ def test_null_of_a_required_parameter_is_the_null_token_and_of_an_optional_one_a
     assert left_out.value({"b": None}) is ABSENT
     (merged,) = schema({"a": {**number, "x-group": "g"}, "b": {**BOOL, "x-group": "g"}}, ["a", "b"]).slots()
     assert isinstance(merged.domain, ClosedDomain) and {"a": None, "b": True} in merged.domain.values
+
+
+@pytest.mark.parametrize("key", ["inputSchema", "input_schema"])
+def test_the_parameters_of_mcp_and_anthropic_definitions_are_no_less_read(key: str) -> None:
+    side = {"type": "object", "properties": {"side": {"enum": ["left", "right"]}}, "required": ["side"]}
+    given, plain = ({"name": "turn", "description": "Turn.", name: side} for name in (key, "parameters"))
+    assert ToolSchema.from_openai(given) == ToolSchema.from_openai(plain)
+    assert [p.name for p in ToolSchema.from_openai(given).parameters] == ["side"]

@@ -60,11 +60,11 @@ def margins(decider: STDecider) -> Iterator[list[float]]:
             top([state.rows[node][c] for c in walker.choices(head, node, tools)[0]])
         return made
 
-    def asked(asks: Any, logits: Any) -> Any:
-        for ask in (a for a in asks if a.masks is not None):
+    def asked(of_all: Any) -> Any:
+        for ask, logits in ((a, logits) for asks, logits in of_all for a in asks if a.masks is not None):
             for row, mask in zip(logits(list(ask.nodes), None).numpy(), ask.masks, strict=True):
                 top(row[mask])
-        return answered(asks, logits)
+        return answered(of_all)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(walker, "walk", walked)

@@ -146,9 +146,9 @@ function told(ticks, row) {
     if (missed.saw.instruction) say("told", missed.saw.instruction);
     if (missed.saw.history && missed.saw.history.length) say("history", make("pre", missed.saw.history.join("\n")));
   } else if (cause) say("saw", known("woke") === known("woke") && !(known("submitted") === known("submitted")) ? "nothing: the decoder was not asked" : "not in this page, or not kept by the record");
-  const confidence = known("confidence");
+  const confidence = known("confidence"), by = ticks.word("decided_by", row);
   const sure = confidence === confidence ? ` (confidence ${confidence.toFixed(3)})` : "";
-  say("decided", ticks.word("call", row) ? make("code", ticks.word("call", row)) : "no call in time", sure);
+  say("decided", ticks.word("call", row) ? make("code", ticks.word("call", row)) : "no call in time", sure, by ? ` by the ${by}` : "");
   const stages = spans(ticks, row);
   if (stages) say("spans", stages);
   if (missed.instead) {

@@ -182,7 +182,7 @@ def test_example_of_the_documentation_executes_all_of_several_safe_calls(stand: 
     example = runpy.run_path(str(ROOT / "docs" / "example_client.py"))
     with ThreadPoolExecutor() as pool:
         ended = pool.submit(example["main"], stand.endpoint, 0.6)
-        stand.expect(Hello, 10.0, "hello")
+        assert stand.expect(Hello, 10.0, "hello").model == "random"  # a server without --model has none for its tools
         stand.welcome()
         pushes = [FunctionCall(name="push", arguments={"force": force}) for force in (1, 2)]
         stand.call(stand.expect(Observe, 5.0, "observation"), status="safe", call=pushes[0], calls=pushes)
@@ -191,6 +191,21 @@ def test_example_of_the_documentation_executes_all_of_several_safe_calls(stand: 
     speeds = [float(m.text.split()[-1]) for m in stand.heard if isinstance(m, Observe) and m.text]
     # Both pushes in each period of 0.05 s, from when they are in force.
     assert {round(later - before, 2) for before, later in pairwise(speeds)} <= {0.0, 0.15} and speeds[-1] > 0.0
+
+
+def test_each_warning_of_a_welcome_is_logged_once(stand: Stand, caplog: pytest.LogCaptureFixture) -> None:
+    joining = Joining(stand)
+    stand.expect(Hello, 10.0, "hello")
+    stand.welcome(warnings=["30 Hz is too much.", "30 Hz is too much."])
+    with joining.ready():
+        stand.restart()
+        stand.expect(Hello, 10.0, "hello")
+        stand.welcome(warnings=["30 Hz is too much.", "No model knows these tools."])
+        stand.expect(Ping, 10.0, "ping")
+        stand.pump(0.3)
+    told = [r.getMessage() for r in caplog.records if r.levelname == "WARNING" and "warns" in r.message]
+    assert [line.partition("warns: ")[2] for line in told] == ["30 Hz is too much.", "No model knows these tools."]
+    assert all(stand.endpoint in line for line in told)
 
 
 def test_no_reconnect_for_ever_refused_client(stand: Stand) -> None:

@@ -43,17 +43,18 @@ def test_one_core_gives_the_same_call_over_either_runner(
 
 
 def test_a_runner_without_branches_is_asked_for_one_node_a_head(folder: Path, oracle: Oracle) -> None:
-    tools = [tool(n, v=["alpha beta go", "alpha beta stop"], w=[1, 2, 20]) for n in ("go", "stop")]
+    values = [f"{first} beta {last}" for first in ("alpha", "go") for last in ("left", "right")]
+    tools = [tool(n, v=values, w=[1, 2, 20]) for n in ("go", "stop")]
     for budget in (None, Budget(9)):
         decider = over_hugging_face(build(folder, tools), oracle.model, budget)
         run, widest = decider.runner.run, []
 
         def counted(batch: Any, run: Any = run, widest: list[int] = widest) -> Any:
-            widest.append(max(len(work.tree.tokens) for work in batch))
+            widest.append(max(len(ask.nodes) for work in batch for ask in work.tree.asks))
             return run(batch)
 
         decider.runner.run = counted  # type: ignore[method-assign]
-        assert decider.decide("left", "go").forward_passes == len(widest) > 1
+        assert decider.decide("left", "go").forward_passes == len(widest) == 2
         assert max(widest) <= len(decider.plan.heads)
 
 

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from rtcontrol.models import packed
-from rtcontrol.models.engines import linear
+from rtcontrol.models.engines import lean, linear
 from rtcontrol.models.engines.linear import Linear, can_pack
 from tests.models.small import build, tool
 
@@ -37,13 +37,14 @@ def test_linear_without_the_packed_operator_is_plain(monkeypatch: pytest.MonkeyP
 
 def test_grouped_query_heads_attend_like_single_ones(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found, masks = [], []
-    for cells in (packed.MASK_CELLS, 0):  # with none allowed, no mask is grouped
-        monkeypatch.setattr(packed, "MASK_CELLS", cells)
+    for cells in (lean.MASK_CELLS, 0):  # with none allowed, no mask is grouped
+        monkeypatch.setattr(lean, "MASK_CELLS", cells)
         decider: Any = build(folder, [tool("go", v=["left", "right"])])
+        decider.runner.model._masks.clear()
         sequence = decider.decoding.handle
         sequence.start([1, 2, 3, 4, 5], 2)
         nodes = [packed.Node(6, 0, ()), packed.Node(7, 1, (0,))]
-        masks.append(sequence._mask(0, 5, nodes).shape[2])
+        masks.append(sequence.rows(nodes)[2].mask.shape[2])
         found.append(sequence.run(nodes))
     assert masks == [7 * decider.runner.model.group, 7]
     torch.testing.assert_close(found[0], found[1], atol=1e-5, rtol=1e-5)

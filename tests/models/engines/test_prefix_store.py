@@ -8,12 +8,12 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from rtcontrol.models.call import Decision
 from rtcontrol.models.decider import STDecider
 from rtcontrol.models.engines.prefix_store import PrefixStore, prefix_key
 from tests.helpers.processes import ROOT
@@ -84,8 +84,8 @@ def test_damaged_file_is_recomputed_with_a_note_and_replaced(
     assert decide(third) == expected
 
 
-def decide(decider: STDecider) -> dict[str, Any]:
-    return decider.decide("x=1", "go left").to_dict()
+def decide(decider: STDecider) -> Decision:
+    return decider.decide("x=1", "go left")
 
 
 def test_unwritable_folder_is_a_note_and_no_error(

@@ -195,7 +195,7 @@ def test_unforced_labels_are_those_up_to_the_last_branch(seed: int) -> None:
         assert head.labels == whole.labels[: len(head.labels)]
     read = {h.head_id for h in closed.plan.heads[:arity]}
     assert {h.ids[0] for h in asked.heads} <= read
-    branching = {h.head_id for h in closed.plan.heads[:arity] if h.trie.needed(closed.plan.all_tools)}
+    branching = {h.head_id for h in closed.plan.heads[:arity] if h.trie.needed(-1)}
     assert branching <= {h.ids[0] for h in asked.heads} | {closed.plan.function.head_id}
 
 

@@ -153,7 +153,7 @@ def test_mass_outside_is_the_same_in_training_and_of_the_exported_decider(
     folder, model, encoder = exported
     decoding, decider = TreePolicy(model.eval(), encoder)._decoding, build(folder, TOOLS)
     for x in (-20, 0, 13):
-        result(decoding.decode_in_steps(encoder.suffix(Row("go left", f"x={x}", None)), sliced=False))
+        result(decoding.in_steps(decoding.begin(encoder.suffix(Row("go left", f"x={x}", None))), sliced=False))
         decider.decide(f"x={x}", "go left")
         assert decoding.visited == decider.decoding.visited
         assert decoding.outside_mass() == pytest.approx(decider.decoding.outside_mass(), abs=1e-4)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from rtcontrol.bench import decide
 from rtcontrol.bench.own_json import JsonWriter
 from rtcontrol.bench.situations import AGENTS, TICKS, schemas, situations
 from rtcontrol.bench.timing import Stopwatch, like, tail
+from rtcontrol.cli.figures import Shown, show
 from rtcontrol.models.decider import DeciderSpec
 
 CASES = [
@@ -98,15 +100,44 @@ def test_the_command_shows_every_way_and_the_worst_decisions(
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setattr(decide, "WARM_UP", 1)
     out = tmp_path / "decide.json"
-    assert call("bench", "decide", "--model", "paddle", "--decisions", "20", "--worst", "30", "--json", str(out)) == 0
+    assert call("bench", "decide", "--model", "paddle", "--decisions", "20", "--json", str(out)) == 0
     said = capsys.readouterr().out
     for words in ("bare forward", "JSON call in this engine", "Hugging Face", "simthinkd", "worst decision"):
         assert words in said
     document = json.loads(out.read_text())
     assert document["agent"] == "paddle" and document["machine"]["cores"]
     found = document["schemas"]["bundled"]
-    assert found["agreement"] == 1.0 and (found["decisions"], found["tail"]["one_pass"]["decisions"]) == (20, 30)
+    assert found["agreement"] == 1.0 and (found["decisions"], found["tail"]["one_pass"]["decisions"]) == (20, 66)
 
 
 def test_an_unknown_agent_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Choose lander" in refused(capsys, "bench", "heads", "--agent", "submarine")
+
+
+def test_each_table_is_shown_once_when_it_is_ready_and_progress_goes_to_stderr(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    shown: list[str] = []
+    took = dict.fromkeys(("p50", "p99", "p99_9", "max"), 1.5)
+
+    def run(step: Shown) -> dict[str, Any]:
+        document = {
+            "bench": "wire",
+            "model": "lander",
+            "ms": {"echo": took},
+            "bytes": {},
+            "observation_bytes": 1,
+            "trips": 1,
+        }
+        step(1, 2)
+        assert "measuring: 50 %" in capsys.readouterr().err
+        step.ready(document)
+        shown.append(capsys.readouterr().out)
+        return document
+
+    show(run, None)
+    assert "1.500" in shown[0] and capsys.readouterr().out == ""
+
+
+def test_memory_says_in_one_line_that_there_is_no_such_model(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "No model 'nope'" in refused(capsys, "bench", "memory", "--model", "nope")

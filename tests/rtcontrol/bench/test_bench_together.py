@@ -14,6 +14,7 @@ from rtcontrol.bench.tables import tables
 from rtcontrol.models.checkpoint import Checkpoint
 from rtcontrol.models.decider import DeciderSpec
 from rtcontrol.models.engines.prefix_store import cache_folder
+from rtcontrol.models.trie import ROOT
 
 SPEC = DeciderSpec("lander", tuple(schemas("lander")["bundled"]))
 
@@ -42,7 +43,7 @@ def test_heads_share_the_same_values_and_all_ways_read_the_same_off_them(monkeyp
         found = tries(tokenizer, count)
         values = [value[0] for trie in found for value in trie.leaves.values()]
         assert len(found) == count and len(set(values)) == len(values) == VALUES
-        assert len({trie.tokens[0] for trie in found}) == count
+        assert len({trie.token(ROOT) for trie in found}) == count
     monkeypatch.setattr(heads, "WARM_UP", 1)
     measured = bench_heads(SPEC, situations("lander", 12), 2, lambda: None)
     assert measured["agreement"] == 1.0

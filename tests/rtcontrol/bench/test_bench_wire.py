@@ -11,7 +11,8 @@ from commands import call
 
 from rtcontrol.bench.load import LoadClient
 from rtcontrol.bench.wire import free_port
-from rtcontrol.bridges.wire.messages import CallMessage
+from rtcontrol.bridges.wire.messages import CallMessage, ErrorMessage
+from rtcontrol.models.errors import UserError
 
 
 def test_clients_of_a_server_are_counted(
@@ -24,6 +25,14 @@ def test_clients_of_a_server_are_counted(
     (case,) = json.loads(out.read_text())["cases"]
     assert case["expected"] == 20 and case["calls"] + case["missing"] >= 10
     assert case["way_ms"]["p50"] > 0 and len(case["raw_way_ms"]) == case["calls"] and case["http"] is None
+
+
+def test_what_a_server_refuses_is_told_in_its_words() -> None:
+    client = LoadClient(f"tcp://127.0.0.1:{free_port()}", 10.0)  # nobody is there
+    with pytest.raises(UserError) as refused:
+        client._take(ErrorMessage(code="busy", message="No room for 16 Hz.", remedy="Ask for less.", fatal=True))
+    assert str(refused.value) == "The server refused a client: No room for 16 Hz. Ask for less."
+    client.socket.close(0)
 
 
 def test_ticks_of_a_server_that_falls_silent_are_missing() -> None:

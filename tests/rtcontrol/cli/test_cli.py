@@ -59,6 +59,7 @@ MISTAKES = [
     ("--agent nobody", "lander, paddle; or a .py file"),
     ("--agent nofile.py", "no such file"),
     ("--goal sing", "names no goal"),
+    ("--calls-per-tick 2", "--agent FILE.py) with history=1 and a model"),
     ("--model /nowhere/at/all", "/nowhere/at/all"),
     ("--frobnicate", "No such option"),
     ("--hz fast", "'--hz'"),
@@ -138,8 +139,10 @@ def test_a_typed_line_is_the_new_instruction(tmp_path: Path) -> None:
 
 COMMANDS = [";run;envs;agents;report;doctor;serve;bridge;bridge ros2;bridge carla;keys new;keys list;keys revoke"]
 COMMANDS += ["models train;models score;models info;models adopt;bench decide;bench train;bench wire;bench load"]
-COMMANDS += ["replay;rows;drill;bench record;bench watch;bench batch;bench heads;bench prefix;bench memory"]
-COMMANDS += ["bench dtype;bench all;bench tables"]
+COMMANDS += [
+    "replay;data from-recording;drill;bench record;bench watch;bench batch;bench heads;bench prefix;bench memory"
+]
+COMMANDS += ["bench dtype;bench engines;bench all;bench tables"]
 
 
 @pytest.mark.parametrize("command", ";".join(COMMANDS).split(";"))
@@ -192,3 +195,19 @@ def test_report_from_a_record_alone(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert first == again
     assert call("report", str(tmp_path / "nothing")) == 2
     assert "No record" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("hook", ["rtcontrol.cli.app", "typer", "rtcontrol.models.checkpoint"])
+def test_ctrl_c_in_the_midst_of_imports_leaves_without_a_word(hook: str) -> None:
+    # Sent by the import itself: where the command hears it does not depend on the machine's load.
+    code = (
+        "import os, signal, sys\n"
+        "class Hook:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name == {hook!r}: os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Hook())\n"
+        "sys.argv[1:] = ['tools', 'check', 'rtcontrol/bench/schemas/long.json']\n"
+        "from rtcontrol.cli import main\nmain()\n"
+    )
+    done = python("-c", code)
+    assert (done.returncode, done.stdout, done.stderr.strip()) == (130, "", "")

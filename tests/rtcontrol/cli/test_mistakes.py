@@ -22,6 +22,7 @@ from rtcontrol.hosts.base import DecisionRequest
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.errors import UserError
 from rtcontrol.run.fit import fit
+from tests.models.chat.families import checkpoint
 
 SAMPLE = Observation(0, 0, 0, {"x": 0.5, "v": 0.0})
 
@@ -308,3 +309,15 @@ def test_a_file_that_exits_is_told_with_its_line(tmp_path: Path, capsys: pytest.
 def test_a_model_that_was_trained_on_other_tools_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     said = refused(capsys, "run", "--env", "road", "--model", "lander", "--host", "inprocess", "--no-live")
     assert "lander was trained on other tools" in said and '"driver"' in said
+
+
+def test_a_chat_model_flies_and_it_is_said_that_it_was_not_trained_for_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = str(checkpoint(tmp_path / "chat", "hermes"))
+    common = ("--host", "inprocess", "--clock", "lockstep", "--no-live", "--duration", "0.5", "--model", folder)
+    assert call("run", "--env", "lander", "--arguments", "parallel", *common, "--out", str(tmp_path / "out")) == 0
+    assert "chat is a chat model, not trained on these tools" in capsys.readouterr().err
+    made = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert made["ticks"] > 0 and not made["misses"]
+    assert "Choose one of sequential, parallel" in refused(capsys, "run", "--env", "lander", "--arguments", "both")

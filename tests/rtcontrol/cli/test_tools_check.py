@@ -14,14 +14,25 @@ import pytest
 from commands import call, refused
 
 from rtcontrol.agents import Tools
-from rtcontrol.models.cost import costs
 from rtcontrol.models.decider import DeciderSpec
 from rtcontrol.models.engines.base import Budget
+from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema import tool_schemas
+from rtcontrol.run.costs import costs
+from tests.models.chat.families import checkpoint
 
 CLOSED = {"name": "drive", "parameters": {"properties": {"speed": {"enum": [0, 1, 2]}}, "required": ["speed"]}}
 FREE = {"type": "function", "function": {"name": "say", "parameters": {"properties": {"text": {"type": "string"}}}}}
 WIDE = {"type": "integer", "minimum": 0, "maximum": 4000}
+
+POSE = {
+    "type": "object",
+    "properties": {
+        **{axis: {"type": "integer", "minimum": -10, "maximum": 10} for axis in "xy"},
+        "grip": {"type": "integer", "minimum": 0, "maximum": 44},
+    },
+    "required": ["x", "y", "grip"],
+}
 
 FUNCTIONS = """
 import enum
@@ -40,6 +51,9 @@ class Wheel(pydantic.BaseModel):
     "Set a wheel."
     gear: Gear
     part: Part
+
+def helper(x: int) -> int:
+    return x
 
 @tool
 def stop(hard: bool) -> None:
@@ -89,9 +103,10 @@ def test_openai_tools_are_closed_with_one_pass_or_free_with_the_bound_that_would
     assert found["say"]["kind"] == "free" and found["say"]["passes"] > 1
     assert "parameter text: its values are not listed" in found["say"]["remedy"] and "enum" in found["say"]["remedy"]
     assert all(t["prefix_tokens"] > 5 for t in found.values())
-    file.write_text(json.dumps({"tools": [CLOSED]}))
+    file.write_text(json.dumps({"tools": [{"name": "drive", "inputSchema": CLOSED["parameters"]}]}))  # as MCP lists it
     (alone,) = checked(tmp_path, str(file), capsys).values()
     assert (alone["name"], alone["passes"]) == ("drive", 1)
+    assert alone["prefix_tokens"] == found["drive"]["prefix_tokens"]
 
 
 def test_the_passes_are_those_of_the_layout_that_takes_more() -> None:
@@ -123,9 +138,43 @@ def test_a_listed_value_of_too_many_tokens_is_told_with_its_passes(
     assert "to: its 4001 values" in found["remedy"] and "coarser" in found["remedy"]
 
 
+def test_of_two_tools_with_numbers_in_one_head_each_is_told_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "tools.json"
+    narrow = {**WIDE, "maximum": 2594}
+    tools = [("go", WIDE), ("wait", narrow)]
+    given = [{"name": n, "parameters": {"properties": {"p": p}, "required": ["p"]}} for n, p in tools]
+    file.write_text(json.dumps(given))
+    found = checked(tmp_path, str(file), capsys)
+    assert "its 4001 values" in found["go"]["remedy"] and "its 2595 values" in found["wait"]["remedy"]
+
+
+def test_an_object_with_too_many_combinations_is_told_by_its_properties_counts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "tools.json"
+    grip = POSE["properties"]["grip"]
+    for most, kind in ((44, "free"), (8, "closed")):
+        grip["maximum"] = most
+        file.write_text(json.dumps([{"name": "reach", "parameters": {"properties": {"to": POSE}, "required": ["to"]}}]))
+        (found,) = checked(tmp_path, str(file), capsys).values()
+        assert found["kind"] == kind
+        if kind == "free":
+            assert "at most 9 values of to.grip" in found["remedy"]
+            assert "to.x has 21, to.y has 21, to.grip has 45: 19845 combinations" in found["remedy"]
+    POSE["properties"]["note"] = {"type": "string"}
+    file.write_text(json.dumps([{"name": "reach", "parameters": {"properties": {"to": POSE}}}]))
+    (found,) = checked(tmp_path, str(file), capsys).values()
+    assert "an enum, or bounds and a step, of to.note," in found["remedy"]
+
+
 def test_functions_and_pydantic_models_of_a_python_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "robot_tools.py"
     file.write_text(FUNCTIONS)
+    assert call("tools", "check", str(file)) == 0
+    said = capsys.readouterr().err
+    assert "no tool: helper (without the decorator" in said and "no tool: Part (a part of another model)" in said
     found = checked(tmp_path, str(file), capsys)
     assert {n: (t["kind"], t["passes"]) for n, t in found.items()} == {"stop": ("closed", 2), "Wheel": ("closed", 2)}
 
@@ -135,6 +184,24 @@ def test_the_list_of_an_mcp_server(tmp_path: Path, capsys: pytest.CaptureFixture
     file.write_text(SERVER)
     found = checked(tmp_path, f"mcp:{sys.executable} {file}", capsys)
     assert {n: t["kind"] for n, t in found.items()} == {"turn": "closed", "note": "free"}
+
+
+def test_stray_lines_of_an_mcp_server_are_told_in_one(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "server.py"
+    file.write_text("print('starting', flush=True)\nprint('up', flush=True)\n" + SERVER)
+    assert call("tools", "check", f"mcp:{sys.executable} {file}") == 0
+    said = capfd.readouterr()
+    assert "turn" in said.out and "Traceback" not in said.err
+    (line,) = said.err.splitlines()
+    assert "2 of its lines on stdout are no messages of MCP" in line
+
+
+def test_what_an_mcp_server_says_at_its_end_is_told(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "server.py"
+    file.write_text("from mcp.server.fastmcp import FastMCP\n")
+    assert call("tools", "check", f"mcp:{sys.executable} {file}") == 2
+    (line,) = capfd.readouterr().err.splitlines()
+    assert "gave no list of tools" in line and "FastMCP was renamed" in line
 
 
 def test_the_list_of_an_mcp_server_at_an_address(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -182,6 +249,7 @@ def test_the_list_of_an_mcp_server_at_an_address(tmp_path: Path, capsys: pytest.
             ),
             "Tool t, parameter p: #/$defs/P refers to itself",
         ),
+        ("ones.py", "tools = [1]", "1 is no tool."),
         ("none.json", json.dumps([{"name": "t", "parameters": {"properties": {"p": {"enum": []}}}}]), "an empty enum"),
     ],
 )
@@ -197,3 +265,40 @@ def test_a_command_that_is_no_mcp_server_is_told(tmp_path: Path, capsys: pytest.
     assert "gave no list of tools" in refused(capsys, "tools", "check", "mcp:no-such-command-here")
     assert "names no server" in refused(capsys, "tools", "check", "mcp:")
     assert "mcp:URL" in refused(capsys, "tools", "check", "http://127.0.0.1:1/mcp")
+
+
+def test_figures_on_standard_output_stand_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "tools.json").write_text(json.dumps([CLOSED, FREE]))
+    monkeypatch.chdir(tmp_path)
+    assert call("tools", "check", "tools.json", "--json", "-") == 0
+    said = capsys.readouterr()
+    assert [one["name"] for one in json.loads(said.out)["tools"]] == ["drive", "say"]
+    assert "passes at worst" in said.err and [p.name for p in tmp_path.iterdir()] == ["tools.json"]
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ({"type": "string", "pattern": "^(?=a)b$"}, "Tool t, p: its schema cannot be decoded"),
+        ({"type": "string", "pattern": "^a{5}$", "maxLength": 3}, "Tool t, p: "),
+        ({"enum": [f"place {i} of many" for i in range(3000)]}, "leaves no room for the call in the model's context"),
+    ],
+)
+def test_tools_that_every_session_would_be_refused_are_refused_in_the_same_words(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], value: dict[str, Any], message: str
+) -> None:
+    given = {"name": "t", "parameters": {"properties": {"p": value}, "required": ["p"]}}
+    (tmp_path / "tools.json").write_text(json.dumps([given]))
+    said = refused(capsys, "tools", "check", str(tmp_path / "tools.json"), "--model", "lander")
+    with pytest.raises(UserError) as session:
+        DeciderSpec("lander", (given,)).build()
+    assert message in said and session.value.what in said
+
+
+def test_a_chat_model_is_refused_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "tools.json").write_text(json.dumps([CLOSED]))
+    folder = str(checkpoint(tmp_path / "chat", "hermes"))
+    capsys.readouterr()  # what making it says
+    assert "is a chat model" in refused(capsys, "tools", "check", str(tmp_path / "tools.json"), "--model", folder)

@@ -92,10 +92,49 @@ def test_another_port_of_this_machine_is_another_origin_and_needs_the_token(guar
     assert handshake(served, origin=other, query="?token=") == 401
 
 
+@pytest.mark.parametrize("name", ["localhost", "127.0.0.1", "[::1]"])
+def test_the_loopbacks_names_of_one_port_are_one_origin(served: Served, name: str) -> None:
+    # As a game does that asks localhost, opened at the address that the server prints.
+    port = served.gateway.port
+    for host in ("localhost", "127.0.0.1"):
+        asked = {"host": f"{host}:{port}", "origin": f"http://{name}:{port}"}
+        answer = served.post("v1/function_call", CALL, headers=asked)
+        assert answer.status_code == 200
+        same = host == name
+        assert answer.headers.get("access-control-allow-origin") == (None if same else asked["origin"])
+    assert handshake(served, origin=f"http://{name}:{port}") == 101
+    for other in (f"http://{name}:{port + 1}", f"http://{name}"):
+        assert served.post("v1/function_call", CALL, headers={"origin": other}).status_code == 401
+        assert handshake(served, origin=other) == 401
+
+
+def test_a_loopback_page_is_a_stranger_to_another_machines_address(serve: Serve) -> None:
+    wide = serve(host="0.0.0.0", token=TOKEN, model="noop")
+    port = wide.gateway.port
+    asked = {"host": f"192.0.2.7:{port}", "origin": f"http://localhost:{port}"}
+    url = f"http://127.0.0.1:{port}/v1/function_call"
+    assert httpx.post(url, json=CALL, headers=asked).status_code == 401
+    assert httpx.post(url, json=CALL, headers={**asked, "host": f"localhost:{port}"}).status_code == 200
+
+
 def test_the_token_as_subprotocol_is_not_echoed(guarded: Served) -> None:
     offered = [Subprotocol("rtcontrol.v1"), Subprotocol(f"rtcontrol.token.{TOKEN}")]
     with connect(guarded.ws, origin=SITE, subprotocols=offered, compression=None) as line:  # type: ignore[arg-type]
         assert line.subprotocol == "rtcontrol.v1"
+
+
+def test_preflight_of_openais_client_in_a_browser_is_answered_but_of_other_headers_not(guarded: Served) -> None:
+    stainless = [f"x-stainless-{what}" for what in ("arch", "lang", "os", "package-version", "retry-count", "runtime")]
+    sent = ["authorization", "content-type", "openai-organization", "openai-project", *stainless]
+    asked = {
+        "access-control-request-method": "POST",
+        "access-control-request-headers": ",".join([*sent, "x-forwarded-for"]),
+    }
+    answer = httpx.options(guarded.url + "v1/chat/completions", headers={"origin": SITE, **asked})
+    assert answer.status_code == 204 and answer.headers["access-control-allow-origin"] == SITE
+    assert answer.headers["access-control-allow-headers"].split(", ") == sent
+    shown = httpx.get(guarded.url + "v1/models", headers={"origin": SITE, **SHOWN})
+    assert "x-rtcontrol-warning" in shown.headers["access-control-expose-headers"]
 
 
 def test_preflight_of_an_allowed_site_is_answered_and_of_another_refused(guarded: Served) -> None:
@@ -230,9 +269,9 @@ def test_the_page_has_a_policy_and_no_inline_code(served: Served) -> None:
 def test_static_pages_are_served_from_their_folder_only(serve: Serve, tmp_path: Path) -> None:
     (tmp_path / "pages").mkdir()
     (tmp_path / "pages" / "game.html").write_text("<p>a game")
-    (tmp_path / "secret").write_text("secret")
+    (tmp_path / "secret").write_text("its words")
     own = serve(static=tmp_path / "pages", model="noop")
     assert httpx.get(own.url + "static/game.html").text == "<p>a game"
     for path in ("../secret", "%2e%2e/secret"):
         answer = raw(own, head(own, f"GET /static/{path}", "Connection: close"))
-        assert b"secret" not in answer and b" 404 " in answer
+        assert b"its words" not in answer and b" 404 " in answer

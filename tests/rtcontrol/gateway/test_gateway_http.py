@@ -212,7 +212,7 @@ def test_naming_a_tool_leaves_the_others_out(client: openai.OpenAI) -> None:
         ({"tool_choice": "none"}, openai.BadRequestError, "tool_choice"),
         ({"n": 2}, openai.BadRequestError, "n = 2"),
         ({"response_format": {"type": "json_object"}}, openai.BadRequestError, "response_format"),
-        ({"messages": []}, openai.UnprocessableEntityError, "messages"),
+        ({"messages": []}, openai.BadRequestError, "messages"),
         ({"tools": [{"type": "function", "function": {}}]}, openai.BadRequestError, "name"),
         ({"messages": [{"role": "user", "content": [PICTURE]}]}, openai.BadRequestError, "image_url"),
     ],

@@ -14,6 +14,7 @@ from mcap.reader import make_reader
 
 from rtcontrol.models.errors import UserError
 from rtcontrol.record import recorder as recorders
+from rtcontrol.record.channels import SCHEMA_VERSION
 from rtcontrol.record.folder import Folder, older_part, older_parts
 from rtcontrol.record.reading import read_record, record_in
 from rtcontrol.record.recorder import Recorder
@@ -256,6 +257,6 @@ def test_the_record_is_written_between_ticks_and_not_within_one(tmp_path: Path) 
 
 def test_a_later_format_is_named(tmp_path: Path) -> None:
     path = tmp_path / "record.jsonl"
-    path.write_text(json.dumps({"header": {}, "schema_version": 3}))
-    with pytest.raises(UserError, match=r"format 3.*up to 2"):
+    path.write_text(json.dumps({"header": {}, "schema_version": SCHEMA_VERSION + 1}))
+    with pytest.raises(UserError, match=rf"format {SCHEMA_VERSION + 1}.*up to {SCHEMA_VERSION}"):
         [*read_record(path)]

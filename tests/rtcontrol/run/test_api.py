@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
+import pydantic
 import pytest
 
 import rtcontrol
-from rtcontrol.agents import OneOf, tool
+from rtcontrol.agents import InvalidCall, OneOf, Tools, tool
 from rtcontrol.agents.lander import agent
 from rtcontrol.models.errors import UserError
+from rtcontrol.run.trained import said_of
+from tests.models.chat.families import checkpoint
 
 SEEN = "x 0.10 y 0.90 vx 0.00 vy -0.20 angle 0.00 spin 0.00 legs 0 0"
 moved: list[int] = []
@@ -66,16 +70,37 @@ def test_tools_that_it_was_not_trained_on_are_refused_unless_asked_for() -> None
     assert moved == [decision.call.arguments["speed"]]
 
 
+def test_a_chat_model_tries_any_tools_and_it_is_said(tmp_path: Path) -> None:
+    folder = checkpoint(tmp_path / "chat", "hermes")
+    for arguments in ("sequential", "parallel"):
+        session = rtcontrol.load(str(folder)).session([move], arguments=arguments)
+        decision = session.decide("x 1", "go", ["move(speed=1)"])
+        assert decision.call is not None and session.tools.validate(decision.call) == decision.call
+        assert session.info()["profile"] == "chat" and 0 < decision.confidence["arg1"] <= 1
+    told = said_of(session.tools.schemas, str(folder))
+    assert told is not None and "chat is a chat model, not trained on these tools" in told
+    with pytest.raises(UserError, match="Choose sequential or parallel"):
+        rtcontrol.load(str(folder)).session([move], arguments="both")
+
+
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
         (lambda: rtcontrol.load("landr"), "Bundled: driver, lander"),
-        (lambda: rtcontrol.load("lander", dtype="fp8").session(), "dtype"),
-        (lambda: rtcontrol.load("lander", device="xyz").session(), "cpu, cuda"),
-        (lambda: rtcontrol.load("lander", threads=0).session(), "1 or more"),
+        (lambda: rtcontrol.load("lander", dtype="fp8"), "dtype"),
+        (lambda: rtcontrol.load("lander", device="xyz"), "cpu, cuda"),
+        (lambda: rtcontrol.load("lander", threads=0), "1 or more"),
         (lambda: rtcontrol.load("lander").session("tools.json"), "list of tools"),  # type: ignore[arg-type]
+        (lambda: rtcontrol.load("lander").session(draft="small"), "a loaded model, or a function"),  # type: ignore[arg-type]
         (lambda: rtcontrol.load("lander").session().decide({"x": 1}, "land"), "a dict, no text"),  # type: ignore[arg-type]
         (lambda: rtcontrol.load("lander").session().decide("x", "land", "a call"), "list of calls"),
+        (
+            lambda: rtcontrol.load("lander").session().decide("x", "land", rtcontrol.Call("cut")),
+            "is a Call. Give a list",
+        ),  # type: ignore[arg-type]
+        (lambda: rtcontrol.load("lander").session().decide("x", "land", [None]), "holds None. Give a list"),  # type: ignore[list-item]
+        (lambda: rtcontrol.load("lander").session().execute(None), "is None, no call. Give decision.call"),  # type: ignore[arg-type]
+        (lambda: rtcontrol.load("lander").session().execute(rtcontrol.Decision(None)), "is a Decision, no call"),  # type: ignore[arg-type]
     ],
 )
 def test_what_cannot_be_loaded_or_decided_says_what_to_give_instead(wrong: Any, says: str) -> None:
@@ -94,3 +119,53 @@ def test_a_bundled_model_is_shown_as_many_calls_as_it_was_trained_with() -> None
 def test_a_model_without_known_tools_asks_for_them(tmp_path: object) -> None:
     with pytest.raises(UserError, match=r"Give session\(tools\)"):
         rtcontrol.load(str(tmp_path)).session()
+
+
+def test_a_tool_without_a_function_says_what_to_do_with_its_call() -> None:
+    class Drive(pydantic.BaseModel):
+        speed: Literal[0, 1]
+
+    session = rtcontrol.load("lander").session([Drive], untrained=True)
+    call = session.decide("x 1", "go").call
+    assert call is not None and Drive(**call.arguments).speed in (0, 1)
+    with pytest.raises(UserError, match=r"Drive\(\*\*call.arguments\).*bind\(Drive=function\)"):
+        session.execute(call)
+    driven: list[int] = []
+
+    def driven_by(speed: int) -> None:
+        driven.append(speed)
+
+    session = rtcontrol.load("lander").session(Tools([Drive]).bind(Drive=driven_by), untrained=True)
+    session.execute(call)
+    assert driven == [call.arguments["speed"]]
+    with pytest.raises(InvalidCall, match="speed=7"):
+        session.execute(rtcontrol.Call("Drive", {"speed": 7}))
+
+
+def test_sessions_that_decide_together_each_have_their_history() -> None:
+    model = rtcontrol.load("lander")
+    one, other = (model.session(history=6) for _ in range(2))
+    past = ["engines(main=0, side=0)"] * 6
+    together = model.decide([(one, SEEN, "land on the pad", past), (other, SEEN, "land on the pad")])
+    alone = model.session(history=6)
+    expected = [alone.decide(SEEN, "land on the pad", shown) for shown in (past, ())]
+    assert [d.tokens + d.reused_tokens for d in together if isinstance(d, rtcontrol.Decision)] == [
+        d.tokens + d.reused_tokens for d in expected
+    ]
+    assert expected[0].tokens + expected[0].reused_tokens > expected[1].tokens + expected[1].reused_tokens
+    with pytest.raises(UserError, match="`history` is a text"):
+        model.decide([(one, SEEN, "land on the pad", "a call")])
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"draft_ms": "x"}, {"draft_ms": float("inf")}, {"draft_ms": -1}, {"value_tokens": -1}, {"history": -1}],
+)
+def test_options_out_of_range_are_refused_with_the_session(given: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match=next(iter(given))):
+        rtcontrol.load("lander").session(**given)
+
+
+def test_what_is_no_tool_is_refused_by_what_it_is() -> None:
+    with pytest.raises(UserError, match=r"5 is no tool\."):
+        rtcontrol.load("lander").session([5])  # type: ignore[list-item]

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from commands import EXPERT, call, refused
 
+from rtcontrol.record.channels import SCHEMA_VERSION
 from rtcontrol.record.encoder import Encoder
 from rtcontrol.record.reading import read_record
 from rtcontrol.run.recording import recording
@@ -108,14 +109,14 @@ def test_as_env_plays_it_in_real_time(flown: Path, tmp_path: Path, monkeypatch: 
 
 def test_rows_are_those_of_the_design(flown: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "rows.jsonl"
-    assert call("rows", str(flown.parent), "--out", str(out)) == 0
+    assert call("data", "from-recording", str(flown.parent), "--out", str(out)) == 0
     made = [json.loads(line) for line in out.read_text().splitlines()]
     assert len(made) == len(calls(flown))
     assert set(made[0]) == {"instruction", "observation", "tools", "history", "call", "source", "weight"}
     assert made[0]["call"]["name"] == made[0]["tools"][0]["function"]["name"] == "engines"
 
 
-@pytest.mark.parametrize("command", ["replay", "rows", "report", "run --env"])
+@pytest.mark.parametrize("command", ["replay", "data from-recording", "report", "run --env"])
 @pytest.mark.parametrize("damage", ["cut", "text", "other", "later", "empty", "bytes", "none"])
 def test_what_cannot_be_read_is_named_in_one_paragraph(
     flown: Path,
@@ -130,7 +131,7 @@ def test_what_cannot_be_read_is_named_in_one_paragraph(
     data[data.rindex(ZSTD) + 50] ^= 0xFF
     path = tmp_path / "record.mcap"
     later = Encoder()
-    later.add(0, {"header": {}, "schema_version": 3})
+    later.add(0, {"header": {}, "schema_version": SCHEMA_VERSION + 1})
     broken = {
         "later": later.take() + later.finish(),
         "cut": bytes(data[:200]),
@@ -162,6 +163,6 @@ def test_a_recording_that_was_cut_short_is_replayed_as_far_as_it_goes(
 def test_without_observations_there_is_nothing_to_replay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call(*LOCKSTEP, "--duration", "1", "--record-observations", "no", "--out", str(tmp_path)) == 0
     capsys.readouterr()
-    for command in ("replay", "rows"):
-        said = refused(capsys, command, str(tmp_path))
+    for command in ("replay", "data from-recording"):
+        said = refused(capsys, *command.split(), str(tmp_path))
         assert "has no observations" in said and "--record-observations yes" in said

@@ -29,14 +29,24 @@ def of_one(peer: Any, seq: int) -> list[CallMessage]:
 
 def test_who_asked_for_several_is_told_how_many_and_which_is_a_ticks_last(bench: Any) -> None:
     made = bench(calls_per_tick=3)
-    peer = made.enter(tools=OWN, instruction="go", model="random", pacing="client", calls_per_tick=5)
+    only = [{"name": "move", "parameters": {"properties": {"dx": {"const": 1}}, "required": ["dx"]}}]
+    peer = made.enter(tools=only, instruction="go", model="random", pacing="client", calls_per_tick=5)
     assert peer.welcome.calls_per_tick == 3 and "calls_per_tick 5 is above" in " ".join(peer.welcome.warnings)
     for _ in range(20):
         told = of_one(peer, peer.observe())
-        # `random` repeats itself within a tick: it has no further call.
+        # Of these tools there is one call: a model that repeats itself has no further one.
         assert [(m.status, m.call is None, m.more) for m in told] == [("fresh", False, True), ("held", True, None)]
         assert told[0].tick + 1 == told[1].tick and told[0].t_obs_ns == told[1].t_obs_ns
     assert peer.receive(0.05) is None
+
+
+def test_chance_makes_other_calls_within_a_tick_and_the_same_ones_again(bench: Any) -> None:
+    wide = [{"name": "move", "parameters": {"properties": {"dx": {"minimum": 0, "maximum": 999, "type": "integer"}}}}]
+    found = []
+    for made in (bench(calls_per_tick=3, seed=7), bench(calls_per_tick=3, seed=7)):
+        peer = made.enter(tools=wide, instruction="go", model="random", pacing="client", calls_per_tick=3)
+        found.append([[m.call.arguments["dx"] for m in of_one(peer, peer.observe()) if m.call] for _ in range(5)])
+    assert found[0] == found[1] and all(len(set(tick)) == 3 for tick in found[0])
 
 
 def test_who_did_not_ask_is_told_one_call_a_tick_as_ever(bench: Any) -> None:

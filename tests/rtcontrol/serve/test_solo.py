@@ -68,7 +68,7 @@ def report(tmp_path: Path) -> dict[str, Any]:
 
 
 def test_a_client_that_asks_for_it_gets_as_many_calls_a_tick_as_the_run_allows(fly: Fly, tmp_path: Path) -> None:
-    tool = {"name": "move", "parameters": {"type": "object", "properties": {"dx": {"enum": [-1, 0, 1]}}}}
+    tool = {"name": "move", "parameters": {"type": "object", "properties": {"dx": {"const": 1}}, "required": ["dx"]}}
     status, endpoint = fly(calls_per_tick=3)
     with WirePeer(endpoint) as peer:
         welcome = peer.enter(tools=[tool], instruction="go", pacing="client", calls_per_tick=5)

@@ -1,4 +1,4 @@
-"""`models adopt` and the `simpletool-v1` profile, byte for byte."""
+"""`models adopt` and the published prompt formats, byte for byte."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from rtcontrol.models.adopt import adopt
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.prompt import PromptTemplate
 from rtcontrol.models.schema import tool_schemas
 from rtcontrol.models.tokenizer import STTokenizer
+from rtcontrol.models.train.adopt import adopt
 from tests.models.small import qwen
 
 SHAPE = {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}
@@ -134,3 +134,85 @@ def test_unwritable_place_is_refused(tmp_path: Path, checkpoint: Path) -> None:
     (tmp_path / "a.txt").write_text("{tools}")
     with pytest.raises(UserError, match="cannot be written"):
         adopt(checkpoint, tmp_path / "a.txt", tmp_path / "a.txt" / "b.json")
+
+
+# A server file with both formats, as the authors' later ones have them; the words are not theirs.
+SERVER = (
+    'MODEL_VERSION = "v2"\n'
+    "V1_SYSTEM_TEMPLATE = '<|im_start|>system\\nOne header for all.\\n{tools_json}\\n<|im_end|>\\n'\n"
+    "V2_SYSTEM_TEMPLATE = '<|im_start|>system\\n{system_prompt}\\n\\n{{May}} call:\\n{tools_json}\\n<|im_end|>\\n'\n"
+    "V2_USER_TEMPLATE = '<|im_start|>user\\nhistory: [{hist}]\\n\\n{query}<|im_end|>\\n<|im_start|>assistant\\n'\n"
+    "V2_DEFAULT_SYSTEM = 'You turn words into calls.'\n"
+)  # fmt: skip
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Path:
+    path = tmp_path / "02_server.py"
+    path.write_text(SERVER)
+    return path
+
+
+@pytest.mark.parametrize("system", [None, 'You fly. "Züge" {x} <|im_end|>'])
+def test_format_v2_equals_what_the_server_writes_byte_for_byte(
+    server: Path, checkpoint: Path, qwen: STTokenizer, system: str | None
+) -> None:
+    adopt(checkpoint, server, system=system)
+    template = PromptTemplate.load(checkpoint, qwen)
+    assert (template.profile, template.overflow) == ("simpletool-v2", "cut")
+    theirs: dict[str, str] = {}
+    exec(SERVER, theirs)
+    history = [f"move({i})" for i in range(8)]
+    told = {"system_prompt": system or "You turn words into calls.", "hist": ", ".join(history[-6:])}
+    told |= {"tools_json": "\n".join(json.dumps(t, ensure_ascii=False) for t in TOOLS), "query": "hp=3\n\nattack"}
+    expected = (theirs["V2_SYSTEM_TEMPLATE"] + theirs["V2_USER_TEMPLATE"]).format(**told)
+    ids = template.prefix_ids(tool_schemas(TOOLS)) + template.suffix_ids("attack", "hp=3", history)
+    assert qwen.decode(ids) == expected
+
+
+def test_of_a_server_file_with_both_formats_either_is_taken(server: Path, checkpoint: Path) -> None:
+    config = json.loads(adopt(checkpoint, server, form="v1").read_text("utf-8"))
+    assert config["template"].startswith(
+        "<|im_start|>system\nOne header for all.\n{tools}\n<|im_end|>\n<|im_start|>user"
+    )
+    assert config["profile"] == "simpletool-v1"
+    server.write_text(SERVER.replace('"v2"', '"v1"'))
+    assert json.loads(adopt(checkpoint, server).read_text("utf-8")) == config
+
+
+def test_a_domains_prompt_comes_from_its_scenario_or_a_text_file(
+    server: Path, checkpoint: Path, tmp_path: Path, qwen: STTokenizer
+) -> None:
+    scenarios = [{"name": n, "system": f"You are {n}.", "query": "?"} for n in ("Game - Tower", "Arm")]
+    for found in (scenarios, {"scenarios": scenarios}, {s["name"]: {"system_prompt": s["system"]} for s in scenarios}):
+        (tmp_path / "scenarios.json").write_text(json.dumps(found))
+        path = adopt(checkpoint, server, system=f"{tmp_path / 'scenarios.json'}:game")
+        assert "system\nYou are Game - Tower.\n\n{May} call:" in path.read_text("utf-8").replace("\\n", "\n")
+        for which in ("", ":a", ":nobody"):
+            with pytest.raises(UserError, match="scenarios named") as error:
+                adopt(checkpoint, server, system=f"{tmp_path / 'scenarios.json'}{which}")
+            assert "Game - Tower, Arm" in error.value.remedy
+    (tmp_path / "mine.txt").write_text("You steer.\n")
+    assert "system\\nYou steer.\\n\\n{May}" in adopt(checkpoint, server, system=str(tmp_path / "mine.txt")).read_text()
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "message"),
+    [
+        (("{system_prompt}", "none"), {}, "has no {system_prompt}"),
+        (("{hist}", "{older}"), {}, "cannot be filled in ('older')"),
+        (("V2_DEFAULT_SYSTEM", "OTHER"), {}, "has no default prompt"),
+        (("", ""), {"system": "about {history}"}, "The domain's prompt holds {history}"),
+        (("", ""), {"form": "v3"}, "There is no prompt format 'v3'"),
+        (('"v2"', '"v9"'), {}, "There is no prompt format 'v9'"),
+    ],
+)
+def test_a_v2_file_that_cannot_be_used_is_refused(
+    server: Path, checkpoint: Path, change: tuple[str, str], options: dict[str, str], message: str
+) -> None:
+    server.write_text(SERVER.replace(*change) if change[0] else SERVER)
+    with pytest.raises(UserError) as error:
+        adopt(checkpoint, server, **options)  # type: ignore[arg-type]
+    assert message in error.value.what
+    assert error.value.remedy
+    assert not (checkpoint / "st_template.json").exists()

@@ -1,0 +1,239 @@
+"""The runner for a GPU: all sequences in one pool of pages, and passes of few shapes, which a GPU replays as graphs.
+
+A pass is as large as a power of two, padded; whatever differs between two of the same shape is an input of it: tokens,
+positions, where keys and values go, which pages a sequence has, and who sees what.
+"""
+
+from __future__ import annotations
+
+import warnings
+from array import array
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+from weakref import WeakSet
+
+import torch
+import torch.nn.functional as F
+
+from rtcontrol.models.engines.base import PrefixInfo
+from rtcontrol.models.engines.lean import LeanModel, Rows
+from rtcontrol.models.engines.pages import PAGE, SCRATCH, ZEROS, PagedCache, PagePool
+from rtcontrol.models.engines.torch_runner import SLOTS, TOGETHER, TorchRunner
+from rtcontrol.models.engines.weights import ModelConfig, Weights
+from rtcontrol.models.packed import PackedSequence
+
+LEAST = 256  # columns
+MOST = 1 << 20  # tokens * columns of a graph
+RAGGED = 4  # one sequence of a batch may have so many times the tokens of the others
+GRAPHS = 128
+POOL = 0.5  # of the memory that a GPU has left
+USUAL = (16, 32, 64, 128)  # tokens of a session's passes
+EARLY = 8  # sessions
+
+
+class Shape(NamedTuple):
+    """Of a pass, all powers of two: `tokens` of `batch` sequences, which see up to `columns` slots, up to `tree` of
+    them behind the prompt."""
+
+    tokens: int
+    columns: int
+    batch: int
+    tree: int
+
+    @classmethod
+    def of(cls, tokens: int, columns: int, batch: int, tree: int, longest: int) -> Shape:
+        """The smallest one that holds so much, `longest` tokens of one sequence among them."""
+        share = max(_power(batch), RAGGED) // RAGGED
+        rows = _power(max(longest, -(-tokens // share), USUAL[0]))
+        return cls(rows * share, _power(max(columns, LEAST)), _power(batch), _power(max(tree, LEAST)))
+
+    @property
+    def rows(self) -> int:
+        """Tokens of one sequence at most."""
+        return self.tokens * RAGGED // max(self.batch, RAGGED)
+
+
+def _power(count: int) -> int:
+    return 1 << (count - 1).bit_length()
+
+
+class StaticPass:
+    """A pass of one shape: its inputs stay in one place of the device, `graph` (if any) turns them into `states`. Of
+    each token: its id, its position, the slot for its keys and values, how many columns it sees from the first one on,
+    its sequence, and (in order) which one's state is wanted; of each sequence: its first token, its length, its pages;
+    and as bits which slots behind those columns a token sees, too."""
+
+    def __init__(self, shape: Shape, device: torch.device, pinned: bool) -> None:
+        self.shape = shape
+        self._sizes = [shape.tokens] * 6 + [shape.batch] * 2 + [shape.batch * shape.columns // PAGE]
+        ints = 8 * sum(self._sizes)
+        self._here = torch.zeros(ints + shape.tokens * shape.tree // 8, dtype=torch.uint8, pin_memory=pinned)
+        self._bytes, self._there = self._here.numpy().data, self._here.to(device)
+        self.values = self._there[:ints].view(torch.int64).split(self._sizes)
+        self.tree = self._there[ints:].view(shape.tokens, -1)
+        self.graph: Any = None
+        self.states: Any = None
+
+    def fill(self, tokens: Sequence[int], positions: Sequence[int], parts: Sequence[Rows]) -> None:
+        """The next pass. What is left over of the shape sees zeros, and writes where nobody reads."""
+        slots, sees, owners, wanted, starts, lengths, pages, told = (list[int]() for _ in range(8))
+        tree, most = bytearray(), self.shape.columns // PAGE
+        for i, part in enumerate(parts):
+            (prompt, ancestors), start, total = part.mask, len(slots), part.past + part.count
+            first = total - len(ancestors)  # of the nodes
+            starts.append(start)
+            lengths.append(total)
+            pages += [*part.cache.pages, *[0] * most][:most]
+            slots += part.cache.places(part.past, total)
+            sees += [*range(part.past + 1, first + 1), *[prompt] * len(ancestors)]
+            owners += [i] * part.count
+            wanted += range(start + part.hidden, start + part.count)
+            tree += bytes((first - part.past) * self.shape.tree // 8)
+            for own, above in enumerate(ancestors, start=first - prompt):
+                tree += sum(1 << slot for slot in (*above, own)).to_bytes(self.shape.tree // 8, "little")
+        given = (tokens, positions, slots, sees, owners, wanted, starts, lengths, pages)
+        for values, size, pad in zip(given, self._sizes, (0, 0, SCRATCH, 1, 0, 0, 0, 0, 0), strict=True):
+            told += [*values, *[pad] * (size - len(values))]
+        self._bytes[:] = (array("q", told).tobytes() + tree).ljust(len(self._bytes), b"\0")
+        self._there.copy_(self._here, non_blocking=True)
+
+
+class PagedModel(LeanModel):
+    """A dense decoder over one pool of pages. `passes` are ready; other shapes were `missed`."""
+
+    def __init__(self, config: ModelConfig, weights: Weights) -> None:
+        super().__init__(config, weights)
+        tokens, self._gpu = TOGETHER * min(SLOTS, config.context), self.device.type == "cuda"
+        if self._gpu:
+            size = 2 * config.layers * config.kv_heads * config.head_dim * self.dtype.itemsize
+            tokens = min(tokens, int(torch.cuda.mem_get_info(self.device)[0] * POOL) // size)
+        self.pool = PagePool(config, tokens, self.dtype, self.device)
+        self.passes: dict[Shape, StaticPass] = {}
+        self.missed: set[Shape] = set()
+        self._memory: Any = None  # of all graphs
+        self._graphs = self._gpu
+        self.opened: WeakSet[PackedSequence] = WeakSet()
+
+    def cache(self, slots: int) -> Any:
+        """An empty one for a sequence."""
+        return PagedCache(self.pool, slots)
+
+    def mask(self, past: int, fresh: int, earlier: int, ancestors: Sequence[tuple[int, ...]]) -> Any:
+        """Where the prompt ends, and what nodes see behind it."""
+        return past + fresh - earlier, ancestors
+
+    def wait(self) -> None:
+        """Until the GPU is done."""
+        if self._gpu:
+            torch.cuda.synchronize(self.device)
+
+    @torch.inference_mode()
+    def forward(self, tokens: Sequence[int], positions: Sequence[int], parts: Sequence[Rows]) -> torch.Tensor:
+        """Run `tokens` at `positions`, the rows of all `parts`, one after another: normalised states [rows, hidden] of
+        those that are not `hidden`. Nothing is recorded here: a pass that is not ready goes kernel by kernel."""
+        ends = [part.past + part.count for part in parts]
+        tree = max(end - part.mask[0] for end, part in zip(ends, parts, strict=True))
+        shape = Shape.of(len(tokens), max(ends), len(parts), tree, max(part.count for part in parts))
+        count = sum(part.count - part.hidden for part in parts)
+        with self.pool.lock:  # a ready pass has its inputs and states in one place, whoever's they are
+            made = self.passes.get(shape)
+            if made is None:
+                made = StaticPass(shape, self.device, pinned=False)
+                self.missed |= {shape} if count else set()  # a prompt alone is computed once
+            self.wait()  # what the last pass is told is not written over before it is read
+            made.fill(tokens, positions, parts)
+            if made.graph is None:
+                made.states = self._states(made)
+            else:
+                made.graph.replay()
+            states: torch.Tensor = made.states[:count].clone()
+            return states
+
+    @torch.inference_mode()
+    def prepare(self, shapes: Iterable[Shape]) -> None:
+        """Make passes of these shapes ready, and those that were missed: none that is very large, at most GRAPHS."""
+        with self.pool.lock:
+            for shape in (*shapes, *self.missed):
+                if shape not in self.passes and shape.tokens * shape.columns <= MOST and len(self.passes) < GRAPHS:
+                    self.passes[shape] = made = StaticPass(shape, self.device, pinned=self._gpu)
+                    made.fill((), (), ())  # of padding alone: no sequence is touched
+                    if self._graphs:
+                        self._record(made)
+            self.missed.clear()
+
+    def _record(self, made: StaticPass) -> None:
+        try:
+            graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream(self.device)
+            self.wait()
+            with torch.cuda.stream(side):
+                for _ in range(2):  # what is set up once is not recorded
+                    self._states(made)
+            self.wait()
+            with torch.cuda.graph(graph, self._memory, side, capture_error_mode="thread_local"):
+                made.states = self._states(made)
+            made.graph, self._memory = graph, graph.pool()
+        except RuntimeError as fault:
+            self._graphs = False
+            told = f"No CUDA graphs ({fault}): passes are sent to the GPU kernel by kernel, which is slower."
+            warnings.warn(told, RuntimeWarning, stacklevel=4)
+
+    def _states(self, given: StaticPass) -> torch.Tensor:
+        """Normalised states [tokens, hidden], the wanted ones first."""
+        c, shape, longest = self.config, given.shape, given.shape.rows
+        tokens, positions, slots, sees, owners, wanted, starts, lengths, pages = given.values
+        column = torch.arange(shape.columns, device=self.device)
+        # What is masked must be finite: behind a sequence's end stand zeros, not what was left in its last page.
+        at = pages.view(shape.batch, -1)[:, column // PAGE] * PAGE + column % PAGE
+        at = at.masked_fill(column >= lengths[:, None], ZEROS)
+        beyond = column - sees[:, None]
+        bits = given.tree.gather(1, (beyond // 8).clamp(0, shape.tree // 8 - 1)) >> (beyond % 8)
+        seen = (beyond < 0) | (beyond < shape.tree) & (bits % 2 > 0)
+        # Attention is by sequences: [batch, longest] of the tokens, and back.
+        rows = (starts[:, None] + torch.arange(longest, device=self.device)).clamp(max=shape.tokens - 1)
+        place = owners * longest + torch.arange(shape.tokens, device=self.device) - starts[owners]
+        bias = torch.zeros(shape.batch, longest, shape.columns, dtype=self.dtype, device=self.device)
+        bias = bias.masked_fill_(~seen[rows], -torch.inf)[:, None, :, None]
+        bias = bias.expand(-1, -1, -1, self.group, -1).flatten(2, 3)  # a key head's query heads are more rows for it
+        cos, sin = self._cos[positions], self._sin[positions]
+        x = F.embedding(tokens, self.weights.embedding)
+        for layer, (keys, values) in zip(self.weights.layers, self.pool.layers, strict=True):
+            q, k, v = self._projected(layer, x, cos, sin)
+            keys.index_copy_(0, slots, k)
+            values.index_copy_(0, slots, v)
+            q = q[rows].view(shape.batch, longest, c.kv_heads, self.group, c.head_dim).transpose(1, 2)
+            q = q.reshape(shape.batch, c.kv_heads, longest * self.group, c.head_dim)
+            out = F.scaled_dot_product_attention(q, keys[at].transpose(1, 2), values[at].transpose(1, 2), bias)
+            out = out.reshape(shape.batch, c.kv_heads, longest, self.group, c.head_dim).transpose(1, 2)
+            x = self._behind(layer, x, out.reshape(shape.batch * longest, -1)[place])
+        return self.norm(x, self.weights.norm)[wanted]
+
+
+class PagedRunner(TorchRunner):
+    """One checkpoint's weights on one device, and one pool of pages for all sequences: those that begin alike share
+    the pages of it. On a GPU its usual passes are graphs."""
+
+    kind = PagedModel
+    model: PagedModel
+
+    def open(self, prefix: Sequence[int]) -> tuple[PackedSequence, PrefixInfo]:
+        """A sequence that begins with this prefix: in another one's pages, or with KV from disk, or computed and
+        stored. Raises UserError where the pool has no room for ticks of it beside those of all that are open.
+
+        This is when graphs are recorded, a few passes' time for each shape that its ticks may have, alone or together
+        with all that are open (the first one's for as many as EARLY), and that was missing since: the ticks of others
+        wait. No tick records any; one whose pass has no graph takes longer.
+        """
+        known = next((one for one in self.model.opened if one.cached(prefix) == len(prefix)), None)
+        made, info = (self.copy(known, prefix), PrefixInfo(len(prefix), "memory")) if known else super().open(prefix)
+        self.model.opened.add(made)
+        self.model.pool.take(0, spare=len(self.model.opened) * USUAL[-1] // PAGE)
+        most = min(max(len(self.model.opened), EARLY), TOGETHER)
+        together = [2**i for i in range(_power(most).bit_length())]
+        ends = [(len(prefix) + USUAL[0]) * n for n in (1, 2)]
+        self.model.prepare(Shape.of(1, end, n, 1, rows) for n in together for rows in USUAL for end in ends)
+        return made, info
+
+    def prefill(self, handle: PackedSequence, count: int) -> None:
+        """Compute the next `count` tokens of its prompt, and no node; waits for a GPU, since somebody times it."""
+        super().prefill(handle, count)
+        self.model.wait()

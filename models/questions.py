@@ -1,0 +1,130 @@
+"""Questions about one state, all answered in one packed pass: a probability for every option, and no text.
+
+The state is the prompt that all questions share. A question is a branch behind it: its text, the token that an answer
+follows, and a trie of its options as the tokenizer writes them, each with its end. An option's probability is the
+product, over the branching nodes on its way, of the softmax over what may follow there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from rtcontrol.models.core import Ask, Tree
+from rtcontrol.models.errors import UserError
+from rtcontrol.models.prompt import PromptTemplate
+from rtcontrol.models.special import ARGUMENTS, closing, opening
+from rtcontrol.models.tokenizer import STTokenizer
+
+LONG = 256  # tokens of a question that is asked alone, as a part of the prompt: a tree is no place for so many
+Path = tuple[int, ...]  # the tokens that were written of an answer
+
+
+@dataclass(frozen=True, slots=True)
+class StateQuestion:
+    """What is asked, and how each of its options, at least two, is written."""
+
+    text: str
+    options: tuple[str, ...]
+
+
+class Wording(Protocol):
+    """How a checkpoint is asked: the ids of a state (which begin with `prefix`), of a question up to where its answer
+    stands, and of an answer with its end."""
+
+    prefix: list[int]
+
+    def state(self, text: str) -> list[int]: ...
+
+    def question(self, text: str) -> list[int]: ...
+
+    def option(self, text: str) -> list[int]: ...
+
+
+class STWording:
+    """Of an ST checkpoint: an answer is the first argument's head."""
+
+    def __init__(self, template: PromptTemplate, tokenizer: STTokenizer) -> None:
+        self._template, self._tokenizer, self.prefix = template, tokenizer, template.prefix_ids(())
+        self._head, self._end = (tokenizer.special_id(mark(ARGUMENTS[0])) for mark in (opening, closing))
+
+    def state(self, text: str) -> list[int]:
+        return self._template.state_ids(text)
+
+    def question(self, text: str) -> list[int]:
+        return [*self._template.question_ids(text), self._head]
+
+    def option(self, text: str) -> list[int]:
+        return [*self._tokenizer.encode(text), self._end]
+
+
+class Branch:
+    """A question in tokens: what leads to its answer (of a long one all but the last token in `lead`), the path of each
+    option, and by what was written of an answer the tokens that may follow, where there are several. `nodes` are what
+    leads there, parents first.
+
+    Raises UserError for options of the same tokens."""
+
+    def __init__(self, question: StateQuestion, wording: Wording) -> None:
+        chain = wording.question(question.text)
+        cut = len(chain) - 1 if len(chain) > LONG else 0
+        self.lead, self.chain = chain[:cut], chain[cut:]
+        self.paths: list[Path] = [tuple(wording.option(text)) for text in question.options]
+        if len(set(self.paths)) < len(self.paths):
+            twice = next(o for o, p in zip(question.options, self.paths, strict=True) if self.paths.count(p) > 1)
+            raise UserError(f"Two options are written like {twice[:80]!r}, in the same tokens.", "Rename one of them.")
+        follows: dict[Path, dict[int, None]] = {}
+        for path in self.paths:
+            for i, token in enumerate(path):
+                follows.setdefault(path[:i], {})[token] = None
+        self.choices = {path: tuple(sorted(ids)) for path, ids in follows.items() if len(ids) > 1}
+        self.nodes = sorted({path[:i] for path in self.choices for i in range(1, len(path) + 1)}, key=len)
+
+    def __len__(self) -> int:
+        return len(self.lead) + len(self.chain) + len(self.nodes)
+
+    def probabilities(self, scores: Mapping[Path, Sequence[float]]) -> list[float]:
+        """Of each option, from the finite scores of what may follow at each choice."""
+        shares: dict[Path, dict[int, float]] = {}
+        for path, ids in self.choices.items():
+            best = max(scores[path])
+            weights = [math.exp(score - best) for score in scores[path]]
+            total = math.fsum(weights)
+            shares[path] = {i: weight / total for i, weight in zip(ids, weights, strict=True)}
+        found = [math.prod(shares[p[:i]][t] for i, t in enumerate(p) if p[:i] in shares) for p in self.paths]
+        # Once or twice: numbers below 1 are closer to another than those above.
+        while rounded := 1.0 - math.fsum(found):
+            found[found.index(max(found))] += rounded
+        return found
+
+
+def packed(branches: Sequence[Branch]) -> tuple[Tree, list[dict[Path, tuple[Path, int]]]]:
+    """One tree of all; equal beginnings are there once. Of each branch, by its choices, where their scores are among
+    the tree's answers: the ids asked for, and the place of the row."""
+    placed: dict[tuple[int, int], int] = {}
+    depths: list[int] = []
+
+    def place(above: int, token: int) -> int:
+        node = placed.setdefault((above, token), len(placed))
+        if node == len(depths):
+            depths.append(depths[above] + 1 if above >= 0 else 0)
+        return node
+
+    asked: dict[Path, list[int]] = {}
+    rows = []
+    for branch in branches:
+        at = -1
+        for token in branch.chain:
+            at = place(at, token)
+        where: dict[Path, int] = {(): at}
+        for path in branch.nodes:
+            where[path] = place(where[path[:-1]], path[-1])
+        rows.append({path: (ids, len(asked.setdefault(ids, []))) for path, ids in branch.choices.items()})
+        for path, ids in branch.choices.items():
+            asked[ids].append(where[path])
+    return (
+        Tree([t for _, t in placed], [n for n, _ in placed], depths, [Ask(at, ids) for ids, at in asked.items()]),
+        rows,
+    )

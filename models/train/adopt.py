@@ -1,0 +1,175 @@
+"""Gives a published SimpleTool checkpoint its prompt template: the authors' text comes from a file of the user's."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from string import Formatter
+from typing import Any
+
+from rtcontrol.models.checkpoint import read_config
+from rtcontrol.models.errors import UserError
+from rtcontrol.models.prompt import FILE_NAME, SIMPLETOOL_V1_TURNS, SIMPLETOOL_V2_TURNS, VARIABLES
+
+FORMATS = ("v1", "v2")
+VARIABLE = "SYSTEM_TEMPLATE"  # in v1's server file; later ones have it for each format, with its prefix
+SYSTEM_KEYS, NAME_KEYS = ("system", "system_prompt"), ("name", "id", "title")
+
+
+def adopt(
+    checkpoint: Path, template_from: Path, out: Path | None = None, form: str | None = None, system: str | None = None
+) -> Path:
+    """Write the template of a published `checkpoint` and return its path.
+
+    `template_from` is one of the authors' server files (Python; it is parsed, never run) or a text file with the system
+    text, where `{tools_json}` or `{tools}` stands once. `form` is v1 (one generic header) or v2 (a header with
+    `{system_prompt}`, which is a domain's own); None: what the file has. `system` is v2's domain prompt: the text, a
+    text file, or SCENARIOS.json[:NAME]; None: the file's default. The template goes beside the weights, or to the
+    folder or file `out`. Raises UserError.
+    """
+    read_config(checkpoint)
+    found = _strings(template_from)
+    form = form or _format(found)
+    if form not in FORMATS:
+        raise UserError(f"There is no prompt format {form!r}.", f"Choose {' or '.join(FORMATS)}.")
+    text, turns = (
+        _v2(template_from, found, system) if form == "v2" else (_v1(template_from, found), SIMPLETOOL_V1_TURNS)
+    )
+    if text.count("{tools}") != 1:
+        raise UserError(
+            f"{template_from}: its system text holds {{tools_json}} {text.count('{tools}')} times.",
+            "Give the file with the system text, where {tools_json} stands once in place of the tools.",
+        )
+    if others := [v for v in VARIABLES if v != "tools" and f"{{{v}}}" in text]:
+        raise UserError(
+            f"{template_from}: its system text holds {{{others[0]}}}, which belongs to the user turn.",
+            "Give the system text alone; the turns behind it are added.",
+        )
+    config = {"profile": f"simpletool-{form}", "template": text + turns, "history_separator": ", ", "overflow": "cut"}
+    path = checkpoint / FILE_NAME if out is None else out / FILE_NAME if out.is_dir() else out
+    try:
+        path.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", "utf-8")
+    except OSError as error:
+        raise UserError(f"{path} cannot be written ({error}).", "Give another place with --out.") from None
+    return path
+
+
+def _format(found: Mapping[str, str]) -> str:
+    if f"V2_{VARIABLE}" in found:
+        return found.get("MODEL_VERSION", "v2")
+    return "v2" if "{system_prompt}" in found.get(VARIABLE, "") else "v1"
+
+
+def _v1(path: Path, found: Mapping[str, str]) -> str:
+    if f"V1_{VARIABLE}" in found:
+        return _filled(path, found[f"V1_{VARIABLE}"], {"tools_json": "{tools}"})
+    return _text(path, found, VARIABLE).replace("{tools_json}", "{tools}")
+
+
+def _v2(path: Path, found: Mapping[str, str], system: str | None) -> tuple[str, str]:
+    """Header and turns."""
+    header = found[f"V2_{VARIABLE}"] if f"V2_{VARIABLE}" in found else _text(path, found, VARIABLE)
+    told = found.get("V2_DEFAULT_SYSTEM") if system is None else _domain(system)
+    if told is None:
+        raise UserError(f"{path} has no default prompt of the domain.", "Give one with --system.")
+    if "{system_prompt}" not in header:
+        raise UserError(
+            f"{path}: its system text has no {{system_prompt}}: it is not of format v2.", "Give --format v1."
+        )
+    if held := [v for v in VARIABLES if f"{{{v}}}" in told]:
+        raise UserError(f"The domain's prompt holds {{{held[0]}}}.", "Give its text alone.")
+    fields = {"system_prompt": told, "tools_json": "{tools}", "tools": "{tools}"}
+    turns = SIMPLETOOL_V2_TURNS
+    if "V2_USER_TEMPLATE" in found:
+        query = {"hist": "{history}", "query": "{observation}\n\n{instruction}"}
+        turns = _filled(path, found["V2_USER_TEMPLATE"], query)
+    return _filled(path, header, fields), turns
+
+
+def _filled(path: Path, template: str, fields: Mapping[str, str]) -> str:
+    """What `str.format` makes of it."""
+    made = ""
+    try:
+        for literal, name, *_ in Formatter().parse(template):
+            made += literal + (fields[name] if name is not None else "")
+    except (ValueError, KeyError) as error:
+        raise UserError(
+            f"{path}: its template cannot be filled in ({error}).", f"Known: {', '.join(f'{{{f}}}' for f in fields)}."
+        ) from None
+    return made
+
+
+def _domain(given: str) -> str:
+    """A domain's prompt: the text itself, or what a file has."""
+    name, _, which = given.partition(".json")
+    if _ and (path := Path(f"{name}.json")).is_file() and which[:1] in ("", ":"):
+        scenarios = dict(_scenarios(json.loads(_read(path)) if path.stat().st_size else {}))
+        chosen = [v for k, v in scenarios.items() if which[1:].lower() in k.lower()]
+        if len(chosen) == 1:
+            return chosen[0]
+        raise UserError(
+            f"{path} has {len(chosen)} scenarios named {which[1:]!r}.",
+            f"Write {path}:NAME with one of: {', '.join(scenarios) or 'none (no object of it has a system prompt)'}.",
+        )
+    path = Path(given)
+    try:
+        return _read(path).rstrip("\n") if path.is_file() else given
+    except OSError:  # a text is too long for a name
+        return given
+
+
+def _scenarios(found: Any, name: str = "") -> Iterator[tuple[str, str]]:
+    """(name, system prompt) of whatever objects have one."""
+    if isinstance(found, dict):
+        named = next((str(found[k]) for k in NAME_KEYS if isinstance(found.get(k), str)), name)
+        for key in SYSTEM_KEYS:
+            if isinstance(found.get(key), str):
+                yield named, found[key]
+        for key, value in found.items():
+            yield from _scenarios(value, str(key))
+    elif isinstance(found, list):
+        for i, value in enumerate(found):
+            yield from _scenarios(value, str(i))
+
+
+def _read(path: Path) -> str:
+    try:
+        # Bytes, not text mode: a line break is part of what the checkpoint was trained on.
+        return path.read_bytes().decode("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        remedy = "Give the authors' server file, or a UTF-8 text file with {tools_json}."
+        raise UserError(f"{path} cannot be read ({error}).", remedy) from None
+
+
+def _strings(path: Path) -> dict[str, str]:
+    """The strings that a Python file assigns at its top level; a text file is its VARIABLE."""
+    source = _read(path)
+    if path.suffix != ".py":
+        return {VARIABLE: source}
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError) as error:
+        raise UserError(f"{path} is no Python file ({error}).", "Save a plain text template as .txt.") from None
+    found = {}
+    for node in tree.body:
+        if isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            for name in (t.id for t in targets if isinstance(t, ast.Name)):
+                if isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+                    found[name] = node.value.value
+                elif name.endswith(VARIABLE):
+                    raise UserError(
+                        f"{path}: {name} is not a plain string.", "Save the text that it stands for as a .txt file."
+                    )
+    return found
+
+
+def _text(path: Path, found: Mapping[str, str], name: str) -> str:
+    if name not in found:
+        raise UserError(
+            f"{path} assigns no {name}.",
+            "Give the authors' server file (rt_server.py), or a text file with {tools_json}.",
+        )
+    return found[name]

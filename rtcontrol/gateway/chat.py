@@ -1,0 +1,90 @@
+"""The decisions of one chat request: one call, or several, or the answer in the format asked for, or none any more."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from rtcontrol.gateway.access import Refusal
+from rtcontrol.gateway.chat_request import ChatRequest, Made, Offer
+from rtcontrol.gateway.decide import Timed, Unavailable
+from rtcontrol.gateway.mistake import Mistake
+from rtcontrol.loop.config import MAX_CALLS
+from rtcontrol.models.call import Call
+from rtcontrol.models.errors import UserError
+
+Decide = Callable[..., Awaitable[Timed]]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """All decisions that were made, the calls that they came to, or the text. `stopped`: why nothing is called."""
+
+    timed: Sequence[Timed]
+    calls: Sequence[Call]
+    content: str | None
+    stopped: str | None = None
+
+
+async def decided(request: ChatRequest, decide: Decide, limit_s: float) -> Answer:
+    """One call, and with `parallel_tool_calls` further ones until one is null, repeats a call, fails, or is not there
+    within `limit_s` of the request. Raises Refusal, and Unavailable where there is no first decision."""
+    began, offer = time.monotonic(), request.offer()
+    timed, offer = await _first(request, offer, decide)
+    call, answered = timed[-1].decision.call, request.answered()
+    if call is not None and call.name == offer.answer:
+        return Answer(timed, (), json.dumps(dict(call.arguments), ensure_ascii=False))
+    again = _result(call, answered)
+    if call is None or (again is not None and not offer.must):
+        result = again or (answered[-1].result if answered else None)
+        return Answer(timed, (), result or "", _why(call))
+    calls = [call]
+    while request.parallel_tool_calls and len(calls) < MAX_CALLS:
+        history = [one.text() for one in (*request.made(), *(Made(c, None) for c in calls))]
+        try:
+            one = await asyncio.wait_for(_decide(request, offer, decide, history), limit_s - (time.monotonic() - began))
+        except (TimeoutError, Unavailable, UserError, Refusal):
+            break
+        call = one.decision.call
+        if call is None or call in calls or call.name == offer.answer or _result(call, answered) is not None:
+            break
+        timed.append(one)
+        calls.append(call)
+    return Answer(timed, calls, None)
+
+
+async def _first(request: ChatRequest, offer: Offer, decide: Decide) -> tuple[list[Timed], Offer]:
+    """The decisions until one is no call whose result is known. Where something must be called, such a function is left
+    out, and the others are asked about: the same question again would get the same answer, for ever."""
+    answered, history, timed = request.answered(), [one.text() for one in request.made()], []
+    while True:
+        timed.append(await _decide(request, offer, decide, history, bool(answered) and not offer.must))
+        call = timed[-1].decision.call
+        if call is None or not offer.must or _result(call, answered) is None:
+            return timed, offer
+        fewer = offer.without(call.name)
+        if not fewer.tools:
+            return timed, offer
+        offer = fewer
+
+
+async def _decide(
+    request: ChatRequest, offer: Offer, decide: Decide, history: Sequence[str], allow_null: bool = False
+) -> Timed:
+    try:
+        return await decide(offer.tools, request.instruction(), request.observation(), history, allow_null)
+    except Mistake as mistake:
+        code = "context_length_exceeded" if offer.param(mistake) == "messages" else "invalid_request"
+        raise Refusal(400, code, mistake.what, mistake.remedy, offer.param(mistake)) from None
+
+
+def _result(call: Call | None, answered: Sequence[Made]) -> str | None:
+    """The result of this very call, the last one."""
+    return next((one.result for one in reversed(answered) if one.call == call), None)
+
+
+def _why(call: Call | None) -> str:
+    return "The model calls nothing." if call is None else f"{call.text()} was called, and its result is known."

@@ -1,0 +1,188 @@
+"""`POST /v1/decisions` as the `openai` client libraries send and read it: predicates, choices and scores, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Discriminator, Field, StrictBool, StrictStr, Tag
+
+from rtcontrol.gateway.access import Refusal
+from rtcontrol.gateway.asked import MOST_LEVELS, MOST_OPTIONS, MOST_QUESTIONS, Answered, Asked, as_text, text_only
+from rtcontrol.gateway.decide import Timed
+
+
+class DecisionPart(BaseModel):
+    """Of a content: `input_text`, `output_text`, `input_json`, `refusal`; pictures are refused."""
+
+    type: str
+    text: str | None = None
+    refusal: str | None = None
+    data: dict[str, Any] | list[dict[str, Any]] | None = None
+
+
+Content = str | list[DecisionPart]
+
+
+class DecisionMessage(BaseModel):
+    type: Literal["message"] = "message"
+    role: Literal["user", "developer", "system", "assistant"]
+    content: Content
+
+
+class DecisionCall(BaseModel):
+    """A function's, with `arguments`, or a custom tool's, with `input`."""
+
+    type: Literal["function_call", "custom_tool_call"]
+    name: str
+    call_id: str
+    arguments: str | None = None
+    input: str | None = None
+
+
+class DecisionCallOutput(BaseModel):
+    type: Literal["function_call_output", "custom_tool_call_output"]
+    call_id: str
+    output: Content
+
+
+class PredicateQuestion(BaseModel):
+    type: Literal["predicate"]
+    name: str | None = None
+    instructions: Content
+
+
+class ChoiceOption(BaseModel):
+    value: StrictStr | StrictBool
+    description: str | None = None
+
+
+class ChoiceQuestion(PredicateQuestion):
+    type: Literal["choice"]  # type: ignore[assignment]
+    choices: Annotated[list[ChoiceOption], Field(min_length=2, max_length=MOST_OPTIONS)]
+
+
+class ScoreLevel(BaseModel):
+    label: str
+    description: str | None = None
+
+
+class ScoreQuestion(PredicateQuestion):
+    type: Literal["score"]  # type: ignore[assignment]
+    levels: Annotated[list[ScoreLevel], Field(min_length=2, max_length=MOST_LEVELS)]
+
+
+def _item(value: Any) -> str:
+    kind = value.get("type", "message") if isinstance(value, dict) else "message"
+    return "call" if kind in ("function_call", "custom_tool_call") else "output" if kind != "message" else kind
+
+
+Item = Annotated[
+    Annotated[DecisionMessage, Tag("message")]
+    | Annotated[DecisionCall, Tag("call")]
+    | Annotated[DecisionCallOutput, Tag("output")],
+    Discriminator(_item),
+]
+AnyQuestion = Annotated[PredicateQuestion | ChoiceQuestion | ScoreQuestion, Field(discriminator="type")]
+
+
+class DecisionsRequest(BaseModel):
+    """Caching options are taken, and change nothing: the last input stays cached."""
+
+    model: str
+    input: str | list[Item]
+    questions: Annotated[list[AnyQuestion], Field(min_length=1, max_length=MOST_QUESTIONS)]
+
+    def state(self) -> str:
+        """The input as text: who said what where several did. Raises Refusal."""
+        if isinstance(self.input, str):
+            return self.input
+        calls: dict[str, tuple[str, str]] = {}
+        lines = []
+        roles = {item.role if isinstance(item, DecisionMessage) else "" for item in self.input}
+        for i, item in enumerate(self.input):
+            where = f"input[{i}]"
+            if isinstance(item, DecisionMessage):
+                said = _text(item.content, f"{where}.content")
+                lines.append(said if roles == {"user"} else f"{item.role}: {said}")
+            elif isinstance(item, DecisionCall):
+                calls[item.call_id] = item.type, item.name
+                given = item.arguments if item.type == "function_call" else item.input
+                if given is None:
+                    field = "arguments" if item.type == "function_call" else "input"
+                    raise Refusal(400, "invalid", f"{where}.{field} is missing.", "Give it.", f"{where}.{field}")
+                lines.append(f"{item.name}({given})")
+            else:
+                kind, name = calls.get(item.call_id, ("", ""))
+                if f"{kind}_output" != item.type:
+                    what = f"{where}.call_id {item.call_id[:40]!r} is that of no {item.type.removesuffix('_output')}"
+                    raise Refusal(400, "invalid", f"{what} before it.", "Put its call before it.", f"{where}.call_id")
+                lines.append(f"{name} -> {_text(item.output, f'{where}.output')}")
+        return "\n".join(lines)
+
+    def asked(self) -> list[Asked]:
+        """Raises Refusal."""
+        return [_asked(question, f"questions[{i}]") for i, question in enumerate(self.questions)]
+
+
+def _asked(question: PredicateQuestion, where: str) -> Asked:
+    said = _text(question.instructions, f"{where}.instructions")
+    if isinstance(question, ScoreQuestion):
+        labels = [f"{x.label}: {x.description}" if x.description else x.label for x in question.levels]
+        return Asked.score(question.name, said, labels)
+    if not isinstance(question, ChoiceQuestion):
+        return Asked.predicate(question.name, said)
+    values = [option.value for option in question.choices]
+    for i, value in enumerate(values):
+        if any(value == other and type(value) is type(other) for other in values[:i]):
+            what = f"{where}.choices: {value!r} is there twice."
+            raise Refusal(400, "invalid", what, "Each choice must be unique.", f"{where}.choices")
+    return Asked("choice", question.name, said, values, [option.description or "" for option in question.choices])
+
+
+def _text(content: Content, where: str) -> str:
+    if isinstance(content, str):
+        return content
+    found = []
+    for i, part in enumerate(content):
+        said = {"input_text": part.text, "output_text": part.text, "input_json": part.data, "refusal": part.refusal}
+        if part.type not in said:
+            raise text_only(f"{where}[{i}] is of type {part.type[:40]!r}", f"{where}[{i}].type")
+        if said[part.type] is None:
+            raise Refusal(400, "invalid", f"{where}[{i}] has nothing to read.", "Fill its field.", f"{where}[{i}]")
+        found.append(as_text(said[part.type]))
+    return "\n".join(found)
+
+
+def respond(request: DecisionsRequest, model: str, found: Sequence[Answered], timed: Timed) -> dict[str, Any]:
+    """Never a refusal: every question has its answer."""
+    decision = timed.decision
+    total = decision.tokens + decision.reused_tokens
+    kept = 0 if decision.call is None else decision.call.arguments["kept"]
+    usage = {
+        "input_tokens": total,
+        "input_tokens_details": {"cached_tokens": decision.reused_tokens, "cache_write_tokens": kept},
+        "output_tokens": 0,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": total,
+    }
+    pairs = zip(found, request.questions, strict=True)
+    return {"model": model, "answers": [_answer(one, question) for one, question in pairs], "usage": usage}
+
+
+def _answer(one: Answered, question: PredicateQuestion) -> dict[str, Any]:
+    kind, p = one.asked.kind, one.probabilities
+    told: dict[str, Any] = {"type": kind, "name": one.asked.name}
+    if kind == "predicate":
+        return {**told, "probability": p[0]}
+    told["confidence"] = one.confidence
+    if isinstance(question, ScoreQuestion):
+        levels = enumerate(zip(question.levels, p, strict=True))
+        rows = [{"value": i, "label": level.label, "probability": share} for i, (level, share) in levels]
+        return {**told, "score": one.expected, "probabilities": rows}
+    values = zip(one.asked.values, p, strict=True)
+    return {
+        **told,
+        "choice": one.choice,
+        "probabilities": [{"value": value, "probability": share} for value, share in values],
+    }

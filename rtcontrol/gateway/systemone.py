@@ -1,0 +1,91 @@
+"""`POST /v1/systemone`: the System One shape of decision APIs (`noul`, `choice`, `score`), by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Field
+
+from rtcontrol.gateway.access import Refusal
+from rtcontrol.gateway.asked import MOST_LEVELS, MOST_OPTIONS, MOST_QUESTIONS, Answered, Asked, as_text
+from rtcontrol.gateway.decide import Timed
+
+Json = str | dict[str, Any] | list[Any]
+MEDIA = ("images", "audio", "videos", "assets")
+
+
+class NoulQuestion(BaseModel):
+    type: Literal["noul"]
+    instructions: Json | None = None
+    criteria: dict[Literal["true", "false"], Json | None] | None = None
+
+
+class NamedChoice(BaseModel):
+    type: Literal["choice"]
+    instructions: Json | None = None
+    criteria: Annotated[dict[str, Json | None], Field(min_length=2, max_length=MOST_OPTIONS)]
+
+
+class NamedScore(BaseModel):
+    type: Literal["score"]
+    instructions: Json | None = None
+    criteria: Annotated[list[Json], Field(min_length=2, max_length=MOST_LEVELS)]
+
+
+NamedQuestion = Annotated[NoulQuestion | NamedChoice | NamedScore, Field(discriminator="type")]
+
+
+class SystemOneRequest(BaseModel):
+    """`model` may be any: clients send the one that they were trained with. What hears or sees is refused."""
+
+    model: str = ""
+    state: Json
+    questions: Annotated[dict[str, NamedQuestion], Field(min_length=1, max_length=MOST_QUESTIONS)]
+    images: Any = None
+    audio: Any = None
+    videos: Any = None
+    assets: Any = None
+
+    def text(self) -> str:
+        """The state. Raises Refusal."""
+        if given := [name for name in MEDIA if getattr(self, name)]:
+            raise Refusal(422, "unsupported", f"{given[0]} are given.", "This model reads text only.", given[0])
+        return as_text(self.state)
+
+    def asked(self) -> list[Asked]:
+        """Raises Refusal."""
+        return [_asked(name, question) for name, question in self.questions.items()]
+
+
+def _asked(name: str, question: NoulQuestion | NamedChoice | NamedScore) -> Asked:
+    said = "" if question.instructions is None else as_text(question.instructions)
+    if isinstance(question, NamedScore):
+        return Asked.score(name, said, [as_text(level) for level in question.criteria])
+    described = {option: "" if words is None else as_text(words) for option, words in (question.criteria or {}).items()}
+    if isinstance(question, NamedChoice):
+        return Asked("choice", name, said, list(described), list(described.values()))
+    if not said and not described:
+        field = f"questions.{name[:80]}"
+        raise Refusal(422, "invalid", f"{field}: neither instructions nor criteria.", "Give one of them.", field)
+    return Asked.predicate(name, said, {str(answer): words for answer, words in described.items()})
+
+
+def respond(model: str, found: Sequence[Answered], timed: Timed) -> dict[str, Any]:
+    used = timed.decision.tokens + timed.decision.reused_tokens
+    return {
+        "model": model,
+        "answers": {one.asked.name: _answer(one) for one in found},
+        "usage": {"input_tokens": used, "output_tokens": 0, "cached_tokens": timed.decision.reused_tokens},
+    }
+
+
+def _answer(one: Answered) -> Mapping[str, Any]:
+    shares = {str(value): p for value, p in zip(one.asked.values, one.probabilities, strict=True)}
+    if one.asked.kind == "predicate":
+        return {"type": "noul", "noul": one.probabilities[0]}
+    if one.asked.kind == "choice":
+        return {"type": "choice", "choice": one.choice, "probabilities": shares, "confidence": one.confidence}
+    legend = {str(level): words for level, words in enumerate(one.asked.descriptions)}
+    told = {"type": "score", "score": one.expected, "legend": legend}
+    return {**told, "probabilities": shares, "confidence": one.confidence}

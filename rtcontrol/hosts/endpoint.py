@@ -1,0 +1,170 @@
+"""Decides by a decision API over HTTP (`--model decisions:URL`, `systemone:URL`); docs/decisions.md."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import json
+import os
+import threading
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+from urllib.parse import urlsplit
+
+from rtcontrol.hosts.base import DecisionLost, DecisionRequest
+from rtcontrol.hosts.questionnaire import DecisionsWire, EndpointWire, Questionnaire, SystemOneWire
+from rtcontrol.models.call import Decision
+from rtcontrol.models.decoding import result
+from rtcontrol.models.errors import UserError
+
+WIRES: dict[str, EndpointWire] = {"decisions": DecisionsWire(), "systemone": SystemOneWire()}
+KEY = "RTCONTROL_DECISION_KEY"
+LONGEST_S = 10.0
+# So long before the deadline (and so much of the time until then) an answer is given up: the loop hears of it in time,
+# and knows what was missed.
+SPARE_S, SPARE = 0.002, 0.05
+LOOK_S = 0.002  # so often it is asked whether anybody still waits
+MOST_BYTES = 1 << 20
+
+
+def is_endpoint(model: str | None) -> bool:
+    """Whether a model's name is that of an endpoint."""
+    return model is not None and model.partition(":")[0] in WIRES
+
+
+@dataclass(frozen=True)
+class EndpointSource:
+    """`api` is one of WIRES, `url` that of its route, `model` the name that is asked for. With `late` an answer is
+    waited for beyond its request's time."""
+
+    api: str
+    url: str
+    model: str
+    tools: tuple[dict[str, Any], ...]
+    allow_null: bool = False
+    late: bool = False
+    key: str | None = field(default=None, repr=False)
+
+    @classmethod
+    def parse(
+        cls, name: str, tools: Sequence[dict[str, Any]], allow_null: bool = False, late: bool = False
+    ) -> EndpointSource:
+        """From `decisions:URL#MODEL`; the key is in the environment. Raises UserError."""
+        api, _, given = name.partition(":")
+        try:
+            parts = urlsplit(given)
+            _ = parts.port
+        except ValueError:
+            parts = urlsplit("")
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.password:
+            raise UserError(
+                f"--model {api}: its URL is none.",
+                f"Write {api}:https://HOST/v1#MODEL; a key goes into the environment, as {KEY}.",
+            )
+        key = os.environ.get(KEY) or None
+        if key is not None and parts.scheme == "http" and parts.hostname not in ("localhost", "127.0.0.1", "::1"):
+            raise UserError(
+                f"{KEY} would travel to {parts.hostname} in the clear.", "Use https, or unset it where none is needed."
+            )
+        path, route = parts.path.rstrip("/"), WIRES[api].path
+        if not path.endswith(route):
+            path = f"{path or '/v1'}{route}"
+        url = parts._replace(path=path, fragment="").geturl()
+        source = cls(api, url, parts.fragment or "default", tuple(tools), allow_null, late, key)
+        Questionnaire(source.tools, allow_null)
+        return source
+
+    def build(self) -> EndpointDecider:
+        return EndpointDecider(self)
+
+
+class EndpointDecider:
+    """Asks an endpoint, on a connection that is kept open and a thread of its own; one decision at a time."""
+
+    def __init__(self, source: EndpointSource) -> None:
+        import httpx
+
+        self._source, self._wire = source, WIRES[source.api]
+        self._questions = Questionnaire(source.tools, source.allow_null)
+        self._same = {"model": source.model, **self._wire.body(self._questions)}
+        headers = {"content-type": "application/json"}
+        if source.key is not None:
+            headers["authorization"] = f"Bearer {source.key}"
+        self._client = httpx.AsyncClient(headers=headers, timeout=None, limits=httpx.Limits(max_connections=1))
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, name="endpoint", daemon=True).start()
+
+    def decide(self, request: DecisionRequest) -> Decision:
+        """Raises DecisionLost."""
+        return result(self.decide_in_steps(request))
+
+    def decide_in_steps(self, request: DecisionRequest) -> Generator[None, None, Decision]:
+        """`decide`, which may be left alone; where it is given up, the request is closed."""
+        if not self._questions.asked:
+            return self._questions.decision(lambda one: (next(iter(one.values)), 1.0))
+        within_s = request.within_ns / 1e9
+        limited = within_s and not self._source.late
+        limit = max(within_s - max(SPARE_S, SPARE * within_s), 0.0) if limited else LONGEST_S
+        job = asyncio.run_coroutine_threadsafe(self._ask(self._same | self._wire.told(request), limit), self._loop)
+        try:
+            while not concurrent.futures.wait([job], LOOK_S).done:
+                yield
+            return job.result()
+        finally:
+            job.cancel()
+
+    async def _ask(self, body: dict[str, Any], limit_s: float) -> Decision:
+        import httpx
+
+        said = bytearray()
+        try:
+            async with asyncio.timeout(limit_s), self._client.stream("POST", self._source.url, json=body) as answer:
+                async for part in answer.aiter_bytes():
+                    said += part
+                    if len(said) > MOST_BYTES:
+                        raise DecisionLost("malformed", f"the answer is larger than {MOST_BYTES} bytes")
+        except TimeoutError:
+            raise DecisionLost("timeout", f"no answer within {limit_s * 1e3:.0f} ms") from None
+        except httpx.HTTPError as error:
+            raise DecisionLost("connection", f"{type(error).__name__}: {error}") from None
+        try:
+            found = json.loads(said)
+        except ValueError:
+            found = None
+        if answer.status_code != 200:
+            raise DecisionLost("http", f"HTTP {answer.status_code}: {_message(found)}")
+        if not isinstance(found, dict):
+            raise DecisionLost("malformed", "the answer is no JSON object")
+        made = self._questions.decision(self._wire.read(self._questions, found.get("answers")))
+        tokens, cached = _tokens(found.get("usage"))
+        return replace(made, forward_passes=1, tokens=tokens, reused_tokens=cached)
+
+    def info(self) -> dict[str, Any]:
+        source = self._source
+        return {"engine": source.api, "model": source.model, "url": source.url, "questions": len(self._questions.asked)}
+
+    def __del__(self) -> None:
+        if (loop := getattr(self, "_loop", None)) is not None:
+            closed = asyncio.run_coroutine_threadsafe(self._client.aclose(), loop)
+            closed.add_done_callback(lambda _: loop.call_soon_threadsafe(loop.stop))
+
+
+def _message(found: Any) -> str:
+    """What an error's body says, in short."""
+    error = found.get("error", found) if isinstance(found, dict) else "it says nothing"
+    said = error.get("message", error) if isinstance(error, dict) else error
+    return " ".join(str(said).split())[:200]
+
+
+def _tokens(used: Any) -> tuple[int, int]:
+    """Read, and cached, as the endpoint counts them; some leave one or the other out."""
+    used = used if isinstance(used, dict) else {}
+    details = used.get("input_tokens_details")
+    total = _count(used.get("input_tokens"))
+    cached = min(_count((details if isinstance(details, dict) else used).get("cached_tokens")), total)
+    return total - cached, cached
+
+
+def _count(value: Any) -> int:
+    return value if type(value) is int and value >= 0 else 0

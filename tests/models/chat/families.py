@@ -1,0 +1,167 @@
+"""Small random chat checkpoints of each family of call syntax, and an oracle that lists every legal call as text."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers as hf
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from rtcontrol.models.decider import STDecider
+from rtcontrol.models.domain import ClosedDomain
+from rtcontrol.models.schema import Parameter, ToolSchema
+
+ABSENT = object()
+TURNS = """{%- for m in messages %}<|im_start|>{{ m.role }}
+{{ m.content }}{% if loop.first and tools %}
+%TOLD%
+{%- for t in tools %}
+{{ t | tojson }}
+{%- endfor %}{% endif %}<|im_end|>
+{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
+{% endif %}"""
+# By family: what its template tells of calls, and its own control tokens.
+TOLD = {
+    "hermes": ("Answer in <tool_call></tool_call>:", ("<tool_call>", "</tool_call>")),
+    "llama3": ('Answer {"name": function, "parameters": dictionary}:', ()),
+    "mistral": ("Answer in [TOOL_CALLS]:", ("[TOOL_CALLS]",)),
+    "gemma": (
+        "Answer in <start_function_call>:",
+        ("<start_function_call>", "<end_function_call>", "<escape>"),
+    ),
+}
+# By family, as its documents show it: what is before the name, behind it, around a key, between and after values.
+SHOWN = {
+    "hermes": ('<tool_call>\n{"name": "', '", "arguments": {', '"{}":', ", ", "}}\n</tool_call>"),
+    "llama3": ('{"name": "', '", "parameters": {', '"{}":', ", ", "}}"),
+    "mistral": ('[TOOL_CALLS][{"name": "', '", "arguments": {', '"{}":', ", ", "}}]"),
+    "gemma": ("<start_function_call>call:", "{", "{}:", ",", "}<end_function_call>"),
+}
+CORPUS = [
+    '{"name": "go", "arguments": {"speed": 70, "side": -50, "left": true, "x": null}}\n',
+    '", "arguments": {"direction": "left turn"}} fast slow red green the of and',
+    "call:go{direction:left,speed:70} user assistant system instruction observed",
+]
+
+
+def checkpoint(folder: Path, family: str, seed: int = 0) -> Path:
+    """A random two-layer model whose tokenizer joins characters across quotes, braces and spaces, as real ones do."""
+    told, own = TOLD[family]
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=seed % 2 == 0), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=420, initial_alphabet=alphabet, min_frequency=1, show_progress=False)
+    tokenizer.train_from_iterator(CORPUS * 20, trainer)
+    tokenizer.add_special_tokens(["<|im_start|>", "<|im_end|>"])
+    tokenizer.add_tokens(list(own))
+    torch.manual_seed(seed)
+    size = tokenizer.get_vocab_size()
+    shape: dict[str, Any] = {
+        "vocab_size": size,
+        "hidden_size": 48,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 2048,
+        "initializer_range": 0.3,
+        **dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id")),
+    }
+    kinds: dict[str, Any] = {
+        "hermes": lambda: hf.Qwen3ForCausalLM(hf.Qwen3Config(**shape, head_dim=16)),
+        "llama3": lambda: hf.LlamaForCausalLM(hf.LlamaConfig(**shape)),
+        "mistral": lambda: hf.Qwen2ForCausalLM(hf.Qwen2Config(**shape)),
+        "gemma": lambda: hf.Qwen2ForCausalLM(hf.Qwen2Config(**shape, tie_word_embeddings=True)),
+    }
+    kinds[family]().save_pretrained(folder)
+    fast = hf.PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|im_end|>")
+    fast.chat_template = TURNS.replace("%TOLD%", told)
+    fast.save_pretrained(folder)
+    return folder
+
+
+def calls_of(tool: ToolSchema, most: int) -> list[dict[str, Any]]:
+    """All legal arguments of a tool, at most one more than `most`."""
+    options = []
+    for p in tool.parameters:
+        assert isinstance(p.domain, ClosedDomain)
+        options.append([*p.domain.values, *[None] * p.nullable, *([] if p.required else [ABSENT])])
+    rows = itertools.islice(itertools.product(*options), most + 1)
+    names = [p.name for p in tool.parameters]
+    return [{n: v for n, v in zip(names, row, strict=True) if v is not ABSENT} for row in rows]
+
+
+class Written:
+    """Calls as text in a family's syntax, cut at the values, written down apart from the code under test."""
+
+    def __init__(self, decider: STDecider, family: str) -> None:
+        self._decider, self._family = decider, family
+        self._marks = ["<|im_start|>", "<|im_end|>", *TOLD[family][1]]
+
+    def ids(self, text: str) -> list[int]:
+        """Of a text of the syntax: control tokens are themselves."""
+        tokenizer, found, rest = self._decider.tokenizer, list[int](), text
+        while rest:
+            at, mark = min(((i, m) for m in self._marks if (i := rest.find(m)) >= 0), default=(len(rest), ""))
+            found += tokenizer.encode(rest[:at]) if at else []
+            found += [tokenizer.special_id(mark)] if mark else []
+            rest = rest[at + len(mark) :]
+        return found
+
+    def pieces(self, tool: ToolSchema, arguments: dict[str, Any]) -> list[list[int]]:
+        before, behind, key, between, end = SHOWN[self._family]
+        gemma, encode = self._family == "gemma", self._decider.tokenizer.encode
+        found, left = [self.ids(before), encode(tool.name)], behind
+        given = [p for p in tool.parameters if p.name in arguments]
+        for p in given:
+            value, quote, space = arguments[p.name], "<escape>" if gemma else '"', "" if gemma else " "
+            written, text = left + key.replace("{}", p.name), isinstance(value, str)
+            shown = value if gemma and text else json.dumps(value, ensure_ascii=False)
+            if text:  # the quote behind it belongs to what follows
+                shown = value if gemma else shown[1:-1]
+            if self.texts_only(p):
+                found += [self.ids(written + space + quote), encode(shown)]
+            elif gemma:
+                found += [self.ids(written), [*self.ids(quote * text), *encode(shown)]]
+            else:
+                found += [self.ids(written), encode(space + quote * text + shown)]
+            left = quote * text + between
+        return [*found, self.ids((left.removesuffix(between) if given else left) + end)]
+
+    @staticmethod
+    def texts_only(p: Parameter) -> bool:
+        assert isinstance(p.domain, ClosedDomain)
+        return not p.nullable and all(isinstance(v, str) for v in p.domain.values)
+
+
+def greedy(model: Any, prompt: Sequence[int], paths: Sequence[tuple[int, ...]]) -> tuple[tuple[int, ...], float]:
+    """The path that constrained greedy decoding takes, a forward of the whole text for each token that is chosen; and
+    the smallest lead of a choice."""
+    left, done, margin = list(paths), list[int](), float("inf")
+    while len(left) > 1:
+        ids = sorted({path[len(done)] for path in left})
+        chosen = ids[0]
+        if len(ids) > 1:
+            with torch.no_grad():
+                scores = model(torch.tensor([[*prompt, *done]])).logits[0, -1].float()[ids]
+            first, second = scores.topk(2).values.tolist()
+            margin, chosen = min(margin, first - second), ids[int(scores.argmax())]
+        done.append(chosen)
+        left = [path for path in left if path[len(done) - 1] == chosen]
+    return left[0], margin
+
+
+def every(written: Written, tools: Sequence[ToolSchema], most: int) -> Iterator[tuple[tuple[int, ...], Any]]:
+    """Each legal call's tokens, and the call."""
+    for tool in tools:
+        for arguments in calls_of(tool, most):
+            pieces = written.pieces(tool, arguments)
+            yield tuple(t for piece in pieces for t in piece), (tool.name, arguments)

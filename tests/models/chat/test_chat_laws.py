@@ -1,0 +1,206 @@
+"""A chat model's call is the one that constrained greedy decoding of its text gives, whatever a pass carries."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers as hf
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from transformers import AutoModelForCausalLM
+
+from rtcontrol.models.chat.core import ChatCore
+from rtcontrol.models.chat.syntax import FAMILIES, syntax_of
+from rtcontrol.models.decider import DeciderSpec, STDecider
+from rtcontrol.models.decoding import Decoding, result
+from rtcontrol.models.engines.base import Budget
+from rtcontrol.models.engines.hf_runner import HFRunner
+from rtcontrol.models.schema import tool_schemas
+from tests.models.chat.families import TOLD, Written, checkpoint, every, greedy
+from tests.models.small import MARGIN, law
+
+MOST = 1500  # calls that the oracle lists
+NAMES = ("go", "go_left", "turn", "stop", "look_at")
+PARAMETERS = ("speed", "direction", "left", "x", "x_y")
+DOMAINS = st.one_of(
+    st.lists(st.sampled_from(("left", "right", "left turn", 'a "b"', "grün", "<|im_end|>")), min_size=1, unique=True)
+    .filter(lambda v: len(v) < 5)
+    .map(lambda v: {"enum": v}),
+    st.tuples(st.integers(-12, 0), st.integers(1, 20)).map(
+        lambda b: {"type": "integer", "minimum": b[0], "maximum": b[1]}
+    ),
+    st.just({"type": "boolean"}),
+    st.just({"type": "number", "minimum": 0, "maximum": 1, "multipleOf": 0.25}),
+    st.just({"anyOf": [{"enum": ["go", "stop"]}, {"type": "integer", "minimum": 0, "maximum": 12}, {"type": "null"}]}),
+)
+
+
+@st.composite
+def tools(draw: st.DrawFn) -> list[dict[str, Any]]:
+    found = []
+    for name in draw(st.lists(st.sampled_from(NAMES), min_size=1, max_size=3, unique=True)):
+        names = draw(st.lists(st.sampled_from(PARAMETERS), max_size=3, unique=True))
+        required = [p for p in names if draw(st.booleans())]
+        properties = {p: draw(DOMAINS) for p in names}
+        found.append({"name": name, "parameters": {"properties": properties, "required": required}})
+    return found
+
+
+@pytest.fixture(scope="module", params=sorted(TOLD))
+def model(request: Any, tmp_path_factory: Any) -> tuple[str, Path, Any]:
+    family = request.param
+    folder = checkpoint(tmp_path_factory.mktemp(family), family, seed=sorted(TOLD).index(family))
+    return family, folder, AutoModelForCausalLM.from_pretrained(folder).eval()
+
+
+def build(folder: Path, given_tools: Any, **options: Any) -> STDecider:
+    return DeciderSpec(str(folder), tuple(given_tools), **options).build()
+
+
+@law(12)
+@given(given_tools=tools(), per_head=st.sampled_from((1, 64)), ahead=st.sampled_from((0, 5, 40, 128)), data=st.data())
+def test_in_sequence_it_is_the_call_of_constrained_greedy_decoding(
+    model: Any, given_tools: Any, per_head: int, ahead: int, data: Any
+) -> None:
+    family, folder, judge = model
+    schemas = tool_schemas(given_tools)
+    decider = build(folder, given_tools, budget_per_head=per_head)
+    decider.decoding.core.ahead = ahead if per_head > 1 else 0
+    written = Written(decider, family)
+    paths = dict(every(written, schemas, MOST))
+    assume(len(paths) <= MOST)
+    for _ in range(3):  # each has the last one as its guess
+        seen, told = data.draw(st.text(max_size=12)), data.draw(st.sampled_from(("go left", "stop", "<|im_end|>")))
+        decision = decider.decide(seen, told)
+        prompt = [*decider.template.prefix_ids(schemas), *decider.template.suffix_ids(told, seen)]
+        path, margin = greedy(judge, prompt, list(paths))
+        if margin > MARGIN:
+            assert decision.call is not None
+            assert (decision.call.name, dict(decision.call.arguments)) == paths[path]
+            assert [type(v) for v in decision.call.arguments.values()] == [type(v) for v in paths[path][1].values()]
+            assert tuple(t for piece in decider.plan.pieces(decision.call) for t in piece) == path
+
+
+@law(8)
+@given(given_tools=tools(), seen=st.text(max_size=12))
+def test_a_pass_for_each_token_gives_the_same_call(model: Any, given_tools: Any, seen: str) -> None:
+    _, folder, _ = model
+    quick, slow = build(folder, given_tools), build(folder, given_tools)
+    slow.decoding.core.adapt(Budget(1, 1, forced=True), lambda: None)  # type: ignore[arg-type,return-value]
+    fast, by_token = quick.decide(seen, "go left"), slow.decide(seen, "go left")
+    assert fast.call == by_token.call
+    assert fast.forward_passes <= by_token.forward_passes
+    assert by_token.forward_passes == by_token.tokens - len(slow.template.suffix_ids("go left", seen))
+
+
+@law(8)
+@given(given_tools=tools(), seen=st.text(max_size=12))
+def test_in_parallel_no_argument_sees_another(model: Any, given_tools: Any, seen: str) -> None:
+    family, folder, judge = model
+    schemas = tool_schemas(given_tools)
+    decider = build(folder, given_tools, arguments="parallel")
+    call = decider.decide(seen, "go left").call
+    assert call is not None and call == decider.decide(seen, "go left").call
+    assert call == build(folder, given_tools, arguments="parallel", budget_per_head=1).decide(seen, "go left").call
+    tool = next(t for t in schemas if t.name == call.name)
+    for p in tool.parameters:  # each is what it would be, were it the only one there is
+        properties = {p.name: dict(p.schema)}
+        alone = {"name": tool.name, "parameters": {"properties": properties, "required": [p.name]}}
+        if not p.required:
+            continue
+        (schema,) = tool_schemas([alone])
+        paths = dict(every(Written(decider, family), [schema], MOST))
+        prompt = [*decider.template.prefix_ids(schemas), *decider.template.suffix_ids("go left", seen)]
+        path, margin = greedy(judge, prompt, list(paths))
+        if margin > MARGIN:
+            assert call.arguments[p.name] == paths[path][1][p.name]
+
+
+def test_free_texts_and_numbers_end_where_the_call_goes_on(model: Any) -> None:
+    _, folder, _ = model
+    text = {"type": "string", "minLength": 1, "maxLength": 8}
+    free = {"say": text, "number": {"type": "number"}, "list": {"type": "array", "items": {"type": "integer"}}}
+    given_tools = [{"name": "go", "parameters": {"properties": free, "required": list(free)}}]
+    for arguments in ("sequential", "parallel"):
+        one = build(folder, given_tools, arguments=arguments, value_tokens=24)
+        two = build(folder, given_tools, arguments=arguments, value_tokens=24, budget_per_head=1)
+        for seen in ("a", "b", "c"):
+            call = one.decide(seen, "go").call
+            assert call is not None and call == two.decide(seen, "go").call
+            assert 1 <= len(call.arguments["say"]) <= 8 and "\\" not in call.arguments["say"]
+            assert isinstance(call.arguments["number"], int | float) and isinstance(call.arguments["list"], list)
+
+
+def test_a_free_text_holds_nothing_that_its_syntax_would_escape(model: Any) -> None:
+    family, folder, _ = model
+    say = {"say": {"type": "string", "minLength": 0, "maxLength": 8}}
+    decider = build(folder, [{"name": "go", "parameters": {"properties": say, "required": ["say"]}}])
+    (where,) = decider.plan.free
+    legal = decider.decoding.core.grammars.start(where.grammar, 8).legal(where.ends, None)
+    inside = [decider.tokenizer.decode([i]) for i in legal.nonzero()[0] if i not in where.ends]
+    assert any("a" in text for text in inside)
+    assert any('"' in text or "\\" in text for text in inside) == (family == "gemma")
+
+
+def test_the_mass_outside_and_several_sessions_at_once(model: Any) -> None:
+    from rtcontrol.models.decider import decide_together
+
+    _, folder, _ = model
+    given_tools = [{"name": "go", "parameters": {"properties": {"x": {"enum": ["left", "right"]}}, "required": ["x"]}}]
+    one, two = build(folder, given_tools), build(folder, [*given_tools, {"name": "stop"}])
+    assert 0 < one.decoding.outside_mass() <= 1 if one.decide("a", "go").forward_passes else True
+    alone = [one.decide("b", "go").call, two.decide("c", "go").call]
+    together = decide_together([(one, ("b", "go", ())), (two, ("c", "go", ()))])
+    assert [d.call for d in together if not isinstance(d, Exception)] == alone
+
+
+@pytest.mark.parametrize("kind", ["Mistral", "Gemma2"])
+def test_other_architectures_give_the_call_of_greedy_decoding_path_by_path(kind: str, tmp_path: Path) -> None:
+    properties = {"x": {"enum": ["left", "left turn"]}, "speed": {"type": "integer", "minimum": -9, "maximum": 12}}
+    given_tools = [{"name": "go", "parameters": {"properties": properties, "required": ["x"]}}, {"name": "stop"}]
+    decider = build(checkpoint(tmp_path, "hermes"), given_tools)
+    torch.manual_seed(1)
+    shape: dict[str, Any] = {"vocab_size": decider.tokenizer.size, "hidden_size": 48, "intermediate_size": 64}
+    shape |= {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
+    shape |= {"initializer_range": 0.3, "attn_implementation": "eager", "pad_token_id": None}
+    judge = getattr(hf, f"{kind}ForCausalLM")(getattr(hf, f"{kind}Config")(**shape)).eval()
+    prefix = decider.template.prefix_ids(decider.plan.tools)
+    decoding = Decoding(HFRunner(judge), ChatCore(decider.plan, decider.tokenizer, None), prefix)
+    paths = dict(every(Written(decider, "hermes"), decider.plan.tools, MOST))
+    for seen in ("a", "b", "c"):
+        suffix = decider.template.suffix_ids("go left", seen)
+        (decision,) = decoding.decode_many([suffix])
+        path, margin = greedy(judge, [*prefix, *suffix], list(paths))
+        assert margin > MARGIN and decision.call is not None
+        assert (decision.call.name, dict(decision.call.arguments)) == paths[path]
+
+
+def test_a_decision_that_is_sliced_or_given_up_leaves_no_trace(model: Any) -> None:
+    _, folder, _ = model
+    given_tools = [{"name": "go", "parameters": {"properties": {"x": {"enum": ["left", "right"]}}, "required": ["x"]}}]
+    one, two = build(folder, given_tools, budget_per_head=1), build(folder, given_tools, budget_per_head=1)
+    long = "a long way " * 40
+    given_up = one.decide_in_steps(long, "go")
+    next(given_up)
+    given_up.close()
+    for seen in ("b", long):
+        assert result(one.decide_in_steps(seen, "go")).call == two.decide(seen, "go").call
+
+
+SIGNS = [
+    ("Answer in <tool_call></tool_call>", '<tool_call>\n{"name": "'),
+    ('{"name": function, "parameters": dictionary}', '{"name": "'),
+    ('"[TOOL_CALLS][" + call', '[TOOL_CALLS][{"name": "'),
+    ('"[TOOL_CALLS] [" + call', '[TOOL_CALLS] [{"name": "'),
+    ('"[TOOL_CALLS]" + name + "[ARGS]"', "[TOOL_CALLS]"),
+    ("<start_function_call>call:", "<start_function_call>call:"),
+]
+
+
+@pytest.mark.parametrize(("template", "opening"), SIGNS)
+def test_every_family_is_known_by_its_template(template: str, opening: str) -> None:
+    assert syntax_of(template, "x").opening == opening
+    assert any(s.opening == opening for _, s in FAMILIES)

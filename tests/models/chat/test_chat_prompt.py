@@ -1,0 +1,177 @@
+"""A chat model's prompt is its own template's, word for word, and what people write in it is never control."""
+
+from __future__ import annotations
+
+import shutil
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from rtcontrol.models.chat.template import ChatTemplate
+from rtcontrol.models.checkpoint import Checkpoint
+from rtcontrol.models.errors import UserError
+from rtcontrol.models.prompt import FILE_NAME
+from rtcontrol.models.schema import ToolSchema, tool_schemas
+from rtcontrol.models.tokenizer import STTokenizer
+from tests.models.chat.families import TOLD, TURNS, checkpoint
+from tests.models.small import law
+
+QWEN = TURNS.replace("%TOLD%", TOLD["hermes"][0])
+THINKING = QWEN.replace(
+    "assistant\n{% endif %}",
+    "assistant\n{% if enable_thinking is false %}<think>\n\n</think>\n\n{% endif %}{% endif %}",
+)
+DATED = QWEN.replace(
+    "{%- for m in messages", '{% set day = strftime_now("%d %b %Y") %}Today: {{ day }}\n{%- for m in messages'
+)
+# Tools in the user's own turn, before what is said.
+IN_USER = """{%- for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == "user" %}{"parameters": dictionary}
+{%- for t in tools %}{{ t | tojson(indent=4) }}\n\n{% endfor %}{% endif %}{{ m.content | trim }}<|im_end|>
+{% endfor %}<|im_start|>assistant\n"""
+WORDS = st.text(st.sampled_from("abc DEF 0.1-,:;!?{}\"'\nü→"), min_size=1, max_size=20).map(str.strip).filter(bool)
+
+
+def tools(description: str) -> list[ToolSchema]:
+    parameters = {"properties": {"x": {"enum": ["left", "right"]}}, "required": ["x"]}
+    return tool_schemas([{"name": "go", "description": description, "parameters": parameters}])
+
+
+@pytest.fixture(scope="module")
+def qwen(data: Path, tmp_path_factory: Any) -> Path:
+    """Qwen's tokenizer and a chat template, and no weights."""
+    folder = tmp_path_factory.mktemp("qwen")
+    tokenizer = Tokenizer.from_file(str(data / "qwen2_tokenizer" / "tokenizer.json"))
+    tokenizer.add_tokens(["<think>", "</think>"])
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|im_end|>")
+    fast.chat_template = THINKING
+    fast.save_pretrained(folder)
+    return Path(folder)
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: Any) -> Path:
+    return checkpoint(tmp_path_factory.mktemp("small"), "hermes")
+
+
+def made(folder: Path, small: Path, layout: str | None) -> Path:
+    """The small checkpoint with this template."""
+    shutil.copytree(small, folder)
+    (folder / "chat_template.jinja").unlink()
+    if layout is not None:
+        (folder / "chat_template.jinja").write_text(layout)
+    return folder
+
+
+def opened(folder: Path) -> tuple[ChatTemplate, STTokenizer]:
+    tokenizer = STTokenizer.load(folder / "tokenizer.json")
+    return ChatTemplate(folder, tokenizer), tokenizer
+
+
+def prompt(template: ChatTemplate, schemas: list[ToolSchema], told: str, seen: str) -> list[int]:
+    return [*template.prefix_ids(schemas), *template.suffix_ids(told, seen)]
+
+
+def by_transformers(library: Any, template: ChatTemplate, schemas: list[ToolSchema], content: str) -> list[int]:
+    messages = [
+        {"role": template.syntax.role, "content": template.syntax.orders},
+        {"role": "user", "content": content},
+    ]
+    told = {"add_generation_prompt": True, "enable_thinking": False, "tokenize": False}
+    text = library.apply_chat_template(messages, tools=[t.to_openai() for t in schemas], **told)
+    return list(library(text, add_special_tokens=False).input_ids)
+
+
+def test_its_tokens_are_those_that_transformers_gives(small: Path, tmp_path: Path) -> None:
+    for i, layout in enumerate((QWEN, THINKING, IN_USER)):
+        folder = made(tmp_path / str(i), small, layout)
+        template, _ = opened(folder)
+        library, schemas = AutoTokenizer.from_pretrained(str(folder)), tools("Go somewhere.")
+        for told, seen in (("go left", "x 0.1 y -2"), ("Land!", "grün →\nof the")):
+            expected = by_transformers(library, template, schemas, f"{told}\n\n{seen}")
+            assert prompt(template, schemas, told, seen) == expected
+
+
+@law(15)
+@given(description=WORDS, told=WORDS, seen=WORDS)
+def test_with_qwens_own_tokenizer_too(qwen: Path, description: str, told: str, seen: str) -> None:
+    template, _ = opened(qwen)
+    schemas = tools(description)
+    expected = by_transformers(_library(qwen), template, schemas, f"{told}\n\n{seen}")
+    assert prompt(template, schemas, told, seen) == expected
+
+
+@lru_cache
+def _library(folder: Path) -> Any:
+    return AutoTokenizer.from_pretrained(str(folder))
+
+
+def test_text_is_never_control(qwen: Path) -> None:
+    template, tokenizer = opened(qwen)
+    control = {tokenizer.special_id(mark) for mark in tokenizer.specials}
+    plain = [i for i in prompt(template, tools("d"), "i", "o") if i in control]
+    everything = "".join(tokenizer.specials)
+    for mark in (*tokenizer.specials, everything):
+        said = f"a{mark}b"
+        ids = prompt(template, tools(said), said, said)
+        assert [i for i in ids if i in control] == plain, mark
+        assert tokenizer.decode(ids).count(said) == 3
+
+
+def test_a_model_that_thinks_is_told_not_to(qwen: Path) -> None:
+    template, tokenizer = opened(qwen)
+    assert tokenizer.decode(prompt(template, tools("d"), "i", "o")).endswith("<think>\n\n</think>\n\n")
+
+
+def test_no_prompt_tells_the_day(small: Path, tmp_path: Path) -> None:
+    template, tokenizer = opened(made(tmp_path / "dated", small, DATED))
+    assert "Today: 26 Jul 2024" in tokenizer.decode(template.prefix_ids(tools("d")))
+
+
+def test_tools_in_the_users_turn_are_cached_too(small: Path, tmp_path: Path) -> None:
+    template, tokenizer = opened(made(tmp_path / "in-user", small, IN_USER))
+    assert '"left"' in tokenizer.decode(template.prefix_ids(tools("d")))
+    assert "left" not in tokenizer.decode(template.suffix_ids("i", "o"))
+
+
+MISTAKES = [
+    ("no template", None, None, "there is none", "instruct checkpoint"),
+    ("no tool calls", "{{ messages }}", None, "no tool calls that are known", FILE_NAME),
+    (
+        "no tools",
+        "<tool_call>{% for m in messages %}{{ m.content }}{% endfor %}",
+        None,
+        "leaves out the tools",
+        "trained",
+    ),
+    ("a refusal", "<tool_call>{{ raise_exception('No system turn!') }}", None, "No system turn!", FILE_NAME),
+    ("no syntax", QWEN, '{"profile": "chat", "syntax": {"opening": 1}}', "does not say how", "`key` holds"),
+    ("another file", QWEN, '{"profile": "compact"}', "is no chat template", "remove it"),
+]
+
+
+@pytest.mark.parametrize(
+    ("layout", "declared", "what", "remedy"), [m[1:] for m in MISTAKES], ids=[m[0] for m in MISTAKES]
+)
+def test_a_checkpoint_that_cannot_call_tools_is_refused_with_what_to_do(
+    small: Path, tmp_path: Path, layout: str | None, declared: str | None, what: str, remedy: str
+) -> None:
+    folder = made(tmp_path / "model", small, layout)
+    if declared is not None:
+        (folder / FILE_NAME).write_text(declared)
+    with pytest.raises(UserError) as error:
+        opened(folder)[0].prefix_ids(tools("d"))
+    assert what in error.value.what and remedy in error.value.remedy and str(folder) in error.value.what
+
+
+def test_a_model_with_st_tokens_and_no_template_file_is_none(tmp_path: Path) -> None:
+    folder = tmp_path / "lander"
+    shutil.copytree(Path(__file__).resolve().parents[3] / "models" / "zoo" / "lander", folder)
+    (folder / FILE_NAME).unlink()
+    with pytest.raises(UserError, match=f"no {FILE_NAME}"):
+        Checkpoint.open(str(folder))

@@ -1,0 +1,318 @@
+"""The runner with pages decides like the contiguous one and like Hugging Face; on a GPU, replayed like sent."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rtcontrol.models.call import Decision
+from rtcontrol.models.decider import STDecider, decide_together
+from rtcontrol.models.engines import paged
+from rtcontrol.models.engines.base import Budget, NotFinite
+from rtcontrol.models.engines.paged import PagedModel, PagedRunner, Shape
+from rtcontrol.models.engines.pages import PAGE, SCRATCH, ZEROS, PagePool
+from rtcontrol.models.errors import UserError
+from tests.models.small import (
+    MARGIN,
+    TOLD,
+    Oracle,
+    build,
+    law,
+    over,
+    prompt_of,
+    shown,
+    tool,
+    tool_lists,
+)
+from tests.models.test_together import SAID, SESSION, assert_same, margins, outcome
+
+TOOLS = [tool("go", v=["left", "red", "alpha beta go"]), tool("say", text={"type": "string", "maxLength": 8})]
+
+
+def runner_of(folder: Path, tokens: int | None = None) -> PagedRunner:
+    """One that nobody else has, with a pool of so many tokens."""
+    made = PagedRunner(folder, torch.float32, torch.device("cpu"), 1)
+    if tokens is not None:
+        made.model.pool = PagePool(made.model.config, tokens, torch.float32, made.model.device)
+    return made
+
+
+def on_pages(decider: STDecider, runner: PagedRunner) -> STDecider:
+    """The same decider on a runner with pages, its passes planned by the same costs."""
+    runner._costs = decider.runner._costs  # type: ignore[attr-defined]
+    return over(decider, runner, decider.decoding.core.walker.budget)
+
+
+@contextmanager
+def poisoned(model: PagedModel, deciders: list[STDecider]) -> Iterator[None]:
+    """Before each pass whatever no sequence has computed is NaN, in the pool and where inputs are written: all but the
+    slot of zeros."""
+    forward = model.forward
+
+    def poison(*arguments: Any) -> Any:
+        keep = {ZEROS}
+        for handle in (decider.decoding.handle for decider in deciders):
+            keep |= set(handle.cache.places(0, handle._done + len(handle.paths)))
+        bad = [slot for slot in range(model.pool.both[0].shape[1]) if slot not in keep]
+        for own in model.pool.both:
+            own[:, bad] = math.nan
+        with torch.inference_mode():
+            for made in model.passes.values():
+                made._here.fill_(255)
+        return forward(*arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(model, "forward", poison)
+        yield
+
+
+@law(8)
+@given(
+    tools=tool_lists(),
+    budget=st.builds(Budget, st.integers(1, 9), st.sampled_from((1, 3, 7, 128)), st.booleans(), st.booleans()),
+    allow_null=st.booleans(),
+    prompts=st.lists(TOLD, min_size=2, max_size=3),
+)
+def test_pages_contiguous_slots_and_hugging_face_give_the_same_calls(
+    checkpoint: tuple[Path, Oracle], tools: Any, budget: Budget, allow_null: bool, prompts: list[tuple[str, str]]
+) -> None:
+    folder, oracle = checkpoint
+    plain = build(folder, tools, allow_null=allow_null)
+    made = on_pages(build(folder, tools, allow_null=allow_null), runner_of(folder))
+    for one in (plain, made):
+        one.decoding.core.set_budget(budget)
+    for told in prompts:
+        expected = oracle.decide(plan := made.plan, prompt_of(made, *told))
+        one, other = plain.decide(*told), made.decide(*told)
+        assert len(plan.tools) == len(tools)
+        if oracle.margin <= MARGIN:
+            return  # what is cached may differ from here on
+        assert shown(other) == expected
+        assert_same(one, other)
+        assert plain.decoding.outside_mass() == pytest.approx(made.decoding.outside_mass(), abs=1e-3)
+
+
+@law(8)
+@given(
+    sessions=st.lists(SESSION, min_size=2, max_size=6),
+    data=st.data(),
+    poison=st.booleans(),
+)
+def test_sessions_on_pages_decided_together_decide_like_each_alone_in_slots_of_its_own(
+    checkpoint: tuple[Path, Oracle], sessions: list[dict[str, Any]], data: st.DataObject, poison: bool
+) -> None:
+    """Free values, other steps and other lengths beside each other, sessions that begin alike, and nothing but zeros
+    behind what is masked."""
+    folder, _ = checkpoint
+    runner = runner_of(folder, 1 << 14)
+    model = runner.model
+    sessions = [*sessions, sessions[0]]
+    alone = [build(folder, **session) for session in sessions]
+    together = [on_pages(build(folder, **session), runner) for session in sessions]
+    for _ in range(2):
+        told = data.draw(st.lists(SAID, min_size=len(sessions), max_size=len(sessions)))
+        close, expected = [], []
+        for decider, said in zip(alone, told, strict=True):
+            with margins(decider) as found:
+                expected.append(outcome(decider, said))
+            close.append(min(found, default=math.inf) <= MARGIN)
+        with poisoned(model, together) if poison else warnings.catch_warnings():
+            given_ = decide_together(list(zip(together, told, strict=True)))
+        if any(close):
+            break
+        for one, other in zip(expected, given_, strict=True):
+            assert_same(one, other)
+    assert not any(own[:, ZEROS].any() for own in model.pool.both)
+    del together, decider
+    assert model.pool.used == 0
+
+
+@given(
+    counts=st.lists(st.integers(1, 3000), min_size=1, max_size=64), end=st.integers(1, 8192), tree=st.integers(0, 600)
+)
+def test_a_shape_holds_the_passes_that_have_it_and_there_are_few(counts: list[int], end: int, tree: int) -> None:
+    shape = Shape.of(sum(counts), end, len(counts), tree, max(counts))
+    assert shape.tokens >= sum(counts) and shape.rows >= max(counts)
+    assert shape.columns >= end and shape.batch >= len(counts) and shape.tree >= tree
+    assert shape.batch * shape.rows >= shape.tokens  # room for where padding stands
+    assert all(size & (size - 1) == 0 for size in shape)
+    assert shape.tokens <= max(4 * len(counts), 2 * max(sum(counts), 16), 2 * max(counts) * len(counts))
+
+
+def test_a_pass_of_padding_alone_touches_no_sequence(folder: Path) -> None:
+    runner = runner_of(folder)
+    held = on_pages(build(folder, TOOLS), runner)
+    expected = held.decide("x=1", "go left")
+    before = [own.clone() for own in runner.model.pool.both]
+    with torch.inference_mode():
+        for made in runner.model.passes.values():
+            made.fill((), (), ())
+            runner.model._states(made)
+    for own, was in zip(runner.model.pool.both, before, strict=True):
+        others = [slot for slot in range(own.shape[1]) if slot != SCRATCH]
+        assert torch.equal(own[:, others], was[:, others])
+    held.decide("x=2", "go left")
+    assert_same(Decision(expected.call, expected.confidence, None, 0, 0, 0), at_rest(held.decide("x=1", "go left")))
+
+
+def at_rest(decision: Decision) -> Decision:
+    return Decision(decision.call, decision.confidence, None, 0, 0, 0)
+
+
+def test_sessions_that_begin_alike_share_pages_until_they_are_closed(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RTCONTROL_CACHE", str(tmp_path))
+    runner, plain = runner_of(folder), build(folder, TOOLS)
+    monkeypatch.setenv("RTCONTROL_CACHE", str(tmp_path / "other"))
+    opened = [runner.open(prompt := plain.decoding._prefix)]
+    pages = -(-len(prompt) // PAGE)
+    assert (opened[0][1].source, runner.model.pool.used) == ("computed", pages + (len(prompt) % PAGE == 0))
+    opened += [runner.open(prompt) for _ in range(9)]
+    assert {info.source for _, info in opened[1:]} == {"memory"}
+    assert runner.model.pool.used == pages + (len(prompt) % PAGE == 0)
+    del opened
+    assert runner.model.pool.used == 0
+    made = [on_pages(build(folder, TOOLS), runner) for _ in range(3)]
+    assert [one.prefix.source for one in made] == ["disk", "memory", "memory"]
+    for text in ("x=1", "x=2"):
+        for one in made:
+            assert shown(one.decide(text, "go left")) == shown(plain.decide(text, "go left"))
+    made[0].decoding.handle.forget()
+    assert made[0].decide("x=2", "go left").reused_tokens == 0
+    assert made[1].decide("x=2", "go left").reused_tokens > made[1].prefix.tokens
+    del made, one
+    assert runner.model.pool.used == 0
+
+
+def test_a_full_pool_costs_only_the_session_that_finds_it_full(folder: Path) -> None:
+    room = len(build(folder, TOOLS).decoding._prefix) + 700
+    runner = runner_of(folder, room)
+    made = [on_pages(build(folder, TOOLS), runner) for _ in range(2)]
+    plain = build(folder, TOOLS)
+    told = ("x=1", "go left")
+    short, long = decide_together([(made[0], (*told, ())), (made[1], (" go" * 900, "go", ()))])
+    assert isinstance(long, UserError) and "memory for prompts is full" in str(long)
+    assert isinstance(short, Decision)
+    assert short.call == plain.decide(*told).call
+    with pytest.raises(UserError, match="Close sessions"):
+        for n in range(99):
+            made.append(over(build(folder, [tool("go", v=["left", f"red {n}"])]), runner))
+    assert made[0].decide(*told).call == short.call
+    assert made[1].decide(*told).call == short.call
+    del made[2:]
+    made.append(over(build(folder, [tool("stop", v=["left", "red"])]), runner))
+
+
+def test_damaged_pages_cost_those_who_hold_them_one_decision(folder: Path) -> None:
+    runner, told = runner_of(folder), ("x=1", "go left", ())
+    other = [tool("stop", v=["left", "red"])]
+    made = [on_pages(build(folder, tools), runner) for tools in (TOOLS, TOOLS, other)]
+    expected = [one.decide(*told) for one in made]
+    for own in runner.model.pool.both:
+        own[:, made[0].decoding.handle.cache.places(0, 5)] = math.nan
+    found = decide_together([(one, ("x=2", *told[1:])) for one in made])
+    assert [isinstance(one, NotFinite) for one in found] == [True, True, False]
+    for one, again in zip(expected, decide_together([(one, told) for one in made]), strict=True):
+        assert isinstance(again, Decision)
+        assert again.call == one.call
+
+
+def test_ticks_make_no_pass_ready_and_what_opening_makes_ready_is_enough(folder: Path) -> None:
+    runner = runner_of(folder)
+    closed = [tool("go", v=["left", "red", "alpha beta go"], w=[1, 2, 20])]
+    made = [over(build(folder, closed), runner) for _ in range(5)]
+    ready = set(runner.model.passes)
+    for i in range(4):
+        decide_together([(one, (f"x={i}", "go left", ())) for one in made[: i + 2]])
+        decide_together([(one, (f"x={i}", "go left", ())) for one in made])
+        made[0].decide(f"x={i}{i}", "go left")
+        if i == 0:  # a prompt's first time is longer
+            runner.model.missed.clear()
+    assert not runner.model.missed
+    made[0].decide("x=1 " * 120, "go left")
+    assert runner.model.missed and set(runner.model.passes) == ready
+    made.append(over(build(folder, closed), runner))
+    assert not runner.model.missed and set(runner.model.passes) > ready
+
+
+def test_few_passes_are_kept_ready(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paged, "GRAPHS", 3)
+    runner = runner_of(folder)
+    plain, made = build(folder, TOOLS), over(build(folder, TOOLS), runner)
+    for length in range(0, 300, 60):
+        told = ("x=1 " * length, "go left")
+        assert shown(made.decide(*told)) == shown(plain.decide(*told))
+        on_pages(build(folder, TOOLS), runner)
+        assert len(runner.model.passes) <= 3
+    runner.model.prepare([Shape.of(8192, 8192, 1, 1, 8192)])
+    assert all(shape.tokens * shape.columns <= paged.MOST for shape in runner.model.passes)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU, which records graphs")
+def test_where_graphs_cannot_be_recorded_it_is_said_once_and_passes_go_on_without(folder: Path) -> None:
+    runner = runner_of(folder)
+    runner.model._graphs = True
+    with pytest.warns(RuntimeWarning, match="No CUDA graphs .* slower") as said:
+        made = over(build(folder, TOOLS), runner)
+    assert len(said) == 1
+    assert shown(made.decide("x=1", "go left")) == shown(build(folder, TOOLS).decide("x=1", "go left"))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: graphs are not recorded, and not measured")
+def test_what_a_gpu_replays_is_what_it_computes_kernel_by_kernel(folder: Path) -> None:
+    runner = PagedRunner.load(folder, "fp32", "cuda", 1)
+    assert isinstance(runner, PagedRunner)
+    model = runner.model
+    plain = [build(folder, TOOLS, device="cpu") for _ in range(3)]
+    made = [over(build(folder, TOOLS, device="cpu"), runner) for _ in range(3)]
+    assert model.passes and all(one.graph is not None for one in model.passes.values())
+    for i in range(4):
+        told = [(f"x={i}{j}", "go left", ()) for j in range(3)]
+        expected = decide_together(list(zip(plain, told, strict=True)))
+        for graphs in (True, False):
+            kept = dict(model.passes)
+            if not graphs:
+                model.passes.clear()
+                for one in made:
+                    one.decoding.handle.forget()
+            for one, other in zip(expected, decide_together(list(zip(made, told, strict=True))), strict=True):
+                assert isinstance(one, Decision) and isinstance(other, Decision)
+                assert one.call == other.call
+                assert one.confidence == pytest.approx(other.confidence, rel=1e-2, abs=1e-3)
+            model.passes.update(kept)
+    handle = made[0].decoding.handle
+    handle.start([1, 2, 3, 4], 1)
+    runner.prefill(handle, 4)
+    assert torch.cuda.current_stream().query()  # nothing is under way when its time is taken
+
+
+def test_sessions_in_two_threads_do_not_write_over_each_others_passes(checkpoint: tuple[Path, Oracle]) -> None:
+    folder, _ = checkpoint
+    runner = runner_of(folder)
+    other = [tool("stop", v=["right", "green red"]), tool("open", v=["left", "alpha beta stop", "red"])]
+    sessions = [on_pages(build(folder, tools), runner) for tools in (TOOLS[:1], other)]
+    told = [(f"x {i}", f"go {i * 7 % 13}") for i in range(6)]
+    expected = [[shown(session.decide(*one)) for one in told] for session in sessions]
+    wrong: list[Any] = []
+
+    def decide(session: STDecider, calls: list[Any]) -> None:
+        for _ in range(25):
+            wrong.extend(1 for one, call in zip(told, calls, strict=True) if shown(session.decide(*one)) != call)
+
+    threads = [Thread(target=decide, args=pair) for pair in zip(sessions, expected, strict=True)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong

@@ -1,0 +1,206 @@
+"""The engine transformers decides as forwards of whole sequences do, whatever the architecture, in the fastest way that
+does; the oracle is Hugging Face's forward without a cache."""
+
+from __future__ import annotations
+
+import json
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers as hf
+from hypothesis import given
+from hypothesis import strategies as st
+
+import rtcontrol
+from rtcontrol.models.call import Decision
+from rtcontrol.models.core import Ask, Tree
+from rtcontrol.models.engines import hf_load
+from rtcontrol.models.engines.base import Budget, Work
+from rtcontrol.models.engines.hf_packed import TreeRunner
+from rtcontrol.models.errors import UserError
+from tests.models.small import MARGIN, TOLD, Oracle, build, build_checkpoint, law, prompt_of, shown, tool, tool_lists
+
+BARE: dict[str, Any] = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
+PLAIN: dict[str, Any] = {"hidden_size": 48, "num_hidden_layers": 3, "initializer_range": 0.3, **BARE}
+DENSE = {**PLAIN, "intermediate_size": 64, "num_attention_heads": 4, "max_position_embeddings": 2048}
+DENSE["num_key_value_heads"] = 4
+FEW = {**DENSE, "num_key_value_heads": 2, "head_dim": 16}
+MIXED = {**FEW, "sliding_window": 16, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}
+LOCAL = {"hidden_size": 48, "num_layers": 2, "num_heads": 4, "initializer_range": 0.3, "window_size": 16, **BARE}
+LOCAL["attention_types"] = [[["global", "local"], 1]]
+# The fastest way of each, and a window that is shorter than any prompt.
+ARCHITECTURES: dict[str, tuple[str, Any]] = {
+    "qwen2": ("tree", lambda v: hf.Qwen2Config(vocab_size=v, **DENSE)),
+    "qwen2 with a window": ("tree", lambda v: hf.Qwen2Config(vocab_size=v, **MIXED, use_sliding_window=True)),
+    "qwen3": ("tree", lambda v: hf.Qwen3Config(vocab_size=v, **FEW)),
+    "llama": ("tree", lambda v: hf.LlamaConfig(vocab_size=v, **FEW)),
+    "mistral": ("tree", lambda v: hf.MistralConfig(vocab_size=v, **FEW, sliding_window=16)),
+    "gemma2": ("tree", lambda v: hf.Gemma2Config(vocab_size=v, **MIXED)),
+    "gemma3": ("tree", lambda v: hf.Gemma3TextConfig(vocab_size=v, **MIXED)),
+    "gpt_neox": ("tree", lambda v: hf.GPTNeoXConfig(vocab_size=v, **DENSE)),
+    "phi": ("tree", lambda v: hf.PhiConfig(vocab_size=v, **DENSE)),
+    "gpt_neo": ("paths", lambda v: hf.GPTNeoConfig(vocab_size=v, **LOCAL)),  # its window is no mask
+    "bloom": ("paths", lambda v: hf.BloomConfig(vocab_size=v, hidden_size=48, n_layer=2, n_head=4, **BARE)),
+    "mamba": ("steps", lambda v: hf.MambaConfig(vocab_size=v, **PLAIN)),
+}
+
+
+def build_architecture(folder: Path, name: str) -> Path:
+    """A small checkpoint, its model of another architecture."""
+    size = json.loads((build_checkpoint(folder) / "config.json").read_text())["vocab_size"]
+    torch.manual_seed(sorted(ARCHITECTURES).index(name))
+    hf.AutoModelForCausalLM.from_config(ARCHITECTURES[name][1](size)).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module", params=ARCHITECTURES)
+def architecture(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path, Oracle]:
+    folder = build_architecture(tmp_path_factory.mktemp("architecture") / "m", request.param)
+    return request.param, folder, Oracle.load(folder)
+
+
+def way(runner: Any) -> str:
+    return "tree" if isinstance(runner, TreeRunner) else str(runner.way)
+
+
+def test_the_fastest_way_that_is_right_is_found_by_trial(architecture: tuple[str, Path, Oracle]) -> None:
+    name, folder, _ = architecture
+    decider = build(folder, [tool("go", v=["left", "red"])], engine="transformers")
+    assert way(decider.runner) == ARCHITECTURES[name][0]
+    assert decider.info()["engine"] == "transformers"
+    assert decider.runner is build(folder, [tool("stop")], engine="transformers").runner  # shared
+
+
+@law(3)
+@given(
+    tools=tool_lists(most=3),
+    budget=st.builds(Budget, st.integers(1, 9), st.sampled_from((3, 7, 128)), st.booleans(), st.booleans()),
+    prompts=st.lists(TOLD, min_size=2, max_size=3),
+)
+def test_every_architecture_decides_like_forwards_of_whole_sequences(
+    architecture: tuple[str, Path, Oracle], tools: Any, budget: Budget, prompts: list[tuple[str, str]]
+) -> None:
+    _, folder, oracle = architecture
+    decider = build(folder, tools, engine="transformers")
+    if decider.runner.caps.tree:
+        decider.decoding.core.set_budget(budget)
+    for told in prompts:
+        expected = oracle.decide(decider.plan, prompt_of(decider, *told))
+        found = decider.decide(*told)
+        if oracle.margin > MARGIN:
+            assert shown(found) == expected
+
+
+@law(8)
+@given(tools=tool_lists(), prompts=st.lists(TOLD, min_size=2, max_size=3), per_head=st.integers(1, 9))
+def test_packed_passes_are_those_of_the_torch_engine(
+    checkpoint: tuple[Path, Oracle], tools: Any, prompts: list[tuple[str, str]], per_head: int
+) -> None:
+    folder, oracle = checkpoint
+    ours, theirs = (build(folder, tools, engine=e, budget_per_head=per_head) for e in ("torch", "transformers"))
+    together = theirs.decide_many(prompts)
+    for told, also in zip(prompts, together, strict=True):
+        one, other = ours.decide(*told), theirs.decide(*told)
+        oracle.decide(ours.plan, prompt_of(ours, *told))
+        ours.rest()
+        theirs.rest()
+        if oracle.margin > MARGIN:
+            assert shown(one) == shown(other) == shown(also)
+            assert counted(one) == counted(other)
+            assert one.confidence == pytest.approx(other.confidence, abs=1e-3)
+            assert one.outside_mass == pytest.approx(other.outside_mass, abs=1e-3)
+
+
+def counted(decision: Decision) -> Any:
+    return decision.forward_passes, decision.tokens, decision.reused_tokens
+
+
+def test_a_pass_that_fails_leaves_no_half_of_itself_in_the_cache(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tools = [tool(n, v=["alpha beta go", "alpha beta stop"], w=[1, 2, 20]) for n in ("go", "stop")]
+    decider = build(folder, tools, engine="transformers")
+    before = decider.decide("x=1", "go")
+    layer: Any = decider.runner.model.model.layers[1]  # type: ignore[attr-defined]
+    with monkeypatch.context() as patch:
+
+        def full(*_: Any, **__: Any) -> None:
+            raise MemoryError("no room")
+
+        patch.setattr(layer, "forward", full)
+        with pytest.raises(MemoryError):
+            decider.decide("x=2", "go")
+    again = decider.decide("x=1", "go")
+    assert again.reused_tokens == 0
+    assert (again.call, again.confidence) == (before.call, pytest.approx(before.confidence, abs=1e-4))
+
+
+def test_what_a_pass_costs_is_measured_and_threads_of_others_are_left_alone(folder: Path) -> None:
+    decider = build(folder, [tool("go", v=["left", "red"]), tool("stop")], engine="transformers", threads=2)
+    before = torch.get_num_threads()
+    cost = decider.runner.cost(decider.decoding.handle)
+    assert cost.fixed_ms > 0
+    assert decider.runner.cost(decider.decoding.handle) is cost
+    assert torch.get_num_threads() == before
+    assert decider.info()["budget"]["pass_ms"] > 0
+
+
+def test_a_window_beyond_the_trial_is_not_forgotten() -> None:
+    config = hf.MistralConfig(vocab_size=300, **FEW, sliding_window=100)
+    model = hf.MistralForCausalLM(config)
+    found = hf_load.runner(model)
+    assert (way(found), getattr(found, "window", None)) == ("tree", 100)
+    assert config.sliding_window == 100  # the trial's own is gone
+    shape = {"vocab_size": 300, "hidden_size": 48, "num_layers": 2, "num_heads": 4, **BARE}
+    long = hf.GPTNeoConfig(**shape, window_size=1025, attention_types=[[["global"], 2]])
+    assert way(hf_load.runner(hf.GPTNeoForCausalLM(long))) == "paths"  # too long to be tried
+
+
+def test_a_model_whose_cache_cannot_be_gone_on_from_is_asked_without_one() -> None:
+    model = hf.RwkvForCausalLM(hf.RwkvConfig(vocab_size=300, hidden_size=48, num_hidden_layers=2, **BARE))
+    found = hf_load.runner(model)
+    assert way(found) == "whole"
+    handle, _ = found.open([1, 2, 3])
+    handle.start([1, 2, 3, 4, 5], 4)
+    tree = Tree([6, 7, 8], [-1, 0, 0], [0, 1, 1], [Ask([0, 1, 2], (9, 10))])
+    rows = torch.tensor(found.run([Work(handle, tree)])[0][0])
+    whole = [model(torch.tensor([[1, 2, 3, 4, 5, 6, *more]])).logits[0, -1, [9, 10]] for more in ([], [7], [8])]
+    torch.testing.assert_close(rows, torch.stack(whole), atol=1e-4, rtol=1e-4)
+
+
+def test_a_checkpoint_that_transformers_cannot_load_is_the_users_error(tmp_path: Path) -> None:
+    for changes, told in (
+        ({"model_type": "nobodys"}, "transformers cannot load"),
+        ({"quantization_config": {"quant_method": "awq"}}, "is quantised; the engine transformers"),
+    ):
+        folder = build_checkpoint(tmp_path / told[:4])
+        path = folder / "config.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+        with pytest.raises(UserError, match=told) as error:
+            build(folder, [tool("go")], engine="transformers")
+        assert error.value.remedy
+        assert "\n" not in str(error.value)
+
+
+def test_bf16s_rounding_does_not_keep_a_model_from_packed_passes(folder: Path) -> None:
+    decider = build(folder, [tool("go", v=["left", "red"]), tool("stop")], engine="transformers", dtype="bf16")
+    assert (way(decider.runner), decider.info()["dtype"]) == ("tree", "bf16")
+    assert decider.decide("x=1", "go left").call is not None
+
+
+def test_the_bundled_lander_is_flown_alike_by_both_engines() -> None:
+    sessions = [rtcontrol.load("lander", engine=engine).session() for engine in ("torch", "transformers")]
+    for i in range(20):
+        seen = f"x {0.1 * (i % 7 - 3):.2f} y {1.2 - 0.05 * i:.2f} vx 0.0{i % 5} vy -0.{i % 8}0 angle 0.0{i % 3}"
+        one, other = (session.decide(seen, "land on the pad") for session in sessions)
+        assert shown(one) == shown(other)
+        assert one.confidence == pytest.approx(other.confidence, abs=1e-3)
+
+
+def test_an_engine_without_its_package_says_what_to_install(folder: Path) -> None:
+    if find_spec("vllm") is not None:
+        pytest.skip("vllm is installed here")
+    with pytest.raises(UserError, match="needs the package vllm, which is not here") as error:
+        build(folder, [tool("go")], engine="vllm")
+    assert "pip install 'rtcontrol[vllm]'" in error.value.remedy

@@ -1,0 +1,184 @@
+"""vLLM's engine decides as ours does; in an environment of its own, whose interpreter RTCONTROL_VLLM_PYTHON names."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers as hf
+from safetensors.torch import load_file, save_file
+
+from rtcontrol.bench.dtype import TOLERANCE
+from rtcontrol.bench.situations import schemas, situations
+from rtcontrol.models.checkpoint import resolve
+from rtcontrol.models.engines.quantised import AWQ_ORDER
+from rtcontrol.models.prompt import COMPACT
+from rtcontrol.models.train.export import export
+from tests.helpers.processes import ROOT, cli
+from tests.models.engines.test_quantised import words
+from tests.models.small import MARGIN, qwen, tool
+
+PYTHON = os.environ.get("RTCONTROL_VLLM_PYTHON")
+QUANT = os.environ.get("RTCONTROL_QUANT_PYTHON")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(580),
+    pytest.mark.skipif(not PYTHON, reason="RTCONTROL_VLLM_PYTHON names no interpreter that has vLLM"),
+]
+Ask = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def ask(tmp_path: Path) -> Ask:
+    """Runs a job of the program's."""
+
+    def run(check: str, env: dict[str, str] | None = None, **job: Any) -> dict[str, Any]:
+        given = {"model": "lander", "tools": schemas("lander")["bundled"], "dtype": "fp32", "tolerance": MARGIN, **job}
+        given |= {"check": check}
+        if "asked" not in job or isinstance(job["asked"], int):
+            given["asked"] = [(s.instruction, s.observation) for s in situations("lander", job.get("asked", 40))]
+        path = tmp_path / "job.json"
+        path.write_text(json.dumps(given))
+        command = [str(PYTHON), "-m", "tests.models.engines.vllm_program", str(path)]
+        own = {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "", **(env or {})}
+        done = subprocess.run(command, env=own, cwd=ROOT, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr[-4000:]
+        found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        print(json.dumps({k: v for k, v in found.items() if k != "info"}))
+        return found
+
+    return run
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("fp32", MARGIN), ("bf16", TOLERANCE)])
+def test_vllm_gives_the_calls_of_torch_on_500_observations_of_the_lander(
+    ask: Ask, dtype: str, tolerance: float
+) -> None:
+    found = ask("calls", dtype=dtype, tolerance=tolerance, asked=500)
+    assert found["caps"]["engine"] == "vllm" and found["caps"]["dtype"] == dtype and found["asked"] == 500
+    assert [d for d in found["differ"] if not d["tie"]] == []
+    assert found["ties"] < 250 and found["apart"] < tolerance
+    assert found["passes"][0] == found["passes"][1] == 500, "the lander's values differ in their first token"
+
+
+def test_vllm_takes_no_pass_for_tokens_that_must_follow(ask: Ask) -> None:
+    found = ask("calls", tools=schemas("lander")["long"])
+    assert [d for d in found["differ"] if not d["tie"]] == []
+    slow = ask("forced", tools=schemas("lander")["long"])
+    assert [d for d in slow["differ"] if not d["tie"]] == []
+    assert found["passes"][1] < 0.3 * slow["passes"][1], "8 tokens a head, of which three are a choice at most"
+
+
+def test_vllm_keeps_the_protocol_of_runners(ask: Ask) -> None:
+    found = ask("others")
+    assert found["one engine"] and found["together"] is True and found["many"] is True
+    assert found["outside"][0] == pytest.approx(found["outside"][1], abs=1e-4)
+    figures = found["figures"]
+    assert figures["steps"] == 12 and figures["requests"] == 24, "all that a pass asks for is in one step"
+    whole = found["prefix"] // 32 * 32
+    assert figures["cached_tokens"] >= 24 * whole > 0, "the prefix is cached"
+    assert found["kept"] < 40, "scores of the last decision of each session, and no more"
+    slices, same = found["sliced"]
+    assert slices > 1 and same
+    assert found["idle"] == 1, "the prefix that was idle for longest is used"
+    assert found["info"]["engine"] == "vllm" and found["info"]["cached_tokens"] > 0
+
+
+def test_vllm_gives_up_a_decision_between_two_steps(ask: Ask) -> None:
+    found = ask("stopped", env={"RTCONTROL_VLLM_ARGS": '{"max_num_batched_tokens": 256}'})
+    assert found["tokens"] > 2 * 256, "several steps"
+    assert found["gone"] and found["steps"] == 2 and not found["left"]
+    assert found["same"], "the next decision is sound"
+
+
+def test_vllm_decides_values_that_no_list_holds(ask: Ask) -> None:
+    text = [tool("say", words={"type": "string", "maxLength": 12}), tool("wait", seconds={"type": "number"})]
+    found = ask("free", tools=text, asked=6)
+    assert found["equal"] == 6, found["calls"]
+
+
+def test_vllm_gives_scores_from_a_worker_in_another_process(ask: Ask) -> None:
+    """As with tensor parallelism, where no worker is in the engine's process."""
+    found = ask("calls", env={"RTCONTROL_VLLM_ARGS": '{"distributed_executor_backend": "mp"}'})
+    assert found["differ"] == [] and found["ties"] == 0
+
+
+@pytest.fixture
+def half_billion(tmp_path: Path, data: Path) -> Path:
+    """Qwen2.5-0.5B's shape with random weights, two of its 24 layers, and its own tokenizer with the ST tokens."""
+    torch.manual_seed(0)
+    tokenizer = qwen(data)
+    shape = {"hidden_size": 896, "intermediate_size": 4864, "num_attention_heads": 14, "num_key_value_heads": 2}
+    layers = int(os.environ.get("RTCONTROL_VLLM_LAYERS", "2"))
+    config = hf.Qwen2Config(
+        vocab_size=151936,
+        **shape,
+        num_hidden_layers=layers,
+        rope_theta=1e6,
+        max_position_embeddings=32768,
+        tie_word_embeddings=True,
+        initializer_range=0.05,
+        eos_token_id=151645,
+    )
+    export(hf.Qwen2ForCausalLM(config), tokenizer._text, COMPACT, tmp_path / "shape", torch.bfloat16)
+    return tmp_path / "shape"
+
+
+def test_vllm_gives_the_calls_of_torch_for_the_shape_of_half_a_billion_weights(ask: Ask, half_billion: Path) -> None:
+    tools = [*schemas("lander")["bundled"], *schemas("lander")["long"][:6]]
+    found = ask("calls", model=str(half_billion), tools=tools, dtype="fp32", asked=24)
+    assert [d for d in found["differ"] if not d["tie"]] == []
+    assert found["ties"] < 12
+
+
+@pytest.fixture
+def awq(tmp_path: Path) -> Path:
+    """The lander in AutoAWQ's format: four bits, groups of 32 inputs, rounded to the nearest."""
+    folder, group = tmp_path / "awq", 32
+    shutil.copytree(resolve("lander"), folder)
+    tensors = load_file(str(folder / "model.safetensors"))
+    for name in [n for n in tensors if n.endswith("proj.weight")]:
+        weight = tensors.pop(name).float().unflatten(1, (-1, group))  # [outputs, groups, inputs of one]
+        low, high = weight.amin(-1).clamp(max=0), weight.amax(-1).clamp(min=0)
+        scale = ((high - low) / 15).clamp(min=1e-6).half()
+        zero = (-low / scale).round().clamp(0, 15).int()
+        q = ((weight / scale[..., None]).round() + zero[..., None]).clamp(0, 15).int().flatten(1)
+        at = name.removesuffix("weight")
+        tensors[f"{at}qweight"], tensors[f"{at}qzeros"] = words(q.T, AWQ_ORDER), words(zero.T, AWQ_ORDER)
+        tensors[f"{at}scales"] = scale.T.contiguous()
+    save_file(tensors, str(folder / "model.safetensors"), metadata={"format": "pt"})
+    told = {"quant_method": "awq", "bits": 4, "group_size": group, "version": "gemm", "zero_point": True}
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "quantization_config": told}))
+    return folder
+
+
+def test_vllm_and_torch_give_the_same_calls_of_a_checkpoint_in_autoawqs_format(ask: Ask, awq: Path) -> None:
+    found = ask("calls", model=str(awq), dtype="bf16", tolerance=TOLERANCE, asked=100)
+    assert "awq" in found["caps"]["weights"]
+    assert [d for d in found["differ"] if not d["tie"]] == []
+    assert found["apart"] < TOLERANCE
+
+
+@pytest.mark.skipif(not QUANT, reason="RTCONTROL_QUANT_PYTHON names no interpreter that has llmcompressor")
+@pytest.mark.parametrize("scheme", ["awq", "gptq", "w8a8"])
+def test_what_llmcompressor_wrote_is_read_by_torch_and_vllm_and_decides_like_the_original(
+    ask: Ask, tmp_path: Path, scheme: str
+) -> None:
+    out, figures = tmp_path / scheme, tmp_path / "figures.json"
+    command = ("models", "quantize", "lander", "--scheme", scheme, "--out", str(out), "--json", str(figures))
+    done = cli(*command, "--prompts", "16", "--held-out", "50", env={"RTCONTROL_QUANT_PYTHON": str(QUANT)})
+    assert done.returncode == 0, done.stderr
+    told = json.loads(figures.read_text())
+    print(told)
+    assert told["same"] >= 40 and told["quantized"]["mib"] < 0.5 * told["original"]["mib"]
+    found = ask("calls", model=str(out), dtype="bf16", tolerance=TOLERANCE, asked=50)
+    assert found["caps"]["weights"] == "compressed-tensors"
+    assert len(found["differ"]) <= 5, "activations of w8a8 are rounded by vLLM alone"

@@ -1,0 +1,188 @@
+"""Questions about a state: the packed pass gives what each question alone, and Hugging Face, give."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rtcontrol.models import answers, questions
+from rtcontrol.models.answers import QuestionDecider
+from rtcontrol.models.decider import DeciderSpec
+from rtcontrol.models.engines.base import NotFinite
+from rtcontrol.models.engines.hf_runner import HFRunner
+from rtcontrol.models.errors import UserError
+from rtcontrol.models.prompt import SIMPLETOOL_V1_TURNS, PromptTemplate
+from rtcontrol.models.questions import StateQuestion
+from tests.models.small import VALUES, Oracle, law
+
+CLOSE = 1e-4  # of probabilities in fp32
+OPTIONS = st.lists(st.one_of(st.sampled_from(VALUES), st.text(max_size=6)), min_size=2, max_size=7, unique=True)
+ASKED = st.builds(StateQuestion, st.text(max_size=25), OPTIONS.map(tuple))
+SEVERAL = st.lists(ASKED, min_size=1, max_size=5)
+# These share their beginnings, with each other and among their options.
+ALIKE = [
+    StateQuestion("go left or right", ("alpha beta go", "alpha beta stop", "alpha")),
+    StateQuestion("go left or turn", ("red", "green blue", "green red")),
+    StateQuestion("go left or right", ("alpha beta go", "alpha beta stop", "alpha")),
+    StateQuestion("", ("true", "false")),
+]
+
+
+def made(folder: Path) -> QuestionDecider:
+    return QuestionDecider(DeciderSpec(str(folder), ()))
+
+
+def by_hugging_face(oracle: Oracle, decider: QuestionDecider, state: str, question: StateQuestion) -> list[float]:
+    """Of each option: token by token, the share of its next one among those that continue some option."""
+    wording = decider.wording
+    prompt = [*wording.state(state), *wording.question(question.text)]
+    paths = [wording.option(option) for option in question.options]
+    found = []
+    for path in paths:
+        probability = 1.0
+        for i, token in enumerate(path):
+            legal = sorted({other[i] for other in paths if other[:i] == path[:i]})
+            if len(legal) > 1:
+                row = oracle.logits([*prompt, *path[:i]])[-1][legal].double().softmax(-1)
+                probability *= float(row[legal.index(token)])
+        found.append(probability)
+    return found
+
+
+def close(ours: Sequence[Sequence[float]], theirs: Sequence[Sequence[float]]) -> None:
+    for own, other in zip(ours, theirs, strict=True):
+        assert own == pytest.approx(other, abs=CLOSE)
+
+
+@law(12)
+@given(state=st.text(max_size=30), asked=SEVERAL)
+def test_packed_probabilities_equal_those_of_hugging_face(
+    checkpoint: tuple[Path, Oracle], state: str, asked: list[StateQuestion]
+) -> None:
+    folder, oracle = checkpoint
+    decider = made(folder)
+    found = decider.answer(state, asked)
+    assert found.forward_passes == 1
+    close(found.probabilities, [by_hugging_face(oracle, decider, state, one) for one in asked])
+
+
+@law(12)
+@given(state=st.text(max_size=30), asked=SEVERAL, then=st.text(max_size=30))
+def test_packed_probabilities_equal_those_of_each_question_alone(
+    checkpoint: tuple[Path, Oracle], state: str, asked: list[StateQuestion], then: str
+) -> None:
+    decider, alone = made(checkpoint[0]), made(checkpoint[0])
+    decider.answer(then, asked[::-1])  # so that the next prompt starts from a reused common prefix
+    together = decider.answer(state, asked).probabilities
+    close(together, [alone.answer(state, [one]).probabilities[0] for one in asked])
+
+
+@law(30)
+@given(state=st.text(max_size=10), asked=SEVERAL)
+def test_probabilities_sum_to_one_exactly(folder: Path, state: str, asked: list[StateQuestion]) -> None:
+    for p in made(folder).answer(state, asked).probabilities:
+        assert math.fsum(p) == 1.0 and min(p) >= 0
+
+
+def test_questions_with_equal_beginnings_share_them(folder: Path, oracle: Oracle) -> None:
+    decider = made(folder)
+    found = decider.answer("x 1", ALIKE)
+    close(found.probabilities, [by_hugging_face(oracle, decider, "x 1", one) for one in ALIKE])
+    twice = decider.answer("x 1", [ALIKE[0], ALIKE[0]])
+    once = decider.answer("x 1", [ALIKE[0]])
+    assert twice.tokens == once.tokens
+    close(twice.probabilities, once.probabilities * 2)
+
+
+@pytest.mark.parametrize(("slice_", "long"), [(1, 256), (6, 256), (64, 3), (64, 1)])
+def test_slices_and_long_questions_change_no_probability(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, slice_: int, long: int
+) -> None:
+    whole = made(folder).answer("x 1 y 2", ALIKE)
+    monkeypatch.setattr(answers, "TOGETHER", slice_)
+    monkeypatch.setattr(answers, "in_time", lambda runner: 0)
+    monkeypatch.setattr(questions, "LONG", long)
+    decider = made(folder)
+    steps, passes = decider.answer_in_steps("x 1 y 2", ALIKE), 0
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            found = done.value
+            break
+        passes += 1
+    close(found.probabilities, whole.probabilities)
+    assert found.forward_passes > 1 and passes >= found.forward_passes
+
+
+def test_the_last_state_stays_cached(folder: Path) -> None:
+    decider = made(folder)
+    first, again = (decider.answer("x 1 y 2 and more", ALIKE) for _ in range(2))
+    close(first.probabilities, again.probabilities)
+    assert first.kept > 0 == again.kept
+    assert again.reused_tokens == first.reused_tokens + first.kept and again.tokens == first.tokens - first.kept
+
+
+def test_what_does_not_fit_is_refused_with_the_excess(folder: Path) -> None:
+    decider = made(folder)
+    room = decider.handle.slots - len(decider.wording.state("go " * 1000))
+    around = len(decider.wording.question("x")) - 1
+    fits, over = (StateQuestion("x" * n, ("0", "1")) for n in (room - around, room - around + 1))
+    assert len(decider.wording.question(fits.text)) == room
+    decider.answer("go " * 1000, [fits])
+    with pytest.raises(UserError, match=rf"question 2 are 1 more than the model's context of {decider.handle.slots}"):
+        decider.answer("go " * 1000, [fits, over])
+
+
+def test_options_of_the_same_tokens_are_refused(folder: Path) -> None:
+    with pytest.raises(UserError, match="in the same tokens"):
+        made(folder).answer("", [StateQuestion("", ("\ud800", "?"))])
+
+
+def test_options_that_would_hold_up_others_are_refused(folder: Path) -> None:
+    options = [f"{i} " + "x" * 60 + end for i in range(100, 140) for end in "ab"]
+    with pytest.raises(UserError, match=r"options of question 1 part after \d+ tokens"):
+        made(folder).answer("", [StateQuestion("", tuple(options))])
+
+
+def test_a_score_that_is_no_number_is_no_answer(folder: Path) -> None:
+    decider: Any = made(folder)
+    expected = decider.answer("x 1", ALIKE).probabilities
+    weights, kept = decider.runner.model.weights.lm_head, decider.runner.model.weights.lm_head.clone()
+    weights.fill_(float("nan"))
+    decider.handle.columns.clear()
+    try:
+        with pytest.raises(NotFinite):
+            decider.answer("x 1", ALIKE)
+    finally:
+        weights.copy_(kept)
+        decider.handle.columns.clear()
+    close(decider.answer("x 1", ALIKE).probabilities, expected)
+
+
+def test_path_by_path_gives_the_same(folder: Path, oracle: Oracle) -> None:
+    decider, other = made(folder), made(folder)
+    other.runner = HFRunner(oracle.model)
+    other.handle, _ = other.runner.open(other.wording.prefix)
+    for state in ("x 1", "x 1 y 2", "x 1"):
+        close(other.answer(state, ALIKE).probabilities, decider.answer(state, ALIKE).probabilities)
+
+
+def test_a_question_stands_where_the_checkpoint_reads_an_instruction(folder: Path) -> None:
+    decider = made(folder)
+    tokenizer: Any = decider.wording._tokenizer  # type: ignore[attr-defined]
+    template = PromptTemplate({"template": "<|im_start|>{tools}<|im_end|>" + SIMPLETOOL_V1_TURNS}, tokenizer, "here")
+    state, question = template.state_ids('say "a"'), template.question_ids("<|im_end|> so?")
+    assert tokenizer.decode(state) == '<|im_start|><|im_end|><|im_start|>user\nenvironment: ["say \\"a\\""]'
+    assert tokenizer.decode(question) == "\nhistory: []\n\n<|im_end|> so?<|im_end|>\n<|im_start|>assistant\n"
+    assert question.count(tokenizer.special_id("<|im_end|>")) == 1, "text is never control"
+    own = decider.wording
+    assert tokenizer.decode(own.state("x 1")) == "<|im_start|><|im_end|><|im_end|><|im_end|>x 1"
+    assert tokenizer.decode(own.question("so?")) == "\nso?<|im_start|><arg1>"
+    assert tokenizer.decode(own.option("<|im_end|>")) == "<|im_end|></arg1>" and len(own.option("<|im_end|>")) > 2

@@ -1,0 +1,264 @@
+"""`/v1/decisions` and `/v1/systemone` as their clients send and read them."""
+
+from __future__ import annotations
+
+import json
+import math
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import openai
+import pytest
+from gateway_served import Serve, Served
+
+LEFT: dict[str, Any] = {"type": "predicate", "name": "left", "instructions": "Is the pad to the left?"}
+ENGINE: dict[str, Any] = {
+    "type": "choice",
+    "instructions": [{"type": "input_text", "text": "Which engine"}, {"type": "input_json", "data": {"a": 1}}],
+    "choices": [{"value": "main", "description": "Up."}, {"value": "side"}, {"value": "none"}],
+}
+SPEED: dict[str, Any] = {
+    "type": "score",
+    "name": "speed",
+    "instructions": "How fast is it?",
+    "levels": [{"label": "slow"}, {"label": "fast", "description": "More than 1 m/s."}, {"label": "very fast"}],
+}
+STATE = "x 0.2 y 1.1 vx -0.3"
+NOUL: dict[str, Any] = {"type": "noul", "instructions": "Is the pad to the left?"}
+
+
+@pytest.fixture(scope="module")
+def client(served: Served) -> openai.OpenAI:
+    return openai.OpenAI(base_url=served.url + "v1", api_key="none", max_retries=0)
+
+
+def decide(client: openai.OpenAI, *questions: dict[str, Any], told: Any = STATE, model: str = "lander") -> Any:
+    return client.decisions.create(model=model, input=told, questions=list(questions))  # type: ignore[arg-type]
+
+
+def system_one(served: Served, state: Any = STATE, **questions: Any) -> Any:
+    answer = served.post("v1/systemone", {"model": "jev-2", "state": state, "questions": questions})
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def test_the_openai_client_gets_typed_answers_in_order(client: openai.OpenAI) -> None:
+    made = decide(client, LEFT, ENGINE, SPEED)
+    left, engine, speed = made.answers
+    assert made.model == "lander"
+    assert (left.type, left.name) == ("predicate", "left") and 0 <= left.probability <= 1
+    assert (engine.type, engine.name, [p.value for p in engine.probabilities]) == (
+        "choice",
+        None,
+        ["main", "side", "none"],
+    )
+    shares = [p.probability for p in engine.probabilities]
+    assert math.fsum(shares) == 1
+    assert engine.choice == ["main", "side", "none"][shares.index(max(shares))]
+    assert engine.confidence == pytest.approx((3 * max(shares) - 1) / 2)
+    assert [(p.value, p.label) for p in speed.probabilities] == [(0, "slow"), (1, "fast"), (2, "very fast")]
+    assert speed.score == pytest.approx(sum(p.value * p.probability for p in speed.probabilities))
+    assert made.rtcontrol["forward_passes"] >= 1 and made.rtcontrol["decide_ms"] <= made.rtcontrol["latency_ms"]
+
+
+def test_usage_counts_what_was_read_and_what_was_cached(client: openai.OpenAI) -> None:
+    first, again = (decide(client, LEFT, told="x 0.77 y 0.1").usage for _ in range(2))
+    assert first.input_tokens == again.input_tokens == first.total_tokens and first.output_tokens == 0
+    assert first.input_tokens_details.cache_write_tokens > 0 == again.input_tokens_details.cache_write_tokens
+    more = again.input_tokens_details.cached_tokens - first.input_tokens_details.cached_tokens
+    assert more == first.input_tokens_details.cache_write_tokens
+    assert first.output_tokens_details.reasoning_tokens == 0
+
+
+def test_a_boolean_and_a_string_of_the_same_text_differ(client: openai.OpenAI) -> None:
+    values: list[str | bool] = [True, "true", '"true"', False]
+    asked = {"type": "choice", "instructions": "Which?", "choices": [{"value": v} for v in values]}
+    (answer,) = decide(client, asked).answers
+    assert [(type(p.value), p.value) for p in answer.probabilities] == [(type(v), v) for v in values]
+    assert type(answer.choice) in (str, bool) and len({p.probability for p in answer.probabilities}) == 4
+
+
+def test_conversations_are_read_as_text(served: Served, client: openai.OpenAI) -> None:
+    said = [
+        {"role": "developer", "content": "You land."},
+        {
+            "role": "user",
+            "content": [{"type": "input_text", "text": "Down."}, {"type": "input_json", "data": {"y": 1}}],
+        },
+        {"type": "function_call", "call_id": "c1", "name": "engines", "arguments": '{"main": 70}'},
+        {"type": "function_call_output", "call_id": "c1", "output": [{"type": "input_text", "text": "done"}]},
+        {"type": "custom_tool_call", "call_id": "c2", "name": "say", "input": "hello"},
+        {"type": "custom_tool_call_output", "call_id": "c2", "output": "said"},
+        {"role": "assistant", "content": [{"type": "output_text", "text": "Landed."}]},
+    ]
+    text = "\n".join(
+        (
+            "developer: You land.",
+            'user: Down.\n{"y":1}',
+            'engines({"main": 70})',
+            "engines -> done",
+            "say(hello)",
+            "say -> said",
+            "assistant: Landed.",
+        )
+    )
+    as_list, as_text = (decide(client, LEFT, told=told).answers[0].probability for told in (said, text))
+    assert as_list == as_text
+    alone, plain = (decide(client, LEFT, told=t).answers for t in ([{"role": "user", "content": STATE}], STATE))
+    assert alone == plain
+
+
+IMAGE = {"role": "user", "content": [{"type": "input_image", "image_url": "https://x/y.png"}]}
+CHOICES = [{"value": str(i)} for i in range(256)]
+
+
+@pytest.mark.parametrize(
+    ("broken", "param", "words"),
+    [
+        ({"questions": []}, "questions", "at least 1"),
+        ({"questions": [LEFT] * 401}, "questions", "at most 400"),
+        ({"questions": [LEFT, {**ENGINE, "choices": CHOICES[:1]}]}, "questions[1].choices", "at least 2"),
+        ({"questions": [{**ENGINE, "choices": CHOICES}]}, "questions[0].choices", "at most 255"),
+        ({"questions": [{**SPEED, "levels": [{"label": "a"}] * 11}]}, "questions[0].levels", "at most 10"),
+        (
+            {"questions": [{**ENGINE, "choices": [*CHOICES[:2], CHOICES[1]]}]},
+            "questions[0].choices",
+            "'1' is there twice",
+        ),
+        (
+            {"questions": [{**ENGINE, "choices": [{"value": 1}, {"value": 2}]}]},
+            "questions[0].choices[0].value",
+            "valid string",
+        ),
+        ({"questions": [{"type": "predicate"}]}, "questions[0].instructions", "required"),
+        ({"questions": [{"type": "box", "instructions": "x"}]}, "questions[0]", "'box'"),
+        ({"input": 5}, "input", "valid"),
+        ({"input": [IMAGE]}, "input[0].content[0].type", "text only"),
+        ({"input": [{"role": "user", "content": [{"type": "input_text"}]}]}, "input[0].content[0]", "nothing to read"),
+        (
+            {"input": [{"type": "function_call_output", "call_id": "c9", "output": "done"}]},
+            "input[0].call_id",
+            "no function_call before it",
+        ),
+    ],
+)
+def test_a_request_of_another_shape_is_400_with_its_field(served: Served, broken: Any, param: str, words: str) -> None:
+    answer = served.post("v1/decisions", {"model": "default", "input": STATE, "questions": [LEFT], **broken})
+    error = answer.json()["error"]
+    assert (answer.status_code, error["type"], error["param"]) == (400, "invalid_request_error", param)
+    assert words in error["message"]
+
+
+def test_an_unknown_model_is_404(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.NotFoundError) as caught:
+        decide(client, LEFT, model="gpt-6-luna")
+    assert caught.value.code == "model_not_found" and caught.value.param == "model"
+
+
+def test_what_does_not_fit_the_context_says_by_how_much(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError, match=r"the \d+ of question 2 are (\d+) more than") as caught:
+        decide(client, LEFT, {**ENGINE, "instructions": "why " * 1000}, told="down " * 6000)
+    assert "context of 8192" in str(caught.value)
+
+
+def test_a_long_question_is_answered_as_a_short_one_is(client: openai.OpenAI) -> None:
+    made = decide(client, LEFT, {**LEFT, "instructions": "Is it so? " * 300}, SPEED)
+    alone = [decide(client, one).answers[0] for one in (LEFT, SPEED)]
+    assert made.answers[0].probability == pytest.approx(alone[0].probability, abs=1e-5)
+    assert made.answers[2].score == pytest.approx(alone[1].score, abs=1e-5)
+
+
+def test_questions_that_only_fit_one_after_the_other_are_answered_all(client: openai.OpenAI) -> None:
+    long = [{**LEFT, "instructions": f"{i} " + "why not go " * 18} for i in range(75)]
+    made = decide(client, *long)
+    assert len(made.answers) == 75 and made.rtcontrol["forward_passes"] > 1
+    assert made.usage.input_tokens > 8192
+    alone = decide(client, long[-1]).answers[0].probability
+    assert made.answers[-1].probability == pytest.approx(alone, abs=1e-5)
+
+
+def test_system_one_answers_by_name(served: Served) -> None:
+    made = system_one(
+        served,
+        {"x": 0.2, "text": "zürich"},
+        left={"type": "noul", "instructions": {"goal": "land"}, "criteria": {"true": "It is.", "false": None}},
+        engine={"type": "choice", "criteria": {"main": {"element": "[button]"}, "side": None}},
+        speed={"type": "score", "instructions": "How fast?", "criteria": ["slow", "fast", ["very", "fast"]]},
+    )
+    left, engine, speed = (made["answers"][name] for name in ("left", "engine", "speed"))
+    assert made["model"] == "lander" and made["usage"]["output_tokens"] == 0 < made["usage"]["input_tokens"]
+    assert set(left) == {"type", "noul"} and 0 <= left["noul"] <= 1
+    p = engine["probabilities"]
+    assert set(p) == {"main", "side"} and engine["choice"] == max(p, key=lambda name: p[name])
+    assert engine["confidence"] == pytest.approx(2 * max(p.values()) - 1)
+    assert speed["legend"] == {"0": "slow", "1": "fast", "2": '["very","fast"]'} and set(speed["probabilities"]) == set(
+        "012"
+    )
+    assert speed["score"] == pytest.approx(sum(int(k) * v for k, v in speed["probabilities"].items()))
+
+
+def test_both_apis_give_the_same_probabilities(served: Served, client: openai.OpenAI) -> None:
+    (p,) = decide(client, LEFT).answers
+    assert system_one(served, left=NOUL)["answers"]["left"]["noul"] == p.probability
+
+
+@pytest.mark.parametrize(
+    ("broken", "words"),
+    [
+        ({"state": None}, "state"),
+        ({"questions": {}}, "at least 1"),
+        ({"questions": {"a": {"type": "box", "instructions": "x"}}}, "'box'"),
+        ({"questions": {"a": {"type": "noul"}}}, "neither instructions nor criteria"),
+        ({"questions": {"a": {"type": "choice", "criteria": {"x": None}}}}, "at least 2"),
+        ({"questions": {"a": {"type": "score", "criteria": ["x"] * 11}}}, "at most 10"),
+        ({"images": ["data:image/png;base64,AA"]}, "text only"),
+    ],
+)
+def test_a_wrong_system_one_request_is_422(served: Served, broken: Any, words: str) -> None:
+    answer = served.post("v1/systemone", {"model": "m", "state": STATE, "questions": {"a": NOUL}, **broken})
+    assert answer.status_code == 422 and words in answer.json()["error"]["message"]
+
+
+def test_options_written_in_the_same_tokens_are_refused_by_name(served: Served) -> None:
+    asked = {"type": "choice", "instructions": "?", "choices": [{"value": "a\ud800"}, {"value": "a\udc00"}]}
+    body = json.dumps({"model": "default", "input": STATE, "questions": [asked]})
+    answer = served.post("v1/decisions", None, content=body)
+    assert answer.status_code == 400 and "surrogate" in answer.json()["error"]["message"]
+
+
+def test_a_bundled_model_says_that_it_was_not_trained_on_questions(serve: Serve) -> None:
+    answer = serve(model="lander").post("v1/decisions", {"model": "lander", "input": STATE, "questions": [LEFT]})
+    assert answer.json()["rtcontrol"]["trained"] is False and "not trained" in answer.headers["x-rtcontrol-warning"]
+
+
+def test_what_is_no_model_answers_no_questions(serve: Serve) -> None:
+    body = {"model": "default", "input": STATE, "questions": [LEFT]}
+    for model, words in ((None, "--model"), ("random", "random answers no questions")):
+        answer = serve(model=model).post("v1/decisions", {**body, "model": model or "default"})
+        assert answer.status_code == 400 and words in answer.json()["error"]["message"]
+
+
+def test_requests_at_once_get_their_own_answers(served: Served) -> None:
+    def ask(count: int) -> int:
+        criteria = {f"o{i}": None for i in range(count)}
+        made = system_one(served, f"x {count}", a={"type": "choice", "criteria": criteria})
+        return len(made["answers"]["a"]["probabilities"])
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(ask, [2, 3, 5] * 4)) == [2, 3, 5] * 4
+
+
+def test_requests_are_counted_by_route_and_status(served: Served) -> None:
+    system_one(served, a=NOUL)
+    served.post("v1/systemone", {"state": STATE})
+    metrics = served.get("metrics")
+    for status in (200, 422):
+        line = next(
+            x for x in metrics.splitlines() if f'{{route="systemone",status="{status}"}}' in x and "created" not in x
+        )
+        assert float(line.rsplit(" ")[-1]) >= 1
+
+
+def test_other_methods_are_told_to_post(served: Served) -> None:
+    for path in ("decisions", "systemone"):
+        assert "takes no GET. Use POST." in served.get(f"v1/{path}")

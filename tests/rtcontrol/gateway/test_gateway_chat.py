@@ -1,0 +1,262 @@
+"""Conversations of agent SDKs: results of calls, answers in a format, mistakes that name their field."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from gateway_served import TURN, Serve, Served
+from pydantic import BaseModel
+
+USER = {"role": "user", "content": "Turn left."}
+LONG = {"role": "user", "content": "left 1 2 3 4 5 " * 2000}
+# One legal call: whatever decides, it is repeated.
+LAMP: dict[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": "lamp",
+        "parameters": {"type": "object", "properties": {"to": {"enum": ["on"]}}, "required": ["to"]},
+    },
+}
+LAMP_ON = ("lamp", {"to": "on"})
+
+
+class Side(BaseModel):
+    """Where to go."""
+
+    side: str = "left"
+    speed: int
+
+
+STRICT = {
+    "type": "object",
+    "properties": {"side": {"enum": ["left", "right"]}, "speed": {"enum": [1, 2]}},
+    "required": ["side", "speed"],
+    "additionalProperties": False,
+}
+FORMAT = {"type": "json_schema", "json_schema": {"name": "where", "strict": True, "schema": STRICT}}
+
+
+@pytest.fixture(scope="module")
+def client(served: Served) -> openai.OpenAI:
+    return openai.OpenAI(base_url=served.url + "v1", api_key="none", max_retries=0)
+
+
+def ask(client: openai.OpenAI, *messages: Any, **more: Any) -> Any:
+    return client.chat.completions.create(
+        **{"model": "default", "messages": list(messages or [USER]), "tools": [TURN], **more}
+    )
+
+
+def called(name: str, arguments: dict[str, Any], result: str | None = None, number: int = 1) -> list[dict[str, Any]]:
+    """The messages of a call, and of its result."""
+    function = {"name": name, "arguments": json.dumps(arguments)}
+    call = {"id": f"c{number}", "type": "function", "function": function}
+    said = [{"role": "assistant", "content": None, "tool_calls": [call]}]
+    return said if result is None else [*said, {"role": "tool", "tool_call_id": f"c{number}", "content": result}]
+
+
+def test_a_call_whose_result_is_there_is_not_repeated_and_ends_with_it(serve: Serve) -> None:
+    # It would never call nothing.
+    client = openai.OpenAI(base_url=serve(model="random").url + "v1", api_key="none", max_retries=0)
+    assert ask(client, tools=[LAMP]).choices[0].finish_reason == "tool_calls"
+    answer = ask(client, USER, *called(*LAMP_ON, "It is lit."), tools=[LAMP])
+    choice = answer.choices[0]
+    assert (choice.finish_reason, choice.message.content, choice.message.tool_calls) == ("stop", "It is lit.", None)
+    assert 'lamp(to="on") was called' in answer.model_extra["rtcontrol"]["stopped"]
+    # Nobody knows what came of it; or somebody asks for it again.
+    for said in ([USER, *called(*LAMP_ON)], [USER, *called(*LAMP_ON, "It is lit."), USER]):
+        answer = ask(client, *said, tools=[LAMP])
+        assert answer.choices[0].finish_reason == "tool_calls"
+        assert "stopped" not in answer.model_extra["rtcontrol"]
+
+
+def test_after_a_result_the_model_may_call_nothing_but_not_before_or_when_it_must(client: openai.OpenAI) -> None:
+    def sure(*said: Any, **more: Any) -> float:
+        extra: dict[str, Any] = ask(client, *said, tools=[LAMP], **more).model_extra["rtcontrol"]
+        return float(extra["confidence"]["function"])
+
+    result = called("horn", {}, "It sounds.")
+    # One tool: to call it is certain, unless nothing may be called.
+    assert sure(USER) == 1.0 and sure(USER, *result) < 1.0
+    assert sure(USER, *result, tool_choice="required") == 1.0
+    assert sure(USER, *result, USER) == 1.0
+
+
+def test_a_null_call_after_a_result_ends_with_it(serve: Serve) -> None:
+    noop = serve(model="noop")
+    client = openai.OpenAI(base_url=noop.url + "v1", api_key="none", max_retries=0)
+    answer = ask(client, USER, *called("turn", {"direction": "left"}, "turned"))
+    assert (answer.choices[0].finish_reason, answer.choices[0].message.content) == ("stop", "turned")
+    assert "calls nothing" in answer.model_extra["rtcontrol"]["stopped"]
+    assert ask(client).choices[0].message.content == ""
+
+
+def test_where_a_call_must_be_made_the_answered_one_gives_way_to_the_others(client: openai.OpenAI) -> None:
+    done = [
+        {"type": "function", "function": {"name": f"end_{i}", "parameters": {"type": "object", "properties": {}}}}
+        for i in range(2)
+    ]
+    said = [USER]
+    names = []
+    for number in range(3):
+        answer = ask(client, *said, tools=[LAMP, *done], tool_choice="required")
+        (call,) = answer.choices[0].message.tool_calls
+        names.append(call.function.name)
+        said += called(call.function.name, json.loads(call.function.arguments), "ok", number)
+    assert sorted(names) == ["end_0", "end_1", "lamp"]
+    # There is no other: it must be one of them.
+    assert ask(client, *said, tools=[LAMP, *done], tool_choice="required").choices[0].message.tool_calls
+    assert ask(client, *said, tools=[LAMP, *done]).choices[0].finish_reason == "stop"
+
+
+def test_results_reach_the_model_with_their_calls(client: openai.OpenAI) -> None:
+    short, long = (
+        ask(client, USER, *called("horn", {}, result), USER).usage.prompt_tokens for result in ("1", "1" + " 2" * 40)
+    )
+    assert long >= short + 40
+    with pytest.raises(openai.BadRequestError) as caught:
+        ask(client, USER, {"role": "tool", "tool_call_id": "c9", "content": "done"})
+    assert caught.value.param == "messages[1].tool_call_id"
+
+
+def test_a_schema_is_answered_in_the_content_streamed_too(client: openai.OpenAI) -> None:
+    answer = ask(client, tools=openai.omit, response_format=FORMAT)
+    choice = answer.choices[0]
+    assert choice.finish_reason == "stop" and choice.message.tool_calls is None
+    found = json.loads(choice.message.content)
+    assert found["side"] in ("left", "right") and found["speed"] in (1, 2)
+    text, finish = "", None
+    for chunk in ask(client, tools=openai.omit, response_format=FORMAT, stream=True):
+        text += chunk.choices[0].delta.content or ""
+        assert not chunk.choices[0].delta.tool_calls
+        finish = chunk.choices[0].finish_reason or finish
+    assert (json.loads(text), finish) == (found, "stop")
+    parsed = client.chat.completions.parse(model="default", messages=[USER], response_format=Side)
+    assert isinstance(parsed.choices[0].message.parsed, Side)
+
+
+def test_a_schema_beside_tools_is_one_of_them_and_ends_the_conversation(client: openai.OpenAI) -> None:
+    said = [USER]
+    for number in range(4):
+        choice = ask(client, *said, tools=[LAMP], response_format=FORMAT).choices[0]
+        if choice.finish_reason == "stop":
+            break
+        assert choice.message.tool_calls[0].function.name == "lamp"
+        said += called(*LAMP_ON, "ok", number)
+    assert number < 2 and json.loads(choice.message.content)["speed"] in (1, 2)
+    must = ask(client, tools=[LAMP], response_format=FORMAT, tool_choice="required").choices[0]
+    assert must.message.tool_calls[0].function.name == "lamp"
+    none = ask(client, tools=[LAMP], response_format=FORMAT, tool_choice="none").choices[0]
+    assert json.loads(none.message.content) and none.finish_reason == "stop"
+
+
+def test_a_schema_that_is_a_reference_is_followed(client: openai.OpenAI) -> None:
+    schema = {"$ref": "#/$defs/where", "$defs": {"where": STRICT}}
+    form = {"type": "json_schema", "json_schema": {"name": "where", "schema": schema}}
+    assert set(json.loads(ask(client, tools=openai.omit, response_format=form).choices[0].message.content)) == {
+        "side",
+        "speed",
+    }
+
+
+def test_only_the_allowed_tools_are_called(client: openai.OpenAI) -> None:
+    allowed = {"mode": "required", "tools": [{"type": "function", "function": {"name": "lamp"}}]}
+    answer = ask(client, tools=[TURN, LAMP], tool_choice={"type": "allowed_tools", "allowed_tools": allowed})
+    assert answer.choices[0].message.tool_calls[0].function.name == "lamp"
+
+
+def tool(**properties: Any) -> dict[str, Any]:
+    return {"name": "say", "parameters": {"properties": properties, "required": list(properties)}}
+
+
+# An array of texts that cannot end within the tokens that a value may have.
+ENDLESS = {"type": "array", "items": {"type": "string", "minLength": 30}, "minItems": 3}
+TEXTS = {"type": "json_schema", "json_schema": {"name": "texts", "schema": tool(texts=ENDLESS)["parameters"]}}
+SAY, SAID = {"function": tool(a={"enum": ["x"]}, text=ENDLESS)}, {"type": "function", "function": {"name": "say"}}
+INSIDE = "function.parameters.properties"
+
+
+@pytest.mark.parametrize(
+    ("change", "param"),
+    [
+        ({"tools": [TURN, SAY], "tool_choice": SAID}, f"tools[1].{INSIDE}.text"),
+        ({"tools": [TURN, {"function": tool(a={"type": "array", "contains": {}})}]}, f"tools[1].{INSIDE}.a"),
+        ({"tools": [TURN, {"function": tool(a=5)}]}, f"tools[1].{INSIDE}.a"),
+        ({"tools": [TURN, {"function": {"parameters": {}}}]}, "tools[1]"),
+        ({"tools": [TURN, TURN]}, "tools[1]"),
+        ({"tools": [TURN, 5]}, "tools[1]"),
+        ({"tools": [], "response_format": TEXTS}, "response_format.json_schema.schema.properties.texts"),
+        ({"response_format": {"type": "json_object"}}, "response_format.type"),
+        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
+        ({"messages": [{"role": "banana", "content": "x"}]}, "messages[0].role"),
+        ({"messages": [USER, {"role": "user", "content": [{"text": "x"}]}]}, "messages[1].content[0].type"),
+        ({"messages": [LONG]}, "messages"),
+        ({"tool_choice": "maybe"}, "tool_choice"),
+        ({"tool_choice": {"type": "function", "function": {"name": "fly"}}}, "tool_choice.function.name"),
+        ({"n": 2}, "n"),
+    ],
+)
+def test_a_mistake_names_its_field_and_is_sent_once(served: Served, change: dict[str, Any], param: str) -> None:
+    sent = []
+    web = httpx.Client(event_hooks={"request": [sent.append]})
+    retrying = openai.OpenAI(base_url=served.url + "v1", api_key="none", max_retries=2, http_client=web)
+    with pytest.raises(openai.BadRequestError) as caught:
+        ask(retrying, **change)
+    assert caught.value.param == param and len(sent) == 1
+    assert len(caught.value.body["message"].split(". ")) >= 2  # type: ignore[index]
+
+
+def test_a_conversation_that_is_too_long_is_told_by_its_code(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        ask(client, LONG)
+    assert caught.value.code == "context_length_exceeded"
+
+
+def test_a_model_that_may_not_know_the_tools_says_so_in_field_header_and_log_once(
+    serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "rtcontrol.gateway")
+    unknown, bundled, plain = serve(), serve(model=None), serve(model="random")
+    body = {"model": "default", "messages": [USER], "tools": [TURN]}
+    for _ in range(2):
+        answer = unknown.post("v1/chat/completions", body)
+        extra = answer.json()["rtcontrol"]
+        assert extra["trained"] is None and answer.headers["x-rtcontrol-warning"] == extra["warning"]
+        assert "trained on these tools" in extra["warning"]
+        streamed = unknown.post("v1/chat/completions", {**body, "stream": True})
+        assert streamed.headers["x-rtcontrol-warning"] == extra["warning"] and extra["warning"] in streamed.text
+    game = unknown.post("v1/function_call", {"messages": [USER], "tools": [TURN]})
+    assert game.json()["success"] is True and game.headers["x-rtcontrol-warning"] == extra["warning"]
+    assert len([r for r in caplog.records if "trained on these tools" in r.getMessage()]) == 1
+    from rtcontrol.agents.lander.tools import agent
+
+    known = bundled.post("v1/chat/completions", {**body, "tools": agent.tools.openai()})
+    assert known.json()["rtcontrol"]["trained"] is True
+    for answer in (known, plain.post("v1/chat/completions", {**body, "model": "random"})):
+        assert "x-rtcontrol-warning" not in answer.headers and "warning" not in answer.json()["rtcontrol"]
+
+
+def test_one_model_can_be_looked_up_and_another_is_not_found(client: openai.OpenAI) -> None:
+    assert (client.models.retrieve("lander").id, client.models.retrieve("default").object) == ("lander", "model")
+    with pytest.raises(openai.NotFoundError) as caught:
+        client.models.retrieve("gpt-4o")
+    assert caught.value.code == "model_not_found" and "lander" in str(caught.value)
+
+
+@pytest.mark.parametrize("path", ["v1/responses", "chat/completions", "v1/v1/chat/completions"])
+def test_a_route_that_is_none_names_those_there_are(served: Served, path: str) -> None:
+    answer = served.post(path, {})
+    assert answer.status_code == 404 and answer.json()["error"]["code"] == "not_found"
+    assert "POST /v1/chat/completions" in answer.text and "base_url ends with /v1" in answer.text
+
+
+@pytest.mark.parametrize("path", ["health", "metrics", "v1/models", "v1/models/lander", "view/sessions", ""])
+def test_what_can_be_read_has_its_head_alone(served: Served, path: str) -> None:
+    got, alone = httpx.get(served.url + path), httpx.head(served.url + path)
+    assert alone.status_code == got.status_code == 200 and alone.content == b"" != got.content
+    assert alone.headers["content-type"] == got.headers["content-type"]

@@ -1,0 +1,114 @@
+"""More connections than there are places, none of which asks for anything: a new one is let in at once."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+from collections.abc import Iterator
+from http.client import HTTPConnection
+
+import httpx
+import pytest
+from gateway_served import Serve, Served
+from websockets.sync.client import connect
+
+from rtcontrol.gateway import http
+
+HOST = "HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+UPGRADE = (
+    f"GET /ws {HOST}Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+    "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+)
+SAID = {
+    "nothing": "",
+    "a request, answered": f"GET /health {HOST}\r\n",
+    "half a head": f"GET /health {HOST}"[:-3],
+    "a head without its body": f"POST /v1/function_call {HOST}Content-Length: 99\r\n\r\n",
+    "requests whose answers are not read": f"GET /app.js {HOST}\r\n" * 40,
+    "a WebSocket on which nothing is said": UPGRADE,
+}
+
+
+@pytest.fixture(scope="module")
+def noop(serve: Serve) -> Served:
+    return serve(model="noop")
+
+
+@contextlib.contextmanager
+def held(served: Served, said: str, count: int) -> Iterator[list[socket.socket]]:
+    with contextlib.ExitStack() as stack:
+        lines = []
+        for _ in range(count):
+            lines.append(stack.enter_context(socket.create_connection(("127.0.0.1", served.gateway.port), 10)))
+            with contextlib.suppress(ConnectionError):
+                lines[-1].sendall(said.encode())
+        yield lines
+
+
+@pytest.mark.parametrize("said", SAID)
+def test_400_connections_keep_nobody_out(noop: Served, said: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    with held(noop, SAID[said], 400):
+        # The first time: it took up to 20 s.
+        assert httpx.get(noop.url + "health", timeout=8).status_code == 200
+        with connect(noop.ws, compression=None, open_timeout=8) as line:
+            line.send("{}")
+            assert "error" in str(line.recv(timeout=8))
+    assert "Traceback" not in caplog.text and not [r for r in caplog.records if r.exc_info]
+
+
+def test_150_silent_websockets_keep_no_other_out(noop: Served) -> None:
+    with held(noop, UPGRADE, 150) as lines:
+        for line in lines[-20:]:
+            assert line.recv(1024).startswith(b"HTTP/1.1 101")
+        with connect(noop.ws, compression=None, open_timeout=8) as socket_:
+            socket_.send("{}")
+            assert "error" in str(socket_.recv(timeout=8))
+
+
+def test_a_stalled_request_gives_way_where_no_connection_is_idle(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "MAX_CONNECTIONS", 4)
+    few = serve(model="noop")
+    with contextlib.ExitStack() as stack:
+        for _ in range(4):
+            (line,) = stack.enter_context(
+                held(few, SAID["a head without its body"][:-2] + "Expect: 100-continue\r\n\r\n", 1)
+            )
+            assert line.recv(64).startswith(b"HTTP/1.1 100")  # it waits for the body
+        assert httpx.get(few.url + "health").status_code == 200
+
+
+def test_the_one_that_was_idle_for_longest_goes_first_and_one_in_use_never(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http, "MAX_CONNECTIONS", 8)
+    few = serve(model="noop")
+    lines = [HTTPConnection("127.0.0.1", few.gateway.port, timeout=8) for _ in range(5)]
+    with connect(few.ws, compression=None) as spoken, contextlib.ExitStack() as stack:
+        spoken.send("{}")
+        spoken.recv(timeout=8)
+        for line in (*lines, lines[0]):  # the first one is asked last
+            stack.callback(line.close)
+            line.request("GET", "/health")
+            assert line.getresponse().read()
+        with held(few, "", 1):
+            lines[1].sock.settimeout(2)  # after 5 s it would be closed in any case
+            assert lines[1].sock.recv(1) == b""
+            lines[0].sock.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                lines[0].sock.recv(1)
+        assert spoken.ping().wait(8)
+
+
+def test_where_all_places_are_in_use_a_request_is_told_so(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "MAX_CONNECTIONS", 3)
+    full = serve(model="noop")
+    with contextlib.ExitStack() as stack:
+        for _ in range(3):
+            line = stack.enter_context(connect(full.ws, compression=None))
+            line.send("{}")
+            line.recv(timeout=8)
+        assert httpx.get(full.url + "health").status_code == 503
+        assert line.ping().wait(8)
+    assert httpx.get(full.url + "health").status_code == 200

@@ -1,0 +1,132 @@
+"""A stand-in for a hosted decision API: a real HTTP server of both shapes, with faults and latency as they are told."""
+
+from __future__ import annotations
+
+import json
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+Choose = Callable[[str, str, list[str]], str]  # from what is told, a question's name and its options
+
+
+def first(told: str, name: str, options: list[str]) -> str:
+    return options[0]
+
+
+class Standin:
+    """`plan(n)` gives the n-th request's seconds to wait and its fault: None, a status, "drop", "refuse", "garbage",
+    "short", "odd"; bodies and headers of requests are kept. `dropped` counts those whose client went away meanwhile."""
+
+    def __init__(self, plan: Callable[[int], tuple[float, Any]], choose: Choose, lean: bool) -> None:
+        self.plan, self.choose, self.lean = plan, choose, lean
+        self.bodies: list[dict[str, Any]] = []
+        self.headers: list[dict[str, str]] = []
+        self.paths: list[str] = []
+        self.connections = self.dropped = 0
+        self.lock = threading.Lock()
+        self.url = ""
+
+    def answer(self, path: str, body: dict[str, Any], fault: Any) -> Any:
+        asked = body["questions"]
+        if path.endswith("/decisions"):
+            made = [
+                self._answer(q["name"], [c["value"] for c in q["choices"]], body["input"], fault, rows=True)
+                for q in asked
+            ]
+            return {"model": "standin", "answers": made[1:] if fault == "short" else made, **self._usage()}
+        named = {
+            name: self._answer(name, list(q["criteria"]), body["state"], fault, rows=False)
+            for name, q in asked.items()
+            if fault != "short"
+        }
+        return {"model": "standin", "answers": named, **self._usage()}
+
+    def _answer(self, name: str, options: list[str], told: str, fault: Any, rows: bool) -> dict[str, Any]:
+        if fault == "refuse":
+            return {"type": "refusal", "name": name}
+        choice = "no such option" if fault == "odd" else self.choose(told, name, options)
+        if self.lean:
+            return {"choice": choice}
+        shares = {option: 0.8 if option == choice else 0.2 / max(len(options) - 1, 1) for option in options}
+        listed = [{"value": k, "probability": v} for k, v in shares.items()]
+        return {"type": "choice", "choice": choice, "confidence": 0.5, "probabilities": listed if rows else shares}
+
+    def _usage(self) -> dict[str, Any]:
+        if self.lean:
+            return {"usage": {"input_tokens": 40}}
+        return {"usage": {"input_tokens": 40, "input_tokens_details": {"cached_tokens": 30}, "output_tokens": 0}}
+
+
+def handler(standin: Standin) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def setup(self) -> None:
+            super().setup()
+            self.request.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            with standin.lock:
+                standin.connections += 1
+
+        def log_message(self, *unused: Any) -> None:
+            pass
+
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+            with standin.lock:
+                n = len(standin.bodies)
+                standin.bodies.append(body)
+                standin.headers.append(dict(self.headers))
+                standin.paths.append(self.path)
+            seconds, fault = standin.plan(n)
+            until = time.monotonic() + seconds
+            while (left := until - time.monotonic()) > 0:
+                if select.select([self.connection], [], [], left)[0]:  # nothing but its end can come now
+                    with standin.lock:
+                        standin.dropped += 1
+                    self.close_connection = True
+                    return
+            if fault == "drop":
+                self.close_connection = True
+                return
+            status = fault if isinstance(fault, int) else 200
+            said = (
+                {"error": {"message": f"status {status}"}} if status != 200 else standin.answer(self.path, body, fault)
+            )
+            data = b"<html>" if fault == "garbage" else json.dumps(said).encode()
+            self.send_response(status)
+            self.send_header("content-length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+    return Handler
+
+
+class QuietServer(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 64
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that went away is no matter."""
+
+
+@contextmanager
+def standin(
+    plan: Callable[[int], tuple[float, Any]] = lambda n: (0.0, None), choose: Choose = first, lean: bool = False
+) -> Iterator[Standin]:
+    made = Standin(plan, choose, lean)
+    server = QuietServer(("127.0.0.1", 0), handler(made))
+    made.url = f"http://127.0.0.1:{server.server_port}/v1"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+    thread.start()
+    try:
+        yield made
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

@@ -1,0 +1,229 @@
+"""A decision API that decides: what it is asked, how it is read, and what becomes of answers that never come."""
+
+from __future__ import annotations
+
+import pickle
+import time
+from typing import Any
+
+import pytest
+from pooled import reply_of
+from standin_endpoint import Standin, standin
+
+from rtcontrol.hosts import endpoint
+from rtcontrol.hosts.base import DecisionLost, DecisionRequest, DecoderPool
+from rtcontrol.hosts.endpoint import EndpointSource
+from rtcontrol.hosts.inprocess import InProcessHost
+from rtcontrol.models.call import Call, Decision
+from rtcontrol.models.errors import UserError
+from tests.helpers.processes import until
+
+APIS = ("decisions", "systemone")
+GO: dict[str, Any] = {
+    "name": "go",
+    "description": "Go there.",
+    "parameters": {
+        "properties": {
+            "to": {"enum": ["left", "right"], "description": "Which way."},
+            "speed": {"type": "integer", "minimum": 0, "maximum": 3},
+            "careful": {"type": "boolean"},
+            "gait": {"enum": ["walk"]},
+        },
+        "required": ["to", "speed", "gait"],
+    },
+}
+STOP = {"name": "stop", "description": "Stop.", "parameters": {"properties": {}}}
+REQUEST = DecisionRequest(3, 1, "x 2", "go left", ("go(to=right)",))
+
+
+def source(api: str, made: Standin, *tools: dict[str, Any], **more: Any) -> EndpointSource:
+    return EndpointSource.parse(f"{api}:{made.url}#jev", tools or (GO, STOP), **more)
+
+
+def picking(**wanted: str) -> Any:
+    """Chooses by the last part of a question's name, else the first option."""
+    return lambda told, name, options: wanted.get(name.rpartition(".")[2], options[0])
+
+
+def decided(api: str, wanted: dict[str, str], **more: Any) -> Decision:
+    with standin(choose=picking(**wanted), lean=more.pop("lean", False)) as made:
+        return source(api, made, **more).build().decide(REQUEST)
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_answers_become_a_typed_call_with_its_confidences(api: str) -> None:
+    made = decided(api, {"function": "go", "speed": "2", "careful": "true"})
+    assert made.call == Call("go", {"to": "left", "speed": 2, "gait": "walk", "careful": True})
+    assert type(made.call.arguments["speed"]) is int and made.call.arguments["careful"] is True
+    assert made.confidence == {"function": 0.8, "arg1": 0.8, "arg2": 0.8, "arg3": 1.0, "arg4": 0.8}
+    assert (made.forward_passes, made.tokens, made.reused_tokens) == (1, 10, 30)
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_what_is_left_out_and_what_stays_in_force(api: str) -> None:
+    made = decided(api, {"function": "go", "careful": "(none)"})
+    assert made.call == Call("go", {"to": "left", "speed": 0, "gait": "walk"})
+    assert decided(api, {"function": "stop"}).call == Call("stop", {})
+    assert decided(api, {"function": "(none)"}, allow_null=True).call is None
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_one_request_asks_all_and_names_the_model(api: str) -> None:
+    with standin() as made:
+        source(api, made).build().decide(REQUEST)
+        (body,) = made.bodies
+    asked = body["questions"]
+    names = [q["name"] for q in asked] if api == "decisions" else list(asked)
+    assert made.paths == [f"/v1/{api}"] and body["model"] == "jev"
+    assert names == ["function", "go.to", "go.speed", "go.careful"], "of one value nothing is asked"
+    words = [q["instructions"] for q in (asked if api == "decisions" else asked.values())]
+    assert words[1] == "If the function is go, what is to? Which way."
+    told = body["input" if api == "decisions" else "state"]
+    assert told == "Instruction: go left\nCalls so far: go(to=right)\nObservation: x 2"
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_an_endpoint_may_leave_out_all_but_the_choices(api: str) -> None:
+    made = decided(api, {"speed": "3"}, lean=True)
+    assert made.call == Call("go", {"to": "left", "speed": 3, "gait": "walk", "careful": False})
+    assert set(made.confidence.values()) == {1.0} and (made.tokens, made.reused_tokens) == (40, 0)
+
+
+FAULTS = {
+    503: ("http", "HTTP 503: status 503"),
+    429: ("http", "HTTP 429: status 429"),
+    "drop": ("connection", "Server disconnected"),
+    "refuse": ("refused", "declined to answer the question function"),
+    "garbage": ("malformed", "no JSON"),
+    "short": ("malformed", "not one answer|no choice for"),
+    "odd": ("malformed", "no option of the question function"),
+}
+
+
+@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_each_loss_is_told_by_its_cause(api: str, fault: Any) -> None:
+    with standin(lambda n: (0.0, fault if n % 2 else None)) as made:
+        decider = source(api, made).build()
+        decider.decide(REQUEST)
+        for _ in range(2):  # it goes on after a loss
+            with pytest.raises(DecisionLost, match=FAULTS[fault][1]) as caught:
+                decider.decide(REQUEST)
+            assert caught.value.loss == FAULTS[fault][0]
+            decider.decide(REQUEST)
+
+
+def test_nobody_there_is_a_connection_that_was_lost() -> None:
+    with standin() as made:
+        pass
+    with pytest.raises(DecisionLost) as caught:
+        source("decisions", made).build().decide(REQUEST)
+    assert caught.value.loss == "connection"
+
+
+def test_an_answer_is_given_up_before_the_deadline_and_the_request_closed() -> None:
+    within_ns = 80_000_000
+    with standin(lambda n: (5.0 if n else 0.0, None)) as made:
+        decider = source("decisions", made).build()
+        decider.decide(REQUEST)
+        began = time.monotonic_ns()
+        with pytest.raises(DecisionLost, match="no answer within 76 ms") as caught:
+            decider.decide(DecisionRequest(4, 1, "x", "go", within_ns=within_ns))
+        assert caught.value.loss == "timeout" and 70_000_000 < time.monotonic_ns() - began < 1_000_000_000
+        until(lambda: made.dropped == 1, "the request was not closed", seconds=3)
+
+
+def test_a_late_answer_is_waited_for_where_it_is_of_use() -> None:
+    with standin(lambda n: (0.2, None)) as made:
+        decider = source("decisions", made, late=True).build()
+        assert decider.decide(DecisionRequest(4, 1, "x", "go", within_ns=10_000_000)).call is not None
+
+
+def test_a_cancelled_decision_closes_its_request() -> None:
+    with standin(lambda n: (5.0 if n == 0 else 0.0, None)) as made:
+        host = InProcessHost(source("decisions", made))
+        host.start()
+        host.submit(REQUEST)
+        until(lambda: made.bodies, "it was not asked")
+        host.cancel(REQUEST.tick)
+        until(lambda: made.dropped == 1, "the request was not closed", seconds=3)
+        host.submit(DecisionRequest(5, 1, "x", "go"))
+        assert reply_of(host).tick == 5
+        host.close()
+
+
+def test_one_connection_is_kept_for_all_decisions() -> None:
+    with standin() as made:
+        decider = source("decisions", made).build()
+        for _ in range(12):
+            decider.decide(REQUEST)
+        assert made.connections == 1 and len(made.bodies) == 12
+
+
+def test_the_key_is_sent_and_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(endpoint.KEY, "sk-very-secret")
+    with standin(lambda n: (0.0, 401 if n else None)) as made:
+        told = source("decisions", made)
+        decider = pickle.loads(pickle.dumps(told)).build()
+        decider.decide(REQUEST)
+        with pytest.raises(DecisionLost) as caught:
+            decider.decide(REQUEST)
+        assert made.headers[0]["authorization"] == "Bearer sk-very-secret"
+        assert "secret" not in f"{told!r}{decider.info()}{caught.value}"
+    with pytest.raises(UserError, match=r"would travel to api\.example\.com in the clear"):
+        EndpointSource.parse("decisions:http://api.example.com/v1", (GO,))
+    EndpointSource.parse("decisions:https://api.example.com/v1", (GO,))
+
+
+@pytest.mark.parametrize(
+    "wrong", ["decisions:", "decisions:api.example.com", "systemone:ftp://x", "systemone:https://a:b@c"]
+)
+def test_an_address_that_is_none_is_refused(wrong: str) -> None:
+    with pytest.raises(UserError, match="its URL is none"):
+        EndpointSource.parse(wrong, (GO,))
+
+
+@pytest.mark.parametrize(
+    ("given", "url", "model"),
+    [
+        ("decisions:https://api.openai.com/v1#gpt-6-luna", "https://api.openai.com/v1/decisions", "gpt-6-luna"),
+        ("systemone:https://x.example:8443", "https://x.example:8443/v1/systemone", "default"),
+        ("systemone:http://127.0.0.1:1/a/systemone/", "http://127.0.0.1:1/a/systemone", "default"),
+    ],
+)
+def test_an_address_names_route_and_model(given: str, url: str, model: str) -> None:
+    made = EndpointSource.parse(given, (GO,))
+    assert (made.url, made.model) == (url, model)
+
+
+@pytest.mark.parametrize(
+    ("schema", "words"),
+    [
+        ({"type": "string"}, "Tool say, parameter what: its values cannot be listed"),
+        ({"type": "integer", "minimum": 0, "maximum": 255}, "256 values"),
+        ({"type": "integer"}, "cannot be listed"),
+    ],
+)
+def test_what_no_list_of_options_holds_is_refused_by_name(schema: Any, words: str) -> None:
+    say = {"name": "say", "parameters": {"properties": {"what": schema}, "required": ["what"]}}
+    with pytest.raises(UserError, match=words):
+        EndpointSource.parse("decisions:https://x/v1", (say,))
+
+
+def test_more_questions_than_a_request_takes_are_refused() -> None:
+    properties = {f"p{i}": {"type": "boolean"} for i in range(6)}
+    many = [
+        {"name": f"t{i}", "parameters": {"properties": properties, "required": list(properties)}} for i in range(67)
+    ]
+    with pytest.raises(UserError, match="403 questions"):
+        EndpointSource.parse("decisions:https://x/v1", many)
+
+
+def test_a_loss_crosses_to_the_loop_with_its_cause(pool: DecoderPool) -> None:
+    with standin(lambda n: (0.0, 503 if n else None), choose=picking(speed="1")) as made:
+        host = pool.open("remote", source("systemone", made))
+        for tick in (1, 2):
+            host.submit(DecisionRequest(tick, 1, "x", "go"))
+            reply = reply_of(host)
+            assert (reply.loss, reply.error) == ((None, None) if tick == 1 else ("http", "HTTP 503: status 503"))
+            assert (reply.decision is None) == (tick == 2)

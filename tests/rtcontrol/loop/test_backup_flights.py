@@ -1,0 +1,277 @@
+"""Runs with a slow, a dying and an unsure first decider: the backup flies on, and the record says who decided."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from arm import Arm, arm_agent, on
+from cart import CartWorld, Flight, Scripted, cart_agent, good
+from linked import LinkedHost
+
+from rtcontrol.hosts.backup import BackupHost
+from rtcontrol.hosts.base import DecisionRequest
+from rtcontrol.hosts.first import Handover
+from rtcontrol.hosts.inprocess import InProcessHost
+from rtcontrol.models.call import Call, Decision
+from rtcontrol.record.rows import rows, teacher_rows
+from rtcontrol.report import report, table
+from rtcontrol.report.as_html import render
+from rtcontrol.report.recorded import load
+from rtcontrol.serve.totals import COUNTS
+
+pytestmark = pytest.mark.realtime
+Decide = Callable[[DecisionRequest], Decision]
+PERIOD_NS = 20_000_000
+
+
+def slowly(least: float, most: float, loss: float = 0.0, sure: float = 0.9, decide: Decide = good) -> Decide:
+    """As an endpoint far away: it answers after so many seconds, and loses some."""
+    chance = random.Random(3)
+
+    def answer(request: DecisionRequest) -> Decision:
+        time.sleep(chance.uniform(least, most))
+        if chance.random() < loss:
+            raise ConnectionError("the endpoint hung up")
+        return replace(decide(request), confidence={"function": sure})
+
+    return answer
+
+
+def backed(first: Any, backup: Decide = good, after_ms: float = 20.0, in_flight: int = 4) -> BackupHost:
+    host = InProcessHost(Scripted(first), in_flight) if callable(first) else first
+    terms = Handover(0.5, round(after_ms * 1e6), PERIOD_NS, in_flight)
+    return BackupHost(host, InProcessHost(Scripted(backup), 1), terms)
+
+
+def fly(out: Path, host: BackupHost, **more: Any) -> Flight:
+    settings = {"backup": "local", "duration_s": 1.0, **more}
+    return Flight(out, host=host, **settings).run()
+
+
+def is_exact(flown: Flight) -> Counter[str]:
+    """Each tick has one decision at most, and the account counts what the record says."""
+    account, ticks, answers = flown.loop.account, flown.ticks, [e for e in flown.lines if "first" in e]
+    assert len({tick["k"] for tick in ticks}) == len(ticks) == account.ticks
+    assert len([e for e in flown.lines if e.get("why") == "fresh"]) <= account.ticks
+    by = Counter(tick["decided_by"] for tick in ticks if "decided_by" in tick)
+    assert (by["first"], by["backup"]) == (account.decided_by_first, account.decided_by_backup)
+    assert by.total() >= account.on_time
+    outcomes = Counter(event["outcome"] for event in answers)
+    told = report.of_record(flown.path)
+    assert told["decided_by"] == {"first": by["first"], "backup": by["backup"]}
+    assert {name: n for name, n in told["first_answers"].items() if n} == dict(outcomes)
+    assert told["answer_ms"]["max"] is None or told["answer_ms"]["max"] >= max(e["answer_ms"] for e in answers) * 0.99
+    return outcomes
+
+
+def test_a_slow_first_decider_costs_no_tick_and_all_that_it_answers_is_kept(tmp_path: Path) -> None:
+    flown = fly(tmp_path, backed(slowly(0.06, 0.2, loss=0.1)))
+    outcomes, account = is_exact(flown), flown.loop.account
+    assert account.decided_by_first == 0 and account.decided_by_backup >= account.on_time
+    flown.blames("decide", 0, 3)
+    assert outcomes["late"] >= 20 and outcomes["failed"] >= 1 and outcomes["in_time"] == 0
+    assert any("the endpoint hung up" in error["error"] for error in report.of_record(flown.path)["errors"])
+
+
+def test_what_the_first_decider_answers_late_becomes_rows_of_what_it_saw(tmp_path: Path) -> None:
+    opposite = lambda r: replace(good(r), call=Call("push", {"force": -good(r).call.arguments["force"]}))  # type: ignore[union-attr] # noqa: E731
+    flown = fly(tmp_path, backed(slowly(0.06, 0.1, decide=opposite)))
+    seen = {event["k"]: event for event in flown.lines if "observation" in event}
+    made = list(teacher_rows(flown.lines))
+    answers = [event for event in flown.lines if event.get("outcome") == "late" and "first" in event]
+    assert len(made) == len(answers) >= 20
+    for row, event in zip(made, answers, strict=True):
+        look = seen[event["first"]]
+        assert (row["observation"], row["instruction"]) == (look["observation"], look["instruction"])
+        assert row["history"] == look["history"] and row["source"].startswith("teacher:")
+        request = DecisionRequest(0, 1, look["observation"], look["instruction"], data=look["data"])
+        decision = opposite(request)
+        assert decision.call is not None and row["call"] == decision.call.to_dict()
+    assert {row["source"].partition(":")[0] for row in rows(flown.lines)} == {"record"}
+
+
+def test_rows_of_unsure_illegal_and_further_answers_are_not_made() -> None:
+    tool = {"type": "function", "function": {"name": "push", "parameters": {"type": "object", "properties": {}}}}
+    events: list[dict[str, Any]] = [{"header": {"tools": [tool], "model": "m", "allow_null": False}}]
+    events += [{"observation": str(k), "instruction": "go", "history": [], "k": k} for k in range(6)]
+    call = {"name": "push", "arguments": {}}
+    answer = {"outcome": "late", "answer": call}
+    events += [
+        {"first": 0, **answer},
+        {"first": 1, **answer, "outcome": "unsure"},
+        {"first": 2, **answer, "answer": {"name": "pull", "arguments": {}}},
+        {"first": 3, **answer, "answer": None},
+        {"first": 4, **answer, "n": 1},
+        {"first": 5, "outcome": "failed", "error": "lost"},
+        {"first": 99, **answer},
+    ]
+    assert [row["observation"] for row in teacher_rows(events)] == ["0"]
+    events[0]["header"]["allow_null"] = True
+    assert [(row["observation"], row["call"]) for row in teacher_rows(events)] == [("0", call), ("3", None)]
+
+
+def test_a_tick_that_an_older_answer_decides_is_told_as_of_what_that_one_saw(tmp_path: Path) -> None:
+    flown = fly(tmp_path, backed(slowly(0.06, 0.09), after_ms=110.0), max_age_ms=200.0)
+    is_exact(flown)
+    seen = {event["k"]: event for event in flown.lines if "observation" in event}
+    older = [tick for tick in flown.ticks if "answers" in tick]
+    assert len(older) >= 5 and {tick["decided_by"] for tick in older} == {"first"}
+    assert len({tick["answers"] for tick in older}) == len(older), "each answer decides one"
+    for tick in older:
+        look = seen[tick["answers"]]
+        assert tick["seq"] == look["seq"] < seen[tick["k"]]["seq"] and tick["epoch"] == look["epoch"]
+        assert tick.get("age_ms", 60.0) >= 60.0 + tick.get("latency_ms", 0.0) - 20.0
+        assert -110.0 < tick["spans_ms"]["captured"] < -40.0, "when what decided it was seen"
+    made = {(row["observation"], json.dumps(row["call"])) for row in rows(flown.lines)}
+    called = {event["k"]: event for event in flown.lines if event.get("why") == "fresh"}
+    for tick in (tick for tick in older if tick["kind"] == "call" and "cause" not in tick):
+        call = called[tick["k"]]
+        acted = {"name": call["called"], "arguments": call["arguments"]}
+        assert (seen[tick["answers"]]["observation"], json.dumps(acted)) in made
+
+
+def test_no_answer_from_before_a_reset_decides_after_it(tmp_path: Path) -> None:
+    host = backed(slowly(0.05, 0.15), after_ms=1000.0)
+    flown = fly(tmp_path, host, world=CartWorld(0.2), max_age_ms=1000.0, duration_s=2.0)
+    is_exact(flown)
+    epochs = {event["k"]: event["epoch"] for event in flown.lines if "observation" in event}
+    older = [tick for tick in flown.ticks if "answers" in tick]
+    assert len(set(epochs.values())) >= 8 and len(older) >= 5
+    assert all(epochs[tick["answers"]] == epochs[tick["k"]] == tick["epoch"] for tick in older)
+    late = [e for e in flown.lines if "first" in e and epochs[e["first"]] < max(v for k, v in epochs.items())]
+    assert late, "some came after a reset"
+
+
+def test_what_was_seen_before_a_pause_decides_nothing_after_the_resume(tmp_path: Path) -> None:
+    arm = Arm()
+    slow = slowly(0.12, 0.16, decide=on)
+    host = backed(slow, on, after_ms=400.0)
+    flight = Flight(
+        tmp_path,
+        host=host,
+        world=arm.world(),  # type: ignore[arg-type]
+        agent=arm_agent(),
+        hold_ms=60_000.0,
+        max_age_ms=500.0,
+        duration_s=2.0,
+        backup="local",
+    )
+    flight.after(20, lambda: (flight.loop.override.say("pause", "test"), flight.loop.override.say("resume", "test")))
+    flight.run()
+    said = {event["people"]: event["t_s"] for event in flight.lines if "people" in event}
+    seen = {event["k"]: event["t_s"] for event in flight.lines if "observation" in event}
+    after = [t for t in flight.ticks if "answers" in t and t["t_s"] > said["resume"]]
+    stale = [tick for tick in after if seen[tick["answers"]] < said["resume"]]
+    assert stale and {(tick["kind"], tick["why"]) for tick in stale} == {("held", "paused")}
+    assert any(tick["kind"] == "call" for tick in after if tick not in stale)
+
+
+def test_an_unsure_first_decider_leaves_it_to_the_backup_and_a_sure_one_does_not(tmp_path: Path) -> None:
+    for sure, who in ((0.4, "backup"), (0.6, "first")):
+        flown = fly(tmp_path / who, backed(slowly(0.001, 0.002, sure=sure)), duration_s=0.4)
+        outcomes = is_exact(flown)
+        by = flown.loop.account.decided_by_first, flown.loop.account.decided_by_backup
+        assert (by[0] == 0) if who == "backup" else (by[0] > 4 * by[1]), by
+        assert outcomes["unsure" if who == "backup" else "in_time"] >= 12
+
+
+def test_a_first_decider_that_is_killed_is_told_and_the_backup_goes_on(tmp_path: Path) -> None:
+    linked = LinkedHost(tmp_path)
+    flown = Flight(tmp_path, host=backed(linked, in_flight=1), duration_s=3.5, backup="local")
+    flown.after(20, lambda: os.kill(linked.pid, signal.SIGKILL))
+    flown.run()
+    outcomes, account = is_exact(flown), flown.loop.account
+    assert account.decided_by_first >= 5 and account.decided_by_backup >= 100
+    assert outcomes["in_time"] >= 5 and outcomes["lost"] >= 1
+    flown.blames("decide", 0, 4)
+
+
+def test_where_both_fail_the_loops_own_fallback_acts(tmp_path: Path) -> None:
+    def broken(request: DecisionRequest) -> Decision:
+        if request.tick >= 10:
+            raise RuntimeError("no backup any more")
+        return good(request)
+
+    flown = fly(tmp_path, backed(slowly(0.1, 0.2), broken), agent=cart_agent(hold_ms=100.0), duration_s=0.8)
+    is_exact(flown)
+    missed = [tick for tick in flown.ticks if tick["k"] >= 10 and tick.get("cause") == "decide"]
+    assert len(missed) >= 20 and {tick["subcause"] for tick in missed} <= {"error", "decoder_slow", "queued"}
+    assert not any("decided_by" in tick for tick in missed)
+    assert {tick["action"] for tick in missed} >= {"hold", "safe"} and flown.loop.account.safe_calls >= 1
+    assert any("no backup any more" in line for line in flown.said)
+
+
+def test_both_lost_for_good_end_the_run_and_one_alone_does_not(tmp_path: Path) -> None:
+    host = backed(slowly(0.001, 0.002))
+    first, backup = host.first.host, host._backup
+    flight = Flight(tmp_path, host=host, duration_s=20.0, backup="local")
+    flight.after(10, lambda: setattr(first, "gave_up", "out of memory"))
+    flight.after(30, lambda: setattr(backup, "gave_up", "out of luck"))
+    flight.run()
+    assert flight.loop.ended_by == "host" and flight.loop.account.ticks >= 30
+    told = [line for line in flight.said if "lost for good" in line]
+    assert told == [
+        "the first decider is lost for good (out of memory): from now on the backup alone decides",
+        "the backup is lost for good (out of luck): from now on the first decider alone decides",
+    ]
+    assert flight.said[-1] == "no more decisions: out of luck"
+
+
+def test_several_calls_a_tick_are_each_decided_once(tmp_path: Path) -> None:
+    forces = {0: 1, 1: 2}
+
+    def decide(request: DecisionRequest) -> Decision:
+        time.sleep(0.001)
+        n = sum("force=1" in call for call in request.history[-1:])
+        return Decision(Call("push", {"force": forces[n]}), {"function": 0.9})
+
+    flown = fly(tmp_path, backed(slowly(0.03, 0.09, decide=decide), decide), calls_per_tick=2, agent=cart_agent(6))
+    is_exact(flown)
+    further = [event for event in flown.lines if "further" in event]
+    assert further and {event.get("decided_by", "backup") for event in further} == {"backup"}
+    calls = Counter(event["k"] for event in flown.lines if event.get("why") in ("fresh", "further"))
+    assert max(calls.values()) <= 2
+    assert {event.get("n", 0) for event in flown.lines if "first" in event} == {0, 1}
+
+
+def test_in_lockstep_the_backup_decides_and_the_accounts_are_exact(tmp_path: Path) -> None:
+    host = backed(slowly(0.02, 0.05), after_ms=1000.0)
+    flown = fly(tmp_path, host, clock="lockstep", duration_s=20.0)
+    is_exact(flown)
+    account = flown.loop.account
+    assert account.ticks == 1000 and account.decided_by_backup > 0.9 * account.ticks
+    older = [tick["k"] - tick["answers"] for tick in flown.ticks if "answers" in tick]
+    assert all(0 < ticks < 50 for ticks in older)
+
+
+def test_report_table_page_and_metrics_show_the_same_numbers(tmp_path: Path) -> None:
+    from rich.console import Console
+
+    flown = fly(tmp_path, backed(slowly(0.005, 0.03)), duration_s=0.6)
+    is_exact(flown)
+    made = report.of_record(flown.path)
+    console = Console(record=True, width=200, file=(tmp_path / "shown").open("w"))
+    table.show(made, console)
+    told = report.deciders(made)
+    assert told in console.export_text() and told in render(load([flown.path]), [])
+    assert (
+        f"by the backup (local) {made['decided_by']['backup']}" in told
+        and "first decider's answer" in (tmp_path / "shown").read_text()
+    )
+    account = flown.loop.account
+    assert {name: getattr(account, name) for name in COUNTS if name.startswith(("decided_by", "first_"))} == {
+        **{f"decided_by_{name}": n for name, n in made["decided_by"].items()},
+        **{f"first_{name}": n for name, n in made["first_answers"].items()},
+    }
+    alone = Flight(tmp_path / "alone", duration_s=0.1).run()
+    assert report.deciders(report.of_record(alone.path)) == ""
