@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from abc import abstractmethod
 from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -22,9 +23,9 @@ class Bounded(asyncio.Protocol):
     transport: Any
     since_s = 0.0  # the loop's time when it was made, or last answered
 
+    @abstractmethod
     def waits(self) -> bool:
         """Whether it is the peer's turn: to ask something, to send the rest of it, to take the answer."""
-        raise NotImplementedError
 
 
 class BoundedHTTP(Bounded, H11Protocol):
