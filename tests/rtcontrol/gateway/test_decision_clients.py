@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
+from functools import partial
 from typing import Any
 
 import pytest
@@ -58,15 +60,12 @@ def test_litellm_reads_both_routes(served: Served) -> None:
     assert (left["type"], engine["type"], speed["type"]) == ("predicate", "choice", "score")
     assert engine["choice"] in ("main", True) and {p["value"] for p in engine["probabilities"]} == {"main", True}
     named: dict[str, Any] = theirs["answers"]
-    assert named["left"]["noul"] == pytest.approx(left["probability"], rel=1e-3)
-    assert named["engine"]["choice"] in ("main", "side") and sum(
-        named["engine"]["probabilities"].values()
-    ) == pytest.approx(1)
-    assert named["speed"]["score"] == pytest.approx(speed["score"], rel=1e-3) and named["speed"]["legend"] == {
-        "0": "slow",
-        "1": "fast",
-    }
-    assert crossed["answers"]["left"]["noul"] == pytest.approx(left["probability"], rel=1e-3)
+    near = partial(pytest.approx, rel=1e-5)  # another request's pass rounds otherwise
+    assert named["left"]["noul"] == near(left["probability"])
+    assert named["engine"]["choice"] in ("main", "side")
+    assert math.fsum(named["engine"]["probabilities"].values()) == 1
+    assert named["speed"]["score"] == near(speed["score"]) and named["speed"]["legend"] == {"0": "slow", "1": "fast"}
+    assert crossed["answers"]["left"]["noul"] == near(left["probability"])
     assert "There is no model 'nowhere' here" in refused
 
 
