@@ -32,6 +32,8 @@ def resolve(model: str) -> Path:
     others = f"Bundled: {', '.join(zoo()) or 'none'}. Or give the path of a checkpoint folder in Hugging Face format"
     if not path.exists() and hub.is_id(model):
         return hub.fetch(model, f"{others}.")
+    if path.is_file():
+        raise UserError(f"{model} is a file, no checkpoint folder.", f"Give the folder that it is in: {path.parent}.")
     raise UserError(
         f"No model {model!r}: neither a bundled name nor a folder, nor a hub's OWNER/NAME[:SUBFOLDER].",
         f"{others}, or OWNER/NAME[:SUBFOLDER] of the Hugging Face hub.",
@@ -46,12 +48,17 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def chats(model: str) -> bool:
-    """Whether it is a chat model: its tokenizer has no ST tokens. Reads its file as text; raises UserError."""
+    """Whether it is a chat model: its tokenizer has no ST tokens, and a chat template. Reads its files as text; raises
+    UserError."""
+    folder = resolve(model)
     try:
-        written = (resolve(model) / "tokenizer.json").read_text("utf-8")
+        written = (folder / "tokenizer.json").read_text("utf-8")
+        template = any(folder.glob("chat_template*")) or (
+            '"chat_template"' in (folder / "tokenizer_config.json").read_text("utf-8")
+        )
     except (OSError, ValueError):
         return False  # whoever loads it says what is wrong
-    return not all(f'"{token}"' in written for token in ST_TOKENS)
+    return template and not all(f'"{token}"' in written for token in ST_TOKENS)
 
 
 @dataclass(frozen=True)

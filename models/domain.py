@@ -119,8 +119,9 @@ def domain_of(schema: Mapping[str, Any], where: str) -> Domain:
     if kind in ("array", "object"):
         values = (_objects if kind == "object" else _arrays)(schema, where)
         return Free(schema) if values is None else closed(tuple(values), where)
+    what = "there is no type, hence" if kind is None else f"the type {kind!r} has"
     raise UserError(
-        f"{where}: the type {kind!r} has no schema that can be decoded.",
+        f"{where}: {what} no schema that can be decoded.",
         "Use string, integer, number, boolean, array, object or an enum.",
     )
 

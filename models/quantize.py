@@ -7,16 +7,16 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rtcontrol.models.checkpoint import read_config
+from rtcontrol.models.checkpoint import chats, read_config
 from rtcontrol.models.decider import STDecider
 from rtcontrol.models.engines.torch_runner import ONE_THREAD
 from rtcontrol.models.errors import UserError
+from rtcontrol.models.interpreter import interpreter as find
 
 SCHEMES = ("awq", "gptq", "w8a8", "int8")
 PYTHON = "RTCONTROL_QUANT_PYTHON"
@@ -44,15 +44,7 @@ def sequences(decider: STDecider, asked: Sequence[tuple[str, str]]) -> list[list
 
 def interpreter(given: Path | None) -> Path:
     """The one that has llmcompressor: as given, or as the environment says, or this one. Raises UserError."""
-    path = given or Path(os.environ.get(PYTHON) or sys.executable)
-    try:
-        check = "import importlib.util as u, sys; sys.exit(u.find_spec('llmcompressor') is None)"
-        done = subprocess.run([str(path), "-c", check], capture_output=True, timeout=60)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise UserError(f"{path} is no interpreter that runs ({error}).", INSTALL) from None
-    if done.returncode:
-        raise UserError(f"{path} has no llmcompressor.", INSTALL)
-    return path
+    return find(("llmcompressor",), given, PYTHON, INSTALL)
 
 
 def quantize(folder: Path, scheme: str, out: Path, ids: Sequence[Sequence[int]], python: Path) -> None:
@@ -87,6 +79,9 @@ def new_folder(folder: Path, scheme: str, out: Path) -> int:
     config = read_config(folder)
     if scheme not in SCHEMES:
         raise UserError(f"Unknown scheme {scheme!r}.", f"Choose {', '.join(SCHEMES)}.")
+    if chats(str(folder)):
+        what = f"{folder} is a chat model: its prompts cannot be calibrated on here."
+        raise UserError(what, "Quantise it elsewhere (docs/checkpoints.md has what is read), or give an ST checkpoint.")
     if config.get("quantization_config"):
         raise UserError(f"{folder} is quantised already.", "Give the original.")
     if out.exists():

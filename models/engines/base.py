@@ -107,9 +107,10 @@ class Handle(Protocol):
 
 class Runner(Protocol):
     """One model, many handles. Not thread-safe. It may have `rest()`, called when a decision is given, and `figures`
-    to be told."""
+    to be told. `slots`: so many tokens a handle holds."""
 
     caps: Caps
+    slots: int
 
     def open(self, prefix: Sequence[int]) -> tuple[Any, PrefixInfo]:
         """A handle whose prompts begin with `prefix`, which is computed."""

@@ -12,7 +12,8 @@ from rtcontrol.models.core import Tree
 from rtcontrol.models.engines.base import PrefixInfo
 from rtcontrol.models.engines.hf_runner import HFRunner
 from rtcontrol.models.engines.hf_runner import PathSequence as Sequential
-from rtcontrol.models.packed import common_start, too_long
+from rtcontrol.models.errors import too_long
+from rtcontrol.models.packed import common_start
 
 PIECE = 1024  # tokens of a pass without nodes: a mask is so many times as long as what it looks at
 

@@ -18,7 +18,8 @@ from rtcontrol.models.core import Ask, Tree
 from rtcontrol.models.cost import PassCost, fitted
 from rtcontrol.models.engines.base import Caps, PrefixInfo, Work
 from rtcontrol.models.engines.torch_runner import own_threads
-from rtcontrol.models.packed import answered, common_start, too_long
+from rtcontrol.models.errors import too_long
+from rtcontrol.models.packed import answered, common_start
 
 SLOTS = 8192
 # Several tokens behind a cache in one forward; one a forward (a recurrent model may begin anew with each); no cache.

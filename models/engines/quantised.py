@@ -1,7 +1,7 @@
 """Weights of quantised checkpoints, dequantised when they are loaded: they take the memory of the dtype that they get.
 
-Formats: compressed-tensors (packed integers, plain int8 and float8), AWQ (GEMM order) and GPTQ. An integer q stands for
-(q - zero) * scale; inputs, counted from the first, share zero and scale in groups.
+Formats: compressed-tensors (packed integers, plain int8 and float8), AWQ (GEMM order), GPTQ and FP8. An integer q
+stands for (q - zero) * scale; inputs, counted from the first, share zero and scale in groups.
 """
 
 from __future__ import annotations
@@ -29,11 +29,13 @@ class Tensors(Protocol):
 
 @dataclass(frozen=True)
 class Packing:
-    """How a checkpoint's weights are kept; `shifted`: GPTQ's zeros are kept one too small."""
+    """How a checkpoint's weights are kept; `shifted`: GPTQ's zeros are kept one too small; `block`: outputs and inputs
+    that share a scale where that is one of FP8's."""
 
     method: str
     bits: int
     shifted: bool = False
+    block: tuple[int, ...] = ()
 
     @property
     def told(self) -> str:
@@ -42,7 +44,9 @@ class Packing:
 
     def names(self, name: str) -> tuple[str, str]:
         """What a weight's integers and its scales are called."""
-        if self.method != "compressed-tensors":
+        if self.block:
+            return name, f"{name}_scale_inv"
+        if self.method in ("awq", "gptq"):
             at = name.removesuffix("weight")
             return f"{at}qweight", f"{at}scales"
         return f"{name}_packed", f"{name}_scale"
@@ -54,7 +58,7 @@ class Packing:
             return None
         if packed not in tensors:
             return _plain(tensors, name, scale)
-        how = {"awq": self._awq, "gptq": self._gptq}.get(self.method, self._packed)
+        how = {"awq": self._awq, "gptq": self._gptq, "fp8": self._blocks}.get(self.method, self._packed)
         return how(tensors, name.removesuffix("weight"), name)
 
     def _packed(self, tensors: Tensors, at: str, name: str) -> torch.Tensor:
@@ -68,6 +72,12 @@ class Packing:
             zero = unpacked(tensors[f"{name}_zero_point"].T, self.bits).T[:outputs] - offset
             values = values - zero[:, groups]
         return values * scale[:, groups]
+
+    def _blocks(self, tensors: Tensors, at: str, name: str) -> torch.Tensor:
+        weight, scale = tensors[name].float(), tensors[f"{name}_scale_inv"].float()
+        for axis, size in enumerate(self.block):
+            scale = scale.repeat_interleave(size, axis)
+        return weight * scale[: weight.shape[0], : weight.shape[1]]
 
     def _awq(self, tensors: Tensors, at: str, name: str) -> torch.Tensor:
         words = len(AWQ_ORDER)
@@ -119,6 +129,9 @@ def packing(config: Mapping[str, Any], folder: Path) -> Packing | None:
         kept = told.get("checkpoint_format", "gptq")
         if method == "gptq" and bits in (2, 4, 8) and kept in ("gptq", "gptq_v2"):
             return Packing("gptq", bits, kept == "gptq")
+        block = told.get("weight_block_size")
+        if method == "fp8" and (block is None or (isinstance(block, list) and [type(n) for n in block] == [int, int])):
+            return Packing("fp8", 8, block=tuple(block or ()))
         if method in ("compressed-tensors", None) and (found := _compressed(told)) is not None:
             return Packing("compressed-tensors", found)
     raise UserError(

@@ -22,11 +22,16 @@ ENGINES = tuple(MODULES)
 DEVICE = re.compile(r"(cpu|cuda|mps|xpu)(:\d+)?")
 
 
+def installed() -> list[str]:
+    """Those whose packages are here."""
+    return [name for name in ENGINES if name not in PACKAGES or find_spec(name) is not None]
+
+
 def check(name: str) -> None:
     """Raises UserError for an engine that is none, or whose package is not installed."""
     if name not in MODULES:
         raise UserError(f"Unknown engine {name!r} (--engine).", f"Choose {', '.join(ENGINES)}.")
-    if name in PACKAGES and find_spec(name) is None:
+    if name not in installed():
         raise UserError(f"The engine {name} needs the package {name}, which is not here.", f"Install {PACKAGES[name]}.")
 
 

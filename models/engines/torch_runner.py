@@ -40,7 +40,7 @@ class TorchRunner:
     def __init__(self, folder: Path, dtype: torch.dtype, device: torch.device, threads: int | None) -> None:
         config = ModelConfig.load(folder)
         self.model = self.kind(config, load_weights(folder, config, dtype, device))
-        self.threads, self._slots = threads, min(SLOTS, config.context)
+        self.threads, self.slots = threads, min(SLOTS, config.context)
         self._weights = fingerprint(folder)
         self._costs: dict[int, PassCost] = {}
         name = next(k for k, v in DTYPES.items() if v == dtype)
@@ -74,7 +74,7 @@ class TorchRunner:
     def open(self, prefix: Sequence[int]) -> tuple[PackedSequence, PrefixInfo]:
         """A sequence that begins with this prefix: its KV from disk, or computed and stored."""
         config, n = self.model.config, len(prefix)
-        made = PackedSequence(self.model, self._slots)
+        made = PackedSequence(self.model, self.slots)
         made.start(prefix, reserve=1)
         key = prefix_key(self._weights, prefix, self.model.dtype, config.settings)
         store = PrefixStore()
@@ -91,7 +91,7 @@ class TorchRunner:
 
     def copy(self, handle: PackedSequence, prefix: Sequence[int]) -> PackedSequence:
         """Another sequence behind the same prefix."""
-        made = PackedSequence(self.model, self._slots)
+        made = PackedSequence(self.model, self.slots)
         made.follow(handle, prefix)
         return made
 

@@ -37,8 +37,8 @@ from rtcontrol.models.engines.base import Cancelled, Caps, PrefixInfo, Work
 from rtcontrol.models.engines.torch_runner import ONE_THREAD, choose_dtype, own_threads
 from rtcontrol.models.engines.vllm_tap import Asked, ScoreTap, gather, totals
 from rtcontrol.models.engines.weights import shared, unchanged
-from rtcontrol.models.errors import UserError
-from rtcontrol.models.packed import common_start, too_long
+from rtcontrol.models.errors import UserError, too_long
+from rtcontrol.models.packed import common_start
 
 OPTIONS = "RTCONTROL_VLLM_ARGS"
 DTYPES = {"auto": "auto", "fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
@@ -121,16 +121,18 @@ class VLLMRunner:
             "use_tqdm_on_load": False,
             **options,
         }
-        with _threads_kept(threads) as self.threads:
+        with threads_kept(threads) as self.threads:
             try:
                 args = EngineArgs(model=str(folder), logits_processors=[ScoreTap], **arguments)
                 self.engine = LLMEngine.from_engine_args(args)
             except Exception as error:
                 told = " ".join(str(error).split()) or repr(error)
-                raise UserError(
-                    f"{folder}: vLLM cannot run it ({told[:300]}).",
-                    f"Set VLLM_LOGGING_LEVEL=INFO to see why; ${OPTIONS} takes other arguments of its engine, in JSON.",
-                ) from error
+                remedy = (
+                    f"Set VLLM_LOGGING_LEVEL=INFO to see why; ${OPTIONS} takes other arguments of its engine, in JSON."
+                )
+                if config.get("quantization_config"):
+                    remedy = f"It has no kernel here for every format: try --engine torch, or the original. {remedy}"
+                raise UserError(f"{folder}: vLLM cannot run it ({told[:300]}).", remedy) from error
         model = self.engine.model_config
         known = {f"torch.{name}": short for short, name in DTYPES.items()}
         kind = known.get(str(model.dtype), str(model.dtype))
@@ -236,7 +238,7 @@ class VLLMRunner:
 
 
 @contextmanager
-def _threads_kept(threads: int | None) -> Iterator[int]:
+def threads_kept(threads: int | None) -> Iterator[int]:
     """vLLM on a CPU takes its number of threads from the environment, and the setter of torch's away."""
     own, setter, told = torch.get_num_threads(), torch.set_num_threads, os.environ.get("OMP_NUM_THREADS")
     os.environ["OMP_NUM_THREADS"] = str(threads or own)

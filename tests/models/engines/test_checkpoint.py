@@ -52,7 +52,8 @@ def test_unknown_name_lists_the_bundled_ones() -> None:
 
 
 def test_file_is_no_folder(folder: Path) -> None:
-    assert "neither a bundled name nor a folder" in refused(folder / "config.json")
+    said = refused(folder / "config.json")
+    assert f"is a file, no checkpoint folder. Give the folder that it is in: {folder}." in said
 
 
 def remove(name: str) -> Callable[[Path], None]:

@@ -50,6 +50,8 @@ W4A16 = {
     "global_compression_ratio": None, "quantization_status": "compressed", "version": "0.13.0",
 }  # fmt: skip
 AWQ = {"quant_method": "awq", "bits": 4, "group_size": GROUP, "version": "gemm", "zero_point": True}
+BLOCK = (24, 16)
+FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic"}
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": GROUP, "desc_act": True, "sym": False}
 
 
@@ -108,6 +110,18 @@ def gptq(at: str, q: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor) -> P
     return tensors | {"g_idx": group.int()}, (q - zero[:, group]) * scale.float()[:, group]
 
 
+def fp8(at: str, q: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor) -> Packed:
+    weight, one = (q / 16).to(torch.float8_e4m3fn), torch.tensor(0.3)
+    return {"weight": weight, "weight_scale": one}, weight.float() * one
+
+
+def fp8_blocks(at: str, q: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor) -> Packed:
+    weight, (rows, columns) = (q / 16).to(torch.float8_e4m3fn), BLOCK
+    each = torch.rand(-(-len(q) // rows), -(-q.shape[1] // columns))
+    meant = torch.stack([each[i // rows].repeat_interleave(columns)[: q.shape[1]] for i in range(len(q))])
+    return {"weight": weight, "weight_scale_inv": each}, weight.float() * meant
+
+
 def quantise(folder: Path, plain: Path, pack: Callable[..., Packed], config: dict[str, Any]) -> None:
     """Both folders hold one random model: packed, and what that stands for."""
     build_checkpoint(folder, "qwen3", seed=3)
@@ -128,8 +142,14 @@ def quantise(folder: Path, plain: Path, pack: Callable[..., Packed], config: dic
 
 @pytest.mark.parametrize(
     ("pack", "config", "told"),
-    [(w4a16, W4A16, "4-bit compressed-tensors"), (awq, AWQ, "4-bit awq"), (gptq, GPTQ, "4-bit gptq")],
-    ids=["w4a16", "awq", "gptq"],
+    [
+        (w4a16, W4A16, "4-bit compressed-tensors"),
+        (awq, AWQ, "4-bit awq"),
+        (gptq, GPTQ, "4-bit gptq"),
+        (fp8, FP8, "8-bit fp8"),
+        (fp8_blocks, {**FP8, "weight_block_size": BLOCK}, "8-bit fp8"),
+    ],
+    ids=["w4a16", "awq", "gptq", "fp8", "fp8_blocks"],
 )
 def test_a_quantised_checkpoint_decides_like_the_weights_it_stands_for(
     tmp_path: Path, pack: Callable[..., Packed], config: dict[str, Any], told: str
@@ -167,7 +187,8 @@ def without(config: dict[str, Any], **changes: Any) -> dict[str, Any]:
         (without(W4A16, transform_config={"config_groups": {"u": {}}}), "format pack-quantized"),
         (without(W4A16, config_groups=None), "compressed-tensors"),
         (without(W4A16, config_groups={"g": {"format": "nvfp4-pack-quantized", "weights": {"num_bits": 4}}}), "pack"),
-        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, "quant_method fp8"),
+        (without(FP8, weight_block_size=[128]), "quant_method fp8"),
+        (without(FP8, quant_method="mxfp4"), "quant_method mxfp4"),
         ("int4", "'int4'"),
     ],
 )
