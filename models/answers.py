@@ -14,11 +14,10 @@ from rtcontrol.models.decoding import in_time, learn, prefill_in_slices, result
 from rtcontrol.models.engines.base import NotFinite, Work
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.prompt import PromptTemplate
-from rtcontrol.models.questions import Branch, StateQuestion, STWording, packed
+from rtcontrol.models.questions import MOST_NODES, Branch, ChatWording, StateQuestion, STWording, Wording, packed
 
-KEPT = 1024  # encoded questions
+KEPT, SHORT = 1024, 2048  # encoded questions, of at most so many characters; longer ones take their time each
 TOGETHER = 128  # tokens that one pass may carry however long it takes
-MOST_NODES = 2048  # of one question's options, in one pass: other sessions wait for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +39,11 @@ class QuestionDecider:
     def __init__(self, spec: DeciderSpec) -> None:
         began = time.perf_counter()
         self.spec, (checkpoint, self.runner) = spec, spec.load()
-        if not isinstance(checkpoint.template, PromptTemplate):
-            raise UserError(
-                f"{spec.model} is a chat model: questions are answered by ST checkpoints so far.",
-                "Serve an ST checkpoint (`rtcontrol models info`).",
-            )
-        self.wording = STWording(checkpoint.template, checkpoint.tokenizer)
-        self._branch = lru_cache(KEPT)(lambda question: Branch(question, self.wording))
+        template, tokenizer = checkpoint.template, checkpoint.tokenizer
+        self.wording: Wording = (
+            STWording(template, tokenizer) if isinstance(template, PromptTemplate) else ChatWording(template, tokenizer)
+        )
+        self._kept = lru_cache(KEPT)(lambda question: Branch(question, self.wording))
         self.handle, self.prefix = self.runner.open(self.wording.prefix)
         self.load_ms = (time.perf_counter() - began) * 1e3
 
@@ -58,9 +55,14 @@ class QuestionDecider:
         self, state: str, questions: Sequence[StateQuestion], sliced: bool = True
     ) -> Generator[None, None, Answers]:
         """`answer`, which may be left alone, or given up, wherever it yields; `sliced` now and then within a long
-        state, and between passes that take a few milliseconds each."""
+        state and behind a long question, and between passes that take a few milliseconds each."""
         runner, handle, prompt = self.runner, self.handle, self.wording.state(state)
-        branches = [self._branch(question) for question in questions]
+        branches: list[Branch] = []
+        for question in questions:
+            short = len(question.text) + sum(map(len, question.options)) <= SHORT
+            branches.append(self._kept(question) if short else Branch(question, self.wording))
+            if sliced and not short:
+                yield
         self._check(len(prompt), branches)
         reused = handle.start(prompt, reserve=0)
         tokens = fresh = len(prompt) - reused
@@ -92,9 +94,9 @@ class QuestionDecider:
         """UserError where one of them does not fit behind the state, or its options hold up others."""
         slots = self.handle.slots
         for i, branch in enumerate(branches, start=1):
-            if len(branch.nodes) > MOST_NODES:
+            if branch.parting > MOST_NODES:
                 raise UserError(
-                    f"The options of question {i} part after {len(branch.nodes)} tokens, more than {MOST_NODES}.",
+                    f"The options of question {i} part after {branch.parting} tokens, more than {MOST_NODES}.",
                     "Give shorter options, or such as differ in their first words.",
                 )
         if branches and state + (most := max(map(len, branches))) > slots:

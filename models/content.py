@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from rtcontrol.models.call import Call, Decision
-from rtcontrol.models.checkpoint import Checkpoint
+from rtcontrol.models.checkpoint import Checkpoint, chats
 from rtcontrol.models.core import Ask, Tree
 from rtcontrol.models.decider import DeciderSpec
 from rtcontrol.models.decoding import result
@@ -111,4 +111,5 @@ def lacks_content(model: str, checkpoint: Checkpoint) -> str | None:
     if checkpoint.template.content:
         return None
     name = str(model).rpartition("/")[2]
-    return f"The model {name} writes no content: it was trained without that head (its template says so)."
+    why = "it is a chat model" if chats(model) else "it was trained without that head (its template says so)"
+    return f"The model {name} writes no content: {why}."

@@ -68,9 +68,34 @@ class Tree:
     asks: Sequence[Ask]
 
 
+class Stepwise:
+    """A decision under way, of which `_steps` tell what to evaluate: `work` until there is a `decision`. Raises
+    NotFinite and DecodeError."""
+
+    _steps: Generator[Tree, Sequence[Any], Decision]
+    work: Tree | None = None
+    decision: Decision | None = None
+    passes = nodes = 0
+
+    def feed(self, answers: Sequence[Any]) -> None:
+        """What the tree's `asks` asked for, in their order."""
+        assert self.work is not None
+        self.passes += 1
+        self.nodes += len(self.work.tokens)
+        self._go(answers)
+
+    def _go(self, answers: Sequence[Any] | None) -> None:
+        try:
+            self.work = self._steps.send(answers)  # type: ignore[arg-type]
+        except StopIteration as done:
+            self.work, self.decision = None, done.value
+
+
 class DecoderCore:
     """Decides for one plan. A free value has at most `limit` tokens; so many nodes of a pass are spent on looking
-    `ahead`."""
+    `ahead`, and of a guessed value so many tokens a pass (`depth`; None: all)."""
+
+    depth: int | None = None
 
     def __init__(
         self,
@@ -134,7 +159,7 @@ class DecoderCore:
         room = most if guessing and (most := self.walker.budget.per_head) > 1 else 0
         (quote, *_) = self.tokenizer.encode('"')
         ends = None if self.domains[k, tool].is_string else quote
-        guesses = Guesses(self.tokenizer, values, prompt, ends, room, self.ahead, GUESSED)
+        guesses = Guesses(self.tokenizer, values, prompt, ends, room, self.ahead, GUESSED, self.depth)
         value = self._grammars.start(grammar, self._limit, self.where(k, tool))
         return FreeHead(value, head.end_id, head.null_id if null else None, guesses)
 
@@ -149,16 +174,13 @@ class DecoderCore:
         return Deciding(self, drafts, prompt)
 
 
-class Deciding:
-    """One decision under way: `work` until there is a `decision`. Raises NotFinite and DecodeError."""
+class Deciding(Stepwise):
+    """A decision by ST heads."""
 
     def __init__(self, core: DecoderCore, drafts: Drafts | None, prompt: Sequence[int]) -> None:
         self.core, self.plan = core, core.plan
         self.heads = [HeadState() for _ in self.plan.heads]
         self.visited: list[Entry] = []  # the choices that led to the decision
-        self.passes = self.nodes = 0
-        self.work: Tree | None = None
-        self.decision: Decision | None = None
         self._guessing, self._drafts = drafts is not None, drafts or Drafts()
         self._prompt = core.tokenizer.decode(prompt) if core.domains and self._guessing else ""
         self._take_call()
@@ -191,18 +213,10 @@ class Deciding:
         rows = [(self.heads[k].slots[n], self.heads[k].rows[n], heads[k].trie.children(n)) for k, n in self.visited]
         return [(slot, [row[column[t]] for t in legal]) for slot, row, legal in rows]
 
-    def feed(self, answers: Sequence[Any]) -> None:
-        """What the tree's `asks` asked for, in their order."""
-        assert self.work is not None
-        self.passes += 1
-        self.nodes += len(self.work.tokens)
-        self._go(answers)
-
-    def _go(self, answers: Sequence[Any] | None) -> None:
-        try:
-            self.work = self._steps.send(answers)  # type: ignore[arg-type]
-        except StopIteration as done:
-            self.work, self.decision = None, done.value
+    @property
+    def guesses(self) -> tuple[int, int]:
+        """Nodes that were guesses of free values, and how many of them were right."""
+        return sum(s.guessed for s in self._free.values()), sum(s.right for s in self._free.values())
 
     def _decide(self) -> Generator[Tree, Sequence[Any], Decision]:
         walker, heads = self.core.walker, self.heads

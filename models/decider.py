@@ -15,7 +15,7 @@ from rtcontrol.models.decoding import Decoding, UnderWay, evaluate, result
 from rtcontrol.models.domain import Free
 from rtcontrol.models.engines import registry
 from rtcontrol.models.engines.base import Budget, DecodeError, Runner
-from rtcontrol.models.errors import UserError
+from rtcontrol.models.errors import UserError, too_long
 from rtcontrol.models.free import Grammars
 from rtcontrol.models.prompt import PromptTemplate
 from rtcontrol.models.schema import ToolSchema, tool_schemas
@@ -80,9 +80,12 @@ class STDecider:
         explicit: dict[str, Any] = {k: v for k, v in given.items() if v is not None}
         budget = Budget(**explicit) if explicit else None
         self.runner: Runner = runner
+        prefix = self.template.prefix_ids(tools)
+        if len(prefix) >= runner.slots:  # before the plan: that of values as long as this takes minutes, and gigabytes
+            raise too_long(runner.slots, len(prefix))
         core = self._core(tools)
         self.plan: Any = core.plan
-        self.decoding = Decoding(self.runner, core, self.template.prefix_ids(tools), budget)
+        self.decoding = Decoding(self.runner, core, prefix, budget)
         self.prefix = self.decoding.prefix
         self._decisions = 0
         self._due = False  # whether the mass outside is to be looked at when the call is given

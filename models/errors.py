@@ -22,6 +22,15 @@ class UserError(Exception):
         return f"{self.what} {self.remedy}"
 
 
+def too_long(context: int, prompt: int | None = None) -> UserError:
+    """The call does not fit behind the prompt."""
+    which = "The prompt" if prompt is None else f"The prompt of {prompt} tokens"
+    return UserError(
+        f"{which} leaves no room for the call in the model's context of {context}.",
+        "Shorten the instruction or the observation, or describe fewer tools.",
+    )
+
+
 def read_json(path: Path, missing: UserError, remedy: str) -> dict[str, Any]:
     """The JSON object in a file. Raises `missing` where there is no file, else UserError with this remedy."""
     try:

@@ -162,7 +162,8 @@ def _string_grammar(schema: Mapping[str, Any], quoted: bool) -> str:
 
 
 def _decodable(schema: Any) -> Any:
-    """The schema as the grammar needs it: objects closed, numbers bounded (an unbounded one may be 1e999)."""
+    """The schema as the grammar needs it: objects closed, numbers bounded on both sides (else one may be 1e999, or an
+    integer that no message takes)."""
     if isinstance(schema, list):
         return [_decodable(s) for s in schema]
     if not isinstance(schema, Mapping):
@@ -170,10 +171,22 @@ def _decodable(schema: Any) -> Any:
     found = {k: v if k in ("enum", "const", "default") else _decodable(v) for k, v in schema.items()}
     if isinstance(schema.get("properties"), Mapping) and schema.get("type") == "object":
         found.setdefault("additionalProperties", False)
-    bounds = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
-    if schema.get("type") in ("number", "integer") and not any(b in schema for b in bounds):
-        found |= {"minimum": -MAX_NUMBER, "maximum": MAX_NUMBER}
+    if schema.get("type") in ("number", "integer"):
+        least = schema.get("minimum", schema.get("exclusiveMinimum"))
+        most = schema.get("maximum", schema.get("exclusiveMaximum"))
+        if least is None:
+            found["minimum"] = -MAX_NUMBER if most is None else min(-MAX_NUMBER, most - MAX_NUMBER)
+        if most is None:
+            found["maximum"] = MAX_NUMBER if least is None else max(MAX_NUMBER, least + MAX_NUMBER)
     return found
+
+
+def _integer(digits: str) -> int:
+    """Raises ValueError for one that no message takes: where a schema has no type, a number has no bound."""
+    number = int(digits)
+    if not -(2**63) <= number < 2**64:
+        raise ValueError("an integer beyond 64 bits")
+    return number
 
 
 def parse_free(domain: Free, text: str) -> Any:
@@ -181,7 +194,7 @@ def parse_free(domain: Free, text: str) -> Any:
     if domain.is_string:
         return text
     try:
-        value = json.loads(text)
+        value = json.loads(text, parse_int=_integer)
     except ValueError as error:
         raise DecodeError(f"{text!r} is no JSON ({error})") from None
     return as_declared(value, domain.schema)

@@ -31,7 +31,8 @@ Best = tuple[int, float]  # the legal id with the largest score (ties: the lowes
 class Guesses:
     """Where guesses come from: `values` are tokens of whole values, `prompt` is text that a value may be copied from,
     `quote` ends a text in JSON (None: it has no end of its own). They take at most `room` nodes of a pass, of these
-    `ahead` those that nothing but the grammar speaks for, and `most` of a decision."""
+    `ahead` those that nothing but the grammar speaks for, and `most` of a decision. Of what may follow at most `depth`
+    tokens are guessed (None: all)."""
 
     tokenizer: STTokenizer
     values: Sequence[Sequence[int]] = ()
@@ -40,17 +41,18 @@ class Guesses:
     room: int = 0
     ahead: int = 0
     most: int = 0
+    depth: int | None = None
 
     def after(self, tokens: list[int]) -> Iterator[Sequence[int]]:
         """What may follow these."""
         for value in self.values:
             if list(value[: len(tokens)]) == tokens:
-                yield value[len(tokens) :]
+                yield value[len(tokens) :][: self.depth]
         begun = re.search(r"[^\s\"\[\]{}:,]+$", self.tokenizer.decode(tokens)) if self.prompt and tokens else None
         if begun is not None:
             found = list(re.finditer(rf"(?<!\w){re.escape(begun.group())}", self.prompt))
             for place in reversed(found[-PLACES:]):
-                yield self.tokenizer.encode(self.prompt[place.end() : place.end() + COPIED])
+                yield self.tokenizer.encode(self.prompt[place.end() : place.end() + COPIED])[: self.depth]
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +79,7 @@ class Stop:
 class FreeHead:
     """A free head under way. `nodes` are its evaluated tokens' places, the head token's first. To be evaluated next are
     the `chain` of tokens that are certain, and behind it the guesses of a `tree`, at `places`. At the `stops` is asked
-    what follows, for their `bests`."""
+    what follows, for their `bests`. So many nodes were `guessed`, and so many of these were `right`."""
 
     value: FreeValue
     end_id: int
@@ -92,7 +94,8 @@ class FreeHead:
     confidence: float = 1.0
     done: bool = False
     null: bool = False
-    _spent: int = 0  # nodes of guesses
+    guessed: int = 0
+    right: int = 0
     _edges: dict[Path, Stop] = field(default_factory=dict)  # where a stop's path and a token behind it lead
 
     def __post_init__(self) -> None:
@@ -116,6 +119,7 @@ class FreeHead:
             self.confidence *= _probability(bests[stop.path])
             self.nodes += [self.places[known.path[:end]] for end in range(len(stop.path) + 1, len(known.path) + 1)]
             self.value.push(*known.path[len(stop.path) :])
+            self.right += len(known.path) - len(stop.path)
             stop = known
         self.take(bests[stop.path])
 
@@ -133,11 +137,11 @@ class FreeHead:
         self.chain, self.tree, self.stops, self._edges, self.bests = [*certain, *more], [], [Stop(legal)], {}, {}
         if np.count_nonzero(legal) == 1:
             self._finish(int(legal.argmax()))
-        elif (room := min(self.guesses.room, self.guesses.most - self._spent)) > 0:
+        elif (room := min(self.guesses.room, self.guesses.most - self.guessed)) > 0:
             for tokens in self.guesses.after(list(self.value.tokens)):
                 self._guess(self.stops[0], tokens, room)
             self._look_ahead(min(room, len(self.tree) + self.guesses.ahead))
-            self._spent += len(self.tree)
+            self.guessed += len(self.tree)
 
     def _finish(self, token: int) -> None:
         self.done, self.null, self.chain, self.tree, self.stops = True, token == self.null_id, [], [], []

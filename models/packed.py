@@ -12,7 +12,7 @@ import torch
 from rtcontrol.models.core import Ask
 from rtcontrol.models.engines.base import Work
 from rtcontrol.models.engines.lean import LeanModel, Rows
-from rtcontrol.models.errors import UserError
+from rtcontrol.models.errors import too_long
 
 Logits = Callable[[Sequence[int], Sequence[int] | None], torch.Tensor]
 
@@ -37,15 +37,6 @@ def common_start(a: Sequence[int], b: Sequence[int]) -> int:
         else:
             high = middle - 1
     return low
-
-
-def too_long(context: int, prompt: int | None = None) -> UserError:
-    """The call does not fit behind the prompt."""
-    which = "The prompt" if prompt is None else f"The prompt of {prompt} tokens"
-    return UserError(
-        f"{which} leaves no room for the call in the model's context of {context}.",
-        "Shorten the instruction or the observation, or describe fewer tools.",
-    )
 
 
 class PackedSequence:

@@ -8,17 +8,22 @@ product, over the branching nodes on its way, of the softmax over what may follo
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from itertools import pairwise
 
+from rtcontrol.models.chat.template import ChatTemplate
 from rtcontrol.models.core import Ask, Tree
 from rtcontrol.models.errors import UserError
+from rtcontrol.models.packed import common_start
 from rtcontrol.models.prompt import PromptTemplate
 from rtcontrol.models.special import ARGUMENTS, closing, opening
 from rtcontrol.models.tokenizer import STTokenizer
 
 LONG = 256  # tokens of a question that is asked alone, as a part of the prompt: a tree is no place for so many
+MOST_NODES = 2048  # of one question's options, in one pass: other sessions wait for it
+ANSWER = "Answer with one of these options, and nothing else."
 Path = tuple[int, ...]  # the tokens that were written of an answer
 
 
@@ -30,25 +35,29 @@ class StateQuestion:
     options: tuple[str, ...]
 
 
-class Wording(Protocol):
+class Wording(ABC):
     """How a checkpoint is asked: the ids of a state (which begin with `prefix`), of a question up to where its answer
-    stands, and of an answer with its end."""
+    stands, and of an answer with its `end`."""
 
-    prefix: list[int]
+    def __init__(self, tokenizer: STTokenizer, prefix: list[int], end: int) -> None:
+        self.tokenizer, self.prefix, self._end = tokenizer, prefix, end
 
+    @abstractmethod
     def state(self, text: str) -> list[int]: ...
 
+    @abstractmethod
     def question(self, text: str) -> list[int]: ...
 
-    def option(self, text: str) -> list[int]: ...
+    def option(self, text: str) -> list[int]:
+        return [*self.tokenizer.encode(text), self._end]
 
 
-class STWording:
+class STWording(Wording):
     """Of an ST checkpoint: an answer is the first argument's head."""
 
     def __init__(self, template: PromptTemplate, tokenizer: STTokenizer) -> None:
-        self._template, self._tokenizer, self.prefix = template, tokenizer, template.prefix_ids(())
-        self._head, self._end = (tokenizer.special_id(mark(ARGUMENTS[0])) for mark in (opening, closing))
+        self._template, self._head = template, tokenizer.special_id(opening(ARGUMENTS[0]))
+        super().__init__(tokenizer, template.prefix_ids(()), tokenizer.special_id(closing(ARGUMENTS[0])))
 
     def state(self, text: str) -> list[int]:
         return self._template.state_ids(text)
@@ -56,14 +65,26 @@ class STWording:
     def question(self, text: str) -> list[int]:
         return [*self._template.question_ids(text), self._head]
 
-    def option(self, text: str) -> list[int]:
-        return [*self._tokenizer.encode(text), self._end]
+
+class ChatWording(Wording):
+    """Of a chat checkpoint: the user tells state and question, and an answer is the model's whole turn."""
+
+    def __init__(self, template: ChatTemplate, tokenizer: STTokenizer) -> None:
+        self._turn = template.user_turn()
+        super().__init__(tokenizer, self._turn.prefix, template.ending())
+
+    def state(self, text: str) -> list[int]:
+        return [*self.prefix, *self.tokenizer.encode(f"{self._turn.before}{text}")]
+
+    def question(self, text: str) -> list[int]:
+        words = f"\n\n{text}\n\n{ANSWER}{self._turn.behind}"
+        return [*self.tokenizer.encode(words), *self._turn.rest]
 
 
 class Branch:
     """A question in tokens: what leads to its answer (of a long one all but the last token in `lead`), the path of each
     option, and by what was written of an answer the tokens that may follow, where there are several. `nodes` are what
-    leads there, parents first.
+    leads there, parents first: `parting` of them, and none where these are more than MOST_NODES.
 
     Raises UserError for options of the same tokens."""
 
@@ -75,12 +96,16 @@ class Branch:
         if len(set(self.paths)) < len(self.paths):
             twice = next(o for o, p in zip(question.options, self.paths, strict=True) if self.paths.count(p) > 1)
             raise UserError(f"Two options are written like {twice[:80]!r}, in the same tokens.", "Rename one of them.")
+        # In order, each shares most with one of its neighbours; where it is alone nothing is chosen any more.
+        ordered = sorted(self.paths)
+        ends = [0, *map(common_start, ordered, ordered[1:]), 0]
+        self.parting = sum(max(0, b - a) for a, b in pairwise(ends))
         follows: dict[Path, dict[int, None]] = {}
-        for path in self.paths:
-            for i, token in enumerate(path):
-                follows.setdefault(path[:i], {})[token] = None
+        for path, (above, below) in zip(ordered, pairwise(ends), strict=True):
+            for i in range(above, max(above, below) + 1) if self.parting <= MOST_NODES else ():
+                follows.setdefault(path[:i], {})[path[i]] = None
         self.choices = {path: tuple(sorted(ids)) for path, ids in follows.items() if len(ids) > 1}
-        self.nodes = sorted({path[:i] for path in self.choices for i in range(1, len(path) + 1)}, key=len)
+        self.nodes = sorted(filter(None, follows), key=len)
 
     def __len__(self) -> int:
         return len(self.lead) + len(self.chain) + len(self.nodes)
@@ -93,7 +118,8 @@ class Branch:
             weights = [math.exp(score - best) for score in scores[path]]
             total = math.fsum(weights)
             shares[path] = {i: weight / total for i, weight in zip(ids, weights, strict=True)}
-        found = [math.prod(shares[p[:i]][t] for i, t in enumerate(p) if p[:i] in shares) for p in self.paths]
+        deep = max(map(len, shares), default=0) + 1
+        found = [math.prod(shares[p[:i]][t] for i, t in enumerate(p[:deep]) if p[:i] in shares) for p in self.paths]
         # Once or twice: numbers below 1 are closer to another than those above.
         while rounded := 1.0 - math.fsum(found):
             found[found.index(max(found))] += rounded

@@ -18,7 +18,7 @@ import numpy as np
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.chat.nodes import Behind, Likely, NextPass, Nodes
 from rtcontrol.models.chat.plan import ChatPlan, Choice, FreeText, Place, TrieNode
-from rtcontrol.models.core import NO_CALL, Drafts, Tree
+from rtcontrol.models.core import NO_CALL, Drafts, Stepwise, Tree
 from rtcontrol.models.cost import PassCost
 from rtcontrol.models.engines.base import Budget, NotFinite
 from rtcontrol.models.free import MAX_TOKENS, Grammars, parse_free
@@ -73,14 +73,11 @@ class _Cursor:
     ask: np.ndarray | None = None  # of a free value: which ids are legal next
 
 
-class ChatDeciding:
-    """One decision under way: `work` until there is a `decision`. Raises NotFinite and DecodeError."""
+class ChatDeciding(Stepwise):
+    """A decision as text of a call."""
 
     def __init__(self, core: ChatCore, drafts: Drafts | None) -> None:
         self.core, self.plan = core, core.plan
-        self.passes = self.nodes = 0
-        self.work: Tree | None = None
-        self.decision: Decision | None = None
         self._drafts, self._guessing = drafts or Drafts(), drafts is not None
         self._known = Nodes(self._likely(), core.budget.total)
         self.chosen: list[tuple[int, list[float]]] = []  # nodes of choices, and the scores of what was legal there
@@ -97,19 +94,6 @@ class ChatDeciding:
             with suppress(*NO_CALL):
                 return _nested([[t for piece in self.plan.pieces(call) for t in piece]])
         return self._drafts.text
-
-    def feed(self, answers: Sequence[Any]) -> None:
-        """What the tree's `asks` asked for, in their order."""
-        assert self.work is not None
-        self.passes += 1
-        self.nodes += len(self.work.tokens)
-        self._go(answers)
-
-    def _go(self, answers: Sequence[Any] | None) -> None:
-        try:
-            self.work = self._steps.send(answers)  # type: ignore[arg-type]
-        except StopIteration as done:
-            self.work, self.decision = None, done.value
 
     def _decide(self) -> Generator[Tree, Sequence[Any], Decision]:
         lines = [_Cursor((self.plan.function, ()), list(self.plan.opening))]

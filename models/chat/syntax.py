@@ -98,9 +98,12 @@ def syntax_of(chat_template: str, where: str) -> CallSyntax:
     for sign, syntax in FAMILIES:
         if sign in chat_template:
             return syntax
+    if "tools" not in chat_template:
+        raise UserError(f"{where}: its chat template leaves out the tools.", "Use a checkpoint that calls tools.")
     raise UserError(
         f"{where}: its chat template has no tool calls that are known here (Qwen, Llama 3, Mistral, FunctionGemma).",
-        'Declare them: a file st_template.json beside the weights with {"profile": "chat", "syntax": {...}}.',
+        'Declare them: a file st_template.json beside the weights with {"profile": "chat", "syntax": {...}} '
+        "(docs/chat.md has a whole one).",
     )
 
 

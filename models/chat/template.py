@@ -10,7 +10,9 @@ import json
 import re
 import secrets
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,17 @@ DATE = "26 Jul 2024"  # Llama 3's own where nobody gives one
 DATED = (
     f"{{%- macro strftime_now(form) -%}}{{{{ '2024-07-26' if form.startswith('%Y') else '{DATE}' }}}}{{%- endmacro %}}"
 )
+
+
+@dataclass(frozen=True)
+class UserTurn:
+    """A prompt whose user's words are open: the ids of its `prefix`, the texts right `before` and `behind` the words,
+    and the ids of the `rest`."""
+
+    prefix: list[int]
+    before: str
+    behind: str
+    rest: list[int]
 
 
 class ChatTemplate:
@@ -47,54 +60,101 @@ class ChatTemplate:
             raise UserError(
                 f"{folder} is no ST model, and no chat model: its chat template cannot be used ({reason}).",
                 "Use an instruct checkpoint or an ST checkpoint (`rtcontrol models info`), or make one of it with "
-                "`rtcontrol models adopt`.",
+                f"`rtcontrol models adopt --base {folder} --out FOLDER`, to be trained.",
             )
-        self._template, own = str(template), _declared(folder)
-        self.syntax = (
-            CallSyntax.declared(own["syntax"], str(folder / FILE_NAME))
-            if "syntax" in own
-            else syntax_of(self._template, str(folder))
-        )
-        self._orders = str(own.get("system", self.syntax.orders))
-        self._prefix: list[int] = []
-        self._pieces: list[int | str] = []  # behind the prefix: control tokens, and text with the content's place
-        self._content = f"CONTENT{secrets.token_hex(8)}"
+        self._template, self._own = str(template), _declared(folder)
+        self._turn = UserTurn([], "", "", [])
+
+    @cached_property
+    def syntax(self) -> CallSyntax:
+        """How a call is written. Raises UserError where neither its template nor a file beside the weights tells."""
+        if "syntax" in self._own:
+            return CallSyntax.declared(self._own["syntax"], f"{self._where}/{FILE_NAME}")
+        return syntax_of(self._template, self._where)
 
     def prefix_ids(self, tools: Sequence[ToolSchema]) -> list[int]:
         """The ids up to the last control token before what is said: the part to be cached."""
+        orders = {"role": self.syntax.role, "content": str(self._own.get("system", self.syntax.orders))}
+        self._turn = self._opened([orders], tools)
+        return self._turn.prefix
+
+    def suffix_ids(self, instruction: str, observation: str, history: Sequence[str] = ()) -> list[int]:
+        """Everything after the prefix, up to where a call begins."""
+        calls = "; ".join(history[-HISTORY_LIMIT:])
+        content = "\n\n".join(t for t in (instruction, calls and f"Calls so far: {calls}", observation) if t)
+        turn = self._turn
+        return [*self._tokenizer.encode(f"{turn.before}{content}{turn.behind}"), *turn.rest]
+
+    def user_turn(self) -> UserTurn:
+        """The prompt of a user's turn alone, without tools or orders. Raises UserError."""
+        return self._opened([], ())
+
+    def ending(self) -> int:
+        """The control token that ends the model's turn. Raises UserError."""
+        said = f"SAID{secrets.token_hex(8)}"
+        turns = [{"role": "user", "content": said.lower()}, {"role": "assistant", "content": said}]
+        with suppress(UserError):
+            pieces = iter(self._filled(turns, (), add_generation_prompt=False))
+            if any(isinstance(piece, str) and said in piece for piece in pieces):
+                for piece in pieces:
+                    if isinstance(piece, int):
+                        return piece
+        if (end := self._renderer.eos_token) in self._tokenizer.specials:
+            return self._tokenizer.special_id(end)
+        raise UserError(
+            f"{self._where}: nothing tells how an answer ends.", "Name the `eos_token` in its tokenizer_config.json."
+        )
+
+    def _opened(self, before: Sequence[Mapping[str, str]], tools: Sequence[ToolSchema]) -> UserTurn:
+        """These turns and the user's."""
+        place = f"CONTENT{secrets.token_hex(8)}"
+        pieces = self._filled([*before, {"role": "user", "content": place}], tools, add_generation_prompt=True)
+        if sum(piece.count(place) for piece in pieces if isinstance(piece, str)) != 1:
+            raise self._leaves_out("the user's turn")
+        at = next(i for i, piece in enumerate(pieces) if isinstance(piece, str) and place in piece)
+        text, _, behind = str(pieces[at]).partition(place)
+        # A line's end is a token of its own: what stands before it (the tools, of Llama 3) is cached, too.
+        cut = text.rfind("\n") + 1
+        return UserTurn(self._ids([*pieces[:at], text[:cut]]), text[cut:], behind, self._ids(pieces[at + 1 :]))
+
+    def _filled(
+        self, messages: Sequence[Mapping[str, str]], tools: Sequence[ToolSchema], **told: bool
+    ) -> list[int | str]:
+        """The template's text: control tokens, and what is between them."""
         marks = {mark: f"MARK{secrets.token_hex(8)}" for mark in self._tokenizer.specials}
         shown = _hidden([t.to_openai() for t in tools], marks)
-        messages = [
-            {"role": self.syntax.role, "content": self._orders},
-            {"role": "user", "content": self._content},
-        ]
         try:
             text = self._renderer.apply_chat_template(
                 messages,
-                tools=shown,
+                tools=shown or None,
                 tokenize=False,
-                add_generation_prompt=True,
                 enable_thinking=False,
                 date_string=DATE,
                 chat_template=DATED + self._template,
+                **told,
             )
         except Exception as error:  # templates raise what their authors thought of
-            reason = str(error).splitlines()[0][:200]
+            reason = (str(error) or repr(error)).splitlines()[0][:200]
+            if not tools:
+                raise UserError(
+                    f"{self._where}: its chat template takes no user's turn alone ({reason}).",
+                    "Use a checkpoint that was trained to chat.",
+                ) from None
             raise UserError(
                 f"{self._where}: its chat template takes no tools, or no {self.syntax.role} turn ({reason}).",
                 f"Declare another role or syntax in {FILE_NAME} beside the weights.",
             ) from None
-        if text.count(self._content) != 1 or (tools and marks_free(tools[0].name, marks) not in text):
-            raise UserError(
-                f"{self._where}: its chat template leaves out the tools or the user's turn.",
-                "Use a checkpoint that was trained to call tools.",
-            )
-        pieces = self._parsed(text, {word: mark for mark, word in marks.items()})
-        at = next(i for i, piece in enumerate(pieces) if isinstance(piece, str) and self._content in piece)
-        # A line's end is a token of its own: what stands before it (the tools, of Llama 3) is cached, too.
-        cut = str(pieces[at]).partition(self._content)[0].rfind("\n") + 1
-        before, self._pieces = [*pieces[:at], str(pieces[at])[:cut]], [str(pieces[at])[cut:], *pieces[at + 1 :]]
-        return [i for p in before for i in (self._tokenizer.encode(p) if isinstance(p, str) else [p])]
+        if tools and marks_free(tools[0].name, marks) not in text:
+            raise self._leaves_out("the tools")
+        return self._parsed(text, {word: mark for mark, word in marks.items()})
+
+    def _leaves_out(self, what: str) -> UserError:
+        return UserError(
+            f"{self._where}: its chat template leaves out {what}.", "Use a checkpoint that was trained to call tools."
+        )
+
+    def _ids(self, pieces: Sequence[int | str]) -> list[int]:
+        return [i for p in pieces for i in (self._tokenizer.encode(p) if isinstance(p, str) else [p])]
 
     def _parsed(self, text: str, words: Mapping[str, str]) -> list[int | str]:
         marks = sorted(self._tokenizer.specials, key=len, reverse=True)
@@ -107,18 +167,6 @@ class ChatTemplate:
                     piece = piece.replace(word, mark)
                 found.append(piece)
         return found
-
-    def suffix_ids(self, instruction: str, observation: str, history: Sequence[str] = ()) -> list[int]:
-        """Everything after the prefix, up to where a call begins."""
-        calls = "; ".join(history[-HISTORY_LIMIT:])
-        content = "\n\n".join(t for t in (instruction, calls and f"Calls so far: {calls}", observation) if t)
-        ids: list[int] = []
-        for piece in self._pieces:
-            if isinstance(piece, str):
-                ids += self._tokenizer.encode(piece.replace(self._content, content))
-            else:
-                ids.append(piece)
-        return ids
 
 
 @lru_cache(maxsize=4)

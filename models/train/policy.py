@@ -52,6 +52,7 @@ class TrainingRunner:
     def __init__(self, model: Any) -> None:
         self._model, self._prefix = model, 0
         size = model.config.vocab_size
+        self.slots = TrainingSequence.slots
         self.caps = Caps("training", "cpu", "fp32", True, BATCH, True, model.num_parameters(), size)
 
     def open(self, prefix: Sequence[int]) -> tuple[TrainingSequence, PrefixInfo]:

@@ -9,6 +9,7 @@ import torch
 from tokenizers import Tokenizer
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
+from rtcontrol.models.special import ST_TOKENS
 from rtcontrol.models.tokenizer import STTokenizer
 from rtcontrol.models.train.initial_rows import initialise_rows
 
@@ -54,7 +55,8 @@ def new_model(shape: ModelShape, tokenizer: Tokenizer, seed: int, ordinal: bool 
     config._attn_implementation = "sdpa"
     model = Qwen2ForCausalLM(config)
     weight = model.get_input_embeddings().weight
-    initialise_rows(weight, STTokenizer(tokenizer))
+    told = STTokenizer(tokenizer)
+    initialise_rows(weight, told, [token for token in ST_TOKENS if token in told.specials])
     if ordinal:
         with torch.no_grad():
             _ordinal_rows(weight, tokenizer)

@@ -65,7 +65,7 @@ CYCLE = {"Node": {"type": "object", "properties": {"next": {"anyOf": [{"$ref": "
         ({"enum": [1], "not": {"$ref": "https://example.org/x"}}, "its rules cannot be checked", "Write them out"),
         (DEEP, "nested too deeply", "flatter"),
         (False, "its schema is False", "a JSON schema object"),
-        ({}, "the type None has no schema", "Use string, integer"),
+        ({}, "there is no type, hence no schema", "Use string, integer"),
     ],
 )
 def test_a_parameter_that_cannot_be_decoded_is_named_with_the_remedy(schema: Any, message: str, remedy: str) -> None:
@@ -112,3 +112,9 @@ def test_tools_longer_than_the_context_are_refused_when_a_session_opens(tmp_path
     (folder / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 64}))
     with pytest.raises(UserError, match="leaves no room for the call in the model's context of 64.* fewer tools"):
         build(folder, many)
+
+
+@pytest.mark.timeout(30)
+def test_values_longer_than_the_context_are_refused_before_a_plan_is_made_of_them(folder: Path) -> None:
+    with pytest.raises(UserError, match="leaves no room for the call in the model's context"):
+        build(folder, [tool("go", v=["a" * 60_000, "b" * 60_000])])

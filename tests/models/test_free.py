@@ -239,6 +239,12 @@ REFERENCE = normalise(WRITTEN, "Tool t")
         # Numbers have no exponent and stay in bounds.
         ({"type": "number"}, ["-17", str(MAX_NUMBER), "0.25"], ["1e999", "01"]),
         ({"type": "integer"}, ["-17", str(MAX_NUMBER)], ["1e999", "01", "0.25"]),
+        # So do those with a bound on one side.
+        ({"type": "integer", "minimum": 3}, ["3", str(MAX_NUMBER)], ["2", str(10 * MAX_NUMBER)]),
+        ({"type": "integer", "exclusiveMaximum": 0}, ["-1", str(-MAX_NUMBER)], ["0", str(-10 * MAX_NUMBER)]),
+        ({"type": "integer", "minimum": 10 * MAX_NUMBER}, [str(11 * MAX_NUMBER)], ["1", str(12 * MAX_NUMBER)]),
+        ({"type": "integer", "multipleOf": 5}, ["15", str(MAX_NUMBER)], ["16", str(10 * MAX_NUMBER)]),
+        ({"type": "number", "minimum": 0}, ["0.25", str(MAX_NUMBER)], ["-1", str(10 * MAX_NUMBER)]),
         (FREE["large"], ["100000"], ["100001", "-1"]),
         # Objects are compact and hold declared properties only.
         (POINT, ['{"x":1.5,"n":2}'], ['{"x": 1.5}', '{"x":1,"z":2}', '{"n":2}']),
@@ -262,6 +268,8 @@ def test_values_are_typed_by_declaration_and_never_by_their_text() -> None:
     assert [type(v) for v in parse_free(Free({"type": "array", "items": {"type": "number"}}), "[1,2.5]")] == [float] * 2
     with pytest.raises(DecodeError, match="no JSON"):
         parse_free(Free({"type": "integer"}), "twelve")
+    with pytest.raises(DecodeError, match="an integer beyond 64 bits"):
+        parse_free(Free({"type": "array"}), f"[{2**64}]")
 
 
 def test_value_that_reaches_the_bound_ends_where_it_may_and_is_given_up_elsewhere(grammars: Grammars) -> None:

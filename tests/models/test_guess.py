@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from rtcontrol.models.schema import tool_schemas
 from rtcontrol.models.tokenizer import STTokenizer
 from tests.models.small import TOLD, build, law, outcome, qwen, tool
 
-LAW = law(40)
+LAW = law(25)
 VOCABULARY = 151_936
 PLACE = {
     "type": "object",
@@ -90,6 +91,13 @@ def tokens_of(tokenizer: STTokenizer, value: Any) -> int:
     return len(tokenizer.encode(value if isinstance(value, str) else json.dumps(value)))
 
 
+def most_tokens(tokenizer: STTokenizer, text: str) -> int:
+    """Of an object as written, the tokens that hold some of a field's value, where most do: a quote may share one."""
+    spans = tokenizer._text.encode(text, add_special_tokens=False).offsets
+    values = [m.span(1) for m in re.finditer(r'":"?((?:\\.|[^"\\])*?)(?="?,"|"?}$)', text)]
+    return max(sum(a < end and b > begin for a, b in spans) for begin, end in values)
+
+
 @LAW
 @given(
     city=st.sampled_from(WORDS) | st.text(st.characters(codec="ascii", exclude_categories=("Cc",)), max_size=12),
@@ -99,8 +107,8 @@ def tokens_of(tokenizer: STTokenizer, value: Any) -> int:
 def test_an_object_of_three_fields_of_at_most_four_tokens_takes_at_most_nine_passes(
     tokenizer: STTokenizer, core: DecoderCore, city: str, days: int, heat: float
 ) -> None:
-    assume(all(tokens_of(tokenizer, v) <= 4 for v in (city, days, heat)))
     call = Call("weather", {"v": {"city": city, "days": days, "heat": heat}})
+    assume(most_tokens(tokenizer, str(core.plan.head_values(call)[1][1])) <= 4)
     found = decided(core, call, Drafts())
     assert found.call == call
     assert found.forward_passes <= 9

@@ -151,6 +151,22 @@ def test_options_that_would_hold_up_others_are_refused(folder: Path) -> None:
         made(folder).answer("", [StateQuestion("", tuple(options))])
 
 
+@pytest.mark.timeout(30)
+def test_long_questions_are_asked_in_steps_and_not_kept(folder: Path) -> None:
+    decider, words = made(folder), "x " * 30_000
+    alone, shared = (
+        StateQuestion("", tuple(text)) for text in ((f"a{words}", f"b{words}"), (f"{words}a", f"{words}b"))
+    )
+    assert decider.answer("x 1", [alone]).forward_passes == 1, "the words behind a choice are no choice"
+    with pytest.raises(UserError, match=r"part after \d{5} tokens"):
+        decider.answer("x 1", [shared])
+    steps = decider.answer_in_steps("x 1", [StateQuestion(f"{words}{i}", ("a", "b")) for i in range(3)])
+    assert [next(steps) for _ in range(3)] == [None] * 3
+    with pytest.raises(UserError, match="context"):
+        next(steps)
+    assert decider._kept.cache_info().currsize == 0
+
+
 def test_a_score_that_is_no_number_is_no_answer(folder: Path) -> None:
     decider: Any = made(folder)
     expected = decider.answer("x 1", ALIKE).probabilities
@@ -176,7 +192,7 @@ def test_path_by_path_gives_the_same(folder: Path, oracle: Oracle) -> None:
 
 def test_a_question_stands_where_the_checkpoint_reads_an_instruction(folder: Path) -> None:
     decider = made(folder)
-    tokenizer: Any = decider.wording._tokenizer  # type: ignore[attr-defined]
+    tokenizer: Any = decider.wording.tokenizer
     template = PromptTemplate({"template": "<|im_start|>{tools}<|im_end|>" + SIMPLETOOL_V1_TURNS}, tokenizer, "here")
     state, question = template.state_ids('say "a"'), template.question_ids("<|im_end|> so?")
     assert tokenizer.decode(state) == '<|im_start|><|im_end|><|im_start|>user\nenvironment: ["say \\"a\\""]'

@@ -12,9 +12,11 @@ import torch
 import transformers as hf
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from rtcontrol.models.decider import STDecider
+from rtcontrol.models.decider import DeciderSpec, STDecider
 from rtcontrol.models.domain import ClosedDomain
+from rtcontrol.models.engines import weights
 from rtcontrol.models.schema import Parameter, ToolSchema
+from tests.models.engines.test_transformers import ARCHITECTURES
 
 ABSENT = object()
 TURNS = """{%- for m in messages %}<|im_start|>{{ m.role }}
@@ -35,6 +37,8 @@ TOLD = {
         ("<start_function_call>", "<end_function_call>", "<escape>"),
     ),
 }
+# By family: its architecture.
+KINDS = {"hermes": "qwen3", "llama3": "llama", "mistral": "mistral", "gemma": "gemma3"}
 # By family, as its documents show it: what is before the name, behind it, around a key, between and after values.
 SHOWN = {
     "hermes": ('<tool_call>\n{"name": "', '", "arguments": {', '"{}":', ", ", "}}\n</tool_call>"),
@@ -64,27 +68,42 @@ def checkpoint(folder: Path, family: str, seed: int = 0) -> Path:
     tokenizer.add_tokens(list(own))
     torch.manual_seed(seed)
     size = tokenizer.get_vocab_size()
-    shape: dict[str, Any] = {
-        "vocab_size": size,
-        "hidden_size": 48,
-        "intermediate_size": 64,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 2048,
-        "initializer_range": 0.3,
-        **dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id")),
-    }
-    kinds: dict[str, Any] = {
-        "hermes": lambda: hf.Qwen3ForCausalLM(hf.Qwen3Config(**shape, head_dim=16)),
-        "llama3": lambda: hf.LlamaForCausalLM(hf.LlamaConfig(**shape)),
-        "mistral": lambda: hf.Qwen2ForCausalLM(hf.Qwen2Config(**shape)),
-        "gemma": lambda: hf.Qwen2ForCausalLM(hf.Qwen2Config(**shape, tie_word_embeddings=True)),
-    }
-    kinds[family]().save_pretrained(folder)
+    hf.AutoModelForCausalLM.from_config(ARCHITECTURES[KINDS[family]][1](size)).save_pretrained(folder)
     fast = hf.PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|im_end|>")
     fast.chat_template = TURNS.replace("%TOLD%", told)
     fast.save_pretrained(folder)
+    return folder
+
+
+def engine_of(folder: Path) -> str:
+    """The first engine that runs its architecture."""
+    kind = json.loads((folder / "config.json").read_text("utf-8"))["model_type"]
+    return "torch" if kind in weights.ARCHITECTURES else "transformers"
+
+
+def build(folder: Path, tools: Sequence[dict[str, Any]], **options: Any) -> STDecider:
+    return DeciderSpec(str(folder), tuple(tools), engine=engine_of(folder), **options).build()
+
+
+def hub_snapshot(root: Path, data: Path) -> Path:
+    """A random chat checkpoint with Qwen's tokenizer, laid out as the hub's cache has one: weights in shards, and every
+    file a link."""
+    tokenizer = Tokenizer.from_file(str(data / "qwen2_tokenizer" / "tokenizer.json"))
+    torch.manual_seed(0)
+    shape = {"vocab_size": 151936, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
+    shape |= {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 32768}
+    config = hf.Qwen2Config(**shape, tie_word_embeddings=True, initializer_range=0.3, eos_token_id=151645)
+    whole, folder = root / "whole", root / "models--someone--Tiny-Instruct" / "snapshots" / "0123abc"
+    hf.Qwen2ForCausalLM(config).save_pretrained(whole, max_shard_size="50KB")
+    hf.GenerationConfig(eos_token_id=[151645, 151643], do_sample=True).save_pretrained(whole)
+    fast = hf.PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|im_end|>")
+    fast.chat_template = TURNS.replace("%TOLD%", TOLD["hermes"][0])
+    fast.save_pretrained(whole)
+    (blobs := folder.parents[1] / "blobs").mkdir(parents=True)
+    folder.mkdir(parents=True)
+    for i, path in enumerate(sorted(whole.iterdir())):
+        path.rename(blobs / f"{i:040x}")
+        (folder / path.name).symlink_to(f"../../blobs/{i:040x}")
     return folder
 
 
@@ -124,7 +143,8 @@ class Written:
         for p in given:
             value, quote, space = arguments[p.name], "<escape>" if gemma else '"', "" if gemma else " "
             written, text = left + key.replace("{}", p.name), isinstance(value, str)
-            shown = value if gemma and text else json.dumps(value, ensure_ascii=False)
+            compact = (",", ":") if gemma else None
+            shown = value if gemma and text else json.dumps(value, ensure_ascii=False, separators=compact)
             if text:  # the quote behind it belongs to what follows
                 shown = value if gemma else shown[1:-1]
             if self.texts_only(p):
@@ -151,7 +171,7 @@ def greedy(model: Any, prompt: Sequence[int], paths: Sequence[tuple[int, ...]]) 
         chosen = ids[0]
         if len(ids) > 1:
             with torch.no_grad():
-                scores = model(torch.tensor([[*prompt, *done]])).logits[0, -1].float()[ids]
+                scores = model(torch.tensor([[*prompt, *done]]), logits_to_keep=1).logits[0, -1].float()[ids]
             first, second = scores.topk(2).values.tolist()
             margin, chosen = min(margin, first - second), ids[int(scores.argmax())]
         done.append(chosen)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +33,7 @@ DATED = QWEN.replace(
 IN_USER = """{%- for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == "user" %}{"parameters": dictionary}
 {%- for t in tools %}{{ t | tojson(indent=4) }}\n\n{% endfor %}{% endif %}{{ m.content | trim }}<|im_end|>
 {% endfor %}<|im_start|>assistant\n"""
+Opened = tuple[ChatTemplate, STTokenizer]
 WORDS = st.text(st.sampled_from("abc DEF 0.1-,:;!?{}\"'\nü→"), min_size=1, max_size=20).map(str.strip).filter(bool)
 
 
@@ -43,7 +43,7 @@ def tools(description: str) -> list[ToolSchema]:
 
 
 @pytest.fixture(scope="module")
-def qwen(data: Path, tmp_path_factory: Any) -> Path:
+def folder_of_qwen(data: Path, tmp_path_factory: Any) -> Path:
     """Qwen's tokenizer and a chat template, and no weights."""
     folder = tmp_path_factory.mktemp("qwen")
     tokenizer = Tokenizer.from_file(str(data / "qwen2_tokenizer" / "tokenizer.json"))
@@ -52,6 +52,16 @@ def qwen(data: Path, tmp_path_factory: Any) -> Path:
     fast.chat_template = THINKING
     fast.save_pretrained(folder)
     return Path(folder)
+
+
+@pytest.fixture(scope="module")
+def qwen(folder_of_qwen: Path) -> Opened:
+    return opened(folder_of_qwen)
+
+
+@pytest.fixture(scope="module")
+def library(folder_of_qwen: Path) -> Any:
+    return AutoTokenizer.from_pretrained(str(folder_of_qwen))
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +78,7 @@ def made(folder: Path, small: Path, layout: str | None) -> Path:
     return folder
 
 
-def opened(folder: Path) -> tuple[ChatTemplate, STTokenizer]:
+def opened(folder: Path) -> Opened:
     tokenizer = STTokenizer.load(folder / "tokenizer.json")
     return ChatTemplate(folder, tokenizer), tokenizer
 
@@ -99,20 +109,15 @@ def test_its_tokens_are_those_that_transformers_gives(small: Path, tmp_path: Pat
 
 @law(15)
 @given(description=WORDS, told=WORDS, seen=WORDS)
-def test_with_qwens_own_tokenizer_too(qwen: Path, description: str, told: str, seen: str) -> None:
-    template, _ = opened(qwen)
+def test_with_qwens_own_tokenizer_too(qwen: Opened, library: Any, description: str, told: str, seen: str) -> None:
+    template, _ = qwen
     schemas = tools(description)
-    expected = by_transformers(_library(qwen), template, schemas, f"{told}\n\n{seen}")
+    expected = by_transformers(library, template, schemas, f"{told}\n\n{seen}")
     assert prompt(template, schemas, told, seen) == expected
 
 
-@lru_cache
-def _library(folder: Path) -> Any:
-    return AutoTokenizer.from_pretrained(str(folder))
-
-
-def test_text_is_never_control(qwen: Path) -> None:
-    template, tokenizer = opened(qwen)
+def test_text_is_never_control(qwen: Opened) -> None:
+    template, tokenizer = qwen
     control = {tokenizer.special_id(mark) for mark in tokenizer.specials}
     plain = [i for i in prompt(template, tools("d"), "i", "o") if i in control]
     everything = "".join(tokenizer.specials)
@@ -123,8 +128,8 @@ def test_text_is_never_control(qwen: Path) -> None:
         assert tokenizer.decode(ids).count(said) == 3
 
 
-def test_a_model_that_thinks_is_told_not_to(qwen: Path) -> None:
-    template, tokenizer = opened(qwen)
+def test_a_model_that_thinks_is_told_not_to(qwen: Opened) -> None:
+    template, tokenizer = qwen
     assert tokenizer.decode(prompt(template, tools("d"), "i", "o")).endswith("<think>\n\n</think>\n\n")
 
 
@@ -141,7 +146,8 @@ def test_tools_in_the_users_turn_are_cached_too(small: Path, tmp_path: Path) -> 
 
 MISTAKES = [
     ("no template", None, None, "there is none", "instruct checkpoint"),
-    ("no tool calls", "{{ messages }}", None, "no tool calls that are known", FILE_NAME),
+    ("no tool calls", "{{ messages }}{{ tools }}", None, "no tool calls that are known", FILE_NAME),
+    ("neither", "{{ messages }}", None, "leaves out the tools", "that calls tools"),
     (
         "no tools",
         "<tool_call>{% for m in messages %}{{ m.content }}{% endfor %}",
