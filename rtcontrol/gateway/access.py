@@ -11,6 +11,7 @@ from __future__ import annotations
 import hmac
 import json
 from collections.abc import Awaitable, Callable, MutableMapping
+from functools import lru_cache
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -65,6 +66,7 @@ class AccessGate:
 
     def __init__(self, app: App, options: GatewayOptions, refused: Callable[[str], None]) -> None:
         self._app, self._options, self._refused = app, options, refused
+        self._known = {_split(urlsplit(o).netloc)[0] for o in options.origins} | {options.host}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
@@ -95,8 +97,7 @@ class AccessGate:
     def _check_host(self, headers: dict[str, str]) -> None:
         # A page of a site whose name is made to point here (DNS rebinding) still names that site as its host.
         host = _split(headers.get("host", ""))[0]
-        known = {_split(urlsplit(o).netloc)[0] for o in self._options.origins} | {self._options.host}
-        if is_loopback(host) or host in known or (is_address(host) and not self._options.loopback):
+        if is_loopback(host) or host in self._known or (is_address(host) and not self._options.loopback):
             return
         raise Refusal(
             421,
@@ -153,14 +154,17 @@ class AccessGate:
             "token",
             "No access token." if shown is None or wanted is None else "This is not the access token.",
             "Send `Authorization: Bearer TOKEN` (WebSocket: ?token=TOKEN, or the subprotocol "
-            f"{TOKEN_SUBPROTOCOL}TOKEN beside {SUBPROTOCOL}); the server reads it from --token-file.",
+            f"{TOKEN_SUBPROTOCOL}TOKEN beside {SUBPROTOCOL}); the server reads it from --token-file, "
+            "and has none without.",
         )
 
     async def _http(self, scope: Scope, receive: Receive, send: Send, foreign: str | None) -> None:
+        ours = _headers(scope["path"].startswith("/static/"), foreign)
+
         async def dressed(message: MutableMapping[str, Any]) -> None:
             if message["type"] == "http.response.start":
                 have = {k for k, _ in message["headers"]}
-                message["headers"] = [*message["headers"], *(h for h in _headers(scope, foreign) if h[0] not in have)]
+                message["headers"] = [*message["headers"], *(h for h in ours if h[0] not in have)]
             await send(message)
 
         await self._app(scope, receive, dressed)
@@ -221,8 +225,8 @@ def _token(scope: Scope, headers: dict[str, str]) -> str | None:
     return None
 
 
-def _headers(scope: Scope, foreign: str | None) -> list[tuple[bytes, bytes]]:
-    static = scope["path"].startswith("/static/")
+@lru_cache(16)
+def _headers(static: bool, foreign: str | None) -> list[tuple[bytes, bytes]]:
     # Pages of the user's own have inline scripts; ours have none.
     # A page that was installed anew must not meet yesterday's modules.
     policy = {} if static else {"content-security-policy": PAGE_POLICY, "cache-control": "no-cache"}
@@ -242,6 +246,7 @@ def _encode(headers: dict[str, str]) -> list[tuple[bytes, bytes]]:
     return [(k.encode("latin-1"), v.encode("latin-1")) for k, v in headers.items()]
 
 
+@lru_cache(64)
 def _split(netloc: str, default: int | None = None) -> tuple[str, int | None]:
     """Host (lower case, no brackets) and port; no host where it is none."""
     try:

@@ -12,6 +12,7 @@ from rtcontrol.gateway.access import Refusal
 from rtcontrol.gateway.decide import Timed
 from rtcontrol.models.questions import StateQuestion
 
+_json = json.JSONEncoder(ensure_ascii=False).encode
 MOST_QUESTIONS, MOST_OPTIONS, MOST_LEVELS = 400, 255, 10
 
 
@@ -46,7 +47,7 @@ class Asked:
         """As the model reads it: the instructions, then a line for each option. Where a boolean is among the options
         all are written as JSON, so that true and "true" differ."""
         plain = all(isinstance(value, str) for value in self.values)
-        options = tuple(str(v) if plain else json.dumps(v, ensure_ascii=False) for v in self.values)
+        options = tuple(str(v) if plain else _json(v) for v in self.values)
         described = zip(options, self.descriptions, strict=True)
         lines = [f"{option}: {words}" if words else option for option, words in described]
         return StateQuestion("\n".join([self.instructions, *lines]), options)

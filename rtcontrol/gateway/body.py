@@ -7,9 +7,8 @@ import json
 from collections.abc import Sequence
 from typing import Any, NoReturn, TypeVar
 
-from fastapi import Request
 from pydantic import BaseModel, ValidationError
-from starlette.requests import ClientDisconnect
+from starlette.requests import ClientDisconnect, Request
 
 from rtcontrol.bridges.wire.errors import WireError
 from rtcontrol.bridges.wire.limits import LIMITS, check_value
@@ -29,7 +28,7 @@ async def read(request: Request, model: type[Model], options: GatewayOptions, in
     except ClientDisconnect:
         raise Refusal(400, "incomplete", "The body did not come whole.", "Send all of it.") from None
     try:
-        value: Any = json.loads(body, parse_constant=_constant)
+        value: Any = _DECODER.decode(body.decode(json.detect_encoding(body), "surrogatepass"))
         check_value(value, LIMITS)
         return model.model_validate(value)
     except WireError as error:
@@ -69,3 +68,6 @@ async def _bytes(request: Request, limit: int) -> bytes:
 
 def _constant(name: str) -> NoReturn:
     raise ValueError(name)
+
+
+_DECODER = json.JSONDecoder(parse_constant=_constant)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 from rtcontrol.gateway.mistake import Mistake, Tools
-from rtcontrol.hosts.base import DeciderSource, DecisionRequest, DecoderPool, Host, PlaceTrouble
+from rtcontrol.hosts.base import DeciderSource, DecisionReply, DecisionRequest, DecoderPool, Host, PlaceTrouble
 from rtcontrol.models.call import Decision
 from rtcontrol.models.engines.base import DecodeError
 from rtcontrol.models.errors import UserError
@@ -22,6 +24,7 @@ log = logging.getLogger("rtcontrol.gateway")
 
 MAX_WAITING = 64
 MAX_WARNED = 256
+LOOK_S = 0.2  # so often whoever waits looks whether the decoder is still there
 BOUND_IT = "Give it an enum, a range, a maxLength or maxItems; `rtcontrol serve --value-tokens N` allows longer ones."
 Trained = Callable[[Sequence[ToolSchema]], tuple[bool | None, str | None]]
 
@@ -157,8 +160,10 @@ class _ToolSet:
         self._tools, self._make, self._is_trained = tools, make, trained
         self._decide_timeout_s, self._open_timeout_s = decide_timeout_s, open_timeout_s
         self._host: Host | None = None
-        self._ticks = 0
+        self._ticks = self._incarnation = 0
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
+        self._under_way = 0
+        self._hosts = threading.Lock()  # whoever asks the host, or closes it
 
     @property
     def ready(self) -> bool:
@@ -167,41 +172,76 @@ class _ToolSet:
     async def ask(self, request: DecisionRequest) -> tuple[Decision, int]:
         """The decision and the nanoseconds that the decider took."""
         limit = self._decide_timeout_s + (0 if self.ready else self._open_timeout_s)
-        job = asyncio.get_running_loop().run_in_executor(self._thread, self._decide, request)
+        self._under_way += 1
         try:
-            return await asyncio.wait_for(job, limit)
+            async with asyncio.timeout(limit):
+                # The event loop's thread waits for the reply itself where it can: it is there two threads sooner.
+                if self._under_way == 1 and getattr(self._host, "files", False) and self._hosts.acquire(blocking=False):
+                    try:
+                        return await self._decide_here(request)
+                    finally:
+                        self._hosts.release()
+                return await asyncio.get_running_loop().run_in_executor(self._thread, self._decide, request)
         except TimeoutError:
             raise Unavailable(f"no decision within {limit:g} s") from None
+        finally:
+            self._under_way -= 1
 
     def close(self) -> None:
         """What waits is decided first."""
         self._thread.submit(self._end)
         self._thread.shutdown(wait=False)
 
+    async def _decide_here(self, request: DecisionRequest) -> tuple[Decision, int]:
+        host: Any = self._host
+        tick = self._submit(host, request)
+        try:
+            while True:
+                while (reply := host.wait(0)) is not None:
+                    if reply.tick == tick:
+                        return self._read(reply)
+                self._look(host)
+                await _readable(host.files)
+        except asyncio.CancelledError:
+            host.cancel(tick)
+            raise
+
     def _decide(self, request: DecisionRequest) -> tuple[Decision, int]:
-        if self._host is None:
-            self._host = self._begin()
-        host = self._host
+        with self._hosts:
+            if self._host is None:
+                self._host = self._begin()
+            tick = self._submit(self._host, request)
+            give_up = time.monotonic_ns() + round(self._decide_timeout_s * 1e9)
+            while (left := give_up - time.monotonic_ns()) > 0:
+                reply = self._host.wait(min(left, round(LOOK_S * 1e9)))
+                if reply is not None and reply.tick == tick:
+                    return self._read(reply)
+                self._look(self._host)
+            self._host.cancel(tick)
+        raise Unavailable(f"no decision within {self._decide_timeout_s:g} s")
+
+    def _submit(self, host: Host, request: DecisionRequest) -> int:
         if not host.alive():
             raise ConnectionLost("the decoder is not there")
         self._ticks += 1
-        tick = self._ticks
-        host.submit(DecisionRequest(tick, 0, request.observation, request.instruction, request.history))
-        give_up = time.monotonic_ns() + round(self._decide_timeout_s * 1e9)
-        while (left := give_up - time.monotonic_ns()) > 0:
-            reply = host.wait(left)
-            if reply is None or reply.tick != tick:
-                continue
-            if reply.mistake is not None:
-                raise Mistake(UserError(*reply.mistake), "messages", self._tools)
-            if reply.decision is None:
-                kind, _, what = str(reply.error).partition(": ")
-                if kind == DecodeError.__name__:  # and so it would be the next time
-                    raise Mistake(UserError(f"{what}.", BOUND_IT), "tools", self._tools)
-                raise Unavailable(f"the decoder failed ({reply.error})")
-            return reply.decision, reply.decide_ns
-        host.cancel(tick)
-        raise Unavailable(f"no decision within {self._decide_timeout_s:g} s")
+        host.submit(DecisionRequest(self._ticks, 0, request.observation, request.instruction, request.history))
+        self._incarnation = host.incarnation  # a standby's takes over when it is asked
+        return self._ticks
+
+    def _look(self, host: Host) -> None:
+        """Raises ConnectionLost where what was asked went down with the decoder."""
+        if host.incarnation != self._incarnation or not host.alive():
+            raise ConnectionLost("the decoder was lost")
+
+    def _read(self, reply: DecisionReply) -> tuple[Decision, int]:
+        if reply.mistake is not None:
+            raise Mistake(UserError(*reply.mistake), "messages", self._tools)
+        if reply.decision is None:
+            kind, _, what = str(reply.error).partition(": ")
+            if kind == DecodeError.__name__:  # and so it would be the next time
+                raise Mistake(UserError(f"{what}.", BOUND_IT), "tools", self._tools)
+            raise Unavailable(f"the decoder failed ({reply.error})")
+        return reply.decision, reply.decide_ns
 
     def _begin(self) -> Host:
         try:
@@ -226,9 +266,24 @@ class _ToolSet:
         return host
 
     def _end(self) -> None:
+        self._hosts.acquire(timeout=self._decide_timeout_s)
         host, self._host = self._host, None
         if host is not None:
             try:
                 host.close()
             except Exception:
                 log.exception("closing a tool set")
+
+
+async def _readable(files: Sequence[int]) -> None:
+    """Until one of them is, or `LOOK_S` are over."""
+    loop, woken = asyncio.get_running_loop(), asyncio.Event()
+    over = loop.call_later(LOOK_S, woken.set)
+    for file in files:
+        loop.add_reader(file, woken.set)
+    try:
+        await woken.wait()
+    finally:
+        over.cancel()
+        for file in files:
+            loop.remove_reader(file)

@@ -18,7 +18,7 @@ from rtcontrol.serve.admission import Admission
 from rtcontrol.serve.totals import COUNTS, TIMES
 
 WHO = ("session", "agent", "model")
-ROUTES, STATUSES = ("function_call", "chat", "decisions", "systemone"), (200, 400, 404, 408, 413, 422, 503)
+ROUTES, STATUSES = ("function_call", "chat", "models", "decisions", "systemone"), (200, 400, 404, 408, 413, 422, 503)
 REFUSALS = (
     *("context_length_exceeded", "host", "incomplete", "invalid", "invalid_request", "malformed", "model_not_found"),
     *("origin", "timeout", "token", "too_large", "unsupported"),

@@ -7,6 +7,7 @@ import re
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -135,6 +136,7 @@ def read_token(path: Path) -> str:
     return token
 
 
+@lru_cache(64)
 def is_loopback(host: str) -> bool:
     """Whether a host name or address stands for this machine alone."""
     address = _address(host)

@@ -11,13 +11,15 @@ from rtcontrol.hosts.base import DeciderSource
 from rtcontrol.hosts.deciders import PLAIN, ContentSource, NoopSource, RandomSource, STSource
 from rtcontrol.hosts.endpoint import EndpointSource, is_endpoint
 from rtcontrol.hosts.questions import QuestionSource
+from rtcontrol.models.checkpoint import chats
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema import ToolSchema, tool_schemas
 from rtcontrol.run.trained import model_for, trained_on
 
 # A request cannot choose among models: its `model` is that of the server.
 START_IT = (
-    "Start the server with `rtcontrol serve --model M`: {known}, or a checkpoint that was trained on these tools."
+    "Start the server with `rtcontrol serve --model M`: {known}, a checkpoint that was trained on these tools, or a "
+    "chat model (docs/chat.md)."
 )
 
 
@@ -71,6 +73,8 @@ def trained(model: str | None, tools: Sequence[ToolSchema]) -> tuple[bool | None
     """Whether the model was trained on these tools, and without any on questions (None: not known, or nothing that is
     trained), and the warning for everyone who asks it about what it may not have been trained on."""
     found = True if model is None else trained_on(tools, model)
+    if model is not None and found is None and _chats(model):
+        found = False
     if found or model in PLAIN or is_endpoint(model):
         return found, None
     name = public_name(model)
@@ -81,6 +85,11 @@ def trained(model: str | None, tools: Sequence[ToolSchema]) -> tuple[bool | None
         else f"The model {name} was not trained on {what}"
     )
     return found, f"{told}: its {given} are legal, and may be nonsense, however certain they are."
+
+
+@lru_cache(maxsize=1)  # it reads the tokenizer
+def _chats(model: str) -> bool:
+    return model not in PLAIN and not is_endpoint(model) and chats(model)
 
 
 def public_name(model: str | None) -> str:

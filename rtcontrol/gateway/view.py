@@ -9,7 +9,9 @@ import logging
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from fastapi import FastAPI
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from rtcontrol.gateway.access import SUBPROTOCOL
@@ -39,15 +41,13 @@ class Watched(Protocol):
     def instruct(self, text: str) -> None: ...
 
 
-def add(app: FastAPI, find: Callable[[str], Watched | None], sessions: Callable[[], list[dict[str, Any]]]) -> None:
-    """Add the routes. `find` gives what goes by a name (the query's `session`, "" without one)."""
+def routes(find: Callable[[str], Watched | None], sessions: Callable[[], list[dict[str, Any]]]) -> list[BaseRoute]:
+    """`find` gives what goes by a name (the query's `session`, "" without one)."""
     viewers: set[WebSocket] = set()
 
-    @app.api_route("/view/sessions", methods=["GET", "HEAD"])
-    async def listed() -> list[dict[str, Any]]:
-        return sessions()
+    async def listed(request: Request) -> Response:
+        return JSONResponse(sessions())
 
-    @app.websocket("/view/ws")
     async def ws(socket: WebSocket) -> None:
         await socket.accept(SUBPROTOCOL if SUBPROTOCOL in socket.scope["subprotocols"] else None)
         watched = find(socket.query_params.get("session", ""))
@@ -68,6 +68,8 @@ def add(app: FastAPI, find: Callable[[str], Watched | None], sessions: Callable[
             showing.cancel()
             with contextlib.suppress(BaseException):
                 await showing
+
+    return [Route("/view/sessions", listed), WebSocketRoute("/view/ws", ws)]
 
 
 async def _show(socket: WebSocket, watched: Watched) -> None:

@@ -18,8 +18,10 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
-from fastapi import FastAPI
-from fastapi.responses import FileResponse, Response
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import FileResponse, Response
+from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from rtcontrol.envs.pictures import Painter, painter, png
@@ -89,17 +91,14 @@ def tell(what: dict[str, Any]) -> None:
         os.write(1, json.dumps(what).encode() + b"\n")
 
 
-def build(fed: Fed) -> FastAPI:
+def build(fed: Fed) -> Starlette:
     """The page's routes, without their gate."""
-    app = FastAPI(title="rtcontrol", docs_url=None, redoc_url=None, openapi_url=None)
-    view.add(app, lambda name: fed if not name else None, list)
 
-    @app.get("/")
-    async def page() -> Response:
+    async def page(request: Request) -> Response:
         return FileResponse(PAGE / "live.html")
 
-    app.mount("/", StaticFiles(directory=PAGE))
-    return app
+    seen = view.routes(lambda name: fed if not name else None, list)
+    return Starlette(routes=[*seen, Route("/", page), Mount("/", StaticFiles(directory=PAGE))])
 
 
 def main() -> None:

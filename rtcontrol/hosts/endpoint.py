@@ -67,6 +67,10 @@ class EndpointSource:
             raise UserError(
                 f"{KEY} would travel to {parts.hostname} in the clear.", "Use https, or unset it where none is needed."
             )
+        if key is not None and not (key.isascii() and key.isprintable() and " " not in key):
+            raise UserError(
+                f"{KEY} is no key: no header takes it.", "Letters, digits and signs, without spaces or line ends."
+            )
         path, route = parts.path.rstrip("/"), WIRES[api].path
         if not path.endswith(route):
             path = f"{path or '/v1'}{route}"
@@ -130,7 +134,7 @@ class EndpointDecider:
             raise DecisionLost("connection", f"{type(error).__name__}: {error}") from None
         try:
             found = json.loads(said)
-        except ValueError:
+        except (ValueError, RecursionError):
             found = None
         if answer.status_code != 200:
             raise DecisionLost("http", f"HTTP {answer.status_code}: {_message(found)}")

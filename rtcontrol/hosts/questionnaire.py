@@ -8,7 +8,6 @@ endpoints are.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -43,6 +42,8 @@ class Questionnaire:
         described = {tool.name: tool.description for tool in self.tools}
         called: dict[str, Any] = {tool.name: i for i, tool in enumerate(self.tools)}
         if allow_null:
+            if NONE in called:
+                raise UserError(f"A tool is called {NONE!r}, which stands for no call.", "Rename it.")
             described[NONE], called[NONE] = "The call that is in force goes on.", None
         self._function = self._ask("function", "Which function is to be called now?", described, called)
         self._arguments = [[self._argument(tool, slot) for slot in tool.slots()] for tool in self.tools]
@@ -51,6 +52,8 @@ class Questionnaire:
             raise UserError(what, "Give the agent fewer tools or parameters.")
 
     def _ask(self, name: str, words: str, descriptions: Mapping[str, str], values: Mapping[str, Any]) -> ClosedQuestion:
+        while any(name == other.name for other in self.asked):  # tool a.b has a parameter c, and tool a one called b.c
+            name += "'"
         one = ClosedQuestion(name, words, descriptions, values)
         if len(values) > 1:
             self.asked.append(one)
@@ -207,4 +210,4 @@ def _said(one: ClosedQuestion, given: Mapping[str, Any], shares: Mapping[str, An
 
 def _share(value: Any) -> float | None:
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if number and math.isfinite(value) and 0 <= value <= 1 else None
+    return float(value) if number and 0 <= value <= 1 else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import itertools
 import os
 import socket
@@ -85,6 +86,7 @@ class DecoderActor:
                 # It holds the interpreter for up to a second: not while others decide or the heart must beat.
                 import rtcontrol.models.engines.torch_runner  # noqa: F401
 
+                keep_loaded()
             self._answer = {
                 "lanes": [self._serve(f"lane{i}", partial(self._decide, i)) for i in range(self._lanes)],
                 "heartbeat": self._serve("heartbeat", _echo),
@@ -110,6 +112,8 @@ class DecoderActor:
                 for decider, _ in itertools.product(deciders, range(WARM_ROUNDS if warm else 0)):
                     assert warm is not None, "zero rounds without one"
                     answer(decider, warm)
+            if alone and not gc.get_freeze_count():
+                keep_loaded()
             info = describe(deciders[0])
         finally:
             with self._lock:
@@ -255,6 +259,13 @@ def _echo(router: zmq.Socket[bytes]) -> None:
     """A heartbeat's thread."""
     while True:
         router.send_multipart(router.recv_multipart())
+
+
+def keep_loaded() -> None:
+    """Collections of garbage pass over what is there by now. They come on whichever thread allocates, and hold up all:
+    through all modules for 0.1 s, which is several ticks."""
+    gc.collect()
+    gc.freeze()
 
 
 def yield_processor() -> None:

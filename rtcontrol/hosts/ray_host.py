@@ -93,6 +93,10 @@ class RayHost:
         link = self._offers[-1] if self._offers else self._link
         return () if link is None else link.threads
 
+    @property
+    def files(self) -> Sequence[int]:
+        return () if self._link is None else self._link.files
+
     def wake(self) -> None:
         self.woken.set()
 
@@ -212,7 +216,8 @@ class DecoderLink:
         # On the same machine, as its socket tells: there the decider's stamps are of our clock.
         self._local = str(answer["lanes"][0]).startswith("ipc://")
         self.threads = [(int(answer["pid"]), tid) for tid in answer["tids"]] if self._local else []
-        self._files = Files([wake.fd, *(int(lane.getsockopt(zmq.FD)) for lane in self._lanes)])
+        self.files = [int(lane.getsockopt(zmq.FD)) for lane in self._lanes]
+        self._files = Files([wake.fd, *self.files])
         self._waiting: list[int | None] = [None] * len(self._lanes)
 
     def ready(self, timeout_ms: int) -> bool:

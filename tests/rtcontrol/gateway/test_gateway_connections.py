@@ -8,12 +8,15 @@ import socket
 from collections.abc import Iterator
 from http.client import HTTPConnection
 
+import h11
 import httpx
 import pytest
 from gateway_served import Serve, Served
+from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 from rtcontrol.gateway import http
+from rtcontrol.gateway.transport import JoinedWrites
 
 HOST = "HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 UPGRADE = (
@@ -112,3 +115,36 @@ def test_where_all_places_are_in_use_a_request_is_told_so(serve: Serve, monkeypa
         assert httpx.get(full.url + "health").status_code == 503
         assert line.ping().wait(8)
     assert httpx.get(full.url + "health").status_code == 200
+
+
+def test_a_head_goes_out_with_the_first_part_of_its_body_and_nothing_waits_for_the_second() -> None:
+    conn = JoinedWrites(h11.SERVER)
+    conn.receive_data(f"GET / {HOST}Expect: 100-continue\r\nContent-Length: 1\r\n\r\n".encode())
+    conn.next_event()
+    said = conn.send(h11.InformationalResponse(status_code=100, headers=[]))
+    assert said is not None and said.startswith(b"HTTP/1.1 100 ")
+    assert conn.send(h11.Response(status_code=200, headers=[(b"content-length", b"4")])) == b""
+    first = conn.send(h11.Data(data=b"ab"))
+    assert first is not None and first.startswith(b"HTTP/1.1 200 ") and first.endswith(b"\r\n\r\nab")
+    assert [conn.send(h11.Data(data=b"cd")), conn.send(h11.EndOfMessage())] == [b"cd", b""]
+
+
+@pytest.mark.parametrize("head", ["HEAD /health ", "GET /health ", "GET /no-such-page ", "GET /app.js "])
+def test_every_kind_of_answer_comes_whole(noop: Served, head: str) -> None:
+    with held(noop, f"{head}{HOST}Connection: close\r\n\r\n", 1) as (line,):
+        line.settimeout(10)
+        answer = line.makefile("rb").read()
+    assert answer.startswith(b"HTTP/1.1 ") and answer.count(b"HTTP/1.1 ") == 1
+    head_, _, body = answer.partition(b"\r\n\r\n")
+    length = int(head_.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+    assert len(body) == (0 if head.startswith("HEAD") else length)
+
+
+@pytest.mark.parametrize("path", ["wss", "live.html", ""])
+def test_a_websocket_that_does_not_exist_is_404_with_those_that_do(
+    noop: Served, caplog: pytest.LogCaptureFixture, path: str
+) -> None:
+    with pytest.raises(InvalidStatus) as caught, connect(noop.ws.removesuffix("ws") + path, compression=None):
+        pass
+    assert caught.value.response.status_code == 404 and b"/view/ws" in (caught.value.response.body or b"")
+    assert not [r for r in caplog.records if r.exc_info]

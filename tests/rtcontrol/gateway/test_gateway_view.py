@@ -22,9 +22,9 @@ import numpy as np
 import psutil
 import pytest
 from chromium import Chromium
-from fastapi import FastAPI
 from gateway_served import TOKEN, Serve, Served
 from prometheus_client.parser import text_string_to_metric_families
+from starlette.applications import Starlette
 from test_gateway_ws import Line, line
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
@@ -195,8 +195,8 @@ def test_a_picture_that_cannot_be_drawn_and_what_is_no_json_disturb_nobody() -> 
 
 def test_a_viewer_that_takes_nothing_gives_its_place_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(views, "STUCK_S", 0.05)
-    app, fed = FastAPI(), Fed()
-    views.add(app, lambda name: fed, list)
+    fed = Fed()
+    app = Starlette(routes=views.routes(lambda name: fed, list))
 
     async def visit() -> str:
         cut_off = asyncio.Event()

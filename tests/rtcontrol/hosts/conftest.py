@@ -21,8 +21,20 @@ from tests.models.small import build_checkpoint
 
 
 @pytest.fixture(scope="package")
-def _ray() -> Iterator[Callable[[], RayPool]]:
-    kept: list[RayPool] = []
+def _kept() -> list[RayPool]:
+    return []
+
+
+@pytest.fixture(scope="module")
+def no_ray(_kept: list[RayPool]) -> None:
+    """That of other modules is closed: whoever asks for Ray starts its own."""
+    while _kept:
+        _kept.pop().close()
+
+
+@pytest.fixture(scope="package")
+def _ray(_kept: list[RayPool]) -> Iterator[Callable[[], RayPool]]:
+    kept = _kept
 
     def pool() -> RayPool:
         if kept and kept[-1].gave_up:

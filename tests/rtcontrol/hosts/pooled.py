@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import time
 from collections.abc import Iterator
@@ -80,7 +81,7 @@ def naming(name: str, build: str = "") -> Any:
                 raise SystemExit("no rest")
 
         def info(self) -> dict[str, Any]:
-            return {"model": name}
+            return {"model": name, "frozen": gc.get_freeze_count()}
 
     return Naming()
 

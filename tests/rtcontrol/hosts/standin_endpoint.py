@@ -21,7 +21,8 @@ def first(told: str, name: str, options: list[str]) -> str:
 
 class Standin:
     """`plan(n)` gives the n-th request's seconds to wait and its fault: None, a status, "drop", "refuse", "garbage",
-    "short", "odd"; bodies and headers of requests are kept. `dropped` counts those whose client went away meanwhile."""
+    "deep", "short", "odd"; bodies and headers of requests are kept. `dropped` counts those whose client went away
+    meanwhile."""
 
     def __init__(self, plan: Callable[[int], tuple[float, Any]], choose: Choose, lean: bool) -> None:
         self.plan, self.choose, self.lean = plan, choose, lean
@@ -98,7 +99,7 @@ def handler(standin: Standin) -> type[BaseHTTPRequestHandler]:
             said = (
                 {"error": {"message": f"status {status}"}} if status != 200 else standin.answer(self.path, body, fault)
             )
-            data = b"<html>" if fault == "garbage" else json.dumps(said).encode()
+            data = {"garbage": b"<html>", "deep": b"[" * 100_000}.get(fault) or json.dumps(said).encode()
             self.send_response(status)
             self.send_header("content-length", str(len(data)))
             self.end_headers()

@@ -12,12 +12,14 @@ from standin_endpoint import Standin, standin
 
 from rtcontrol.hosts import endpoint
 from rtcontrol.hosts.base import DecisionLost, DecisionRequest, DecoderPool
-from rtcontrol.hosts.endpoint import EndpointSource
+from rtcontrol.hosts.endpoint import WIRES, EndpointSource
 from rtcontrol.hosts.inprocess import InProcessHost
+from rtcontrol.hosts.questionnaire import NONE, Questionnaire
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.errors import UserError
 from tests.helpers.processes import until
 
+pytestmark = pytest.mark.serial
 APIS = ("decisions", "systemone")
 GO: dict[str, Any] = {
     "name": "go",
@@ -97,6 +99,7 @@ FAULTS = {
     "garbage": ("malformed", "no JSON"),
     "short": ("malformed", "not one answer|no choice for"),
     "odd": ("malformed", "no option of the question function"),
+    "deep": ("malformed", "no JSON"),
 }
 
 
@@ -175,6 +178,14 @@ def test_the_key_is_sent_and_never_shown(monkeypatch: pytest.MonkeyPatch) -> Non
     EndpointSource.parse("decisions:https://api.example.com/v1", (GO,))
 
 
+@pytest.mark.parametrize("key", ["sk-secret\n", "sk secret", "sk-sécret"])
+def test_a_key_that_no_header_takes_is_refused_and_not_shown(monkeypatch: pytest.MonkeyPatch, key: str) -> None:
+    monkeypatch.setenv(endpoint.KEY, key)
+    with pytest.raises(UserError, match=f"{endpoint.KEY} is no key") as caught:
+        EndpointSource.parse("decisions:https://api.example.com/v1", (GO,))
+    assert "cret" not in str(caught.value)
+
+
 @pytest.mark.parametrize(
     "wrong", ["decisions:", "decisions:api.example.com", "systemone:ftp://x", "systemone:https://a:b@c"]
 )
@@ -208,6 +219,35 @@ def test_what_no_list_of_options_holds_is_refused_by_name(schema: Any, words: st
     say = {"name": "say", "parameters": {"properties": {"what": schema}, "required": ["what"]}}
     with pytest.raises(UserError, match=words):
         EndpointSource.parse("decisions:https://x/v1", (say,))
+
+
+def test_what_stands_for_no_call_is_no_tools_name() -> None:
+    tools = ({"name": NONE, "parameters": {"properties": {}}}, STOP)
+    EndpointSource.parse("decisions:https://x/v1", tools)
+    with pytest.raises(UserError, match="no call") as caught:
+        EndpointSource.parse("decisions:https://x/v1", tools, allow_null=True)
+    assert "Rename" in caught.value.remedy
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_arguments_of_two_tools_are_not_taken_for_each_other(api: str) -> None:
+    schema = {"enum": ["left", "right"]}
+    tools = [
+        {"name": "go", "parameters": {"properties": {"to.x": schema}, "required": ["to.x"]}},
+        {"name": "go.to", "parameters": {"properties": {"x": schema}, "required": ["x"]}},
+    ]
+    with standin(choose=lambda told, name, options: options[-1] if "'" in name else options[0]) as made:
+        call = source(api, made, *tools).build().decide(REQUEST).call
+        (body,) = made.bodies
+    assert call == Call("go", {"to.x": "left"}) and len(body["questions"]) == 3
+
+
+@pytest.mark.parametrize("share", [10**400, -1, 1.5, True, "1", None, float("nan")], ids=lambda share: f"{share}"[:9])
+def test_a_probability_that_is_none_is_not_looked_at(share: Any) -> None:
+    answers = [{"choice": "go", "probabilities": [{"value": "go", "probability": share}], "confidence": share}]
+    questions = Questionnaire((STOP, {**STOP, "name": "go"}), False)
+    read = WIRES["decisions"].read(questions, answers)
+    assert questions.decision(read).confidence == {"function": 1.0}
 
 
 def test_more_questions_than_a_request_takes_are_refused() -> None:

@@ -24,7 +24,7 @@ from pooled import asked, assert_equal, called, flown, folder_of, kept_pid, nami
 from rtcontrol.hosts import ray_pool as pools
 from rtcontrol.hosts.base import Host, PlaceTrouble
 from rtcontrol.hosts.deciders import STSource
-from rtcontrol.hosts.ray_pool import RayPool
+from rtcontrol.hosts.ray_pool import RayPool, own_host
 from rtcontrol.models.errors import UserError
 from tests.helpers.processes import until
 
@@ -55,6 +55,10 @@ def test_sessions_that_come_and_go_leave_nothing_behind(ray_pool: RayPool, sourc
     assert again[2] < came_and_went[2] + 15e6
     # The actor tells how many deciders it keeps.
     assert ray.get(ray_pool.actor.close.remote(b"none")) == 0
+
+
+def test_collections_of_garbage_pass_over_the_modules_of_the_decoders_process(ray_pool: RayPool) -> None:
+    assert ray_pool.open("a", naming("go")).info["frozen"] > 50_000
 
 
 def test_all_sessions_return_after_the_process_was_killed(ray_pool: RayPool, sources: list[STSource]) -> None:
@@ -142,6 +146,18 @@ def test_a_lane_outlives_what_it_cannot_read_or_pack(ray_pool: RayPool) -> None:
     reply = reply_of(host)
     assert (reply.tick, reply.decision) == (7, None) and "cannot be sent" in (reply.error or "")
     assert called(host, 8) == 'left(at="x 8")'
+
+
+def test_tcp_under_curve_for_another_machine(ray_pool: RayPool, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A client that says it stands on another machine is given tcp.
+    monkeypatch.setattr("rtcontrol.hosts.ray_pool.socket.gethostname", lambda: "another-machine")
+    host = own_host(naming("far"))
+    try:
+        assert host.start()["endpoint"].startswith("tcp://")
+        assert called(host, 1) == 'far(at="x 1")'
+    finally:
+        host.close()
+    assert ray_pool.alive()  # its Ray was joined, and is left as it was
 
 
 def test_sockets_of_high_numbers_are_waited_for(ray_pool: RayPool) -> None:

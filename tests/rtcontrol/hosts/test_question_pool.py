@@ -14,6 +14,7 @@ from rtcontrol.hosts.deciders import STSource
 from rtcontrol.hosts.questions import ANSWERS, QuestionSource, told
 from rtcontrol.models.questions import StateQuestion
 
+pytestmark = pytest.mark.serial
 QUESTIONS = [StateQuestion("go left?", ("true", "false")), StateQuestion("which?", ("red", "green blue", "green red"))]
 
 

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.serial
 
 
 @pytest.fixture(scope="module")
-def pool() -> Iterator[StandbyPool]:
+def pool(no_ray: None) -> Iterator[StandbyPool]:
     made = StandbyPool(4, 0)
     before = signal.signal(signal.SIGTERM, lambda number, frame: None)
     made.start()
