@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from importlib import import_module
 from typing import Any
 
 from rtcontrol.bench.dtype import TOLERANCE, decide
 from rtcontrol.bench.situations import Situation
 from rtcontrol.models.decider import DeciderSpec
+from rtcontrol.models.engines.registry import ENGINES, installed
 from rtcontrol.report.series import Series
 
 WARM_UP = 5
@@ -53,8 +55,10 @@ def compare_engines(
             "forward_passes": passes[engine] / count,
             "ms": Series(took[engine]).summary(),
             "raw_ms": took[engine],
+            "version": import_module(engine).__version__,  # engines are named for their packages
             "info": (scout if engine == engines[0] else sessions[engine]).info(),  # of whoever loaded the weights
         }
         for engine in engines
     }
-    return {"decisions": count, "near_ties": ties, "tolerance": tolerance, "engines": found}
+    absent = [name for name in ENGINES if name not in installed()]
+    return {"decisions": count, "near_ties": ties, "tolerance": tolerance, "engines": found, "not_installed": absent}

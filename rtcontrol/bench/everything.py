@@ -16,17 +16,22 @@ import torch
 
 from rtcontrol.bench import decide as decide_bench
 from rtcontrol.bench.batch import SIZES, bench_batch
+from rtcontrol.bench.chat import bench_chat, tokenizer_of_qwen
 from rtcontrol.bench.dtype import compare
 from rtcontrol.bench.engines import WARM_UP, compare_engines
 from rtcontrol.bench.heads import bench_heads
 from rtcontrol.bench.load import load as bench_load
 from rtcontrol.bench.memory import bench_memory
 from rtcontrol.bench.prefix import bench_prefix
+from rtcontrol.bench.serving import ServingOptions, bench_serving, python_with_vllm
 from rtcontrol.bench.situations import AGENTS, schemas, situations
+from rtcontrol.bench.speculative import bench_speculative
 from rtcontrol.bench.timing import without_raw
 from rtcontrol.bench.wire import BLOCK
 from rtcontrol.bench.wire import bench as bench_wire
 from rtcontrol.models.decider import DeciderSpec
+from rtcontrol.models.engines.registry import installed
+from rtcontrol.models.errors import UserError
 from rtcontrol.record.machine import describe
 from rtcontrol.report.series import Series
 
@@ -128,9 +133,9 @@ def dtype(options: BenchOptions, decisions: int, progress: Progress) -> dict[str
 
 
 def engines(options: BenchOptions, names: Sequence[str], decisions: int, progress: Progress) -> dict[str, Any]:
-    """The document of `bench engines`."""
+    """The document of `bench engines`; without names, of all engines that are installed."""
     asked = situations(options.agent, decisions + WARM_UP)
-    result = compare_engines(options.spec("bundled"), names, asked, _counted(progress, len(asked)))
+    result = compare_engines(options.spec("bundled"), names or installed(), asked, _counted(progress, len(asked)))
     return {"bench": "engines", "agent": options.agent, "model": options.model, "result": result}
 
 
@@ -138,9 +143,10 @@ def wire(options: BenchOptions, trips: int, progress: Progress) -> dict[str, Any
     """The document of `bench wire`."""
     done = itertools.count(BLOCK, BLOCK)
     found = bench_wire(trips, options.model, lambda _: progress(next(done), trips))
-    figures = {name: Series(raw).summary() for name, raw in found["ms"].items()}
+    ms, over = ({name: Series(raw).summary() for name, raw in found[key].items()} for key in ("ms", "over_decide_ms"))
+    raw = {"raw_ms": found["ms"], "raw_over_decide_ms": found["over_decide_ms"]}
     rest = {"bytes": found["bytes"], "observation_bytes": found["observation_bytes"], "trips": trips}
-    return {"bench": "wire", "model": options.model, "ms": figures, "raw_ms": found["ms"], **rest}
+    return {"bench": "wire", "model": options.model, "ms": ms, "over_decide_ms": over, **raw, **rest}
 
 
 # Clients, their rate, the model, and whether an HTTP client with new tools and long prompts is beside them.
@@ -164,6 +170,23 @@ def load(seconds: float, progress: Progress, cases: Sequence[tuple[int, float, s
     return {"bench": "load", "cases": found}
 
 
+def serving(options: ServingOptions, decisions: int, python: Path, progress: Progress) -> dict[str, Any]:
+    """The document of `bench serving`."""
+    return {"bench": "serving", "cases": bench_serving(options, decisions, python, progress)}
+
+
+def chat(
+    model: str | None, agents: Sequence[str], decisions: int, threads: int | None, progress: Progress
+) -> dict[str, Any]:
+    """The document of `bench chat`."""
+    return {"bench": "chat", **bench_chat(model, agents, decisions, threads, progress)}
+
+
+def speculative(decisions: int, threads: int | None, progress: Progress) -> dict[str, Any]:
+    """The document of `bench speculative`."""
+    return {"bench": "speculative", "result": bench_speculative(decisions, threads, progress)}
+
+
 Measure = Callable[[BenchOptions, Progress], dict[str, Any]]
 
 
@@ -179,6 +202,9 @@ MEASURES: dict[str, Measure] = {
     "decide": lambda o, p: decide(o, 20 if o.quick else 300, 20 if o.quick else 1_000, p),
     "decide-paddle": _of("paddle"),
     "decide-driver": _of("driver"),
+    "serving": lambda o, p: serving(ServingOptions(), 10 if o.quick else 100, python_with_vllm(), p),
+    "chat": lambda o, p: chat(None, (), 2 if o.quick else 60, o.threads, p),
+    "speculative": lambda o, p: speculative(4 if o.quick else 60, o.threads, p),
     "batch": lambda o, p: batch(o, 2 if o.quick else 30, p, SIZES[:4] if o.quick else SIZES),
     "heads": lambda o, p: heads(o, 3 if o.quick else 100, p),
     "prefix": lambda o, p: prefix(o, 2 if o.quick else 20, p),
@@ -186,7 +212,21 @@ MEASURES: dict[str, Measure] = {
     "wire": lambda o, p: wire(o, 100 if o.quick else 2_000, p),
     "load": lambda o, p: load(2.0 if o.quick else 20.0, p, LOADS[:1] if o.quick else LOADS),
     "dtype": lambda o, p: dtype(o, 16 if o.quick else 300, p),
+    "engines": lambda o, p: engines(o, (), 8 if o.quick else 500, p),
 }
+
+
+# What a bench needs that is not everywhere; raises UserError.
+NEEDS: dict[str, Callable[[], Any]] = {"serving": python_with_vllm, "chat": tokenizer_of_qwen}
+
+
+def missing(name: str) -> str | None:
+    """Why a bench cannot be measured here."""
+    try:
+        NEEDS.get(name, lambda: None)()
+    except UserError as error:
+        return f"{error.what} {error.remedy}"
+    return None
 
 
 def path_of(folder: Path, name: str) -> Path:

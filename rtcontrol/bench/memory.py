@@ -51,12 +51,17 @@ def bench_memory(
         for tools in lists:
             step(f"{model}, {tools}")
             cases[f"{model}, {tools}"] = _apart(model, agent, tools, sessions)
-        data = os.environ.get(DATA)
-        if data and (Path(data) / QWEN).is_file():
+        if (qwens := qwen_file()) is not None:
             step("a model with Qwen2's tokenizer")
-            qwen = _random_model(Path(data) / QWEN, folder / "qwen")
+            qwen = _random_model(qwens, folder / "qwen")
             cases["Qwen2's tokenizer, bundled"] = _apart(qwen, agent, "bundled", sessions)
     return {"sessions": sessions, "cases": cases}
+
+
+def qwen_file() -> Path | None:
+    """Qwen2's tokenizer, where $RTCONTROL_DATA is."""
+    path = Path(os.environ.get(DATA, ""), QWEN)
+    return path if os.environ.get(DATA) and path.is_file() else None
 
 
 def _apart(model: str | Path, agent: str, tools: str, sessions: int) -> dict[str, Any]:
@@ -71,20 +76,16 @@ def _apart(model: str | Path, agent: str, tools: str, sessions: int) -> dict[str
 
 def _random_model(tokenizer_file: Path, folder: Path) -> Path:
     from tokenizers import Tokenizer
-    from transformers.utils import logging
 
-    from rtcontrol.models.prompt import COMPACT
+    from rtcontrol.bench.shapes import random_weights
     from rtcontrol.models.special import ST_TOKENS
-    from rtcontrol.models.train.export import export
-    from rtcontrol.models.train.scratch import ModelShape, new_model
+    from rtcontrol.models.train.scratch import ModelShape
     from rtcontrol.models.train.vocabulary import add_st_tokens
 
-    logging.disable_progress_bar()
     tokenizer = Tokenizer.from_file(str(tokenizer_file))
     add_st_tokens(tokenizer, ST_TOKENS)
     shape = ModelShape(hidden=32, layers=2, heads=2, kv_heads=1, intermediate=32)
-    export(new_model(shape, tokenizer, 0, ordinal=False), tokenizer, COMPACT, folder)
-    return folder
+    return random_weights(folder, shape, tokenizer)
 
 
 def measure(model: str, tools: list[dict[str, Any]], asked: Sequence[tuple[str, str]]) -> dict[str, Any]:

@@ -82,8 +82,8 @@ class JsonWriter:
         self.passes += 1
 
 
-def _matcher(tokenizer: STTokenizer, tools: Sequence[ToolSchema], vocabulary: int) -> Any:
-    """The grammar of all calls as `json.dumps` writes them."""
+def json_schema(tools: Sequence[ToolSchema]) -> dict[str, Any]:
+    """Of all calls of these tools, as JSON."""
     calls = []
     for tool in tools:
         arguments = {**tool.to_openai()["function"]["parameters"], "additionalProperties": False}
@@ -91,8 +91,13 @@ def _matcher(tokenizer: STTokenizer, tools: Sequence[ToolSchema], vocabulary: in
         calls.append(
             {"type": "object", "properties": body, "required": ["name", "arguments"], "additionalProperties": False}
         )
+    return {"anyOf": calls}
+
+
+def _matcher(tokenizer: STTokenizer, tools: Sequence[ToolSchema], vocabulary: int) -> Any:
+    """The grammar of all calls as `json.dumps` writes them."""
     options = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-    grammar = llguidance.LLMatcher.grammar_from_json_schema(json.dumps({"anyOf": calls, "x-guidance": options}))
+    grammar = llguidance.LLMatcher.grammar_from_json_schema(json.dumps({**json_schema(tools), "x-guidance": options}))
     end = tokenizer.special_id("<|im_end|>") if "<|im_end|>" in tokenizer.specials else 0
     machine = llguidance.LLTokenizer(tokenizer.to_json(), n_vocab=vocabulary, eos_token=end)
     matcher = llguidance.LLMatcher(machine, grammar)

@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from rtcontrol.bench.tables import NAMES, NOT_MEASURED, Table, markdown, ms, tables
+from rtcontrol.bench.table import NOT_MEASURED, Table, markdown, ms
+from rtcontrol.bench.tables import NAMES, tables
 from rtcontrol.models.errors import UserError
 
 COMMAND = "rtcontrol bench all --again"
@@ -23,6 +24,37 @@ walk goes by. A JSON call is forced to the tokens of the call that was decided (
 of its own), for one of five decisions; every token scores the whole vocabulary. simthinkd answers another question: it
 picks one of 7 actions.""",
     ),
+    "serving": (
+        "Beside vLLM",
+        """The same weights in vLLM, in one process with ours, the same prompts in turns, text to typed call.
+*SimpleTool's way* is vLLM as it comes, as SimpleTool's server uses it: its core in processes of their own, 128-token
+blocks, a text prompt a head, which vLLM tokenises, strings at which a head stops, one `generate` for all heads. *Its
+best form*: the core in this process, token ids, `stop_token_ids`, blocks of 32 tokens, no text, final outputs alone.
+*JSON*: one call under vLLM's grammar of all calls, in the same form. The random weights have 15 M parameters (hidden
+384, 8 layers, 4,096 tokens) and decide by four heads whose values have 8 tokens, after prompts of 365 tokens of which
+the last 39 change: *told apart by the last*, no token of a value is forced, all are evaluated; *by the first*, the
+other seven must follow, which ours does not evaluate. Such weights end no head: vLLM's is ended behind the eighth
+token, and the closing tag, a ninth step, is given to it. Nothing constrains SimpleTool's heads, so that random
+weights write no legal call. While other ways take their turn the processes of SimpleTool's way stand still, as one
+spins for a second after each call.""",
+    ),
+    "chat": (
+        "Chat models",
+        """Passes of a chat model's calls in its own syntax, on the bundled agents' tools and situations, beside the
+same call token by token, and with the tokens skipped that the syntax or the tools force ([chat.md](chat.md)). Random
+weights of the bundled models' shape with Qwen's own tokenizer: passes are those that any weights would take,
+milliseconds are of these.""",
+    ),
+    "speculative": (
+        "Drafts of free values",
+        """What a draft of a value that no list holds saves: without guesses each token is a pass; a guess, of the
+prompt's text or of a smaller model's call, is verified as a chain of nodes in the same pass, and changes no call.
+*Depth*: so many of its tokens a pass, as in the paper's appendix on speculative decoding (2, 3 and 4; its 0.5 B model
+drafts for 14 B, 93.6 to 95.0 % accepted, 2.35 to 3.22 times fewer passes). This is the mechanism alone: random
+weights, target and draft made to write given values, the draft with another token in one of twenty places. Here a
+draft is asked once a call, not after each pass, so nothing of it is of use behind its first wrong token. Trained ST
+models of two sizes: not measured.""",
+    ),
     "batch": ("Many decisions together", "The first trees of all sessions' decisions share a pass."),
     "heads": (
         "By number of heads",
@@ -36,8 +68,17 @@ picks one of 7 actions.""",
     ),
     "load": ("Many clients", "Every tick's call is counted, those that never came, and the misses by cause."),
     "dtype": ("bf16", "The same situations decided by fp32 and by bf16, packed, token by token and many together."),
+    "engines": (
+        "The engines",
+        "`torch`, `transformers` and `vllm` ([checkpoints.md](checkpoints.md)) decide the same situations in turns, in "
+        "one process: that of an environment that has all three.",
+    ),
 }
-FILES = ("decide", "decide-paddle", "decide-driver", "batch", "heads", "prefix", "memory", "dtype", "wire", "load")
+DECISIONS = (
+    *("decide", "decide-paddle", "decide-driver", "serving", "chat", "speculative", "batch", "heads", "prefix"),
+    *("memory", "dtype", "engines"),
+)
+FILES = (*DECISIONS, "wire", "load")
 BEGIN, END = "<!-- bench decide -->", "<!-- /bench decide -->"
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable
 
+from rtcontrol.bench.baseline_tables import chat, serving, speculative
 from rtcontrol.bench.batch import PAPER, SIZES
+from rtcontrol.bench.table import NOT_MEASURED, Document, Table, conditions, ms
 
-NOT_MEASURED = "not measured"
 NAMES = {
     "bare_forward": "bare forward (the floor)",
     "one_pass": "one packed pass, text to typed call",
@@ -26,39 +25,15 @@ WIRE = {
     "model_zmq": "msgpack over ZeroMQ, {model}",
     "model_ws": "JSON over WebSocket, {model}",
     "model_http": "`POST /v1/function_call`, {model}",
+    "model_chat": "`POST /v1/chat/completions`, {model}",
     "openpi_echo": "openpi's client (WebSocket, msgpack), echo server",
 }
+QUESTIONS = {
+    "bare_decide": "`decide` behind a bare socket (the floor), {model}",
+    "model_decisions": "`POST /v1/decisions`, {model}",
+    "model_systemone": "`POST /v1/systemone`, {model}",
+}
 SCHEMAS = {"bundled": "own tools", "long": "long", "long_arguments": "long, held to a function of three arguments"}
-Document = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Table:
-    """Cells as text; the first column names the row. `main` is the column that another machine is compared in."""
-
-    title: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    note: str = ""
-    main: str = ""
-
-    def beside(self, other: Table | None, machine: str) -> Table:
-        """With one more column: another machine's `main`, for the rows that it has."""
-        if not self.main:
-            return self
-        known = {row[0]: row[other.columns.index(self.main)] for row in other.rows} if other else {}
-        rows = tuple((*row, known.get(row[0], NOT_MEASURED)) for row in self.rows)
-        return replace(self, columns=(*self.columns, f"{machine}: {self.main}"), rows=rows)
-
-
-def ms(value: float | None) -> str:
-    """Milliseconds with two digits after the point."""
-    return NOT_MEASURED if value is None else f"{value:.2f}"
-
-
-def _conditions(result: Document) -> str:
-    info = result["info"]
-    return f"{info['model']}, {info['dtype']} on {info['device']}, {result['threads']} thread(s)"
 
 
 def decide(document: Document) -> list[Table]:
@@ -83,7 +58,7 @@ def decide(document: Document) -> list[Table]:
                 f"{document['agent']}, {SCHEMAS[name]}: {result['decisions']} decisions",
                 ("way", "passes", "p50 ms", "p90", "p99", "max", "times one pass"),
                 tuple(rows),
-                f"{_conditions(result)}; {packed}, {tokens['floor_tokens']:.0f} in the floor; all ways gave the same "
+                f"{conditions(result)}; {packed}, {tokens['floor_tokens']:.0f} in the floor; all ways gave the same "
                 f"call in {result['agreement']:.1%} of decisions; chosen at load: {budget}.",
                 "p50 ms",
             )
@@ -126,7 +101,7 @@ def batch(document: Document) -> list[Table]:
             f"{document['agent']}: decisions of different sessions together",
             (*columns, *more),
             tuple(rows),
-            f"{_conditions(result)}; {result['tokens_each']} tokens each, at most {result['together']} decisions a "
+            f"{conditions(result)}; {result['tokens_each']} tokens each, at most {result['together']} decisions a "
             f"pass, {result['rounds']} rounds; one alone: {ms(one)} ms. The floor is the bare forward of the same "
             "tokens. The paper's column is its table of batch scaling (average of six models of 0.5 to 14 B "
             "parameters, a step's time at B = 1 over that at B), measured by its authors on their GPUs: a GPU that "
@@ -155,7 +130,7 @@ def heads(document: Document) -> list[Table]:
         "in turns / packed",
     )
     note = (
-        f"{_conditions(result)}; {result['values']} values in all heads together, {result['rounds']} rounds; all ways "
+        f"{conditions(result)}; {result['values']} values in all heads together, {result['rounds']} rounds; all ways "
         f"read the same values in {result['agreement']:.1%}."
     )
     return [Table("One decision by its number of heads", columns, tuple(rows), note, "packed p50 ms")]
@@ -174,7 +149,7 @@ def prefix(document: Document) -> list[Table]:
     found = []
     for name, result in document["schemas"].items():
         rows = tuple((text, *(ms(result["ms"][key][p]) for p in ("p50", "p90", "max"))) for key, text in labels.items())
-        note = f"{_conditions(result)}; {result['rounds']} rounds; the weights are loaded before."
+        note = f"{conditions(result)}; {result['rounds']} rounds; the weights are loaded before."
         title = f"{document['agent']}, {SCHEMAS[name]}: a prefix of {result['prefix_tokens']} tokens"
         found.append(Table(title, ("", "p50 ms", "p90", "max"), rows, note, "p50 ms"))
     return found
@@ -220,20 +195,22 @@ def dtype(document: Document) -> list[Table]:
 
 def engines(document: Document) -> list[Table]:
     """Engines beside the first of them."""
-    rows, result = [], document["result"]
+    rows, versions, result = [], [], document["result"]
     for name, one in result["engines"].items():
         took, info = one["ms"], one["info"]
         figures = (f"{took[p]:.2f}" for p in ("p50", "p99", "max"))
-        what = f"{info['dtype']} on {info['device']}{', ' + info['weights'] if 'weights' in info else ''}"
+        weights = f", {info['weights']}" if "weights" in info else ""
+        versions.append(f"{name} {one['version']} in {info['dtype']} on {info['device']}{weights}; ")
         counts = (str(one["equal"]), str(one["differ_without_near_tie"]), f"{one['forward_passes']:.2f}")
-        rows.append((f"{name} ({what})", *counts, *figures, f"{info['load_ms'] / 1e3:.1f}"))
+        rows.append((name, *counts, *figures, f"{info['load_ms'] / 1e3:.1f}"))
+    rows += [(name, *["-"] * 6, f"{NOT_MEASURED} (not installed)") for name in result["not_installed"]]
     first = next(iter(result["engines"]))
     columns = ("engine", f"calls equal to {first}'s", "differ, no near-tie", "passes", "p50 ms", "p99 ms", "max ms")
     note = (
-        f"{result['decisions']} decisions each, {result['near_ties']} near-ties: a lead of less than "
-        f"{result['tolerance']:g} of the largest score. Text to typed call, in turns."
+        f"{''.join(versions)}{result['decisions']} decisions each, {result['near_ties']} near-ties: a lead of less "
+        f"than {result['tolerance']:g} of the largest score. Text to typed call, in turns."
     )
-    return [Table(f"{document['model']} by each engine", (*columns, "load s"), tuple(rows), note)]
+    return [Table(f"{document['model']} by each engine", (*columns, "load s"), tuple(rows), note, "p50 ms")]
 
 
 def wire(document: Document) -> list[Table]:
@@ -241,6 +218,8 @@ def wire(document: Document) -> list[Table]:
     floor, rows = document["ms"]["echo"]["p50"], []
     for way, label in WIRE.items():
         took = document["ms"].get(way)
+        if took is None and way != "openpi_echo":
+            continue
         if took is None:
             rows.append((label, *["-"] * 4, f"{NOT_MEASURED} (not installed)"))
             continue
@@ -248,7 +227,18 @@ def wire(document: Document) -> list[Table]:
         rows.append((label.format(model=document["model"]), *figures, f"{took['p50'] - floor:+.3f}"))
     note = f"{document['trips']} round trips each, {document['bytes']} bytes out."
     columns = ("way", "p50 ms", "p99 ms", "p99.9 ms", "max ms", "p50 above the echo")
-    return [Table("Observation out to call in", columns, tuple(rows), note)]
+    found = [Table("Observation out to call in", columns, tuple(rows), note)]
+    if "over_decide_ms" not in document:
+        return found
+    over, rows = document["over_decide_ms"], []
+    for way, label in QUESTIONS.items():
+        took, more = document["ms"][way], over[way]
+        shown = (f"{ms:.3f}" for ms in (took["p50"], took["p99"], more["p50"], more["p99"]))
+        above = f"{more['p50'] - over['bare_decide']['p50']:+.3f}"
+        rows.append((label.format(model=document["model"]), *shown, above))
+    columns = ("way", "p50 ms", "p99 ms", "over `decide`, p50", "over `decide`, p99", "inside the server, p50")
+    note = "Over `decide`: the round trip without the decision itself. Inside the server: above the bare socket."
+    return [*found, Table("Three questions about an observation", columns, tuple(rows), note)]
 
 
 def load(document: Document) -> list[Table]:
@@ -276,23 +266,12 @@ TABLES: dict[str, Callable[[Document], list[Table]]] = {
     "load": load,
     "dtype": dtype,
     "engines": engines,
+    "serving": serving,
+    "chat": chat,
+    "speculative": speculative,
 }
 
 
 def tables(document: Document) -> list[Table]:
     """Of any bench's document."""
     return TABLES[document["bench"]](document)
-
-
-def markdown(shown: Sequence[Table]) -> str:
-    """As a page has them."""
-    parts = []
-    for table in shown:
-        lines = [f"**{table.title}**", "", _line(table.columns), _line(["---"] * len(table.columns))]
-        lines += [_line(row) for row in table.rows]
-        parts.append("\n".join([*lines, *(["", table.note] if table.note else [])]))
-    return "\n\n".join(parts)
-
-
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"

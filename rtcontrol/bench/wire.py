@@ -12,14 +12,27 @@ from contextlib import ExitStack, closing
 from functools import partial
 from typing import Any
 
-from rtcontrol.bench.wire_ways import HTTP, Echo, OpenPI, Servers, Way, WebSocket, WireSession, ZeroMQ, hello
+from rtcontrol.bench.wire_ways import (
+    HTTP,
+    NAMED,
+    QUESTIONS,
+    Echo,
+    OpenPI,
+    Servers,
+    Way,
+    WebSocket,
+    WireSession,
+    ZeroMQ,
+    hello,
+)
 from rtcontrol.bridges.wire import encode_msgpack
 from rtcontrol.bridges.wire.messages import Welcome
 from rtcontrol.models.errors import UserError
 
-BLOCK = 50
+BLOCK = 20
 WARM_UP = 100
 START_S = 120.0
+OVER_DECIDE = ("bare_decide", "model_decisions", "model_systemone")
 TEXT = ("x 12 y 95 vx -3 vy -41 angle 2 spin 0 legs 0 " * 8)[:300]
 
 
@@ -43,13 +56,13 @@ def wait_for(port: int, servers: Servers) -> None:
 
 
 def bench(trips: int, model: str, progress: Callable[[int], None]) -> dict[str, Any]:
-    """Raw round trips in milliseconds by way, blocks of all ways taken in turn."""
+    """Raw round trips in milliseconds by way, blocks of all ways taken in turn; `over_decide_ms`: of those that ask
+    questions, without what the decision itself took."""
     from rtcontrol.run.assemble import agent
 
     lander = agent("lander")
     tools, told = list(lander.tools.openai()), lander.instruction
-    echo, pi = free_port(), free_port()
-    ms: dict[str, list[float]] = {}
+    echo, pi, bare = free_port(), free_port(), free_port()
     with Servers() as servers, ExitStack() as stack:
         servers.start(["-m", "rtcontrol.bench.wire_echo", "zeromq", str(echo)])
         ports = {name: (free_port(), free_port()) for name in ("null", "model")}
@@ -57,6 +70,7 @@ def bench(trips: int, model: str, progress: Callable[[int], None]) -> dict[str, 
             chosen = "noop" if name == "null" else model
             options = ["--model", chosen, "--bind", f"tcp://127.0.0.1:{wire}", "--http", f"127.0.0.1:{http}"]
             servers.start(["-m", "rtcontrol", "serve", *options])
+        servers.start(["-m", "rtcontrol.bench.wire_echo", "decide", str(bare), model])
         with_openpi = importlib.util.find_spec("openpi_client") is not None
         if with_openpi:
             servers.start(["-m", "rtcontrol.bench.wire_echo", "openpi", str(pi)])
@@ -66,19 +80,31 @@ def bench(trips: int, model: str, progress: Callable[[int], None]) -> dict[str, 
         for name, (wire, http) in ports.items():
             makers[f"{name}_zmq"] = partial(ZeroMQ, f"tcp://127.0.0.1:{wire}", hello("lander"))
             makers[f"{name}_ws"] = partial(WebSocket, f"ws://127.0.0.1:{http}/ws", hello("lander"))
-        makers["model_http"] = partial(HTTP, f"http://127.0.0.1:{ports['model'][1]}", tools, told)
+        web, messages = ports["model"][1], [{"role": "user", "content": told}]
+        given = {"model": "default", "messages": messages, "tools": tools}
+        makers["model_http"] = partial(HTTP, web, "/v1/function_call", given, "environment")
+        makers["model_chat"] = partial(HTTP, web, "/v1/chat/completions", given, "environment")
+        asked = {"model": "default", "questions": QUESTIONS}
+        makers["bare_decide"] = partial(HTTP, bare, "/", asked, "input")
+        makers["model_decisions"] = partial(HTTP, web, "/v1/decisions", asked, "input")
+        makers["model_systemone"] = partial(HTTP, web, "/v1/systemone", {"questions": NAMED}, "state")
         if with_openpi:
             makers["openpi_echo"] = partial(OpenPI, pi)
         ways = open_all(makers, stack)
-        ms = {name: [] for name in ways}
+        ms: dict[str, list[float]] = {name: [] for name in ways}
+        over: dict[str, list[float]] = {name: [] for name in OVER_DECIDE}
         while len(ms["echo"]) < trips:
             for name, way in ways.items():
                 # The first trip of a block finds everything asleep, and the others of the block too busy to be.
                 way.trip(TEXT)
-                ms[name] += [_timed(way) for _ in range(BLOCK)]
+                for _ in range(BLOCK):
+                    ms[name].append(_timed(way))
+                    if name in over:
+                        assert isinstance(way, HTTP), "it asks questions"
+                        over[name].append(ms[name][-1] - way.decide_ms)
             progress(BLOCK)
             servers.check()
-    return {"ms": ms, "bytes": len(sample_bytes()), "observation_bytes": len(TEXT)}
+    return {"ms": ms, "over_decide_ms": over, "bytes": len(sample_bytes()), "observation_bytes": len(TEXT)}
 
 
 def open_all(makers: dict[str, Callable[[], Way]], stack: ExitStack) -> dict[str, Way]:

@@ -1,8 +1,14 @@
-"""The servers that the wire is compared with, each a process: `python -m rtcontrol.bench.wire_echo KIND PORT`."""
+"""The servers that the wire is compared with, each a process: `python -m rtcontrol.bench.wire_echo KIND PORT`, for
+`decide` with the MODEL."""
 
 from __future__ import annotations
 
+import gc
+import json
+import socket
 import sys
+import time
+from collections.abc import Callable
 
 
 def zeromq(port: int) -> None:
@@ -29,5 +35,39 @@ def openpi(port: int) -> None:
         server.serve_forever()
 
 
+def decide(port: int, model: str) -> None:
+    """`decide` in this process, behind a bare socket: the questions of the bench about the state of each request, and
+    an answer of the length of a real one, with how long the decision took."""
+    import torch
+
+    from rtcontrol.bench.wire_ways import STATED
+    from rtcontrol.models.answers import QuestionDecider
+    from rtcontrol.models.decider import DeciderSpec
+
+    decider = QuestionDecider(DeciderSpec(model, ()))
+    torch.set_num_threads(decider.runner.threads or torch.get_num_threads())  # type: ignore[attr-defined]
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    server = socket.create_server(("127.0.0.1", port))
+    while True:
+        peer = server.accept()[0]
+        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        file = peer.makefile("rb")
+        while file.readline():
+            length = 0
+            while (header := file.readline().lower()) not in (b"\r\n", b""):
+                length = int(header.partition(b":")[2]) if header.startswith(b"content-length:") else length
+            state = json.loads(file.read(length))["input"]
+            began = time.perf_counter()
+            found = decider.answer(state, STATED)
+            decide_ms = (time.perf_counter() - began) * 1e3
+            told = {"answers": found.probabilities, "rtcontrol": {"decide_ms": decide_ms, "warning": "x" * 600}}
+            body = json.dumps(told).encode()
+            peer.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body))
+
+
+KINDS: dict[str, Callable[..., None]] = {"zeromq": zeromq, "openpi": openpi, "decide": decide}
+
 if __name__ == "__main__":
-    {"zeromq": zeromq, "openpi": openpi}[sys.argv[1]](int(sys.argv[2]))
+    KINDS[sys.argv[1]](int(sys.argv[2]), *sys.argv[3:])

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import socket
 import time
+from http.client import HTTPConnection
 from typing import Any, Protocol, Self
 
 import zmq
@@ -20,8 +23,27 @@ from rtcontrol.bridges.wire.messages import (
     Welcome,
 )
 from rtcontrol.models.errors import UserError
+from rtcontrol.models.questions import StateQuestion
 
 TIMEOUT_MS = 30_000
+OPTIONS = ("main", "side", "none")
+LEVELS = ("slow", "middling", "fast")
+# The same three as the model reads them, and in the words of both decision APIs.
+STATED = (
+    StateQuestion("Is it falling?\ntrue\nfalse", ("true", "false")),
+    StateQuestion("Which engine?\nmain\nside\nnone", OPTIONS),
+    StateQuestion("How fast?\n0: slow\n1: middling\n2: fast", ("0", "1", "2")),
+)
+QUESTIONS: list[dict[str, Any]] = [
+    {"type": "predicate", "instructions": "Is it falling?"},
+    {"type": "choice", "instructions": "Which engine?", "choices": [{"value": value} for value in OPTIONS]},
+    {"type": "score", "instructions": "How fast?", "levels": [{"label": label} for label in LEVELS]},
+]
+NAMED: dict[str, dict[str, Any]] = {
+    "falling": {"type": "noul", "instructions": "Is it falling?"},
+    "engine": {"type": "choice", "instructions": "Which engine?", "criteria": dict.fromkeys(OPTIONS)},
+    "speed": {"type": "score", "instructions": "How fast?", "criteria": list(LEVELS)},
+}
 
 
 class Way(Protocol):
@@ -127,21 +149,28 @@ class WebSocket(ZeroMQ):
 
 
 class HTTP:
-    """`POST /v1/function_call` on a connection that is kept."""
+    """A POST to `path` on a connection that is kept, by the standard library's client: `body` with the observation as
+    its `field`. `decide_ms` is what the decision itself took, where the answer tells it."""
 
-    def __init__(self, url: str, tools: list[dict[str, Any]], instruction: str) -> None:
-        import httpx
-
-        self._client = httpx.Client(base_url=url, timeout=TIMEOUT_MS / 1e3)
-        self._body = {"messages": [{"role": "user", "content": instruction}], "tools": tools}
+    def __init__(self, port: int, path: str, body: dict[str, Any], field: str) -> None:
+        self._connection = HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_MS / 1e3)
+        self._connection.connect()
+        self._connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._path, self._body, self._field = path, body, field
+        self.decide_ms = 0.0
 
     def trip(self, text: str) -> None:
-        answer = self._client.post("/v1/function_call", json={**self._body, "environment": [text]}).json()
-        if not answer.get("success"):
-            raise UserError(f"The server refused a function call: {answer.get('error')}", "Look at its lines above.")
+        told = [text] if self._field == "environment" else text
+        body = json.dumps({**self._body, self._field: told}).encode()
+        self._connection.request("POST", self._path, body, {"content-type": "application/json"})
+        answered = self._connection.getresponse()
+        answer = json.loads(answered.read())
+        if answered.status != 200 or not answer.get("success", True):
+            raise UserError(f"The server refused {self._path}: {answer.get('error')}", "Look at its lines above.")
+        self.decide_ms = answer.get("rtcontrol", {}).get("decide_ms", 0.0)
 
     def close(self) -> None:
-        self._client.close()
+        self._connection.close()
 
 
 class OpenPI:

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 
-from rtcontrol.cli import bench_loop
+from rtcontrol.cli import bench_baselines, bench_loop
 from rtcontrol.cli.figures import JsonFile, show
 from rtcontrol.models.errors import UserError
 
@@ -163,7 +163,7 @@ def dtype(
 @app.command()
 def engines(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[ENGINE]...", help="Default: torch transformers.")
+        list[str] | None, typer.Argument(metavar="[ENGINE]...", help="Default: all that are installed.")
     ] = None,
     model: Model = "lander",
     agent: AgentName = None,
@@ -186,8 +186,7 @@ def engines(
     for name in names or ():
         registry.check(name)
     options = _options(model, agent, dtype, threads)
-    chosen = names or ["torch", "transformers"]
-    show(lambda p: everything.engines(options, chosen, decisions, p), json_file)
+    show(lambda p: everything.engines(options, names or (), decisions, p), json_file)
 
 
 @app.command("all")
@@ -197,9 +196,10 @@ def everything_there_is(
     again: Annotated[bool, typer.Option("--again", help="Also what is measured already.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="A few of each, to see that it works.")] = False,
 ) -> None:
-    """Measure what docs/benchmarks.md shows, one JSON file each, and write the page: about 15 minutes on two cores.
+    """Measure what docs/benchmarks.md shows, one JSON file each, and write the page: about 20 minutes on two cores.
 
-    What has a file is not measured again, so that an interrupted run goes on: begin with --again, go on without.
+    What has a file is not measured again, so that an interrupted run goes on: begin with --again, go on without. What
+    needs something that is not here (vLLM, Qwen's tokenizer) is told, and keeps the file that it has.
 
     Examples:
 
@@ -212,6 +212,10 @@ def everything_there_is(
     wanted = names or list(everything.MEASURES)
     if unknown := [name for name in wanted if name not in everything.MEASURES]:
         raise UserError(f"Nothing is called {unknown[0]!r}.", f"Choose {', '.join(everything.MEASURES)}.")
+    absent = {name: why for name in wanted if (why := everything.missing(name)) is not None}
+    for name, why in absent.items():
+        print(f"{name}: stays as it is. {why}")
+    wanted = [name for name in wanted if name not in absent]
     for name in wanted if again else ():
         everything.path_of(folder, name).unlink(missing_ok=True)
     options = everything.BenchOptions(quick=quick)
@@ -238,7 +242,7 @@ def tables(folder: Folder = PAGES) -> None:
         print(f"Written: {path}")
 
 
-for command in bench_loop.COMMANDS:
+for command in (*bench_baselines.COMMANDS, *bench_loop.COMMANDS):
     app.command()(command)
 
 

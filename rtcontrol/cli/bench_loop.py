@@ -44,8 +44,9 @@ def wire(
     """Observation out to call in, over each transport, beside a bare echo of the same bytes and openpi's client.
 
     Client-paced, one client at a time, loopback, a 300-byte observation; servers in processes of their own. The ways
-    take turns in blocks of 50. openpi's client is measured where it is installed (`pip install --no-deps
-    openpi-client`).
+    take turns in blocks of 20. Three questions go to /v1/decisions and /v1/systemone, and to `decide` behind a bare
+    socket: what the endpoints take beyond that is the server's. openpi's client is measured where it is installed
+    (`pip install --no-deps openpi-client`).
 
     Examples:
 

@@ -56,9 +56,10 @@ def from_recording(
                     lines.write(json.dumps(row, ensure_ascii=False) + "\n")
                     count += 1
                 if count == before:
-                    what = f"{record} has no {'answers of a first decider' if teacher else 'observations with a call'}"
-                    option = "--backup MODEL and " if teacher else ""
-                    raise UserError(f"{what}: no row.", f"Record with {option}--record-observations yes, the default.")
+                    what = "sure and legal answers of a first decider" if teacher else "observations with a call"
+                    option = "--backup MODEL, a --backup-below that its answers reach and " if teacher else ""
+                    remedy = f"Record with {option}--record-observations yes, the default."
+                    raise UserError(f"{record} has no {what}: no row.", remedy)
         part.replace(out)
     except OSError as error:
         raise UserError(f"{out} cannot be written ({error.strerror}).", "Give another --out.") from error

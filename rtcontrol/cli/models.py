@@ -199,7 +199,8 @@ def adopt(
         return
     if template_from is None:
         raise UserError(
-            "The template's text is the authors': it comes from a file of yours.", "Give --template-from FILE."
+            "The template's text is the authors': it comes from a file of yours.",
+            f"Give --template-from FILE; of a base model, --base {checkpoint} --out FOLDER.",
         )
     from rtcontrol.models.train.adopt import adopt as write
 

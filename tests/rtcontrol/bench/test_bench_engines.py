@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 
 from rtcontrol.bench.engines import WARM_UP, compare_engines
 from rtcontrol.bench.situations import schemas, situations
 from rtcontrol.bench.tables import tables
 from rtcontrol.models.call import Call
 from rtcontrol.models.decider import DeciderSpec, STDecider
+from rtcontrol.models.engines.registry import ENGINES, installed
 
 SPEC = DeciderSpec("lander", tuple(schemas("lander")["bundled"]))
 
@@ -24,7 +26,11 @@ def test_engines_give_the_same_calls_in_as_many_passes() -> None:
     assert ours["forward_passes"] == theirs["forward_passes"] >= 1
     assert len(theirs["raw_ms"]) == 12
     (table,) = tables({"bench": "engines", "model": "lander", "result": found})
-    assert [row[0] for row in table.rows] == ["torch (fp32 on cpu)", "transformers (fp32 on cpu)"]
+    assert f"torch {torch.__version__} in fp32 on cpu; transformers" in table.note
+    absent = [name for name in ENGINES if name not in installed()]
+    assert [row[0] for row in table.rows] == ["torch", "transformers", *absent]
+    assert all("not installed" in row[-1] for row in table.rows[2:])
+    assert table.beside(table, "GPU").rows[0][-1] == f"{ours['ms']['p50']:.2f}", "columns of a GPU are by engine"
 
 
 def test_another_call_that_was_no_near_tie_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:

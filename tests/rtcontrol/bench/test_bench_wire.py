@@ -10,8 +10,11 @@ import pytest
 from commands import call
 
 from rtcontrol.bench.load import LoadClient
-from rtcontrol.bench.wire import free_port
+from rtcontrol.bench.wire import OVER_DECIDE, free_port
+from rtcontrol.bench.wire_ways import NAMED, QUESTIONS, STATED
 from rtcontrol.bridges.wire.messages import CallMessage, ErrorMessage
+from rtcontrol.gateway.decisions import DecisionsRequest
+from rtcontrol.gateway.systemone import SystemOneRequest
 from rtcontrol.models.errors import UserError
 
 
@@ -53,6 +56,14 @@ def test_ticks_of_a_server_that_falls_silent_are_missing() -> None:
     client.socket.close(0)
 
 
+def test_both_decision_apis_ask_what_decide_is_asked() -> None:
+    for asked in (
+        DecisionsRequest(model="", input="", questions=QUESTIONS).asked(),
+        SystemOneRequest(state="", questions=NAMED).asked(),
+    ):
+        assert tuple(one.question() for one in asked) == STATED
+
+
 @pytest.mark.slow
 def test_every_transport_is_timed_beside_a_bare_echo(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -64,3 +75,6 @@ def test_every_transport_is_timed_beside_a_bare_echo(
     document = json.loads(out.read_text())
     assert document["ms"]["echo"]["p50"] < document["ms"]["model_http"]["p50"]
     assert all(len(raw) >= 100 for raw in document["raw_ms"].values())
+    assert set(document["raw_over_decide_ms"]) == set(OVER_DECIDE)
+    for name, over in document["raw_over_decide_ms"].items():
+        assert all(0 < rest < trip for rest, trip in zip(over, document["raw_ms"][name], strict=True))
