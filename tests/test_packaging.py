@@ -52,7 +52,7 @@ def run(code: str, **env: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_bridges_import_with_pyzmq_msgpack_and_pydantic_only() -> None:
-    heavy = "torch ray transformers tokenizers safetensors llguidance jsonschema numpy gymnasium typer rich fastapi"
+    heavy = "torch ray transformers tokenizers safetensors llguidance jsonschema numpy gymnasium typer rich starlette"
     code = (
         "import sys\n"
         f"for name in {heavy.split()!r}: sys.modules[name] = None\n"

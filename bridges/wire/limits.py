@@ -65,15 +65,24 @@ def check_value(root: Any, limits: Limits) -> None:
             if total > limits.max_total_items:
                 raise large("the message's items together", "max_total_items", limits)
             if isinstance(value, list):
-                stack.extend((inner, f"{path}[{i}]", depth + 1) for i, inner in enumerate(value))
+                stack.extend((v, f"{path}[{i}]", depth + 1) for i, v in enumerate(value) if not _plain(v, limits))
                 continue
             for key, inner in value.items():
                 if not isinstance(key, str):
                     raise WireError(Code.MALFORMED, f"{path or 'header'}: a map key is no string.", "Use string keys.")
-                _check_string(key, path, limits)
-                stack.append((inner, f"{path}.{key[:40]}" if path else key[:40], depth + 1))
+                if not _plain(key, limits):
+                    _check_string(key, path, limits)
+                if not _plain(inner, limits):
+                    stack.append((inner, f"{path}.{key[:40]}" if path else key[:40], depth + 1))
         elif value is not None:
             raise WireError(Code.MALFORMED, f"{path}: a value of type {type(value).__name__}.", PLAIN, field=path)
+
+
+def _plain(value: Any, limits: Limits) -> bool:
+    """Whether it holds whatever its place: most do, and need no name of their place."""
+    if isinstance(value, str):
+        return 4 * len(value) <= limits.max_string_bytes and value.isascii()
+    return value is None or isinstance(value, bool)
 
 
 def _check_string(text: str, path: str, limits: Limits) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rtcontrol.agents import Tool, Tools
+from rtcontrol.hosts.endpoint import is_endpoint
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.checkpoint import resolve
 from rtcontrol.models.decider import DeciderSpec, STDecider, decide_together
@@ -36,6 +37,12 @@ class Model:
         threads: int | None = None,
         engine: str = "torch",
     ) -> None:
+        if is_endpoint(name):
+            api = name.partition(":")[0]
+            raise UserError(
+                f"{name} is an endpoint, no model: there is nothing of it to load.",
+                f"Fly it (`rtcontrol run --model {api}:URL`, `rtcontrol serve`), or ask it with a client of its own.",
+            )
         registry.check(engine)
         registry.check_options(engine, dtype, device, threads)
         resolve(name)

@@ -10,6 +10,7 @@ from rtcontrol.models.core import DecoderCore
 from rtcontrol.models.cost import looked_at, worst_call
 from rtcontrol.models.domain import ClosedDomain
 from rtcontrol.models.engines.base import Budget
+from rtcontrol.models.errors import too_long
 from rtcontrol.models.free import MAX_TOKENS
 from rtcontrol.models.plan import compile_plan
 from rtcontrol.models.schema import Overflow, ToolSchema
@@ -61,7 +62,6 @@ def costs(tools: Sequence[ToolSchema], tokenizer: STTokenizer, overflow: Overflo
 def check_context(tools: Sequence[ToolSchema], checkpoint: Checkpoint) -> None:
     """UserError where the prompt that describes the tools is longer than the checkpoint's context."""
     from rtcontrol.models.engines.torch_runner import SLOTS
-    from rtcontrol.models.packed import too_long
 
     config = checkpoint.config.get("text_config", checkpoint.config)
     context = min(SLOTS, config.get("max_position_embeddings") or SLOTS)

@@ -15,7 +15,7 @@ from rtcontrol.run import assemble
 
 NAME_IT = (
     "Use the model {known} (a client's `model`, a command's --model), or start with --model and a checkpoint that was "
-    "trained on these tools."
+    "trained on these tools, or a chat model (docs/chat.md)."
 )
 
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
+import pytest
+from commands import call
+
 from rtcontrol.serve import keyring
 from tests.helpers.processes import cli
 
@@ -33,22 +36,23 @@ def test_new_list_revoke_in_the_default_folder(tmp_path: Path) -> None:
 
 def test_second_client_keeps_the_servers_key(tmp_path: Path) -> None:
     folder = str(tmp_path / "keys")
-    assert keys("new", "one", "--keys", folder).returncode == 0
+    assert call("keys", "new", "one", "--keys", folder) == 0
     server = keyring.load_pair(tmp_path / "keys" / "server.key_secret")
-    assert keys("new", "two", "--keys", folder).returncode == 0
+    assert call("keys", "new", "two", "--keys", folder) == 0
     assert keyring.load_pair(tmp_path / "keys" / "server.key_secret") == server
 
 
 def test_server_and_paths_are_no_names_of_clients(tmp_path: Path) -> None:
     folder = str(tmp_path / "keys")
-    assert keys("new", "server", "--keys", folder).returncode == 2
-    assert keys("new", "../arm", "--keys", folder).returncode == 2
-    assert keys("new", "arm", "--keys", folder).returncode == 0
-    assert keys("revoke", "server", "--keys", folder).returncode == 2
+    assert call("keys", "new", "server", "--keys", folder) == 2
+    assert call("keys", "new", "../arm", "--keys", folder) == 2
+    assert call("keys", "new", "arm", "--keys", folder) == 0
+    assert call("keys", "revoke", "server", "--keys", folder) == 2
     assert (tmp_path / "keys" / "server.key").exists()
 
 
-def test_refused_name_leaves_nothing(tmp_path: Path) -> None:
-    done = keys("new", "a/b", "--keys", str(tmp_path / "keys"))
-    assert done.returncode == 2 and "no name for a key" in done.stderr
-    assert not (tmp_path / "keys").exists() and "Server key" not in done.stdout
+def test_refused_name_leaves_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("keys", "new", "a/b", "--keys", str(tmp_path / "keys")) == 2
+    said = capsys.readouterr()
+    assert "no name for a key" in said.err and "Server key" not in said.out
+    assert not (tmp_path / "keys").exists()

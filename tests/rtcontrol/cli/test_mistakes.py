@@ -321,3 +321,7 @@ def test_a_chat_model_flies_and_it_is_said_that_it_was_not_trained_for_it(
     made = json.loads((tmp_path / "out" / "report.json").read_text())
     assert made["ticks"] > 0 and not made["misses"]
     assert "Choose one of sequential, parallel" in refused(capsys, "run", "--env", "lander", "--arguments", "both")
+    (tmp_path / "chat" / "chat_template.jinja").unlink()  # a base model
+    assert call("run", "--env", "lander", *common, "--out", str(tmp_path / "none")) == 2
+    told = capsys.readouterr().err
+    assert "no ST model, and no chat model" in told and "is a chat model" not in told

@@ -61,7 +61,7 @@ def test_without_a_first_decider_there_are_no_answers_of_one(
     said = refused(
         capsys, "data", "from-recording", str(tmp_path / "out"), "--teacher", "--out", str(tmp_path / "r.jsonl")
     )
-    assert "no answers of a first decider" in said and "--backup" in said
+    assert "no sure and legal answers of a first decider" in said and "--backup" in said
     assert not list(tmp_path.glob("r.jsonl*"))
 
 
