@@ -50,7 +50,7 @@ class CarlaSession:
         client = self._client
         if client is not None and (error := client.error) is not None:
             self._drop(client)
-            if isinstance(error, Refused) or (not self.number and not self.over):
+            if isinstance(error, Refused) or not (self._served or self.over):
                 raise error
             if self._options.once:
                 log.info("%s", error.what)
@@ -67,9 +67,14 @@ class CarlaSession:
             self._greet(client)
             return True
         limit_s = self._options.connect_timeout_s
-        if not self.number and limit_s is not None and now - self._began_s > limit_s:
+        if not self._served and limit_s is not None and now - self._began_s > limit_s:
             raise client.unwelcomed(limit_s)
         return False
+
+    @property
+    def _served(self) -> bool:
+        # A session may be over before it was looked at.
+        return self.number > 0 or self._ended["sessions"] > 0
 
     def standing(self) -> Standing:
         """What is in force now."""

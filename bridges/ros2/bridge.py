@@ -193,6 +193,7 @@ class Ros2Bridge:
         client = self._client
         if client is not None and client.error is not None:
             self._drop(client)
+            self._welcomed = self._ended["sessions"] > 0  # one may be over before a tick sees it
             if isinstance(client.error, Refused) or not self._welcomed:
                 raise client.error
             log.warning("%s Connecting anew.", client.error.what)

@@ -31,13 +31,13 @@ class Brain:
     """`policy` gives the call for a text and an instruction.
 
     `silent`: nothing is sent; `stalled`: what is to be sent waits, and goes out at once when that is over; `bye`: says
-    it once; `left`: it heard one; `age_ms`: this much is added to the age of what is answered. `sent_ms`: the age of
-    each tick's call when it left.
+    it once; `brief`: once, with the welcome; `left`: it heard one; `age_ms`: this much is added to the age of what is
+    answered. `sent_ms`: the age of each tick's call when it left.
     """
 
     def __init__(self, policy: Policy = wander, ttl_ms: float = 500.0) -> None:
         self.policy, self.ttl_ms = policy, ttl_ms
-        self.silent = self.stalled = self.bye = self.left = False
+        self.silent = self.stalled = self.bye = self.brief = self.left = False
         self.complaint: ErrorMessage | None = None  # said once
         self.sent_ms: dict[int, float] = {}
         self._queue: deque[dict[str, Any]] = deque()
@@ -87,6 +87,9 @@ class Brain:
             self.hello, self.instruction, self.observed = message, message.instruction or "", None
             period = dict.fromkeys(("period_ms", "deadline_ms"), 1000 / HZ)
             self._stand.welcome(hz=HZ, **period, ttl_ms=self.ttl_ms, max_age_ms=250.0, hold_ms=500.0)
+            if self.brief:
+                self.brief = False
+                self._stand.send(Bye(reason="enough"))
         elif isinstance(message, Observe):
             self.observed = message
         elif isinstance(message, Instruct):

@@ -77,6 +77,12 @@ def test_a_server_that_says_bye_is_greeted_anew(brain: Brain, robot: SimulatedRo
     robot.until_it_moves()
 
 
+def test_a_bye_that_comes_with_the_welcome_is_no_refusal(brain: Brain, robot: SimulatedRobot, bridge: Start) -> None:
+    brain.brief = True
+    bridge(brain.endpoint).says("The server ended the session (enough). Connecting anew.")
+    robot.until_it_moves()
+
+
 def test_calls_older_than_their_time_to_live_are_never_executed(
     brain: Brain, robot: SimulatedRobot, bridge: Start, tmp_path: Path
 ) -> None:

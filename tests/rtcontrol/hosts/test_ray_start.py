@@ -95,8 +95,12 @@ sys.addaudithook(lambda event, args: event == "subprocess.Popen" and marked.appe
 from rtcontrol.hosts.ray_start import RaySession
 session = RaySession()
 session.start()
-pathlib.Path(sys.argv[1]).write_text(f"{len(session.files)} {bool(marked)} {any(marked)} .")
-time.sleep(60)
+told = pathlib.Path(sys.argv[1])
+told.write_text(f"{len(session.files)} {bool(marked)} {any(marked)} .")
+while told.exists():
+    time.sleep(0.05)
+session.end()
+sys.exit(9 if any(marked) else 0)
 """
 
 
@@ -109,8 +113,8 @@ def test_no_worker_is_started_before_one_is_asked_for_and_nothing_else_bears_the
     assert told.read_text() == "2 True False .", said(base).read_text()
     # The first driver would wait for it inside Ray's core, and keep the interpreter from everybody else.
     assert not [name for name in left(base) if name.startswith("ray::IDLE")], left(base)
-    run.kill()
-    run.wait()
+    told.unlink()
+    assert run.wait(120) == 0, said(base).read_text()
 
 
 def test_ray_that_cannot_start_names_the_remedy(base: Path, tmp_path: Path) -> None:
