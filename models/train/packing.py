@@ -40,8 +40,8 @@ class PackedBatch:
     """Sequences with labels.
 
     `tokens`, `positions`: int64 [batch, length]; `label_rows`: int64 [labels], indices into the flattened tokens;
-    `labels`: int64 [labels]; `weights`: float32 [labels]. `blocks` is set for a tree (batch 1); without it every row
-    is an ordinary causal sequence.
+    `labels`: int64 [labels]; `weights`: float32 [labels]; `counted`: bool [labels], False for probes, which are no part
+    of a call. `blocks` is set for a tree (batch 1); without it every row is an ordinary causal sequence.
     """
 
     tokens: torch.Tensor
@@ -49,6 +49,7 @@ class PackedBatch:
     label_rows: torch.Tensor
     labels: torch.Tensor
     weights: torch.Tensor
+    counted: torch.Tensor
     samples: int
     blocks: Blocks | None = None
 
@@ -61,7 +62,7 @@ class _Tree:
             raise ValueError("a packed tree needs a prefix of at least one token")
         self.tokens: list[int] = []
         self.parents: list[int] = []
-        self.labels: list[tuple[int, int, float]] = []
+        self.labels: list[tuple[int, int, float, bool]] = []
         self.root = self.chain(-1, prefix)
         self.runs: list[int] = []  # where each run starts
         self._rows = 0
@@ -97,7 +98,8 @@ class _Tree:
             parent = end
             for token, label, weight in zip(head.ids, head.labels, head.weights, strict=True):
                 parent = self.chain(parent, (token,))
-                self.labels.append((parent, label, weight))
+                if weight:
+                    self.labels.append((parent, label, weight, not head.probe))
 
     def batch(self, samples: int) -> PackedBatch:
         length, prefix = len(self.tokens), self.root + 1
@@ -107,9 +109,10 @@ class _Tree:
         return PackedBatch(
             torch.tensor([self.tokens]),
             torch.from_numpy(positions)[None],
-            torch.tensor([n for n, _, _ in self.labels]),
-            torch.tensor([t for _, t, _ in self.labels]),
-            torch.tensor([w for _, _, w in self.labels]),
+            torch.tensor([n for n, _, _, _ in self.labels]),
+            torch.tensor([t for _, t, _, _ in self.labels]),
+            torch.tensor([w for _, _, w, _ in self.labels]),
+            torch.tensor([c for _, _, _, c in self.labels]),
             samples,
             self._blocks(length, prefix),
         )
@@ -152,7 +155,7 @@ def pack_nodes(prefix: Sequence[int], each: Sequence[tuple[Sequence[int], Sequen
         placed: list[int] = []
         for token, parent in nodes:
             placed.append(tree.chain(placed[parent] if parent >= 0 else end, (token,)))
-            tree.labels.append((placed[-1], 0, 1.0))
+            tree.labels.append((placed[-1], 0, 1.0, True))
     return tree.batch(len(each))
 
 
@@ -162,14 +165,15 @@ def separate(prefix: Sequence[int], rows: Sequence[EncodedRow]) -> list[PackedBa
     for row in rows:
         for head in row.heads:
             ids = [*prefix, *row.suffix, *head.ids]
-            first = len(ids) - len(head.ids)
+            asked = [i for i, weight in enumerate(head.weights) if weight]
             batches.append(
                 PackedBatch(
                     torch.tensor([ids]),
                     torch.arange(len(ids))[None],
-                    torch.arange(first, len(ids)),
-                    torch.tensor(head.labels),
-                    torch.tensor(head.weights),
+                    torch.tensor(asked) + len(ids) - len(head.ids),
+                    torch.tensor(head.labels)[asked],
+                    torch.tensor(head.weights)[asked],
+                    torch.full((len(asked),), not head.probe),
                     1,
                 )
             )
@@ -190,5 +194,6 @@ def pad_together(batches: Sequence[PackedBatch]) -> PackedBatch:
         torch.cat(rows),
         torch.cat([b.labels for b in batches]),
         torch.cat([b.weights for b in batches]),
+        torch.cat([b.counted for b in batches]),
         len(batches),
     )

@@ -9,17 +9,29 @@ from typing import Any
 from rtcontrol.models.call import Call
 from rtcontrol.models.plan import SchemaPlan
 from rtcontrol.models.prompt import PromptTemplate
+from rtcontrol.models.special import opening
 from rtcontrol.models.tokenizer import STTokenizer
 
 
 @dataclass(frozen=True, slots=True)
+class Quote:
+    """A passage of a row's observation that the content head shall quote: behind `start` (asked for too where it is
+    `named` by the instruction) it goes on with `rest`."""
+
+    start: str
+    rest: str
+    named: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Row:
-    """One decision to imitate; `call` None trains the null function head."""
+    """One decision to imitate; `call` None trains the null function head; `quotes` are for training alone."""
 
     instruction: str
     observation: str
     call: Call | None
     history: tuple[str, ...] = ()
+    quotes: tuple[Quote, ...] = ()
 
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> Row:
@@ -31,11 +43,13 @@ class Row:
 
 @dataclass(frozen=True)
 class HeadTarget:
-    """One head of one row: input ids start with the head token, `labels[i]` is what follows `ids[i]`."""
+    """One head of one row: input ids start with the head token, `labels[i]` is what follows `ids[i]`; where its weight
+    is 0 nothing is asked. A `probe` is no part of the call, and does not count for accuracy."""
 
     ids: tuple[int, ...]
     labels: tuple[int, ...]
     weights: tuple[float, ...]
+    probe: bool = False
 
 
 @dataclass(frozen=True)
@@ -49,11 +63,12 @@ class EncodedRow:
 @dataclass(frozen=True)
 class LossWeights:
     """Head loss weights (paper, appendix "Training Hyperparameters"); `end` scales the label of the end token, which is
-    nearly always forced."""
+    nearly always forced; `quote` the words of the observation that a row quotes."""
 
     function: float = 2.0
     arguments: tuple[float, ...] = (1.1, 1.2, 1.3, 1.4, 1.5, 1.6)
     end: float = 0.1
+    quote: float = 1.0
 
     def of(self, head: int) -> float:
         """The weight of the plan's head number `head` (0 is the function)."""
@@ -81,11 +96,18 @@ class RowEncoder:
             if row.call is not None:  # heads beyond the tool's arity are not read
                 heads = heads[: 1 + len(self.plan.slots[self.plan.tool_index(row.call.name)])]
             heads = [h for k, head in enumerate(heads) if (h := self._asked(k, head)).ids]
-        return EncodedRow(self.suffix(row), tuple(heads))
+        return EncodedRow(self.suffix(row), (*heads, *map(self._quote, row.quotes)))
 
     def suffix(self, row: Row) -> tuple[int, ...]:
         """The ids between the tools prefix and the heads."""
         return tuple(self._template.suffix_ids(row.instruction, row.observation, row.history))
+
+    def _quote(self, quote: Quote) -> HeadTarget:
+        start, rest = self.tokenizer.encode(quote.start), self.tokenizer.encode(quote.rest)
+        weight = self._weights.quote
+        first = (weight if quote.named else 0.0, *[weight] * (len(start) - 1))
+        ids = (self.tokenizer.special_id(opening("content")), *start, *rest)
+        return HeadTarget(ids[:-1], ids[1:], (*first, *[weight] * len(rest)), probe=True)
 
     def _asked(self, k: int, target: HeadTarget) -> HeadTarget:
         head = self.plan.heads[k]

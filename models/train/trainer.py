@@ -79,7 +79,7 @@ class Trainer:
 
     def run(self, progress: Progress | None = None) -> None:
         """Train until `config.samples`. `progress` gets, every few batches and after each chunk, a dict with samples,
-        loss and accuracy (share of labels right) of the chunk so far, rate, seconds and samples_per_s; the log gets a
+        loss and accuracy (share of the calls' labels right) of the chunk so far, rate, seconds and samples_per_s; the log gets a
         line a chunk."""
         self.model.train()
         started = saved = time.monotonic()
@@ -93,8 +93,8 @@ class Trainer:
                 batch = self._batch(group, rng)
                 loss, correct = self._step(batch)
                 losses.append(loss)
-                right += int(correct.sum())
-                labels += len(correct)
+                right += int(correct[batch.counted].sum())
+                labels += int(batch.counted.sum())
                 self.samples += batch.samples
                 self.seconds = before + time.monotonic() - started
                 if progress and len(losses) % PROGRESS_EVERY == 0:

@@ -1,0 +1,78 @@
+"""Word probes quote the observation's own words, ask for the named one, and change neither call nor accuracy."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rtcontrol.models.call import Call
+from rtcontrol.models.plan import compile_plan
+from rtcontrol.models.prompt import COMPACT, PromptTemplate
+from rtcontrol.models.schema import tool_schemas
+from rtcontrol.models.tokenizer import STTokenizer
+from rtcontrol.models.train.packing import pack, separate
+from rtcontrol.models.train.probes import with_word_probes
+from rtcontrol.models.train.rows import Quote, Row, RowEncoder
+from rtcontrol.models.train.vocabulary import build_tokenizer
+from tests.models.small import law, tool
+
+WORDS = ("red", "blue", "Blue,", "3;", "north", "-0.5", "{", "the")
+TEXTS = st.lists(st.sampled_from(WORDS), max_size=8).map(" ".join)
+
+
+@pytest.fixture(scope="module")
+def encoder() -> RowEncoder:
+    tokenizer = STTokenizer(build_tokenizer([" ".join(WORDS)]))
+    plan = compile_plan(tool_schemas([tool("go", way=["north", "south"]), tool("wait")]), tokenizer)
+    return RowEncoder(PromptTemplate(COMPACT, tokenizer, ""), tokenizer, plan)
+
+
+@law(200)
+@given(TEXTS, TEXTS, st.integers(0, 3), st.integers(0, 9))
+def test_quotes_stand_in_the_observation_and_the_rest_of_the_row_stays(
+    told: str, seen: str, count: int, seed: int
+) -> None:
+    row = Row(told, seen, Call("wait"), ("go()",))
+    (probed,) = with_word_probes([row], random.Random(seed), count)
+    assert (probed.instruction, probed.observation, probed.call, probed.history) == (told, seen, row.call, row.history)
+    assert len(probed.quotes) <= count + 1
+    for quote in probed.quotes:
+        assert seen.count(quote.start + quote.rest) >= 1
+        word = quote.start.strip().strip(",;").lower()
+        assert [w.strip(",;").lower() for w in seen.split()].count(word) == 1
+        assert not quote.named or word in {w.strip(",;").lower() for w in told.split()}
+
+
+def test_the_one_named_word_is_asked_for_unprompted_and_of_several_none() -> None:
+    def named(told: str, seen: str) -> list[str]:
+        (row,) = with_word_probes([Row(told, seen, None)], random.Random(0))
+        return [q.start.strip() + q.rest for q in row.quotes if q.named]
+
+    assert named("Go to the blue.", "red 3 blue 4 north") == ["blue 4 north"]
+    assert named("go to the blue", "red 3 blue 4 blue 5") == []
+    assert named("go to the blue, not red", "red 3 blue 4 north") == []
+    assert named("wait", "the red 3") == []
+
+
+def test_probes_ask_what_follows_and_do_not_count(encoder: RowEncoder) -> None:
+    row = Row("go to blue", "red 3 blue north", Call("go", {"way": "north"}))
+    plain = encoder.encode(row)
+    asked = [
+        encoder.encode(Row(row.instruction, row.observation, row.call, (), (Quote(" blue", " north", named),)))
+        for named in (False, True)
+    ]
+    blue, north = encoder.tokenizer.encode(" blue north")
+    head = encoder.tokenizer.special_id("<content>")
+    for encoded, first in zip(asked, (0.0, 1.0), strict=True):
+        assert encoded.heads[:-1] == plain.heads
+        probe = encoded.heads[-1]
+        assert (probe.ids, probe.labels, probe.weights) == ((head, blue), (blue, north), (first, 1.0))
+    batch = pack(encoder.prefix, [*asked, plain])
+    labels = sum(len(h.ids) for h in plain.heads)
+    assert (int(batch.counted.sum()), len(batch.counted)) == (3 * labels, 3 * labels + 3)
+    each = separate(encoder.prefix, asked)
+    assert sum(int(b.counted.sum()) for b in each) == 2 * labels
+    assert sum(len(b.labels) for b in each) == 2 * labels + 3
