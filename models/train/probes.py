@@ -1,8 +1,8 @@
 """Word probes: beside its call, a row asks for words of its own observation.
 
 A call says little about where the model must look; a word that follows another one says it at once. So the content
-head, which no controller waits for, quotes the observation: told a word, the next ones; told nothing, from the word that
-the instruction names. It costs a few tokens a row, behind a prompt that is computed anyway.
+head, which no controller waits for, quotes the observation: told a word, the next ones; told nothing, from the word
+that the instruction names. It costs a few tokens a row, behind a prompt that is computed anyway.
 """
 
 from __future__ import annotations
@@ -18,30 +18,7 @@ from rtcontrol.models.train.rows import Quote, Row
 _SPAN = re.compile(r"\s*\S+")
 _BARE = re.compile(r"^\W+|\W+$")
 # Words that a sentence holds whatever it names.
-_COMMON = frozenset(
-    [
-        "a",
-        "an",
-        "the",
-        "of",
-        "to",
-        "at",
-        "in",
-        "on",
-        "is",
-        "it",
-        "its",
-        "and",
-        "or",
-        "what",
-        "where",
-        "which",
-        "one",
-        "that",
-        "this",
-        "go",
-    ]
-)
+_COMMON = {*"a an the of to at in on is it its and or what where which one that this go".split()}
 QUOTED = 3  # words of a quote
 
 

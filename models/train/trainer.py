@@ -79,8 +79,8 @@ class Trainer:
 
     def run(self, progress: Progress | None = None) -> None:
         """Train until `config.samples`. `progress` gets, every few batches and after each chunk, a dict with samples,
-        loss and accuracy (share of the calls' labels right) of the chunk so far, rate, seconds and samples_per_s; the log gets a
-        line a chunk."""
+        loss and accuracy (share of the calls' labels right) of the chunk so far, rate, seconds and samples_per_s; the
+        log gets a line a chunk."""
         self.model.train()
         started = saved = time.monotonic()
         before = self.seconds
