@@ -2,12 +2,15 @@
 
 from rtcontrol.agents.agent import Agent, Fallback
 from rtcontrol.agents.domains import Doc, Group, OneOf, Range, Text
+from rtcontrol.agents.goals import Goal, Goals
 from rtcontrol.agents.tool import InvalidCall, Tool, Tools, remote_tool, tool
 
 __all__ = [
     "Agent",
     "Doc",
     "Fallback",
+    "Goal",
+    "Goals",
     "Group",
     "InvalidCall",
     "OneOf",

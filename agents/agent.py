@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rtcontrol.agents.goals import Goal, Goals
 from rtcontrol.agents.tool import InvalidCall, Tools
 from rtcontrol.models.call import Call
 from rtcontrol.models.errors import UserError
@@ -45,6 +46,9 @@ class Agent:
     prompt shows (0: none). `allow_null` lets the function head choose `<|null|>`: leave the call in force.
     `instruction` is the default goal in natural language, `model` the zoo name or path of its checkpoint. `confirm`
     names tools that wait for a person's yes before they act.
+
+    `goals` are what it can be told, and `expert` plays them: from a raw observation and a goal, the right call. They
+    make a model of one's own (`rtcontrol fit`), and `--model expert` flies.
     """
 
     name: str
@@ -57,6 +61,8 @@ class Agent:
     history: int = 6
     allow_null: bool = False
     confirm: Sequence[str] = ()
+    goals: Goals | None = None
+    expert: Callable[[Mapping[str, Any], Goal], Call] | None = None
 
     def __post_init__(self) -> None:
         try:

@@ -25,6 +25,7 @@ def replay(
     hz: Annotated[
         float | None, typer.Option(min=0.001, max=10_000, help="Ticks a second. (default: those recorded)")
     ] = None,
+    agent: Annotated[str | None, typer.Option(help="FILE.py whose expert is meant by --model expert.")] = None,
     diff: Annotated[bool, typer.Option("--diff", help="Show each tick that was decided otherwise.")] = False,
     as_env: Annotated[
         bool, typer.Option("--as-env", help="Play it as the world of a run, in real time: calls act on nothing.")
@@ -43,18 +44,24 @@ def replay(
 
       rtcontrol replay runs/soak/record.mcap --hz 10 --json replay.json
 
+      rtcontrol replay runs/mine --agent my_agent.py --model expert
+
       rtcontrol replay runs/soak --as-env --model expert      (as `rtcontrol run --env runs/soak/record.mcap`)
     """
+    from rtcontrol.run import assemble
     from rtcontrol.run.recording import recording
     from rtcontrol.run.replay import replay as decide_again
 
     recorded = recording(file)
+    own = None if agent is None else assemble.agent(agent)
     if as_env:
+        if agent is not None:
+            raise UserError("--agent is for the expert of a comparison: --as-env flies.", "Leave it out.")
         raise typer.Exit(_as_env(recorded, model, engine, hz, diff, json_file))
     console = for_people(json_file)
     with Progress(console=console, transient=True) as bar:
         task = bar.add_task("decisions", total=len(recorded.seen) if hz is None else None)
-        found, _ = decide_again(recorded, model, engine, hz, lambda done: bar.update(task, completed=done))
+        found, _ = decide_again(recorded, model, engine, hz, lambda done: bar.update(task, completed=done), own)
     then, now, ms = found["recorded"], found["replayed"], found["decide_ms"]
     if not found["whole"]:
         console.print(f"{file} was cut short: what it holds is replayed.", soft_wrap=True)

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib
-import importlib.util
-import inspect
 import pkgutil
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import rtcontrol.agents
-from rtcontrol.agents import Agent
+from rtcontrol.agents import Agent, Goal, Goals
 from rtcontrol.envs.base import Environment, Observation
 from rtcontrol.hosts.backup import BackupHost
 from rtcontrol.hosts.base import DeciderSource, DecisionRequest, Host
@@ -29,13 +23,11 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.record.pictures import Pictures
 from rtcontrol.run import worlds
 from rtcontrol.run.recording import recording
+from rtcontrol.run.users import OwnExpert, load_module, own_agent_of, own_world, reason
 
-METHODS = ("reset", "step", "observe", "outcome", "instruct")
-VALUES = ("step_s", "bindings")
 # Requests to a first decider that is far away: at 16 Hz each tick is asked of one that answers within 250 ms.
 IN_FLIGHT = 4
 RECORDED = ".mcap"
-_loaded: dict[Path, ModuleType] = {}
 
 
 def agents() -> dict[str, Agent]:
@@ -48,24 +40,24 @@ def agents() -> dict[str, Agent]:
     return dict(sorted(found.items()))
 
 
-def agent(name: str) -> Agent:
-    """A bundled agent, or the `agent` in a Python file of the user's. UserError where there is none."""
+def agent(name: str, goals: Path | None = None) -> Agent:
+    """A bundled agent, or that of a Python file of the user's, with the goals of a file where one is given. UserError
+    where there is none."""
+    if name.endswith(".py"):
+        return own_agent_of(name, goals)
+    if goals is not None:
+        raise UserError(f"--goals {goals}: the agent {name} has its own.", "Give it with --agent FILE.py.")
     if name.endswith(RECORDED):
         return recording(Path(name)).agent()
-    if name.endswith(".py"):
-        found = vars(load_module(name, "--agent")).get("agent")
-        if not isinstance(found, Agent):
-            raise UserError(f"{name} has no Agent called `agent`.", "Write `agent = Agent(...)` at its top level.")
-        return found
     known = agents()
     if name not in known:
         raise UserError(f"There is no agent called {name!r}.", f"Known ones: {', '.join(known)}; or a .py file.")
     return known[name]
 
 
-def environment(name: str, goal: str | None) -> Environment:
-    """A bundled environment, the one `Simulation` class in a Python file, or what was recorded. UserError where there
-    is none."""
+def environment(name: str, goal: str | None, told: Agent | None = None) -> Environment:
+    """A bundled environment, the one simulation class in a Python file, or what was recorded. UserError where there
+    is none. `goal` is what is judged; of a world of the user's it is one of those of the agent `told`."""
     if name.endswith(RECORDED):
         if goal is not None:
             raise UserError("--goal is for bundled environments: nobody judges a recording.", "Leave it out.")
@@ -73,11 +65,10 @@ def environment(name: str, goal: str | None) -> Environment:
     if name.endswith(".py"):
         from rtcontrol.envs.paced import PacedEnvironment
 
+        world = own_world(name, goals := None if told is None else told.goals)
         if goal is not None:
-            raise UserError(
-                "--goal is for bundled environments.", "Tell your own environment what to do with --instruct."
-            )
-        return PacedEnvironment(Path(name).stem, _simulation(name))
+            world.judge_by(named_goal(goal, goals))
+        return PacedEnvironment(Path(name).stem, world)
     from rtcontrol.envs import registry
 
     if name not in registry.known():
@@ -85,68 +76,16 @@ def environment(name: str, goal: str | None) -> Environment:
     return registry.make(name, **({} if goal is None else {"goal": goal}))
 
 
-def _simulation(name: str) -> Any:
-    """The one simulation of a Python file, made and looked over."""
-    module = load_module(name, "--env")
-    classes: list[Any] = [
-        c
-        for c in vars(module).values()
-        if inspect.isclass(c) and c.__module__ == module.__name__ and hasattr(c, "step_s") and hasattr(c, "outcome")
-    ]
-    remedy = f"Write one class with {', '.join((*VALUES, *METHODS))}."
-    if len(classes) != 1:
-        raise UserError(f"{name} has {len(classes)} simulation classes (with step_s and outcome).", remedy)
-    title = f"{name}: the simulation {classes[0].__name__}"
-    try:
-        made = classes[0]()
-    except UserError:
-        raise
-    except Exception as error:
+def named_goal(goal: str, goals: Goals | None) -> Goal:
+    """The goal of the user's own that these words name. UserError where there is none."""
+    if goals is None:
         raise UserError(
-            f"{title} cannot be made ({_reason(error)}).", "It is called without arguments; correct its __init__."
-        ) from error
-    missing = [m for m in METHODS if not callable(getattr(made, m, None))] + [m for m in VALUES if not hasattr(made, m)]
-    if missing:
-        raise UserError(f"{title} has no {', '.join(missing)}.", remedy)
-    step_s = made.step_s
-    if isinstance(step_s, bool) or not isinstance(step_s, int | float) or not 1e-6 <= step_s <= 1e3:
-        raise UserError(f"{title} has step_s = {step_s!r}.", "Give the seconds of one physics step, such as 0.02.")
-    if not isinstance(made.bindings, Mapping) or not all(callable(f) for f in made.bindings.values()):
-        raise UserError(f"{title}: its bindings are no functions by name.", 'Write {"tool": self.method, ...}.')
-    return made
-
-
-def load_module(name: str, option: str) -> ModuleType:
-    """The module of a Python file: run once, however often it is named. UserError when it does not run."""
-    path = Path(name).resolve()
-    if not path.is_file():
-        raise UserError(f"{option} {name}: there is no such file.", "Give the path of a Python file.")
-    if path in _loaded:
-        return _loaded[path]
-    # A name of its own: a file called json.py must not stand in for the module of that name.
-    title = f"rtcontrol_user_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
-    spec = importlib.util.spec_from_file_location(title, path)
-    assert spec is not None and spec.loader is not None, "a .py file has a loader"
-    module = importlib.util.module_from_spec(spec)
-    if str(path.parent) not in sys.path:
-        # Its neighbours can be imported, as when Python runs it.
-        sys.path.insert(0, str(path.parent))
-    sys.modules[title] = module
-    try:
-        spec.loader.exec_module(module)
-    except BaseException as error:
-        del sys.modules[title]
-        if isinstance(error, UserError) or not isinstance(error, Exception):
-            raise
-        raise UserError(
-            f"{option} {name} cannot be loaded ({_reason(error)}).", f"Run `python {name}` to see where."
-        ) from error
-    _loaded[path] = module
-    return module
-
-
-def _reason(error: BaseException) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())
+            "--goal is for worlds with goals: bundled ones, and those whose --agent FILE.py has `goals`.",
+            "Tell your own environment what to do with --instruct.",
+        )
+    if (found := goals.recognise(goal)) is None:
+        raise UserError(f"--goal {goal!r} is none of {goals.source}.", f"It has {goals.known()}.")
+    return found
 
 
 def default_agent(env: str) -> str:
@@ -156,7 +95,8 @@ def default_agent(env: str) -> str:
     if env.endswith(RECORDED):
         return env
     if env.endswith(".py"):
-        load_module(env, "--env")
+        if "agent" in vars(load_module(env, "--env")):
+            return env
         raise UserError(f"The environment {env} names no agent.", "Give one with --agent NAME or --agent FILE.py.")
     entry = registry.known().get(env)
     if entry is None:
@@ -164,11 +104,12 @@ def default_agent(env: str) -> str:
     return entry.agent
 
 
-def goal_text(goal: str, env: str = "lander") -> str:
-    """The canonical instruction of one of the environment's goals; `goal` itself where it names none."""
+def goal_text(goal: str, env: str = "lander", goals: Goals | None = None) -> str:
+    """The canonical instruction of one of the environment's goals, or of the user's own `goals`; `goal` itself where it
+    names none."""
     from rtcontrol.envs import registry
 
-    skill = registry.skill(env)
+    skill = goals or registry.skill(env)
     named = None if skill is None else skill.recognise(goal)
     return goal if named is None else str(named.text())
 
@@ -198,8 +139,11 @@ def decider(config: RunConfig, chosen: Agent, model: str) -> DeciderSource:
     if model == "random":
         return RandomSource(tuple(chosen.tools.openai()), config.seed)
     if model == "expert":
+        if chosen.expert is not None:
+            return ExpertSource(OwnExpert(chosen))
         if chosen.name not in EXPERTS and config.env not in EXPERTS:
-            raise UserError(f"The environment {config.env} has no scripted expert.", "Give another --model.")
+            remedy = "Give another --model, or write `expert` and `goals` in an --agent FILE.py."
+            raise UserError(f"The agent {chosen.name} has no scripted expert.", remedy)
         return ExpertSource(EXPERTS.get(chosen.name) or EXPERTS[config.env])
     if is_endpoint(model):
         waits = config.late == "use" or config.clock == "lockstep"
@@ -217,6 +161,11 @@ def decider(config: RunConfig, chosen: Agent, model: str) -> DeciderSource:
         arguments=config.arguments,
     )
     return STSource(spec)
+
+
+def reads_data(source: DeciderSource) -> bool:
+    """Whether it decides by the raw observation, which never leaves the process."""
+    return isinstance(source, ExpertSource) and isinstance(source.function, OwnExpert)
 
 
 def host(config: RunConfig, source: DeciderSource, model: str, chosen: Agent | None = None) -> Host:
@@ -258,7 +207,7 @@ def handover(config: RunConfig, local: bool) -> Handover:
 
 
 def _place(config: RunConfig, source: DeciderSource, model: str) -> Host:
-    if config.host == "inprocess":
+    if config.host == "inprocess" or reads_data(source):
         return InProcessHost(source, config.pipeline)
     gpus = 0 if model in PLAIN or is_endpoint(model) else None
     if config.standby:
@@ -285,18 +234,20 @@ def pictures(config: RunConfig) -> Pictures | None:
 def sample(config: RunConfig, env: Environment) -> Observation | None:
     """One observation to check and to warm up with, before `env` starts; None if it has none to show.
 
-    UserError for a simulation that fails at once.
+    UserError for a simulation that fails at once, when it is told what to do and reset.
     """
     preview = getattr(env, "preview", None)
     if preview is None:
         return None
     try:
+        if config.instruction is not None:
+            env.instruct(config.instruction)
         seen: Observation = preview(config.seed)
     except UserError:
         raise
     except Exception as error:
         raise UserError(
-            f"The environment {env.name} fails at the start of its first episode ({_reason(error)}).",
-            "Correct its reset and observe.",
+            f"The environment {env.name} fails at the start of its first episode ({reason(error)}).",
+            "Correct it there.",
         ) from error
     return seen

@@ -10,6 +10,7 @@ from typing import Any
 from rtcontrol.agents import Agent
 from rtcontrol.envs.base import Environment, Observation
 from rtcontrol.models.errors import UserError
+from rtcontrol.run.users import reason
 
 _NOTHING = {"RESUME", "NOP", "LOAD_CONST", "RETURN_VALUE", "RETURN_CONST"}
 
@@ -54,8 +55,7 @@ def _read(agent: Agent, env: Environment, sample: Observation) -> None:
     try:
         text = agent.observe(sample.data)
     except Exception as error:
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-        raise UserError(f"{where} ({reason}).", f"It holds: {keys}. Correct the agent's observe.") from error
+        raise UserError(f"{where} ({reason(error)}).", f"It holds: {keys}. Correct the agent's observe.") from error
     if not isinstance(text, str):
         raise UserError(f"{where}: its observe gave {type(text).__name__}, not text.", "Return a str.")
 

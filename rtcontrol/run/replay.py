@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from rtcontrol.agents import Agent
 from rtcontrol.hosts.base import DecisionRequest
 from rtcontrol.hosts.deciders import answer, build, describe
 from rtcontrol.loop.config import RunConfig
@@ -43,10 +44,14 @@ def replay(
     engine: str | None = None,
     hz: float | None = None,
     progress: Callable[[int], None] = lambda done: None,
+    own: Agent | None = None,
 ) -> tuple[dict[str, Any], list[Redecision]]:
     """The comparison, and each decision. Nothing here waits for a clock, and each decision has the history that was
-    recorded: two replays differ in `decide_ms` alone. UserError for a model or engine that cannot decide this."""
+    recorded: two replays differ in `decide_ms` alone. The expert is that of the agent `own`, where it has one.
+    UserError for a model or engine that cannot decide this."""
     header, agent = recording.header, recording.agent()
+    if own is not None:
+        agent = replace(agent, goals=own.goals, expert=own.expert)
     chosen = model_for(agent.tools.schemas, model or agent.model)
     config = RunConfig(
         env=str(header["env"]),

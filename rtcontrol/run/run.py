@@ -31,6 +31,7 @@ from rtcontrol.run.own import own_agent
 from rtcontrol.run.status import HOST, INCOMPLETE, UNSAFE, status
 from rtcontrol.run.toolsets import tools_from
 from rtcontrol.run.trained import model_for, said_of
+from rtcontrol.run.users import try_expert
 
 Parts = tuple[Any, ...]  # agent, environment and decider's source
 
@@ -48,13 +49,17 @@ def run(options: RunOptions, ending: Shutdown, wrap: Callable[..., Parts] = _unw
     chosen = _agent(options)
     instruction, goal = options.instruction, options.goal
     if instruction is None:
-        instruction = assemble.goal_text(goal, options.env) if goal is not None else chosen.instruction
+        instruction = chosen.instruction if goal is None else assemble.goal_text(goal, options.env, chosen.goals)
     model = model_for(chosen.tools.schemas, options.model or chosen.model)
     options = replace(options, agent=chosen.name, model=model, instruction=instruction)
     source = assemble.decider(options, chosen, model)
-    chosen, env, source = wrap(chosen, assemble.environment(options.env, goal), source)
+    if assemble.reads_data(source):
+        options = replace(options, host="inprocess")
+    chosen, env, source = wrap(chosen, assemble.environment(options.env, goal, chosen), source)
     sample = assemble.sample(options, env)
     fit(chosen, env, sample)
+    if model == "expert" and sample is not None:
+        try_expert(chosen, sample, instruction)
     check_named(options, chosen)
     pictures = assemble.pictures(options)
     host = assemble.host(options, source, model, chosen)
@@ -65,13 +70,13 @@ def _agent(options: RunOptions) -> Agent:
     """The agent, with the tools of --tools where there are some; of these alone where a world of the user's is given
     no agent. UserError."""
     if options.tools is None:
-        return assemble.agent(options.agent or assemble.default_agent(options.env))
+        return assemble.agent(options.agent or assemble.default_agent(options.env), options.goals)
     tools = tools_from(options.tools)
     if options.agent is None and options.env.endswith(".py"):
         if options.instruction is None:
             raise UserError("--tools without an agent: nobody says what to do.", "Say it: --instruct TEXT.")
         return own_agent(Path(options.tools).stem, tools, options.instruction, Fallback(None))
-    found = assemble.agent(options.agent or assemble.default_agent(options.env))
+    found = assemble.agent(options.agent or assemble.default_agent(options.env), options.goals)
     try:
         return replace(found, tools=tools)
     except UserError as error:

@@ -18,7 +18,7 @@ import pydantic
 from rtcontrol.agents import Agent, Tools, remote_tool
 from rtcontrol.agents.tool import Tool
 from rtcontrol.models.errors import UserError
-from rtcontrol.run.assemble import load_module
+from rtcontrol.run.users import load_module
 
 MCP = "mcp:"
 MCP_TIMEOUT_S = 30.0

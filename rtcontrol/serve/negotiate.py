@@ -12,7 +12,7 @@ from rtcontrol.agents.agent import Fallback
 from rtcontrol.bridges.wire import Code, WireError
 from rtcontrol.bridges.wire.messages import Hello
 from rtcontrol.hosts.base import DeciderSource
-from rtcontrol.hosts.deciders import PLAIN, ExpertSource, STSource, check_random
+from rtcontrol.hosts.deciders import PLAIN, STSource, check_random
 from rtcontrol.loop.config import RunConfig
 from rtcontrol.models.call import Call
 from rtcontrol.models.checkpoint import zoo
@@ -115,7 +115,7 @@ def _fallback(hello: Hello, tools: Tools, default: Fallback) -> Fallback:
 def _model(hello: Hello, options: ServeOptions, agent: Agent, named: str | None) -> str:
     asked = hello.model or options.model or (agent.model if named is not None else None)
     # Never a path: a client must not choose what is loaded from this machine's disk.
-    plain = (m for m in PLAIN if m != "expert" or named in assemble.EXPERTS)
+    plain = (m for m in PLAIN if m != "expert" or named in assemble.EXPERTS or agent.expert is not None)
     allowed = sorted({*zoo(), *plain, *([options.model] if options.model else []), *([agent.model] if named else [])})
     if asked is not None and asked not in allowed:
         shown = ", ".join(Path(m).name for m in allowed)
@@ -194,10 +194,8 @@ def _with_backup(config: RunConfig, options: ServeOptions, agent: Agent, warning
 
 def _source(config: RunConfig, agent: Agent, model: str) -> DeciderSource:
     try:
-        if model == "expert":
-            if agent.name not in assemble.EXPERTS:
-                raise UserError(f"The agent {agent.name} has no scripted expert.", "Choose another model.")
-            return ExpertSource(assemble.EXPERTS[agent.name])
+        if model == "expert" and agent.expert is None and agent.name not in assemble.EXPERTS:
+            raise UserError(f"The agent {agent.name} has no scripted expert.", "Choose another model.")
         return assemble.decider(config, agent, model)
     except UserError as error:
         raise _refused(Code.MODEL, error.what, error.remedy, "model") from None

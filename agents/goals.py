@@ -1,0 +1,238 @@
+"""What an agent of one's own can be told: goals in canonical words, their placeholders, and other ways to say them."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from rtcontrol.agents.phrasing import Grammar
+from rtcontrol.models.errors import UserError
+
+_SLOT = re.compile(r"\{(\w+)\}")
+_NUMBER = r"[-+]?\d+(?:\.\d+)?"
+# One of so many ways to say a goal is kept from training: what is scored with it was never taught.
+HELD_OUT_EVERY = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """One thing to do. `kind` is its template in canonical words (`go to the {thing}`), `values` what stands in the
+    places of its placeholders, in order; `goal["thing"]` gives one of them."""
+
+    kind: str
+    values: tuple[tuple[str, Any], ...] = ()
+
+    def text(self) -> str:
+        """The canonical instruction."""
+        return _filled(self.kind, dict(self.values))
+
+    def __getitem__(self, name: str) -> Any:
+        return dict(self.values)[name]
+
+
+class Goals:
+    """Templates by their canonical words, each with other ways to say the same.
+
+    `placeholders` lists what stands for each `{name}` of a template: texts or numbers. `words` are slots of the other
+    ways alone: `{lead}` is any of its alternatives. `source` is the file that errors name. Raises UserError for what
+    cannot be told apart or filled.
+    """
+
+    def __init__(
+        self,
+        goals: Mapping[str, Sequence[str]] | Sequence[str],
+        placeholders: Mapping[str, Sequence[Any]] | None = None,
+        words: Mapping[str, Sequence[str]] | None = None,
+        source: str = "goals",
+    ) -> None:
+        self.source = source
+        self.placeholders = {str(k): self._listed(v, str(k)) for k, v in self._table(placeholders, "placeholders")}
+        said = {str(k): self._listed(v, str(k)) for k, v in self._table(words, "words")}
+        self._grammar = Grammar({name: tuple(map(str, values)) for name, values in said.items()})
+        plain: Any = goals
+        if isinstance(plain, Sequence) and not isinstance(plain, str):
+            plain = dict.fromkeys(plain, ())
+        self.ways = {self._checked(kind, kind): self._ways(kind, ways) for kind, ways in self._table(plain, "goals")}
+        if not self.ways:
+            raise self._wrong("there is no goal.", 'Write one: goals = {"go to the {thing}": ["drive to {thing}"]}.')
+        if both := sorted(set(self.placeholders) & set(said)):
+            raise self._wrong(f"{{{both[0]}}} is a placeholder and a word.", "Rename one of them.", both[0])
+        self._apart()
+
+    # -- what can be told ----------------------------------------------------------------------------------------------
+
+    def __iter__(self) -> Iterator[Goal]:
+        """Every goal with every value, kind by kind; of numbers the listed ones."""
+        for kind in self.ways:
+            names = _names(kind)
+            for chosen in itertools.product(*(self.placeholders[name] for name in names)):
+                yield Goal(kind, tuple(zip(names, chosen, strict=True)))
+
+    def spread(self, count: int) -> list[Goal]:
+        """At most `count` goals, kind after kind in turn, the values spread over their lists: always the same."""
+        rng = random.Random(0)
+        turns = [self._goal(rng, kind) for _ in range(count) for kind in self.ways]
+        return list(dict.fromkeys(turns))[:count]
+
+    def sample(self, rng: random.Random) -> Goal:
+        """Any kind as often as another, with any values."""
+        return self._goal(rng, rng.choice(tuple(self.ways)))
+
+    def sentence(self, rng: random.Random, goal: Goal, held_out: bool = False) -> str:
+        """One way to say it: in training the canonical words or a way that is not held out."""
+        trained, kept = self._split(goal.kind)
+        pattern = rng.choice((kept or trained) if held_out else (goal.kind, *trained))
+        return self._say(rng, pattern, goal)
+
+    def held_out(self, goal: Goal) -> tuple[str, ...]:
+        """The ways to say it that training never shows, one of each; none where a goal has too few."""
+        rng = random.Random(goal.text())
+        return tuple(self._say(rng, pattern, goal) for pattern in self._split(goal.kind)[1])
+
+    def recognise(self, text: str) -> Goal | None:
+        """The goal that a sentence of these asks for, capitals, spaces and a full stop aside; None for any other. A
+        number counts wherever it lies within those listed."""
+        plain = _plain(text)
+        for kind, pattern in self._patterns:
+            if (match := pattern.fullmatch(plain)) is None:
+                continue
+            values = [self._read(name, match[name]) for name in _names(kind)]
+            if all(value is not None for value in values):
+                return Goal(kind, tuple(zip(_names(kind), values, strict=True)))
+        return None
+
+    def texts(self) -> str:
+        """All words that a sentence of these can hold, for a tokenizer."""
+        slots = [*self.placeholders.values(), *self._grammar.slots.values()]
+        said = [_SLOT.sub(" ", way) for kind, ways in self.ways.items() for way in (kind, *ways)]
+        return " ".join([*said, *(str(value) for values in slots for value in values)])
+
+    def known(self, most: int = 8) -> str:
+        """The canonical templates, for people."""
+        kinds = [f'"{kind}"' for kind in self.ways]
+        return ", ".join(kinds[:most]) + (f" and {len(kinds) - most} more" if len(kinds) > most else "")
+
+    # -- how -----------------------------------------------------------------------------------------------------------
+
+    def _goal(self, rng: random.Random, kind: str) -> Goal:
+        return Goal(kind, tuple((name, rng.choice(self.placeholders[name])) for name in _names(kind)))
+
+    def _say(self, rng: random.Random, pattern: str, goal: Goal) -> str:
+        return " ".join(_filled(self._grammar.fill(rng, pattern), dict(goal.values)).split())
+
+    def _split(self, kind: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        ways = self.ways[kind]
+        kept = ways[HELD_OUT_EVERY - 1 :: HELD_OUT_EVERY]
+        return tuple(way for way in ways if way not in kept), kept
+
+    @cached_property
+    def _patterns(self) -> list[tuple[str, re.Pattern[str]]]:
+        return [(kind, self._pattern(way)) for kind, ways in self.ways.items() for way in (kind, *ways)]
+
+    def _pattern(self, way: str) -> re.Pattern[str]:
+        parts, seen = [], set[str]()
+        for i, part in enumerate(_SLOT.split(way.rstrip(".!? "))):
+            if i % 2 == 0:
+                parts.append(r"\s+".join(map(re.escape, part.lower().split())))
+            elif part in self._grammar.slots:
+                parts.append(f"(?:{_any(self._grammar.slots[part])})")
+            elif part in seen:
+                parts.append(f"(?P={part})")
+            else:
+                seen.add(part)
+                values = self.placeholders[part]
+                parts.append(f"(?P<{part}>{_NUMBER if _numbers(values) else _any(tuple(map(str, values)))})")
+        # Between them a space or none: a word may stand for nothing.
+        return re.compile(r"\s*".join(parts))
+
+    def _read(self, name: str, text: str) -> Any:
+        values = self.placeholders[name]
+        if not _numbers(values):
+            return next((value for value in values if _plain(str(value)) == text), None)
+        number = float(text)
+        listed = next((value for value in values if value == number), None)
+        return number if listed is None and min(values) <= number <= max(values) else listed
+
+    # -- what is wrong with them ---------------------------------------------------------------------------------------
+
+    def _table(self, given: Any, name: str) -> list[tuple[Any, Any]]:
+        if given is not None and not isinstance(given, Mapping):
+            raise self._wrong(f"{name} is a {type(given).__name__}.", "Write a table of lists.", name)
+        return list((given or {}).items())
+
+    def _listed(self, given: Any, name: str) -> tuple[Any, ...]:
+        listed = tuple(given) if isinstance(given, Sequence | range) and not isinstance(given, str) else ()
+        good = all(isinstance(one, str | int | float) and not isinstance(one, bool) for one in listed)
+        finite = good and all(isinstance(one, str) or math.isfinite(one) for one in listed)
+        if not listed or not finite:
+            raise self._wrong(f"{{{name}}} is no list of texts or numbers.", f"Write {name}: [a, b, c].", name)
+        return listed
+
+    def _ways(self, kind: str, given: Any) -> tuple[str, ...]:
+        if isinstance(given, str) or not isinstance(given, Sequence | None):
+            raise self._wrong(f'the goal "{kind}" has no list of ways to say it.', "Write a list of texts.", kind)
+        return tuple(self._checked(way, kind) for way in given or ())
+
+    def _checked(self, way: Any, kind: Any) -> str:
+        if not isinstance(way, str) or not way.strip() or not isinstance(kind, str):
+            raise self._wrong(f'the goal "{kind}" is said as {way!r}.', "Write it as text.", str(kind))
+        for name in _names(way):
+            if name not in self.placeholders and (way == kind or name not in self._grammar.slots):
+                remedy = f"List what it stands for under placeholders: {name}: [...]."
+                raise self._wrong(f'"{way}": nothing is listed for {{{name}}}.', remedy, way)
+        if missing := sorted(set(_names(kind)) - set(_names(way))):
+            remedy = "Say in each way what the goal needs, or make it a goal of its own."
+            raise self._wrong(f'"{way}" leaves {{{missing[0]}}} of "{kind}" open.', remedy, way)
+        if more := sorted((set(_names(way)) - set(_names(kind))) & set(self.placeholders)):
+            raise self._wrong(f'"{way}" has a {{{more[0]}}} that "{kind}" has not.', "Put it into both.", way)
+        return way
+
+    def _apart(self) -> None:
+        """Two goals that are said alike could not be learnt."""
+        rng = random.Random(0)
+        for kind, ways in self.ways.items():
+            goal = self._goal(rng, kind)
+            for way in (kind, *ways):
+                read = self.recognise(self._say(rng, way, goal))
+                if read is None or read.kind != kind or read.text() != goal.text():
+                    other = f'"{kind}" with other values' if read is None or read.kind == kind else f'"{read.kind}"'
+                    raise self._wrong(f'"{way}" asks for "{kind}" and for {other}.', "Say one of them otherwise.", way)
+
+    def _wrong(self, what: str, remedy: str, at: str = "") -> UserError:
+        return UserError(f"{self.source}{_line(self.source, at)}: {what}", remedy)
+
+
+def _line(source: str, text: str) -> str:
+    """`:12`, where the file has this text; empty where it cannot be told."""
+    try:
+        lines = Path(source).read_text("utf-8").splitlines()
+    except (OSError, ValueError):
+        return ""
+    return next((f":{number}" for number, line in enumerate(lines, 1) if text and text in line), "")
+
+
+def _names(template: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(_SLOT.findall(template)))
+
+
+def _filled(template: str, values: Mapping[str, Any]) -> str:
+    return _SLOT.sub(lambda m: str(values[m[1]]) if m[1] in values else m[0], template)
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.lower().split()).rstrip(".!? ")
+
+
+def _any(values: Sequence[str]) -> str:
+    return "|".join(re.escape(_plain(value)) for value in sorted(values, key=len, reverse=True))
+
+
+def _numbers(values: Sequence[Any]) -> bool:
+    return all(not isinstance(value, str) for value in values)

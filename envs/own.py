@@ -1,0 +1,118 @@
+"""A world of the user's own: any object that resets, steps and is observed, as a simulation that can be judged."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from rtcontrol.agents.goals import Goal, Goals
+from rtcontrol.envs.base import Episode
+from rtcontrol.models.errors import UserError
+
+METHODS = ("reset", "step", "observe", "outcome")
+TOLD = ("instruct", "judge_by")
+
+
+class OwnWorld:
+    """Implements `Judged` over the object `made`.
+
+    It needs `step_s`, on the class or the instance; `reset(seed)`, `step()`, `observe()`, a mapping; `outcome()`: None
+    while the episode goes on, then whether it succeeded, or an `Episode`; and one of `instruct(text)` and
+    `judge_by(goal)`, which are told what is asked for. The functions that act are its `bindings` by the tools' names,
+    or else its other public methods. What it gives that is none of these is a UserError with the method's line; what
+    it raises goes through.
+
+    With `goals`, `judge_by` is told the `Goal` that the words ask for; where they ask for none, nothing is judged.
+    After `judge_by` the words that follow change nothing. `limit_s` ends, as an error, an episode that does not.
+    """
+
+    def __init__(self, made: Any, title: str, goals: Goals | None = None, limit_s: float | None = None) -> None:
+        self._made, self._goals, self._limit_s = made, goals, limit_s
+        missing = [name for name in METHODS if not callable(getattr(made, name, None))]
+        if not any(callable(getattr(made, name, None)) for name in TOLD):
+            missing.append("instruct (or judge_by)")
+        if not hasattr(made, "step_s"):
+            missing.append("step_s")
+        if missing:
+            raise UserError(f"{title} has no {', '.join(missing)}.", NEEDS)
+        step_s = made.step_s
+        if isinstance(step_s, bool) or not isinstance(step_s, int | float) or not 1e-6 <= step_s <= 1e3:
+            raise UserError(f"{title} has step_s = {step_s!r}.", "Give the seconds of one physics step, such as 0.02.")
+        self.step_s = float(step_s)
+        bindings = getattr(made, "bindings", None)
+        if bindings is None:
+            own = (name for name in dir(made) if not name.startswith("_") and name not in (*METHODS, *TOLD))
+            bindings = {name: value for name in own if callable(value := getattr(made, name))}
+        if not isinstance(bindings, Mapping) or not all(callable(f) for f in bindings.values()):
+            raise UserError(f"{title}: its bindings are no functions by name.", 'Write {"tool": self.method, ...}.')
+        self.bindings: Mapping[str, Callable[..., Any]] = bindings
+        self._seed = self._steps = 0
+        self._fixed = False
+        self._judged = True
+
+    def reset(self, seed: int) -> None:
+        self._seed, self._steps = seed, 0
+        self._made.reset(seed)
+
+    def step(self) -> None:
+        self._made.step()
+        self._steps += 1
+
+    def observe(self) -> Mapping[str, Any]:
+        seen = self._made.observe()
+        if not isinstance(seen, Mapping):
+            raise self._wrong("observe", f"gave {type(seen).__name__}, no mapping", 'Return {"name": value, ...}.')
+        return seen
+
+    def outcome(self) -> Episode | None:
+        told = self._made.outcome()
+        seconds = self._steps * self.step_s
+        if told is None:
+            if self._limit_s is not None and seconds >= self._limit_s:
+                what = f"gave None for {seconds:g} s ({self._steps} steps, seed {self._seed}): the episode does not end"
+                raise self._wrong("outcome", what, f"Return True or False within {self._limit_s:g} s.")
+            return None
+        if isinstance(told, bool):
+            told = Episode(self._seed, float(told), told, seconds, {"end": "success" if told else "failure"})
+        if not isinstance(told, Episode):
+            remedy = "Return None while the episode goes on, then True or False (or an rtcontrol.envs.base.Episode)."
+            raise self._wrong("outcome", f"gave {told!r:.60}", remedy)
+        return told if self._judged else Episode(told.seed, told.ret, None, told.seconds, told.detail)
+
+    def instruct(self, text: str) -> None:
+        """What the controller is told from now on."""
+        if self._fixed:
+            return
+        goal = None if self._goals is None else self._goals.recognise(text)
+        self._judged = goal is not None or self._goals is None
+        self._tell(goal, text)
+
+    def judge_by(self, goal: Any) -> None:
+        """Judge by this goal, whatever the controller is told."""
+        self._fixed = self._judged = True
+        self._tell(goal, goal.text())
+
+    def _tell(self, goal: Goal | None, text: str) -> None:
+        judge, instruct = (getattr(self._made, name, None) for name in ("judge_by", "instruct"))
+        if callable(judge) and goal is not None:
+            judge(goal)
+        if callable(instruct):
+            instruct(text if goal is None else goal.text())
+
+    def _wrong(self, method: str, what: str, remedy: str) -> UserError:
+        place = defined(getattr(self._made, method))
+        return UserError(f"{place}: {type(self._made).__name__}.{method}() {what}.", remedy)
+
+
+NEEDS = (
+    f"Write one class with step_s, {', '.join(METHODS)}, one of {' and '.join(TOLD)}, and a method for each tool "
+    "(docs/your-own-game.md)."
+)
+
+
+def defined(function: Callable[..., Any]) -> str:
+    """`file.py:12`, where a function of the user's begins; its name where that cannot be told."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return str(function) if code is None else f"{Path(code.co_filename).name}:{code.co_firstlineno}"

@@ -1,0 +1,193 @@
+"""A world and an agent, bundled or of the user's own, as the skill that is trained and scored."""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from rtcontrol.agents import Agent, Goal, Goals, Tools
+from rtcontrol.envs import registry
+from rtcontrol.envs.base import Episode, Observation
+from rtcontrol.envs.own import OwnWorld
+from rtcontrol.envs.skill import Judged, Skill
+from rtcontrol.models.call import Call
+from rtcontrol.models.domain import ClosedDomain
+from rtcontrol.models.errors import UserError
+from rtcontrol.models.schema import ToolSchema
+from rtcontrol.run import assemble
+from rtcontrol.run.fit import fit
+from rtcontrol.run.users import ExpertError, OwnExpert, own_world, reason
+
+# An episode of a world of one's own that lasts longer than this, in its own time, is taken for one that never ends.
+LIMIT_S = 300.0
+REMEMBERED = 65_536
+
+
+@dataclass(frozen=True)
+class OwnSkill(Skill):
+    """A skill whose goals and expert are the user's: whatever of theirs raises, or gives what it must not, is a
+    UserError with their file and line."""
+
+    agent: Agent
+    goals: Goals
+
+
+def skill_of(env: str, agent: str | None = None, goals: Path | None = None, limit_s: float = LIMIT_S) -> Skill:
+    """The skill of a bundled environment, or of one's own: a world (a .py file, or a bundled one) and an agent's file
+    with goals and expert, or goals from the file `goals`. UserError where something of it is missing."""
+    chosen = assemble.agent(agent or assemble.default_agent(env), goals)
+    if chosen.goals is None or chosen.expert is None:
+        bundled = registry.skill(env)
+        if bundled is not None and agent in (None, registry.known()[env].agent):
+            return bundled
+        has, lacks = ("goals", "expert") if chosen.goals is not None else ("tools", "goals")
+        raise UserError(
+            f"The agent {chosen.name} has {has} and no {lacks}: nobody knows what would be right.",
+            "Write `goals = {...}` and `def expert(observation, goal): ...` in its file (docs/your-own-game.md).",
+        )
+    if (still := chosen.fallback.safe_call) is None:
+        raise UserError(
+            f"The agent {chosen.name} has no call that is safe.", 'Write `fallback = Call("stop")`: what does nothing.'
+        )
+    words = _Words(chosen)
+    make: Callable[[], Judged] = partial(_made, env, chosen, chosen.goals, limit_s)
+    skill = OwnSkill(
+        name=Path(env).stem,
+        make=make,
+        observe=words.observe,
+        read_back=words.read_back,
+        recognise=chosen.goals.recognise,
+        expert=partial(_expert, OwnExpert(chosen)),
+        still=still,
+        any_call=partial(_any_call, chosen.tools.schemas),
+        agent=chosen,
+        goals=chosen.goals,
+    )
+    _look_over(skill)
+    return skill
+
+
+def _look_over(skill: OwnSkill) -> None:
+    """What is wrong with it is told before anything begins."""
+    world: Any = skill.make()
+    goal = next(iter(skill.goals))
+    world.judge_by(goal)
+    world.reset(0)
+    seen = world.observe()
+    place: Any = SimpleNamespace(name=skill.name, bindings=getattr(world, "functions", world.bindings))
+    fit(skill.agent, place, Observation(0, 0, 0, seen))
+    skill.expert(seen, goal)
+
+
+def _made(env: str, agent: Agent, goals: Goals, limit_s: float) -> Judged:
+    if not env.endswith(".py"):
+        bundled = registry.skill(env)
+        if bundled is None:
+            raise UserError(f"The world {env} cannot be trained in.", "Give a .py file, or a bundled environment.")
+        return bundled.make()
+    return BlamedWorld(env, own_world(env, goals, limit_s), agent.tools)
+
+
+def _expert(expert: OwnExpert, data: Mapping[str, Any], goal: Goal) -> Call:
+    try:
+        call = expert.call(data, goal)
+    except ExpertError as error:
+        raise UserError(f"The expert of the agent {expert.agent.name} fails: {error}.", "Correct it there.") from error
+    if call is None:
+        raise UserError(
+            f'The expert of the agent {expert.agent.name}, told "{goal.text()}", gave no call.',
+            "Give the call that goes on.",
+        )
+    return call
+
+
+def _any_call(tools: Sequence[ToolSchema], rng: random.Random) -> Call:
+    """Any call; each tool as often as the others. Values that are not listed are left out, or the smallest."""
+    tool = rng.choice(tools)
+    arguments = {}
+    for parameter in tool.parameters:
+        if isinstance(parameter.domain, ClosedDomain):
+            arguments[parameter.name] = rng.choice(parameter.domain.values)
+        elif (grid := parameter.domain.grid) is not None:
+            arguments[parameter.name] = grid.at(rng.randrange(grid.count))
+        elif parameter.required:
+            raise UserError(
+                f"Tool {tool.name}, parameter {parameter.name}: no value of it can be made up.",
+                "Give it an enum or bounds, or do not require it.",
+            )
+    return Call(tool.name, arguments)
+
+
+class _Words:
+    """An agent's words for observations, and which observation they were for: the last one that was worded so."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self._seen: dict[str, Mapping[str, Any]] = {}
+
+    def observe(self, data: Mapping[str, Any]) -> str:
+        text = _blamed(f"the agent {self._agent.name}: observe()", self._agent.observe, data)
+        if not isinstance(text, str):
+            raise UserError(
+                f"The agent {self._agent.name}: observe() gave {type(text).__name__}, no text.", "Return a str."
+            )
+        if len(self._seen) >= REMEMBERED:
+            self._seen.clear()
+        self._seen[text] = copy.deepcopy(dict(data))
+        return text
+
+    def read_back(self, text: str) -> Mapping[str, Any]:
+        """The observation; KeyError for words that were never used."""
+        return self._seen[text]
+
+
+class BlamedWorld:
+    """Implements `Judged` over a world of the user's: what it raises is a UserError with its line."""
+
+    def __init__(self, file: str, world: OwnWorld, tools: Tools) -> None:
+        self._world, self._of, self._tools = world, f"The world {file}", tools
+        self.step_s = world.step_s
+        # As in a run: a tool that the world has no function for is executed by its own.
+        self.functions = world.bindings
+        functions = {tool.name: tool.function for tool in tools} | dict(world.bindings)
+        self.bindings: Mapping[str, Callable[..., Any]] = {
+            tool.name: partial(self._act, tool.name, functions[tool.name]) for tool in tools
+        }
+
+    def _act(self, name: str, function: Callable[..., Any], **arguments: Any) -> None:
+        _blamed(f"{self._of}: {name}()", function, **self._tools.convert(Call(name, arguments)))
+
+    def reset(self, seed: int) -> None:
+        _blamed(f"{self._of}: reset({seed})", self._world.reset, seed)
+
+    def step(self) -> None:
+        _blamed(f"{self._of}: step()", self._world.step)
+
+    def observe(self) -> Mapping[str, Any]:
+        seen: Mapping[str, Any] = _blamed(f"{self._of}: observe()", self._world.observe)
+        return seen
+
+    def outcome(self) -> Episode | None:
+        ended: Episode | None = _blamed(f"{self._of}: outcome()", self._world.outcome)
+        return ended
+
+    def instruct(self, text: str) -> None:
+        _blamed(f"{self._of}: instruct()", self._world.instruct, text)
+
+    def judge_by(self, goal: Any) -> None:
+        _blamed(f'{self._of}: told "{goal.text()}"', self._world.judge_by, goal)
+
+
+def _blamed(what: str, function: Callable[..., Any], *given: Any, **named: Any) -> Any:
+    try:
+        return function(*given, **named)
+    except UserError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise UserError(f"{what[0].upper()}{what[1:]} raised {reason(error)}.", "Correct it there.") from error

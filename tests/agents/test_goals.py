@@ -1,0 +1,82 @@
+"""Goals of one's own: said in many ways, read back, and refused where they cannot be told apart."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rtcontrol.agents import Goal, Goals
+from rtcontrol.models.errors import UserError
+
+YARD = Goals(
+    {
+        "go to the {thing}": [
+            "{lead} drive to the {thing}", "head for the {thing}", "find {thing}", "the {thing}", "{thing}!",
+        ],
+        "turn to {angle} degrees": ["face {angle}"],
+        "stop": ["halt", "Stay where you are."],
+    },
+    {"thing": ["red box", "box"], "angle": range(0, 360, 15)},
+    {"lead": ["please", "now", ""]},
+)  # fmt: skip
+
+
+@given(st.randoms(use_true_random=False), st.booleans())
+def test_whatever_is_said_for_a_goal_is_read_as_it(rng: random.Random, held_out: bool) -> None:
+    goal = YARD.sample(rng)
+    said = YARD.sentence(rng, goal, held_out)
+    assert YARD.recognise(said) == YARD.recognise(f"  {said.upper()}. ") == YARD.recognise(goal.text()) == goal
+
+
+def test_a_number_between_those_listed_is_read_and_others_are_not() -> None:
+    assert YARD.recognise("turn to 37.5 degrees") == Goal("turn to {angle} degrees", (("angle", 37.5),))
+    assert YARD.recognise("turn to 400 degrees") is None
+    assert YARD.recognise("go to the green box") is None and YARD.recognise("") is None
+
+
+def test_every_fifth_way_is_kept_from_training() -> None:
+    goal = Goal("go to the {thing}", (("thing", "box"),))
+    assert YARD.held_out(goal) == ("box!",)
+    trained = {YARD.sentence(random.Random(i), goal) for i in range(200)}
+    assert "box!" not in trained and {"go to the box", "drive to the box", "please drive to the box"} <= trained
+    assert YARD.held_out(Goal("stop")) == ()
+
+
+def test_goals_are_spread_over_kinds_and_values() -> None:
+    assert len(list(YARD)) == 2 + 24 + 1
+    some = YARD.spread(9)
+    assert some == YARD.spread(9) and len(some) == len(set(some)) and {g.kind for g in some} == set(YARD.ways)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"goals": {}}, "there is no goal"),
+        ({"goals": "stop"}, "goals is a str"),
+        ({"goals": {"go to {x}": []}}, "nothing is listed for {x}"),
+        ({"goals": {"go to {x}": ["go there"]}, "placeholders": {"x": ["a"]}}, "leaves {x}"),
+        ({"goals": {"go": ["go to {x}"]}, "placeholders": {"x": ["a"]}}, "has a {x}"),
+        ({"goals": {"go": ["move"], "come": ["move"]}}, '"move" asks for "come" and for "go"'),
+        ({"goals": {"go": "move"}}, "no list of ways"),
+        ({"goals": {"go": [3]}}, "said as 3"),
+        ({"goals": {"go to {x}": []}, "placeholders": {"x": "abc"}}, "{x} is no list"),
+        ({"goals": {"go to {x}": []}, "placeholders": {"x": [True]}}, "{x} is no list"),
+        ({"goals": {"go to {x}": []}, "placeholders": {"x": ["a"]}, "words": {"x": ["b"]}}, "a placeholder and a word"),
+    ],
+)
+def test_goals_that_cannot_be_learnt_are_refused(given: dict[str, Any], says: str) -> None:
+    with pytest.raises(UserError) as raised:
+        Goals(**given)
+    assert says in raised.value.what and raised.value.remedy
+
+
+def test_a_goal_that_is_wrong_is_told_with_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "goals.yaml"
+    file.write_text("goals:\n  stop: []\n  go:\n    - move to {x}\n")
+    with pytest.raises(UserError, match=r"goals\.yaml:4: .move to \{x\}."):
+        Goals({"stop": [], "go": ["move to {x}"]}, source=str(file))

@@ -1,0 +1,187 @@
+"""A world, an agent, goals and an expert of the user's own: flown, served, decided again; what is wrong with them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commands import call, refused
+
+from rtcontrol.envs.evaluate import cases, evaluate, summary
+from rtcontrol.models.call import Call
+from rtcontrol.models.errors import UserError
+from rtcontrol.run.skills import OwnSkill, skill_of
+from tests.rtcontrol.run.yard import agent_file, world_file
+from tests.rtcontrol.serve.conftest import serving
+
+COMMON = ("--clock", "lockstep", "--no-live", "--episodes", "2")
+GOALS = """
+goals:
+  go to the {thing}: [&at "at the {thing}"]
+placeholders:
+  thing: [red box, blue box, barrel]
+"""
+
+
+def fly(tmp_path: Path, world: str, agent: str, *more: str, out: str = "out", status: int = 0) -> dict[str, Any]:
+    run = ("run", "--env", world, "--agent", agent, "--model", "expert", *COMMON, "--out", str(tmp_path / out))
+    assert call(*run, *more) == status
+    report = json.loads((tmp_path / out / "report.json").read_text())
+    assert isinstance(report, dict)
+    return report
+
+
+def test_the_expert_of_ones_own_flies_and_is_judged_and_decides_its_record_again(tmp_path: Path) -> None:
+    world, agent = world_file(tmp_path), agent_file(tmp_path)
+    made = fly(tmp_path, world, agent, "--instruct", "find the blue box.")
+    assert [e["success"] for e in made["outcome"]["episodes"]] == [True, True]
+    assert made["host"] == "inprocess" and not made["misses"]
+    again = ("replay", str(tmp_path / "out"), "--agent", agent, "--model", "expert", "--json", str(tmp_path / "r.json"))
+    assert call(*again) == 0
+    found = json.loads((tmp_path / "r.json").read_text())
+    assert found["agreed"] == found["compared"] > 10 and not found["errors"]
+
+
+def test_what_is_judged_may_be_other_than_what_is_told(tmp_path: Path) -> None:
+    world, agent = world_file(tmp_path, ("> 400", "> 120")), agent_file(tmp_path)
+    made = fly(tmp_path, world, agent, "--goal", "go to the red box", "--instruct", "find the barrel")
+    assert [e["success"] for e in made["outcome"]["episodes"]] == [False, False]
+
+
+def test_goals_of_a_file_take_the_place_of_the_agents(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    goals = tmp_path / "goals.yaml"
+    goals.write_text(GOALS)
+    world, agent = world_file(tmp_path), agent_file(tmp_path)
+    fly(tmp_path, world, agent, "--goals", str(goals), "--instruct", "at the barrel")
+    named = agent_file(tmp_path, ('goals = {"go', 'goals = "goals.yaml"\nunused = {"go'), name="named.py")
+    fly(tmp_path, world, named, "--instruct", "at the red box", out="named")
+    capsys.readouterr()
+    run = ("run", "--env", world, "--model", "expert", "--agent", agent, "--goals")
+    assert "does not know what 'find the barrel' asks for" in refused(
+        capsys, *run, str(goals), "--instruct", "find the barrel"
+    )
+    for text, says in (
+        ("goals: [", "goals.yaml:1 cannot be read"),
+        ("aims: {}", "unknown tables (aims)"),
+        ("goals:\n  go: []\n  'go to {x}': []", 'goals.yaml:3: "go to {x}": nothing is listed for {x}'),
+        ("placeholders: {x: [a]}", "no table of goals"),
+    ):
+        goals.write_text(text)
+        assert says in refused(capsys, *run, str(goals))
+    assert "no such file" in refused(capsys, *run, str(tmp_path / "none.yaml"))
+    assert "the agent lander has its own" in refused(capsys, "run", "--env", "lander", "--goals", str(goals))
+
+
+def test_a_client_is_decided_for_by_the_expert_of_the_served_agent(tmp_path: Path) -> None:
+    with serving(tmp_path / "out", model="expert", agent=agent_file(tmp_path)) as made:
+        peer = made.enter(agent="yard_agent", instruction="visit red box", pacing="client")
+        seen = {"red box": [-5, 2], "blue box": [3, 3], "barrel": [1, 0]}
+        assert peer.ask(data=seen).call.arguments == {"way": "west"}
+
+
+@pytest.mark.parametrize(
+    ("world", "agent", "says"),
+    [
+        ((), (("goals = {", "unused = {"),), "its expert has no goals"),
+        ((), (("def expert", "def unused"),), "has no scripted expert"),
+        ((), (("x, y = data", "x, y = nothing, data"),), "NameError: name 'nothing' is not defined, yard_agent.py:16"),
+        ((), (("x, y = data", "return Call('drive', {'way': 'up'})\n    x, y = data"),), "yard_agent.py:15: told"),
+        ((), (("x, y = data", "return 3\n    x, y = data"),), "no call: return Call("),
+        ((), (("tools = [", "unused = ["),), "no tools to make one of"),
+        ((), (('Call("drive", {"way": "stop"})', '{"way": "stop"}'),), "its `fallback` is no call"),
+        ((("self.step_s = 0.05", "pass"),), (), "has no step_s"),
+        ((("self.step_s = 0.05", "self.step_s = 0"),), (), "step_s = 0"),
+        ((("def judge_by", "def told"),), (), "has no instruct (or judge_by)"),
+        ((("def outcome", "def ended"),), (), "has no outcome"),
+        ((("return {name: [x", "return [[x"), ("items()}", "items()]")), (), "yard.py:24: Yard.observe() gave list"),
+        ((("rng = random.Random", "rng = randomness.Random"),), (), "yard.py:12"),
+        ((('goal["thing"]', 'goal["place"]'),), (), "KeyError: 'place', yard.py:9"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_own_files_is_told_before_anything_runs(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    world: tuple[tuple[str, str], ...],
+    agent: tuple[tuple[str, str], ...],
+    says: str,
+) -> None:
+    files = ("--env", world_file(tmp_path, *world), "--agent", agent_file(tmp_path, *agent))
+    said = refused(capsys, "run", *files, "--model", "expert", *COMMON, "--out", str(tmp_path / "out"))
+    assert says in said and not (tmp_path / "out").exists(), said
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (("return True", "return 1"), "outcome() gave 1. Return None while"),
+        (("self.ticks += 1", "self.ticks += 1\n        assert self.ticks < 30, 'worn'"), "worn (yard.py:21)"),
+        (("self.ticks += 1", "self.ticks += 1; self.ticks < 30 or exit()"), "SystemExit: None (yard.py:20)"),
+    ],
+)
+def test_a_world_that_fails_in_flight_ends_the_run_as_the_users_and_keeps_the_record(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], change: tuple[str, str], says: str
+) -> None:
+    made = fly(tmp_path, world_file(tmp_path, change), agent_file(tmp_path), status=1)
+    said = capsys.readouterr()
+    assert made["ended_by"] == "error" and made["ticks"] > 0
+    assert says in said.err and "Internal error" not in said.err and "Traceback" not in said.err
+
+
+def test_an_expert_that_fails_in_flight_costs_its_ticks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    late = ("x, y = data", "assert data['barrel'][0] == DATA, 'tired'\n    x, y = data")
+    first = skill_of(world_file(tmp_path), agent_file(tmp_path)).make()
+    first.reset(0)
+    agent = agent_file(tmp_path, late, ("DATA", str(first.observe()["barrel"][0])), name="tired.py")
+    made = fly(tmp_path, world_file(tmp_path), agent, "--duration", "2", "--instruct", "find the red box")
+    assert made["misses_by_cause"]["decide"] > 5 and made["ended_by"] == "duration"
+    assert "AssertionError: tired" in capsys.readouterr().err
+
+
+def test_a_skill_of_ones_own_is_scored_beside_its_floors(tmp_path: Path) -> None:
+    skill = skill_of(world_file(tmp_path), agent_file(tmp_path))
+    assert isinstance(skill, OwnSkill)
+    told = [case for goal in skill.goals for case in cases(goal, range(4))]
+    assert summary(evaluate(skill, skill.expert_policy, told))["successes"] == 12
+    assert summary(evaluate(skill, skill.no_op_policy, told))["successes"] == 0
+    assert summary(evaluate(skill, skill.random_policy(), told))["successes"] < 6
+    other = [case for i in range(4) for case in cases(skill.recognise("find the barrel"), [i], "visit red box")]
+    assert summary(evaluate(skill, skill.expert_policy, other))["successes"] < 4
+
+
+@pytest.mark.parametrize(
+    ("world", "agent", "says"),
+    [
+        (
+            (("return False if", "return None if"),),
+            (),
+            "gave None for 20 s (400 steps, seed 0): the episode does not end",
+        ),
+        ((), (("def expert", "def unused"),), "has goals and no expert"),
+        ((), (("fallback = ", "unused = "),), "has no call that is safe"),
+        ((("self.ticks += 1", "self.ticks += self.more"),), (), "raised AttributeError: 'Yard' object has no"),
+        ((), (('"{name} {', '"{nam} {'),), "NameError: name 'nam' is not defined"),
+    ],
+)
+def test_own_code_that_fails_where_a_skill_is_scored_is_told_with_its_line(
+    tmp_path: Path, world: tuple[tuple[str, str], ...], agent: tuple[tuple[str, str], ...], says: str
+) -> None:
+    with pytest.raises(UserError) as raised:
+        skill = skill_of(world_file(tmp_path, *world), agent_file(tmp_path, *agent), limit_s=20)
+        evaluate(skill, skill.no_op_policy, cases(skill.recognise("barrel"), [0]))
+    assert says in str(raised.value) and ("yard" in raised.value.what)
+    assert "no expert" in says or "no call" in says or ".py:" in raised.value.what
+
+
+def test_tools_of_a_skill_get_the_annotated_types_as_in_a_run(tmp_path: Path) -> None:
+    typed = (
+        ("tools = [{", "from enum import Enum\nWay = Enum('Way', [(w, w) for w in ('north', 'south', 'east', 'west', "
+         "'stop')])\ndef drive(way: Way) -> None:\n    'Drive on.'\ntools = [drive]\nunused = [{"),
+    )  # fmt: skip
+    world = world_file(tmp_path, ("[way]", "[way.value]"))
+    skill = skill_of(world, agent_file(tmp_path, *typed))
+    made = skill.make()
+    made.reset(0)
+    made.bindings["drive"](way="north")
+    assert skill.still == Call("drive", {"way": "stop"})
