@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,9 @@ from rtcontrol.envs.demonstrations import Policy
 from rtcontrol.envs.skill import Skill, Task
 from rtcontrol.envs.stepping import StepCarry
 from rtcontrol.models.call import Call
+
+# So much of a world's own time is an episode's at most.
+LONGEST_S = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,26 +41,92 @@ def evaluate(
     parallel: int = 32,
     delay_steps: int = 0,
 ) -> list[Episode]:
-    """Play every case in lockstep and return its episode, in the order of the cases.
+    """Play every case in lockstep and return its episode, in the order of the cases; `play` by a plain policy."""
 
-    `parallel` worlds run at once and ask `policy` together at each tick; a call acts `delay_steps` physics steps
-    after its observation. An episode depends on its case and the policy's answers only, not on `parallel`.
+    def decide(seats: Sequence[Seat]) -> Sequence[Call]:
+        return policy([(seat.case.instruction, seat.seen) for seat in seats])
+
+    return [done.episode for done in play(skill, decide, episodes, hz, parallel, delay_steps)]
+
+
+class Seat:
+    """One world that plays case after case. Of the present one: `seen` is the text of its newest observation, `called`
+    the calls that acted so far (as history shows them), `tick` how many decisions were made, `kept` whatever who
+    decides wants to keep of it."""
+
+    def __init__(self, skill: Skill) -> None:
+        self._skill, self._sim = skill, skill.make()
+        self._carry = StepCarry(self._sim.step_s)
+
+    def take(self, index: int, case: Case) -> None:
+        self.index, self.case = index, case
+        self.called: list[str] = []
+        self.kept: dict[str, Any] = {}
+        self.tick = 0
+        self._waiting: deque[Call | None] = deque()
+        self._sim.judge_by(case.goal)
+        self._sim.reset(case.seed)
+        self._carry.reset()
+        self.look()
+
+    def look(self) -> None:
+        self.seen = self._skill.observe(self._sim.observe())
+
+    def advance(self, call: Call | None, period_ns: int, delay_steps: int, delay_ticks: int, longest_s: float) -> Any:
+        """One tick; its episode when it is over, else None."""
+        self.tick += 1
+        self._waiting.append(call)
+        due = self._waiting.popleft() if len(self._waiting) > delay_ticks else None
+        for step in range(self._carry.steps(period_ns)):
+            if step == delay_steps and due is not None:
+                self._sim.bindings[due.name](**due.arguments)
+                self.called.append(due.text())
+            self._sim.step()
+        if (over := self._sim.outcome()) is None and self.tick * period_ns >= longest_s * 1e9:
+            over = Episode(self.case.seed, 0.0, False, longest_s, {"end": "no end"})
+        if over is None:
+            self.look()
+        return over
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """A case that was played, and what who decided kept of it."""
+
+    case: Case
+    episode: Episode
+    kept: Mapping[str, Any]
+
+
+def play(
+    skill: Skill,
+    decide: Callable[[Sequence[Seat]], Sequence[Call | None]],
+    episodes: Sequence[Case],
+    hz: float = 16.0,
+    parallel: int = 32,
+    delay_steps: int = 0,
+    delay_ticks: int = 0,
+    longest_s: float = LONGEST_S,
+) -> list[Played]:
+    """Play every case in lockstep, in the order of the cases.
+
+    `parallel` worlds run at once and ask `decide` together at each tick; None leaves the call in force. A call acts
+    `delay_ticks` ticks and `delay_steps` physics steps after its observation. An episode depends on its case and the
+    answers only, not on `parallel`; one that does not end within `longest_s` is none that succeeded.
     """
     waiting = iter(enumerate(episodes))
-    done: dict[int, Episode] = {}
+    done: dict[int, Played] = {}
     period_ns = round(1e9 / hz)
-    active: list[_EvaluationWorld] = []
-    for seat in (_EvaluationWorld(skill) for _ in range(min(parallel, len(episodes)))):
-        index, case = next(waiting)
-        seat.take(index, case)
+    active: list[Seat] = []
+    for seat in (Seat(skill) for _ in range(min(parallel, len(episodes)))):
+        seat.take(*next(waiting))
         active.append(seat)
     while active:
-        calls = policy([(seat.case.instruction, skill.observe(seat.sim.observe())) for seat in active])
-        still: list[_EvaluationWorld] = []
-        for seat, call in zip(active, calls, strict=True):
-            episode = seat.play(call, period_ns, delay_steps)
+        still: list[Seat] = []
+        for seat, call in zip(active, decide(active), strict=True):
+            episode = seat.advance(call, period_ns, delay_steps, delay_ticks, longest_s)
             if episode is not None:
-                done[seat.index] = episode
+                done[seat.index] = Played(seat.case, episode, seat.kept)
                 following = next(waiting, None)
                 if following is None:
                     continue
@@ -64,27 +134,6 @@ def evaluate(
             still.append(seat)
         active = still
     return [done[index] for index in range(len(episodes))]
-
-
-class _EvaluationWorld:
-    """One world that plays case after case."""
-
-    def __init__(self, skill: Skill) -> None:
-        self.sim = skill.make()
-        self._carry = StepCarry(self.sim.step_s)
-
-    def take(self, index: int, case: Case) -> None:
-        self.index, self.case = index, case
-        self.sim.judge_by(case.goal)
-        self.sim.reset(case.seed)
-        self._carry.reset()
-
-    def play(self, call: Call, period_ns: int, delay_steps: int) -> Episode | None:
-        for step in range(self._carry.steps(period_ns)):
-            if step == delay_steps:
-                self.sim.bindings[call.name](**call.arguments)
-            self.sim.step()
-        return self.sim.outcome()
 
 
 def wilson(successes: int, count: int, z: float = 1.96) -> tuple[float, float]:

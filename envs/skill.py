@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from rtcontrol.envs.base import Simulation
@@ -28,7 +28,12 @@ class Judged(Simulation, Protocol):
 class Skill:
     """`make` builds the world; `observe` and `read_back` turn an observation into text and back; `recognise` reads an
     instruction's goal (None: it names none plainly); `expert` is the scripted player; `still` the call that does
-    nothing; `any_call` a random one."""
+    nothing; `any_call` a random one.
+
+    What it is scored by: `goals`, told canonically; the goal to tell instead (`opposite`), by what is judged; `mixed`,
+    goals spread over the same seeds under one title; lists of `phrasings` by their names, each with its sentences for
+    each of `kinds`.
+    """
 
     name: str
     make: Callable[[], Judged]
@@ -38,6 +43,11 @@ class Skill:
     expert: Callable[[Mapping[str, float], Any], Call]
     still: Call
     any_call: Callable[[random.Random], Call]
+    goals: Sequence[Task] = ()
+    opposite: Mapping[Any, Task] = field(default_factory=dict)
+    mixed: Mapping[str, Sequence[Task]] = field(default_factory=dict)
+    kinds: Sequence[Any] = ()
+    phrasings: Mapping[str, Callable[[Any], Sequence[tuple[str, Any]]]] = field(default_factory=dict)
 
     def expert_policy(self, situations: Sequence[tuple[str, str]]) -> list[Call]:
         """The expert on exactly what a model sees; ValueError for an instruction that names no goal plainly."""

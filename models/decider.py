@@ -127,8 +127,7 @@ class STDecider:
         fault, self._fault, self._due = self._fault, None, False
         if fault is not None:
             raise fault
-        shown = history[-self.spec.history :] if self.spec.history else ()
-        return self.decoding.begin(self.template.suffix_ids(instruction, observation, shown))
+        return self.decoding.begin(self._suffix(observation, instruction, history))
 
     def told(self, one: UnderWay) -> Decision:
         """What was decided, as it is given: with what was found out of the last one. Raises what ended it."""
@@ -150,9 +149,13 @@ class STDecider:
             except DecodeError as error:
                 self._fault = error
 
-    def decide_many(self, situations: Sequence[tuple[str, str]]) -> list[Decision]:
-        """Decide (observation, instruction) pairs, without history, in the same forward passes."""
-        return self.decoding.decode_many([self.template.suffix_ids(told, seen) for seen, told in situations])
+    def decide_many(self, situations: Sequence[tuple[str, str] | Told]) -> list[Decision]:
+        """Decide (observation, instruction) or (observation, instruction, history) in the same forward passes."""
+        return self.decoding.decode_many([self._suffix(*told) for told in situations])
+
+    def _suffix(self, observation: str, instruction: str, history: Sequence[str] = ()) -> list[int]:
+        shown = history[-self.spec.history :] if self.spec.history else ()
+        return self.template.suffix_ids(instruction, observation, shown)
 
     def cancel(self) -> None:
         """Stop the decision in flight (from another thread)."""

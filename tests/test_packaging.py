@@ -16,7 +16,21 @@ from tests.helpers.processes import ROOT, cli, python
 
 FLOORS = {"bridges": 0, "models": 0, "agents": 1, "envs": 2}
 # Of the top floor, from top to bottom.
-ROOMS = ["cli", "gateway", "serve", "drill", "carla", "bench", "recipes", "run", "loop", "report", "record", "hosts"]
+ROOMS = [
+    "cli",
+    "gateway",
+    "serve",
+    "drill",
+    "carla",
+    "bench",
+    "recipes",
+    "scoring",
+    "run",
+    "loop",
+    "report",
+    "record",
+    "hosts",
+]
 
 
 @pytest.fixture(scope="module")

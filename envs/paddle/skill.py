@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 
-from rtcontrol.agents.paddle.goals import recognise
+from rtcontrol.agents.paddle.goals import KINDS, PaddleGoal, recognise
+from rtcontrol.agents.paddle.phrasings import seen_words, unseen_words
 from rtcontrol.agents.paddle.tools import observe, read_back
 from rtcontrol.envs.paddle.expert import LEVELS, expert
 from rtcontrol.envs.paddle.game import PaddleGame
@@ -17,4 +18,18 @@ def random_call(rng: random.Random) -> Call:
     return Call("move", {"velocity": rng.choice(LEVELS)})
 
 
-SKILL = Skill("paddle", PaddleGame, observe, read_back, recognise, expert, Call("move", {"velocity": 0}), random_call)
+_PAIRS = (("return", "miss"), ("up", "down"), ("top", "bottom"))
+SKILL = Skill(
+    "paddle",
+    PaddleGame,
+    observe,
+    read_back,
+    recognise,
+    expert,
+    Call("move", {"velocity": 0}),
+    random_call,
+    goals=tuple(PaddleGoal(kind) for kind in KINDS),
+    opposite={PaddleGoal(a): PaddleGoal(b) for one, other in _PAIRS for a, b in ((one, other), (other, one))},  # type: ignore[arg-type]
+    kinds=KINDS,
+    phrasings={"seen": seen_words, "unseen": unseen_words},
+)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 
-from rtcontrol.agents.road.goals import recognise
+from rtcontrol.agents.road.goals import KINDS, RoadGoal, recognise
+from rtcontrol.agents.road.phrasings import seen_words, unseen_words
 from rtcontrol.agents.road.tools import agent, observe, read_back
 from rtcontrol.envs.road.expert import expert
 from rtcontrol.envs.road.game import RoadGame
@@ -25,4 +26,33 @@ def random_call(rng: random.Random) -> Call:
 
 # What changes nothing: the way through the next junction that is chosen anyway.
 STILL = Call("turn", {"at_next_junction": "straight"})
-SKILL = Skill("road", RoadGame, observe, read_back, recognise, expert, STILL, random_call)
+_LEFT, _RIGHT = RoadGoal("lane", "left"), RoadGoal("lane", "right")
+_TURN_LEFT, _TURN_RIGHT = RoadGoal("turn", "left"), RoadGoal("turn", "right")
+SKILL = Skill(
+    "road",
+    RoadGame,
+    observe,
+    read_back,
+    recognise,
+    expert,
+    STILL,
+    random_call,
+    goals=(
+        RoadGoal("drive"),
+        RoadGoal("speed", 30),
+        RoadGoal("speed", 60),
+        _LEFT,
+        RoadGoal("lane", "middle"),
+        _RIGHT,
+        RoadGoal("follow", 10),
+        RoadGoal("follow", 30),
+        _TURN_LEFT,
+        _TURN_RIGHT,
+        RoadGoal("turn", "straight"),
+        RoadGoal("overtake"),
+        RoadGoal("stop"),
+    ),
+    opposite={_LEFT: _RIGHT, _RIGHT: _LEFT, _TURN_LEFT: _TURN_RIGHT, _TURN_RIGHT: _TURN_LEFT},
+    kinds=KINDS,
+    phrasings={"seen": seen_words, "unseen": unseen_words},
+)

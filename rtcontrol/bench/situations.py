@@ -10,9 +10,10 @@ from importlib import resources
 from typing import Any
 
 from rtcontrol.agents.agent import Agent
+from rtcontrol.envs import registry
+from rtcontrol.envs.skill import Skill
 from rtcontrol.envs.stepping import StepCarry
 from rtcontrol.models.errors import UserError
-from rtcontrol.recipes.score import Trial
 
 AGENTS = ("lander", "paddle", "driver")
 HZ = 16
@@ -39,9 +40,8 @@ def agent_of(model: str, agent: str | None = None) -> str:
 def situations(agent: str, count: int) -> list[Situation]:
     """`count` consecutive ticks at 16 Hz of an agent's own episodes: told in turn one of its goals as it is written
     and a phrasing of one that its model never saw; its scripted expert acts on the text."""
-    trial: Trial = importlib.import_module(f"rtcontrol.recipes.{agent}").TRIAL
-    skill, found = trial.skill, list[Situation]()
-    for episode, (told, goal) in enumerate(_told(trial)):
+    skill, found = _skill(agent), list[Situation]()
+    for episode, (told, goal) in enumerate(_told(skill)):
         world, carry = skill.make(), StepCarry(skill.make().step_s)
         world.judge_by(goal)
         world.reset(FIRST_SEED + episode)
@@ -59,13 +59,19 @@ def situations(agent: str, count: int) -> list[Situation]:
     raise AssertionError("episodes never end")
 
 
-def _told(trial: Trial) -> Iterator[tuple[str, Any]]:
+def _skill(agent: str) -> Skill:
+    found = registry.skill(next(env for env, entry in registry.known().items() if entry.agent == agent))
+    assert found is not None, "a bundled agent's world is judged"
+    return found
+
+
+def _told(skill: Skill) -> Iterator[tuple[str, Any]]:
     turn = 0
     while True:
-        goal = trial.goals[turn % len(trial.goals)]
+        goal = skill.goals[turn % len(skill.goals)]
         yield goal.text(), goal
-        phrasings = trial.seen_words(trial.kinds[turn % len(trial.kinds)])
-        yield phrasings[turn // len(trial.kinds) % len(phrasings)]
+        phrasings = skill.phrasings["seen"](skill.kinds[turn % len(skill.kinds)])
+        yield phrasings[turn // len(skill.kinds) % len(phrasings)]
         turn += 1
 
 

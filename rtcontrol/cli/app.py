@@ -28,6 +28,7 @@ from rtcontrol.run.status import HELP
 LAZY = {
     "serve": "rtcontrol.cli.serve",
     "models": "rtcontrol.cli.models",
+    "score": "rtcontrol.cli.score",
     "tools": "rtcontrol.cli.tools",
     "bench": "rtcontrol.cli.bench",
     "keys": "rtcontrol.cli.keys",

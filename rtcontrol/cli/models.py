@@ -73,50 +73,6 @@ def train(
 
 
 @app.command()
-def score(
-    model: Annotated[str, typer.Argument(help="Bundled name, folder or hub id.")] = "lander",
-    seeds: Annotated[int, typer.Option(min=1, help="Episodes a goal.")] = 100,
-    recipe: Annotated[
-        str | None, typer.Option(help=f"What it was trained on: {', '.join(RECIPES)}. (default: MODEL, or lander)")
-    ] = None,
-    sentences: Annotated[
-        int | None, typer.Option(min=1, help="Phrasings of each list and kind of goal. (default: all)")
-    ] = None,
-    json_file: JsonFile = None,
-) -> None:
-    """Fly a model in lockstep on seeds it was not trained on: by goal and by phrasing, beside its recipe's expert.
-
-    Examples:
-
-      rtcontrol models score lander --seeds 20 --json scores.json
-
-      rtcontrol models score runs/train-paddle/checkpoint --recipe paddle
-    """
-    from rtcontrol.models.decider import DeciderSpec
-    from rtcontrol.recipes.score import Trial, model_policy
-
-    title = recipe or (model if model in RECIPES else "lander")
-    agent = _recipe(title).agent
-    trial: Trial = importlib.import_module(f"rtcontrol.recipes.{title}").TRIAL
-    decider = DeciderSpec(model, tuple(agent.tools.openai()), history=agent.history).build()
-    console = for_people(json_file)
-    with console.status("flying") as status:
-        found = trial.score(model_policy(decider), seeds, lambda what: status.update(f"flying: {what}"), sentences)
-    goals = Table("told", "flown by", "successes", "Wilson 95 %", "ends")
-    for told, entry in found["goals"].items():
-        for flyer, s in entry.items():
-            goals.add_row(told, flyer, f"{s['successes']}/{s['episodes']}", str(s["wilson_95"]), str(s["ends"]))
-    console.print(goals)
-    phrasings = Table("list", "goal", "same outcome as canonical", "Wilson 95 %", "succeed", "canonical succeed")
-    for name, kinds in found["phrasings"].items():
-        for kind, s in kinds.items():
-            same = f"{s['same outcome']}/{s['phrasings']}"
-            phrasings.add_row(name, kind, same, str(s["wilson_95"]), str(s["succeed"]), str(s["canonical succeed"]))
-    console.print(phrasings)
-    save(json_file, found)
-
-
-@app.command()
 def info(
     model: Annotated[
         str | None, typer.Argument(help="Bundled name, folder or hub id (default: list the bundled).")
@@ -257,7 +213,7 @@ def quantize(
     table.add_row("differ in a near-tie of the original", "", str(found["ties"]))
     console.print(table)
     save(json_file, {"model": model, "scheme": scheme, "agent": whose, "engine": engine, "prompts": prompts, **found})
-    console.print(f"Checkpoint: {out}\nFly it: rtcontrol models score {out} --recipe {whose}", soft_wrap=True)
+    console.print(f"Checkpoint: {out}\nFly it: rtcontrol score --env {RECIPES[whose]} --model {out}", soft_wrap=True)
 
 
 def _recipe(name: str) -> Recipe:

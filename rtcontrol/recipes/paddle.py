@@ -1,21 +1,15 @@
-"""The paddle recipe: imitation of the scripted expert on disturbed games, then DAgger on the model's own games.
-
-Its model is scored by its seven goals, those with an opposite told as that too, and by phrasings of each.
-"""
+"""The paddle recipe: imitation of the scripted expert on disturbed games, then DAgger on the model's own games."""
 
 from __future__ import annotations
 
 from functools import partial
 
-from rtcontrol.agents.paddle.goals import KINDS, PaddleGoal
-from rtcontrol.agents.paddle.phrasings import seen_words, unseen_words, vocabulary
+from rtcontrol.agents.paddle.phrasings import vocabulary
 from rtcontrol.agents.paddle.tools import WORDS, agent
 from rtcontrol.envs.paddle.curriculum import PaddleOptions, demonstrations
-from rtcontrol.envs.paddle.skill import SKILL
 from rtcontrol.models.train.scratch import ModelShape
 from rtcontrol.models.train.trainer import TrainConfig
 from rtcontrol.recipes.imitation import Recipe
-from rtcontrol.recipes.score import Trial
 from rtcontrol.recipes.words import MARKS, common_words
 
 RECIPE = Recipe(
@@ -27,14 +21,4 @@ RECIPE = Recipe(
     chunk=8_192,
     # Seven ways to act and thousands of sentences at once stay on a plateau: first the acting, then the sentences.
     early=partial(demonstrations, options=PaddleOptions(plain=1.0)),
-)
-
-_PAIRS = (("return", "miss"), ("up", "down"), ("top", "bottom"))
-TRIAL = Trial(
-    SKILL,
-    goals=tuple(PaddleGoal(kind) for kind in KINDS),
-    opposite={PaddleGoal(a): PaddleGoal(b) for one, other in _PAIRS for a, b in ((one, other), (other, one))},  # type: ignore[arg-type]
-    kinds=KINDS,
-    seen_words=seen_words,
-    unseen_words=unseen_words,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -21,9 +22,9 @@ from rtcontrol.envs.lander.skill import SKILL as LANDER
 from rtcontrol.envs.paddle.skill import SKILL as PADDLE
 from rtcontrol.envs.road.skill import SKILL as ROAD
 from rtcontrol.envs.road.world import Road
+from rtcontrol.models.call import Call
 from rtcontrol.models.checkpoint import resolve
 from rtcontrol.models.decider import DeciderSpec, STDecider
-from rtcontrol.recipes.score import model_policy
 
 AGENTS = {"lander": lander.agent, "paddle": paddle.agent, "driver": road.agent}
 SKILLS = {"lander": LANDER, "paddle": PADDLE, "driver": ROAD}
@@ -58,7 +59,12 @@ def flown(name: str) -> dict[Case, Episode]:
     told = [(goal, None, seeds) for which, goal, seeds, _ in TOLD if which == name]
     told += [(goal, text, seeds) for which, goal, text, seeds in OPPOSITES if which == name]
     asked = [case for goal, text, seeds in told for case in cases(goal, range(5000, 5000 + seeds), text)]
-    episodes = evaluate(SKILLS[name], model_policy(decider(name)), asked, parallel=16)
+
+    def policy(situations: Sequence[tuple[str, str]]) -> list[Call]:
+        made = decider(name).decide_many([(seen, told) for told, seen in situations])
+        return [decision.call for decision in made if decision.call is not None]
+
+    episodes = evaluate(SKILLS[name], policy, asked, parallel=16)
     return dict(zip(asked, episodes, strict=True))
 
 

@@ -1,0 +1,130 @@
+"""`rtcontrol score`."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Self
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, TextColumn
+from rich.progress import Progress as Bar
+
+from rtcontrol.cli.figures import check_writable
+from rtcontrol.models.errors import UserError
+
+LOG_WIDTH = 160
+TOLD_S = 10.0  # in a log, how much is done is told so often at most
+HELP = """Fly a model in lockstep on seeds that it was not trained on: goal by goal beside expert, no-op and random, and
+told another goal than the one judged by; with --phrasings, by what people say.
+
+Examples:
+
+  rtcontrol score --env lander --seeds 20 --json scores.json
+
+  rtcontrol score --env road --model runs/mine --model driver
+
+  rtcontrol score --env paddle --phrasings list.jsonl --gate 0.6      (or a list of the world's own: seen, unseen)
+
+  rtcontrol score --env lander --model decisions:https://HOST/v1#NAME      (or systemone:URL, or a chat model)
+
+A line of a list is {"say": "...", "means": "<canonical instruction>"}, with null for what means nothing. With --json
+all is kept raw, seed by seed; a score that was interrupted goes on where it stopped, at the same command. The page
+docs/scores.md says what is measured, and how.
+
+Exit status: 0; 2 mistake in what was given; 130 interrupted (what was measured is shown and kept).
+"""
+app = typer.Typer(add_completion=False, rich_markup_mode="markdown", pretty_exceptions_enable=False)
+
+
+class ScoreProgress:
+    """Says on stderr what is flown, how much is done, and how long the rest takes."""
+
+    def __init__(self) -> None:
+        self._console = Console(stderr=True)
+        columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[left]}")
+        self._bar = Bar(*columns, console=self._console, transient=True)
+        self._task = self._bar.add_task("loading", total=None, left="")
+        self._told_s, self._terminal = time.monotonic(), self._console.is_terminal
+
+    def __call__(self, what: str, done: int, total: int, left_s: float) -> None:
+        left = f"{done}/{total} episodes, about {_long(left_s)} left"
+        self._bar.update(self._task, description=what, completed=done, total=total, left=left)
+        if not self._terminal and (now := time.monotonic()) - self._told_s >= TOLD_S:
+            self._told_s = now
+            print(f"score: {left} ({what})", file=sys.stderr, flush=True)
+
+    def __enter__(self) -> Self:
+        if self._terminal:
+            self._bar.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._bar.stop()
+
+
+def _long(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
+
+
+@app.command(help=HELP)
+def _score(
+    env: Annotated[str, typer.Option(help="World: one that is judged and has an expert (`rtcontrol envs`).")],
+    agent: Annotated[str, typer.Option(help="Agent. (default: the world's)")] = "",
+    model: Annotated[
+        list[str] | None,
+        typer.Option(help="Model or endpoint; may be repeated. (default: the agent's)"),
+    ] = None,
+    hz: Annotated[float, typer.Option(help="Ticks a second.")] = 16.0,
+    seeds: Annotated[int, typer.Option(min=1, help="Episodes a goal.")] = 10,
+    goal: Annotated[
+        list[str] | None, typer.Option(help="Score this goal alone; may be repeated. (default: the world's list)")
+    ] = None,
+    phrasings: Annotated[
+        str | None, typer.Option(help="JSONL file of what people say, or a list of the world's own: seen, unseen.")
+    ] = None,
+    gate: Annotated[
+        list[float] | None,
+        typer.Option(help="Less sure calls are held; for all models or, repeated, one for each. (default: none)"),
+    ] = None,
+    engine: Annotated[str, typer.Option(help="What runs the model.")] = "torch",
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="All figures, raw; a score that was interrupted goes on there.")
+    ] = None,
+) -> None:
+    from rtcontrol.scoring.plan import Settings
+    from rtcontrol.scoring.score import Scoring
+    from rtcontrol.scoring.tables import tables
+
+    if json_file is not None and json_file.is_dir():
+        raise UserError(f"--json {json_file} is a folder.", "Name a file.")
+    check_writable(json_file)
+    settings = Settings(
+        env, agent, tuple(model or ()), hz, seeds, tuple(goal or ()), tuple(gate or ()), phrasings, engine=engine
+    )
+    scoring = Scoring(settings, json_file)
+    console = Console()
+    if not console.is_terminal:  # a log file has no width
+        console.width = max(console.width, LOG_WIDTH)
+    for warning in scoring.warnings:
+        print(warning, file=sys.stderr)
+    if scoring.document.begun:
+        print(f"going on with what {json_file} holds", file=sys.stderr)
+    status = 0
+    try:
+        with ScoreProgress() as told:
+            scoring.run(told)
+    except KeyboardInterrupt:
+        status = 130
+    for table in tables(scoring.document.data):
+        console.print(table)
+    if status:
+        kept = (
+            f"{json_file} holds what was measured; the same command goes on there" if json_file else "nothing is kept"
+        )
+        print(f"interrupted: {kept}", file=sys.stderr)
+    elif json_file is not None:
+        print(f"All figures: {json_file}")
+    raise typer.Exit(status)

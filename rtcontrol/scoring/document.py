@@ -1,0 +1,111 @@
+"""The figures as they grow: written after every few episodes, and gone on with where they stop."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rtcontrol.envs.evaluate import Played
+from rtcontrol.models.errors import UserError
+from rtcontrol.record.machine import describe
+from rtcontrol.scoring.phrasings import Saying
+from rtcontrol.scoring.plan import LISTENED_S, Cell, Settings
+
+SCHEMA = 1
+KEPT = 4_096  # a cell's decisions whose confidence is kept, spread over all
+
+
+class Document:
+    """`data` is all that was measured; with a `path` it is in that file after each `add`. UserError where the file
+    holds something else, or cannot be written."""
+
+    def __init__(self, settings: Settings, path: Path | None) -> None:
+        self._path = path
+        told = json.loads(json.dumps(asdict(settings)))
+        self.data: dict[str, Any] = {"score": SCHEMA, "settings": told, "complete": False, "cells": {}}
+        if path is not None and path.is_file() and path.stat().st_size:
+            self.data = _read(path, told)
+        self.cells: dict[str, dict[str, Any]] = self.data["cells"]
+
+    @property
+    def begun(self) -> bool:
+        """Whether there is something of an earlier run."""
+        return bool(self.cells)
+
+    def done(self, cell: Cell) -> int:
+        """How many of its cases were flown."""
+        return len(self.cells[cell.key]["outcomes"]) if cell.key in self.cells else 0
+
+    def add(self, cell: Cell, flown: Sequence[Played], figures: dict[str, Any] | None = None) -> None:
+        """What came of the cell's next cases."""
+        if (kept := self.cells.get(cell.key)) is None:
+            self.cells[cell.key] = kept = _new(cell)
+        listened = max(1, round(LISTENED_S * cell.hz))
+        for one in flown:
+            kept["seeds"].append(one.case.seed)
+            kept["outcomes"].append(int(bool(one.episode.success)))
+            kept["returns"].append(round(float(one.episode.ret), 3))
+            kept["seconds"].append(round(one.episode.seconds, 3))
+            kept["ends"].append(str(one.episode.detail.get("end")))
+            if sure := one.kept.get("sure"):
+                # The median of the first second: a sentence is understood, or not, before much has happened.
+                first = sorted(sure[:listened])
+                kept.setdefault("sure", []).append(round(first[len(first) // 2], 4))
+            for name in ("held", "lost"):
+                kept[name] = kept.get(name, 0) + one.kept.get(name, 0)
+            kept.setdefault("confidence", []).extend(round(c, 4) for c in one.kept.get("confidence", ()))
+            kept.setdefault("agrees", []).extend(int(a) for a in one.kept.get("agrees", ()))
+        for name in ("confidence", "agrees"):
+            step = -(-len(kept[name]) // KEPT) or 1
+            kept[name] = kept[name][::step]
+        kept.update(figures or {})
+        self.write()
+
+    def lines(self, lines: Sequence[Saying]) -> None:
+        """What was said, in the order of the cells' outcomes."""
+        if lines:
+            self.data["lines"] = [{"say": one.say, "means": one.means} for one in lines]
+
+    def write(self) -> None:
+        if self._path is None:
+            return
+        part = self._path.with_name(self._path.name + ".part")
+        try:
+            part.write_text(json.dumps({**self.data, "machine": describe()}, indent=1) + "\n")
+            os.replace(part, self._path)
+        except OSError as error:
+            part.unlink(missing_ok=True)
+            raise UserError(
+                f"{self._path} cannot be written ({error.strerror}); what it holds is whole, as of before.",
+                "Make room, and give the same command again: it goes on there.",
+            ) from None
+
+
+def _new(cell: Cell) -> dict[str, Any]:
+    told = {"part": cell.part, "title": cell.title, "by": cell.by, "hz": cell.hz, "delay": cell.delay}
+    told |= {"wall": cell.wall, "told": list(dict.fromkeys(case.instruction for case in cell.cases))[:8]}
+    return {**told, "seeds": [], "outcomes": [], "returns": [], "seconds": [], "ends": []}
+
+
+def _read(path: Path, settings: dict[str, Any]) -> dict[str, Any]:
+    remedy = "Name another file, or remove this one."
+    try:
+        found = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError):
+        found = None
+    if not isinstance(found, dict) or found.get("score") != SCHEMA:
+        raise UserError(f"--json {path} is there already, and holds no score.", remedy)
+    held = found.get("settings", {})
+    if other := [name for name, value in settings.items() if held.get(name) != value]:
+        name = other[0]
+        raise UserError(
+            f"--json {path} holds a score of other settings: {name} is {held.get(name)!r} there, {settings[name]!r} "
+            "here.",
+            remedy,
+        )
+    found["complete"] = False
+    return dict(found)

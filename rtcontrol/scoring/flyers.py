@@ -1,0 +1,124 @@
+"""Who flies: a model or an endpoint under its gate, the expert, nothing, chance."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from rtcontrol.agents import Agent
+from rtcontrol.envs.evaluate import Seat
+from rtcontrol.envs.skill import Skill
+from rtcontrol.hosts.base import Decider, DeciderSource, DecisionLost, DecisionRequest
+from rtcontrol.hosts.deciders import STSource, build
+from rtcontrol.models.call import Call, Decision
+from rtcontrol.models.decider import STDecider
+from rtcontrol.models.engines.base import DecodeError
+from rtcontrol.models.errors import UserError
+
+Flyer = Callable[[Sequence[Seat]], Sequence[Call | None]]
+SCRIPTED = ("expert", "no-op", "random")
+# Sixteen at once fill a pass; with more, the mask outgrows what the decoder keeps. An endpoint is asked by eight.
+LOCAL, FAR = 16, 8
+GIVE_UP = 3  # so many requests without one answer, and the model is none
+
+
+def scripted(skill: Skill, name: str, seed: int = 0) -> Flyer:
+    """Expert, no-op or random; a random call depends on its case and its tick alone."""
+    if name == "expert":
+        return lambda seats: skill.expert_policy([(seat.case.instruction, seat.seen) for seat in seats])
+    if name == "no-op":
+        return lambda seats: [skill.still] * len(seats)
+    return lambda seats: [skill.any_call(random.Random(f"{seed}/{s.case.seed}/{s.tick}")) for s in seats]
+
+
+def sureness(decision: Decision) -> float:
+    """What a gate looks at: the least sure head's confidence, 1 where nothing was to be chosen."""
+    return min(decision.confidence.values(), default=1.0)
+
+
+class ModelFlyer:
+    """A model or an endpoint that decides for many worlds at once. A decision less sure than `gate` is held: the call
+    in force goes on, and after the agent's hold time its safe call acts; so it is with one that does not come.
+
+    Of each case it keeps `sure` (by tick), `held` and `lost` (ticks); and where the goal that is told is known to the
+    expert, the confidence of each whole call (`confidence`), and whether the expert makes the same one (`agrees`).
+    Raises UserError where nothing is ever decided.
+    """
+
+    def __init__(self, skill: Skill, agent: Agent, source: DeciderSource, hz: float, gate: float = 0.0) -> None:
+        self.gate = gate
+        self._skill, self._agent, self._source = skill, agent, source
+        self._hold = max(1, math.ceil(agent.fallback.hold_ms * hz / 1e3))
+        self._answered, self._failed = False, 0
+        self._goals: dict[str, Any] = {}
+        self._many: STDecider | None = source.spec.build() if isinstance(source, STSource) else None
+        self._deciders: list[Decider] = [] if self._many else [build(source) for _ in range(FAR)]
+        self._pool = ThreadPoolExecutor(FAR)
+        self.parallel = LOCAL if self._many else FAR
+
+    def __call__(self, seats: Sequence[Seat]) -> list[Call | None]:
+        return [self._act(seat, decided) for seat, decided in zip(seats, self._ask(seats), strict=True)]
+
+    def _act(self, seat: Seat, decided: Decision | Exception) -> Call | None:
+        kept = seat.kept
+        if isinstance(decided, Exception):
+            self._lose(decided)
+            kept["lost"] = kept.get("lost", 0) + 1
+            return self._hold_on(kept)
+        self._answered = True
+        sure = sureness(decided)
+        kept.setdefault("sure", []).append(sure)
+        self._compare(seat, decided)
+        if sure < self.gate:
+            kept["held"] = kept.get("held", 0) + 1
+            return self._hold_on(kept)
+        kept["idle"] = 0
+        return decided.call
+
+    def _hold_on(self, kept: dict[str, Any]) -> Call | None:
+        kept["idle"] = kept.get("idle", 0) + 1
+        return self._agent.fallback.safe_call if kept["idle"] == self._hold else None
+
+    def _compare(self, seat: Seat, decided: Decision) -> None:
+        told = seat.case.instruction
+        if told not in self._goals:
+            self._goals[told] = self._skill.recognise(told)
+        if (goal := self._goals[told]) is not None and decided.call is not None and decided.confidence:
+            right = self._skill.expert(self._skill.read_back(seat.seen), goal)
+            seat.kept.setdefault("confidence", []).append(math.prod(decided.confidence.values()))
+            seat.kept.setdefault("agrees", []).append(right == decided.call)
+
+    def _lose(self, fault: Exception) -> None:
+        self._failed += 1
+        if not self._answered and self._failed >= GIVE_UP:
+            raise UserError(
+                f"The model decides nothing: {fault}".rstrip(".") + ".",
+                "Try it with `rtcontrol run` first; its report names what is missed.",
+            ) from fault
+
+    def _ask(self, seats: Sequence[Seat]) -> list[Decision | Exception]:
+        if self._many is None:
+            return list(self._pool.map(_asked, self._deciders, seats))
+        told = [(seat.seen, seat.case.instruction, seat.called) for seat in seats]
+        try:
+            return list(self._many.decide_many(told))
+        except (UserError, DecodeError):  # of one of them: the others are decided all the same
+            return [_tried(self._many, one) for one in told]
+
+
+def _tried(decider: STDecider, told: tuple[str, str, Sequence[str]]) -> Decision | Exception:
+    try:
+        return decider.decide(*told)
+    except (UserError, DecodeError) as fault:
+        return fault
+
+
+def _asked(decider: Decider, seat: Seat) -> Decision | Exception:
+    request = DecisionRequest(seat.tick, 1, seat.seen, seat.case.instruction, tuple(seat.called[-6:]))
+    try:
+        return decider.decide(request)
+    except (UserError, DecodeError, DecisionLost) as fault:
+        return fault

@@ -1,0 +1,71 @@
+"""Lists of what people say: `{"say": "...", "means": "<canonical instruction>" or null}`, a line each."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rtcontrol.envs.skill import Skill
+from rtcontrol.models.errors import UserError
+
+MOST = 10_000  # lines
+FORM = 'Write {"say": "...", "means": "<canonical instruction>"}, with null in its place for what means nothing.'
+
+
+@dataclass(frozen=True, slots=True)
+class Saying:
+    """What somebody says, and the goal that it asks for; `means` is its canonical instruction (None: nothing)."""
+
+    say: str
+    means: str | None
+    goal: Any = None
+
+
+def lines(skill: Skill, given: str, names: Sequence[str]) -> list[Saying]:
+    """A file's lines, without those whose `env` is none of `names`; or one of the skill's own lists, by its name.
+    UserError, with the line's number, for what cannot be read."""
+    if given in skill.phrasings:
+        told = [one for kind in skill.kinds for one in skill.phrasings[given](kind)]
+        return [Saying(say, goal.text(), goal) for say, goal in told]
+    path = Path(given)
+    try:
+        written = path.read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        lists = f", or a list of this world: {', '.join(skill.phrasings)}" if skill.phrasings else ""
+        why = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
+        raise UserError(f"--phrasings {given} cannot be read ({why}).", f"Give a JSONL file{lists}.") from None
+    if len(written) > MOST:
+        raise UserError(f"--phrasings {given} has {len(written)} lines.", f"Give {MOST} at the most.")
+    read = (_line(skill, text, names, partial(_wrong, given, i)) for i, text in enumerate(written, 1) if text.strip())
+    found = [line for line in read if line is not None]
+    if not found:
+        raise UserError(f"--phrasings {given}: no line of it is for {skill.name}.", FORM)
+    return found
+
+
+def _line(skill: Skill, text: str, names: Sequence[str], wrong: Callable[[str], UserError]) -> Saying | None:
+    try:
+        read = json.loads(text)
+    except ValueError as error:
+        raise wrong(f"no JSON ({error})") from None
+    if not isinstance(read, dict) or not {"say", "means"} <= read.keys():
+        raise wrong("no object with `say` and `means`")
+    say, means, env = read["say"], read["means"], read.get("env", names[0])
+    if not isinstance(say, str) or not say.strip():
+        raise wrong("`say` is no text")
+    if not isinstance(env, str) or not (means is None or isinstance(means, str)):
+        raise wrong("`means` is neither a text nor null" if isinstance(env, str) else "`env` is no name")
+    if env not in names:
+        return None
+    goal = None if means is None else skill.recognise(means)
+    if means is not None and goal is None:
+        raise wrong(f"`means` is {means!r}, which names no goal of {skill.name}")
+    return Saying(say, None if goal is None else goal.text(), goal)
+
+
+def _wrong(given: str, number: int, what: str) -> UserError:
+    return UserError(f"{given}, line {number}: {what}.", FORM)

@@ -1,0 +1,84 @@
+"""What is measured: cells, each one flyer on one list of cases, in the order in which they are flown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from rtcontrol.envs.evaluate import LONGEST_S, Case
+from rtcontrol.scoring.flyers import SCRIPTED
+from rtcontrol.scoring.phrasings import Saying
+from rtcontrol.scoring.subjects import FIRST_SEED, PHRASING_SEED, Subject
+
+LISTENED_S = 1.0  # of a world's time: whether a sentence is understood is told from so much
+DELAYS, RATES = (0, 1, 2, 4), (10.0, 16.0, 30.0)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a score is of; everything here decides its figures, so what was measured with others is never mixed."""
+
+    env: str
+    agent: str
+    models: tuple[str, ...]
+    hz: float
+    seeds: int
+    goals: tuple[str, ...] = ()
+    gates: tuple[float, ...] = ()
+    phrasings: str | None = None
+    delays: tuple[int, ...] = ()
+    rates: tuple[float, ...] = ()
+    engine: str = "torch"
+    host: str = "inprocess"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """`part` of the document: goals, other (told another goal), phrasings, canonical, nonsense, delays, rates. In
+    `wall` time the world does not wait."""
+
+    part: str
+    title: str
+    by: str
+    cases: Sequence[Case] = field(repr=False)
+    hz: float
+    delay: int = 0
+    wall: bool = False
+    longest_s: float = LONGEST_S
+
+    @property
+    def key(self) -> str:
+        how = f"{self.hz:g} Hz, {'wall' if self.wall else 'lockstep'}, {self.delay} ticks late"
+        return f"{self.part} | {self.title} | {self.by} | {how}"
+
+
+def plan(settings: Settings, told: Sequence[Subject], lines: Sequence[Saying]) -> list[Cell]:
+    """All cells: the model's first, so that what they cost is known early."""
+    seeds = range(FIRST_SEED, FIRST_SEED + settings.seeds)
+    hz, models = settings.hz, settings.models
+    found: list[Cell] = []
+    for subject in told:
+        for by in (*models, *(s for s in SCRIPTED if s not in models)):
+            found.append(Cell("goals", subject.title, by, subject.cases(seeds), hz))
+        if subject.others:
+            for by in (*models, "expert"):
+                found.append(Cell("other", subject.title, by, subject.cases(seeds, other=True), hz))
+    return [*found, *_said(settings, told, lines)]
+
+
+def _said(settings: Settings, told: Sequence[Subject], lines: Sequence[Saying]) -> Iterator[Cell]:
+    meant = [(PHRASING_SEED + i, line) for i, line in enumerate(lines) if line.means is not None]
+    # What means nothing is told in the worlds of the first goal: nobody judges by it.
+    nonsense = [
+        Case(line.say, told[0].goals[0], PHRASING_SEED + i) for i, line in enumerate(lines) if line.means is None
+    ]
+    said = [Case(line.say, line.goal, seed) for seed, line in meant]
+    canonical = [Case(line.goal.text(), line.goal, seed) for seed, line in meant]
+    for model in settings.models:
+        for part, cases, longest_s in (
+            ("phrasings", said, LONGEST_S),
+            ("canonical", canonical, LONGEST_S),
+            ("nonsense", nonsense, LISTENED_S),
+        ):
+            if cases:
+                yield Cell(part, "all", model, cases, settings.hz, longest_s=longest_s)

@@ -1,0 +1,60 @@
+"""What is told and judged: each of a skill's goals, and the goal that is told in its place to see who ignores it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rtcontrol.envs.evaluate import Case, evaluate
+from rtcontrol.envs.skill import Skill
+from rtcontrol.models.errors import UserError
+
+FIRST_SEED, PHRASING_SEED = 2000, 4000  # no recipe trains on seeds from 1000 on
+TRIED = 3  # seeds on which the expert, told another goal, must not do the judged one
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A line of the table: `goals` are spread over the seeds, `others` told in their place (empty: there is none that
+    the expert itself, told it, would not do the judged one by)."""
+
+    title: str
+    goals: Sequence[Any]
+    others: Sequence[Any] = ()
+
+    def cases(self, seeds: Sequence[int], other: bool = False) -> list[Case]:
+        """What is told (canonically; `other`: the goals in their place), judged by the goals, on these seeds."""
+        told = self.others if other else self.goals
+        return [Case(told[i % len(told)].text(), self.goals[i % len(self.goals)], seed) for i, seed in enumerate(seeds)]
+
+
+def subjects(skill: Skill, hz: float, named: Sequence[str] = ()) -> list[Subject]:
+    """The skill's goals (`named`: those that these instructions name), each with the one to tell in its place: its
+    opposite where it has one, else the next one in the list that the expert, told it, never does this one by.
+    UserError for a skill without goals, and for an instruction that names none."""
+    goals = [_goal(skill, text) for text in named] or list(skill.goals)
+    if not goals:
+        raise UserError(f"{skill.name} has no list of goals to score.", "Name them with --goal.")
+    found = []
+    for goal in dict.fromkeys(goals):
+        listed = [*skill.goals, *(g for g in goals if g not in skill.goals)]
+        i = listed.index(goal)
+        others = [skill.opposite[goal]] if goal in skill.opposite else [*listed[i + 1 :], *listed[:i]]
+        other = next((o for o in others if _tells_apart(skill, goal, o, hz)), None)
+        found.append(Subject(goal.text(), (goal,), () if other is None else (other,)))
+    for title, spread in () if named else skill.mixed.items():
+        found.append(Subject(title, spread, (*spread[1:], spread[0]) if len(spread) > 1 else ()))
+    return found
+
+
+def _goal(skill: Skill, text: str) -> Any:
+    if (goal := skill.recognise(text)) is None:
+        known = ", ".join(repr(goal.text()) for goal in skill.goals)
+        raise UserError(f"--goal {text!r} names no goal of {skill.name}.", f"Such as: {known}.")
+    return goal
+
+
+def _tells_apart(skill: Skill, goal: Any, other: Any, hz: float) -> bool:
+    told = [Case(other.text(), goal, FIRST_SEED + i) for i in range(TRIED)]
+    return not any(episode.success for episode in evaluate(skill, skill.expert_policy, told, hz))

@@ -1,0 +1,126 @@
+"""The tables of a score, from its document."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rich.table import Table
+
+from rtcontrol.envs.evaluate import wilson
+from rtcontrol.scoring.flyers import SCRIPTED
+
+
+def tables(document: Mapping[str, Any]) -> Iterator[Table]:
+    """Those of what was measured so far."""
+    cells = list(document["cells"].values())
+    models = document["settings"]["models"]
+    if any(cell["part"] == "goals" for cell in cells):
+        yield _goals(cells, models, document["settings"])
+    if "lines" in document:
+        for model in models:
+            if (found := said(document, model)) is not None:
+                yield _phrasings(found, model)
+
+
+def share(outcomes: Sequence[int]) -> str:
+    """`19/20 (0.76-0.99)`: successes, tried, Wilson's interval at 95 %."""
+    if not outcomes:
+        return "-"
+    low, high = wilson(sum(outcomes), len(outcomes))
+    return f"{sum(outcomes)}/{len(outcomes)} ({low:.2f}-{high:.2f})"
+
+
+def pick(cells: Sequence[Mapping[str, Any]], part: str, title: str | None, by: str, **more: Any) -> list[int]:
+    """The outcomes of one cell (with no title: of all these), in the order of the seeds."""
+    return [
+        outcome
+        for cell in cells
+        if cell["part"] == part and title in (None, cell["title"]) and cell["by"] == by
+        if all(cell[name] == value for name, value in more.items())
+        for outcome in cell["outcomes"]
+    ]
+
+
+def paired(model: Sequence[int], expert: Sequence[int]) -> str:
+    """On how many of the same seeds the one alone succeeds, and the other alone."""
+    both = list(zip(model, expert, strict=False))
+    return f"+{sum(a > b for a, b in both)} -{sum(a < b for a, b in both)}"
+
+
+def _goals(cells: Sequence[Mapping[str, Any]], models: Sequence[str], settings: Mapping[str, Any]) -> Table:
+    title = f"{settings['env']}, lockstep at {settings['hz']:g} Hz, the same seeds for all"
+    note = (
+        "successes of tried (Wilson 95 %). Told another goal: judged by this one all the same, so that who ignores "
+        "what is told succeeds. Alone: on so many seeds the model succeeds and the expert not (+), or only the expert "
+        "(-)."
+    )
+    found = Table("told", title=title, caption=note)
+    for model in models:
+        for column in (model, "told another", "alone"):
+            found.add_column(column, justify="right")
+    others = [name for name in SCRIPTED if name not in models]
+    for name in others:
+        found.add_column(name, justify="right")
+    found.add_column("expert told another", justify="right")
+    for goal in dict.fromkeys(cell["title"] for cell in cells if cell["part"] == "goals"):
+        row = []
+        for model in models:
+            own = pick(cells, "goals", goal, model)
+            row += [share(own), share(pick(cells, "other", goal, model))]
+            row.append(paired(own, pick(cells, "goals", goal, "expert")))
+        row += [share(pick(cells, "goals", goal, name)) for name in others]
+        found.add_row(goal, *row, share(pick(cells, "other", goal, "expert")))
+    return found
+
+
+def said(document: Mapping[str, Any], model: str) -> dict[str, Any] | None:
+    """Of the phrasings: in all and by meaning `said`, `right`, `canonical_right` and `unsure`; of nonsense how many
+    there are and how many are held. None before all were flown."""
+    settings, lines = document["settings"], document["lines"]
+    gate = settings["gates"][settings["models"].index(model)]
+    cells = {c["part"]: c for c in document["cells"].values() if c["by"] == model}
+    meant = [line["means"] for line in lines if line["means"] is not None]
+    nonsense = len(lines) - len(meant)
+    parts = [("phrasings", len(meant)), ("canonical", len(meant)), ("nonsense", nonsense)]
+    if any(count and len(cells.get(part, {"outcomes": ()})["outcomes"]) < count for part, count in parts):
+        return None
+    found: dict[str, Any] = {"gate": gate, "by_meaning": {}}
+    if meant:
+        phrased, plain = cells["phrasings"], cells["canonical"]
+        unsure = [sure < gate for sure in phrased["sure"]]
+        rows = list(zip(meant, phrased["outcomes"], plain["outcomes"], unsure, strict=True))
+        for means in dict.fromkeys(meant):
+            found["by_meaning"][means] = _counts([row for row in rows if row[0] == means])
+        found["all"] = _counts(rows)
+    if nonsense:
+        held = sum(sure < gate for sure in cells["nonsense"]["sure"])
+        found["nonsense"] = {"said": nonsense, "held": held}
+    return found
+
+
+def _counts(rows: Sequence[tuple[str, int, int, bool]]) -> dict[str, int]:
+    return {
+        "said": len(rows),
+        "right": sum(right and not unsure for _, right, _, unsure in rows),
+        "canonical_right": sum(plain for _, _, plain, _ in rows),
+        "unsure": sum(unsure for *_, unsure in rows),
+    }
+
+
+def _phrasings(found: Mapping[str, Any], model: str) -> Table:
+    gate = f"held below {found['gate']:g}" if found["gate"] else "no gate: nothing is held"
+    note = (
+        "right: ended as the meaning asks, and not held; canonical right: its canonical instruction on the same seed; "
+        "unsure: held back by the gate for most of the first second."
+    )
+    shown = Table("means", title=f"phrasings, {model} ({gate})", caption=note)
+    columns = ("said", "right", "canonical_right", "unsure")
+    for column in columns:
+        shown.add_column(column.replace("_", " "), justify="right")
+    rows = [*found["by_meaning"].items(), *([("all", found["all"])] if "all" in found else [])]
+    for means, counts in rows:
+        shown.add_row(means, *(str(counts[column]) for column in columns), end_section=means == rows[-2][0])
+    if "nonsense" in found:
+        shown.add_row("nothing (nonsense)", str(found["nonsense"]["said"]), "", "", str(found["nonsense"]["held"]))
+    return shown

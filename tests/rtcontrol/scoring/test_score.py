@@ -1,0 +1,211 @@
+"""`rtcontrol score`: who ignores what is told shows, a late call costs, a list's lines are counted, nothing is lost."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commands import call, refused
+from walk import AGENT, LEFT, RIGHT, SKILL, Walker
+
+from rtcontrol.envs.evaluate import Case, Seat, cases, play
+from rtcontrol.models.call import Call
+from rtcontrol.models.errors import UserError
+from rtcontrol.scoring.document import Document
+from rtcontrol.scoring.flyers import SCRIPTED, Flyer, ModelFlyer, scripted
+from rtcontrol.scoring.measure import measure
+from rtcontrol.scoring.phrasings import Saying, lines
+from rtcontrol.scoring.plan import Settings, plan
+from rtcontrol.scoring.subjects import subjects
+from rtcontrol.scoring.tables import paired, pick, said, share, tables
+
+HZ = 10.0
+KNOWS_BOTH, DEAF = Walker(("go left", "go right")), Walker(("go left",))
+SAID = [Saying("off to the left", "go left", LEFT), Saying("go right", "go right", RIGHT), Saying("asdf", None)]
+
+
+def score(
+    models: dict[str, Walker], gate: float = 0.0, said: Sequence[Saying] = (), path: Path | None = None
+) -> Document:
+    """A small score of walkers, four seeds a goal."""
+    settings = Settings("walk", "walk", tuple(models), HZ, 4, gates=(gate,) * len(models))
+    document = Document(settings, path)
+    document.lines(said)
+    flyers: dict[str, Flyer] = {name: scripted(SKILL, name) for name in SCRIPTED}
+    flyers |= {name: ModelFlyer(SKILL, AGENT, source, HZ, gate) for name, source in models.items()}
+    measure(SKILL, plan(settings, subjects(SKILL, HZ), said), flyers, document, lambda *_: None)
+    return document
+
+
+def test_who_ignores_the_instruction_succeeds_when_told_another_goal() -> None:
+    cells = list(score({"hears": KNOWS_BOTH, "deaf": DEAF}).data["cells"].values())
+    for goal in ("go left", "go right"):
+        assert pick(cells, "goals", goal, "hears") == pick(cells, "goals", goal, "expert") == [1] * 4
+        assert pick(cells, "other", goal, "hears") == pick(cells, "other", goal, "expert") == [0] * 4
+        assert pick(cells, "goals", goal, "no-op") == [0] * 4
+    assert pick(cells, "goals", "go left", "deaf") == pick(cells, "other", "go left", "deaf") == [1] * 4
+    assert pick(cells, "goals", "go right", "deaf") == [0] * 4
+    assert paired(pick(cells, "goals", "go right", "deaf"), pick(cells, "goals", "go right", "expert")) == "+0 -4"
+    assert share([1] * 4) == "4/4 (0.51-1.00)"
+
+
+def test_all_fly_the_same_seeds_and_chance_repeats() -> None:
+    one, again = (score({"hears": KNOWS_BOTH}).data["cells"] for _ in range(2))
+    assert one == again
+    assert {tuple(cell["seeds"]) for cell in one.values()} == {(2000, 2001, 2002, 2003)}
+
+
+def test_a_goal_that_another_does_by_the_way_is_not_told_in_its_place() -> None:
+    told = subjects(SKILL, HZ)
+    assert [(s.title, s.others) for s in told] == [("go left", (RIGHT,)), ("go right", (LEFT,))]
+    assert [s.others for s in subjects(SKILL, HZ, ["go left"])] == [(RIGHT,)]
+    with pytest.raises(UserError, match="go left"):
+        subjects(SKILL, HZ, ["fly"])
+
+
+def test_a_late_call_costs() -> None:
+    # Whoever stops two steps late has fallen; one step late is never at rest.
+    flown = [play(SKILL, scripted(SKILL, "expert"), cases(RIGHT, range(4)), HZ, delay_ticks=n) for n in (0, 1, 2, 4)]
+    right = [sum(bool(one.episode.success) for one in late) for late in flown]
+    assert right[0] == 4 > right[1] and right[2:] == [0, 0]
+
+
+def test_history_has_what_acted_and_none_leaves_the_call_in_force() -> None:
+    shown: list[list[str]] = []
+
+    def decide(seats: Sequence[Seat]) -> list[Call | None]:
+        shown.append(list(seats[0].called))
+        return [Call("walk", {"step": 1}) if seats[0].tick == 0 else None]
+
+    flown = play(SKILL, decide, [Case("go right", RIGHT, 1)], HZ, delay_ticks=1)
+    assert shown[1:3] == [[], ["walk(step=1)"]] and shown[-1] == shown[2]
+    assert flown[0].episode.detail["end"] == "fell"
+
+
+def test_a_world_that_never_ends_is_no_success(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("walk.LIMIT_S", 1e9)
+    flown = play(SKILL, scripted(SKILL, "no-op"), cases(LEFT, [0]), HZ, longest_s=2.0)
+    assert (flown[0].episode.success, flown[0].episode.detail["end"]) == (False, "no end")
+
+
+def test_what_is_held_counts_as_wrong_and_unsure_and_nonsense_by_how_much_is_held() -> None:
+    for gate, counts, held in (
+        (0.5, {"said": 2, "right": 1, "canonical_right": 2, "unsure": 1}, 1),
+        (0.0, {"said": 2, "right": 2, "canonical_right": 2, "unsure": 0}, 0),
+        (0.95, {"said": 2, "right": 0, "canonical_right": 0, "unsure": 2}, 1),
+    ):
+        found = said(score({"hears": KNOWS_BOTH}, gate, SAID).data, "hears")
+        assert found is not None
+        assert found["all"] == counts and found["nonsense"] == {"said": 1, "held": held}
+        assert found["by_meaning"]["go left"]["said"] == 1
+    late = score({"late": replace(KNOWS_BOTH, wakes=12)}, 0.5, SAID)
+    assert next(c for c in late.data["cells"].values() if c["part"] == "phrasings")["outcomes"] == [1, 1]
+    found = said(late.data, "late")
+    assert found is not None and found["all"]["right"] == 1
+
+
+def test_what_is_held_for_long_ends_in_the_safe_call() -> None:
+    made: list[Call | None] = []
+    flyer = ModelFlyer(SKILL, AGENT, KNOWS_BOTH, HZ, gate=0.95)
+
+    def decide(seats: Sequence[Seat]) -> Sequence[Call | None]:
+        made.extend(flyer(seats))
+        return made[-1:]
+
+    flown = play(SKILL, decide, cases(LEFT, [0]), HZ)
+    assert made[:4] == [None, None, AGENT.fallback.safe_call, None] and not any(made[3:])
+    assert flown[0].kept["held"] == len(made)
+
+
+def test_what_was_measured_is_gone_on_with_and_never_mixed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = score({"hears": KNOWS_BOTH}, said=SAID).data
+    path, flown = tmp_path / "scores.json", list[int]()
+
+    def stop(self: Document, *given: Any) -> None:
+        flown.append(1)
+        if len(flown) == 4:
+            raise KeyboardInterrupt
+        add(self, *given)
+
+    add = Document.add
+    monkeypatch.setattr(Document, "add", stop)
+    with pytest.raises(KeyboardInterrupt):
+        score({"hears": KNOWS_BOTH}, said=SAID, path=path)
+    kept = json.loads(path.read_text())
+    assert len(kept["cells"]) == 3 and not kept["complete"]
+    assert [table.title for table in tables(kept)] == ["walk, lockstep at 10 Hz, the same seeds for all"]
+    monkeypatch.setattr(Document, "add", lambda self, *given: (flown.append(1), add(self, *given)))
+    assert score({"hears": KNOWS_BOTH}, said=SAID, path=path).data["cells"] == whole["cells"]
+    assert len(flown) == 4 + len(whole["cells"]) - 3
+    assert json.loads(path.read_text())["complete"]
+    with pytest.raises(UserError, match="gates is"):
+        score({"hears": KNOWS_BOTH}, gate=0.5, said=SAID, path=path)
+    path.write_text("{}")
+    with pytest.raises(UserError, match="no score"):
+        score({"hears": KNOWS_BOTH}, path=path)
+
+
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        ("{", "no JSON"),
+        ('"go"', "no object"),
+        ('{"say": "go"}', "no object with `say` and `means`"),
+        ('{"say": " ", "means": null}', "`say` is no text"),
+        ('{"say": "go", "means": 3}', "neither a text nor null"),
+        ('{"say": "go", "means": "fly"}', "'fly', which names no goal"),
+    ],
+)
+def test_a_bad_line_is_named_by_file_and_number(line: str, what: str, tmp_path: Path) -> None:
+    path = tmp_path / "list.jsonl"
+    path.write_text('{"say": "west", "means": "go left"}\n\n' + line + "\n")
+    with pytest.raises(UserError, match=f"list.jsonl, line 3: .*{what}"):
+        lines(SKILL, str(path), ("walk",))
+
+
+def test_lines_of_other_worlds_are_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "list.jsonl"
+    path.write_text(
+        '{"say": "west", "means": "go left", "env": "walk"}\n{"say": "up", "means": "x", "env": "paddle"}\n'
+    )
+    assert lines(SKILL, str(path), ("walk",)) == [Saying("west", "go left", LEFT)]
+    with pytest.raises(UserError, match="no line of it is for"):
+        lines(SKILL, str(path), ("lander",))
+
+
+def test_a_model_that_never_decides_is_none(tmp_path: Path) -> None:
+    class Mute(Walker):
+        def decide(self, request: Any) -> Any:
+            raise UserError("nobody is there", "Start it.")
+
+    with pytest.raises(UserError, match="decides nothing: nobody is there"):
+        score({"mute": Mute(("go left",))})
+
+
+def test_a_bundled_model_is_scored_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said, out = tmp_path / "list.jsonl", tmp_path / "scores.json"
+    said.write_text(
+        '{"say": "please land on the pad", "means": "land on the pad"}\n{"say": "asdf qwer", "means": null}\n'
+    )
+    told = ("score", "--env", "lander", "--goal", "land on the pad", "--seeds", "2", "--phrasings", str(said))
+    assert call(*told, "--gate", "0.2", "--json", str(out)) == 0
+    shown = capsys.readouterr().out
+    assert "2/2 (0.34-1.00)" in shown and "please" not in shown and str(out) in shown
+    data = json.loads(out.read_text())
+    goal = next(cell for cell in data["cells"].values() if cell["part"] == "goals" and cell["by"] == "lander")
+    assert goal["outcomes"] == [1, 1] and goal["seeds"] == [2000, 2001] and len(goal["agrees"]) > 100
+    assert min(goal["confidence"]) > 0 and max(goal["confidence"]) <= 1
+    assert (data["complete"], data["lines"][1]) == (True, {"say": "asdf qwer", "means": None})
+
+
+def test_what_cannot_be_scored_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "no goals" in refused(capsys, "score", "--env", "remote")
+    assert "stands in the table anyway" in refused(capsys, "score", "--env", "lander", "--model", "expert")
+    assert "trained on other tools" in refused(capsys, "score", "--env", "lander", "--model", "paddle")
+    assert "such as: 'land on the pad'" in refused(capsys, "score", "--env", "lander", "--goal", "make tea").lower()
+    assert "cannot be read" in refused(capsys, "score", "--env", "lander", "--phrasings", str(tmp_path / "none"))
+    assert "is a folder" in refused(capsys, "score", "--env", "lander", "--json", str(tmp_path))
