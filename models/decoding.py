@@ -156,6 +156,10 @@ class Decoding:
     def decode_many(self, suffixes: Sequence[Sequence[int]]) -> list[Decision]:
         """Decide after prefix + each suffix in the same passes; equal to deciding each alone. Raises what the first
         fault is."""
+        return [one.decision() for one in self.decided(suffixes)]
+
+    def decided(self, suffixes: Sequence[Sequence[int]]) -> list[UnderWay]:
+        """`decode_many`, each with what was its own fault."""
         self._stop.clear()
         batch, made = self.runner.caps.batch, list[UnderWay]()
         while len(self._others) < min(len(suffixes), batch):
@@ -164,7 +168,7 @@ class Decoding:
             pairs = zip(self._others, suffixes[i : i + batch], strict=False)
             made += (now := [self._begin(handle, suffix, None) for handle, suffix in pairs])
             result(evaluate(self.runner, now))
-        return [one.decision() for one in made]
+        return made
 
     @property
     def visited(self) -> Sequence[Entry]:

@@ -7,16 +7,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rtcontrol.fitting.fit import Fitted, fit
     from rtcontrol.models.call import Call, Decision
     from rtcontrol.models.engines.base import Cancelled, DecodeError
     from rtcontrol.models.errors import UserError
     from rtcontrol.run.api import Model
 
-__all__ = ["Call", "Cancelled", "Decision", "DecodeError", "UserError", "__version__", "load"]
+__all__ = ["Call", "Cancelled", "Decision", "DecodeError", "Fitted", "UserError", "__version__", "fit", "load"]
 __version__ = "0.1.0"
 _PLACES = {
     **dict.fromkeys(("Call", "Decision"), "rtcontrol.models.call"),
     **dict.fromkeys(("Cancelled", "DecodeError"), "rtcontrol.models.engines.base"),
+    **dict.fromkeys(("Fitted", "fit"), "rtcontrol.fitting.fit"),
     "UserError": "rtcontrol.models.errors",
 }
 

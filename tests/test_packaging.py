@@ -23,6 +23,7 @@ ROOMS = [
     "drill",
     "carla",
     "bench",
+    "fitting",
     "recipes",
     "scoring",
     "run",

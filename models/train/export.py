@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from tokenizers import Tokenizer
+from transformers.utils.logging import disable_progress_bar
 
 from rtcontrol.models.prompt import FILE_NAME
 
@@ -29,6 +30,7 @@ def export(
     fresh = folder.with_name(folder.name + ".new")
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir(parents=True)
+    disable_progress_bar()  # of a file that is written at once
     # A copy: the caller may go on training in its own dtype.
     (model if model.dtype == dtype else copy.deepcopy(model).to(dtype)).save_pretrained(fresh)
     (fresh / "generation_config.json").unlink(missing_ok=True)

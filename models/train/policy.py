@@ -13,7 +13,7 @@ from rtcontrol.models.core import DecoderCore
 from rtcontrol.models.cost import PassCost
 from rtcontrol.models.decoding import Decoding
 from rtcontrol.models.domain import MAX_CLOSED
-from rtcontrol.models.engines.base import Budget, Caps, PrefixInfo, Work
+from rtcontrol.models.engines.base import Budget, Caps, DecodeError, PrefixInfo, Work
 from rtcontrol.models.packed import answered
 from rtcontrol.models.train.loss import label_logits
 from rtcontrol.models.train.packing import pack_nodes
@@ -109,6 +109,29 @@ class TrainingRunner:
         return found
 
 
+class TreeDecider:
+    """Decides for many rows in packed trees, by any schema."""
+
+    def __init__(self, model: Any, encoder: RowEncoder) -> None:
+        self._model, self._encoder, runner = model, encoder, TrainingRunner(model)
+        core = DecoderCore(encoder.plan, encoder.tokenizer, runner.caps.vocabulary)
+        self._decoding = Decoding(runner, core, encoder.prefix, EVERYTHING)
+
+    def __call__(self, rows: Sequence[Row]) -> list[Call | DecodeError | None]:
+        """Of each row (its call is not looked at) the call, None where that in force stays, or why none was decoded."""
+        training = self._model.training
+        self._model.eval()
+        made = self._decoding.decided([self._encoder.suffix(row) for row in rows])
+        self._model.train(training)
+        found: list[Call | DecodeError | None] = []
+        for one in made:
+            try:
+                found.append(one.decision().call)
+            except DecodeError as error:
+                found.append(error)
+        return found
+
+
 class TreePolicy:
     """Decides for batches of (instruction, observation) in packed trees; closed schemas without null heads only."""
 
@@ -118,15 +141,10 @@ class TreePolicy:
             h.free or max((g.count for g in h.grids.values()), default=0) > MAX_CLOSED for h in plan.heads
         ):
             raise ValueError("TreePolicy needs a closed schema and no null function head")
-        self._model, self._encoder, runner = model, encoder, TrainingRunner(model)
-        core = DecoderCore(plan, encoder.tokenizer, runner.caps.vocabulary)
-        self._decoding = Decoding(runner, core, encoder.prefix, EVERYTHING)
+        self._decide = TreeDecider(model, encoder)
+        self._decoding = self._decide._decoding
 
     def __call__(self, situations: Sequence[tuple[str, str]]) -> list[Call]:
         """One call for each (instruction, observation text)."""
-        suffixes = [self._encoder.suffix(Row(instruction, text, None)) for instruction, text in situations]
-        training = self._model.training
-        self._model.eval()
-        decisions = self._decoding.decode_many(suffixes)
-        self._model.train(training)
-        return [d.call for d in decisions if d.call is not None]
+        calls = self._decide([Row(instruction, text, None) for instruction, text in situations])
+        return [call for call in calls if isinstance(call, Call)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rtcontrol.models.call import Call
@@ -25,13 +25,15 @@ class Quote:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One decision to imitate; `call` None trains the null function head; `quotes` are for training alone."""
+    """One decision to imitate; `call` None trains the null function head; `quotes` are for training alone; `weight`
+    scales its share of the loss."""
 
     instruction: str
     observation: str
     call: Call | None
     history: tuple[str, ...] = ()
     quotes: tuple[Quote, ...] = ()
+    weight: float = field(default=1.0, kw_only=True)
 
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> Row:
@@ -96,6 +98,8 @@ class RowEncoder:
             if row.call is not None:  # heads beyond the tool's arity are not read
                 heads = heads[: 1 + len(self.plan.slots[self.plan.tool_index(row.call.name)])]
             heads = [h for k, head in enumerate(heads) if (h := self._asked(k, head)).ids]
+        if row.weight != 1.0:
+            heads = [replace(h, weights=tuple(w * row.weight for w in h.weights)) for h in heads]
         return EncodedRow(self.suffix(row), (*heads, *map(self._quote, row.quotes)))
 
     def suffix(self, row: Row) -> tuple[int, ...]:

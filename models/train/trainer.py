@@ -7,7 +7,7 @@ import math
 import os
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -75,7 +75,7 @@ class Trainer:
         self.seconds = 0.0
         out.mkdir(parents=True, exist_ok=True)
         if (out / "state.pt").is_file():
-            self._resume()
+            self.resume(torch.load(self.out / "state.pt", weights_only=True))
 
     def run(self, progress: Progress | None = None) -> None:
         """Train until `config.samples`. `progress` gets, every few batches and after each chunk, a dict with samples,
@@ -130,17 +130,24 @@ class Trainer:
         cosine = 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
         return self.config.learning_rate * (self.config.final_rate + (1 - self.config.final_rate) * cosine)
 
-    def save(self) -> None:
-        """Write the resumable state; the old one stays until the new one is whole."""
-        state = {
-            "config": asdict(self.config),
+    def settings(self) -> dict[str, Any]:
+        """What a run that goes on must have in common with the one that began."""
+        return asdict(self.config)
+
+    def state(self) -> dict[str, Any]:
+        """What a run goes on from."""
+        return {
+            "config": self.settings(),
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "samples": self.samples,
             "chunk": self.chunk,
             "seconds": self.seconds,
         }
-        torch.save(state, self.out / "state.tmp")
+
+    def save(self) -> None:
+        """Write the resumable state; the old one stays until the new one is whole."""
+        torch.save(self.state(), self.out / "state.tmp")
         os.replace(self.out / "state.tmp", self.out / "state.pt")
 
     def _batch(self, rows: Sequence[Row], rng: random.Random) -> PackedBatch:
@@ -158,9 +165,9 @@ class Trainer:
         self.optimizer.zero_grad(set_to_none=True)
         return float(loss.detach()), correct
 
-    def _resume(self) -> None:
-        state = torch.load(self.out / "state.pt", weights_only=True)
-        was, now = state["config"], asdict(self.config)
+    def resume(self, state: Mapping[str, Any]) -> None:
+        """Go on from there."""
+        was, now = state["config"], self.settings()
         if was != now:
             differs = {k: (was.get(k), v) for k, v in now.items() if was.get(k) != v}
             raise UserError(

@@ -27,6 +27,7 @@ from rtcontrol.run.status import HELP
 # Groups of commands that live in modules of their own, imported when first looked at.
 LAZY = {
     "serve": "rtcontrol.cli.serve",
+    "fit": "rtcontrol.cli.fit",
     "models": "rtcontrol.cli.models",
     "score": "rtcontrol.cli.score",
     "tools": "rtcontrol.cli.tools",

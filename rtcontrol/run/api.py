@@ -13,6 +13,7 @@ from rtcontrol.models.checkpoint import resolve
 from rtcontrol.models.decider import DeciderSpec, STDecider, decide_together
 from rtcontrol.models.engines import registry
 from rtcontrol.models.errors import UserError
+from rtcontrol.models.learnt import Learnt
 from rtcontrol.run import assemble
 from rtcontrol.run.draft import Draft, Drafter
 from rtcontrol.run.trained import trained_on
@@ -57,16 +58,16 @@ class Model:
         history: int | None = None,
         value_tokens: int = 64,
         arguments: str = "sequential",
-        allow_null: bool = False,
+        allow_null: bool | None = None,
         untrained: bool = False,
         draft: Draft | Model | None = None,
         draft_ms: float = 20.0,
     ) -> ModelSession:
         """A session for these tools: functions, pydantic models or OpenAI-style definitions (None: those that a bundled
-        model was trained on). The prompt shows the last `history` calls (None: as many as a bundled
-        model was trained with, else 6); a free value has at most `value_tokens` tokens; with `allow_null` a decision
-        may be to leave the call in force. Of a chat model, which always calls a tool, each of the `arguments` sees
-        those before it (sequential) or none of the others (parallel).
+        or fitted model was trained on). The prompt shows the last `history` calls (None: as many as the model was
+        trained with, where that is known, else 6); a free value has at most `value_tokens` tokens; with `allow_null`
+        (None: where a fitted model learnt so) a decision may be to leave the call in force. Of a chat model, which
+        always calls a tool, each of the `arguments` sees those before it (sequential) or none of the others (parallel).
 
         `draft` guesses each call before it is decided: a smaller model, or a function of what is seen, what is told and
         the history's texts. Free values of its guess are looked at in the same pass: what is decided stays the same,
@@ -77,14 +78,17 @@ class Model:
         trained on others, unless `untrained`: its calls are legal then, and nonsense.
         """
         own = next((a for a in assemble.agents().values() if a.model == self.name), None)
-        if tools is None:
-            if own is None:
-                raise UserError(f"{self.name} is no bundled model: its tools are not known.", "Give session(tools).")
+        learnt = Learnt.of(resolve(self.name))
+        if tools is None and own is not None:
             tools = own.tools
+        elif tools is None:
+            if learnt is None or learnt.tools is None:
+                raise UserError(f"{self.name} does not say which tools it learnt.", "Give session(tools).")
+            tools = Tools(learnt.tools)
         if isinstance(tools, str | Mapping) or not isinstance(tools, Tools | Sequence):
             raise UserError(f"{str(tools)[:80]!r} is no list of tools.", "Give a list, as session([drive]).")
         if history is None:
-            history = 6 if own is None else own.history
+            history = learnt.history if learnt is not None else 6 if own is None else own.history
         for option, value, least in (("value_tokens", value_tokens, 1), ("history", history, 0)):
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise UserError(f"{option}={str(value)[:80]!r} is no count.", f"Give a whole number, {least} or more.")
@@ -96,6 +100,8 @@ class Model:
                 f"The model {self.name} was trained on other tools: its calls would be legal, and nonsense.",
                 "Load a model that was trained on these, or say session(tools, untrained=True).",
             )
+        if allow_null is None:
+            allow_null = learnt is not None and learnt.allow_null
         options = {**self._options, "history": history, "allow_null": allow_null, "value_tokens": value_tokens}
         options |= {"arguments": arguments}
         spec = DeciderSpec(self.name, tuple(chosen.openai()), **options)

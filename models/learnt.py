@@ -1,0 +1,70 @@
+"""What a checkpoint learnt, in `rtcontrol.json` beside its weights: tools, history, observation, rate."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from rtcontrol.models.errors import UserError, read_json
+from rtcontrol.models.schema import ToolSchema, tool_schemas
+
+FILE_NAME = "rtcontrol.json"
+FORMAT = 1
+REMEDY = "Restore the file that came with the weights, or take it away: then what was learnt is not known."
+
+
+@dataclass(frozen=True)
+class Learnt:
+    """`tool_sets`: the sets of tools, as OpenAI-style definitions, that it was trained on; `history`: how many calls
+    its prompts showed (0: none); `allow_null`: whether it may leave the call in force; `instruction`: what it is told
+    by default; `observation`: the words that observations were made of, each with its unit or None; `rate_hz`: how
+    often a second it decides; `gate`: the confidence below which a call is better held back. None: not known."""
+
+    tool_sets: tuple[tuple[Mapping[str, Any], ...], ...]
+    history: int = 0
+    allow_null: bool = False
+    instruction: str | None = None
+    observation: Mapping[str, str | None] = field(default_factory=dict)
+    rate_hz: float | None = None
+    gate: float | None = None
+
+    def knows(self, tools: Sequence[ToolSchema]) -> bool:
+        """Whether it was trained on exactly these tools, in this order."""
+        asked = [s.canonical_json() for s in tools]
+        return any([s.canonical_json() for s in tool_schemas(own)] == asked for own in self.tool_sets)
+
+    @property
+    def tools(self) -> tuple[Mapping[str, Any], ...] | None:
+        """Its tools, where it learnt one set of them."""
+        return self.tool_sets[0] if len(self.tool_sets) == 1 else None
+
+    def write(self, folder: Path) -> None:
+        """Beside the weights; an old file stays until the new one is whole."""
+        body = {"format": FORMAT, **{name: getattr(self, name) for name in self.__dataclass_fields__}}
+        part = folder / f"{FILE_NAME}.part"
+        part.write_text(json.dumps(body, indent=1, ensure_ascii=False) + "\n", "utf-8")
+        os.replace(part, folder / FILE_NAME)
+
+    @classmethod
+    def of(cls, folder: Path) -> Self | None:
+        """Of a checkpoint's folder; None where it does not say. Raises UserError for a file that is damaged."""
+        path = folder / FILE_NAME
+        if not path.is_file():
+            return None
+        found = read_json(path, UserError(f"{path} is gone.", REMEDY), REMEDY)
+        if found.pop("format", None) != FORMAT:
+            raise UserError(f"{path} is of another format than {FORMAT}.", "Use the rtcontrol that wrote it.")
+        try:
+            sets = tuple(tuple(own) for own in found.pop("tool_sets"))
+            for own in sets:
+                tool_schemas(own)
+            made = cls(sets, **found)
+            if isinstance(made.history, bool) or not isinstance(made.history, int) or made.history < 0:
+                raise ValueError(f"history is {made.history!r}")
+        except (KeyError, TypeError, ValueError, UserError) as error:
+            raise UserError(f"{path} does not say what was learnt ({error}).", REMEDY) from None
+        return made

@@ -1,0 +1,61 @@
+"""The model card of what was fitted: what it learnt, from what, and how well."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rtcontrol.fitting.held_out import Share
+from rtcontrol.models.schema import ToolSchema
+
+NAME = "README.md"
+
+
+def card(
+    title: str,
+    tools: Sequence[ToolSchema],
+    source: str,
+    score: Share,
+    figures: Mapping[str, Any],
+    notes: Sequence[str],
+    instructions: Sequence[str],
+) -> str:
+    """The text of the card."""
+    calls = ", ".join(f"`{t.name}({', '.join(p.name for p in t.parameters)})`" for t in tools)
+    told = "\n".join(f"- {text}" for text in instructions)
+    remarks = "".join(f"\n- {note}" for note in notes) or "\n- none"
+    size = (
+        f"Qwen2 architecture, {figures['layers']} layers of {figures['hidden']}, {figures['parameters']:,} parameters"
+    )
+    epochs = figures["samples"] / max(figures["rows"], 1)
+    return f"""---
+library_name: rtcontrol
+---
+# {title}: a small SimpleTool controller
+
+{size}. It knows {calls}, and nothing else. Made by `rtcontrol fit` (rtcontrol {figures["version"]}).
+
+## Data
+
+{source}: {figures["rows"]:,} rows learnt from, {figures["held_out"]:,} held out, whose questions
+were never trained on. What was noticed:
+{remarks}
+
+It was told, among others:
+{told}
+
+## Training
+
+{figures["samples"]:,} samples ({epochs:.1f} of each row) in {figures["seconds"]:.0f} s, seed {figures["seed"]};
+`training/log.jsonl` is the log.
+
+## Score
+
+Held-out rows: {score.told()}.
+"""
+
+
+def write_card(folder: Path, text: str) -> None:
+    """Beside the weights."""
+    (folder / NAME).write_text(text, "utf-8")

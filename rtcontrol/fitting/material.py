@@ -1,0 +1,228 @@
+"""Rows as somebody has them, read and checked against the tools before anything is trained."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rtcontrol.agents import InvalidCall, Tools, remote_tool
+from rtcontrol.models.call import Call
+from rtcontrol.models.errors import UserError
+from rtcontrol.models.prompt import HISTORY_LIMIT
+from rtcontrol.models.train.rows import Row
+
+LEAST_ROWS = 50
+SHOWN = 8  # wrong rows that an error lists
+EXAMPLE = '{"instruction": "...", "observation": "...", "call": {"name": "...", "arguments": {...}}}'
+Question = tuple[str, str, tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class Taught:
+    """One row with what only checks and scores need: other calls that are right, and where it stands."""
+
+    row: Row
+    allowed: tuple[Call, ...] = ()
+    where: str = ""
+
+    @property
+    def question(self) -> Question:
+        """What the model is asked: rows with the same question are the same state."""
+        return (self.row.instruction, self.row.observation, self.row.history)
+
+
+class Wrong(ValueError):
+    """What is the matter with one row; the message ends with what to do."""
+
+
+def tools_of(given: Any) -> Tools:
+    """Tools as `fit` takes them: Tools, a list of functions, pydantic models or definitions, or names with
+    descriptions, as {"LEFT": "Go left."}, of actions that take nothing. Raises UserError."""
+    if isinstance(given, Tools):
+        return given
+    if isinstance(given, Mapping) and given and all(isinstance(v, str) for v in given.values()) and "name" not in given:
+        return Tools([remote_tool({"name": name, "description": told}) for name, told in given.items()])
+    if isinstance(given, Mapping | str) or not isinstance(given, Sequence):
+        raise UserError(
+            f"{str(given)[:80]!r} is no list of tools.",
+            'Give a list of functions, pydantic models or definitions, or descriptions by name: {"LEFT": "Go left."}.',
+        )
+    return Tools(given)
+
+
+def read_files(files: Sequence[Path], tools: Tools | None, goal: str | None) -> tuple[Tools, list[Taught]]:
+    """All rows of JSONL files; `tools` None: those that the rows name. Raises UserError naming each wrong row's file
+    and line."""
+    return check(((f"{path}:{n}", given) for path in files for n, given in _lines(path)), tools, goal)
+
+
+def _lines(path: Path) -> Iterator[tuple[int, Any]]:
+    try:
+        with path.open(encoding="utf-8") as lines:
+            for number, line in enumerate(lines, start=1):
+                if line.strip():
+                    yield number, line
+    except (OSError, UnicodeError) as error:
+        why = getattr(error, "strerror", None) or "it is no UTF-8 text"
+        raise UserError(f"{path} cannot be read ({why}).", f"Give a file of rows, one a line: {EXAMPLE}.") from None
+
+
+def check(given: Iterable[tuple[str, Any]], tools: Tools | None, goal: str | None = None) -> tuple[Tools, list[Taught]]:
+    """Rows (with where each stands) as JSON text, as dicts, or as (observation, call) or (instruction, observation,
+    call); a call may be a tool's name. A row without an instruction has the `goal`.
+
+    Raises UserError that lists what is wrong, row by row, and what to do.
+    """
+    rows: list[Taught] = []
+    wrong: list[str] = []
+    count = 0
+    for where, value in given:
+        count += 1
+        try:
+            row = _parsed(value)
+            if tools is None:
+                tools = _named(row)
+            rows.append(_checked(row, tools, goal, where))
+        except Wrong as error:
+            wrong.append(f"{where}: {error}")
+    if wrong:
+        more = f"\n  and {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else ""
+        told = "\n  ".join(wrong[:SHOWN])
+        raise UserError(
+            f"{len(wrong)} of {count} rows cannot be learnt from:\n  {told}{more}\n",
+            "Correct these rows or take them out; nothing was trained or written.",
+        )
+    if tools is None or len(rows) < LEAST_ROWS:
+        raise UserError(
+            f"There are {len(rows)} rows: too few to learn from and to hold some out.",
+            f"Give at least {LEAST_ROWS}; a few thousand are a good start.",
+        )
+    return tools, rows
+
+
+def _parsed(value: Any) -> Mapping[str, Any]:
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError as error:
+            raise Wrong(f"no JSON ({error}). Write one object a line: {EXAMPLE}.") from None
+    if isinstance(value, tuple | list) and len(value) in (2, 3):
+        told, (seen, call) = value[:-2], value[-2:]
+        value = {"observation": seen, "call": call} | ({"instruction": told[0]} if told else {})
+    if isinstance(value, Row):
+        value = asdict(value) | {"call": value.call, "history": list(value.history)}
+    if not isinstance(value, Mapping):
+        raise Wrong(f"a {type(value).__name__}, no row. Write {EXAMPLE}.")
+    return value
+
+
+def _named(row: Mapping[str, Any]) -> Tools:
+    if not isinstance(given := row.get("tools"), list) or not given:
+        raise UserError("No tools: neither the rows nor --tools name any.", "Give --tools FILE.json (docs/schemas.md).")
+    return tools_of(given)
+
+
+def _checked(row: Mapping[str, Any], tools: Tools, goal: str | None, where: str) -> Taught:
+    told = {name: row.get(name) for name in ("instruction", "observation")}
+    if told["instruction"] is None:
+        told["instruction"] = goal
+        if goal is None:
+            raise Wrong("no instruction. Write it in the row, or give one for all with --goal TEXT.")
+    for name, text in told.items():
+        if not isinstance(text, str) or not text.strip():
+            found = "missing" if text is None else "empty" if isinstance(text, str) else f"a {type(text).__name__}"
+            raise Wrong(f"its {name} is {found}. Write the text that the model is to read.")
+    if "call" not in row:
+        raise Wrong("no call. Write the right call, or null where the call in force is to stay.")
+    if (own := row.get("tools")) and not _same_tools(own, tools):
+        raise Wrong("its tools are not those that are fitted. Fit rows of one set of tools at a time.")
+    weight = row.get("weight", 1.0)
+    if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight < math.inf:
+        raise Wrong(f"its weight is {weight!r}. Write a number above 0, or leave it out.")
+    history, allowed = row.get("history") or [], row.get("allowed") or []
+    if not isinstance(history, list | tuple) or not isinstance(allowed, list | tuple):
+        raise Wrong("its history or allowed is no list. Write lists of calls.")
+    shown = tuple(h if isinstance(h, str) else (c.text() if (c := _call(h, tools)) else "") for h in history)
+    call = _call(row["call"], tools)
+    made = Row(str(told["instruction"]), str(told["observation"]), call, shown[-HISTORY_LIMIT:], weight=float(weight))
+    return Taught(made, tuple(c for a in allowed if (c := _call(a, tools)) is not None), where)
+
+
+def _call(given: Any, tools: Tools) -> Call | None:
+    if given is None or isinstance(given, Call):
+        call = given
+    elif isinstance(given, str):
+        call = Call(given)
+    elif isinstance(given, Mapping) and isinstance(given.get("name"), str):
+        arguments = given.get("arguments", {})
+        if not isinstance(arguments, Mapping):
+            raise Wrong(f"the arguments of its call are a {type(arguments).__name__}. Write an object by name.")
+        call = Call(given["name"], dict(arguments))
+    else:
+        raise Wrong(f'{json.dumps(given, default=repr)[:60]} is no call. Write {{"name": ..., "arguments": ...}}.')
+    if call is not None:
+        try:
+            tools.validate(call)
+        except InvalidCall as error:
+            raise Wrong(f"{error}. Correct the call, or the tool's definition.") from None
+    return call
+
+
+def _same_tools(own: Any, tools: Tools) -> bool:
+    try:
+        return [s.canonical_json() for s in Tools(own).schemas] == [s.canonical_json() for s in tools.schemas]
+    except (UserError, TypeError):
+        return False
+
+
+@dataclass(frozen=True)
+class Contradictions:
+    """Rows that answer the same question differently: `rows` of them, over `questions`; whoever answers each question
+    with its commonest call is right in the share `ceiling` of all rows."""
+
+    rows: int
+    questions: int
+    ceiling: float
+    example: str
+
+    def told(self) -> str | None:
+        """One sentence for people, None where there are none."""
+        if not self.questions:
+            return None
+        return (
+            f"{self.rows} rows contradict others: {self.questions} questions have two or more different calls "
+            f"({self.example}). No model can be right in more than {self.ceiling:.1%} of the rows; name calls that are "
+            "right too in `allowed`, or tell the states apart in the observation."
+        )
+
+
+def contradictions(rows: Sequence[Taught]) -> Contradictions:
+    """Count rows whose question stands there with another call, too."""
+    asked: dict[Question, list[Taught]] = defaultdict(list)
+    for one in rows:
+        asked[one.question].append(one)
+    count = questions = right = 0
+    example = ""
+    for same in asked.values():
+        votes: Counter[str] = Counter()
+        for one in same:
+            votes.update({_text(one.row.call), *map(_text, one.allowed)})
+        best, hits = votes.most_common(1)[0]
+        right += hits
+        if hits < len(same):
+            questions += 1
+            count += len(same)
+            if not example:
+                first = next(one for one in same if _text(one.row.call) == best or best in map(_text, one.allowed))
+                other = next(o for o in same if best not in (_text(o.row.call), *map(_text, o.allowed)))
+                example = f"{first.where}: {_text(first.row.call)}; {other.where}: {_text(other.row.call)}"
+    return Contradictions(count, questions, right / max(len(rows), 1), example)
+
+
+def _text(call: Call | None) -> str:
+    return "null" if call is None else call.text()

@@ -1,0 +1,176 @@
+"""The training run within a budget of time: it ends well whenever it ends, and goes on where it was stopped."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rtcontrol.fitting.held_out import HeldOut, Share
+from rtcontrol.fitting.sizing import Learner
+from rtcontrol.fitting.sources import RowStream
+from rtcontrol.models.errors import UserError
+from rtcontrol.models.train.trainer import Progress, TrainConfig, Trainer, group_rows
+
+CHUNK = 1_024
+SAMPLE = 256  # rows of an evaluation on the way
+
+
+@dataclass(frozen=True)
+class FitSchedule:
+    """A steady rate between a short warm-up and a decay over the last `decay` of the time: unlike a cosine, it may end
+    at any moment, by decaying from there (S. Hu et al.: MiniCPM, arXiv 2404.06395, section 4)."""
+
+    minutes: float = 15.0
+    learning_rate: float = 1e-3
+    warmup_samples: int = 1_024
+    decay: float = 0.25
+    final: float = 0.03
+
+
+class FitRun(Trainer):
+    """Trains until the time is out, or until the held-out rows say that there is nothing left to learn.
+
+    `identity` is what a run that goes on must share, by name. Everything is kept in `out`; a run that is started again
+    goes on there. Raises UserError where it belongs to another configuration.
+    """
+
+    def __init__(
+        self,
+        learner: Learner,
+        stream: RowStream,
+        held_out: HeldOut,
+        schedule: FitSchedule,
+        identity: Mapping[str, Any],
+        out: Path,
+        ceiling: float = 1.0,
+    ) -> None:
+        self.schedule, self.held_out, self._identity, self._ceiling = schedule, held_out, dict(identity), ceiling
+        self._stream = stream
+        self.decays_from: float | None = None
+        self.ends = schedule.minutes * 60
+        self.lines: list[dict[str, Any]] = []
+        self._perfect = 0
+        self._best: tuple[float, Any] = (-1.0, None)
+        config = TrainConfig(samples=1 << 60, seed=identity.get("seed", 0), learning_rate=schedule.learning_rate)
+        super().__init__(learner.model, learner.encoder, lambda chunk: (), config, out)
+
+    def rate(self) -> float:
+        """The learning rate now."""
+        peak, s = self.schedule.learning_rate, self.schedule
+        if self.decays_from is not None:
+            share = (self.seconds - self.decays_from) / max(self.ends - self.decays_from, 1e-9)
+            return peak * (1 - (1 - s.final) * min(1.0, share))
+        return peak * min(1.0, (self.samples + self.config.group) / s.warmup_samples)
+
+    def settings(self) -> dict[str, Any]:
+        return {**self._identity, **asdict(self.schedule)}
+
+    def state(self) -> dict[str, Any]:
+        more = ("decays_from", "ends", "lines", "_perfect", "_best")
+        return super().state() | {"fit": {name: getattr(self, name) for name in more}}
+
+    def resume(self, state: Mapping[str, Any]) -> None:
+        super().resume(state)
+        for name, value in state["fit"].items():
+            setattr(self, name, value)
+
+    @property
+    def over(self) -> bool:
+        """Whether its time is out."""
+        return self.seconds >= self.ends
+
+    def run(self, progress: Progress | None = None) -> None:
+        """Train to the end, or on from where it was stopped; then the model has its best weights. Raises UserError for
+        a disk that is full: what was saved stays."""
+        tell = progress or (lambda line: None)
+        rng = random.Random(f"{self.config.seed}/{self.samples}")
+        rows = self._stream.rows(rng)
+        before, started = self.seconds, time.monotonic()
+        looked, due = self.seconds, max(self.seconds, 1.0)
+        saved = started
+        losses: list[float] = []
+        right = labels = 0
+        self.model.train()
+        try:
+            while not self.over:
+                for group in group_rows(list(itertools.islice(rows, CHUNK)), self.config, rng):
+                    batch = self._batch(group, rng)
+                    loss, correct = self._step(batch)
+                    losses.append(loss)
+                    right, labels = right + int(correct.sum()), labels + len(correct)
+                    self.samples += batch.samples
+                    self.seconds = before + time.monotonic() - started
+                    if self.decays_from is None and self.seconds >= self.ends * (1 - self.schedule.decay):
+                        self._decay(self.ends)
+                    if self.seconds >= due or self.over:
+                        line = self._look(losses, right / labels)
+                        tell(line)
+                        losses, right, labels = [], 0, 0
+                        looked, self.seconds = self.seconds, before + time.monotonic() - started
+                        due = self.seconds + max(1.0, 0.12 * self.seconds, 10 * (self.seconds - looked))
+                    elif len(losses) % 8 == 0:
+                        tell(self._now(losses, right / labels))
+                    if self.over:
+                        break
+                if time.monotonic() - saved > self.config.save_every_s:
+                    self._keep()
+                    saved = time.monotonic()
+        except KeyboardInterrupt:
+            self._keep()
+            raise
+        if self._best[0] > (self.lines[-1]["held_out"]["right"] / self.lines[-1]["held_out"]["count"]):
+            self.model.load_state_dict(self._best[1])
+        self._keep()
+
+    def _keep(self) -> None:
+        try:
+            self.save()
+        except (OSError, RuntimeError) as error:  # torch's own writer raises the latter
+            (self.out / "state.tmp").unlink(missing_ok=True)
+            kept = "what was saved before is whole" if (self.out / "state.pt").is_file() else "nothing was saved yet"
+            why = getattr(error, "strerror", None) or str(error).splitlines()[0]
+            raise UserError(
+                f"The run cannot be saved in {self.out} ({why}); {kept}.",
+                "Make room there, and start the same command again: it goes on.",
+            ) from None
+
+    def _decay(self, ends: float) -> None:
+        self.decays_from, self.ends = self.seconds, ends
+
+    def _now(self, losses: list[float], accuracy: float) -> dict[str, Any]:
+        return {
+            "seconds": round(self.seconds, 1),
+            "left_s": round(max(0.0, self.ends - self.seconds), 1),
+            "samples": self.samples,
+            "loss": round(sum(losses) / len(losses), 4),
+            "accuracy": round(accuracy, 4),
+            "rate": round(self.rate(), 6),
+        }
+
+    def _look(self, losses: list[float], accuracy: float) -> dict[str, Any]:
+        score = self.held_out.score(SAMPLE)
+        line = self._now(losses, accuracy) | {"held_out": score.to_dict()}
+        self.lines.append(line)
+        with (self.out / "log.jsonl").open("a") as log:
+            log.write(json.dumps(line) + "\n")
+        if score.value > self._best[0]:
+            weights = {name: value.clone() for name, value in self.model.state_dict().items()}
+            self._best = (score.value, weights)
+        self._perfect = self._perfect + 1 if score.right == score.count else 0
+        if self.decays_from is None and (self._perfect >= 2 or self._learnt_by_heart(score)):
+            # What is left to gain is what a falling rate gives.
+            self._decay(min(self.ends, self.seconds * (1 + self.schedule.decay)))
+        return line
+
+    def _learnt_by_heart(self, score: Share) -> bool:
+        """The rows are known, and the held-out ones have not got better for a third of the time."""
+        scores = [line["held_out"]["right"] / line["held_out"]["count"] for line in self.lines]
+        since = next(line["seconds"] for line, s in zip(self.lines, scores, strict=True) if s == max(scores))
+        known = self.lines[-1]["accuracy"] > 0.999 or score.value >= self._ceiling
+        return known and self.seconds > 20 and self.seconds - since > self.seconds / 3

@@ -1,0 +1,141 @@
+"""What is fitted to rows decides as they do; a run that is stopped goes on, and a full disk costs nothing."""
+
+from __future__ import annotations
+
+import errno
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import rtcontrol
+from rtcontrol.cli.app import main
+from rtcontrol.fitting.fit import Fitted
+from rtcontrol.models.errors import UserError
+from rtcontrol.models.learnt import Learnt
+from tests.rtcontrol.fitting.signals import TOLD, TOOLS, observe, rows, teacher, write
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Fitted, list[dict[str, Any]]]:
+    """A model of the signals, stopped once on the way, and what it told."""
+    out = tmp_path_factory.mktemp("fit") / "signals"
+    lines: list[dict[str, Any]] = []
+
+    def stop(line: dict[str, Any]) -> None:
+        lines.append(line)
+        if line["samples"] >= 1_000:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        rtcontrol.fit(rows(), TOOLS, out=out, minutes=3, tell=stop)
+    assert not (out / "config.json").exists()  # no half of a checkpoint
+    return rtcontrol.fit(rows(), TOOLS, out=out, minutes=3, tell=lines.append), lines
+
+
+def test_the_model_decides_as_the_rows_do(fitted: tuple[Fitted, list[dict[str, Any]]]) -> None:
+    made, _ = fitted
+    assert made.score.value > 0.95 and made.notes == ()
+    rng = random.Random(99)
+    right = 0
+    for _ in range(40):
+        told, seen = rng.choice(TOLD), observe(rng)
+        call = made.decide(seen, told).call
+        right += call is not None and call.to_dict() == teacher(told, seen)
+    assert right >= 38
+
+
+def test_a_stopped_run_went_on_where_it_was_stopped(fitted: tuple[Fitted, list[dict[str, Any]]]) -> None:
+    _, lines = fitted
+    counts = [line["samples"] for line in lines]
+    stopped = next(i for i, count in enumerate(counts) if count >= 1_000)
+    assert counts[stopped + 1] > counts[stopped] and counts == sorted(counts)
+
+
+def test_it_ends_early_where_all_held_out_rows_are_right(fitted: tuple[Fitted, list[dict[str, Any]]]) -> None:
+    _, lines = fitted
+    assert lines[-1]["seconds"] < 120 and lines[-1]["left_s"] == 0.0
+    assert lines[-1]["rate"] < 0.1 * max(line["rate"] for line in lines)
+
+
+def test_the_folder_says_what_was_learnt(fitted: tuple[Fitted, list[dict[str, Any]]]) -> None:
+    made, _ = fitted
+    learnt = Learnt.of(made.folder)
+    assert learnt is not None and learnt.history == 0 and "light" in learnt.observation
+    session = rtcontrol.load(str(made.folder)).session()
+    assert learnt.knows(session.tools.schemas) and not learnt.knows(session.tools.schemas[:1])
+    assert session.decider.spec.history == 0
+    card = (made.folder / "README.md").read_text("utf-8")
+    assert made.score.told() in card and "`go(speed)`" in card
+
+
+def test_a_finished_run_is_not_trained_again(fitted: tuple[Fitted, list[dict[str, Any]]]) -> None:
+    made, _ = fitted
+    lines: list[dict[str, Any]] = []
+    again = rtcontrol.fit(rows(), TOOLS, out=made.folder, minutes=3, tell=lines.append)
+    assert lines == [] and again.score == made.score
+
+
+@pytest.mark.parametrize(("other", "named"), [({"minutes": 4}, "minutes"), ({"seed": 1}, "seed"), ({}, "rows")])
+def test_a_run_with_another_configuration_is_refused_by_name(
+    fitted: tuple[Fitted, list[dict[str, Any]]], other: dict[str, Any], named: str
+) -> None:
+    made, _ = fitted
+    given = rows() if other else rows(seed=1)
+    with pytest.raises(UserError, match=rf"another configuration.*'{named}'"):
+        rtcontrol.fit(given, TOOLS, out=made.folder, **({"minutes": 3} | other))
+
+
+def test_a_folder_with_something_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("mine")
+    with pytest.raises(UserError, match="something else"):
+        rtcontrol.fit(rows(60), TOOLS, out=tmp_path)
+    assert [p.name for p in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_a_full_disk_is_named_and_what_was_saved_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(state: Any, path: Path) -> None:
+        Path(path).write_bytes(b"half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(torch, "save", full)
+    with pytest.raises(UserError, match=r"No space left on device.*nothing was saved yet.*Make room"):
+        rtcontrol.fit(rows(60), TOOLS, out=tmp_path / "made", minutes=0.001)
+    assert [p.name for p in (tmp_path / "made" / "training").iterdir()] == ["log.jsonl"]
+
+
+def command(monkeypatch: pytest.MonkeyPatch, *options: object) -> object:
+    """The exit status of `rtcontrol fit`."""
+    monkeypatch.setattr("sys.argv", ["rtcontrol", "fit", *map(str, options)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return ended.value.code
+
+
+def test_the_command_line_fits_and_tells_the_score(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tools, given, out = tmp_path / "tools.json", write(tmp_path / "rows.jsonl", rows(60)), tmp_path / "made"
+    tools.write_text(json.dumps(TOOLS))
+    figures = tmp_path / "f.json"
+    options = ("--tools", tools, "--rows", given, "--out", out, "--minutes", 0.01, "--json", figures)
+    assert command(monkeypatch, *options) == 0
+    told = capsys.readouterr()
+    assert "Held-out rows: " in told.out and "Wilson" in told.out and "0:00 left" in told.err
+    assert json.loads(figures.read_text())["held_out"]["count"] > 0
+    assert (out / "model.safetensors").is_file()
+
+
+def test_a_mistake_on_the_command_line_is_one_paragraph(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = write(tmp_path / "rows.jsonl", [*rows(60), {"instruction": "a", "observation": "b", "call": "fly"}])
+    tools = tmp_path / "tools.json"
+    tools.write_text(json.dumps(TOOLS))
+    assert command(monkeypatch, "--tools", tools, "--rows", given, "--out", tmp_path / "made") == 2
+    told = capsys.readouterr().err
+    assert f"{given}:61: unknown tool 'fly'" in told and "Traceback" not in told
+    assert not (tmp_path / "made").exists()

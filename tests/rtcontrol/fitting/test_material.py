@@ -1,0 +1,119 @@
+"""Rows are checked before anything is trained, each wrong one is named, and contradictions are counted."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import rtcontrol
+from rtcontrol.agents import Tools
+from rtcontrol.fitting.held_out import split
+from rtcontrol.fitting.material import check, contradictions, read_files, tools_of
+from rtcontrol.fitting.sizing import NARROW, WIDE, shape_for, words_of
+from rtcontrol.models.call import Call
+from rtcontrol.models.errors import UserError
+from tests.rtcontrol.fitting.signals import TOOLS, rows, write
+
+GOOD = rows(1)[0]
+GO = {"name": "go", "arguments": {"speed": "fast"}}
+
+
+def row(**other: object) -> dict[str, object]:
+    return GOOD | other
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ('{"instruction": "a",', "no JSON"),
+        ("[1]", "a list, no row"),
+        (json.dumps({"observation": "x", "call": GO}), "no instruction"),
+        (json.dumps(row(observation="  ")), "its observation is empty"),
+        (json.dumps(row(observation=[1, 2])), "its observation is a list"),
+        (json.dumps({"instruction": "a", "observation": "b"}), "no call"),
+        (json.dumps(row(call={"name": "jump", "arguments": {}})), "unknown tool 'jump'; the tools are stop, go"),
+        (json.dumps(row(call={"name": "go", "arguments": {"speed": "warp"}})), "speed='warp' is not one of its values"),
+        (json.dumps(row(call={"name": "go", "arguments": {}})), "speed is missing"),
+        (json.dumps(row(call={"name": "go", "arguments": [1]})), "arguments of its call are a list"),
+        (json.dumps(row(call=7)), "7 is no call"),
+        (json.dumps(row(weight=-1)), "its weight is -1"),
+        (json.dumps(row(history="stop()")), "no list"),
+        (json.dumps(row(allowed=[{"name": "fly"}])), "unknown tool 'fly'"),
+        (json.dumps(row(tools=TOOLS[:1])), "its tools are not those that are fitted"),
+    ],
+)
+def test_a_wrong_row_is_named_by_file_and_line_and_nothing_is_written(wrong: str, says: str, tmp_path: Path) -> None:
+    given = write(tmp_path / "rows.jsonl", [*rows(60), wrong, *rows(5)])
+    with pytest.raises(UserError) as refused:
+        rtcontrol.fit(given, TOOLS, out=tmp_path / "made")
+    assert f"{given}:61: " in refused.value.what and says in refused.value.what
+    assert not (tmp_path / "made").exists()
+
+
+def test_all_wrong_rows_are_counted_and_the_first_ones_listed(tmp_path: Path) -> None:
+    given = write(tmp_path / "rows.jsonl", [row(call="fly")] * 20 + rows(60))
+    with pytest.raises(UserError, match=r"20 of 80 rows[\s\S]*rows.jsonl:1: [\s\S]*rows.jsonl:8: [\s\S]*and 12 more"):
+        read_files([given], Tools(TOOLS), None)
+
+
+def test_a_file_that_is_missing_or_too_short_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="cannot be read"):
+        read_files([tmp_path / "none.jsonl"], Tools(TOOLS), None)
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(UserError, match="no UTF-8 text"):
+        read_files([tmp_path / "binary"], Tools(TOOLS), None)
+    with pytest.raises(UserError, match="10 rows: too few"):
+        read_files([write(tmp_path / "few.jsonl", rows(10))], Tools(TOOLS), None)
+
+
+def test_tools_are_the_rows_own_where_none_are_given() -> None:
+    found, _ = check((("", r | {"tools": TOOLS}) for r in rows(60)), None)
+    assert [t.name for t in found] == ["stop", "go"]
+    with pytest.raises(UserError, match="No tools"):
+        check((("", r) for r in rows(60)), None)
+
+
+def test_pairs_and_names_are_rows_and_tools_too() -> None:
+    tools = tools_of({"LEFT": "Go left.", "RIGHT": "Go right."})
+    _, found = check((("", pair) for pair in [("wall right", "LEFT"), ("wall left", Call("RIGHT"))] * 30), tools, "on")
+    assert found[0].row.call == Call("LEFT") and found[1].row.call == Call("RIGHT")
+    assert {one.row.instruction for one in found} == {"on"}
+    with pytest.raises(UserError, match="no list of tools"):
+        tools_of("LEFT")
+
+
+def test_history_may_be_calls_or_their_texts() -> None:
+    given = row(history=[GO, "stop()"], allowed=[GO], weight=2)
+    _, found = check((("", given) for _ in range(60)), Tools(TOOLS))
+    assert found[0].row.history == ('go(speed="fast")', "stop()")
+    assert found[0].allowed == (Call("go", {"speed": "fast"}),) and found[0].row.weight == 2.0
+
+
+def test_contradictory_rows_are_counted_with_the_best_that_a_model_can_do() -> None:
+    one = {"instruction": "a", "observation": "b"}
+    stop, go = one | {"call": "stop"}, one | {"call": GO}
+    listed = [(f"f:{n}", r) for n, r in enumerate([stop, stop, stop, go, *rows(60)], start=1)]
+    found = contradictions(check(listed, Tools(TOOLS))[1])
+    assert (found.rows, found.questions) == (4, 1) and found.ceiling == pytest.approx(63 / 64)
+    told = found.told()
+    assert told is not None and "f:1: stop(); f:4: go(" in told and "98.4%" in told
+    either = [(where, r | ({"allowed": [GO]} if r["call"] == "stop" else {})) for where, r in listed]
+    assert contradictions(check(either, Tools(TOOLS))[1]).told() is None
+
+
+def test_rows_that_ask_the_same_are_held_out_together_in_any_order() -> None:
+    _, given = check((("", r) for r in rows(600)), Tools(TOOLS))
+    learnt, held = split(given)
+    assert len(learnt) + len(held) == 600 and 30 < len(held) < 120
+    assert not {one.question for one in learnt} & {one.question for one in held}
+    assert {one.question for one in split(given[::-1])[1]} == {one.question for one in held}
+
+
+def test_words_and_numbers_between_those_seen_get_tokens_and_decide_the_width() -> None:
+    _, given = check((("", r) for r in rows(300)), Tools(TOOLS))
+    words = words_of(one.row for one in given)
+    assert {str(n) for n in range(21)} <= set(words.numbers) and shape_for(words) == NARROW
+    _, many = check((("", row(observation=f"x {n} cm")) for n in range(-200, 200)), Tools(TOOLS))
+    assert shape_for(words_of(one.row for one in many)) == WIDE
