@@ -7,8 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rtcontrol.gateway.decide import ToolSets, Unavailable
-from rtcontrol.gateway.mistake import Tools
-from rtcontrol.hosts.base import DeciderSource, DecoderPool
 from rtcontrol.models.errors import UserError
 
 
@@ -21,20 +19,11 @@ class WrittenContent:
 
 
 class ContentHeads:
-    """The content heads of the last few tool sets, each in a place of the pool of its own. `no_content` says why the
-    model has none."""
+    """The content heads of the last few tool sets: `sets` decides what they write, each set in a place of its own.
+    `no_content` says why the model has none."""
 
-    def __init__(
-        self,
-        pool: DecoderPool,
-        source: Callable[[Tools, bool], DeciderSource],
-        limit: int,
-        decide_timeout_s: float,
-        open_timeout_s: float,
-        no_content: Callable[[], str | None],
-    ) -> None:
-        self._sets = ToolSets(pool, source, limit, decide_timeout_s, open_timeout_s)
-        self._no_content = no_content
+    def __init__(self, sets: ToolSets, no_content: Callable[[], str | None]) -> None:
+        self._sets, self._no_content = sets, no_content
         self._one_at_a_time = asyncio.Lock()
 
     async def write(

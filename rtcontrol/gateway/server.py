@@ -17,24 +17,19 @@ class Gateway(HTTPServer):
     """HTTP and WebSocket for an admission."""
 
     def __init__(self, admission: Admission, pool: DecoderPool, options: GatewayOptions) -> None:
+        limits = (options.tool_sets, options.decide_timeout_s, options.open_timeout_s)
         self._tool_sets = ToolSets(
             pool,
             lambda tools, allow_null: source(
                 options.model, options.engine, tools, options.value_tokens, allow_null, options.arguments
             ),
-            options.tool_sets,
-            options.decide_timeout_s,
-            options.open_timeout_s,
+            *limits,
             lambda tools: trained(options.model, tools),
         )
-        self._content = ContentHeads(
-            pool,
-            lambda tools, _: content(options.model, options.engine, tools, options.value_tokens),
-            options.tool_sets,
-            options.decide_timeout_s,
-            options.open_timeout_s,
-            lambda: no_content(options.model),
+        texts = ToolSets(
+            pool, lambda tools, _: content(options.model, options.engine, tools, options.value_tokens), *limits
         )
+        self._content = ContentHeads(texts, lambda: no_content(options.model))
         metrics = Metrics(admission)
         app = build(admission, self._tool_sets, self._content, options, metrics)
         super().__init__(app, options, "--http", lambda code: metrics.refused.labels(code).inc())
