@@ -86,13 +86,11 @@ def bench_agent(
     asked: Sequence[Situation],
     threads: int | None = None,
     step: Callable[[], None] = lambda: None,
-    nodes: int | None = None,
 ) -> dict[str, Any]:
-    """Passes and milliseconds of each way for one list of tools; `nodes` of a head at most go into a pass (None: as
-    many as are worth it here)."""
+    """Passes and milliseconds of each way for one list of tools."""
 
     def build(arguments: str) -> STDecider:
-        return DeciderSpec(model, tuple(tools), arguments=arguments, threads=threads, budget_per_head=nodes).build()
+        return DeciderSpec(model, tuple(tools), arguments=arguments, threads=threads).build()
 
     sessions = {way: build(way) for way in ARGUMENTS}
     for way, budget in JSON.items():
