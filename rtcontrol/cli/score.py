@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Self
 
@@ -25,6 +26,8 @@ Examples:
   rtcontrol score --env lander --seeds 20 --json scores.json
 
   rtcontrol score --env road --model runs/mine --model driver
+
+  rtcontrol score --env my_world.py --agent my_agent.py --model runs/mine/checkpoint      (docs/scores.md)
 
   rtcontrol score --env paddle --phrasings list.jsonl --gate 0.6      (or a list of the world's own: seen, unseen)
 
@@ -71,8 +74,13 @@ def _long(seconds: float) -> str:
 
 @app.command(help=HELP)
 def _score(
-    env: Annotated[str, typer.Option(help="World: one that is judged and has an expert (`rtcontrol envs`).")],
-    agent: Annotated[str, typer.Option(help="Agent. (default: the world's)")] = "",
+    env: Annotated[str, typer.Option(help="World: a bundled one (`rtcontrol envs`), or a .py file.")],
+    agent: Annotated[
+        str, typer.Option(help="Agent: a name, or a .py file with goals and expert. (default: the world's)")
+    ] = "",
+    goals: Annotated[
+        Path | None, typer.Option(help="File of goals (.yaml, .toml, .json), as for `rtcontrol run`.")
+    ] = None,
     model: Annotated[
         list[str] | None,
         typer.Option(help="Model or endpoint; may be repeated. (default: the agent's)"),
@@ -101,9 +109,8 @@ def _score(
     if json_file is not None and json_file.is_dir():
         raise UserError(f"--json {json_file} is a folder.", "Name a file.")
     check_writable(json_file)
-    settings = Settings(
-        env, agent, tuple(model or ()), hz, seeds, tuple(goal or ()), tuple(gate or ()), phrasings, engine=engine
-    )
+    settings = Settings(env, agent, tuple(model or ()), hz, seeds, tuple(goal or ()), tuple(gate or ()), phrasings)
+    settings = replace(settings, engine=engine, goal_file=None if goals is None else str(goals))
     scoring = Scoring(settings, json_file)
     console = Console()
     if not console.is_terminal:  # a log file has no width

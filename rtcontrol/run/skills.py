@@ -27,15 +27,17 @@ from rtcontrol.run.users import ExpertError, OwnExpert, own_world, reason
 # An episode of a world of one's own that lasts longer than this, in its own time, is taken for one that never ends.
 LIMIT_S = 300.0
 REMEMBERED = 65_536
+SCORED = 8  # goals, or one of each kind
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class OwnSkill(Skill):
     """A skill whose goals and expert are the user's: whatever of theirs raises, or gives what it must not, is a
-    UserError with their file and line."""
+    UserError with their file and line. It is scored by a few of `all_goals`, and by the ways to say them that are held
+    out."""
 
     agent: Agent
-    goals: Goals
+    all_goals: Goals
 
 
 def skill_of(env: str, agent: str | None = None, goals: Path | None = None, limit_s: float = LIMIT_S) -> Skill:
@@ -55,7 +57,8 @@ def skill_of(env: str, agent: str | None = None, goals: Path | None = None, limi
         raise UserError(
             f"The agent {chosen.name} has no call that is safe.", 'Write `fallback = Call("stop")`: what does nothing.'
         )
-    words = _Words(chosen)
+    words, told = _Words(chosen), chosen.goals
+    scored = tuple(told.spread(max(SCORED, len(told.ways))))
     make: Callable[[], Judged] = partial(_made, env, chosen, chosen.goals, limit_s)
     skill = OwnSkill(
         name=Path(env).stem,
@@ -67,7 +70,10 @@ def skill_of(env: str, agent: str | None = None, goals: Path | None = None, limi
         still=still,
         any_call=partial(_any_call, chosen.tools.schemas),
         agent=chosen,
-        goals=chosen.goals,
+        all_goals=told,
+        goals=scored,
+        kinds=tuple(told.ways),
+        phrasings={"unseen": lambda kind: [(said, g) for g in scored if g.kind == kind for said in told.held_out(g)]},
     )
     _look_over(skill)
     return skill
@@ -76,7 +82,7 @@ def skill_of(env: str, agent: str | None = None, goals: Path | None = None, limi
 def _look_over(skill: OwnSkill) -> None:
     """What is wrong with it is told before anything begins."""
     world: Any = skill.make()
-    goal = next(iter(skill.goals))
+    goal = skill.goals[0]
     world.judge_by(goal)
     world.reset(0)
     seen = world.observe()

@@ -29,7 +29,7 @@ class Settings:
     delays: tuple[int, ...] = ()
     rates: tuple[float, ...] = ()
     engine: str = "torch"
-    host: str = "inprocess"
+    goal_file: str | None = None
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +11,8 @@ from rtcontrol.envs import registry
 from rtcontrol.envs.skill import Skill
 from rtcontrol.loop.config import RunConfig
 from rtcontrol.models.errors import UserError
-from rtcontrol.run import assemble
+from rtcontrol.run import assemble, worlds
+from rtcontrol.run.skills import skill_of
 from rtcontrol.run.trained import model_for, said_of
 from rtcontrol.scoring.document import Document
 from rtcontrol.scoring.flyers import SCRIPTED, Flyer, ModelFlyer, scripted
@@ -27,9 +28,12 @@ class Scoring:
     """Everything that a score needs, looked over before anything is flown. UserError for what does not go together."""
 
     def __init__(self, settings: Settings, json_file: Path | None = None) -> None:
-        self.skill = _skill(settings.env)
-        self.agent = assemble.agent(settings.agent or assemble.default_agent(settings.env))
+        file = None if settings.goal_file is None else Path(settings.goal_file)
+        self.skill = _skill(settings.env, settings.agent, file)
+        self.agent = assemble.agent(settings.agent or assemble.default_agent(settings.env), file)
         models = tuple(dict.fromkeys(settings.models)) or (self.agent.model,)
+        if not models[0]:
+            raise UserError(f"The agent {self.agent.name} names no model to score.", "Give one with --model.")
         plain = [name for name in models if NOT_MODELS.get(name, name) in SCRIPTED]
         if plain:
             raise UserError(f"--model {plain[0]} stands in the table anyway.", "Name models or endpoints alone.")
@@ -44,7 +48,7 @@ class Scoring:
         )
         self.said: list[Saying] = []
         if settings.phrasings is not None:
-            self.said = lines(self.skill, settings.phrasings, (settings.env, self.agent.name))
+            self.said = lines(self.skill, settings.phrasings, (self.skill.name, settings.env, self.agent.name))
         self._told = subjects(self.skill, self.settings.hz, self.settings.goals)
         self.document = Document(self.settings, json_file)
         self.document.lines(self.said)
@@ -64,12 +68,10 @@ def _flyer(settings: Settings, skill: Skill, agent: Agent, model: str, gate: flo
     return ModelFlyer(skill, agent, assemble.decider(config, agent, model), settings.hz, gate)
 
 
-def _skill(env: str) -> Skill:
-    found = registry.skill(env)
-    if found is None:
-        known: Sequence[str] = [name for name in registry.known() if registry.skill(name) is not None]
+def _skill(env: str, agent: str, goals: Path | None) -> Skill:
+    if env in worlds.JOINED or env.endswith(assemble.RECORDED):
         raise UserError(
             f"{env} has no goals with a judge and an expert, so nothing to score by.",
-            f"Score one of: {', '.join(known)}.",
+            f"Score one of {', '.join(registry.known())}, or a world of your own (.py).",
         )
-    return found
+    return skill_of(env, agent or None, goals)

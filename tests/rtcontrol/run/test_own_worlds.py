@@ -148,6 +148,11 @@ def test_a_skill_of_ones_own_is_scored_beside_its_floors(tmp_path: Path) -> None
     assert summary(evaluate(skill, skill.random_policy(), told))["successes"] < 6
     other = [case for i in range(4) for case in cases(skill.recognise("find the barrel"), [i], "visit red box")]
     assert summary(evaluate(skill, skill.expert_policy, other))["successes"] < 4
+    assert {goal.text() for goal in skill.goals} == {
+        f"go to the {thing}" for thing in ("red box", "blue box", "barrel")
+    }
+    [(said, meant), *_] = skill.phrasings["unseen"](skill.kinds[0])
+    assert said != meant.text() and skill.recognise(said) == meant
 
 
 @pytest.mark.parametrize(
