@@ -76,7 +76,10 @@ class Goals:
                 yield Goal(kind, tuple(zip(names, chosen, strict=True)))
 
     def spread(self, count: int) -> list[Goal]:
-        """At most `count` goals, kind after kind in turn, the values spread over their lists: always the same."""
+        """All goals where they are no more than `count`; else so many at most, kind after kind in turn, the values spread
+        over their lists. Always the same."""
+        if len(few := list(itertools.islice(self, count + 1))) <= count:
+            return few
         rng = random.Random(0)
         turns = [self._goal(rng, kind) for _ in range(count) for kind in self.ways]
         return list(dict.fromkeys(turns))[:count]

@@ -38,6 +38,7 @@ LAZY = {
     "data": "rtcontrol.cli.data",
     "drill": "rtcontrol.cli.drill",
     "report": "rtcontrol.cli.report",
+    "new": "rtcontrol.cli.new",
 }
 
 RUN_EXAMPLES = """Fly an agent in an environment at a fixed rate, and report every tick.

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
+import sys
+from pathlib import Path
 
 import pytest
+from commands import call, refused
 
 import rtcontrol
-from tests.helpers.processes import ROOT, python
+from tests.helpers.processes import ROOT, environment, python
 
 
 def done(page: str) -> subprocess.CompletedProcess[str]:
@@ -28,3 +32,36 @@ def test_what_is_public_is_there_by_name() -> None:
         assert getattr(rtcontrol, name) is not None
     with pytest.raises(AttributeError, match="nothing"):
         rtcontrol.nothing  # noqa: B018
+
+
+def test_a_game_of_ones_own_is_made_and_flown_as_its_page_says(tmp_path: Path) -> None:
+    page = (ROOT / "docs/your-own-game.md").read_text("utf-8")
+    commands = "".join(re.findall(r"```sh\n(.*?)```", page, re.DOTALL))
+    (tmp_path / "bin").mkdir()
+    for name in ("rtcontrol", "pytest"):
+        (tmp_path / "bin" / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" -m {name} "$@"\n')
+        (tmp_path / "bin" / name).chmod(0o755)
+    env = environment(PATH=f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    ran = subprocess.run(["sh", "-ec", commands], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120)
+    assert ran.returncode == 0 and "9 passed" in ran.stdout and "5 of 5 succeeded" in ran.stdout, (
+        ran.stdout + ran.stderr
+    )
+    own = "".join((tmp_path / "rover" / name).read_text() for name in ("rover.py", "rover_agent.py", "goals.yaml"))
+    assert sum(bool(line.strip()) for line in own.splitlines()) < 60
+    for part in re.findall(r"```(?:python|yaml)\n(.*?)```", page, re.DOTALL):
+        assert part in own, part
+
+
+def test_a_folder_to_begin_with_is_not_written_over_nor_half(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call("new", str(tmp_path / "deep" / "my_game")) == 0
+    written = sorted(path.name for path in (tmp_path / "deep" / "my_game").iterdir())
+    assert written == ["README.md", "goals.yaml", "my_game.py", "my_game_agent.py", "test_my_game.py"]
+    capsys.readouterr()
+    assert "is there already" in refused(capsys, "new", str(tmp_path / "deep" / "my_game"))
+    for name in ("My-Game", "1st", "class ", "UPPER"):
+        assert "is no name" in refused(capsys, "new", str(tmp_path / name))
+    (tmp_path / "file").write_text("")
+    assert "cannot be written" in refused(capsys, "new", str(tmp_path / "file" / "game"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["deep", "file"]
