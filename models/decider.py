@@ -17,6 +17,7 @@ from rtcontrol.models.engines import registry
 from rtcontrol.models.engines.base import Budget, DecodeError, Runner
 from rtcontrol.models.errors import UserError, too_long
 from rtcontrol.models.free import Grammars
+from rtcontrol.models.learnt import Learnt
 from rtcontrol.models.prompt import PromptTemplate
 from rtcontrol.models.schema import ToolSchema, tool_schemas
 
@@ -33,8 +34,8 @@ OUTSIDE_EVERY = 16
 class DeciderSpec:
     """Everything a decoder process needs to build its decider; plain values only, so it crosses any wire.
 
-    `history` is how many executed calls the prompt shows; `threads` limits torch's CPU threads
-    (None: one for a small model, else torch's default). A free value has at most `value_tokens` tokens. Without a
+    `history` is how many executed calls the prompt shows, at most as many as the checkpoint says that it learnt;
+    `threads` limits torch's CPU threads (None: one for a small model, else torch's default). A free value has at most `value_tokens` tokens. Without a
     budget of trie nodes (see Budget), one is chosen by what a pass costs on this machine. Each of a chat model's
     `arguments` sees those before it (sequential), or none of the others (parallel); it always calls a tool.
     """
@@ -75,6 +76,9 @@ class STDecider:
         self.spec = spec
         self.checkpoint, runner = spec.load()
         self.template, self.tokenizer = self.checkpoint.template, self.checkpoint.tokenizer
+        learnt = Learnt.of(self.checkpoint.folder)
+        # What a model was never shown in training changes its calls by what happens to stand there.
+        self._history = spec.history if learnt is None else min(spec.history, learnt.history)
         tools = tool_schemas(spec.tools)
         given = {"per_head": spec.budget_per_head, "total": spec.budget_total}
         explicit: dict[str, Any] = {k: v for k, v in given.items() if v is not None}
@@ -154,7 +158,7 @@ class STDecider:
         return self.decoding.decode_many([self._suffix(*told) for told in situations])
 
     def _suffix(self, observation: str, instruction: str, history: Sequence[str] = ()) -> list[int]:
-        shown = history[-self.spec.history :] if self.spec.history else ()
+        shown = history[-self._history :] if self._history else ()
         return self.template.suffix_ids(instruction, observation, shown)
 
     def cancel(self) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Self
 
@@ -34,8 +35,11 @@ class Learnt:
 
     def knows(self, tools: Sequence[ToolSchema]) -> bool:
         """Whether it was trained on exactly these tools, in this order."""
-        asked = [s.canonical_json() for s in tools]
-        return any([s.canonical_json() for s in tool_schemas(own)] == asked for own in self.tool_sets)
+        return [s.canonical_json() for s in tools] in self._known
+
+    @cached_property
+    def _known(self) -> list[list[str]]:
+        return [[s.canonical_json() for s in tool_schemas(own)] for own in self.tool_sets]
 
     @property
     def tools(self) -> tuple[Mapping[str, Any], ...] | None:
@@ -53,16 +57,22 @@ class Learnt:
     def of(cls, folder: Path) -> Self | None:
         """Of a checkpoint's folder; None where it does not say. Raises UserError for a file that is damaged."""
         path = folder / FILE_NAME
-        if not path.is_file():
+        try:
+            changed = path.stat().st_mtime_ns
+        except OSError:
             return None
+        return cls._read(path.resolve(), changed)
+
+    @classmethod
+    @lru_cache(maxsize=64)  # asked of every session
+    def _read(cls, path: Path, changed_ns: int) -> Self:
         found = read_json(path, UserError(f"{path} is gone.", REMEDY), REMEDY)
         if found.pop("format", None) != FORMAT:
             raise UserError(f"{path} is of another format than {FORMAT}.", "Use the rtcontrol that wrote it.")
         try:
             sets = tuple(tuple(own) for own in found.pop("tool_sets"))
-            for own in sets:
-                tool_schemas(own)
             made = cls(sets, **found)
+            assert made._known is not None  # its tools are such
             if isinstance(made.history, bool) or not isinstance(made.history, int) or made.history < 0:
                 raise ValueError(f"history is {made.history!r}")
         except (KeyError, TypeError, ValueError, UserError) as error:

@@ -6,6 +6,9 @@ import heapq
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import zmq
@@ -14,8 +17,9 @@ from rtcontrol.bench.wire import TEXT, free_port, wait_for
 from rtcontrol.bench.wire_ways import Servers, WireSession, dealer, hello, pong
 from rtcontrol.bridges.wire import decode_msgpack, encode_msgpack
 from rtcontrol.bridges.wire.messages import Bye, CallMessage, ErrorMessage, Message, Ping, Welcome
-from rtcontrol.models.checkpoint import ZOO, zoo
+from rtcontrol.models.checkpoint import resolve
 from rtcontrol.models.errors import UserError
+from rtcontrol.models.learnt import FILE_NAME as LEARNT
 
 
 class LoadClient:
@@ -83,6 +87,15 @@ class LoadClient:
         return max(self.ticks) - first + 1 - len(set(self.ticks)) + silent
 
 
+def unnamed(checkpoint: Path, folder: Path) -> Path:
+    """A new folder with all of a checkpoint but what it says that it learnt."""
+    folder.mkdir()
+    for path in checkpoint.iterdir():
+        if path.name != LEARNT:
+            (folder / path.name).symlink_to(path.resolve())
+    return folder
+
+
 def load(
     clients: int, hz: float, seconds: float, model: str, step: Callable[[float], None], http: bool = False
 ) -> dict[str, Any]:
@@ -91,11 +104,12 @@ def load(
     after the other (`rtcontrol.bench.http_load`)."""
     port, web = free_port(), free_port()
     endpoint = f"tcp://127.0.0.1:{port}"
-    with Servers() as servers:
-        # By its folder, a bundled model decides for tools that it was not trained on: the calls are nonsense here.
-        named = str(ZOO / model) if http and model in zoo() else model
+    with ExitStack() as stack, Servers() as servers:
+        if http:
+            # One that does not say what it learnt decides for any tools: the calls are nonsense here.
+            model = str(unnamed(resolve(model), Path(stack.enter_context(TemporaryDirectory())) / Path(model).name))
         more = ["--http", f"127.0.0.1:{web}"] if http else []
-        servers.start(["-m", "rtcontrol", "serve", "--model", named, "--bind", endpoint, *more])
+        servers.start(["-m", "rtcontrol", "serve", "--model", model, "--bind", endpoint, *more])
         wait_for(port, servers)
         if http:
             wait_for(web, servers)

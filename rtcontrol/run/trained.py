@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from rtcontrol.agents import Agent
 from rtcontrol.hosts.deciders import PLAIN
 from rtcontrol.hosts.endpoint import is_endpoint
-from rtcontrol.models.checkpoint import chats, zoo
+from rtcontrol.models.checkpoint import ZOO, chats, zoo
 from rtcontrol.models.errors import UserError
+from rtcontrol.models.learnt import Learnt
 from rtcontrol.models.schema import ToolSchema
-from rtcontrol.run import assemble
 
 NAME_IT = (
     "Use the model {known} (a client's `model`, a command's --model), or start with --model and a checkpoint that was "
@@ -20,12 +21,29 @@ NAME_IT = (
 
 
 def trained_on(tools: Sequence[ToolSchema], model: str) -> bool | None:
-    """Whether the model was trained on exactly these tools. None: not known, or nothing that is trained."""
-    if model in PLAIN:
+    """Whether the model was trained on exactly these tools, as its checkpoint says. None: not known, or nothing that is
+    trained."""
+    learnt = learnt_of(model)
+    return None if learnt is None else learnt.knows(tools)
+
+
+def learnt_of(model: str) -> Learnt | None:
+    """What the checkpoint of a bundled name, a folder or a hub id says that it learnt; None where it does not, for what
+    is no checkpoint, and for one that is not on this disk (its tools are known when it was fetched)."""
+    if model in PLAIN or is_endpoint(model):
         return None
-    if any(agent.model == model and _same(agent.tools.schemas, tools) for agent in assemble.agents().values()):
-        return True
-    return False if model in zoo() else None
+    folder = ZOO / model if model in zoo() else Path(model).expanduser()
+    return Learnt.of(folder) if folder.is_dir() else None
+
+
+def shown(agent: Agent, model: str) -> Agent:
+    """The agent as the model learnt to be asked: with no more history than it was trained with; where the agent is of
+    nothing but tools, with a call that may stay in force if that was learnt."""
+    learnt = learnt_of(model)
+    if learnt is None:
+        return agent
+    allow_null = agent.allow_null or (not agent.model and learnt.allow_null)
+    return replace(agent, history=min(agent.history, learnt.history), allow_null=allow_null)
 
 
 def model_for(tools: Sequence[ToolSchema], asked: str | None, remedy: str = NAME_IT) -> str:
@@ -34,8 +52,7 @@ def model_for(tools: Sequence[ToolSchema], asked: str | None, remedy: str = NAME
     UserError where there is none, and for one that was trained on others: its calls would be legal nonsense.
     `remedy` says how whoever asks comes to one of {known}.
     """
-    agents = assemble.agents().values()
-    own = next((agent.model for agent in agents if _same(agent.tools.schemas, tools)), None)
+    own = next((name for name in zoo() if trained_on(tools, name)), None)
     model = asked or own
     if model is None or trained_on(tools, model) is False:
         what = "No model here was trained on these tools, and none was named."
@@ -53,7 +70,3 @@ def said_of(tools: Sequence[ToolSchema], model: str) -> str | None:
     if chats(model):
         return f"{Path(model).name} is a chat model, not trained on these tools: it tries them (docs/chat.md)."
     return f"Whether the model {Path(model).name} was trained on these tools is not known."
-
-
-def _same(a: Sequence[ToolSchema], b: Sequence[ToolSchema]) -> bool:
-    return json.dumps([s.canonical_json() for s in a]) == json.dumps([s.canonical_json() for s in b])

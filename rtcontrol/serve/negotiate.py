@@ -19,7 +19,7 @@ from rtcontrol.models.checkpoint import zoo
 from rtcontrol.models.errors import UserError
 from rtcontrol.run import assemble
 from rtcontrol.run.own import own_agent
-from rtcontrol.run.trained import model_for, said_of, trained_on
+from rtcontrol.run.trained import model_for, said_of, shown, trained_on
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.terms import Terms, ttl_of
 
@@ -28,7 +28,7 @@ def negotiate(hello: Hello, options: ServeOptions, out: Path) -> Terms:
     """Raises WireError naming field, rule and remedy. Takes milliseconds to seconds: schemas are compiled."""
     chosen, named = _agent(hello, options)
     model = _model(hello, options, chosen, named)
-    chosen = replace(chosen, model=model)
+    chosen = replace(shown(chosen, model), model=model)
     warnings = list(chosen.tools.warnings())
     config = _config(hello, options, chosen, model, out, warnings)
     trained = trained_on(chosen.tools.schemas, model)

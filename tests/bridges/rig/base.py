@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 import psutil
 
+from rtcontrol.bench.load import unnamed
 from rtcontrol.hosts.ray_actor import DecoderActor
 from rtcontrol.models.checkpoint import ZOO
 from tests.bridges.client.worlds import Process
@@ -37,7 +38,7 @@ class Served(Process):
         if "--model" not in options:
             model = folder / "model"
             if not model.exists():
-                model.symlink_to(ZOO / "lander")
+                unnamed(ZOO / "lander", model)
             self._command += ["--model", str(model)]
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from rtcontrol.bench.load import unnamed
 from rtcontrol.gateway import Gateway, GatewayOptions
 from rtcontrol.hosts.inprocess import InProcessPool
 from rtcontrol.loop.pause import PauseWatch
@@ -34,7 +35,7 @@ def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
             watch = stack.enter_context(PauseWatch(10_000_000))
             out: Path = tmp_path_factory.mktemp("serve")
             # Under a path of its own: what it was trained on is not known, so it decides for any tools.
-            (model := out / "lander").symlink_to(ZOO / "lander")
+            model = unnamed(ZOO / "lander", out / "lander")
             admission = Admission(ServeOptions(out=out, model=sessions, host="inprocess"), pool, watch)
             over = threading.Event()
 

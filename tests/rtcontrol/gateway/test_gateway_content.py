@@ -15,6 +15,7 @@ import pytest
 from gateway_served import TURN, Serve, Served
 
 from rtcontrol.models.checkpoint import ZOO
+from rtcontrol.models.learnt import FILE_NAME as LEARNT
 
 ASKED = {"model": "default", "messages": [{"role": "user", "content": "Turn left."}], "tools": [TURN]}
 LONG = 300  # tokens: seconds
@@ -24,7 +25,7 @@ LONG = 300  # tokens: seconds
 def talking(serve: Serve, tmp_path_factory: pytest.TempPathFactory) -> Served:
     """A model whose template says that it writes content, and that does not end by itself soon."""
     folder = tmp_path_factory.mktemp("models") / "talker"
-    shutil.copytree(ZOO / "lander", folder)
+    shutil.copytree(ZOO / "lander", folder, ignore=shutil.ignore_patterns(LEARNT))
     template = json.loads((folder / "st_template.json").read_text())
     (folder / "st_template.json").write_text(json.dumps({**template, "content": True}))
     return serve(model=str(folder), value_tokens=LONG)

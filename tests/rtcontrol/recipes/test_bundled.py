@@ -25,6 +25,7 @@ from rtcontrol.envs.road.world import Road
 from rtcontrol.models.call import Call
 from rtcontrol.models.checkpoint import resolve
 from rtcontrol.models.decider import DeciderSpec, STDecider
+from rtcontrol.models.learnt import Learnt
 
 AGENTS = {"lander": lander.agent, "paddle": paddle.agent, "driver": road.agent}
 SKILLS = {"lander": LANDER, "paddle": PADDLE, "driver": ROAD}
@@ -110,3 +111,15 @@ def test_bundled_model_does_what_it_is_told(name: str, goal: Any, seeds: int, le
 @pytest.mark.parametrize(("name", "goal", "told", "seeds"), OPPOSITES)
 def test_bundled_model_told_the_opposite_fails_the_judged_goal(name: str, goal: Any, told: str, seeds: int) -> None:
     assert successes(name, goal, seeds, told) <= 1
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_a_bundled_model_says_that_it_learnt_its_agents_tools(name: str) -> None:
+    agent = AGENTS[name]
+    learnt = Learnt.of(resolve(name))
+    assert learnt is not None and learnt.knows(agent.tools.schemas)
+    assert (learnt.history, learnt.allow_null) == (agent.history, agent.allow_null)
+    others = [other for other in AGENTS.values() if other is not agent]
+    assert not any(learnt.knows(other.tools.schemas) for other in others)
+    words = {word for seen in situations(name, 3) for word in seen.observation.split() if word.isalpha()}
+    assert set(learnt.observation) <= words

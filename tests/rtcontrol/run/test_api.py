@@ -11,6 +11,8 @@ import pytest
 import rtcontrol
 from rtcontrol.agents import InvalidCall, OneOf, Tools, tool
 from rtcontrol.agents.lander import agent
+from rtcontrol.bench.load import unnamed
+from rtcontrol.models.checkpoint import ZOO
 from rtcontrol.models.errors import UserError
 from rtcontrol.run.trained import said_of
 from tests.models.chat.families import checkpoint
@@ -143,12 +145,12 @@ def test_a_tool_without_a_function_says_what_to_do_with_its_call() -> None:
         session.execute(rtcontrol.Call("Drive", {"speed": 7}))
 
 
-def test_sessions_that_decide_together_each_have_their_history() -> None:
-    model = rtcontrol.load("lander")
-    one, other = (model.session(history=6) for _ in range(2))
+def test_sessions_that_decide_together_each_have_their_history(tmp_path: Path) -> None:
+    model = rtcontrol.load(str(unnamed(ZOO / "lander", tmp_path / "any")))
+    one, other = (model.session(agent.tools, history=6) for _ in range(2))
     past = ["engines(main=0, side=0)"] * 6
     together = model.decide([(one, SEEN, "land on the pad", past), (other, SEEN, "land on the pad")])
-    alone = model.session(history=6)
+    alone = model.session(agent.tools, history=6)
     expected = [alone.decide(SEEN, "land on the pad", shown) for shown in (past, ())]
     assert [d.tokens + d.reused_tokens for d in together if isinstance(d, rtcontrol.Decision)] == [
         d.tokens + d.reused_tokens for d in expected

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from commands import refused
 
+from rtcontrol.bench.load import unnamed
 from rtcontrol.bridges.client import Client, ClientError
 from rtcontrol.models.checkpoint import ZOO
 from rtcontrol.record.reading import read_record
@@ -31,7 +32,7 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def locked(tmp_path_factory: pytest.TempPathFactory, keys: Path) -> Iterator[Process]:
     # Under a path of its own it decides for any tools.
-    (model := tmp_path_factory.mktemp("model") / "some").symlink_to(ZOO / "lander")
+    model = unnamed(ZOO / "lander", tmp_path_factory.mktemp("model") / "some")
     process = Process(tmp_path_factory.mktemp("locked"), free_port(), "--keys", str(keys), "--model", str(model))
     process.start()
     yield process

@@ -17,6 +17,7 @@ from rtcontrol.models import free
 from rtcontrol.models.checkpoint import ZOO
 from rtcontrol.models.decider import DeciderSpec
 from rtcontrol.models.errors import UserError
+from rtcontrol.models.learnt import FILE_NAME as LEARNT
 from rtcontrol.models.tokenizer import STTokenizer
 from rtcontrol.serve.options import ServeOptions, ServerOptions
 from rtcontrol.serve.pools import Pools
@@ -28,7 +29,7 @@ Open = Callable[..., Pools]
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
     """One of its own: nothing of it is loaded yet."""
-    return Path(shutil.copytree(ZOO / "lander", tmp_path / "lander"))
+    return Path(shutil.copytree(ZOO / "lander", tmp_path / "lander", ignore=shutil.ignore_patterns(LEARNT)))
 
 
 @pytest.fixture

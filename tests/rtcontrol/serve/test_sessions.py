@@ -11,6 +11,7 @@ from typing import Any
 import msgpack
 import pytest
 
+from rtcontrol.bench.load import unnamed
 from rtcontrol.bridges.wire import encode_msgpack
 from rtcontrol.bridges.wire.messages import (
     Array,
@@ -504,7 +505,7 @@ def test_a_safe_call_that_is_not_in_force_is_said_though_too_much_was_said_befor
 
 
 def test_what_the_model_cannot_take_is_told_once_and_never_confirmed(bench: Any, tmp_path: Path) -> None:
-    (model := tmp_path / "some").symlink_to(ZOO / "lander")
+    model = unnamed(ZOO / "lander", tmp_path / "some")
     made = bench(model=str(model))
     peer = made.peer()
     long = "word " * 2000
