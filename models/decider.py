@@ -35,8 +35,9 @@ class DeciderSpec:
     """Everything a decoder process needs to build its decider; plain values only, so it crosses any wire.
 
     `history` is how many executed calls the prompt shows, at most as many as the checkpoint says that it learnt;
-    `threads` limits torch's CPU threads (None: one for a small model, else torch's default). A free value has at most `value_tokens` tokens. Without a
-    budget of trie nodes (see Budget), one is chosen by what a pass costs on this machine. Each of a chat model's
+    `threads` limits torch's CPU threads (None: one for a small model, else torch's default). A free value has at most
+    `value_tokens` tokens. Without a budget of trie nodes (see Budget), one is chosen by what a pass costs on this
+    machine. Each of a chat model's
     `arguments` sees those before it (sequential), or none of the others (parallel); it always calls a tool.
     """
 
