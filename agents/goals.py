@@ -76,8 +76,8 @@ class Goals:
                 yield Goal(kind, tuple(zip(names, chosen, strict=True)))
 
     def spread(self, count: int) -> list[Goal]:
-        """All goals where they are no more than `count`; else so many at most, kind after kind in turn, the values spread
-        over their lists. Always the same."""
+        """All goals where they are no more than `count`; else so many at most, kind after kind in turn, the values
+        spread over their lists. Always the same."""
         if len(few := list(itertools.islice(self, count + 1))) <= count:
             return few
         rng = random.Random(0)

@@ -18,7 +18,7 @@ from rtcontrol.models.train.rows import Quote, Row
 _SPAN = re.compile(r"\s*\S+")
 _BARE = re.compile(r"^\W+|\W+$")
 # Words that a sentence holds whatever it names.
-_COMMON = {*"a an the of to at in on is it its and or what where which one that this go".split()}
+_COMMON = {*re.findall(r"\w+", "a an the of to at in on is it its and or what where which one that this go")}
 QUOTED = 3  # words of a quote
 
 
