@@ -14,6 +14,7 @@ from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as Bar
 
 from rtcontrol.cli.figures import check_writable
+from rtcontrol.loop.config import MAX_HZ, MIN_HZ
 from rtcontrol.models.errors import UserError
 
 LOG_WIDTH = 160
@@ -28,6 +29,8 @@ Examples:
   rtcontrol score --env road --model runs/mine --model driver
 
   rtcontrol score --env my_world.py --agent my_agent.py --model runs/mine/checkpoint      (docs/scores.md)
+
+  rtcontrol score --env lander --full --seeds 4      (what being late costs: delays, and 10, 16, 30 Hz in real time)
 
   rtcontrol score --env paddle --phrasings list.jsonl --gate 0.6      (or a list of the world's own: seen, unseen)
 
@@ -50,9 +53,14 @@ class ScoreProgress:
         columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[left]}")
         self._bar = Bar(*columns, console=self._console, transient=True)
         self._task = self._bar.add_task("loading", total=None, left="")
+        self._estimated = False
         self._told_s, self._terminal = time.monotonic(), self._console.is_terminal
 
-    def __call__(self, what: str, done: int, total: int, left_s: float) -> None:
+    def __call__(self, what: str, done: int, total: int, left_s: float, more_s: float) -> None:
+        if done and not self._estimated:
+            self._estimated = True
+            beside = f"; delays and rates (--full) would take {_long(more_s)} more" if more_s else ""
+            self._console.print(f"about {_long(left_s)}{beside}", highlight=False)
         left = f"{done}/{total} episodes, about {_long(left_s)} left"
         self._bar.update(self._task, description=what, completed=done, total=total, left=left)
         if not self._terminal and (now := time.monotonic()) - self._told_s >= TOLD_S:
@@ -66,6 +74,17 @@ class ScoreProgress:
 
     def __exit__(self, *exc: object) -> None:
         self._bar.stop()
+
+
+def _numbers(option: str, text: str, least: float, most: float) -> tuple[float, ...]:
+    try:
+        found = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        found = ()
+    whole = option != "--delays" or all(value.is_integer() for value in found)
+    if not found or not whole or not all(least <= value <= most for value in found):
+        raise UserError(f"{option} {text} is no list of numbers from {least:g} to {most:g}.", "Write such as 1,2,4.")
+    return tuple(dict.fromkeys(found))
 
 
 def _long(seconds: float) -> str:
@@ -97,12 +116,20 @@ def _score(
         list[float] | None,
         typer.Option(help="Less sure calls are held; for all models or, repeated, one for each. (default: none)"),
     ] = None,
+    delays: Annotated[
+        str | None, typer.Option(help="Calls act so many ticks late: 0,1,2,4. (default: none, or these with --full)")
+    ] = None,
+    rates: Annotated[
+        str | None,
+        typer.Option(help="In real time beside lockstep, at so many Hz: 10,16,30. (default: none, or --full)"),
+    ] = None,
+    full: Annotated[bool, typer.Option("--full", help="Everything: goals, delays and rates.")] = False,
     engine: Annotated[str, typer.Option(help="What runs the model.")] = "torch",
     json_file: Annotated[
         Path | None, typer.Option("--json", help="All figures, raw; a score that was interrupted goes on there.")
     ] = None,
 ) -> None:
-    from rtcontrol.scoring.plan import Settings
+    from rtcontrol.scoring.plan import DELAYS, RATES, Settings
     from rtcontrol.scoring.score import Scoring
     from rtcontrol.scoring.tables import tables
 
@@ -110,6 +137,11 @@ def _score(
         raise UserError(f"--json {json_file} is a folder.", "Name a file.")
     check_writable(json_file)
     settings = Settings(env, agent, tuple(model or ()), hz, seeds, tuple(goal or ()), tuple(gate or ()), phrasings)
+    settings = replace(
+        settings,
+        delays=tuple(map(int, _numbers("--delays", delays, 0, 100))) if delays else DELAYS if full else (),
+        rates=_numbers("--rates", rates, MIN_HZ, MAX_HZ) if rates else RATES if full else (),
+    )
     settings = replace(settings, engine=engine, goal_file=None if goals is None else str(goals))
     scoring = Scoring(settings, json_file)
     console = Console()
@@ -126,7 +158,10 @@ def _score(
     except KeyboardInterrupt:
         status = 130
     for table in tables(scoring.document.data):
+        note, table.caption = table.caption, None
         console.print(table)
+        console.print(note, highlight=False)
+        console.print()
     if status:
         kept = (
             f"{json_file} holds what was measured; the same command goes on there" if json_file else "nothing is kept"

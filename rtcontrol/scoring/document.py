@@ -62,7 +62,8 @@ class Document:
         for name in ("confidence", "agrees"):
             step = -(-len(kept[name]) // KEPT) or 1
             kept[name] = kept[name][::step]
-        kept.update(figures or {})
+        if figures is not None:
+            kept.setdefault("runs", []).append(figures)
         self.write()
 
     def lines(self, lines: Sequence[Saying]) -> None:

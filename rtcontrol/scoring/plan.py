@@ -63,7 +63,25 @@ def plan(settings: Settings, told: Sequence[Subject], lines: Sequence[Saying]) -
         if subject.others:
             for by in (*models, "expert"):
                 found.append(Cell("other", subject.title, by, subject.cases(seeds, other=True), hz))
-    return [*found, *_said(settings, told, lines)]
+    return [*found, *_said(settings, told, lines), *_late(settings, told, seeds)]
+
+
+def _late(settings: Settings, told: Sequence[Subject], seeds: Sequence[int]) -> Iterator[Cell]:
+    """Delays and rates; what the goals' cells show already is not flown again."""
+    single = [subject for subject in told if len(subject.goals) == 1]
+    for by in (*settings.models, "expert"):
+        for subject in single:
+            cases = subject.cases(seeds)
+            for delay in settings.delays:
+                if delay:
+                    yield Cell("delays", subject.title, by, cases, settings.hz, delay)
+            for hz in settings.rates:
+                if hz != settings.hz:
+                    yield Cell("rates", subject.title, by, cases, hz)
+    for by in (*settings.models, "expert"):
+        for hz in settings.rates:
+            for subject in single:
+                yield Cell("rates", subject.title, by, subject.cases(seeds), hz, wall=True)
 
 
 def _said(settings: Settings, told: Sequence[Subject], lines: Sequence[Saying]) -> Iterator[Cell]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from rtcontrol.agents import Agent
 from rtcontrol.envs import registry
+from rtcontrol.envs.evaluate import Case, Played
 from rtcontrol.envs.skill import Skill
 from rtcontrol.loop.config import RunConfig
 from rtcontrol.models.errors import UserError
@@ -18,8 +19,9 @@ from rtcontrol.scoring.document import Document
 from rtcontrol.scoring.flyers import SCRIPTED, Flyer, ModelFlyer, scripted
 from rtcontrol.scoring.measure import Progress, measure
 from rtcontrol.scoring.phrasings import Saying, lines
-from rtcontrol.scoring.plan import Settings, plan
+from rtcontrol.scoring.plan import DELAYS, RATES, Cell, Settings, plan
 from rtcontrol.scoring.subjects import subjects
+from rtcontrol.scoring.wall import expert_source, fly_wall, wall_config
 
 NOT_MODELS = {"noop": "no-op"}
 
@@ -56,16 +58,30 @@ class Scoring:
     def run(self, progress: Progress, built: Callable[[str], None] = lambda name: None) -> Document:
         """Fly everything that the document has not yet. UserError; what was flown until then is in the document."""
         flyers: dict[str, Flyer] = {name: scripted(self.skill, name) for name in SCRIPTED}
-        for name, gate in zip(self.settings.models, self.settings.gates, strict=True):
+        for name in self.settings.models:
             built(name)
-            flyers[name] = _flyer(self.settings, self.skill, self.agent, name, gate)
-        measure(self.skill, plan(self.settings, self._told, self.said), flyers, self.document, progress)
+            flyers[name] = self._flyer(name)
+        cells = plan(self.settings, self._told, self.said)
+        known = {cell.key for cell in cells}
+        full = plan(replace(self.settings, delays=DELAYS, rates=RATES), self._told, self.said)
+        more = [cell for cell in full if cell.key not in known]
+        measure(self.skill, cells, flyers, self.document, progress, self._in_real_time, more)
         return self.document
 
+    def _gate(self, model: str) -> float:
+        return self.settings.gates[self.settings.models.index(model)]
 
-def _flyer(settings: Settings, skill: Skill, agent: Agent, model: str, gate: float) -> ModelFlyer:
-    config = RunConfig(env=settings.env, engine=settings.engine, hz=settings.hz, clock="lockstep")
-    return ModelFlyer(skill, agent, assemble.decider(config, agent, model), settings.hz, gate)
+    def _flyer(self, model: str) -> ModelFlyer:
+        settings, agent = self.settings, self.agent
+        config = RunConfig(env=settings.env, engine=settings.engine, hz=settings.hz, clock="lockstep")
+        return ModelFlyer(self.skill, agent, assemble.decider(config, agent, model), settings.hz, self._gate(model))
+
+    def _in_real_time(self, cell: Cell, cases: Sequence[Case]) -> tuple[list[Played], dict[str, Any]]:
+        settings, agent, expert = self.settings, self.agent, cell.by == "expert"
+        gate = 0.0 if expert else self._gate(cell.by)
+        config = wall_config(settings.env, agent, cell.by, settings.engine, cell.hz, gate, cases, cell.longest_s)
+        source = expert_source(self.skill) if expert else assemble.decider(config, agent, cell.by)
+        return fly_wall(self.skill, agent, config, source, cases, cell.longest_s)
 
 
 def _skill(env: str, agent: str, goals: Path | None) -> Skill:

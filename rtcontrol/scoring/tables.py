@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.table import Table
 
 from rtcontrol.envs.evaluate import wilson
+from rtcontrol.scoring.calibration import calibration, sweep
 from rtcontrol.scoring.flyers import SCRIPTED
 
 
 def tables(document: Mapping[str, Any]) -> Iterator[Table]:
     """Those of what was measured so far."""
-    cells = list(document["cells"].values())
-    models = document["settings"]["models"]
+    settings, cells = document["settings"], list(document["cells"].values())
+    models = settings["models"]
     if any(cell["part"] == "goals" for cell in cells):
-        yield _goals(cells, models, document["settings"])
-    if "lines" in document:
-        for model in models:
-            if (found := said(document, model)) is not None:
-                yield _phrasings(found, model)
+        yield _goals(cells, models, settings)
+    if any(cell["part"] == "delays" for cell in cells):
+        yield _delays(cells, settings)
+    if any(cell["wall"] for cell in cells):
+        yield _rates(cells, settings)
+    for model in models:
+        if "lines" in document and (found := said(document, model)) is not None:
+            yield _phrasings(found, model)
+        if (measured := calibrated(cells, model)) is not None:
+            gate = settings["gates"][models.index(model)]
+            yield _sweep(cells, model, gate, measured)
 
 
 def share(outcomes: Sequence[int]) -> str:
@@ -124,3 +131,98 @@ def _phrasings(found: Mapping[str, Any], model: str) -> Table:
     if "nonsense" in found:
         shown.add_row("nothing (nonsense)", str(found["nonsense"]["said"]), "", "", str(found["nonsense"]["held"]))
     return shown
+
+
+def _by_goal(cells: Sequence[Mapping[str, Any]], part: str) -> list[str]:
+    return list(dict.fromkeys(cell["title"] for cell in cells if cell["part"] == part))
+
+
+def _delays(cells: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> Table:
+    period_ms = 1e3 / settings["hz"]
+    note = f"lockstep at {settings['hz']:g} Hz, the same seeds: each call acts so many ticks ({period_ms:g} ms) late."
+    found = Table("by", "told", title="what a late call costs", caption=note)
+    delays = [0, *(delay for delay in settings["delays"] if delay)]
+    for delay in delays:
+        found.add_column(f"{delay} ticks late", justify="right")
+    goals = _by_goal(cells, "delays")
+    for by in (*settings["models"], "expert"):
+        rows = []
+        for goal in goals:
+            late = [pick(cells, "delays", goal, by, delay=delay) for delay in delays[1:]]
+            rows.append([pick(cells, "goals", goal, by), *late])
+        for goal, row in zip(goals, rows, strict=True):
+            found.add_row(by, goal, *map(share, row))
+        together = [share(_joined(column)) for column in zip(*rows, strict=True)]
+        found.add_row(by, "all", *together, end_section=True)
+    return found
+
+
+def _rates(cells: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> Table:
+    note = (
+        "all goals together, the same seeds. In lockstep the world waits; in real time it does not, and a decision "
+        "that misses its deadline (a period) does not act. Alone: succeeded in real time only (+), in lockstep only "
+        "(-). Latency: the worst of the runs."
+    )
+    found = Table("by", "Hz", title="what being late costs, in real time", caption=note)
+    for column in ("lockstep", "real time", "alone", "missed ticks", "latency p50, p99"):
+        found.add_column(column, justify="right")
+    for by in (*settings["models"], "expert"):
+        for hz in settings["rates"]:
+            flown = [c for c in cells if c["wall"] and c["by"] == by and c["hz"] == hz]
+            goals = [cell["title"] for cell in flown]
+            # Goal by goal: where a run was interrupted, each has its own seeds.
+            pairs = [
+                pair
+                for goal in goals
+                for pair in zip(
+                    pick(cells, "rates", goal, by, hz=hz, wall=True),
+                    pick(cells, "goals" if hz == settings["hz"] else "rates", goal, by, hz=hz, wall=False),
+                    strict=False,
+                )
+            ]
+            runs = [run for cell in flown for run in cell["runs"]]
+            if not runs:
+                continue
+            releases = sum(run["releases"] for run in runs)
+            missed = sum(run["misses"] + run["skipped_releases"] for run in runs)
+            p50, p99 = (max(run["latency_ms"][q] for run in runs) for q in ("p50", "p99"))
+            alone = f"+{sum(a > b for a, b in pairs)} -{sum(a < b for a, b in pairs)}"
+            row = [share([waited for _, waited in pairs]), share([live for live, _ in pairs]), alone]
+            found.add_row(by, f"{hz:g}", *row, f"{missed}/{releases}", f"{p50:.1f}, {p99:.1f} ms")
+    return found
+
+
+def _joined(lists: Iterable[Sequence[int]]) -> list[int]:
+    return [one for listed in lists for one in listed]
+
+
+def calibrated(cells: Sequence[Mapping[str, Any]], model: str) -> dict[str, Any] | None:
+    """Of all goals together; None where no decision has a confidence, or no expert is known."""
+    own = [cell for cell in cells if cell["part"] == "goals" and cell["by"] == model]
+    confidence = [one for cell in own for one in cell["confidence"]]
+    return calibration(confidence, [one for cell in own for one in cell["agrees"]]) if confidence else None
+
+
+def _sweep(cells: Sequence[Mapping[str, Any]], model: str, gate: float, measured: Mapping[str, Any]) -> Table:
+    names = {"goals": "canonical", "phrasings": "phrased", "nonsense": "nonsense"}
+    every = {
+        title: [one for cell in cells if cell["part"] == part and cell["by"] == model for one in cell.get("sure", ())]
+        for part, title in names.items()
+    }
+    listed: dict[str, Sequence[float]] = {title: sure for title, sure in every.items() if sure}
+    note = (
+        f"of {measured['decisions']} decisions the expert makes the same call in "
+        f"{_agreed(measured):.1%}; expected calibration error (15 bins of equal mass) {measured['ece']:.3f}. Held: "
+        "less sure than the threshold for most of the first second."
+    )
+    found = Table("--gate", title=f"confidence, {model}", caption=note)
+    for title, sure in listed.items():
+        found.add_column(f"{title} held, of {len(sure)}", justify="right")
+    for threshold, held in sweep(listed, gate):
+        mark = " (this gate)" if gate and threshold == gate else ""
+        found.add_row(f"{threshold:g}{mark}", *(f"{held[title] / len(sure):.1%}" for title, sure in listed.items()))
+    return found
+
+
+def _agreed(measured: Mapping[str, Any]) -> float:
+    return float(sum(count * share for count, _, share in measured["bins"]) / max(measured["decisions"], 1))

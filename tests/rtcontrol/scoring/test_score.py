@@ -137,7 +137,8 @@ def test_what_was_measured_is_gone_on_with_and_never_mixed(tmp_path: Path, monke
         score({"hears": KNOWS_BOTH}, said=SAID, path=path)
     kept = json.loads(path.read_text())
     assert len(kept["cells"]) == 3 and not kept["complete"]
-    assert [table.title for table in tables(kept)] == ["walk, lockstep at 10 Hz, the same seeds for all"]
+    shown = [table.title for table in tables(kept)]
+    assert shown == ["walk, lockstep at 10 Hz, the same seeds for all", "confidence, hears"]
     monkeypatch.setattr(Document, "add", lambda self, *given: (flown.append(1), add(self, *given)))
     assert score({"hears": KNOWS_BOTH}, said=SAID, path=path).data["cells"] == whole["cells"]
     assert len(flown) == 4 + len(whole["cells"]) - 3
