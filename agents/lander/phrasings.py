@@ -13,6 +13,7 @@ from functools import cache
 
 from rtcontrol.agents.lander.goals import LanderGoal, LanderKind
 from rtcontrol.agents.phrasing import Grammar, sentences
+from rtcontrol.agents.spoken import hundredths_in_words, spoken, written_in
 
 KINDS: tuple[LanderKind, ...] = ("land", "left", "right", "hover")
 DEFAULT_WEIGHTS: Mapping[LanderKind, float] = {"land": 0.25, "left": 0.15, "right": 0.15, "hover": 0.45}
@@ -82,6 +83,23 @@ def unseen_words(kind: LanderKind) -> tuple[tuple[str, LanderGoal], ...]:
     rng = random.Random(0)
     patterns = _SENTENCES["unseen"][kind]
     return tuple(_with_goal(rng, pattern, kind, i) for i in range(2 if kind == "hover" else 1) for pattern in patterns)
+
+
+def spoken_patterns(goal: LanderGoal) -> tuple[str, ...]:
+    """What people say who want `goal`, a hover's numbers left as marks."""
+    if goal.kind == "land":
+        return spoken("lander", "land")
+    if goal.kind == "hover":
+        return spoken("lander", "place", "aside") if goal.x else spoken("lander", "height")
+    return spoken("lander", "side", goal.kind, partner=goal.kind == "right")
+
+
+def written(rng: random.Random, pattern: str, goal: LanderGoal) -> str:
+    """A spoken pattern with the goal's numbers, in figures or in words as its marks say."""
+    x, y = round(goal.x * 100), round(goal.y * 100)
+    marks = {"X": _write(rng, goal.x), "Y": _write(rng, goal.y), "A": _write(rng, abs(goal.x))}
+    words = {"Xw": hundredths_in_words(rng, x), "Yw": hundredths_in_words(rng, y), "S": "left" if x < 0 else "right"}
+    return written_in(pattern, marks | words)
 
 
 @cache

@@ -13,6 +13,7 @@ from functools import cache
 
 from rtcontrol.agents.paddle.goals import KINDS, PaddleGoal, PaddleKind
 from rtcontrol.agents.phrasing import Grammar, as_typed, sentences
+from rtcontrol.agents.spoken import spoken
 
 PER_GOAL = 60
 CANONICAL_SHARE = 0.2
@@ -67,6 +68,13 @@ def seen_words(kind: PaddleKind) -> tuple[tuple[str, PaddleGoal], ...]:
 def unseen_words(kind: PaddleKind) -> tuple[tuple[str, PaddleGoal], ...]:
     """Evaluation list 2: sentences with words that training never shows."""
     return tuple((text, PaddleGoal(kind)) for text in _SENTENCES["unseen"][kind])
+
+
+def spoken_patterns(goal: PaddleGoal) -> tuple[str, ...]:
+    """What people say who want `goal`."""
+    if family := _FAMILY.get(goal.kind):
+        return spoken("paddle", family, goal.kind, partner=goal.kind in ("down", "bottom"))
+    return spoken("paddle", goal.kind)
 
 
 @cache

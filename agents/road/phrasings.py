@@ -14,6 +14,7 @@ from functools import cache
 
 from rtcontrol.agents.phrasing import Grammar, as_typed, sentences, split_words
 from rtcontrol.agents.road.goals import DEFAULT_GAP, KINDS, VALUES, RoadGoal, RoadKind
+from rtcontrol.agents.spoken import integer_in_words, spoken, written_in
 
 PER_GOAL = 60
 CANONICAL_SHARE = 0.2
@@ -93,6 +94,26 @@ def seen_words(kind: RoadKind) -> tuple[tuple[str, RoadGoal], ...]:
 def unseen_words(kind: RoadKind) -> tuple[tuple[str, RoadGoal], ...]:
     """Evaluation list 2: as many sentences with words that training never shows, likewise."""
     return _draw(f"driver unseen {kind}", _UNSEEN_GRAMMAR, _SENTENCES["unseen"][kind], kind, ())
+
+
+def spoken_patterns(goal: RoadGoal) -> tuple[str, ...]:
+    """What people say who want `goal`, its number or lane left as marks."""
+    partner = goal.value == "right"
+    if goal.kind == "turn":
+        return spoken("road", "turn_straight" if goal.value == "straight" else "turn_side", partner=partner)
+    if goal.kind == "lane":
+        side = () if goal.value == "middle" else ("lane_side",)
+        return spoken("road", "lane", *side, f"lane_{goal.value}", partner=partner)
+    return spoken("road", goal.kind, *(("follow_usual",) if goal == USUAL_GAP else ()))
+
+
+def spoken_as(rng: random.Random, pattern: str, goal: RoadGoal) -> str:
+    """A spoken pattern with the goal's number, in figures or in words as its mark says, or with its lane."""
+    if goal.kind == "lane":
+        return _value_words(goal).fill(rng, pattern)
+    numbered = isinstance(goal.value, int)
+    marks = {"V": str(goal.value), "Vw": integer_in_words(rng, int(goal.value))} if numbered else {}
+    return written_in(pattern, marks)
 
 
 @cache
