@@ -111,8 +111,8 @@ def spoken_as(rng: random.Random, pattern: str, goal: RoadGoal) -> str:
     """A spoken pattern with the goal's number, in figures or in words as its mark says, or with its lane."""
     if goal.kind == "lane":
         return _value_words(goal).fill(rng, pattern)
-    numbered = isinstance(goal.value, int)
-    marks = {"V": str(goal.value), "Vw": integer_in_words(rng, int(goal.value))} if numbered else {}
+    value = goal.value
+    marks = {"V": str(value), "Vw": integer_in_words(rng, value)} if isinstance(value, int) else {}
     return written_in(pattern, marks)
 
 
