@@ -19,6 +19,7 @@ import torch
 from rtcontrol.models.train.rows import EncodedRow
 
 RUN_ROWS = 8
+SHARED = 1 / 8  # of a suffix: where less is shared with the one before, it costs less to repeat it than to mask it
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ class _Tree:
         common = 0
         while common < min(len(before), len(ids)) and before[common] == ids[common]:
             common += 1
-        if common == 0 or self._rows == RUN_ROWS:
+        if common <= SHARED * len(ids) or self._rows == RUN_ROWS:
             self.runs.append(len(self.tokens))
             self._rows = common = 0
         self._rows += 1

@@ -9,6 +9,7 @@ from typing import Any
 from rtcontrol.models.call import Call
 from rtcontrol.models.plan import SchemaPlan
 from rtcontrol.models.prompt import PromptTemplate
+from rtcontrol.models.schema import ToolSchema
 from rtcontrol.models.special import opening
 from rtcontrol.models.tokenizer import STTokenizer
 
@@ -25,14 +26,16 @@ class Quote:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One decision to imitate; `call` None trains the null function head; `quotes` are for training alone; `weight`
-    scales its share of the loss."""
+    """One decision to imitate; `call` None trains the null function head; `quotes` are for training alone; `tools` are
+    those of the row where an encoder takes rows of many sets (`ToolsEncoder`); `weight` scales its share of the
+    loss."""
 
     instruction: str
     observation: str
     call: Call | None
     history: tuple[str, ...] = ()
     quotes: tuple[Quote, ...] = ()
+    tools: tuple[ToolSchema, ...] = ()
     weight: float = field(default=1.0, kw_only=True)
 
     @classmethod

@@ -18,6 +18,7 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.models.train.loss import tree_loss
 from rtcontrol.models.train.packing import PackedBatch, pack
 from rtcontrol.models.train.rows import Row, RowEncoder
+from rtcontrol.models.train.tools_encoder import ToolsEncoder
 
 RowSource = Callable[[int], Sequence[Row]]
 Progress = Callable[[dict[str, Any]], None]
@@ -48,8 +49,10 @@ class TrainConfig:
 
 
 def group_rows(rows: Sequence[Row], config: TrainConfig, rng: random.Random) -> list[list[Row]]:
-    """Cut rows into shuffled groups; runs of `config.run` rows keep one instruction, whose tokens a tree shares."""
-    ordered = sorted(rows, key=lambda r: (r.instruction, r.history, rng.random()))
+    """Cut rows into shuffled groups; runs of `config.run` rows keep one instruction, whose tokens a tree shares (rows
+    with tools of their own: one set of tools)."""
+    places = {id(row.tools): i for i, row in reversed([*enumerate(rows)])}
+    ordered = sorted(rows, key=lambda r: (places[id(r.tools)], r.instruction, r.history, rng.random()))
     runs = [ordered[i : i + config.run] for i in range(0, len(ordered), config.run)]
     rng.shuffle(runs)
     flat = [row for run in runs for row in run]
@@ -62,7 +65,9 @@ class Trainer:
     Raises UserError when `out` holds a run with another configuration.
     """
 
-    def __init__(self, model: Any, encoder: RowEncoder, source: RowSource, config: TrainConfig, out: Path) -> None:
+    def __init__(
+        self, model: Any, encoder: RowEncoder | ToolsEncoder, source: RowSource, config: TrainConfig, out: Path
+    ) -> None:
         self.model, self.encoder, self.source, self.config, self.out = model, encoder, source, config, out
         decay = [p for p in model.parameters() if p.dim() >= 2]
         rest = [p for p in model.parameters() if p.dim() < 2]
@@ -77,14 +82,14 @@ class Trainer:
         if (out / "state.pt").is_file():
             self.resume(torch.load(self.out / "state.pt", weights_only=True))
 
-    def run(self, progress: Progress | None = None) -> None:
-        """Train until `config.samples`. `progress` gets, every few batches and after each chunk, a dict with samples,
-        loss and accuracy (share of the calls' labels right) of the chunk so far, rate, seconds and samples_per_s; the
-        log gets a line a chunk."""
-        self.model.train()
+    def run(self, progress: Progress | None = None, enough: Callable[[], bool] | None = None) -> None:
+        """Train until `config.samples`, or until `enough`, which is asked between chunks. `progress` gets, every few
+        batches and after each chunk, a dict with samples, loss and accuracy (share of the calls' labels right) of the
+        chunk so far, rate, seconds and samples_per_s; the log gets a line a chunk."""
         started = saved = time.monotonic()
         before = self.seconds
-        while self.samples < self.config.samples:
+        while self.samples < self.config.samples and not (enough and self.chunk and enough()):
+            self.model.train()
             rng = random.Random(f"{self.config.seed}/{self.chunk}")
             groups = group_rows(self.source(self.chunk), self.config, rng)
             losses: list[float] = []

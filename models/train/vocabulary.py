@@ -21,16 +21,10 @@ PIECES = r" ?-?\p{N}+(?:\.\p{N}+)?| ?\p{L}+|_| ?[^\s\p{L}\p{N}_]+|\s+"
 def build_tokenizer(texts: Iterable[str], numbers: Iterable[str] = (), phrases: Iterable[str] = ()) -> Tokenizer:
     """A byte-level tokenizer whose pieces are those of `texts` (each word also capitalised and without its space),
     `numbers` (with and without a leading space) and whole `phrases`, wherever they stand; then the 17 ST tokens."""
-    whole = [re.escape(phrase) for phrase in sorted(phrases, key=len, reverse=True)]
-    splitter = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex("|".join([*whole, PIECES])), "isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
+    split = splitter(phrases)
     pieces: dict[str, None] = {}
     for text in texts:
-        for piece, _ in splitter.pre_tokenize_str(text):
+        for piece, _ in split.pre_tokenize_str(text):
             bare = piece.removeprefix("Ġ")
             for form in (piece, bare, bare.capitalize(), f"Ġ{bare}") if bare.isalpha() else (piece,):
                 pieces[form] = None
@@ -42,11 +36,22 @@ def build_tokenizer(texts: Iterable[str], numbers: Iterable[str] = (), phrases: 
         vocabulary.setdefault(piece, len(vocabulary))
     # No merges: a piece is either one token (ignore_merges looks it up whole) or its bytes.
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[], ignore_merges=True))
-    tokenizer.pre_tokenizer = splitter
+    tokenizer.pre_tokenizer = split
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens(list(CONTROL_TOKENS))
     add_st_tokens(tokenizer, ST_TOKENS)
     return tokenizer
+
+
+def splitter(phrases: Iterable[str]) -> pre_tokenizers.PreTokenizer:
+    """Cuts text into pieces, whole `phrases` before all others, and writes these as byte-level letters."""
+    whole = [re.escape(phrase) for phrase in sorted(phrases, key=len, reverse=True)]
+    return pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex("|".join([*whole, PIECES])), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
 
 
 def number_words(limit: int = 200, decimal_limit: float = 2.0) -> list[str]:

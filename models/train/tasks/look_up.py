@@ -1,0 +1,68 @@
+"""Find the named thing among those shown, and call a tool with what stands beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from random import Random
+from typing import Any
+
+from rtcontrol.models.call import Call
+from rtcontrol.models.train.tasks import names, schemas
+from rtcontrol.models.train.tasks.task import Task, Told
+
+# What stands around a thing and its values; in the second half the values come first.
+LAYOUTS = (
+    ("{name} {values}", " "),
+    ("{name} {values}", "; "),
+    ("{name}: {values}", ", "),
+    ("{name} is {values}", "; "),
+    ("the {name} {values}", ". "),
+    ("{values} {name}", "; "),
+    ("{values}: {name}", ", "),
+)
+SENTENCES = (
+    "{verb} to the {name}",
+    "{verb} to {name}",
+    "{verb} {name}",
+    "{verb} the {name}",
+    "please {verb} the {name}",
+    "{verb} the {name} now",
+    "the {name}: {verb} it",
+)
+
+SITUATIONS = 2  # of one set of tools: its text is most of a row, and computed once for all of these
+TOLD = 3  # instructions a situation
+
+
+def shown(layout: tuple[str, str], things: Sequence[tuple[str, Sequence[Any]]]) -> str:
+    """An observation of (name, values), in this order."""
+    form, between = layout
+    return between.join(form.format(name=name, values=" ".join(map(str, values))) for name, values in things)
+
+
+def look_up(rng: Random, things: int, unseen: bool = False, several_tools: float = 0.3) -> Iterator[Task]:
+    """Situations of one set of tools. One of `things` is named; its direction, and at times a digit and its own name,
+    are the arguments."""
+    ways = rng.choice([w for w in schemas.WAYS if len(w) > 2 or things < 4])
+    extra = rng.random() < 0.3
+    parameters: dict[str, Any] = {"way": schemas.words(rng, ways)}
+    if extra:
+        parameters["count"] = schemas.digits()
+    if rng.random() < 0.3:
+        parameters["name"] = {"type": "string"}
+    verbs = schemas.two_verbs(rng)[: 1 + (rng.random() < several_tools)]
+    tools, named = zip(*(schemas.a_tool(rng, verb, parameters) for verb in verbs), strict=True)
+    tools = schemas.arranged(rng, tools)
+    sentence, layout = rng.choice(SENTENCES), rng.choice(LAYOUTS)
+    for _ in range(SITUATIONS):
+        found = names.draw(rng, things, unseen)
+        facts: dict[str, dict[str, Any]] = {
+            name: {"way": rng.choice(ways), "count": rng.choice(schemas.DIGITS), "name": name} for name in found
+        }
+        seen = shown(layout, [(n, [facts[n]["way"], *[facts[n]["count"]] * extra]) for n in rng.sample(found, things)])
+        told = []
+        for name in found[:TOLD]:
+            by = rng.randrange(len(verbs))
+            arguments = {written: facts[name][meaning] for meaning, written in named[by].items()}
+            told.append(Told(sentence.format(verb=verbs[by], name=name), Call(verbs[by], arguments)))
+        yield Task(tools, seen, tuple(told))

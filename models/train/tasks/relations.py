@@ -1,0 +1,117 @@
+"""Tasks on top of looking up: compare, count, nearest and farthest, towards and away, if-then."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from random import Random
+
+from rtcontrol.models.call import Call
+from rtcontrol.models.train.tasks import names, schemas
+from rtcontrol.models.train.tasks.look_up import LAYOUTS, SITUATIONS, TOLD, shown
+from rtcontrol.models.train.tasks.task import Task, Told
+
+NUMBERS = range(1, 100)
+SIDES = (("left", "right"), ("down", "up"), ("west", "east"), ("back", "forward"))
+
+
+def compare(rng: Random, things: int = 3, unseen: bool = False) -> Iterator[Task]:
+    """Two of the things shown with numbers: is the first more, or less, than the second?"""
+    words = rng.choice((("yes", "no"), ("true", "false")))
+    asked = rng.choice((("more", "less"), ("above", "below"), ("higher", "lower")))
+
+    def told(rng: Random, facts: dict[str, int]) -> Iterator[tuple[str, str]]:
+        for _ in range(TOLD):
+            a, b = rng.sample(list(facts), 2)
+            more = rng.random() < 0.5
+            answer = facts[a] > facts[b] if more else facts[a] < facts[b]
+            yield f"is {a} {asked[not more]} than {b}", words[not answer]
+
+    yield from _numbered(rng, max(2, things), unseen, "answer", words, told)
+
+
+def nearest(rng: Random, things: int = 3, unseen: bool = False) -> Iterator[Task]:
+    """Things at a distance and on a side: where is the nearest one, where the farthest?"""
+    ways = rng.choice([w for w in schemas.WAYS if len(w) > 2])
+    asked = rng.choice((("nearest", "farthest"), ("closest", "furthest")))
+    verb = rng.choice(schemas.VERBS["move"])
+    tool, named = schemas.a_tool(rng, verb, {"way": schemas.words(rng, ways)})
+    layout = rng.choice(LAYOUTS)
+    for _ in range(SITUATIONS):
+        far = rng.sample(NUMBERS, max(2, things))
+        where = [rng.choice(ways) for _ in far]
+        found = names.draw(rng, len(far), unseen)
+        seen = shown(layout, [*zip(found, zip(far, where, strict=True), strict=True)])
+        near, away = where[far.index(min(far))], where[far.index(max(far))]
+        told = [
+            Told(f"{verb} to the {word}", Call(verb, {named["way"]: way}))
+            for word, way in zip(asked, (near, away), strict=True)
+        ]
+        yield Task((tool,), seen, tuple(told))
+
+
+def count(rng: Random, things: int = 4, unseen: bool = False) -> Iterator[Task]:
+    """Things on sides: how many are on this one?"""
+    ways = rng.choice([w for w in schemas.WAYS if len(w) > 2])
+    verb = rng.choice(schemas.VERBS["tell"])
+    tool, named = schemas.a_tool(rng, verb, {"count": schemas.digits()})
+    layout = rng.choice(LAYOUTS)
+    for _ in range(SITUATIONS):
+        where = [rng.choice(ways) for _ in range(things)]
+        seen = shown(layout, [*zip(names.draw(rng, things, unseen), ([w] for w in where), strict=True)])
+        asked = rng.sample(ways, TOLD)
+        told = [Told(f"how many are {way}", Call(verb, {named["count"]: where.count(way)})) for way in asked]
+        yield Task((tool,), seen, tuple(told))
+
+
+def towards(rng: Random, things: int = 3, unseen: bool = False) -> Iterator[Task]:
+    """Things at signed places: go towards the named one, or away from it."""
+    words = rng.choice(SIDES)
+    verb = rng.choice(schemas.VERBS["move"])
+
+    def told(rng: Random, facts: dict[str, int]) -> Iterator[tuple[str, str]]:
+        for name in list(facts)[:TOLD]:
+            to = rng.random() < 0.5
+            yield f"{verb} {'towards' if to else 'away from'} the {name}", words[(facts[name] > 0) == to]
+
+    yield from _numbered(rng, things, unseen, "way", words, told, signed=True, verb=verb)
+
+
+def if_then(rng: Random, things: int = 2, unseen: bool = False) -> Iterator[Task]:
+    """If the named thing is on that side, one way, else another."""
+    ways, goes = rng.choice([w for w in schemas.WAYS if len(w) > 2]), rng.choice(SIDES)
+    verb = rng.choice(schemas.VERBS["move"])
+    tool, named = schemas.a_tool(rng, verb, {"way": schemas.words(rng, goes)})
+    layout = rng.choice(LAYOUTS)
+    for _ in range(SITUATIONS):
+        found = names.draw(rng, things, unseen)
+        facts = {name: rng.choice(ways) for name in found}
+        told = []
+        for name in found[:TOLD]:
+            way = facts[name] if rng.random() < 0.5 else rng.choice(ways)
+            then, other = rng.sample(goes, 2)
+            sentence = f"if {name} is {way} {verb} {then} else {verb} {other}"
+            told.append(Told(sentence, Call(verb, {named["way"]: then if facts[name] == way else other})))
+        yield Task((tool,), shown(layout, [(n, [w]) for n, w in facts.items()]), tuple(told))
+
+
+def _numbered(
+    rng: Random,
+    things: int,
+    unseen: bool,
+    meaning: str,
+    words: Sequence[str],
+    ask: Callable[[Random, dict[str, int]], Iterator[tuple[str, str]]],
+    signed: bool = False,
+    verb: str | None = None,
+) -> Iterator[Task]:
+    verb = verb or rng.choice(schemas.VERBS["tell"])
+    tool, named = schemas.a_tool(rng, verb, {meaning: schemas.words(rng, words)})
+    layout = rng.choice(LAYOUTS)
+    for _ in range(SITUATIONS):
+        numbers = rng.sample(NUMBERS, things)
+        found = names.draw(rng, things, unseen)
+        facts: dict[str, int] = {
+            n: v * rng.choice((-1, 1)) if signed else v for n, v in zip(found, numbers, strict=True)
+        }
+        told = [Told(sentence, Call(verb, {named[meaning]: word})) for sentence, word in ask(rng, facts)]
+        yield Task((tool,), shown(layout, [(n, [v]) for n, v in facts.items()]), tuple(told))

@@ -1,0 +1,107 @@
+"""Rows that bring their own tools are encoded, packed and checked as rows of one set are."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from transformers import Qwen2ForCausalLM
+
+from rtcontrol.models.plan import compile_plan
+from rtcontrol.models.prompt import COMPACT, PromptTemplate, tools_text
+from rtcontrol.models.tokenizer import STTokenizer
+from rtcontrol.models.train.loss import tree_loss
+from rtcontrol.models.train.packing import pack, pad_together, separate
+from rtcontrol.models.train.policy import TreePolicy
+from rtcontrol.models.train.rows import RowEncoder
+from rtcontrol.models.train.scratch import ModelShape, new_model
+from rtcontrol.models.train.tasks.check import check
+from rtcontrol.models.train.tasks.look_up import look_up
+from rtcontrol.models.train.tasks.task import Task
+from rtcontrol.models.train.tools_encoder import ToolsEncoder
+from rtcontrol.models.train.trainer import TrainConfig, group_rows
+from rtcontrol.models.train.vocabulary import build_tokenizer
+
+
+def drawn(count: int, closed: bool = False) -> list[Task]:
+    rng, found = random.Random(0), list[Task]()
+    while len(found) < count:
+        tasks = [*look_up(rng, 3)]
+        if not (closed and '{"type": "string"}' in tools_text(tasks[0].tools)):
+            found += tasks
+    return found[:count]
+
+
+@pytest.fixture(scope="module")
+def made() -> tuple[Qwen2ForCausalLM, ToolsEncoder, PromptTemplate]:
+    texts = [tools_text(t.tools) + t.observation + t.told[0].instruction for t in drawn(200)]
+    words = build_tokenizer([*texts, "the call function argument name end first"], [str(n) for n in range(10)])
+    model = new_model(ModelShape(hidden=32, layers=2, heads=4, intermediate=48), words, 0).eval()
+    mine = STTokenizer(words)
+    template = PromptTemplate(COMPACT, mine, "")
+    return model, ToolsEncoder(template, mine), template
+
+
+def test_a_row_with_its_tools_has_the_ids_of_a_prompt_with_these_tools(made: Any) -> None:
+    _, encoder, template = made
+    for task in drawn(6):
+        own = RowEncoder(template, encoder.tokenizer, compile_plan(task.tools, encoder.tokenizer))
+        for row in task.rows():
+            found, want = encoder.encode(row), own.encode(replace(row, tools=()))
+            assert (*encoder.prefix, *found.suffix) == (*own.prefix, *want.suffix)
+            assert found.heads == want.heads
+
+
+def test_a_packed_tree_of_many_tools_has_the_loss_of_separate_sequences(made: Any) -> None:
+    model, encoder, _ = made
+    rows = [encoder.encode(row) for task in drawn(8) for row in task.rows()]
+    packed = pack(encoder.prefix, rows)
+    assert packed.tokens.shape[1] < 0.75 * sum(len(r.suffix) for r in rows)  # tools are shared
+    with torch.no_grad():
+        each = tree_loss(model, pad_together(separate(encoder.prefix, rows)))[0]
+        torch.testing.assert_close(tree_loss(model, packed)[0], each, atol=1e-5, rtol=1e-5)
+
+
+def test_groups_keep_rows_of_the_same_tools_together(made: Any) -> None:
+    rows = [row for task in drawn(20) for row in task.rows()]
+    groups = group_rows(rows, TrainConfig(samples=1, group=18, run=6), random.Random(0))
+    for group in groups:
+        assert len({id(row.tools) for row in group}) == len(group) // 6
+
+
+def test_the_check_agrees_with_the_constrained_walk_wherever_it_says_right(made: Any) -> None:
+    model, encoder, _ = made
+    tasks = drawn(60, closed=True)
+    found = check(model, encoder, tasks)
+    assert found.calls == 180
+    walked = pairs = both = 0
+    for task in tasks:
+        calls = TreePolicy(model, encoder.of(task.tools))([(t.instruction, task.observation) for t in task.told])
+        ok = [call == told.call for call, told in zip(calls, task.told, strict=True)]
+        walked += sum(ok)
+        changed = [i for i in (0, 1) if task.told[i].call != task.told[i + 1].call]
+        pairs += len(changed)
+        both += sum(ok[i] and ok[i + 1] for i in changed)
+    assert found.pairs == pairs
+    assert found.right * found.calls <= walked
+    assert found.swapped * pairs <= both
+
+
+def test_the_check_counts_what_the_model_gets_right(made: Any) -> None:
+    """A model that is told the answers by its weights: trained on the very tasks that it is checked on."""
+    model, encoder, _ = made
+    tasks = drawn(1, closed=True)
+    batch = pack(encoder.prefix, [encoder.encode(row) for row in tasks[0].rows()])
+    learner = type(model)(model.config)
+    learner.load_state_dict(model.state_dict())
+    optimizer = torch.optim.Adam(learner.parameters(), lr=1e-2)
+    for _ in range(120):
+        tree_loss(learner, batch)[0].backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    found = check(learner, encoder, tasks)
+    assert found.right == 1.0
+    assert found.swapped == float(found.pairs > 0)
