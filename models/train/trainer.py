@@ -82,13 +82,17 @@ class Trainer:
         if (out / "state.pt").is_file():
             self.resume(torch.load(self.out / "state.pt", weights_only=True))
 
-    def run(self, progress: Progress | None = None, enough: Callable[[], bool] | None = None) -> None:
-        """Train until `config.samples`, or until `enough`, which is asked between chunks. `progress` gets, every few
-        batches and after each chunk, a dict with samples, loss and accuracy (share of the calls' labels right) of the
-        chunk so far, rate, seconds and samples_per_s; the log gets a line a chunk."""
+    def enough(self) -> bool:
+        """Whether training may end before `config.samples`; asked between chunks."""
+        return False
+
+    def run(self, progress: Progress | None = None) -> None:
+        """Train until `config.samples`, or until it is `enough`. `progress` gets, every few batches and after each
+        chunk, a dict with samples, loss and accuracy (share of the calls' labels right) of the chunk so far, rate,
+        seconds and samples_per_s; the log gets a line a chunk."""
         started = saved = time.monotonic()
         before = self.seconds
-        while self.samples < self.config.samples and not (enough and self.chunk and enough()):
+        while self.samples < self.config.samples and not (self.chunk and self.enough()):
             self.model.train()
             rng = random.Random(f"{self.config.seed}/{self.chunk}")
             groups = group_rows(self.source(self.chunk), self.config, rng)
