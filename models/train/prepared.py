@@ -9,6 +9,7 @@ Starting from the shape of trained attention is mimetic initialisation (A. Trock
 
 from __future__ import annotations
 
+import re
 from typing import Any, TypeVar
 
 import torch
@@ -20,6 +21,8 @@ EMBEDDINGS = 0.5
 FINAL_NORM = 0.1
 # How alike the rows of `red`, ` red` and `Red` start: the cosine of their angle.
 ALIKE = 0.9
+APART = 0.4  # a number's own part of its embedding
+_NUMBER = re.compile(r"-?\d+(\.\d+)?")
 BACK = 6.5  # bias of the queries and keys that look back: squared, times what neighbours differ by, it is 5 nats
 BACK_PLANES = 6  # the fastest rotations, which tell neighbours apart
 MATCH = 2.0  # scale of the queries and keys that look for the same word
@@ -34,7 +37,8 @@ def prepare(model: Model, tokenizer: Tokenizer | None = None) -> Model:
     N(0, hidden^-0.5), the final norm's weight to 0.1, so that tied logits stay near 1. What rows were given beside
     chance (numbers in order, ST tokens the mean of their words) keeps its shape. Then heads: those of the first layer
     look a few tokens back, half of those of the next three look for the same word, and all copy what they see. Of
-    `tokenizer`'s tokens those of one word with and without its space or capital start alike. Returns the model.
+    `tokenizer`'s tokens those of one word with and without its space or capital start alike, and of numbers each has a
+    part of its own. Returns the model.
 
     Raises ValueError where embeddings and head are not tied, or attention has no biases (Qwen2's has): they belong
     together.
@@ -59,9 +63,13 @@ def prepare(model: Model, tokenizer: Tokenizer | None = None) -> Model:
 
 def _alike(weight: torch.Tensor, tokenizer: Tokenizer) -> None:
     vocabulary: dict[str, int] = tokenizer.get_vocab(with_added_tokens=False)
-    for token, index in sorted(vocabulary.items(), key=lambda entry: entry[1]):
+    forms = sorted(vocabulary.items(), key=lambda entry: entry[1])
+    for token, index in forms:
+        if _NUMBER.fullmatch(token):  # neighbours are alike by their order: what is looked up must be told apart, too
+            weight[index] += APART * torch.randn(weight.shape[1])
+    for token, index in forms:
         word = token.removeprefix("Ġ").lower()
-        if word != token and word.isalpha() and word in vocabulary:
+        if word != token and (word.isalpha() or _NUMBER.fullmatch(word)) and word in vocabulary:
             weight[index] = ALIKE * weight[vocabulary[word]] + (1 - ALIKE**2) ** 0.5 * weight[index]
 
 

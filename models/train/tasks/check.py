@@ -11,7 +11,7 @@ import torch
 
 from rtcontrol.models.train.loss import label_logits
 from rtcontrol.models.train.packing import pack
-from rtcontrol.models.train.tasks.task import Task
+from rtcontrol.models.train.tasks.task import SyntheticTask
 from rtcontrol.models.train.tools_encoder import ToolsEncoder
 
 AT_ONCE = 16  # tasks
@@ -28,7 +28,7 @@ class Checked:
     pairs: int
 
 
-def check(model: Any, encoder: ToolsEncoder, tasks: Sequence[Task]) -> Checked:
+def check(model: Any, encoder: ToolsEncoder, tasks: Sequence[SyntheticTask]) -> Checked:
     """A call is right where the model's first choice among all tokens is right at every token that a constrained walk
     asks for, given those before: no constrained walk does worse. Leaves the model in training mode."""
     model.eval()
@@ -47,7 +47,7 @@ def check(model: Any, encoder: ToolsEncoder, tasks: Sequence[Task]) -> Checked:
     return Checked(right / max(1, calls), both / max(1, pairs), calls, pairs)
 
 
-def _verdicts(model: Any, encoder: ToolsEncoder, tasks: Sequence[Task]) -> list[bool]:
+def _verdicts(model: Any, encoder: ToolsEncoder, tasks: Sequence[SyntheticTask]) -> list[bool]:
     encoded = [encoder.encode(replace(row, quotes=()), forced=False) for task in tasks for row in task.rows()]
     batch = pack(encoder.prefix, encoded)
     with torch.no_grad():

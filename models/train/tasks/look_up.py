@@ -8,7 +8,7 @@ from typing import Any
 
 from rtcontrol.models.call import Call
 from rtcontrol.models.train.tasks import names, schemas
-from rtcontrol.models.train.tasks.task import Task, Told
+from rtcontrol.models.train.tasks.task import Directive, SyntheticTask
 
 # What stands around a thing and its values; in the second half the values come first.
 LAYOUTS = (
@@ -40,7 +40,7 @@ def shown(layout: tuple[str, str], things: Sequence[tuple[str, Sequence[Any]]]) 
     return between.join(form.format(name=name, values=" ".join(map(str, values))) for name, values in things)
 
 
-def look_up(rng: Random, things: int, unseen: bool = False, several_tools: float = 0.3) -> Iterator[Task]:
+def look_up(rng: Random, things: int, unseen: bool = False, several_tools: float = 0.3) -> Iterator[SyntheticTask]:
     """Situations of one set of tools. One of `things` is named; its direction, and at times a digit and its own name,
     are the arguments."""
     ways = rng.choice([w for w in schemas.WAYS if len(w) > 2 or things < 4])
@@ -64,5 +64,5 @@ def look_up(rng: Random, things: int, unseen: bool = False, several_tools: float
         for name in found[:TOLD]:
             by = rng.randrange(len(verbs))
             arguments = {written: facts[name][meaning] for meaning, written in named[by].items()}
-            told.append(Told(sentence.format(verb=verbs[by], name=name), Call(verbs[by], arguments)))
-        yield Task(tools, seen, tuple(told))
+            told.append(Directive(sentence.format(verb=verbs[by], name=name), Call(verbs[by], arguments)))
+        yield SyntheticTask(tools, seen, tuple(told))

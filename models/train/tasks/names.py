@@ -26,6 +26,9 @@ OBJECTS = tuple(_OBJECT_WORDS.split())
 MADE_UP = tuple(dict.fromkeys(map("".join, itertools.product(_SYLLABLES, repeat=2))))
 
 
+MIX = (4, 4, 2)  # of the kinds below
+
+
 def held_out(name: str) -> bool:
     """Whether a name is kept from training: by its checksum, so for ever."""
     return zlib.crc32(name.encode()) % 8 == 0
@@ -45,5 +48,5 @@ HELD_OUT = {
 
 def draw(rng: Random, count: int, unseen: bool = False) -> list[str]:
     """`count` different names, all of one kind; of two words, some share one of them."""
-    names = (HELD_OUT if unseen else TRAINING)[rng.choices(tuple(TRAINING), (4, 4, 2))[0]]
+    names = (HELD_OUT if unseen else TRAINING)[rng.choices(tuple(TRAINING), MIX)[0]]
     return rng.sample(names, count)

@@ -8,13 +8,13 @@ from random import Random
 from rtcontrol.models.call import Call
 from rtcontrol.models.train.tasks import names, schemas
 from rtcontrol.models.train.tasks.look_up import LAYOUTS, SITUATIONS, TOLD, shown
-from rtcontrol.models.train.tasks.task import Task, Told
+from rtcontrol.models.train.tasks.task import Directive, SyntheticTask
 
 NUMBERS = range(1, 100)
 SIDES = (("left", "right"), ("down", "up"), ("west", "east"), ("back", "forward"))
 
 
-def compare(rng: Random, things: int = 3, unseen: bool = False) -> Iterator[Task]:
+def compare(rng: Random, things: int = 3, unseen: bool = False) -> Iterator[SyntheticTask]:
     """Two of the things shown with numbers: is the first more, or less, than the second?"""
     words = rng.choice((("yes", "no"), ("true", "false")))
     asked = rng.choice((("more", "less"), ("above", "below"), ("higher", "lower")))
@@ -29,7 +29,7 @@ def compare(rng: Random, things: int = 3, unseen: bool = False) -> Iterator[Task
     yield from _numbered(rng, max(2, things), unseen, "answer", words, told)
 
 
-def nearest(rng: Random, things: int = 3, unseen: bool = False) -> Iterator[Task]:
+def nearest(rng: Random, things: int = 3, unseen: bool = False) -> Iterator[SyntheticTask]:
     """Things at a distance and on a side: where is the nearest one, where the farthest?"""
     ways = rng.choice([w for w in schemas.WAYS if len(w) > 2])
     asked = rng.choice((("nearest", "farthest"), ("closest", "furthest")))
@@ -43,13 +43,13 @@ def nearest(rng: Random, things: int = 3, unseen: bool = False) -> Iterator[Task
         seen = shown(layout, [*zip(found, zip(far, where, strict=True), strict=True)])
         near, away = where[far.index(min(far))], where[far.index(max(far))]
         told = [
-            Told(f"{verb} to the {word}", Call(verb, {named["way"]: way}))
+            Directive(f"{verb} to the {word}", Call(verb, {named["way"]: way}))
             for word, way in zip(asked, (near, away), strict=True)
         ]
-        yield Task((tool,), seen, tuple(told))
+        yield SyntheticTask((tool,), seen, tuple(told))
 
 
-def count(rng: Random, things: int = 4, unseen: bool = False) -> Iterator[Task]:
+def count(rng: Random, things: int = 4, unseen: bool = False) -> Iterator[SyntheticTask]:
     """Things on sides: how many are on this one?"""
     ways = rng.choice([w for w in schemas.WAYS if len(w) > 2])
     verb = rng.choice(schemas.VERBS["tell"])
@@ -59,11 +59,11 @@ def count(rng: Random, things: int = 4, unseen: bool = False) -> Iterator[Task]:
         where = [rng.choice(ways) for _ in range(things)]
         seen = shown(layout, [*zip(names.draw(rng, things, unseen), ([w] for w in where), strict=True)])
         asked = rng.sample(ways, TOLD)
-        told = [Told(f"how many are {way}", Call(verb, {named["count"]: where.count(way)})) for way in asked]
-        yield Task((tool,), seen, tuple(told))
+        told = [Directive(f"how many are {way}", Call(verb, {named["count"]: where.count(way)})) for way in asked]
+        yield SyntheticTask((tool,), seen, tuple(told))
 
 
-def towards(rng: Random, things: int = 3, unseen: bool = False) -> Iterator[Task]:
+def towards(rng: Random, things: int = 3, unseen: bool = False) -> Iterator[SyntheticTask]:
     """Things at signed places: go towards the named one, or away from it."""
     words = rng.choice(SIDES)
     verb = rng.choice(schemas.VERBS["move"])
@@ -76,7 +76,7 @@ def towards(rng: Random, things: int = 3, unseen: bool = False) -> Iterator[Task
     yield from _numbered(rng, things, unseen, "way", words, told, signed=True, verb=verb)
 
 
-def if_then(rng: Random, things: int = 2, unseen: bool = False) -> Iterator[Task]:
+def if_then(rng: Random, things: int = 2, unseen: bool = False) -> Iterator[SyntheticTask]:
     """If the named thing is on that side, one way, else another."""
     ways, goes = rng.choice([w for w in schemas.WAYS if len(w) > 2]), rng.choice(SIDES)
     verb = rng.choice(schemas.VERBS["move"])
@@ -90,8 +90,8 @@ def if_then(rng: Random, things: int = 2, unseen: bool = False) -> Iterator[Task
             way = facts[name] if rng.random() < 0.5 else rng.choice(ways)
             then, other = rng.sample(goes, 2)
             sentence = f"if {name} is {way} {verb} {then} else {verb} {other}"
-            told.append(Told(sentence, Call(verb, {named["way"]: then if facts[name] == way else other})))
-        yield Task((tool,), shown(layout, [(n, [w]) for n, w in facts.items()]), tuple(told))
+            told.append(Directive(sentence, Call(verb, {named["way"]: then if facts[name] == way else other})))
+        yield SyntheticTask((tool,), shown(layout, [(n, [w]) for n, w in facts.items()]), tuple(told))
 
 
 def _numbered(
@@ -103,7 +103,7 @@ def _numbered(
     ask: Callable[[Random, dict[str, int]], Iterator[tuple[str, str]]],
     signed: bool = False,
     verb: str | None = None,
-) -> Iterator[Task]:
+) -> Iterator[SyntheticTask]:
     verb = verb or rng.choice(schemas.VERBS["tell"])
     tool, named = schemas.a_tool(rng, verb, {meaning: schemas.words(rng, words)})
     layout = rng.choice(LAYOUTS)
@@ -113,5 +113,5 @@ def _numbered(
         facts: dict[str, int] = {
             n: v * rng.choice((-1, 1)) if signed else v for n, v in zip(found, numbers, strict=True)
         }
-        told = [Told(sentence, Call(verb, {named[meaning]: word})) for sentence, word in ask(rng, facts)]
-        yield Task((tool,), shown(layout, [(n, [v]) for n, v in facts.items()]), tuple(told))
+        told = [Directive(sentence, Call(verb, {named[meaning]: word})) for sentence, word in ask(rng, facts)]
+        yield SyntheticTask((tool,), shown(layout, [(n, [v]) for n, v in facts.items()]), tuple(told))

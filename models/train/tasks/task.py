@@ -10,7 +10,7 @@ from rtcontrol.models.train.rows import Row
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Directive:
     """One instruction, and what is right under it."""
 
     instruction: str
@@ -18,13 +18,13 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class SyntheticTask:
     """One observation under one set of tools. What is `told` differs in what it names alone: the swapped-name check
     asks for the call under each."""
 
     tools: tuple[ToolSchema, ...]
     observation: str
-    told: tuple[Told, ...]
+    told: tuple[Directive, ...]
 
     def rows(self) -> list[Row]:
         """A row for each instruction."""

@@ -20,14 +20,14 @@ from rtcontrol.models.train.rows import RowEncoder
 from rtcontrol.models.train.scratch import ModelShape, new_model
 from rtcontrol.models.train.tasks.check import check
 from rtcontrol.models.train.tasks.look_up import look_up
-from rtcontrol.models.train.tasks.task import Task
+from rtcontrol.models.train.tasks.task import SyntheticTask
 from rtcontrol.models.train.tools_encoder import ToolsEncoder
 from rtcontrol.models.train.trainer import TrainConfig, group_rows
 from rtcontrol.models.train.vocabulary import build_tokenizer
 
 
-def drawn(count: int, closed: bool = False) -> list[Task]:
-    rng, found = random.Random(0), list[Task]()
+def drawn(count: int, closed: bool = False) -> list[SyntheticTask]:
+    rng, found = random.Random(0), list[SyntheticTask]()
     while len(found) < count:
         tasks = [*look_up(rng, 3)]
         if not (closed and '{"type": "string"}' in tools_text(tasks[0].tools)):

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from rtcontrol.models.domain import ClosedDomain
 from rtcontrol.models.train.tasks import names, relations, schemas
 from rtcontrol.models.train.tasks.look_up import look_up
-from rtcontrol.models.train.tasks.task import Task
+from rtcontrol.models.train.tasks.task import SyntheticTask
 from tests.models.small import law
 
 WAYS = {word for ways in schemas.WAYS for word in ways}
-Tasks = Callable[..., Iterator[Task]]
+Tasks = Callable[..., Iterator[SyntheticTask]]
 ALL: dict[str, Tasks] = {
     "look up": look_up,
     "compare": relations.compare,
