@@ -28,8 +28,8 @@ def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
     """Starts gateways. `sessions` is the sessions' model; /v1 requests have the bundled one unless told otherwise."""
     with contextlib.ExitStack() as stack:
 
-        def start(sessions: str = "noop", **options: Any) -> Served:
-            pool = InProcessPool()
+        def start(sessions: str = "noop", pool: InProcessPool | None = None, **options: Any) -> Served:
+            pool = pool or InProcessPool()
             pool.start()
             stack.callback(pool.close)
             watch = stack.enter_context(PauseWatch(10_000_000))
