@@ -13,7 +13,9 @@ from collections.abc import Mapping
 from functools import cache
 from importlib import resources
 from typing import Any
+from zlib import crc32
 
+KEPT_EVERY = 10
 _MARK = re.compile(r"\{(\w+)\}")
 # fmt: off
 _ONES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve",
@@ -21,21 +23,49 @@ _ONES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight",
 _TENS = ("", "", "twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
 # fmt: on
 _FRACTIONS = {25: "a quarter", 50: "a half", 75: "three quarters"}
+NUMBER_WORDS = " ".join((*_ONES, *_TENS, *_FRACTIONS.values(), "nought oh point minus negative"))
 
 
 @cache
-def spoken(agent: str, *tables: str, partner: bool = False) -> tuple[str, ...]:
-    """The patterns of an agent's tables, in order; `partner`: each word of a pair is the pair's second."""
+def spoken(agent: str, *tables: str, partner: bool = False, kept: bool | None = None) -> tuple[str, ...]:
+    """The patterns of an agent's tables, in order; `partner`: each word of a pair is the pair's second. `kept`: those
+    that are kept from training alone, or all others."""
     read = _read(f"rtcontrol.agents.{agent}", "spoken.toml")
     words = {pair[0]: pair[partner] for pair in read["pairs"]}
-    lines = [line for table in tables for line in read[table].splitlines() if line]
+    lines = [line for table in tables for line in read[table].splitlines() if kept in (None, kept_back(line))]
     return tuple(_MARK.sub(lambda mark: words.get(mark[1], mark[0]), line) for line in lines)
 
 
 @cache
-def nonsense() -> tuple[str, ...]:
-    """Sentences that name no goal of any bundled world."""
-    return tuple(line for table in _read("rtcontrol.agents", "nonsense.toml").values() for line in table.splitlines())
+def nonsense(kept: bool | None = None) -> tuple[str, ...]:
+    """Sentences that name no goal of any bundled world; `kept` as in `spoken`."""
+    tables = _read("rtcontrol.agents", "nonsense.toml").values()
+    return tuple(line for table in tables for line in table.splitlines() if kept in (None, kept_back(line)))
+
+
+def kept_back(line: str) -> bool:
+    """Whether a line of a table is one of the tenth that is kept from training, the same in every process."""
+    return crc32(line.encode()) % KEPT_EVERY == 0
+
+
+def bare(text: str) -> str:
+    """A sentence as it is compared with others: small letters, single spaces, no marks around words."""
+    return " ".join(re.findall(r"[\w{}.'-]+", text.lower())).rstrip(".")
+
+
+@cache
+def shown(agent: str) -> tuple[str, ...]:
+    """Every line of an agent's tables that training shows, its numbers left out, in both words of a pair."""
+    tables = [name for name, text in _read(f"rtcontrol.agents.{agent}", "spoken.toml").items() if isinstance(text, str)]
+    lines = [line for partner in (False, True) for line in spoken(agent, *tables, partner=partner, kept=False)]
+    return tuple(dict.fromkeys(_MARK.sub(" ", line) for line in lines))
+
+
+@cache
+def words_of(agent: str) -> frozenset[str]:
+    """Every word of an agent's tables, in small letters."""
+    tables = [text for text in _read(f"rtcontrol.agents.{agent}", "spoken.toml").values() if isinstance(text, str)]
+    return frozenset(re.findall(r"[a-z]+", " ".join(tables).lower()))
 
 
 def written_in(pattern: str, marks: Mapping[str, str]) -> str:

@@ -30,8 +30,9 @@ class CurriculumOptions:
     `noise` are per-tick probabilities, one drawn an episode, that a burst of 1 to `burst` random calls begins.
     `scatter` is the chance, a tick, that the world finds itself elsewhere; `switch` that a new goal is asked for;
     `rephrase` that the same one is said in other words. `plain` is the share of instructions in canonical words,
-    beyond those that training sentences have anyway. An episode lasts `lasts_s` seconds; a call acts up to
-    `late_steps` physics steps late; `seeds` is below what the worlds' seeds are drawn.
+    beyond those that training sentences have anyway; of the others `spoken` is the share of what people say. An episode
+    lasts `lasts_s` seconds; a call acts up to `late_steps` physics steps late; `seeds` is below what the worlds' seeds
+    are drawn.
     """
 
     noise: tuple[float, ...]
@@ -42,6 +43,7 @@ class CurriculumOptions:
     scatter: float = 0.15
     rephrase: float = 0.25
     plain: float = 0.0
+    spoken: float = 0.0
     hz: int = 16
     seeds: int = 1000
 
@@ -70,7 +72,7 @@ class DisturbedCurriculum(ABC, Generic[GoalT]):
         skill = self._skill
         text = skill.observe(self._observe())
         # The label follows from the text alone: nothing is asked of the learner that it cannot see.
-        return Demonstration(self._instruction, text, skill.expert(skill.read_back(text), self._goal))
+        return Demonstration(self._instruction, text, skill.expert(skill.read_back(text), self._goal), self._goal)
 
     def act(self, call: Call) -> None:
         """One tick: the call or a random one, at once or some physics steps late."""
@@ -103,8 +105,10 @@ class DisturbedCurriculum(ABC, Generic[GoalT]):
         self._instruction = self._say()
 
     def _say(self) -> str:
-        plain = self._options.plain and self.rng.random() < self._options.plain
-        return self._goal.text() if plain else self._sentence(self._goal)
+        rng, options = self.rng, self._options
+        if options.plain and rng.random() < options.plain:
+            return self._goal.text()
+        return (self._spoken if options.spoken and rng.random() < options.spoken else self._sentence)(self._goal)
 
     def _after(self) -> None:
         rng, options = self.rng, self._options
@@ -148,3 +152,7 @@ class DisturbedCurriculum(ABC, Generic[GoalT]):
     @abstractmethod
     def _sentence(self, goal: GoalT) -> str:
         """What somebody says who wants it."""
+
+    @abstractmethod
+    def _spoken(self, goal: GoalT) -> str:
+        """What somebody says who was never shown how to."""

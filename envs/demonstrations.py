@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from rtcontrol.models.call import Call
 
@@ -19,11 +19,12 @@ Policy = Callable[[Sequence[tuple[str, str]]], Sequence[Call]]
 
 @dataclass(frozen=True, slots=True)
 class Demonstration:
-    """One demonstration: what the model would see, and what the expert would call."""
+    """One demonstration: what the model would see, and what the expert would call, who knows the goal."""
 
     instruction: str
     observation: str
     call: Call
+    goal: Any = None
 
 
 class Curriculum(Protocol):

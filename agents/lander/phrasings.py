@@ -1,7 +1,8 @@
 """Many ways to tell the lander what to do: drawn for training, listed for evaluation.
 
 Training draws sentences from the training templates. Evaluation list 1 (`seen_words`) holds sentences that training
-never produces, made of its words; list 2 (`unseen_words`) uses words that training never shows.
+never produces, made of its words; list 2 (`unseen_words`) uses words that those templates never show. What people say
+who were never shown a template is `spoken_patterns`; list 3 (`held_out_words`) is the tenth of it that is kept back.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ import random
 from collections.abc import Iterator, Mapping
 from functools import cache
 
+from rtcontrol.agents.casual import casual
 from rtcontrol.agents.lander.goals import LanderGoal, LanderKind
 from rtcontrol.agents.phrasing import Grammar, sentences
-from rtcontrol.agents.spoken import hundredths_in_words, spoken, written_in
+from rtcontrol.agents.spoken import bare, hundredths_in_words, spoken, words_of, written_in
 
 KINDS: tuple[LanderKind, ...] = ("land", "left", "right", "hover")
 DEFAULT_WEIGHTS: Mapping[LanderKind, float] = {"land": 0.25, "left": 0.15, "right": 0.15, "hover": 0.45}
@@ -85,13 +87,44 @@ def unseen_words(kind: LanderKind) -> tuple[tuple[str, LanderGoal], ...]:
     return tuple(_with_goal(rng, pattern, kind, i) for i in range(2 if kind == "hover" else 1) for pattern in patterns)
 
 
-def spoken_patterns(goal: LanderGoal) -> tuple[str, ...]:
-    """What people say who want `goal`, a hover's numbers left as marks."""
+def spoken_patterns(goal: LanderGoal, kept: bool | None = None) -> tuple[str, ...]:
+    """What people say who want `goal`, a hover's numbers left as marks; `kept` as in `spoken`."""
     if goal.kind == "land":
-        return spoken("lander", "land")
+        return spoken("lander", "land", kept=kept)
     if goal.kind == "hover":
-        return spoken("lander", "place", "aside") if goal.x else spoken("lander", "height")
-    return spoken("lander", "side", goal.kind, partner=goal.kind == "right")
+        return spoken("lander", *(("place", "aside") if goal.x else ("height",)), kept=kept)
+    return spoken("lander", "side", goal.kind, partner=goal.kind == "right", kept=kept)
+
+
+def said(rng: random.Random, goal: LanderGoal) -> str:
+    """What somebody says who wants `goal`; of the kept tenth never."""
+    return written(rng, rng.choice(spoken_patterns(goal, kept=False)), goal)
+
+
+def spoken_instruction(rng: random.Random, goal: LanderGoal) -> str:
+    """The same as it is typed; never a sentence of an evaluation list."""
+    while True:
+        typed = casual(rng, said(rng, goal), words_of("lander"))
+        if bare(typed) not in _listed():
+            return typed
+
+
+@cache
+def held_out_words(kind: LanderKind) -> tuple[tuple[str, LanderGoal], ...]:
+    """Evaluation list 3: what people say, kept from training, PER_GOAL sentences at most, always the same."""
+    rng, found = random.Random(f"lander held out {kind}"), {}
+    for index in range(PER_GOAL):
+        x, y = HOVER_PLACES[index % len(HOVER_PLACES)] if kind == "hover" else (0, 0)
+        goal = LanderGoal(kind, x / 100, y / 100)
+        patterns = spoken_patterns(goal, kept=True)
+        found[written(rng, patterns[index % len(patterns)], goal)] = goal
+    return tuple(found.items())
+
+
+@cache
+def _listed() -> frozenset[str]:
+    lists = (seen_words, unseen_words, held_out_words)
+    return frozenset(bare(text) for kind in KINDS for listed in lists for text, _ in listed(kind))
 
 
 def written(rng: random.Random, pattern: str, goal: LanderGoal) -> str:

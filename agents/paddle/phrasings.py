@@ -1,7 +1,8 @@
 """Many ways to tell the paddle what to do: drawn for training, listed for evaluation.
 
 Training draws sentences from the training templates. Evaluation list 1 (`seen_words`) holds sentences that training
-never produces, made of its words; list 2 (`unseen_words`) uses words that training never shows.
+never produces, made of its words; list 2 (`unseen_words`) uses words that those templates never show. What people say
+who were never shown a template is `spoken_patterns`; list 3 (`held_out_words`) is the tenth of it that is kept back.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ import re
 from collections.abc import Iterator
 from functools import cache
 
+from rtcontrol.agents.casual import casual
 from rtcontrol.agents.paddle.goals import KINDS, PaddleGoal, PaddleKind
 from rtcontrol.agents.phrasing import Grammar, as_typed, sentences
-from rtcontrol.agents.spoken import spoken
+from rtcontrol.agents.spoken import bare, spoken, words_of
 
 PER_GOAL = 60
 CANONICAL_SHARE = 0.2
@@ -70,11 +72,37 @@ def unseen_words(kind: PaddleKind) -> tuple[tuple[str, PaddleGoal], ...]:
     return tuple((text, PaddleGoal(kind)) for text in _SENTENCES["unseen"][kind])
 
 
-def spoken_patterns(goal: PaddleGoal) -> tuple[str, ...]:
-    """What people say who want `goal`."""
+def spoken_patterns(goal: PaddleGoal, kept: bool | None = None) -> tuple[str, ...]:
+    """What people say who want `goal`; `kept` as in `spoken`."""
     if family := _FAMILY.get(goal.kind):
-        return spoken("paddle", family, goal.kind, partner=goal.kind in ("down", "bottom"))
-    return spoken("paddle", goal.kind)
+        return spoken("paddle", family, goal.kind, partner=goal.kind in ("down", "bottom"), kept=kept)
+    return spoken("paddle", goal.kind, kept=kept)
+
+
+def said(rng: random.Random, goal: PaddleGoal) -> str:
+    """What somebody says who wants `goal`; of the kept tenth never."""
+    return rng.choice(spoken_patterns(goal, kept=False))
+
+
+def spoken_instruction(rng: random.Random, goal: PaddleGoal) -> str:
+    """The same as it is typed; never a sentence of an evaluation list."""
+    while True:
+        typed = casual(rng, said(rng, goal), words_of("paddle"))
+        if bare(typed) not in _listed():
+            return typed
+
+
+@cache
+def held_out_words(kind: PaddleKind) -> tuple[tuple[str, PaddleGoal], ...]:
+    """Evaluation list 3: what people say, kept from training, PER_GOAL sentences at most, spread over the tables."""
+    patterns = spoken_patterns(PaddleGoal(kind), kept=True)
+    return tuple((text, PaddleGoal(kind)) for text in patterns[:: max(1, len(patterns) // PER_GOAL)][:PER_GOAL])
+
+
+@cache
+def _listed() -> frozenset[str]:
+    lists = (seen_words, unseen_words, held_out_words)
+    return frozenset(bare(text) for kind in KINDS for listed in lists for text, _ in listed(kind))
 
 
 @cache

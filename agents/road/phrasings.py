@@ -1,8 +1,9 @@
 """Many ways to tell the driver what to do: drawn for training, listed for evaluation.
 
 Training draws sentences from the training templates. Evaluation list 1 (`seen_words`) holds sentences that training
-never produces, made of its words; list 2 (`unseen_words`) uses words that training never shows. A pattern is a
-sentence with the marks of its goal's value left in; `written` fills them.
+never produces, made of its words; list 2 (`unseen_words`) uses words that those templates never show. A pattern is a
+sentence with the marks of its goal's value left in; `written` fills them. What people say who were never shown a
+template is `spoken_patterns`; list 3 (`held_out_words`) is the tenth of it that is kept back.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ import random
 from collections.abc import Container, Iterator, Mapping, Sequence
 from functools import cache
 
+from rtcontrol.agents.casual import casual
 from rtcontrol.agents.phrasing import Grammar, as_typed, sentences, split_words
 from rtcontrol.agents.road.goals import DEFAULT_GAP, KINDS, VALUES, RoadGoal, RoadKind
-from rtcontrol.agents.spoken import integer_in_words, spoken, written_in
+from rtcontrol.agents.spoken import bare, integer_in_words, spoken, words_of, written_in
 
 PER_GOAL = 60
 CANONICAL_SHARE = 0.2
@@ -96,15 +98,46 @@ def unseen_words(kind: RoadKind) -> tuple[tuple[str, RoadGoal], ...]:
     return _draw(f"driver unseen {kind}", _UNSEEN_GRAMMAR, _SENTENCES["unseen"][kind], kind, ())
 
 
-def spoken_patterns(goal: RoadGoal) -> tuple[str, ...]:
-    """What people say who want `goal`, its number or lane left as marks."""
+def spoken_patterns(goal: RoadGoal, kept: bool | None = None) -> tuple[str, ...]:
+    """What people say who want `goal`, its number or lane left as marks; `kept` as in `spoken`."""
     partner = goal.value == "right"
     if goal.kind == "turn":
-        return spoken("road", "turn_straight" if goal.value == "straight" else "turn_side", partner=partner)
+        table = "turn_straight" if goal.value == "straight" else "turn_side"
+        return spoken("road", table, partner=partner, kept=kept)
     if goal.kind == "lane":
         side = () if goal.value == "middle" else ("lane_side",)
-        return spoken("road", "lane", *side, f"lane_{goal.value}", partner=partner)
-    return spoken("road", goal.kind, *(("follow_usual",) if goal == USUAL_GAP else ()))
+        return spoken("road", "lane", *side, f"lane_{goal.value}", partner=partner, kept=kept)
+    return spoken("road", goal.kind, *(("follow_usual",) if goal == USUAL_GAP else ()), kept=kept)
+
+
+def said(rng: random.Random, goal: RoadGoal) -> str:
+    """What somebody says who wants `goal`; of the kept tenth never."""
+    return spoken_as(rng, rng.choice(spoken_patterns(goal, kept=False)), goal)
+
+
+def spoken_instruction(rng: random.Random, goal: RoadGoal) -> str:
+    """The same as it is typed; never a sentence of an evaluation list."""
+    while True:
+        typed = casual(rng, said(rng, goal), words_of("road"))
+        if bare(typed) not in _listed():
+            return typed
+
+
+@cache
+def held_out_words(kind: RoadKind) -> tuple[tuple[str, RoadGoal], ...]:
+    """Evaluation list 3: what people say, kept from training, PER_GOAL sentences at most, spread over the values."""
+    rng, found = random.Random(f"driver held out {kind}"), {}
+    for index in range(PER_GOAL):
+        goal = _GOALS[kind][index % len(_GOALS[kind])]
+        patterns = spoken_patterns(goal, kept=True)
+        found[spoken_as(rng, patterns[index % len(patterns)], goal)] = goal
+    return tuple(found.items())
+
+
+@cache
+def _listed() -> frozenset[str]:
+    lists = (seen_words, unseen_words, held_out_words)
+    return frozenset(bare(text) for kind in KINDS for listed in lists for text, _ in listed(kind))
 
 
 def spoken_as(rng: random.Random, pattern: str, goal: RoadGoal) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from rtcontrol.agents.lander.goals import LanderGoal, LanderKind
-from rtcontrol.agents.lander.phrasings import DEFAULT_WEIGHTS, sample_goal, training_instruction
+from rtcontrol.agents.lander.phrasings import DEFAULT_WEIGHTS, sample_goal, spoken_instruction, training_instruction
 from rtcontrol.agents.lander.tools import observe, read_back
 from rtcontrol.envs.demonstrations import Demonstration, Policy, interleave
 from rtcontrol.envs.lander.expert import expert
@@ -23,8 +23,9 @@ class LanderOptions:
 
     `noise` are per-tick probabilities, one drawn a flight, that a burst of 1 to 4 random calls begins. `scatter` is
     the share of flights that start anywhere in the field instead of at the top; `switch` that of goals replaced in
-    flight after 2 to 6 s; `rephrase` the chance, a tick, of new words for the same goal. A flight on the ground ends
-    after `ground_ticks`, at times with an order to take off again; `seeds` is where the terrains' seeds are drawn.
+    flight after 2 to 6 s; `rephrase` the chance, a tick, of new words for the same goal, `spoken` the share of them as
+    people say them. A flight on the ground ends after `ground_ticks`, at times with an order to take off again; `seeds`
+    is where the terrains' seeds are drawn.
     """
 
     weights: Mapping[LanderKind, float] = field(default_factory=lambda: dict(DEFAULT_WEIGHTS))
@@ -33,6 +34,7 @@ class LanderOptions:
     scatter: float = 0.5
     switch: float = 0.4
     rephrase: float = 0.25
+    spoken: float = 0.0
     flight_s: tuple[float, float] = (5.0, 14.0)
     ground_ticks: int = 6
     take_off: float = 0.15
@@ -103,7 +105,7 @@ class _LanderCurriculum:
         self._balance.count(self._goal.kind)
         text = observe(self._sim.observe())
         # The label follows from the text alone: nothing is asked of the learner that it cannot see.
-        return Demonstration(self._instruction, text, expert(read_back(text), self._goal))
+        return Demonstration(self._instruction, text, expert(read_back(text), self._goal), self._goal)
 
     def act(self, call: Call) -> None:
         """One tick: the call or a random one, at once or a physics step late."""
@@ -138,8 +140,12 @@ class _LanderCurriculum:
     def _aim(self) -> None:
         rng, options = self.rng, self._options
         self._goal = self._balance.sample(rng)
-        self._instruction = training_instruction(rng, self._goal)
+        self._instruction = self._say()
         self._switch = rng.uniform(2, 6) * options.hz if rng.random() < options.switch else float("inf")
+
+    def _say(self) -> str:
+        spoken = self._options.spoken and self.rng.random() < self._options.spoken
+        return (spoken_instruction if spoken else training_instruction)(self.rng, self._goal)
 
     def _after(self) -> None:
         rng, options = self.rng, self._options
@@ -153,13 +159,13 @@ class _LanderCurriculum:
         elif self._ground > options.ground_ticks:
             if rng.random() < options.take_off:
                 self._goal = sample_goal(rng, {"hover": 1.0})
-                self._instruction = training_instruction(rng, self._goal)
+                self._instruction = self._say()
             else:
                 self._begin()
         elif self._switch <= 0:
             self._aim()
         elif rng.random() < options.rephrase:
-            self._instruction = training_instruction(rng, self._goal)
+            self._instruction = self._say()
 
 
 def _scatter(rng: random.Random, sim: Lander) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from rtcontrol.agents.lander.goals import LanderGoal, recognise
-from rtcontrol.agents.lander.phrasings import HOVER_PLACES, KINDS, seen_words, unseen_words
+from rtcontrol.agents.lander.phrasings import HOVER_PLACES, KINDS, held_out_words, seen_words, unseen_words
 from rtcontrol.agents.lander.tools import observe, read_back
 from rtcontrol.envs.lander.expert import MAIN_LEVELS, SIDE_LEVELS, expert
 from rtcontrol.envs.lander.world import Lander
@@ -34,5 +34,5 @@ SKILL = Skill(
         "hover elsewhere": tuple(LanderGoal("hover", x / 100, y / 100) for x, y in HOVER_PLACES if (x, y) != (0, 70))
     },
     kinds=KINDS,
-    phrasings={"seen": seen_words, "unseen": unseen_words},
+    phrasings={"seen": seen_words, "unseen": unseen_words, "held-out": held_out_words},
 )

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rtcontrol.agents.paddle.goals import PaddleGoal
-from rtcontrol.agents.paddle.phrasings import sample_goal, training_instruction
+from rtcontrol.agents.paddle.phrasings import sample_goal, spoken_instruction, training_instruction
 from rtcontrol.envs.curriculum import CurriculumOptions, DisturbedCurriculum
 from rtcontrol.envs.demonstrations import Demonstration, Policy, interleave
 from rtcontrol.envs.paddle.game import PaddleGame
@@ -73,6 +73,9 @@ class _PaddleCurriculum(DisturbedCurriculum[PaddleGoal]):
 
     def _sentence(self, goal: PaddleGoal) -> str:
         return training_instruction(self.rng, goal)
+
+    def _spoken(self, goal: PaddleGoal) -> str:
+        return spoken_instruction(self.rng, goal)
 
 
 def _scatter(rng: random.Random, sim: PaddleGame) -> None:

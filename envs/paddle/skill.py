@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from rtcontrol.agents.paddle.goals import KINDS, PaddleGoal, recognise
-from rtcontrol.agents.paddle.phrasings import seen_words, unseen_words
+from rtcontrol.agents.paddle.phrasings import held_out_words, seen_words, unseen_words
 from rtcontrol.agents.paddle.tools import observe, read_back
 from rtcontrol.envs.paddle.expert import LEVELS, expert
 from rtcontrol.envs.paddle.game import PaddleGame
@@ -31,5 +31,5 @@ SKILL = Skill(
     goals=tuple(PaddleGoal(kind) for kind in KINDS),
     opposite={PaddleGoal(a): PaddleGoal(b) for one, other in _PAIRS for a, b in ((one, other), (other, one))},  # type: ignore[arg-type]
     kinds=KINDS,
-    phrasings={"seen": seen_words, "unseen": unseen_words},
+    phrasings={"seen": seen_words, "unseen": unseen_words, "held-out": held_out_words},
 )

@@ -6,8 +6,8 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from rtcontrol.agents.road.goals import RoadGoal, recognise
-from rtcontrol.agents.road.phrasings import sample_goal, training_instruction
+from rtcontrol.agents.road.goals import RoadGoal
+from rtcontrol.agents.road.phrasings import sample_goal, spoken_instruction, training_instruction
 from rtcontrol.bridges.carla.observing import LIGHT_SIGHT_M
 from rtcontrol.bridges.carla.pace import KMH
 from rtcontrol.envs.curriculum import CurriculumOptions, DisturbedCurriculum
@@ -54,8 +54,7 @@ def demonstrations(
 
 
 def _kept(row: Demonstration) -> float:
-    goal = recognise(row.instruction)
-    kept = KEPT_OF_LANES if goal is not None and goal.kind in LANES else KEPT
+    kept = KEPT_OF_LANES if row.goal.kind in LANES else KEPT
     return kept.get(row.call.name, 1.0)
 
 
@@ -87,6 +86,9 @@ class _RoadCurriculum(DisturbedCurriculum[RoadGoal]):
 
     def _sentence(self, goal: RoadGoal) -> str:
         return training_instruction(self.rng, goal)
+
+    def _spoken(self, goal: RoadGoal) -> str:
+        return spoken_instruction(self.rng, goal)
 
 
 def _scatter(rng: random.Random, road: Road) -> None:

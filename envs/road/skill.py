@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from rtcontrol.agents.road.goals import KINDS, RoadGoal, recognise
-from rtcontrol.agents.road.phrasings import seen_words, unseen_words
+from rtcontrol.agents.road.phrasings import held_out_words, seen_words, unseen_words
 from rtcontrol.agents.road.tools import agent, observe, read_back
 from rtcontrol.envs.road.expert import expert
 from rtcontrol.envs.road.game import RoadGame
@@ -54,5 +54,5 @@ SKILL = Skill(
     ),
     opposite={_LEFT: _RIGHT, _RIGHT: _LEFT, _TURN_LEFT: _TURN_RIGHT, _TURN_RIGHT: _TURN_LEFT},
     kinds=KINDS,
-    phrasings={"seen": seen_words, "unseen": unseen_words},
+    phrasings={"seen": seen_words, "unseen": unseen_words, "held-out": held_out_words},
 )

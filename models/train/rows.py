@@ -93,6 +93,10 @@ class RowEncoder:
         self._weights = weights or LossWeights()
         self._heads: dict[tuple[str, str | None], HeadTarget] = {}
 
+    def of(self, plan: SchemaPlan) -> RowEncoder:
+        """The same for another plan of the same tools."""
+        return RowEncoder(self._template, self.tokenizer, plan, self._weights)
+
     def encode(self, row: Row, forced: bool = True) -> EncodedRow:
         """Ids and labels of one row; without `forced` those that the constrained walk never asks for are left out
         (labels from a value's last branching token on, heads that cannot branch)."""

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from functools import partial
 
+from rtcontrol.agents.road.goals import recognise
 from rtcontrol.agents.road.phrasings import vocabulary
 from rtcontrol.agents.road.tools import LIGHTS, WORDS, agent
+from rtcontrol.agents.spoken import NUMBER_WORDS, shown
 from rtcontrol.envs.road.curriculum import RoadOptions, demonstrations
 from rtcontrol.models.train.scratch import ModelShape
 from rtcontrol.models.train.trainer import TrainConfig
 from rtcontrol.recipes.imitation import Recipe
+from rtcontrol.recipes.nonsense import nonsense_for
 from rtcontrol.recipes.words import MARKS, SCHEMA_PHRASES, common_words
 
 RECIPE = Recipe(
     agent,
-    texts=(" ".join(sorted(vocabulary())), " ".join((*WORDS, *LIGHTS)), common_words(), MARKS, "don't"),
-    demonstrations=demonstrations,
+    texts=(" ".join(sorted(vocabulary())), " ".join((*WORDS, *LIGHTS)), common_words(), MARKS, "don't", NUMBER_WORDS),
+    said=shown("road"),
+    nonsense=nonsense_for("road", recognise),
+    demonstrations=partial(demonstrations, options=RoadOptions(spoken=0.5)),
     config=TrainConfig(samples=471_000, bf16=True),
     shape=ModelShape(hidden=128, heads=4, intermediate=512),
     chunk=8_192,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,16 +12,20 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from rtcontrol.agents.agent import Agent
+from rtcontrol.agents.phrasing import split_words
 from rtcontrol.envs.demonstrations import Demonstration as Demonstration
 from rtcontrol.models.plan import compile_plan
 from rtcontrol.models.prompt import COMPACT, PromptTemplate, tools_text
 from rtcontrol.models.tokenizer import STTokenizer
 from rtcontrol.models.train.export import export
 from rtcontrol.models.train.policy import TreePolicy
+from rtcontrol.models.train.prepared import prepare
 from rtcontrol.models.train.rows import Row, RowEncoder
 from rtcontrol.models.train.scratch import ModelShape, new_model
+from rtcontrol.models.train.subwords import build_subwords
 from rtcontrol.models.train.trainer import Progress, TrainConfig, Trainer
 from rtcontrol.models.train.vocabulary import build_tokenizer, number_words
+from rtcontrol.recipes.nonsense import Draw, with_nonsense
 
 CALL_SHAPE = '{"name": "", "arguments": {}}'
 
@@ -29,10 +34,13 @@ CALL_SHAPE = '{"name": "", "arguments": {}}'
 class Recipe:
     """One skill's recipe.
 
-    `texts` are what the tokenizer knows word by word, beside tools and numbers; `phrases` it knows whole.
+    `texts` are what the tokenizer knows word by word, beside tools and numbers; `phrases` it knows whole. With what
+    people `said` it has at most `tokens`: other words are whole if said often, else spelt in pieces that words share.
     `demonstrations` takes (seed, parallel, policy=, beta=). Chunks of `chunk` samples come from `parallel` worlds each;
     from `dagger_from` of the samples on, every `dagger_every`-th chunk is the model's own, `beta` of its ticks the
-    expert's. `early`, where given, stands in for `demonstrations` during the first `early_until` of the samples.
+    expert's. `early`, where given, stands in for `demonstrations` during the first `early_until` of the samples. Where
+    it draws `nonsense`, so much of the rows (`nonsense_share`) is told that, and the function head learns to answer
+    null; `prepared` models begin at the scales of models/train/prepared.py.
     """
 
     agent: Agent
@@ -48,20 +56,34 @@ class Recipe:
     early: Callable[..., Iterator[Demonstration]] | None = None
     early_until: float = 0.15
     phrases: tuple[str, ...] = ()
+    said: tuple[str, ...] = ()
+    tokens: int = 5120
+    nonsense: Draw | None = None
+    nonsense_share: float = 0.06
+    prepared: bool = False
 
     def build(self, seed: int) -> tuple[Any, Tokenizer, RowEncoder]:
         """A new model, its tokenizer and the row encoder."""
         tools = self.agent.tools.schemas
-        tokenizer = build_tokenizer([tools_text(tools), *self.texts, CALL_SHAPE], number_words(), self.phrases)
+        texts = [tools_text(tools), *self.texts, CALL_SHAPE]
+        if self.said:
+            words = {form for text in texts for word in split_words(text) for form in (word, word.capitalize())}
+            whole = [*number_words(), *sorted(word for word in words if word.isalpha())]
+            tokenizer = build_subwords([*texts, *self.said], self.tokens, whole, self.phrases)
+        else:
+            tokenizer = build_tokenizer(texts, number_words(), self.phrases)
         wrapped = STTokenizer(tokenizer)
         template = PromptTemplate(COMPACT, wrapped, "the compact profile")
-        plan = compile_plan(tools, wrapped, self.agent.allow_null, template.overflow)
-        return new_model(self.shape, tokenizer, seed), tokenizer, RowEncoder(template, wrapped, plan)
+        plan = compile_plan(tools, wrapped, self.agent.allow_null or self.nonsense is not None, template.overflow)
+        model = new_model(self.shape, tokenizer, seed)
+        return prepare(model, tokenizer) if self.prepared else model, tokenizer, RowEncoder(template, wrapped, plan)
 
     def train(self, out: Path, config: TrainConfig, progress: Progress | None = None) -> Path:
         """Train (or go on with the run in `out`) and export to `out/checkpoint`; returns that folder."""
         model, tokenizer, encoder = self.build(config.seed)
-        policy = TreePolicy(model, encoder)
+        # Who plays must act, whatever is said.
+        acting = compile_plan(self.agent.tools.schemas, encoder.tokenizer)
+        policy = TreePolicy(model, encoder if self.nonsense is None else encoder.of(acting))
 
         def source(chunk: int) -> Sequence[Row]:
             dagger = chunk * self.chunk >= self.dagger_from * config.samples and chunk % self.dagger_every == 1
@@ -73,7 +95,11 @@ class Recipe:
                 beta=self.beta if dagger else 0.0,
             )
             count = min(self.chunk, config.samples)
-            return [Row(r.instruction, r.observation, r.call) for r in itertools.islice(shown, count)]
+            rows = [Row(r.instruction, r.observation, r.call) for r in itertools.islice(shown, count)]
+            if self.nonsense is None or early is not None:  # else all but the canonical sentences pass for nonsense
+                return rows
+            rng = random.Random(f"nonsense {config.seed} {chunk}")
+            return with_nonsense(rows, self.nonsense, self.nonsense_share, rng)
 
         Trainer(model, encoder, source, config, out).run(progress)
         export(model, tokenizer, COMPACT, out / "checkpoint")

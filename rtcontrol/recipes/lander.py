@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+from rtcontrol.agents.lander.goals import recognise
 from rtcontrol.agents.lander.phrasings import vocabulary
 from rtcontrol.agents.lander.tools import agent
-from rtcontrol.envs.lander.curriculum import demonstrations
+from rtcontrol.agents.spoken import NUMBER_WORDS, shown
+from rtcontrol.envs.lander.curriculum import LanderOptions, demonstrations
 from rtcontrol.models.train.trainer import TrainConfig
 from rtcontrol.recipes.imitation import Recipe
+from rtcontrol.recipes.nonsense import nonsense_for
 
 RECIPE = Recipe(
     agent,
-    texts=(" ".join(sorted(vocabulary())), "x y vx vy angle spin legs"),
-    demonstrations=demonstrations,
+    texts=(" ".join(sorted(vocabulary())), "x y vx vy angle spin legs", NUMBER_WORDS),
+    said=shown("lander"),
+    nonsense=nonsense_for("lander", recognise),
+    demonstrations=partial(demonstrations, options=LanderOptions(spoken=0.5)),
     config=TrainConfig(samples=480_000),
 )

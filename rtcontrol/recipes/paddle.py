@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from functools import partial
 
+from rtcontrol.agents.paddle.goals import recognise
 from rtcontrol.agents.paddle.phrasings import vocabulary
 from rtcontrol.agents.paddle.tools import WORDS, agent
+from rtcontrol.agents.spoken import shown
 from rtcontrol.envs.paddle.curriculum import PaddleOptions, demonstrations
 from rtcontrol.models.train.scratch import ModelShape
 from rtcontrol.models.train.trainer import TrainConfig
 from rtcontrol.recipes.imitation import Recipe
+from rtcontrol.recipes.nonsense import nonsense_for
 from rtcontrol.recipes.words import MARKS, common_words
 
 RECIPE = Recipe(
     agent,
     texts=(" ".join(sorted(vocabulary())), " ".join(WORDS), common_words(), MARKS, "don't"),
-    demonstrations=demonstrations,
+    said=shown("paddle"),
+    nonsense=nonsense_for("paddle", recognise),
+    prepared=True,
+    demonstrations=partial(demonstrations, options=PaddleOptions(spoken=0.6)),
     config=TrainConfig(samples=340_000),
     shape=ModelShape(hidden=192, heads=6, intermediate=384),
     chunk=8_192,

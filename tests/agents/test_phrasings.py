@@ -79,7 +79,7 @@ def test_every_word_of_list_one_occurs_in_training_for_the_same_goal(name: str, 
 
 
 @of_each_kind
-def test_every_sentence_of_list_two_has_a_word_that_training_never_shows(name: str, kind: str) -> None:
+def test_every_sentence_of_list_two_has_a_word_that_no_template_shows(name: str, kind: str) -> None:
     known = {word.lower() for word in PHRASINGS[name].vocabulary()}
     for text, _ in PHRASINGS[name].unseen_words(kind):
         assert {word.lower() for word in split_words(text)} - known, text

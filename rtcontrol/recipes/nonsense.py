@@ -1,0 +1,84 @@
+"""What a controller is taught not to understand: sentences that name none of its goals, its own instructions never.
+
+Shuffled words of a real instruction are no nonsense: people are understood who say it clumsily.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cache
+from types import ModuleType
+from typing import Any
+
+from rtcontrol.agents.casual import casual
+from rtcontrol.agents.lander import phrasings as lander
+from rtcontrol.agents.paddle import phrasings as paddle
+from rtcontrol.agents.road import phrasings as road
+from rtcontrol.agents.spoken import bare, nonsense, words_of
+from rtcontrol.models.train.rows import Row
+
+WORLDS: dict[str, ModuleType] = {"lander": lander, "paddle": paddle, "road": road}
+RUN = 4  # rows that share a sentence, as training groups them
+_LETTERS = "abcdefghijklmnopqrstuvwxyz"
+Draw = Callable[[random.Random], str]
+
+
+def nonsense_for(agent: str, recognise: Callable[[str], Any]) -> Draw:
+    """Draws a sentence that asks an agent for nothing: written by hand, of another world, of random words or letters.
+    `recognise` reads a goal off a sentence where it can."""
+    others = [module for name, module in WORLDS.items() if name != agent]
+
+    def draw(rng: random.Random) -> str:
+        while True:
+            text = _drawn(rng, others)
+            if bare(text) not in _meant(agent) and recognise(text) is None:
+                return casual(rng, text, words_of(agent))
+
+    return draw
+
+
+def held_out_nonsense(agent: str, recognise: Callable[[str], Any]) -> list[str]:
+    """Nonsense that training never shows: written by hand, and other worlds' sentences that are kept back."""
+    others = [module for name, module in WORLDS.items() if name != agent]
+    told = [text for module in others for kind in module.KINDS for text, _ in module.held_out_words(kind)[:12]]
+    asked = (*nonsense(kept=True), *told)
+    return [text for text in asked if bare(text) not in _meant(agent) and recognise(text) is None]
+
+
+def with_nonsense(rows: Sequence[Row], draw: Draw, share: float, rng: random.Random) -> list[Row]:
+    """The rows, a share of them told something that asks for nothing: the function head shall answer null."""
+    mixed = list(rows)
+    picked = rng.sample(range(len(mixed)), int(share * len(mixed)))
+    for start in range(0, len(picked), RUN):
+        said = draw(rng)
+        for index in picked[start : start + RUN]:
+            mixed[index] = replace(mixed[index], instruction=said, call=None)
+    return mixed
+
+
+def _drawn(rng: random.Random, others: Sequence[ModuleType]) -> str:
+    what = rng.random()
+    if what < 0.4:
+        return rng.choice(nonsense(kept=False))
+    if what < 0.7:
+        module = rng.choice(others)
+        text: str = module.said(rng, module.sample_goal(rng))
+        return text
+    if what < 0.85:
+        return " ".join(rng.choice(_words()) for _ in range(rng.randint(1, 6)))
+    return " ".join("".join(rng.choices(_LETTERS, k=rng.randint(1, 9))) for _ in range(rng.randint(1, 4)))
+
+
+@cache
+def _words() -> tuple[str, ...]:
+    return tuple(word for line in nonsense(kept=False) for word in line.split())
+
+
+@cache
+def _meant(agent: str) -> frozenset[str]:
+    """All that people say who want one of an agent's goals, as it is compared."""
+    module, rng = WORLDS[agent], random.Random(0)
+    goals = {module.sample_goal(rng) for _ in range(2000)}
+    return frozenset(bare(pattern) for goal in goals for pattern in module.spoken_patterns(goal))

@@ -1,0 +1,67 @@
+"""What a controller is taught not to understand: it names none of its goals, and trains the null function head."""
+
+from __future__ import annotations
+
+import random
+from itertools import islice
+from typing import Any
+
+import pytest
+
+from rtcontrol.agents.spoken import bare
+from rtcontrol.envs.lander.skill import SKILL as LANDER
+from rtcontrol.envs.paddle.skill import SKILL as PADDLE
+from rtcontrol.envs.road.skill import SKILL as ROAD
+from rtcontrol.models.call import Call
+from rtcontrol.models.train.rows import Row
+from rtcontrol.recipes import driver, lander, paddle
+from rtcontrol.recipes.nonsense import WORLDS, held_out_nonsense, nonsense_for, with_nonsense
+
+SKILLS = {"lander": LANDER, "paddle": PADDLE, "road": ROAD}
+RECIPES = {"lander": lander.RECIPE, "paddle": paddle.RECIPE, "road": driver.RECIPE}
+of_each = pytest.mark.parametrize("name", SKILLS)
+
+
+@of_each
+def test_nonsense_is_of_many_kinds_and_asks_for_none_of_the_agents_goals(name: str) -> None:
+    rng, skill, draw = random.Random(0), SKILLS[name], nonsense_for(name, SKILLS[name].recognise)
+    module: Any = WORLDS[name]
+    meant = {bare(module.said(rng, module.sample_goal(rng))) for _ in range(3000)}
+    drawn = [draw(rng) for _ in range(800)]
+    assert len(set(drawn)) > 600
+    assert meant.isdisjoint(map(bare, drawn))
+    # A slip or a courtesy may look like a word that the rule knows; what was drawn did not.
+    assert sum(skill.recognise(text) is not None for text in drawn) < 0.05 * len(drawn)
+
+
+@of_each
+def test_held_out_nonsense_is_never_shown(name: str) -> None:
+    listed = held_out_nonsense(name, SKILLS[name].recognise)
+    assert len(set(listed)) >= 100
+    rng, draw = random.Random(0), nonsense_for(name, SKILLS[name].recognise)
+    # Two words of the hand-written lines may fall together by chance; a whole sentence does not.
+    long = {bare(text) for text in listed if len(text.split()) > 3}
+    assert long.isdisjoint(bare(draw(rng)) for _ in range(1500))
+
+
+def test_a_share_of_the_rows_is_told_nonsense_and_keeps_what_it_saw() -> None:
+    rows = [Row(f"say {i // 4}", f"x {i}", Call("move", {"velocity": 1})) for i in range(1000)]
+    draw = nonsense_for("paddle", PADDLE.recognise)
+    mixed = with_nonsense(rows, draw, 0.1, random.Random(0))
+    changed = [(a, b) for a, b in zip(rows, mixed, strict=True) if a != b]
+    assert len(changed) == 100
+    assert all(b.call is None and b.observation == a.observation and b.instruction != a.instruction for a, b in changed)
+    assert len({b.instruction for _, b in changed}) >= 20
+    assert with_nonsense(rows, draw, 0.1, random.Random(0)) == mixed
+
+
+@of_each
+def test_a_recipe_asks_the_function_head_whether_it_was_told_anything(name: str) -> None:
+    recipe = RECIPES[name]
+    assert recipe.nonsense is not None
+    encoder = recipe.build(0)[2]
+    row = next(islice(recipe.demonstrations(0, 2), 1))
+    told = encoder.encode(Row("asdf qwer", row.observation, None), forced=False)
+    assert [head.labels for head in told.heads] == [(encoder.plan.function.null_id,)]
+    called = encoder.encode(Row(row.instruction, row.observation, row.call), forced=False)
+    assert called.heads[0].labels[0] != encoder.plan.function.null_id
