@@ -65,8 +65,12 @@ def fit(
             say=lambda told: console.print(told, markup=False, highlight=False, soft_wrap=True),
         )
     console.print(f"Held-out rows: {made.score.told()}.", highlight=False, soft_wrap=True)
+    for line in made.truth.told():
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    if (worst := made.truth.parts.worst()) is not None:
+        console.print(f"Least right: {worst[0]}, {worst[1].right} of {worst[1].count}.", highlight=False, markup=False)
     console.print(f"Model: {made.folder} (card: {made.folder / 'README.md'})", highlight=False, soft_wrap=True)
-    save(json_file, {"folder": str(made.folder), "held_out": made.score.to_dict(), "notes": list(made.notes)})
+    save(json_file, {"folder": str(made.folder), **made.truth.to_dict(), "notes": list(made.notes)})
 
 
 class FitProgress:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rtcontrol.fitting.held_out import Share
+from rtcontrol.fitting.truth import Truth
 from rtcontrol.models.schema import ToolSchema
 
 NAME = "README.md"
@@ -16,7 +17,7 @@ def card(
     title: str,
     tools: Sequence[ToolSchema],
     source: str,
-    score: Share,
+    truth: Truth,
     figures: Mapping[str, Any],
     notes: Sequence[str],
     instructions: Sequence[str],
@@ -29,6 +30,9 @@ def card(
         f"Qwen2 architecture, {figures['layers']} layers of {figures['hidden']}, {figures['parameters']:,} parameters"
     )
     epochs = figures["samples"] / max(figures["rows"], 1)
+    parts = truth.parts
+    table = "\n".join([*_rows("tool", parts.tools), *_rows("argument", parts.arguments), *_rows("told", parts.goals)])
+    swaps = "".join(f"\n- {line}" for line in truth.told()) or "\n- there are none that stand for each other"
     return f"""---
 library_name: rtcontrol
 ---
@@ -52,8 +56,19 @@ It was told, among others:
 
 ## Score
 
-Held-out rows: {score.told()}.
+Held-out rows: {truth.score.told()}.
+
+| | right | of |
+|---|---|---|
+{table}
+
+Other words in the place of those of the instruction, on held-out rows:
+{swaps}
 """
+
+
+def _rows(kind: str, shares: Mapping[str, Share]) -> list[str]:
+    return [f"| {kind} {name} | {share.right} | {share.count} |" for name, share in shares.items()]
 
 
 def write_card(folder: Path, text: str) -> None:

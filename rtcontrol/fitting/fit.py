@@ -5,18 +5,20 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from rtcontrol import __version__
 from rtcontrol.agents import Tools
 from rtcontrol.fitting.card import card, write_card
-from rtcontrol.fitting.held_out import HeldOut, Share, split
+from rtcontrol.fitting.held_out import MOST, HeldOut, Share, split
 from rtcontrol.fitting.material import Taught, check, contradictions, read_files, tools_of
 from rtcontrol.fitting.run import FitRun, FitSchedule
 from rtcontrol.fitting.sizing import learner
-from rtcontrol.fitting.sources import GivenRows
+from rtcontrol.fitting.sources import GivenRows, Probed, RowStream, name_things
+from rtcontrol.fitting.truth import Examiner, Truth
+from rtcontrol.fitting.words import SITUATIONS, Swaps
 from rtcontrol.models.call import Decision
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.learnt import Learnt
@@ -29,12 +31,18 @@ PROMPTS = 12  # instructions that the card lists
 
 @dataclass(frozen=True)
 class Fitted:
-    """What `fit` made: the checkpoint's folder, its score on held-out rows, and what was noticed in the rows."""
+    """What `fit` made: the checkpoint's folder, what was found out about it on held-out rows, and what was noticed in
+    the rows."""
 
     folder: Path
-    score: Share
+    truth: Truth
     notes: tuple[str, ...]
     instruction: str | None
+
+    @property
+    def score(self) -> Share:
+        """Held-out rows that are right."""
+        return self.truth.score
 
     def session(self, **options: Any) -> Any:
         """A session of the model for its own tools (`rtcontrol.run.api.ModelSession`)."""
@@ -110,15 +118,18 @@ def fit(
         }
         schedule = FitSchedule(minutes=float(minutes))
         judge = HeldOut(one, held)
-        stream = GivenRows([t.row for t in learn])
+        stream: RowStream = GivenRows(given_rows := [t.row for t in learn])
+        if name_things(given_rows):
+            stream = Probed(stream)
         say(
             f"{len(learn):,} rows to learn from, {len(held):,} held out; {one.model.num_parameters():,} parameters "
             f"({shape.num_hidden_layers} layers of {shape.hidden_size}), {words.seen_words:,} words, "
             f"{words.seen_numbers:,} numbers."
         )
-        run = FitRun(one, stream, judge, schedule, identity, folder / TRAINING, found.ceiling)
+        examiner = Examiner(judge, Swaps(judge, learn), learn, found.ceiling, say)
+        run = FitRun(one, stream, examiner, schedule, identity, folder / TRAINING, found.ceiling)
         run.run(tell)
-        score = judge.score()
+        truth = replace(examiner.look(MOST, situations=SITUATIONS), plateau=run.lines[-1]["plateau"])
     finally:
         torch.set_num_threads(threads_before)
     figures = {
@@ -144,13 +155,13 @@ def fit(
     try:
         export(one.model, one.tokenizer, one.template, folder)
         learnt.write(folder)
-        write_card(folder, card(folder.name, known.schemas, source, score, figures, notes, told_of))
+        write_card(folder, card(folder.name, known.schemas, source, truth, figures, notes, told_of))
     except OSError as error:
         raise UserError(
             f"The checkpoint cannot be written to {folder} ({error.strerror or error}); the training is kept there.",
             "Make room, and start the same command again: nothing is trained twice.",
         ) from None
-    return Fitted(folder, score, tuple(notes), learnt.instruction)
+    return Fitted(folder, truth, tuple(notes), learnt.instruction)
 
 
 def _read(rows: Any, tools: Tools | None, goal: str | None) -> tuple[str, tuple[Tools, list[Taught]]]:

@@ -77,9 +77,3 @@ class HeldOut:
     def right(self, answer: Answer, row: Taught) -> bool:
         """Whether it is the row's call, or one of those that are right too."""
         return self.key(answer) in {self.key(row.row.call), *map(self.key, row.allowed)}
-
-    def score(self, most: int = MOST) -> Share:
-        """Of the first `most`."""
-        asked = self.rows[:most]
-        answers = self.answers(one.row for one in asked)
-        return Share(sum(map(self.right, answers, asked)), len(asked))

@@ -11,9 +11,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from rtcontrol.fitting.held_out import HeldOut, Share
+from rtcontrol.fitting.held_out import Share
 from rtcontrol.fitting.sizing import Learner
 from rtcontrol.fitting.sources import RowStream
+from rtcontrol.fitting.truth import Examiner
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.train.trainer import Progress, TrainConfig, Trainer, group_rows
 
@@ -44,13 +45,13 @@ class FitRun(Trainer):
         self,
         learner: Learner,
         stream: RowStream,
-        held_out: HeldOut,
+        examiner: Examiner,
         schedule: FitSchedule,
         identity: Mapping[str, Any],
         out: Path,
         ceiling: float = 1.0,
     ) -> None:
-        self.schedule, self.held_out, self._identity, self._ceiling = schedule, held_out, dict(identity), ceiling
+        self.schedule, self._examiner, self._identity, self._ceiling = schedule, examiner, dict(identity), ceiling
         self._stream = stream
         self.decays_from: float | None = None
         self.ends = schedule.minutes * 60
@@ -154,8 +155,10 @@ class FitRun(Trainer):
         }
 
     def _look(self, losses: list[float], accuracy: float) -> dict[str, Any]:
-        score = self.held_out.score(SAMPLE)
-        line = self._now(losses, accuracy) | {"held_out": score.to_dict()}
+        line = self._now(losses, accuracy)
+        found = self._examiner.look(SAMPLE, [*self.lines, line])
+        score = found.score
+        line |= found.to_dict()
         self.lines.append(line)
         with (self.out / "log.jsonl").open("a") as log:
             log.write(json.dumps(line) + "\n")
@@ -166,6 +169,7 @@ class FitRun(Trainer):
         if self.decays_from is None and (self._perfect >= 2 or self._learnt_by_heart(score)):
             # What is left to gain is what a falling rate gives.
             self._decay(min(self.ends, self.seconds * (1 + self.schedule.decay)))
+        self._examiner.tell(found)
         return line
 
     def _learnt_by_heart(self, score: Share) -> bool:

@@ -19,23 +19,6 @@ from rtcontrol.models.learnt import Learnt
 from tests.rtcontrol.fitting.signals import TOLD, TOOLS, observe, rows, teacher, write
 
 
-@pytest.fixture(scope="module")
-def fitted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Fitted, list[dict[str, Any]]]:
-    """A model of the signals, stopped once on the way, and what it told."""
-    out = tmp_path_factory.mktemp("fit") / "signals"
-    lines: list[dict[str, Any]] = []
-
-    def stop(line: dict[str, Any]) -> None:
-        lines.append(line)
-        if line["samples"] >= 1_000:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        rtcontrol.fit(rows(), TOOLS, out=out, minutes=3, tell=stop)
-    assert not (out / "config.json").exists()  # no half of a checkpoint
-    return rtcontrol.fit(rows(), TOOLS, out=out, minutes=3, tell=lines.append), lines
-
-
 def test_the_model_decides_as_the_rows_do(fitted: tuple[Fitted, list[dict[str, Any]]]) -> None:
     made, _ = fitted
     assert made.score.value > 0.95 and made.notes == ()
