@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -26,17 +28,18 @@ class Saying:
 
 
 def lines(skill: Skill, given: str, names: Sequence[str]) -> list[Saying]:
-    """A file's lines, without those whose `env` is none of `names`; or one of the skill's own lists, by its name.
-    UserError, with the line's number, for what cannot be read."""
+    """A file's lines (JSONL, or that in gzip), without those whose `env` is none of `names`; or one of the skill's own
+    lists, by its name. UserError, with the line's number, for what cannot be read."""
     if given in skill.phrasings:
         told = [one for kind in skill.kinds for one in skill.phrasings[given](kind)]
         return [Saying(say, goal.text(), goal) for say, goal in told]
     path = Path(given)
     try:
-        written = path.read_text("utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+        raw = path.read_bytes()
+        written = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode("utf-8").splitlines()
+    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
         lists = f", or a list of this world: {', '.join(skill.phrasings)}" if skill.phrasings else ""
-        why = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
+        why = error.strerror if isinstance(error, OSError) and error.strerror else f"no text in UTF-8: {error}"
         raise UserError(f"--phrasings {given} cannot be read ({why}).", f"Give a JSONL file{lists}.") from None
     if len(written) > MOST:
         raise UserError(f"--phrasings {given} has {len(written)} lines.", f"Give {MOST} at the most.")
