@@ -21,6 +21,8 @@ LAND_WORDS = frozenset({
 })
 # fmt: on
 _EXCLUDED = re.compile(r"\bnot (?:on |to )?(?:the )?(?:left|right)\b")
+# `land right now`, `right in the centre`; but `on the right now` is a side.
+_EXACTLY = re.compile(r"(?<!the )(?<!to )\bright (?:now|away|here|below|between|(?:on|onto|in) the)\b")
 _TOKEN = re.compile(r"[a-z]+|[-+]?\d+(?:\.\d+)?")
 
 
@@ -50,10 +52,10 @@ def recognise(text: str) -> LanderGoal | None:
     """The goal that an instruction plainly names, or None: a rule for the judge, never a way to control.
 
     A hover word, `x` or `y` with a number asks for a hover: the number after the word `x` is the place, the
-    other the height; two bare numbers are x, then y. Else `left` or `right` (one of them; "not on the right" does not
-    count) names a side of the pad, else a landing word or `centre` the pad itself.
+    other the height; two bare numbers are x, then y. Else `left` or `right` (one of them; "not on the right" and
+    "right now" do not count) names a side of the pad, else a landing word or `centre` the pad itself.
     """
-    words = _TOKEN.findall(_EXCLUDED.sub(" ", text.lower()))
+    words = _TOKEN.findall(_EXACTLY.sub(" ", _EXCLUDED.sub(" ", text.lower())))
     numbers = [i for i, word in enumerate(words) if word[-1].isdigit()]
     seen = frozenset(words)
     if numbers and seen & (HOVER_WORDS | {"x", "y"}):

@@ -182,6 +182,23 @@ def test_plain_instructions_are_recognised(text: str, kind: Any) -> None:
     assert paddle_goal.recognise(text) == (None if kind is None else paddle_goal.PaddleGoal(kind))
 
 
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("land right now", "land"),
+        ("Right now, touch down right in the centre.", "land"),
+        ("right now land on the right", "right"),
+        ("settle on the right now", "right"),
+        ("go right and land", "right"),
+    ],
+)
+def test_right_now_is_no_side(text: str, kind: Any) -> None:
+    assert lander_goal.recognise(text) == lander_goal.LanderGoal(kind)
+    for side in ("left", "right"):
+        assert not [pattern for pattern in patterns("lander", side) if re.search(r"(?<!the )\bright now\b", pattern)]
+    assert "land right now" in patterns("lander", "land")
+
+
 def test_templates_name_known_slots_only() -> None:
     for agent, marks in (("lander", {"D", "O", "X", "Y"}), ("road", {"V", "O", "way", "next"})):
         tables = sentences(agent)
