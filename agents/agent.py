@@ -43,7 +43,8 @@ class Agent:
     """Who decides.
 
     `observe` turns a raw observation into the text that the model reads. `history` is how many executed calls the
-    prompt shows (0: none). `allow_null` lets the function head choose `<|null|>`: leave the call in force.
+    prompt shows (0: none). `allow_null` lets the function head choose `<|null|>`: leave the call in force; or, with
+    `null_is_doubt`, what is told is not understood: that is held back as an unsure call is.
     `instruction` is the default goal in natural language, `model` the zoo name or path of its checkpoint. `confirm`
     names tools that wait for a person's yes before they act.
 
@@ -63,6 +64,7 @@ class Agent:
     confirm: Sequence[str] = ()
     goals: Goals | None = None
     expert: Callable[[Mapping[str, Any], Goal], Call] | None = None
+    null_is_doubt: bool = False
 
     def __post_init__(self) -> None:
         try:

@@ -23,7 +23,9 @@ class Learnt:
     """`tool_sets`: the sets of tools, as OpenAI-style definitions, that it was trained on; `history`: how many calls
     its prompts showed (0: none); `allow_null`: whether it may leave the call in force; `instruction`: what it is told
     by default; `observation`: the words that observations were made of, each with its unit or None; `rate_hz`: how
-    often a second it decides; `gate`: the confidence below which a call is better held back. None: not known."""
+    often a second it decides; `gate`: the confidence of the function head below which what is told is taken for not
+    understood, and calls are held back. With a gate and `allow_null` the null function says the same. None: not
+    known."""
 
     tool_sets: tuple[tuple[Mapping[str, Any], ...], ...]
     history: int = 0

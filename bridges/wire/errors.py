@@ -21,6 +21,7 @@ class Code(StrEnum):
     TOOLS = "tools"  # the tool schema cannot be compiled
     MODEL = "model"  # unknown model, or one that clients may not choose
     INSTRUCTION = "instruction"  # the instruction does not fit the model's context, or is none
+    UNSURE = "unsure"  # the instruction is not understood: calls are held back
     BUSY = "busy"  # an exclusive robot is claimed already, or the server is full
     RATE = "rate"  # more messages than allowed; this many were dropped
     DECODER = "decoder"  # the decoder cannot be reached

@@ -179,13 +179,14 @@ class RunConfig:
     late: Annotated[str, Flag("A decision after its deadline: drop or use.")] = "drop"
     max_miss_rate: Annotated[float | None, Flag("Exit status 3 above it.")] = None
     min_confidence: Annotated[
-        Confidence,
+        Confidence | None,
         Flag(
-            "Less sure calls are held back: 0.5, or by head or parameter, such as function=0.6,main=0.3.",
+            "Less sure calls are held back: 0.5, or by head or parameter, such as function=0.6,main=0.3. "
+            "(default: what the checkpoint says, if it does)",
             given=str,
             parse=confidence,
         ),
-    ] = 0.0
+    ] = None
     confirm: Annotated[
         tuple[str, ...], Flag("This tool waits for a person's yes; may be repeated.", given=list[str], parse=tuple)
     ] = ()
@@ -270,7 +271,7 @@ class RunConfig:
     def floors(self) -> dict[str, float]:
         """The least confidence by head; of the empty name, of all."""
         given = self.min_confidence
-        return dict(given) if isinstance(given, dict) else {"": given}
+        return dict(given) if isinstance(given, dict) else {"": given or 0.0}
 
     @property
     def period_ns(self) -> int:

@@ -47,7 +47,7 @@ class Instructions:
         self.now = self.waiting.popleft()
         self._tell(self.now)
         self._emit({"instruction": self.now, "t_s": self._t_s(time.monotonic_ns())})
-        self._notify(f"instruction: {_echo(self.now)}")
+        self._notify(f"instruction: {echo(self.now)}")
 
     def judge(self, tick: Tick, reply: DecisionReply) -> None:
         """A new instruction that the decider cannot take (it does not fit, say) gives way to the last good one."""
@@ -61,10 +61,11 @@ class Instructions:
             refused, self.now = self.now, self.proven
             self._tell(self.now)
             t_s = self._t_s(time.monotonic_ns())
-            self._emit({"instruction": self.now, "t_s": t_s, "refused": _echo(refused)})
-            self._notify(f"instruction refused: {_echo(refused)} ({reply.mistake[0]}) It goes on by the one before.")
+            self._emit({"instruction": self.now, "t_s": t_s, "refused": echo(refused)})
+            self._notify(f"instruction refused: {echo(refused)} ({reply.mistake[0]}) It goes on by the one before.")
             self.refused(refused, reply.error or reply.mistake[0])
 
 
-def _echo(text: str) -> str:
+def echo(text: str) -> str:
+    """An instruction as people are shown it: its beginning."""
     return text if len(text) <= ECHO else text[: ECHO - 3] + "..."

@@ -13,6 +13,7 @@ from rtcontrol.hosts.base import DecisionReply
 from rtcontrol.loop.config import RunConfig
 from rtcontrol.loop.deadline import Tick
 from rtcontrol.loop.orders import Completion
+from rtcontrol.loop.understanding import Understanding
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.special import ARGUMENTS
@@ -73,7 +74,9 @@ class Override:
         self._named = frozenset(config.confirm) | frozenset(agent.confirm)
         self._floors = dict(config.floors)
         self._least = self._floors.pop("", 0.0)
-        self.careful = bool(self._named or self._floors or self._least > 0)
+        self.understanding = Understanding(config.hz, notify)
+        self._null_is_doubt = agent.null_is_doubt
+        self.careful = bool(self._named or self._floors or self._least > 0 or agent.null_is_doubt)
         self._heads = _heads(agent)
         self._wait_ns = round(config.confirm_s * 1e9)
         self._actuator, self._outcomes, self._emit = actuator, outcomes, emit
@@ -164,7 +167,7 @@ class Override:
         call = decision.call
         if self._actuator.shut is not None or (tick.asked_ns or tick.woke_ns) < self._actuator.open_ns:
             self.withhold(tick, reply, call)
-        elif self._unsure(decision):
+        elif self._doubts(tick, decision):
             self._outcomes.hold_back(tick, reply, call, "confidence")
         elif call is not None and call.name in self._named:
             self._ask(tick, reply, call)
@@ -201,10 +204,16 @@ class Override:
         named = decision.call is not None and decision.call.name in self._named
         return self.careful and (named or self._unsure(decision))
 
+    def _doubts(self, tick: Tick, decision: Decision) -> bool:
+        unsure = self._unsure(decision)
+        if not tick.calls:
+            self.understanding.heard(tick.request.instruction, unsure)
+        return unsure
+
     def _unsure(self, decision: Decision) -> bool:
         """Whether a head is less sure than asked: of all, or of its own; parameters go by their names or the head's."""
         call, confidence = decision.call, decision.confidence
-        if min(confidence.values(), default=1.0) < self._least:
+        if min(confidence.values(), default=1.0) < self._least or (call is None and self._null_is_doubt):
             return True
         names = self._heads.get(call.name, {}) if call is not None else {}
         return any(confidence.get(names.get(head, head), 1.0) < floor for head, floor in self._floors.items())

@@ -30,7 +30,7 @@ from rtcontrol.run.options import RunOptions
 from rtcontrol.run.own import own_agent
 from rtcontrol.run.status import HOST, INCOMPLETE, UNSAFE, status
 from rtcontrol.run.toolsets import tools_from
-from rtcontrol.run.trained import model_for, said_of, shown
+from rtcontrol.run.trained import gated, model_for, said_of, shown
 from rtcontrol.run.users import try_expert
 
 Parts = tuple[Any, ...]  # agent, environment and decider's source
@@ -51,7 +51,7 @@ def run(options: RunOptions, ending: Shutdown, wrap: Callable[..., Parts] = _unw
     if instruction is None:
         instruction = chosen.instruction if goal is None else assemble.goal_text(goal, options.env, chosen.goals)
     model = model_for(chosen.tools.schemas, options.model or chosen.model)
-    options = replace(options, agent=chosen.name, model=model, instruction=instruction)
+    options = gated(replace(options, agent=chosen.name, model=model, instruction=instruction), model)
     chosen = shown(chosen, model)
     source = assemble.decider(options, chosen, model)
     if assemble.reads_data(source):

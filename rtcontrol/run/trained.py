@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 from rtcontrol.agents import Agent
 from rtcontrol.hosts.deciders import PLAIN
 from rtcontrol.hosts.endpoint import is_endpoint
+from rtcontrol.loop.config import RunConfig
 from rtcontrol.models.checkpoint import ZOO, chats, zoo
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.learnt import Learnt
 from rtcontrol.models.schema import ToolSchema
 
+Config = TypeVar("Config", bound=RunConfig)
 NAME_IT = (
     "Use the model {known} (a client's `model`, a command's --model), or start with --model and a checkpoint that was "
     "trained on these tools, or a chat model (docs/chat.md)."
@@ -38,12 +41,21 @@ def learnt_of(model: str) -> Learnt | None:
 
 def shown(agent: Agent, model: str) -> Agent:
     """The agent as the model learnt to be asked: with no more history than it was trained with; where the agent is of
-    nothing but tools, with a call that may stay in force if that was learnt."""
+    nothing but tools, with a call that may stay in force if that was learnt. A null function that the agent does not
+    ask for, of a model with a gate, says that it does not understand."""
     learnt = learnt_of(model)
     if learnt is None:
         return agent
-    allow_null = agent.allow_null or (not agent.model and learnt.allow_null)
-    return replace(agent, history=min(agent.history, learnt.history), allow_null=allow_null)
+    doubt = learnt.allow_null and learnt.gate is not None and not agent.allow_null
+    allow_null = agent.allow_null or doubt or (not agent.model and learnt.allow_null)
+    return replace(agent, history=min(agent.history, learnt.history), allow_null=allow_null, null_is_doubt=doubt)
+
+
+def gated(config: Config, model: str) -> Config:
+    """The settings with the gate of the function head that the model's checkpoint names, unless they have their own."""
+    learnt = learnt_of(model) if config.min_confidence is None else None
+    gate = None if learnt is None else learnt.gate
+    return config if gate is None else replace(config, min_confidence={"function": gate})
 
 
 def model_for(tools: Sequence[ToolSchema], asked: str | None, remedy: str = NAME_IT) -> str:

@@ -19,7 +19,7 @@ from rtcontrol.models.checkpoint import zoo
 from rtcontrol.models.errors import UserError
 from rtcontrol.run import assemble
 from rtcontrol.run.own import own_agent
-from rtcontrol.run.trained import model_for, said_of, shown, trained_on
+from rtcontrol.run.trained import gated, model_for, said_of, shown, trained_on
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.terms import Terms, ttl_of
 
@@ -30,7 +30,7 @@ def negotiate(hello: Hello, options: ServeOptions, out: Path) -> Terms:
     model = _model(hello, options, chosen, named)
     chosen = replace(shown(chosen, model), model=model)
     warnings = list(chosen.tools.warnings())
-    config = _config(hello, options, chosen, model, out, warnings)
+    config = gated(_config(hello, options, chosen, model, out, warnings), model)
     trained = trained_on(chosen.tools.schemas, model)
     if (told := said_of(chosen.tools.schemas, model)) is not None:
         warnings.append(told)

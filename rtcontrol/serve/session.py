@@ -197,6 +197,7 @@ class Session:
         """This loop will run."""
         loop.instructions.refused = self._refuse
         loop.override.changed = self._controlled
+        loop.override.understanding.doubted = self._doubt
         if self.env is not None:
             loop.instructions.accepted = self.env.accepted
         self.need()  # of the loop before
@@ -330,6 +331,12 @@ class Session:
         if self._instruction == text and self.loop is not None:
             self._instruction = self.loop.instruction
         self._refusal = self._said = error
+
+    def _doubt(self, text: str, what: str) -> None:
+        """It is not understood: it stays in force, and what is called by it is held back."""
+        if (peer := self.peer) is not None:
+            remedy = "Say it in other words."
+            self._owner.refused(peer, WireError(Code.UNSURE, what, remedy, field="instruction"))
 
     def _note(self, line: str) -> None:
         # What a client does wrong in every tick must not fill the log; how a run ended (its safe call!) is said always.

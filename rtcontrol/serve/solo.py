@@ -166,6 +166,7 @@ def _terms(hello: Hello, config: RunOptions, options: ServeOptions) -> Terms:
         hold_ms=terms.hold_ms,
         warmup=0 if config.backup in PLAIN else terms.config.warmup,
         calls_per_tick=terms.config.calls_per_tick,
+        min_confidence=terms.config.min_confidence if config.min_confidence is None else config.min_confidence,
         first_observation_s=terms.config.first_observation_s,
     )
     return replace(terms, config=agreed, ttl_ms=ttl_of(agreed) if hello.ttl_ms is None else hello.ttl_ms)

@@ -90,6 +90,8 @@ function onError(message) {
   if (told !== null && message.code === "instruction") {
     $("force").textContent = `Not taken: ${message.message}`;
     told = null;
+  } else if (message.code === "unsure") {
+    $("force").textContent = message.message;
   } else {
     console.warn(`rtcontrol: ${message.code}: ${message.message} ${message.remedy ?? ""}`);
   }

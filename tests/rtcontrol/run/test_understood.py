@@ -1,0 +1,79 @@
+"""A checkpoint's gate, with a model that is really unsure: in a run, in a server's session, over the wire."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from commands import call
+
+from rtcontrol.agents.road import tools as road
+from rtcontrol.bridges.wire.messages import CallMessage, ErrorMessage, Instruct
+from rtcontrol.envs.road.world import Road
+from rtcontrol.models.checkpoint import ZOO
+from rtcontrol.models.learnt import Learnt
+from rtcontrol.run import assemble
+from rtcontrol.run.trained import shown
+from tests.rtcontrol.serve.conftest import serving
+
+GATE = 0.95
+RUN = ("run", "--env", "road", "--clock", "lockstep", "--host", "inprocess", "--no-live", "--duration", "2")
+
+
+@pytest.fixture
+def driver(tmp_path: Path) -> Path:
+    """The bundled driver, whose checkpoint has a gate."""
+    made = Path(shutil.copytree(ZOO / "driver", tmp_path / "driver"))
+    learnt = Learnt.of(made)
+    assert learnt is not None
+    replace(learnt, gate=GATE).write(made)
+    return made
+
+
+def fly(driver: Path, told: str, *more: str) -> dict[str, int]:
+    out = driver.parent / "run"
+    assert call(*RUN, "--model", str(driver), "--instruct", told, "--out", str(out), "--overwrite", *more) == 0
+    report: dict[str, int] = json.loads((out / "report.json").read_text())
+    return report
+
+
+def test_a_run_is_gated_as_its_checkpoint_says_and_tells_what_is_not_understood(
+    driver: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = fly(driver, "make tea")
+    said = capsys.readouterr()
+    assert (said.out + said.err).count('"make tea" is not understood') == 1
+    assert report["held"] > 0.5 * report["ticks"]
+    report = fly(driver, "drive at 60")
+    said = capsys.readouterr()
+    assert "not understood" not in said.out + said.err and report["held"] < 0.1 * report["ticks"]
+    assert fly(driver, "make tea", "--min-confidence", "0")["held"] == 0  # what is asked for wins
+
+
+def test_a_session_is_told_over_the_wire_once_what_is_not_understood(driver: Path, tmp_path: Path) -> None:
+    with serving(tmp_path / "out", model=str(driver)) as made:
+        peer = made.enter(agent="driver", instruction="drive at 60", pacing="client")
+        seen, errors, held = road.observe(Road(1).observe()), list[ErrorMessage](), 0
+        for tick in range(60):
+            if tick == 10:
+                peer.send(Instruct(session=peer.welcome.session, instruction="make tea"))  # type: ignore[union-attr]
+            peer.observe(seen)
+            held += peer.expect(CallMessage).status == "held"
+            errors += [one for one in peer.inbox if isinstance(one, ErrorMessage)]
+            peer.inbox.clear()
+        assert [(one.code, one.field, one.fatal, one.seq) for one in errors] == [("unsure", "instruction", False, None)]
+        assert '"make tea" is not understood' in errors[0].message and held > 5
+        assert sum("make tea" in line and "not understood" in line for line in made.said) >= 1
+
+
+def test_a_null_function_that_was_learnt_beside_a_gate_says_that_it_does_not_understand(driver: Path) -> None:
+    learnt, agent = Learnt.of(driver), assemble.agent("driver")
+    assert learnt is not None and not shown(agent, str(driver)).allow_null
+    replace(learnt, allow_null=True).write(driver)
+    asked = shown(agent, str(driver))
+    assert asked.allow_null and asked.null_is_doubt
+    own = shown(replace(agent, allow_null=True), str(driver))
+    assert own.allow_null and not own.null_is_doubt
