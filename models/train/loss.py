@@ -11,6 +11,8 @@ from transformers import AttentionInterface
 from rtcontrol.models.train.packing import Blocks, PackedBatch
 
 ATTENTION = "rtcontrol_tree"
+EARLY_LAYERS = 2
+EARLY_WEIGHT = 0.5
 
 
 def tree_attention(
@@ -67,8 +69,21 @@ def label_logits(model: Any, batch: PackedBatch) -> torch.Tensor:
 
 def tree_loss(model: Any, batch: PackedBatch, normaliser: float | None = None) -> tuple[torch.Tensor, torch.Tensor]:
     """(loss, correct): sum of weighted cross-entropies divided by `normaliser` (default: the sum of weights), and
-    whether each label is the argmax, bool [labels]."""
-    logits = label_logits(model, batch).float()
+    whether each label is the argmax, bool [labels]. Tokens with an early label are asked for it after the second layer
+    too, by the final norm and head: who knows by then what is named can look for it in those that follow."""
+    if not len(batch.early_rows):
+        logits, early = label_logits(model, batch).float(), None
+    else:
+        seen: list[torch.Tensor] = []
+        hook = model.model.layers[EARLY_LAYERS - 1].register_forward_hook(lambda *given: seen.append(given[2]))
+        try:
+            logits = label_logits(model, batch).float()
+        finally:
+            hook.remove()
+        held = model.lm_head(model.model.norm(seen[0].flatten(0, 1)[batch.early_rows])).float()
+        early = F.cross_entropy(held, batch.early_labels, reduction="sum")
     each = F.cross_entropy(logits, batch.labels, reduction="none")
-    total = (each * batch.weights).sum() / (normaliser or batch.weights.sum())
-    return total, logits.detach().argmax(-1) == batch.labels
+    total = (each * batch.weights).sum()
+    if early is not None:
+        total = total + EARLY_WEIGHT * early
+    return total / (normaliser or batch.weights.sum()), logits.detach().argmax(-1) == batch.labels

@@ -42,7 +42,8 @@ class PackedBatch:
 
     `tokens`, `positions`: int64 [batch, length]; `label_rows`: int64 [labels], indices into the flattened tokens;
     `labels`: int64 [labels]; `weights`: float32 [labels]; `counted`: bool [labels], False for probes, which are no part
-    of a call. `blocks` is set for a tree (batch 1); without it every row is an ordinary causal sequence.
+    of a call. `early_rows` and `early_labels`: int64 [early], what these tokens should hold half way through the model.
+    `blocks` is set for a tree (batch 1); without it every row is an ordinary causal sequence.
     """
 
     tokens: torch.Tensor
@@ -51,6 +52,8 @@ class PackedBatch:
     labels: torch.Tensor
     weights: torch.Tensor
     counted: torch.Tensor
+    early_rows: torch.Tensor
+    early_labels: torch.Tensor
     samples: int
     blocks: Blocks | None = None
 
@@ -64,6 +67,7 @@ class _Tree:
         self.tokens: list[int] = []
         self.parents: list[int] = []
         self.labels: list[tuple[int, int, float, bool]] = []
+        self.early: list[tuple[int, int]] = []
         self.root = self.chain(-1, prefix)
         self.runs: list[int] = []  # where each run starts
         self._rows = 0
@@ -97,6 +101,8 @@ class _Tree:
         end = self.suffix(row.suffix)
         for head in row.heads:
             parent = end
+            if head.early is not None:
+                self.early.append((len(self.tokens), head.early))
             for token, label, weight in zip(head.ids, head.labels, head.weights, strict=True):
                 parent = self.chain(parent, (token,))
                 if weight:
@@ -114,6 +120,7 @@ class _Tree:
             torch.tensor([t for _, t, _, _ in self.labels]),
             torch.tensor([w for _, _, w, _ in self.labels]),
             torch.tensor([c for _, _, _, c in self.labels]),
+            *_early(self.early),
             samples,
             self._blocks(length, prefix),
         )
@@ -137,6 +144,11 @@ class _Tree:
                     see[i, :i] = see[parent, :i]
                 see[i, i] = True
         return Blocks(prefix, torch.from_numpy(index), torch.from_numpy(valid), torch.from_numpy(mask))
+
+
+def _early(asked: Sequence[tuple[int, int]]) -> tuple[torch.Tensor, torch.Tensor]:
+    rows, labels = torch.tensor(asked, dtype=torch.int64).reshape(-1, 2).unbind(1)
+    return rows, labels
 
 
 def pack(prefix: Sequence[int], rows: Sequence[EncodedRow]) -> PackedBatch:
@@ -175,6 +187,7 @@ def separate(prefix: Sequence[int], rows: Sequence[EncodedRow]) -> list[PackedBa
                     torch.tensor(head.labels)[asked],
                     torch.tensor(head.weights)[asked],
                     torch.full((len(asked),), not head.probe),
+                    *_early([] if head.early is None else [(len(ids) - len(head.ids), head.early)]),
                     1,
                 )
             )
@@ -185,10 +198,11 @@ def pad_together(batches: Sequence[PackedBatch]) -> PackedBatch:
     """Several causal sequences as one batch, padded on the right (where a causal mask hides the padding)."""
     length = max(b.tokens.shape[1] for b in batches)
     tokens = torch.zeros((len(batches), length), dtype=torch.int64)
-    rows = []
+    rows, early = [], []
     for i, batch in enumerate(batches):
         tokens[i, : batch.tokens.shape[1]] = batch.tokens[0]
         rows.append(batch.label_rows + i * length)
+        early.append(batch.early_rows + i * length)
     return PackedBatch(
         tokens,
         torch.arange(length).expand(len(batches), length),
@@ -196,5 +210,7 @@ def pad_together(batches: Sequence[PackedBatch]) -> PackedBatch:
         torch.cat([b.labels for b in batches]),
         torch.cat([b.weights for b in batches]),
         torch.cat([b.counted for b in batches]),
+        torch.cat(early),
+        torch.cat([b.early_labels for b in batches]),
         len(batches),
     )

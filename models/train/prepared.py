@@ -67,10 +67,17 @@ def _alike(weight: torch.Tensor, tokenizer: Tokenizer) -> None:
     for token, index in forms:
         if _NUMBER.fullmatch(token):  # neighbours are alike by their order: what is looked up must be told apart, too
             weight[index] += APART * torch.randn(weight.shape[1])
+    # What a space or a capital adds is the same for all words, so that it can be taken off any of them.
+    marks = EMBEDDINGS * torch.randn(2, weight.shape[1])
     for token, index in forms:
-        word = token.removeprefix("Ġ").lower()
+        bare = token.removeprefix("Ġ")
+        word = bare.lower()
         if word != token and (word.isalpha() or _NUMBER.fullmatch(word)) and word in vocabulary:
-            weight[index] = ALIKE * weight[vocabulary[word]] + (1 - ALIKE**2) ** 0.5 * weight[index]
+            mark = (
+                marks[torch.tensor([bare != token, word != bare])].sum(0)
+                / (1 + (bare != token and word != bare)) ** 0.5
+            )
+            weight[index] = ALIKE * weight[vocabulary[word]] + (1 - ALIKE**2) ** 0.5 * mark
 
 
 def _heads(config: Any, layers: Any) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from rtcontrol.models.train.rows import Quote, Row
@@ -24,18 +24,30 @@ QUOTED = 3  # words of a quote
 
 def with_word_probes(rows: Iterable[Row], rng: random.Random, quotes: int = 2) -> Iterator[Row]:
     """The same rows, each with up to `quotes` passages of its observation to quote, from a random word on that stands
-    there once; and, where the instruction names just one such word, from that one on, unprompted."""
+    there once; and, where the instruction names one thing there (a word, or several in a row), from that one on,
+    unprompted; and with what is `named`, for the argument heads to hold half way through the model."""
     for row in rows:
-        yield replace(row, quotes=(*row.quotes, *_quotes(row, rng, quotes)))
+        spans = _SPAN.findall(row.observation)
+        words = [_BARE.sub("", span).lower() for span in spans]
+        counted = Counter(words)
+        once = [i for i, word in enumerate(words[:-1]) if word and counted[word] == 1]
+        told = {_BARE.sub("", word).lower() for word in row.instruction.split()} - _COMMON
+        name = _named(words, counted, told)
+        starts = dict.fromkeys([*name[:1], *rng.sample(once, min(quotes, len(once)))])
+        found = (
+            Quote(spans[i], "".join(spans[i + 1 : i + QUOTED]), i in name[:1]) for i in starts if i + 1 < len(spans)
+        )
+        yield replace(row, quotes=(*row.quotes, *found), named=f" {words[name[-1]]}" if name else "")
 
 
-def _quotes(row: Row, rng: random.Random, count: int) -> Iterator[Quote]:
-    spans = _SPAN.findall(row.observation)
-    words = [_BARE.sub("", span).lower() for span in spans]
-    counted = Counter(words)
-    once = [i for i, word in enumerate(words[:-1]) if word and counted[word] == 1]
-    told = {_BARE.sub("", word).lower() for word in row.instruction.split()} - _COMMON
-    named = [i for i in once if words[i] in told]
-    starts = dict.fromkeys([*named[:1], *rng.sample(once, min(count, len(once)))])
-    for i in starts:
-        yield Quote("".join(spans[i : i + 1]), "".join(spans[i + 1 : i + QUOTED]), len(named) == 1 and i == named[0])
+def _named(words: Sequence[str], counted: Counter[str], told: set[str]) -> range:
+    """Where the one thing stands that is told: words in a row of which one at least stands nowhere else."""
+    unique = [i for i, word in enumerate(words) if word in told and counted[word] == 1]
+    if not unique:
+        return range(0)
+    start, stop = unique[0], unique[0] + 1
+    while start > 0 and words[start - 1] in told:
+        start -= 1
+    while stop < len(words) and words[stop] in told:
+        stop += 1
+    return range(start, stop) if unique[-1] < stop else range(0)

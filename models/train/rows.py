@@ -26,15 +26,16 @@ class Quote:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One decision to imitate; `call` None trains the null function head; `quotes` are for training alone; `tools` are
-    those of the row where an encoder takes rows of many sets (`ToolsEncoder`); `weight` scales its share of the
-    loss."""
+    """One decision to imitate; `call` None trains the null function head; `quotes` and `named`, the words of
+    the instruction that the observation holds, are for training alone; `tools` are those of the row where an encoder
+    takes rows of many sets (`ToolsEncoder`); `weight` scales its share of the loss."""
 
     instruction: str
     observation: str
     call: Call | None
     history: tuple[str, ...] = ()
     quotes: tuple[Quote, ...] = ()
+    named: str = ""
     tools: tuple[ToolSchema, ...] = ()
     weight: float = field(default=1.0, kw_only=True)
 
@@ -49,12 +50,14 @@ class Row:
 @dataclass(frozen=True)
 class HeadTarget:
     """One head of one row: input ids start with the head token, `labels[i]` is what follows `ids[i]`; where its weight
-    is 0 nothing is asked. A `probe` is no part of the call, and does not count for accuracy."""
+    is 0 nothing is asked. A `probe` is no part of the call, and does not count for accuracy. `early` is what the head's
+    token should hold half way through the model: the last token of what is named."""
 
     ids: tuple[int, ...]
     labels: tuple[int, ...]
     weights: tuple[float, ...]
     probe: bool = False
+    early: int | None = None
 
 
 @dataclass(frozen=True)
@@ -105,6 +108,9 @@ class RowEncoder:
             if row.call is not None:  # heads beyond the tool's arity are not read
                 heads = heads[: 1 + len(self.plan.slots[self.plan.tool_index(row.call.name)])]
             heads = [h for k, head in enumerate(heads) if (h := self._asked(k, head)).ids]
+        if row.named:
+            early = self.tokenizer.encode(row.named)[-1]
+            heads = [h if h.ids[0] == self.plan.function.head_id else replace(h, early=early) for h in heads]
         if row.weight != 1.0:
             heads = [replace(h, weights=tuple(w * row.weight for w in h.weights)) for h in heads]
         return EncodedRow(self.suffix(row), (*heads, *map(self._quote, row.quotes)))

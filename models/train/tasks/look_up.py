@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from random import Random
 from typing import Any
 
@@ -30,7 +31,22 @@ SENTENCES = (
     "the {name}: {verb} it",
 )
 
+
+@dataclass(frozen=True)
+class Variety:
+    """How much differs from task to task: the mix of names, so many of the first sentences and layouts, how often there
+    is a second tool, a digit beside each direction, and an argument for the name."""
+
+    names: names.Mix = names.MIX
+    sentences: int = len(SENTENCES)
+    layouts: int = len(LAYOUTS)
+    several_tools: float = 0.3
+    digit: float = 0.3
+    name: float = 0.3
+
+
 SITUATIONS = 2  # of one set of tools: its text is most of a row, and computed once for all of these
+FULL = Variety()
 TOLD = 3  # instructions a situation
 
 
@@ -40,22 +56,22 @@ def shown(layout: tuple[str, str], things: Sequence[tuple[str, Sequence[Any]]]) 
     return between.join(form.format(name=name, values=" ".join(map(str, values))) for name, values in things)
 
 
-def look_up(rng: Random, things: int, unseen: bool = False, several_tools: float = 0.3) -> Iterator[SyntheticTask]:
+def look_up(rng: Random, things: int, unseen: bool = False, variety: Variety = FULL) -> Iterator[SyntheticTask]:
     """Situations of one set of tools. One of `things` is named; its direction, and at times a digit and its own name,
     are the arguments."""
     ways = rng.choice([w for w in schemas.WAYS if len(w) > 2 or things < 4])
-    extra = rng.random() < 0.3
+    extra = rng.random() < variety.digit
     parameters: dict[str, Any] = {"way": schemas.words(rng, ways)}
     if extra:
         parameters["count"] = schemas.digits()
-    if rng.random() < 0.3:
+    if rng.random() < variety.name:
         parameters["name"] = {"type": "string"}
-    verbs = schemas.two_verbs(rng)[: 1 + (rng.random() < several_tools)]
+    verbs = schemas.two_verbs(rng)[: 1 + (rng.random() < variety.several_tools)]
     tools, named = zip(*(schemas.a_tool(rng, verb, parameters) for verb in verbs), strict=True)
     tools = schemas.arranged(rng, tools)
-    sentence, layout = rng.choice(SENTENCES), rng.choice(LAYOUTS)
+    sentence, layout = rng.choice(SENTENCES[: variety.sentences]), rng.choice(LAYOUTS[: variety.layouts])
     for _ in range(SITUATIONS):
-        found = names.draw(rng, things, unseen)
+        found = names.draw(rng, things, unseen, variety.names)
         facts: dict[str, dict[str, Any]] = {
             name: {"way": rng.choice(ways), "count": rng.choice(schemas.DIGITS), "name": name} for name in found
         }

@@ -10,7 +10,7 @@ _PARTS = """
 ba ke lo mi nu ra se to vi za dor fen gal hul jor kin lun mar nex pol quil ras sil tam ven wex yor zin bri clo dra fli
 gre pra ska sto tri vla
 """
-_SYLLABLES = tuple(_PARTS.split())
+SYLLABLES = tuple(_PARTS.split())
 _COLOUR_WORDS = """
 red green blue black white amber violet silver orange yellow purple grey pink brown gold cyan
 """
@@ -23,10 +23,7 @@ potion goblin dragon turret base flag beacon buoy island harbour hangar runway s
 bowl spoon basket apple pear lemon bread fish bird cat dog horse wolf guard worker pilot doctor miner
 """
 OBJECTS = tuple(_OBJECT_WORDS.split())
-MADE_UP = tuple(dict.fromkeys(map("".join, itertools.product(_SYLLABLES, repeat=2))))
-
-
-MIX = (4, 4, 2)  # of the kinds below
+MADE_UP = tuple(dict.fromkeys(map("".join, itertools.product(SYLLABLES, repeat=2))))
 
 
 def held_out(name: str) -> bool:
@@ -46,7 +43,11 @@ HELD_OUT = {
 }
 
 
-def draw(rng: Random, count: int, unseen: bool = False) -> list[str]:
+Mix = tuple[float, float, float]
+MIX: Mix = (4, 4, 2)  # how often a name is of each kind
+
+
+def draw(rng: Random, count: int, unseen: bool = False, mix: Mix = MIX) -> list[str]:
     """`count` different names, all of one kind; of two words, some share one of them."""
-    names = (HELD_OUT if unseen else TRAINING)[rng.choices(tuple(TRAINING), MIX)[0]]
+    names = (HELD_OUT if unseen else TRAINING)[rng.choices(tuple(TRAINING), mix)[0]]
     return rng.sample(names, count)

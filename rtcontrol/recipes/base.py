@@ -1,0 +1,205 @@
+"""The base recipe: look things up first, then reason about what is found; each stage ends where it reaches its bar.
+
+A base reads any tools: they are drawn anew with every few rows. Its stages are runs of their own in numbered folders,
+each from the last one's weights; a run that is stopped goes on where it last saved, to the same weights.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer
+
+from rtcontrol.agents.phrasing import sentences
+from rtcontrol.models.errors import UserError
+from rtcontrol.models.prompt import COMPACT, PromptTemplate
+from rtcontrol.models.tokenizer import STTokenizer
+from rtcontrol.models.train.export import export
+from rtcontrol.models.train.prepared import prepare
+from rtcontrol.models.train.probes import with_word_probes
+from rtcontrol.models.train.rows import LossWeights, Row
+from rtcontrol.models.train.scratch import ModelShape, new_model
+from rtcontrol.models.train.subwords import build_subwords
+from rtcontrol.models.train.tasks import names, relations
+from rtcontrol.models.train.tasks.check import Checked, check
+from rtcontrol.models.train.tasks.look_up import Variety, look_up
+from rtcontrol.models.train.tasks.task import SyntheticTask
+from rtcontrol.models.train.tools_encoder import ToolsEncoder
+from rtcontrol.models.train.trainer import Progress, TrainConfig, Trainer
+from rtcontrol.models.train.vocabulary import number_words
+from rtcontrol.recipes.words import SCHEMA_PHRASES, common_words
+
+Tasks = Callable[[Random, int, bool], Iterator[SyntheticTask]]
+TOKENS = 4_750
+# Beside the bundled agents' own: what stands between the words of these tasks' tools.
+PHRASES = (
+    *SCHEMA_PHRASES,
+    '.", "parameters": {"type": "object", "properties": {"',
+    '", "parameters": {"type": "object", "properties": {"',
+    '": {"type": "string"}',
+    '": {"type": "integer", "minimum": ',
+    ', "maximum": ',
+)
+HELD_OUT = 100  # tasks of a check
+
+
+@dataclass(frozen=True)
+class Stage:
+    """`tasks` with their shares, of one of `things` things each; over when, with names never trained, `bar` of the
+    swapped pairs are right, or given up after `limit` samples."""
+
+    name: str
+    tasks: Sequence[tuple[float, Tasks]]
+    things: tuple[int, ...]
+    limit: int
+    bar: float = 0.97
+
+    def draw(self, rng: Random, unseen: bool = False) -> Iterator[SyntheticTask]:
+        """Tasks of one set of tools."""
+        tasks = rng.choices([t for _, t in self.tasks], [share for share, _ in self.tasks])[0]
+        return tasks(rng, rng.choice(self.things), unseen)
+
+    def rows(self, rng: Random, count: int) -> list[Row]:
+        """Rows with word probes."""
+        found: list[Row] = []
+        while len(found) < count:
+            for task in self.draw(rng):
+                found += task.rows()
+        return [*with_word_probes(found[:count], rng, 1)]
+
+    def held_out(self, count: int) -> list[SyntheticTask]:
+        """Tasks with names that training never shows."""
+        rng, found = Random(f"held out {self.name}"), list[SyntheticTask]()
+        while len(found) < count:
+            found += self.draw(rng, True)
+        return found[:count]
+
+
+def _look_up(**simpler: Any) -> Tasks:
+    return partial(look_up, variety=Variety(**simpler))
+
+
+STAGES = (
+    Stage("words", [(1.0, _look_up(names=(1, 0, 0), sentences=4, layouts=4, several_tools=0.0))], (2, 3, 3), 200_000),
+    Stage("names", [(1.0, _look_up())], (1, 2, 3, 3), 200_000),
+    Stage("six", [(1.0, _look_up())], (1, 3, 4, 6), 200_000),
+    Stage(
+        "relations",
+        [
+            (0.35, _look_up()),
+            (0.13, relations.compare),
+            (0.13, relations.nearest),
+            (0.13, relations.count),
+            (0.13, relations.towards),
+            (0.13, relations.if_then),
+        ],
+        (2, 3, 3, 4),
+        600_000,
+        0.9,
+    ),
+)
+
+
+class StageRun(Trainer):
+    """One stage's run: it is enough at the bar. `checked` is the last check."""
+
+    def __init__(self, model: Any, encoder: ToolsEncoder, stage: Stage, recipe: BaseRecipe, out: Path) -> None:
+        self.stage, self.checked = stage, Checked(0.0, 0.0, 0, 0)
+        self._held_out = stage.held_out(HELD_OUT)
+        self._encoder = encoder
+        config = TrainConfig(
+            samples=stage.limit,
+            seed=recipe.seed,
+            group=36,
+            run=6,
+            learning_rate=recipe.learning_rate,
+            final_rate=1.0,
+            warmup=min(0.02, 1_000 / stage.limit),
+            forced_share=recipe.forced_share,
+        )
+
+        def source(chunk: int) -> list[Row]:
+            return stage.rows(Random(f"{recipe.seed}/{stage.name}/{chunk}"), recipe.chunk)
+
+        super().__init__(model, encoder, source, config, out)
+
+    def enough(self) -> bool:
+        self.checked = check(self.model, self._encoder, self._held_out)
+        with (self.out / "checks.jsonl").open("a") as log:
+            log.write(json.dumps({"samples": self.samples, **asdict(self.checked)}) + "\n")
+        return self.checked.swapped >= self.stage.bar
+
+
+@dataclass(frozen=True)
+class BaseRecipe:
+    """The whole recipe: one model through all stages."""
+
+    shape: ModelShape = field(
+        default_factory=lambda: ModelShape(hidden=128, layers=5, heads=2, kv_heads=2, intermediate=256)
+    )
+    stages: tuple[Stage, ...] = STAGES
+    seed: int = 0
+    learning_rate: float = 2e-3
+    chunk: int = 2_048
+    forced_share: float = 0.02
+
+    def build(self) -> tuple[Any, Tokenizer, ToolsEncoder]:
+        """A prepared model, its tokenizer and the row encoder."""
+        tokenizer = base_tokenizer()
+        mine = STTokenizer(tokenizer)
+        encoder = ToolsEncoder(PromptTemplate(COMPACT, mine, "the compact profile"), mine, LossWeights(quote=0.3))
+        return prepare(new_model(self.shape, tokenizer, self.seed), tokenizer), tokenizer, encoder
+
+    def train(self, out: Path, progress: Progress | None = None) -> Path:
+        """Train all stages (or go on in `out`) and export bf16 weights to `out/checkpoint`; returns that folder. Raises
+        UserError for a stage that does not reach its bar."""
+        model, tokenizer, encoder = self.build()
+        for number, stage in enumerate(self.stages, start=1):
+            folder = out / f"{number}-{stage.name}"
+            if (folder / "done.json").is_file():
+                model.load_state_dict(torch.load(folder / "state.pt", weights_only=True)["model"])
+                continue
+            run = StageRun(model, encoder, stage, self, folder)
+            run.run(progress and partial(_tell, progress, run))
+            run.save()
+            if not run.enough():
+                raise UserError(
+                    f"Stage {number} ({stage.name}) ends after {run.samples:,} samples at {run.checked.swapped:.2f} "
+                    f"of the swapped pairs, below its bar of {stage.bar}: {folder}/checks.jsonl has the curve.",
+                    "More samples do not mend a plateau: change the shape or the prepared start, with a new --out.",
+                )
+            (folder / "done.json").write_text(json.dumps({"samples": run.samples, **asdict(run.checked)}) + "\n")
+            export(model, tokenizer, COMPACT, out / "checkpoint", torch.bfloat16)
+        return out / "checkpoint"
+
+
+def base_tokenizer() -> Tokenizer:
+    """The base's subwords: everyday English, words of tools, the bundled agents' sentences, and syllables of names."""
+    common = common_words()
+    capitals = " ".join(word.capitalize() for word in common.split())
+    things = " ".join(names.COLOURS + names.OBJECTS)
+    texts = [common, common, capitals, things, things, *[" ".join(names.SYLLABLES)] * 6]
+    texts += [_flat(sentences(agent)) for agent in ("lander", "paddle", "road")]
+    return build_subwords(texts, TOKENS, number_words(200, 1.0), PHRASES)
+
+
+def _flat(table: Any) -> str:
+    if isinstance(table, str):
+        return table
+    return " ".join(_flat(part) for part in (table.values() if isinstance(table, dict) else table))
+
+
+def _tell(progress: Progress, run: StageRun, line: dict[str, Any]) -> None:
+    left = (run.config.samples - run.samples) / max(line["samples_per_s"], 1e-9)
+    more = {"stage": run.stage.name, "swapped": round(run.checked.swapped, 3), "left_at_most_s": round(left)}
+    progress(line | more)
+
+
+RECIPE = BaseRecipe()
