@@ -44,7 +44,7 @@ class CurriculumOptions:
     rephrase: float = 0.25
     plain: float = 0.0
     spoken: float = 0.0
-    hz: int = 16
+    hz: float = 16
     seeds: int = 1000
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rtcontrol.fitting.fit import Fitted, fit
+    from rtcontrol.fitting.fit import fit
+    from rtcontrol.fitting.making import Fitted
     from rtcontrol.models.call import Call, Decision
     from rtcontrol.models.engines.base import Cancelled, DecodeError
     from rtcontrol.models.errors import UserError
@@ -18,7 +19,8 @@ __version__ = "0.1.0"
 _PLACES = {
     **dict.fromkeys(("Call", "Decision"), "rtcontrol.models.call"),
     **dict.fromkeys(("Cancelled", "DecodeError"), "rtcontrol.models.engines.base"),
-    **dict.fromkeys(("Fitted", "fit"), "rtcontrol.fitting.fit"),
+    "Fitted": "rtcontrol.fitting.making",
+    "fit": "rtcontrol.fitting.fit",
     "UserError": "rtcontrol.models.errors",
 }
 

@@ -18,10 +18,17 @@ app = typer.Typer(add_completion=False, rich_markup_mode="markdown", pretty_exce
 
 @app.command()
 def fit(
-    rows: Annotated[
-        list[Path], typer.Option(help="Rows to learn from, JSONL (may be given several times).", show_default=False)
-    ],
     out: Annotated[Path, typer.Option(help="The model's folder: a new one, or that of a run to go on with.")],
+    rows: Annotated[
+        list[Path] | None,
+        typer.Option(help="Rows to learn from, JSONL (may be given several times).", show_default=False),
+    ] = None,
+    env: Annotated[str | None, typer.Option(help="Or a world to learn in: FILE.py, with --agent.")] = None,
+    agent: Annotated[str | None, typer.Option(help="--env: the agent's FILE.py, with goals and an expert.")] = None,
+    goals: Annotated[
+        Path | None, typer.Option(help="--env: its goals, a .yaml or .json file. (default: those in the file)")
+    ] = None,
+    hz: Annotated[float, typer.Option(min=0.1, max=1_000, help="--env: decisions a second.")] = 16.0,
     tools: Annotated[
         str | None, typer.Option(help="Tools: a .json or .py file, mcp:COMMAND or mcp:URL. (default: the rows' own)")
     ] = None,
@@ -33,7 +40,7 @@ def fit(
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads. (default: 1)")] = None,
     json_file: JsonFile = None,
 ) -> None:
-    """Fit a controller to rows: what it is told, what it sees, what it is to call.
+    """Fit a controller: to rows of what it is told, what it sees, what it is to call; or to the expert of a world.
 
     One row a line: `{"instruction": "...", "observation": "...", "call": {"name": "...", "arguments": {...}}}`. Rows
     that do not fit the tools are refused by file and line. A tenth of the questions is held out and never trained on:
@@ -46,6 +53,8 @@ def fit(
 
       rtcontrol fit --rows monday.jsonl --rows tuesday.jsonl --out runs/mine --minutes 5 --goal "keep the belt moving"
 
+      rtcontrol fit --env my_game.py --agent my_game_agent.py --out runs/mine      (docs/your-own-game.md)
+
       rtcontrol run --env my_world.py --tools tools.json --instruct "go on" --model runs/mine      (then fly it)
     """
     from rtcontrol.fitting.fit import fit as work
@@ -54,9 +63,13 @@ def fit(
     console = for_people(json_file)
     with FitProgress(Console(stderr=True)) as shown:
         made = work(
-            rows,
+            rows or None,
             None if tools is None else tools_from(tools),
             out=out,
+            env=env,
+            agent=agent,
+            goals=goals,
+            hz=hz,
             goal=goal,
             minutes=minutes,
             seed=seed,
@@ -69,8 +82,11 @@ def fit(
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     if (worst := made.truth.parts.worst()) is not None:
         console.print(f"Least right: {worst[0]}, {worst[1].right} of {worst[1].count}.", highlight=False, markup=False)
+    for name, share in made.played.items():
+        console.print(f"In its world, {name}: {share.told()}.", highlight=False, soft_wrap=True)
     console.print(f"Model: {made.folder} (card: {made.folder / 'README.md'})", highlight=False, soft_wrap=True)
-    save(json_file, {"folder": str(made.folder), **made.truth.to_dict(), "notes": list(made.notes)})
+    flown = {"played": {name: share.to_dict() for name, share in made.played.items()}} if made.played else {}
+    save(json_file, {"folder": str(made.folder), **made.truth.to_dict(), "notes": list(made.notes)} | flown)
 
 
 class FitProgress:

@@ -21,15 +21,20 @@ def card(
     figures: Mapping[str, Any],
     notes: Sequence[str],
     instructions: Sequence[str],
+    played: Mapping[str, Share],
 ) -> str:
-    """The text of the card."""
+    """The text of the card; `played` are the episodes in its world that succeeded, by what was told."""
     calls = ", ".join(f"`{t.name}({', '.join(p.name for p in t.parameters)})`" for t in tools)
     told = "\n".join(f"- {text}" for text in instructions)
     remarks = "".join(f"\n- {note}" for note in notes) or "\n- none"
     size = (
         f"Qwen2 architecture, {figures['layers']} layers of {figures['hidden']}, {figures['parameters']:,} parameters"
     )
-    epochs = figures["samples"] / max(figures["rows"], 1)
+    rows, held = figures["rows"], figures["held_out"]
+    learnt, often = "rows without end", ""
+    if rows is not None:
+        learnt, often = f"{rows:,} rows learnt from", f" ({figures['samples'] / max(rows, 1):.1f} of each row)"
+    flown = "".join(f"\nIn its world, {told}: {share.told()}.\n" for told, share in played.items())
     parts = truth.parts
     table = "\n".join([*_rows("tool", parts.tools), *_rows("argument", parts.arguments), *_rows("told", parts.goals)])
     swaps = "".join(f"\n- {line}" for line in truth.told()) or "\n- there are none that stand for each other"
@@ -42,7 +47,7 @@ library_name: rtcontrol
 
 ## Data
 
-{source}: {figures["rows"]:,} rows learnt from, {figures["held_out"]:,} held out, whose questions
+{source}: {learnt}, {held:,} held out, whose questions
 were never trained on. What was noticed:
 {remarks}
 
@@ -51,13 +56,13 @@ It was told, among others:
 
 ## Training
 
-{figures["samples"]:,} samples ({epochs:.1f} of each row) in {figures["seconds"]:.0f} s, seed {figures["seed"]};
+{figures["samples"]:,} samples{often} in {figures["seconds"]:.0f} s, seed {figures["seed"]};
 `training/log.jsonl` is the log.
 
 ## Score
 
 Held-out rows: {truth.score.told()}.
-
+{flown}
 | | right | of |
 |---|---|---|
 {table}

@@ -104,7 +104,7 @@ class FitRun(Trainer):
                     batch = self._batch(group, rng)
                     loss, correct = self._step(batch)
                     losses.append(loss)
-                    right, labels = right + int(correct.sum()), labels + len(correct)
+                    right, labels = right + int(correct[batch.counted].sum()), labels + int(batch.counted.sum())
                     self.samples += batch.samples
                     self.seconds = before + time.monotonic() - started
                     if self.decays_from is None and self.seconds >= self.ends * (1 - self.schedule.decay):
@@ -122,7 +122,7 @@ class FitRun(Trainer):
                 if time.monotonic() - saved > self.config.save_every_s:
                     self._keep()
                     saved = time.monotonic()
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, UserError):  # the latter of a world's own code
             self._keep()
             raise
         if self._best[0] > (self.lines[-1]["held_out"]["right"] / self.lines[-1]["held_out"]["count"]):

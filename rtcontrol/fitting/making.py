@@ -1,0 +1,194 @@
+"""From rows, wherever they come from, to a checkpoint's folder: the part that every source of rows shares."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from rtcontrol import __version__
+from rtcontrol.agents import Tools
+from rtcontrol.fitting.card import card, write_card
+from rtcontrol.fitting.held_out import MOST, HeldOut, Share
+from rtcontrol.fitting.material import Taught
+from rtcontrol.fitting.run import FitRun, FitSchedule
+from rtcontrol.fitting.sizing import WORD, learner
+from rtcontrol.fitting.sources import RowStream
+from rtcontrol.fitting.truth import Examiner, Truth
+from rtcontrol.fitting.words import SITUATIONS, Expert, Swaps
+from rtcontrol.models.call import Decision
+from rtcontrol.models.errors import UserError
+from rtcontrol.models.learnt import Learnt
+from rtcontrol.models.train.export import export
+from rtcontrol.models.train.rows import Row
+from rtcontrol.models.train.trainer import Progress
+
+TRAINING = "training"  # the run's own folder, in the checkpoint's
+PROMPTS = 12  # instructions that the card lists
+MOST_WORDS_SEEN = 400
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What `fit` made: the checkpoint's folder, what was found out about it on held-out rows, what was noticed in the
+    rows, and of a world how many episodes succeeded, by what was told."""
+
+    folder: Path
+    truth: Truth
+    notes: tuple[str, ...]
+    instruction: str | None
+    played: Mapping[str, Share] = field(default_factory=dict)
+
+    @property
+    def score(self) -> Share:
+        """Held-out rows that are right."""
+        return self.truth.score
+
+    def session(self, **options: Any) -> Any:
+        """A session of the model for its own tools (`rtcontrol.run.api.ModelSession`)."""
+        from rtcontrol.run.api import Model
+
+        return Model(str(self.folder)).session(**options)
+
+    def decide(self, observation: str, instruction: str | None = None) -> Decision:
+        """One decision, by default for the goal that was fitted. Raises UserError."""
+        told = instruction or self.instruction
+        if told is None:
+            raise UserError(
+                "No instruction, and none was fitted as the goal.", "Give decide(observation, instruction)."
+            )
+        if not hasattr(self, "_session"):
+            object.__setattr__(self, "_session", self.session())
+        made: Decision = self._session.decide(observation, told)  # type: ignore[attr-defined]
+        return made
+
+
+class Stream(RowStream, Protocol):
+    """A stream that may want to know who is trained on it, and how far the training is."""
+
+    def begin(self, answers: HeldOut, run: FitRun) -> None:
+        """Before its first row."""
+
+
+@dataclass(frozen=True)
+class Lessons:
+    """What is learnt from, and what is to be known of it: the words of `learnt` are the model's, with those of `texts`;
+    `held` is never trained on; `source` says in words where rows come from, `count` how many there are (None: no end);
+    `instruction` is told by default; `identity` is what a run that goes on must share, `ceiling` the share that can be
+    right at all; `expert` what is right for other words, where that is known."""
+
+    tools: Tools
+    stream: RowStream
+    learnt: Sequence[Taught]
+    held: Sequence[Taught]
+    source: str
+    count: int | None
+    instruction: str
+    identity: Mapping[str, Any]
+    expert: Expert | None = None
+    texts: str = ""
+    allow_null: bool = False
+    ceiling: float = 1.0
+    notes: tuple[str, ...] = ()
+    rate_hz: float | None = None
+
+
+def make(
+    lessons: Lessons,
+    folder: Path,
+    minutes: float,
+    seed: int,
+    threads: int | None,
+    tell: Progress | None,
+    say: Callable[[str], object],
+    play: Callable[[HeldOut], Mapping[str, Share]] = lambda answers: {},
+) -> Fitted:
+    """Train and write the checkpoint; `play` measures the trained model in its world. Raises UserError."""
+    import torch
+
+    for note in lessons.notes:
+        say(note)
+    known = [one.row for one in lessons.learnt]
+    threads_before = torch.get_num_threads()
+    torch.set_num_threads(threads or 1)  # a second one gains a small model little, and loses much on a busy machine
+    try:
+        words_from = [*known, Row(f"{lessons.texts} {lessons.instruction}", "", None)]
+        one, words = learner(lessons.tools, words_from, lessons.instruction, lessons.allow_null, seed)
+        shape = one.model.config
+        identity = {
+            **lessons.identity,
+            "seed": seed,
+            "tools": [s.canonical_json() for s in lessons.tools.schemas],
+            "layers": shape.num_hidden_layers,
+            "hidden": shape.hidden_size,
+            "vocabulary": shape.vocab_size,
+        }
+        judge = HeldOut(one, lessons.held)
+        rows = "Rows without end" if lessons.count is None else f"{lessons.count:,} rows to learn from"
+        say(
+            f"{rows}, {len(lessons.held):,} held out; {one.model.num_parameters():,} parameters "
+            f"({shape.num_hidden_layers} layers of {shape.hidden_size}), {words.seen_words:,} words, "
+            f"{words.seen_numbers:,} numbers."
+        )
+        schedule, swaps = FitSchedule(minutes=float(minutes)), Swaps(judge, lessons.learnt, lessons.expert)
+        examiner = Examiner(judge, swaps, lessons.learnt, lessons.ceiling, say)
+        run = FitRun(one, lessons.stream, examiner, schedule, identity, folder / TRAINING, lessons.ceiling)
+        if (begin := getattr(lessons.stream, "begin", None)) is not None:
+            begin(judge, run)
+        run.run(tell)
+        truth = replace(examiner.look(MOST, situations=SITUATIONS), plateau=run.lines[-1]["plateau"])
+        played = play(judge)
+    finally:
+        torch.set_num_threads(threads_before)
+    figures = {
+        "layers": shape.num_hidden_layers,
+        "hidden": shape.hidden_size,
+        "parameters": one.model.num_parameters(),
+        "version": __version__,
+        "rows": lessons.count,
+        "held_out": len(lessons.held),
+        "samples": run.samples,
+        "seconds": run.seconds,
+        "seed": seed,
+    }
+    told_of = list(dict.fromkeys(row.instruction for row in known))[:PROMPTS]
+    learnt = Learnt(
+        (tuple(lessons.tools.openai()),),
+        history=max(len(row.history) for row in known),
+        allow_null=lessons.allow_null,
+        instruction=lessons.instruction,
+        observation=dict.fromkeys(_words_seen(known)),
+        rate_hz=lessons.rate_hz,
+    )
+    text = card(folder.name, lessons.tools.schemas, lessons.source, truth, figures, lessons.notes, told_of, played)
+    try:
+        export(one.model, one.tokenizer, one.template, folder)
+        learnt.write(folder)
+        write_card(folder, text)
+    except OSError as error:
+        raise UserError(
+            f"The checkpoint cannot be written to {folder} ({error.strerror or error}); the training is kept there.",
+            "Make room, and start the same command again: nothing is trained twice.",
+        ) from None
+    return Fitted(folder, truth, lessons.notes, learnt.instruction, played)
+
+
+def check_folder(folder: Path) -> None:
+    """Refuse to write over what is not a run of ours. Raises UserError."""
+    ours = (folder / TRAINING).is_dir() or not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
+    if not ours:
+        raise UserError(f"{folder} holds something else.", "Give another folder with --out.")
+    try:
+        (folder / TRAINING).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{folder} cannot be written ({error.strerror}).", "Give another folder with --out.") from None
+
+
+def _words_seen(rows: Sequence[Row]) -> list[str]:
+    """The commonest words of the observations."""
+    counted: dict[str, int] = {}
+    for row in rows:
+        for word in WORD.findall(row.observation):
+            counted[word] = counted.get(word, 0) + 1
+    return sorted(counted, key=lambda w: -counted[w])[:MOST_WORDS_SEEN]

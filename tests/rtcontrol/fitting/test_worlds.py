@@ -1,0 +1,150 @@
+"""A controller is fitted in a world of one's own: its expert's calls, in episodes that it and the learner fly."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import rtcontrol
+from rtcontrol.cli.app import main
+from rtcontrol.fitting import worlds
+from rtcontrol.fitting.worlds import WorldLesson, WorldRows, lessons_of
+from rtcontrol.models.call import Call
+from rtcontrol.models.errors import UserError
+from rtcontrol.models.learnt import Learnt
+from rtcontrol.models.train.rows import Row
+from rtcontrol.run.skills import OwnSkill, skill_of
+from tests.rtcontrol.run.yard import agent_file, world_file
+
+STILL = Call("drive", {"way": "stop"})
+
+
+def yard(folder: Path, *changes: tuple[str, str]) -> OwnSkill:
+    skill = skill_of(world_file(folder), agent_file(folder, *changes))
+    assert isinstance(skill, OwnSkill)
+    return skill
+
+
+def test_each_row_is_what_the_expert_calls_for_what_is_seen_and_told(tmp_path: Path) -> None:
+    skill = yard(tmp_path)
+    rows = list(itertools.islice(WorldRows(skill, 16.0).rows(random.Random(0)), 1_500))
+    for row in rows[::100]:
+        goal = skill.recognise(row.instruction)
+        x, y = skill.read_back(row.observation)[goal["thing"]]  # type: ignore[misc]
+        right = ("east" if x > 0 else "west") if abs(x) > abs(y) else "north" if y > 0 else "south" if y else "stop"
+        assert row.call == Call("drive", {"way": right}) and row.history == () and row.quotes
+    told = {row.instruction for row in rows}
+    assert not any(said.startswith("at ") for said in told)  # the fifth way
+    assert {"go to the barrel", "find the red box", "visit blue box"} <= told
+
+
+def test_the_same_worlds_go_on_from_the_first_row_to_the_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worlds, "WORLDS", 4)
+    skill, made = yard(tmp_path), []
+    make = skill.make
+    object.__setattr__(skill, "make", lambda: made.append(1) or make())
+    rows = list(itertools.islice(WorldRows(skill, 16.0).rows(random.Random(0)), 2_000))
+    assert len(made) == 4 and len({row.observation for row in rows}) > 400
+
+
+def test_held_out_rows_are_of_seeds_that_are_never_trained_on(tmp_path: Path) -> None:
+    skill = yard(tmp_path)
+    lessons = lessons_of(skill, 16.0, 0)
+    assert len(lessons.held) == worlds.HELD_ROWS and lessons.count is None and not lessons.notes
+    seeds: list[int] = []
+    for held in (False, True):
+        lesson = WorldLesson(skill, random.Random(0), 16.0, held)
+        lesson._world.reset = seeds.append  # type: ignore[method-assign]
+        lesson._begin()
+    assert 0 <= seeds[0] < worlds.TRAINED <= seeds[1] < worlds.HELD
+
+
+def test_the_learner_flies_where_it_is_let_and_the_expert_still_labels(tmp_path: Path) -> None:
+    skill = yard(tmp_path, ("fallback", "history = 2\nfallback"))
+    stream = WorldRows(skill, 16.0)
+    asked: list[Row] = []
+
+    def answers(rows: list[Row]) -> list[Call]:
+        asked.extend(rows)
+        return [STILL] * len(rows)
+
+    run = SimpleNamespace(seconds=0.0, ends=100.0)
+    stream.begin(SimpleNamespace(answers=answers), run)  # type: ignore[arg-type]
+    rows = stream.rows(random.Random(0))
+    list(itertools.islice(rows, 1_000))
+    assert not asked
+    run.seconds = 50.0
+    after = list(itertools.islice(rows, 6_000))
+    still = sum(row.history == (STILL.text(), STILL.text()) for row in after)
+    assert 0.1 < still / len(after) < 0.6 and len(asked) > 1_000
+    assert sum(row.call == STILL for row in after) / len(after) < 0.1
+
+
+def test_what_is_fitted_is_a_model_of_its_world(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in (("EPISODES", 4), ("SAMPLE", 512), ("HELD_ROWS", 64)):
+        monkeypatch.setattr(worlds, name, value)
+    world, agent, out = world_file(tmp_path), agent_file(tmp_path), tmp_path / "made"
+    arguments = ("fit", "--env", world, "--agent", agent, "--out", str(out), "--minutes", "0.03", "--hz", "8")
+    monkeypatch.setattr("sys.argv", ["rtcontrol", *arguments, "--json", str(tmp_path / "made.json")])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 0, capsys.readouterr().err
+    told = json.loads((tmp_path / "made.json").read_text())
+    assert told["played"]["by the expert"]["right"] == 4 == told["played"]["told canonically"]["count"]
+    learnt = Learnt.of(out)
+    assert learnt is not None and learnt.rate_hz == 8.0 and learnt.instruction == "go to the red box"
+    assert "In its world, by the expert: 4 of 4 right" in (out / "README.md").read_text()
+    decided = rtcontrol.load(str(out)).session().decide("red box 3 0 blue box -2 5 barrel 1 1", "find the barrel")
+    assert decided.call is not None and decided.call.name == "drive"
+
+
+def test_a_world_that_fails_while_it_is_learnt_keeps_what_was_done(tmp_path: Path) -> None:
+    # It fails in the learner's worlds, some time after the first look.
+    tired = ("self.ticks += 1", "self.ticks += 1\n        assert not (TIRED and random.random() < 0.01), 'tired'")
+    world = world_file(tmp_path, tired, ("import random", "import random\nTIRED = False"))
+    given: dict[str, Any] = {"env": world, "agent": agent_file(tmp_path), "out": tmp_path / "made", "minutes": 0.05}
+
+    def tire(line: dict[str, Any]) -> None:
+        skill = skill_of(world, given["agent"])
+        skill.make()._world._made.step.__globals__["TIRED"] = True  # type: ignore[attr-defined]
+
+    with pytest.raises(UserError, match=r"The world .*yard.py: step\(\) raised AssertionError: tired, .*yard.py:\d+"):
+        rtcontrol.fit(**given, tell=tire)
+    assert (tmp_path / "made" / "training" / "state.pt").is_file() and not (tmp_path / "made" / "config.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("world", "agent", "says"),
+    [
+        ((("return False if", "return None if"),), (), "the episode does not end"),
+        ((), (("def expert", "def unused"),), "has goals and no expert"),
+        ((), (("x, y = data", "return 3\n    x, y = data"),), "the expert gave 3, no call"),
+    ],
+)
+def test_what_cannot_be_learnt_is_told_before_anything_is(
+    tmp_path: Path, world: tuple[tuple[str, str], ...], agent: tuple[tuple[str, str], ...], says: str
+) -> None:
+    files = {"env": world_file(tmp_path, *world), "agent": agent_file(tmp_path, *agent)}
+    with pytest.raises(UserError) as raised:
+        rtcontrol.fit(**files, out=tmp_path / "made", minutes=1)  # type: ignore[arg-type]
+    assert says in str(raised.value) and not (tmp_path / "made" / "training" / "state.pt").exists()
+
+
+def test_an_expert_that_fails_itself_is_noticed(tmp_path: Path) -> None:
+    notes = lessons_of(yard(tmp_path, ('"north" if', '"south" if')), 16.0, 0).notes
+    assert len(notes) == 1 and "a model learns no better" in notes[0]
+
+
+def test_rows_and_worlds_exclude_each_other(tmp_path: Path) -> None:
+    for given in ({}, {"rows": [], "env": "a.py"}, {"rows": [], "agent": "a.py"}, {"env": "lander"}):
+        with pytest.raises(UserError):
+            rtcontrol.fit(**given, out=tmp_path / "made")  # type: ignore[arg-type]
+    assert not (tmp_path / "made").exists()
