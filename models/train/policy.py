@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from rtcontrol.models.call import Call
+from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.core import DecoderCore
 from rtcontrol.models.cost import PassCost
 from rtcontrol.models.decoding import Decoding
@@ -119,14 +119,18 @@ class TreeDecider:
 
     def __call__(self, rows: Sequence[Row]) -> list[Call | DecodeError | None]:
         """Of each row (its call is not looked at) the call, None where that in force stays, or why none was decoded."""
+        return [made if isinstance(made, DecodeError) else made.call for made in self.decisions(rows)]
+
+    def decisions(self, rows: Sequence[Row]) -> list[Decision | DecodeError]:
+        """Of each row what was decided, with its confidence, or why nothing was."""
         training = self._model.training
         self._model.eval()
         made = self._decoding.decided([self._encoder.suffix(row) for row in rows])
         self._model.train(training)
-        found: list[Call | DecodeError | None] = []
+        found: list[Decision | DecodeError] = []
         for one in made:
             try:
-                found.append(one.decision().call)
+                found.append(one.decision())
             except DecodeError as error:
                 found.append(error)
         return found

@@ -12,14 +12,14 @@ from rtcontrol.envs.road.curriculum import RoadOptions, demonstrations
 from rtcontrol.models.train.scratch import ModelShape
 from rtcontrol.models.train.trainer import TrainConfig
 from rtcontrol.recipes.imitation import Recipe
-from rtcontrol.recipes.nonsense import nonsense_for
+from rtcontrol.recipes.nonsense import Nonsense
 from rtcontrol.recipes.words import MARKS, SCHEMA_PHRASES, common_words
 
 RECIPE = Recipe(
     agent,
     texts=(" ".join(sorted(vocabulary())), " ".join((*WORDS, *LIGHTS)), common_words(), MARKS, "don't", NUMBER_WORDS),
     said=shown("road"),
-    nonsense=nonsense_for("road", recognise),
+    nonsense=Nonsense("road", recognise),
     demonstrations=partial(demonstrations, options=RoadOptions(spoken=0.5)),
     config=TrainConfig(samples=471_000, bf16=True),
     shape=ModelShape(hidden=128, heads=4, intermediate=512),

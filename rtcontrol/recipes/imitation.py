@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +14,21 @@ from tokenizers import Tokenizer
 from rtcontrol.agents.agent import Agent
 from rtcontrol.agents.phrasing import split_words
 from rtcontrol.envs.demonstrations import Demonstration as Demonstration
+from rtcontrol.models.checkpoint import ZOO
+from rtcontrol.models.learnt import Learnt
 from rtcontrol.models.plan import compile_plan
 from rtcontrol.models.prompt import COMPACT, PromptTemplate, tools_text
 from rtcontrol.models.tokenizer import STTokenizer
 from rtcontrol.models.train.export import export
-from rtcontrol.models.train.policy import TreePolicy
+from rtcontrol.models.train.policy import TreeDecider, TreePolicy
 from rtcontrol.models.train.prepared import prepare
 from rtcontrol.models.train.rows import Row, RowEncoder
 from rtcontrol.models.train.scratch import ModelShape, new_model
 from rtcontrol.models.train.subwords import build_subwords
 from rtcontrol.models.train.trainer import Progress, TrainConfig, Trainer
 from rtcontrol.models.train.vocabulary import build_tokenizer, number_words
-from rtcontrol.recipes.nonsense import Draw, with_nonsense
+from rtcontrol.recipes.gate import ROWS, found_gate
+from rtcontrol.recipes.nonsense import Nonsense, with_nonsense
 
 CALL_SHAPE = '{"name": "", "arguments": {}}'
 
@@ -39,8 +42,9 @@ class Recipe:
     `demonstrations` takes (seed, parallel, policy=, beta=). Chunks of `chunk` samples come from `parallel` worlds each;
     from `dagger_from` of the samples on, every `dagger_every`-th chunk is the model's own, `beta` of its ticks the
     expert's. `early`, where given, stands in for `demonstrations` during the first `early_until` of the samples. Where
-    it draws `nonsense`, so much of the rows (`nonsense_share`) is told that, and the function head learns to answer
-    null; `prepared` models begin at the scales of models/train/prepared.py.
+    it draws `nonsense`, so much of the rows (`nonsense_share`) is told that, the function head learns to answer null,
+    and the checkpoint says by which gate that is noticed. `prepared` models begin at the scales of
+    models/train/prepared.py.
     """
 
     agent: Agent
@@ -58,7 +62,7 @@ class Recipe:
     phrases: tuple[str, ...] = ()
     said: tuple[str, ...] = ()
     tokens: int = 5120
-    nonsense: Draw | None = None
+    nonsense: Nonsense | None = None
     nonsense_share: float = 0.06
     prepared: bool = False
 
@@ -103,4 +107,17 @@ class Recipe:
 
         Trainer(model, encoder, source, config, out).run(progress)
         export(model, tokenizer, COMPACT, out / "checkpoint")
+        self._learnt(TreeDecider(model, encoder), config).write(out / "checkpoint")
         return out / "checkpoint"
+
+    def _learnt(self, decide: TreeDecider, config: TrainConfig) -> Learnt:
+        """What the bundled checkpoint says of itself, with the gate of this one."""
+        known = Learnt.of(ZOO / self.agent.model)
+        assert known is not None, f"{self.agent.model} is bundled"
+        made = replace(known, tool_sets=(tuple(self.agent.tools.openai()),), history=self.agent.history)
+        if self.nonsense is None:
+            return made
+        rows, seed = min(ROWS, config.samples), -1 - config.seed  # training's chunks have seeds from 0 on
+        return replace(
+            made, allow_null=True, gate=found_gate(decide, self.demonstrations, self.nonsense.held_out, seed, rows)
+        )

@@ -11,13 +11,13 @@ from rtcontrol.agents.spoken import NUMBER_WORDS, shown
 from rtcontrol.envs.lander.curriculum import LanderOptions, demonstrations
 from rtcontrol.models.train.trainer import TrainConfig
 from rtcontrol.recipes.imitation import Recipe
-from rtcontrol.recipes.nonsense import nonsense_for
+from rtcontrol.recipes.nonsense import Nonsense
 
 RECIPE = Recipe(
     agent,
     texts=(" ".join(sorted(vocabulary())), "x y vx vy angle spin legs", NUMBER_WORDS),
     said=shown("lander"),
-    nonsense=nonsense_for("lander", recognise),
+    nonsense=Nonsense("lander", recognise),
     demonstrations=partial(demonstrations, options=LanderOptions(spoken=0.5)),
     config=TrainConfig(samples=480_000),
 )

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from functools import cache
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
 from types import ModuleType
 from typing import Any
 
@@ -22,32 +22,39 @@ from rtcontrol.models.train.rows import Row
 WORLDS: dict[str, ModuleType] = {"lander": lander, "paddle": paddle, "road": road}
 RUN = 4  # rows that share a sentence, as training groups them
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
-Draw = Callable[[random.Random], str]
 
 
-def nonsense_for(agent: str, recognise: Callable[[str], Any]) -> Draw:
-    """Draws a sentence that asks an agent for nothing: written by hand, of another world, of random words or letters.
-    `recognise` reads a goal off a sentence where it can."""
-    others = [module for name, module in WORLDS.items() if name != agent]
+@dataclass(frozen=True)
+class Nonsense:
+    """Sentences that ask an agent for nothing; `recognise` reads a goal off a sentence where it can."""
 
-    def draw(rng: random.Random) -> str:
+    agent: str
+    recognise: Callable[[str], Any]
+
+    def __call__(self, rng: random.Random) -> str:
+        """One for training: written by hand, of another world, of random words or letters, as it is typed."""
         while True:
-            text = _drawn(rng, others)
-            if bare(text) not in _meant(agent) and recognise(text) is None:
-                return casual(rng, text, words_of(agent))
+            text = _drawn(rng, self._others())
+            if not self._means(text):
+                return casual(rng, text, words_of(self.agent))
 
-    return draw
+    @cached_property
+    def held_out(self) -> tuple[str, ...]:
+        """What training never shows: written by hand, and other worlds' sentences that are kept back."""
+        kinds = [(module, kind) for module in self._others() for kind in module.KINDS]
+        told = [text for module, kind in kinds for text, _ in module.held_out_words(kind)[:12]]
+        return tuple(text for text in (*nonsense(kept=True), *told) if not self._means(text))
+
+    def _others(self) -> list[ModuleType]:
+        return [module for name, module in WORLDS.items() if name != self.agent]
+
+    def _means(self, text: str) -> bool:
+        return bare(text) in _meant(self.agent) or self.recognise(text) is not None
 
 
-def held_out_nonsense(agent: str, recognise: Callable[[str], Any]) -> list[str]:
-    """Nonsense that training never shows: written by hand, and other worlds' sentences that are kept back."""
-    others = [module for name, module in WORLDS.items() if name != agent]
-    told = [text for module in others for kind in module.KINDS for text, _ in module.held_out_words(kind)[:12]]
-    asked = (*nonsense(kept=True), *told)
-    return [text for text in asked if bare(text) not in _meant(agent) and recognise(text) is None]
-
-
-def with_nonsense(rows: Sequence[Row], draw: Draw, share: float, rng: random.Random) -> list[Row]:
+def with_nonsense(
+    rows: Sequence[Row], draw: Callable[[random.Random], str], share: float, rng: random.Random
+) -> list[Row]:
     """The rows, a share of them told something that asks for nothing: the function head shall answer null."""
     mixed = list(rows)
     picked = rng.sample(range(len(mixed)), int(share * len(mixed)))

@@ -12,14 +12,14 @@ from rtcontrol.envs.paddle.curriculum import PaddleOptions, demonstrations
 from rtcontrol.models.train.scratch import ModelShape
 from rtcontrol.models.train.trainer import TrainConfig
 from rtcontrol.recipes.imitation import Recipe
-from rtcontrol.recipes.nonsense import nonsense_for
+from rtcontrol.recipes.nonsense import Nonsense
 from rtcontrol.recipes.words import MARKS, common_words
 
 RECIPE = Recipe(
     agent,
     texts=(" ".join(sorted(vocabulary())), " ".join(WORDS), common_words(), MARKS, "don't"),
     said=shown("paddle"),
-    nonsense=nonsense_for("paddle", recognise),
+    nonsense=Nonsense("paddle", recognise),
     prepared=True,
     demonstrations=partial(demonstrations, options=PaddleOptions(spoken=0.6)),
     config=TrainConfig(samples=340_000),

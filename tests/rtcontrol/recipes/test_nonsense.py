@@ -7,15 +7,18 @@ from itertools import islice
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rtcontrol.agents.spoken import bare
 from rtcontrol.envs.lander.skill import SKILL as LANDER
 from rtcontrol.envs.paddle.skill import SKILL as PADDLE
 from rtcontrol.envs.road.skill import SKILL as ROAD
-from rtcontrol.models.call import Call
+from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.train.rows import Row
 from rtcontrol.recipes import driver, lander, paddle
-from rtcontrol.recipes.nonsense import WORLDS, held_out_nonsense, nonsense_for, with_nonsense
+from rtcontrol.recipes.gate import HELD, SPARED, gate_between, sureness
+from rtcontrol.recipes.nonsense import WORLDS, Nonsense, with_nonsense
 
 SKILLS = {"lander": LANDER, "paddle": PADDLE, "road": ROAD}
 RECIPES = {"lander": lander.RECIPE, "paddle": paddle.RECIPE, "road": driver.RECIPE}
@@ -24,7 +27,7 @@ of_each = pytest.mark.parametrize("name", SKILLS)
 
 @of_each
 def test_nonsense_is_of_many_kinds_and_asks_for_none_of_the_agents_goals(name: str) -> None:
-    rng, skill, draw = random.Random(0), SKILLS[name], nonsense_for(name, SKILLS[name].recognise)
+    rng, skill, draw = random.Random(0), SKILLS[name], Nonsense(name, SKILLS[name].recognise)
     module: Any = WORLDS[name]
     meant = {bare(module.said(rng, module.sample_goal(rng))) for _ in range(3000)}
     drawn = [draw(rng) for _ in range(800)]
@@ -36,9 +39,9 @@ def test_nonsense_is_of_many_kinds_and_asks_for_none_of_the_agents_goals(name: s
 
 @of_each
 def test_held_out_nonsense_is_never_shown(name: str) -> None:
-    listed = held_out_nonsense(name, SKILLS[name].recognise)
+    listed = Nonsense(name, SKILLS[name].recognise).held_out
     assert len(set(listed)) >= 100
-    rng, draw = random.Random(0), nonsense_for(name, SKILLS[name].recognise)
+    rng, draw = random.Random(0), Nonsense(name, SKILLS[name].recognise)
     # Two words of the hand-written lines may fall together by chance; a whole sentence does not.
     long = {bare(text) for text in listed if len(text.split()) > 3}
     assert long.isdisjoint(bare(draw(rng)) for _ in range(1500))
@@ -46,7 +49,7 @@ def test_held_out_nonsense_is_never_shown(name: str) -> None:
 
 def test_a_share_of_the_rows_is_told_nonsense_and_keeps_what_it_saw() -> None:
     rows = [Row(f"say {i // 4}", f"x {i}", Call("move", {"velocity": 1})) for i in range(1000)]
-    draw = nonsense_for("paddle", PADDLE.recognise)
+    draw = Nonsense("paddle", PADDLE.recognise)
     mixed = with_nonsense(rows, draw, 0.1, random.Random(0))
     changed = [(a, b) for a, b in zip(rows, mixed, strict=True) if a != b]
     assert len(changed) == 100
@@ -65,3 +68,21 @@ def test_a_recipe_asks_the_function_head_whether_it_was_told_anything(name: str)
     assert [head.labels for head in told.heads] == [(encoder.plan.function.null_id,)]
     called = encoder.encode(Row(row.instruction, row.observation, row.call), forced=False)
     assert called.heads[0].labels[0] != encoder.plan.function.null_id
+
+
+shares = st.lists(st.floats(0.0, 1.0), min_size=1, max_size=300)
+
+
+@given(shares, shares)
+def test_a_gate_never_holds_more_of_what_is_understood_than_it_may(nonsense: list[float], known: list[float]) -> None:
+    gate = gate_between(nonsense, known)
+    assert sum(value < gate for value in known) <= SPARED * len(known)
+    held = sum(value < gate for value in nonsense)
+    # It holds enough of the nonsense, or the next higher one would hold too much of what is understood.
+    assert held >= HELD * len(nonsense) or sum(value <= gate for value in known) > SPARED * len(known)
+
+
+def test_a_gate_lies_between_what_is_told_apart() -> None:
+    assert 0.3 < gate_between([0.1, 0.2, 0.3, *[0.0] * 97, 0.9], [0.8, *[0.99] * 99]) < 0.99
+    assert sureness(Decision(None, {"function": 0.9}, None, 1, 1, 0)) == 0.0
+    assert sureness(Decision(Call("move", {}), {"function": 0.7, "arg1": 0.2}, None, 1, 1, 0)) == 0.7

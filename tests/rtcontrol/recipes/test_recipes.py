@@ -13,6 +13,7 @@ from rtcontrol.agents.road import tools as road
 from rtcontrol.cli.app import main
 from rtcontrol.envs.road.world import Road
 from rtcontrol.models.decider import DeciderSpec
+from rtcontrol.models.learnt import Learnt
 from rtcontrol.models.prompt import tools_text
 from rtcontrol.models.tokenizer import STTokenizer
 from rtcontrol.models.train.vocabulary import number_words
@@ -90,6 +91,12 @@ def test_a_recipe_trains_resumes_and_exports_from_the_command_line(
         assert train(monkeypatch, *options, "--samples", "64", "--out", str(tmp_path)) == 0
     assert json.loads((tmp_path / "log.jsonl").read_text().splitlines()[0])["samples"] == 64
     spec = DeciderSpec(str(tmp_path / "checkpoint"), tuple(RECIPES[env].agent.tools.openai()))
+    learnt = Learnt.of(tmp_path / "checkpoint")
+    assert learnt is not None
+    assert learnt.knows(RECIPES[env].agent.tools.schemas)
+    assert learnt.allow_null
+    assert learnt.gate is not None
+    assert 0.0 <= learnt.gate <= 1.0
     assert spec.build().decide("x 0 y 0", "land").call is not None
     assert f"rtcontrol run --env {env} --model" in capsys.readouterr().out
 

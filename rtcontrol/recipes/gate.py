@@ -1,0 +1,49 @@
+"""A checkpoint's gate: how sure the function head must be that it was told something, found on what it never learnt."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections.abc import Callable, Iterator, Sequence
+
+from rtcontrol.envs.demonstrations import Demonstration
+from rtcontrol.models.call import Decision
+from rtcontrol.models.train.policy import TreeDecider
+from rtcontrol.models.train.rows import Row
+
+HELD = 0.95  # of nonsense, at least
+SPARED = 0.02  # of canonical instructions, at most
+ROWS = 1024  # of each
+
+
+def sureness(decision: object) -> float:
+    """How sure a decision's function head is that it was told something; 0 for null, and where none was made."""
+    if not isinstance(decision, Decision) or decision.call is None:
+        return 0.0
+    return decision.confidence.get("function", 1.0)
+
+
+def gate_between(nonsense: Sequence[float], understood: Sequence[float]) -> float:
+    """The gate that holds HELD of the nonsense, by how sure a model is of each: half way to what would hold more than
+    SPARED of what it understands, which it never does."""
+    enough = sorted(nonsense)[math.ceil(HELD * len(nonsense)) - 1]
+    most = sorted(understood)[math.floor(SPARED * len(understood))]
+    # What is held is below the gate: at `enough` itself that one is not.
+    return most if enough >= most else (enough + most) / 2
+
+
+def found_gate(
+    decide: TreeDecider,
+    demonstrations: Callable[..., Iterator[Demonstration]],
+    nonsense: Sequence[str],
+    seed: int,
+    rows: int = ROWS,
+) -> float:
+    """The gate of a model: it sees what `demonstrations` of this seed show, told their goals' canonical words or
+    `nonsense` that it was not taught with."""
+    rng = random.Random(f"gate {seed}")
+    shown = list(itertools.islice(demonstrations(seed, min(rows, 64)), rows))
+    told = decide.decisions([Row(one.goal.text(), one.observation, None) for one in shown])
+    asked = decide.decisions([Row(rng.choice(nonsense), one.observation, None) for one in shown])
+    return round(gate_between([sureness(d) for d in asked], [sureness(d) for d in told]), 4)
