@@ -19,6 +19,7 @@ _SLOT = re.compile(r"\{(\w+)\}")
 _NUMBER = r"[-+]?\d+(?:\.\d+)?"
 # One of so many ways to say a goal is kept from training: what is scored with it was never taught.
 HELD_OUT_EVERY = 5
+MOST_SAID = 1_000  # sentences of a way that are looked at
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +132,24 @@ class Goals:
         return " ".join(_filled(self._grammar.fill(rng, pattern), dict(goal.values)).split())
 
     def _split(self, kind: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        ways = self.ways[kind]
-        kept = ways[HELD_OUT_EVERY - 1 :: HELD_OUT_EVERY]
-        return tuple(way for way in ways if way not in kept), kept
+        return self._sides[kind]
+
+    @cached_property
+    def _sides(self) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
+        """Of each kind the ways that are trained, and those that are kept from it: of these none that a trained way
+        says, too, with some of its words."""
+        sides = {}
+        for kind, ways in self.ways.items():
+            every = ways[HELD_OUT_EVERY - 1 :: HELD_OUT_EVERY]
+            taught = [self._pattern(way) for way in (kind, *ways) if way not in every]
+            kept = tuple(way for way in every if not any(p.fullmatch(s) for s in self._all(way) for p in taught))
+            sides[kind] = tuple(way for way in ways if way not in kept), kept
+        return sides
+
+    def _all(self, way: str) -> list[str]:
+        """What a way says with its words, each with one value of its placeholders."""
+        values = {name: listed[0] for name, listed in self.placeholders.items()}
+        return [_plain(_filled(said, values)) for said in itertools.islice(self._grammar.expand(way), MOST_SAID)]
 
     @cached_property
     def _patterns(self) -> list[tuple[str, re.Pattern[str]]]:
@@ -159,7 +175,7 @@ class Goals:
         values = self.placeholders[name]
         if not _numbers(values):
             return next((value for value in values if _plain(str(value)) == text), None)
-        number = float(text)
+        number = float(text) if "." in text else int(text)
         listed = next((value for value in values if value == number), None)
         return number if listed is None and min(values) <= number <= max(values) else listed
 

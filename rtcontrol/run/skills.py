@@ -26,7 +26,7 @@ from rtcontrol.run.users import ExpertError, OwnExpert, own_world, reason
 
 # An episode of a world of one's own that lasts longer than this, in its own time, is taken for one that never ends.
 LIMIT_S = 300.0
-REMEMBERED = 65_536
+REMEMBERED = 1_024  # observations; each may hold pictures
 SCORED = 8  # goals, or one of each kind
 
 
@@ -143,9 +143,11 @@ class _Words:
             raise UserError(
                 f"The agent {self._agent.name}: observe() gave {type(text).__name__}, no text.", "Return a str."
             )
-        if len(self._seen) >= REMEMBERED:
-            self._seen.clear()
+        self._seen.pop(text, None)
         self._seen[text] = copy.deepcopy(dict(data))
+        if len(self._seen) > REMEMBERED:
+            # The oldest: others may still be asked for by worlds that are flown beside this one.
+            del self._seen[next(iter(self._seen))]
         return text
 
     def read_back(self, text: str) -> Mapping[str, Any]:

@@ -35,6 +35,8 @@ def test_whatever_is_said_for_a_goal_is_read_as_it(rng: random.Random, held_out:
 
 def test_a_number_between_those_listed_is_read_and_others_are_not() -> None:
     assert YARD.recognise("turn to 37.5 degrees") == Goal("turn to {angle} degrees", (("angle", 37.5),))
+    between = YARD.recognise("turn to 37 degrees")
+    assert between is not None and between.text() == "turn to 37 degrees"
     assert YARD.recognise("turn to 400 degrees") is None
     assert YARD.recognise("go to the green box") is None and YARD.recognise("") is None
 
@@ -45,6 +47,16 @@ def test_every_fifth_way_is_kept_from_training() -> None:
     trained = {YARD.sentence(random.Random(i), goal) for i in range(200)}
     assert "box!" not in trained and {"go to the box", "drive to the box", "please drive to the box"} <= trained
     assert YARD.held_out(Goal("stop")) == ()
+
+
+def test_no_way_is_held_out_that_a_trained_one_says_with_some_of_its_words() -> None:
+    ways = ["drive to the {thing}", "{lead} find the {thing}", "reach {thing}", "to {thing}", "Find the  {thing}!"]
+    told = Goals(
+        {"go to the {thing}": [*ways, *ways[:1] * 4, "the {thing}, {lead}"]},
+        YARD.placeholders,
+        {"lead": ["please", ""]},
+    )
+    assert told.held_out(Goal("go to the {thing}", (("thing", "box"),))) == ("the box, please",)
 
 
 def test_goals_are_spread_over_kinds_and_values() -> None:

@@ -155,6 +155,15 @@ def test_a_skill_of_ones_own_is_scored_beside_its_floors(tmp_path: Path) -> None
     assert said != meant.text() and skill.recognise(said) == meant
 
 
+def test_long_flights_of_many_worlds_forget_old_observations_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rtcontrol.run.skills.REMEMBERED", 16)
+    skill = skill_of(world_file(tmp_path), agent_file(tmp_path))
+    told = [case for goal in skill.goals for case in cases(goal, range(4))]
+    assert summary(evaluate(skill, skill.expert_policy, told, parallel=12))["successes"] == 12
+
+
 @pytest.mark.parametrize(
     ("world", "agent", "says"),
     [
