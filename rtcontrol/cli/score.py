@@ -104,7 +104,9 @@ def _score(
         list[str] | None,
         typer.Option(help="Model or endpoint; may be repeated. (default: the agent's)"),
     ] = None,
-    hz: Annotated[float, typer.Option(help="Ticks a second.")] = 16.0,
+    hz: Annotated[
+        float | None, typer.Option(min=MIN_HZ, max=MAX_HZ, help="Ticks a second. (default: the model's own, or 16)")
+    ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Episodes a goal.")] = 10,
     goal: Annotated[
         list[str] | None, typer.Option(help="Score this goal alone; may be repeated. (default: the world's list)")
@@ -113,8 +115,11 @@ def _score(
         str | None, typer.Option(help="JSONL file of what people say, or a list of the world's own: seen, unseen.")
     ] = None,
     gate: Annotated[
-        list[float] | None,
-        typer.Option(help="Less sure calls are held; for all models or, repeated, one for each. (default: none)"),
+        list[str] | None,
+        typer.Option(
+            help="Less sure calls are held: 0.6, or function=0.6; one for all models or, repeated, one for each. "
+            "(default: what the checkpoint says, else none)"
+        ),
     ] = None,
     delays: Annotated[
         str | None, typer.Option(help="Calls act so many ticks late: 0,1,2,4. (default: none, or these with --full)")
@@ -136,7 +141,9 @@ def _score(
     if json_file is not None and json_file.is_dir():
         raise UserError(f"--json {json_file} is a folder.", "Name a file.")
     check_writable(json_file)
-    settings = Settings(env, agent, tuple(model or ()), hz, seeds, tuple(goal or ()), tuple(gate or ()), phrasings)
+    settings = Settings(
+        env, agent, tuple(model or ()), hz or 0.0, seeds, tuple(goal or ()), tuple(gate or ()), phrasings
+    )
     settings = replace(
         settings,
         delays=tuple(map(int, _numbers("--delays", delays, 0, 100))) if delays else DELAYS if full else (),

@@ -6,13 +6,15 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from rtcontrol.agents import Agent
 from rtcontrol.envs.evaluate import Seat
 from rtcontrol.envs.skill import Skill
 from rtcontrol.hosts.base import Decider, DeciderSource, DecisionLost, DecisionRequest
 from rtcontrol.hosts.deciders import STSource, build
+from rtcontrol.loop.config import confidence
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.decider import STDecider
 from rtcontrol.models.engines.base import DecodeError
@@ -34,21 +36,53 @@ def scripted(skill: Skill, name: str, seed: int = 0) -> Flyer:
     return lambda seats: [skill.any_call(random.Random(f"{seed}/{s.case.seed}/{s.tick}")) for s in seats]
 
 
-def sureness(decision: Decision) -> float:
-    """What a gate looks at: the least sure head's confidence, 1 where nothing was to be chosen."""
-    return min(decision.confidence.values(), default=1.0)
+@dataclass(frozen=True)
+class ConfidenceGate:
+    """Decisions whose `head` is less sure than `least` are held; of no head in particular (""), whose least sure one
+    is. `least` 0: none."""
+
+    least: float = 0.0
+    head: Literal["", "function"] = ""
+
+    @classmethod
+    def parse(cls, text: str) -> ConfidenceGate:
+        """From `0.6` or `function=0.6`. Raises UserError."""
+        given = confidence(text)
+        floors = given if isinstance(given, dict) else {"": given}
+        (head, least), *more = floors.items()
+        if more or head not in ("", "function") or not 0 <= least <= 1:
+            raise UserError(f"--gate {text} is no gate.", "Give a probability, such as 0.6 or function=0.6.")
+        return cls(least, "function" if head else "")
+
+    def __str__(self) -> str:
+        return f"{self.head}={self.least:g}" if self.head else f"{self.least:g}"
+
+    def sure(self, decision: Decision, null_is_doubt: bool = False) -> float:
+        """What it looks at, 1 where nothing was to be chosen; a null function that is doubt is as sure as it is not
+        null."""
+        if decision.call is None and null_is_doubt:
+            return 1.0 - decision.confidence.get("function", 1.0)
+        if self.head:
+            return decision.confidence.get(self.head, 1.0)
+        return min(decision.confidence.values(), default=1.0)
+
+
+OPEN = ConfidenceGate()
 
 
 class ModelFlyer:
-    """A model or an endpoint that decides for many worlds at once. A decision less sure than `gate` is held: the call
-    in force goes on, and after the agent's hold time its safe call acts; so it is with one that does not come.
+    """A model or an endpoint that decides for many worlds at once. A decision that the `gate` holds does not act (nor
+    a null function that is doubt to the agent): the call in force goes on, and after the agent's hold time its safe
+    call acts; so it is with one that does not come.
 
     Of each case it keeps `sure` (by tick), `held` and `lost` (ticks); and where the goal that is told is known to the
     expert, the confidence of each whole call (`confidence`), and whether the expert makes the same one (`agrees`).
     Raises UserError where nothing is ever decided.
     """
 
-    def __init__(self, skill: Skill, agent: Agent, source: DeciderSource, hz: float, gate: float = 0.0) -> None:
+    def __init__(
+        self, skill: Skill, agent: Agent, source: DeciderSource, hz: float, gate: ConfidenceGate = OPEN
+    ) -> None:
         self.gate = gate
         self._skill, self._agent, self._source = skill, agent, source
         self._hold = max(1, math.ceil(agent.fallback.hold_ms * hz / 1e3))
@@ -69,10 +103,10 @@ class ModelFlyer:
             kept["lost"] = kept.get("lost", 0) + 1
             return self._hold_on(kept)
         self._answered = True
-        sure = sureness(decided)
+        sure = self.gate.sure(decided, self._agent.null_is_doubt)
         kept.setdefault("sure", []).append(sure)
         self._compare(seat, decided)
-        if sure < self.gate:
+        if sure < self.gate.least or (decided.call is None and self._agent.null_is_doubt):
             kept["held"] = kept.get("held", 0) + 1
             return self._hold_on(kept)
         kept["idle"] = 0

@@ -16,7 +16,8 @@ DELAYS, RATES = (0, 1, 2, 4), (10.0, 16.0, 30.0)
 
 @dataclass(frozen=True)
 class Settings:
-    """What a score is of; everything here decides its figures, so what was measured with others is never mixed."""
+    """What a score is of; everything here decides its figures, so what was measured with others is never mixed. `hz` 0:
+    the rate that the first model learnt; no `gates`: what the checkpoints say."""
 
     env: str
     agent: str
@@ -24,7 +25,7 @@ class Settings:
     hz: float
     seeds: int
     goals: tuple[str, ...] = ()
-    gates: tuple[float, ...] = ()
+    gates: tuple[str, ...] = ()
     phrasings: str | None = None
     delays: tuple[int, ...] = ()
     rates: tuple[float, ...] = ()

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from rtcontrol.agents.spoken import nonsense
 from rtcontrol.envs import registry
 from rtcontrol.envs.evaluate import Case, Played
 from rtcontrol.envs.skill import Skill
@@ -14,15 +15,16 @@ from rtcontrol.loop.config import RunConfig
 from rtcontrol.models.errors import UserError
 from rtcontrol.run import assemble, worlds
 from rtcontrol.run.skills import skill_of
-from rtcontrol.run.trained import model_for, said_of
+from rtcontrol.run.trained import learnt_of, model_for, said_of, shown
 from rtcontrol.scoring.document import Document
-from rtcontrol.scoring.flyers import SCRIPTED, Flyer, ModelFlyer, scripted
+from rtcontrol.scoring.flyers import OPEN, SCRIPTED, ConfidenceGate, Flyer, ModelFlyer, scripted
 from rtcontrol.scoring.measure import Progress, measure
 from rtcontrol.scoring.phrasings import Saying, lines
 from rtcontrol.scoring.plan import DELAYS, RATES, Cell, Settings, plan
 from rtcontrol.scoring.subjects import subjects
 from rtcontrol.scoring.wall import expert_source, fly_wall, wall_config
 
+NONSENSE = 50  # sentences of the project's own list, where a list of phrasings has none
 NOT_MODELS = {"noop": "no-op"}
 
 
@@ -42,15 +44,23 @@ class Scoring:
         for name in models:
             model_for(self.agent.tools.schemas, name)
         self.warnings = [said for name in models if (said := said_of(self.agent.tools.schemas, name))]
-        gates = settings.gates or (0.0,)
-        if len(gates) not in (1, len(models)) or not all(0 <= gate <= 1 for gate in gates):
-            raise UserError("--gate is a probability for all models, or one for each.", "Give such as --gate 0.6.")
+        gates = settings.gates or tuple(map(_gate_of, models))
+        if len(gates) not in (1, len(models)):
+            raise UserError(f"There are {len(gates)} --gate for {len(models)} models.", "Give one, or one for each.")
+        self.gates = dict(zip(models, map(ConfidenceGate.parse, gates * (len(models) // len(gates))), strict=True))
+        rate = (learnt.rate_hz if (learnt := learnt_of(models[0])) is not None else None) or RunConfig(env="").hz
         self.settings = replace(
-            settings, agent=self.agent.name, models=models, gates=gates * (len(models) // len(gates))
+            settings,
+            agent=self.agent.name,
+            models=models,
+            gates=tuple(map(str, self.gates.values())),
+            hz=settings.hz or rate,
         )
         self.said: list[Saying] = []
         if settings.phrasings is not None:
             self.said = lines(self.skill, settings.phrasings, (self.skill.name, settings.env, self.agent.name))
+        if all(one.means is not None for one in self.said):
+            self.said += [Saying(say, None) for say in nonsense()[:: len(nonsense()) // NONSENSE][:NONSENSE]]
         self._told = subjects(self.skill, self.settings.hz, self.settings.goals)
         self.document = Document(self.settings, json_file)
         self.document.lines(self.said)
@@ -68,20 +78,25 @@ class Scoring:
         measure(self.skill, cells, flyers, self.document, progress, self._in_real_time, more)
         return self.document
 
-    def _gate(self, model: str) -> float:
-        return self.settings.gates[self.settings.models.index(model)]
-
     def _flyer(self, model: str) -> ModelFlyer:
-        settings, agent = self.settings, self.agent
+        settings, agent = self.settings, shown(self.agent, model)
         config = RunConfig(env=settings.env, engine=settings.engine, hz=settings.hz, clock="lockstep")
-        return ModelFlyer(self.skill, agent, assemble.decider(config, agent, model), settings.hz, self._gate(model))
+        source = assemble.decider(config, agent, model)
+        return ModelFlyer(self.skill, agent, source, settings.hz, self.gates[model])
 
     def _in_real_time(self, cell: Cell, cases: Sequence[Case]) -> tuple[list[Played], dict[str, Any]]:
-        settings, agent, expert = self.settings, self.agent, cell.by == "expert"
-        gate = 0.0 if expert else self._gate(cell.by)
+        settings, expert = self.settings, cell.by == "expert"
+        agent = self.agent if expert else shown(self.agent, cell.by)
+        gate = OPEN if expert else self.gates[cell.by]
         config = wall_config(settings.env, agent, cell.by, settings.engine, cell.hz, gate, cases, cell.longest_s)
         source = expert_source(self.skill) if expert else assemble.decider(config, agent, cell.by)
         return fly_wall(self.skill, agent, config, source, cases, cell.longest_s)
+
+
+def _gate_of(model: str) -> str:
+    """What its checkpoint says of its function head; else none."""
+    learnt = learnt_of(model)
+    return "0" if learnt is None or learnt.gate is None else str(ConfidenceGate(learnt.gate, "function"))
 
 
 def _skill(env: str, agent: str, goals: Path | None) -> Skill:

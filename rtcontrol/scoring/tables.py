@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -9,7 +10,10 @@ from rich.table import Table
 
 from rtcontrol.envs.evaluate import wilson
 from rtcontrol.scoring.calibration import calibration, sweep
-from rtcontrol.scoring.flyers import SCRIPTED
+from rtcontrol.scoring.flyers import SCRIPTED, ConfidenceGate
+
+MEANINGS = 16  # lines of a table at most, where its meanings differ in numbers
+_NUMBER = re.compile(r"-?\d+(\.\d+)?")
 
 
 def tables(document: Mapping[str, Any]) -> Iterator[Table]:
@@ -26,8 +30,7 @@ def tables(document: Mapping[str, Any]) -> Iterator[Table]:
         if "lines" in document and (found := said(document, model)) is not None:
             yield _phrasings(found, model)
         if (measured := calibrated(cells, model)) is not None:
-            gate = settings["gates"][models.index(model)]
-            yield _sweep(cells, model, gate, measured)
+            yield _sweep(cells, model, _gate(settings, model), measured)
 
 
 def share(outcomes: Sequence[int]) -> str:
@@ -85,25 +88,29 @@ def said(document: Mapping[str, Any], model: str) -> dict[str, Any] | None:
     """Of the phrasings: in all and by meaning `said`, `right`, `canonical_right` and `unsure`; of nonsense how many
     there are and how many are held. None before all were flown."""
     settings, lines = document["settings"], document["lines"]
-    gate = settings["gates"][settings["models"].index(model)]
+    gate = _gate(settings, model)
     cells = {c["part"]: c for c in document["cells"].values() if c["by"] == model}
     meant = [line["means"] for line in lines if line["means"] is not None]
     nonsense = len(lines) - len(meant)
     parts = [("phrasings", len(meant)), ("canonical", len(meant)), ("nonsense", nonsense)]
     if any(count and len(cells.get(part, {"outcomes": ()})["outcomes"]) < count for part, count in parts):
         return None
-    found: dict[str, Any] = {"gate": gate, "by_meaning": {}}
+    found: dict[str, Any] = {"gate": str(gate), "by_meaning": {}}
     if meant:
         phrased, plain = cells["phrasings"], cells["canonical"]
-        unsure = [sure < gate for sure in phrased["sure"]]
+        unsure = [sure < gate.least for sure in phrased["sure"]]
         rows = list(zip(meant, phrased["outcomes"], plain["outcomes"], unsure, strict=True))
         for means in dict.fromkeys(meant):
             found["by_meaning"][means] = _counts([row for row in rows if row[0] == means])
         found["all"] = _counts(rows)
     if nonsense:
-        held = sum(sure < gate for sure in cells["nonsense"]["sure"])
+        held = sum(sure < gate.least for sure in cells["nonsense"]["sure"])
         found["nonsense"] = {"said": nonsense, "held": held}
     return found
+
+
+def _gate(settings: Mapping[str, Any], model: str) -> ConfidenceGate:
+    return ConfidenceGate.parse(settings["gates"][settings["models"].index(model)])
 
 
 def _counts(rows: Sequence[tuple[str, int, int, bool]]) -> dict[str, int]:
@@ -116,7 +123,7 @@ def _counts(rows: Sequence[tuple[str, int, int, bool]]) -> dict[str, int]:
 
 
 def _phrasings(found: Mapping[str, Any], model: str) -> Table:
-    gate = f"held below {found['gate']:g}" if found["gate"] else "no gate: nothing is held"
+    gate = "no gate: nothing is held" if found["gate"] == "0" else f"held below {found['gate']}"
     note = (
         "right: ended as the meaning asks, and not held; canonical right: its canonical instruction on the same seed; "
         "unsure: held back by the gate for most of the first second."
@@ -125,7 +132,14 @@ def _phrasings(found: Mapping[str, Any], model: str) -> Table:
     columns = ("said", "right", "canonical_right", "unsure")
     for column in columns:
         shown.add_column(column.replace("_", " "), justify="right")
-    rows = [*found["by_meaning"].items(), *([("all", found["all"])] if "all" in found else [])]
+    meanings = found["by_meaning"]
+    if len(meanings) > MEANINGS:  # those that differ in their numbers together
+        together: dict[str, dict[str, int]] = {}
+        for means, counts in meanings.items():
+            row = together.setdefault(_NUMBER.sub("N", means), dict.fromkeys(columns, 0))
+            row.update({column: row[column] + counts[column] for column in columns})
+        meanings = together
+    rows = [*meanings.items(), *([("all", found["all"])] if "all" in found else [])]
     for means, counts in rows:
         shown.add_row(means, *(str(counts[column]) for column in columns), end_section=means == rows[-2][0])
     if "nonsense" in found:
@@ -203,7 +217,7 @@ def calibrated(cells: Sequence[Mapping[str, Any]], model: str) -> dict[str, Any]
     return calibration(confidence, [one for cell in own for one in cell["agrees"]]) if confidence else None
 
 
-def _sweep(cells: Sequence[Mapping[str, Any]], model: str, gate: float, measured: Mapping[str, Any]) -> Table:
+def _sweep(cells: Sequence[Mapping[str, Any]], model: str, gate: ConfidenceGate, measured: Mapping[str, Any]) -> Table:
     names = {"goals": "canonical", "phrasings": "phrased", "nonsense": "nonsense"}
     every = {
         title: [one for cell in cells if cell["part"] == part and cell["by"] == model for one in cell.get("sure", ())]
@@ -215,11 +229,11 @@ def _sweep(cells: Sequence[Mapping[str, Any]], model: str, gate: float, measured
         f"{_agreed(measured):.1%}; expected calibration error (15 bins of equal mass) {measured['ece']:.3f}. Held: "
         "less sure than the threshold for most of the first second."
     )
-    found = Table("--gate", title=f"confidence, {model}", caption=note)
+    found = Table(f"--gate {gate.head}=..." if gate.head else "--gate", title=f"confidence, {model}", caption=note)
     for title, sure in listed.items():
         found.add_column(f"{title} held, of {len(sure)}", justify="right")
-    for threshold, held in sweep(listed, gate):
-        mark = " (this gate)" if gate and threshold == gate else ""
+    for threshold, held in sweep(listed, gate.least):
+        mark = " (this gate)" if gate.least and threshold == gate.least else ""
         found.add_row(f"{threshold:g}{mark}", *(f"{held[title] / len(sure):.1%}" for title, sure in listed.items()))
     return found
 

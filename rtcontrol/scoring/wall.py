@@ -20,6 +20,7 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.record.recorder import Recorder
 from rtcontrol.report import report
 from rtcontrol.run import assemble
+from rtcontrol.scoring.flyers import ConfidenceGate
 
 STARTING_S = 30.0  # beside what the episodes may take
 # What is kept of a report.
@@ -69,7 +70,14 @@ def fly_wall(
 
 
 def wall_config(
-    env: str, agent: Agent, model: str, engine: str, hz: float, gate: float, cases: Sequence[Case], longest_s: float
+    env: str,
+    agent: Agent,
+    model: str,
+    engine: str,
+    hz: float,
+    gate: ConfidenceGate,
+    cases: Sequence[Case],
+    longest_s: float,
 ) -> RunConfig:
     """The settings of such a run; it decides in this process."""
     return RunConfig(
@@ -83,6 +91,6 @@ def wall_config(
         seed=cases[0].seed,
         episodes=len(cases),
         duration_s=STARTING_S + longest_s * len(cases),
-        min_confidence=gate,
+        min_confidence={gate.head: gate.least},
         record_observations="no",
     )

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 from commands import call, refused
-from walk import AGENT, LEFT, RIGHT, SKILL, Walker
+from walk import AGENT, LEFT, RIGHT, SKILL, STILL, Walker
 
 from rtcontrol.envs.evaluate import Case, Seat, cases, play
-from rtcontrol.models.call import Call
+from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.errors import UserError
 from rtcontrol.scoring.document import Document
-from rtcontrol.scoring.flyers import SCRIPTED, Flyer, ModelFlyer, scripted
+from rtcontrol.scoring.flyers import SCRIPTED, ConfidenceGate, Flyer, ModelFlyer, scripted
 from rtcontrol.scoring.measure import measure
 from rtcontrol.scoring.phrasings import Saying, lines
 from rtcontrol.scoring.plan import Settings, plan
@@ -32,11 +32,11 @@ def score(
     models: dict[str, Walker], gate: float = 0.0, said: Sequence[Saying] = (), path: Path | None = None
 ) -> Document:
     """A small score of walkers, four seeds a goal."""
-    settings = Settings("walk", "walk", tuple(models), HZ, 4, gates=(gate,) * len(models))
+    settings = Settings("walk", "walk", tuple(models), HZ, 4, gates=(f"{gate:g}",) * len(models))
     document = Document(settings, path)
     document.lines(said)
     flyers: dict[str, Flyer] = {name: scripted(SKILL, name) for name in SCRIPTED}
-    flyers |= {name: ModelFlyer(SKILL, AGENT, source, HZ, gate) for name, source in models.items()}
+    flyers |= {name: ModelFlyer(SKILL, AGENT, source, HZ, ConfidenceGate(gate)) for name, source in models.items()}
     measure(SKILL, plan(settings, subjects(SKILL, HZ), said), flyers, document, lambda *_: None)
     return document
 
@@ -110,7 +110,7 @@ def test_what_is_held_counts_as_wrong_and_unsure_and_nonsense_by_how_much_is_hel
 
 def test_what_is_held_for_long_ends_in_the_safe_call() -> None:
     made: list[Call | None] = []
-    flyer = ModelFlyer(SKILL, AGENT, KNOWS_BOTH, HZ, gate=0.95)
+    flyer = ModelFlyer(SKILL, AGENT, KNOWS_BOTH, HZ, ConfidenceGate(0.95))
 
     def decide(seats: Sequence[Seat]) -> Sequence[Call | None]:
         made.extend(flyer(seats))
@@ -119,6 +119,28 @@ def test_what_is_held_for_long_ends_in_the_safe_call() -> None:
     flown = play(SKILL, decide, cases(LEFT, [0]), HZ)
     assert made[:4] == [None, None, AGENT.fallback.safe_call, None] and not any(made[3:])
     assert flown[0].kept["held"] == len(made)
+
+
+def test_a_gate_looks_at_the_least_sure_head_at_one_or_at_how_far_null_is() -> None:
+    decided = Decision(STILL, {"function": 0.8, "arg1": 0.5})
+    assert (ConfidenceGate.parse("0.6").sure(decided), ConfidenceGate.parse("function=0.6").sure(decided)) == (0.5, 0.8)
+    doubt = Decision(None, {"function": 0.9})
+    assert (
+        ConfidenceGate().sure(doubt, null_is_doubt=True) == pytest.approx(0.1) and ConfidenceGate().sure(doubt) == 0.9
+    )
+    for wrong in ("sure", "1.5", "function=0.6,main=0.3", "main=0.3"):
+        with pytest.raises(UserError, match="Give"):
+            ConfidenceGate.parse(wrong)
+
+
+def test_a_null_function_that_is_doubt_is_held_without_a_gate_too() -> None:
+    class Lost(Walker):
+        def decide(self, request: Any) -> Decision:
+            return Decision(None, {"function": 0.9})
+
+    flyer = ModelFlyer(SKILL, replace(AGENT, allow_null=True, null_is_doubt=True), Lost(()), HZ)
+    flown = play(SKILL, flyer, cases(LEFT, [0]), HZ)
+    assert flown[0].kept["held"] == 30 and flown[0].kept["sure"] == pytest.approx([0.1] * 30)
 
 
 def test_what_was_measured_is_gone_on_with_and_never_mixed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,6 +222,7 @@ def test_a_bundled_model_is_scored_from_the_command_line(tmp_path: Path, capsys:
     goal = next(cell for cell in data["cells"].values() if cell["part"] == "goals" and cell["by"] == "lander")
     assert goal["outcomes"] == [1, 1] and goal["seeds"] == [2000, 2001] and len(goal["agrees"]) > 100
     assert min(goal["confidence"]) > 0 and max(goal["confidence"]) <= 1
+    assert (data["settings"]["hz"], data["settings"]["gates"]) == (16.0, ["0.2"])
     assert (data["complete"], data["lines"][1]) == (True, {"say": "asdf qwer", "means": None})
 
 

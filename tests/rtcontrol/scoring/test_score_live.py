@@ -14,7 +14,7 @@ from rtcontrol.models.call import Decision
 from rtcontrol.models.errors import UserError
 from rtcontrol.scoring import wall
 from rtcontrol.scoring.document import Document
-from rtcontrol.scoring.flyers import ModelFlyer, scripted
+from rtcontrol.scoring.flyers import OPEN, ModelFlyer, scripted
 from rtcontrol.scoring.measure import measure
 from rtcontrol.scoring.plan import Cell, Settings, plan
 from rtcontrol.scoring.subjects import subjects
@@ -36,14 +36,14 @@ class Slow(Walker):
 def test_what_being_late_costs_in_real_time_stands_beside_lockstep(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("walk.LIMIT_S", 1.0)
     sources = {"quick": Walker(TOLD), "slow": Slow(TOLD)}
-    settings = Settings("walk", "walk", tuple(sources), HZ, 1, gates=(0.0, 0.0), rates=(HZ,), goals=("go left",))
+    settings = Settings("walk", "walk", tuple(sources), HZ, 1, gates=("0", "0"), rates=(HZ,), goals=("go left",))
     document, said = Document(settings, None), list[float]()
     told = subjects(SKILL, HZ, settings.goals)
     flyers = {name: scripted(SKILL, name) for name in ("expert", "no-op", "random")}
     flyers |= {name: ModelFlyer(SKILL, AGENT, Walker(TOLD), HZ) for name in sources}
 
     def fly(cell: Cell, cases: Any) -> Any:
-        config = wall.wall_config("walk", AGENT, cell.by, "torch", cell.hz, 0.0, cases, 60.0)
+        config = wall.wall_config("walk", AGENT, cell.by, "torch", cell.hz, OPEN, cases, 60.0)
         return wall.fly_wall(SKILL, AGENT, config, sources.get(cell.by, wall.expert_source(SKILL)), cases, 60.0)
 
     measure(SKILL, plan(settings, told, []), flyers, document, lambda *told: said.append(told[3]), fly)
@@ -58,7 +58,7 @@ def test_what_being_late_costs_in_real_time_stands_beside_lockstep(monkeypatch: 
 
 def test_a_world_that_breaks_down_in_real_time_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     told = cases(SKILL.goals[0], [2000])
-    config = wall.wall_config("walk", AGENT, "expert", "torch", HZ, 0.0, told, 60.0)
+    config = wall.wall_config("walk", AGENT, "expert", "torch", HZ, OPEN, told, 60.0)
     monkeypatch.setattr("walk.Walk.outcome", lambda self: 1 / 0 if self._t > 0.2 else None)
     with pytest.raises(UserError, match="ZeroDivisionError"):
         wall.fly_wall(SKILL, AGENT, config, wall.expert_source(SKILL), told, 60.0)
