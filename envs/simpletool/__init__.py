@@ -2,8 +2,8 @@
 plays it. The games themselves stay where they are: tests and users fetch them."""
 
 from rtcontrol.envs.simpletool import arena, flappy, pong
-from rtcontrol.envs.simpletool.game import PageRequest, BrowserGame
+from rtcontrol.envs.simpletool.game import BrowserGame, PageRequest
 
 GAMES: dict[str, BrowserGame] = {game.name: game for game in (pong.GAME, flappy.GAME, arena.GAME)}
 
-__all__ = ["GAMES", "PageRequest", "BrowserGame"]
+__all__ = ["GAMES", "BrowserGame", "PageRequest"]

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import random
 
-from rtcontrol.envs.simpletool.game import PageRequest, BrowserGame, direction_tool, numbers, whole
+from rtcontrol.envs.simpletool.game import BrowserGame, PageRequest, direction_tool, numbers, whole
 from rtcontrol.models.call import Call
 
 WIDTH, HEIGHT, EDGE, COOLING = 900, 600, 20, 35  # pixels, and frames between two shots

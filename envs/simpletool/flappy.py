@@ -10,7 +10,7 @@ import math
 import random
 from dataclasses import dataclass
 
-from rtcontrol.envs.simpletool.game import PageRequest, BrowserGame, enum_tool, numbers, whole
+from rtcontrol.envs.simpletool.game import BrowserGame, PageRequest, enum_tool, numbers, whole
 from rtcontrol.models.call import Call
 
 WIDTH, HEIGHT, BIRD = 400, 600, 15  # pixels; the bird's radius

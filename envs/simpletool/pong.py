@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import random
 
-from rtcontrol.envs.simpletool.game import PageRequest, BrowserGame, direction_tool, numbers, whole
+from rtcontrol.envs.simpletool.game import BrowserGame, PageRequest, direction_tool, numbers, whole
 from rtcontrol.models.call import Call
 
 HEIGHT, MIDDLE, BALL, PADDLE = 400, 200, 8, 35  # pixels; the last two are half sizes
