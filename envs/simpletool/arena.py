@@ -15,8 +15,7 @@ TOOLS = tuple(
     direction_tool(name, told, DIRECTIONS) for name, told in (("move", "Move spaceship"), ("fire", "Fire bullet"))
 )
 HIT = 14  # pixels; a shot that passes within 16 hits
-# While it cannot shoot for longer than SOON frames, a ship keeps CLEAR of the player's row and column.
-SOON, CLEAR, WALL = 6, 50, 60
+SOON = 6  # frames; it takes its aim before the gun has cooled
 
 
 def asked(x: float, y: float, player: tuple[float, float], cooling: int, history: tuple[str, ...]) -> PageRequest:
@@ -70,21 +69,19 @@ def state(rng: random.Random) -> tuple[float, float, tuple[float, float], int, t
 
 
 def rule(observation: str) -> Call:
-    """Get onto the player's row or column, whichever is nearer, and shoot; out of the line of fire while it cools,
-    where to fire is to stand still."""
+    """Get onto the player's row or column, whichever is nearer, and shoot; while the gun cools, leave it for the
+    middle, or stand still, which is to fire in vain."""
     seen = numbers(observation)
     (x, y), (px, py) = seen["pos"], seen["player"]
     dx, dy = px - x, py - y
     across, along = "right" if dx > 0 else "left", "down" if dy > 0 else "up"
     row = abs(dy) <= abs(dx)  # whether the player's row is nearer than its column
-    off = abs(dy) if row else abs(dx)
     if seen["cd"][0] > SOON:
-        if off >= CLEAR:
-            return Call("fire", {"direction": across if row else along})
-        at, size = (y, HEIGHT) if row else (x, WIDTH)
-        back = at > size - WALL or (at >= WALL and (dy if row else dx) > 0)
-        return Call("move", {"direction": ("up" if back else "down") if row else ("left" if back else "right")})
-    if off <= HIT:
+        if f"align_{'h' if row else 'v'}=true" in observation:
+            middle = ("up" if y > HEIGHT / 2 else "down") if row else ("left" if x > WIDTH / 2 else "right")
+            return Call("move", {"direction": middle})
+        return Call("fire", {"direction": across if row else along})
+    if (abs(dy) if row else abs(dx)) <= HIT:
         return Call("fire", {"direction": across if row else along})
     return Call("move", {"direction": along if row else across})
 

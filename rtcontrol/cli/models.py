@@ -17,6 +17,7 @@ from rtcontrol.models.errors import UserError
 
 if TYPE_CHECKING:
     from rtcontrol.recipes.imitation import Recipe
+    from rtcontrol.recipes.simpletool import GamesRecipe
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -26,11 +27,15 @@ app = typer.Typer(
 )
 # Each recipe and the environment that its model is for.
 RECIPES = {"driver": "road", "lander": "lander", "paddle": "paddle"}
+# What is trained, and how it is tried.
+TRAINED = {name: f"Fly it: rtcontrol run --env {env} --model {{}}" for name, env in RECIPES.items()} | {
+    "simpletool": "Play: rtcontrol serve --model {} --http 127.0.0.1:8899 --static DEMOS (docs/simpletool-games.md)"
+}
 
 
 @app.command()
 def train(
-    recipe: Annotated[str, typer.Option(help=f"What to train: {', '.join(RECIPES)}.")] = "lander",
+    recipe: Annotated[str, typer.Option(help=f"What to train: {', '.join(TRAINED)}.")] = "lander",
     out: Annotated[
         Path | None, typer.Option(help="Run folder (default: runs/train-RECIPE); holds log and state.")
     ] = None,
@@ -69,7 +74,7 @@ def train(
             bar.update(task, completed=line["samples"], **fields)
 
         checkpoint = chosen.train(folder, config, progress)
-    print(f"Checkpoint: {checkpoint}\nFly it: rtcontrol run --env {RECIPES[recipe]} --model {checkpoint}")
+    print(f"Checkpoint: {checkpoint}\n{TRAINED[recipe].format(checkpoint)}")
 
 
 @app.command()
@@ -216,10 +221,10 @@ def quantize(
     console.print(f"Checkpoint: {out}\nFly it: rtcontrol score --env {RECIPES[whose]} --model {out}", soft_wrap=True)
 
 
-def _recipe(name: str) -> Recipe:
-    if name not in RECIPES:
-        raise UserError(f"Unknown recipe {name!r}.", f"Choose one of: {', '.join(RECIPES)}.")
-    found: Recipe = importlib.import_module(f"rtcontrol.recipes.{name}").RECIPE
+def _recipe(name: str) -> Recipe | GamesRecipe:
+    if name not in TRAINED:
+        raise UserError(f"Unknown recipe {name!r}.", f"Choose one of: {', '.join(TRAINED)}.")
+    found: Recipe | GamesRecipe = importlib.import_module(f"rtcontrol.recipes.{name}").RECIPE
     return found
 
 
