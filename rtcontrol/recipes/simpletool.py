@@ -46,7 +46,8 @@ def row(game: BrowserGame, rng: random.Random) -> Row:
     """A drawn state, with the call of the game's rule."""
     asked = game.draw(rng)
     call, quotes = game.rule(asked.observation), _aims(asked.observation) if game.name == "arena" else ()
-    return Row(asked.instruction, asked.observation, call, asked.history, quotes, tuple(SCHEMAS[game.name]))
+    tools = tuple(SCHEMAS[game.name])
+    return Row(asked.instruction, asked.observation, call, asked.history, quotes=quotes, tools=tools)
 
 
 def rows(seed: int) -> Iterator[Row]:
