@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 
 from rtcontrol.agents.casual import casual
-from rtcontrol.agents.lander.goals import LanderGoal, LanderKind
+from rtcontrol.agents.lander.goals import LanderGoal, LanderKind, recognise
 from rtcontrol.agents.phrasing import Grammar, sentences
 from rtcontrol.agents.spoken import bare, hundredths_in_words, spoken, words_of, written_in
 
@@ -94,6 +94,18 @@ def spoken_patterns(goal: LanderGoal, kept: bool | None = None) -> tuple[str, ..
     if goal.kind == "hover":
         return spoken("lander", *(("place", "aside") if goal.x else ("height",)), kept=kept)
     return spoken("lander", "side", goal.kind, partner=goal.kind == "right", kept=kept)
+
+
+def meant(text: str) -> LanderGoal | None:
+    """The goal that an instruction asks for: what people say by its table, all else by the plain rule; None: none that
+    either reads. For the judge, never a way to control."""
+    return _meanings().get(bare(text)) or recognise(text)
+
+
+@cache
+def _meanings() -> Mapping[str, LanderGoal]:
+    goals = [LanderGoal(kind) for kind in KINDS if kind != "hover"]
+    return {bare(pattern): goal for goal in goals for pattern in spoken_patterns(goal) if "{" not in pattern}
 
 
 def said(rng: random.Random, goal: LanderGoal) -> str:

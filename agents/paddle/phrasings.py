@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 
 from rtcontrol.agents.casual import casual
-from rtcontrol.agents.paddle.goals import KINDS, PaddleGoal, PaddleKind
+from rtcontrol.agents.paddle.goals import KINDS, PaddleGoal, PaddleKind, recognise
 from rtcontrol.agents.phrasing import Grammar, as_typed, sentences
 from rtcontrol.agents.spoken import bare, spoken, words_of
 
@@ -77,6 +77,18 @@ def spoken_patterns(goal: PaddleGoal, kept: bool | None = None) -> tuple[str, ..
     if family := _FAMILY.get(goal.kind):
         return spoken("paddle", family, goal.kind, partner=goal.kind in ("down", "bottom"), kept=kept)
     return spoken("paddle", goal.kind, kept=kept)
+
+
+def meant(text: str) -> PaddleGoal | None:
+    """The goal that an instruction asks for: what people say by its table, all else by the plain rule; None: none that
+    either reads. For the judge, never a way to control."""
+    return _meanings().get(bare(text)) or recognise(text)
+
+
+@cache
+def _meanings() -> Mapping[str, PaddleGoal]:
+    goals = map(PaddleGoal, KINDS)
+    return {bare(pattern): goal for goal in goals for pattern in spoken_patterns(goal) if "{" not in pattern}
 
 
 def said(rng: random.Random, goal: PaddleGoal) -> str:

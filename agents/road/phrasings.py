@@ -15,7 +15,7 @@ from functools import cache
 
 from rtcontrol.agents.casual import casual
 from rtcontrol.agents.phrasing import Grammar, as_typed, sentences, split_words
-from rtcontrol.agents.road.goals import DEFAULT_GAP, KINDS, VALUES, RoadGoal, RoadKind
+from rtcontrol.agents.road.goals import DEFAULT_GAP, KINDS, VALUES, RoadGoal, RoadKind, recognise
 from rtcontrol.agents.spoken import bare, integer_in_words, spoken, words_of, written_in
 
 PER_GOAL = 60
@@ -108,6 +108,18 @@ def spoken_patterns(goal: RoadGoal, kept: bool | None = None) -> tuple[str, ...]
         side = () if goal.value == "middle" else ("lane_side",)
         return spoken("road", "lane", *side, f"lane_{goal.value}", partner=partner, kept=kept)
     return spoken("road", goal.kind, *(("follow_usual",) if goal == USUAL_GAP else ()), kept=kept)
+
+
+def meant(text: str) -> RoadGoal | None:
+    """The goal that an instruction asks for: what people say by its table, all else by the plain rule; None: none that
+    either reads. For the judge, never a way to control."""
+    return _meanings().get(bare(text)) or recognise(text)
+
+
+@cache
+def _meanings() -> Mapping[str, RoadGoal]:
+    goals = itertools.chain(*_GOALS.values())
+    return {bare(pattern): goal for goal in goals for pattern in spoken_patterns(goal) if "{" not in pattern}
 
 
 def said(rng: random.Random, goal: RoadGoal) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
-from rtcontrol.agents.lander.goals import LanderGoal, recognise
-from rtcontrol.agents.lander.phrasings import HOVER_PLACES, KINDS, held_out_words, seen_words, unseen_words
+from rtcontrol.agents.lander.goals import LanderGoal
+from rtcontrol.agents.lander.phrasings import HOVER_PLACES, KINDS, held_out_words, meant, seen_words, unseen_words
 from rtcontrol.agents.lander.tools import observe, read_back
 from rtcontrol.envs.lander.expert import MAIN_LEVELS, SIDE_LEVELS, expert
 from rtcontrol.envs.lander.world import Lander
@@ -24,7 +24,7 @@ SKILL = Skill(
     Lander,
     observe,
     read_back,
-    recognise,
+    meant,
     expert,
     Call("engines", {"main": 0, "side": 0}),
     random_call,

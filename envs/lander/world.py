@@ -10,7 +10,8 @@ import gymnasium
 import numpy as np
 from gymnasium.envs.box2d.lunar_lander import FPS, LEG_DOWN, SCALE, VIEWPORT_H, VIEWPORT_W
 
-from rtcontrol.agents.lander.goals import LanderGoal, recognise
+from rtcontrol.agents.lander.goals import LanderGoal
+from rtcontrol.agents.lander.phrasings import meant
 from rtcontrol.envs.base import Episode
 from rtcontrol.envs.lander.judge import LanderJudge
 from rtcontrol.models.errors import UserError
@@ -50,7 +51,7 @@ class Lander:
         self, goal: LanderGoal | str | None = None, instruction: str | None = None, pictures: bool = False
     ) -> None:
         if isinstance(goal, str):
-            named = recognise(goal)
+            named = meant(goal)
             if named is None:
                 raise UserError(
                     f"The lander's option goal={goal!r} names no goal.",
@@ -58,7 +59,7 @@ class Lander:
                 )
             goal = named
         self._fixed = goal
-        self._goal = goal if goal is not None or instruction is None else recognise(instruction)
+        self._goal = goal if goal is not None or instruction is None else meant(instruction)
         # The bare environment: its TimeLimit wrapper would cut at 1000 steps, and the judge keeps its own time.
         # Without pictures no render mode: with one, Gymnasium adds exhaust particles, and a step grows to milliseconds.
         mode = "rgb_array" if pictures else None
@@ -179,5 +180,5 @@ class Lander:
     def instruct(self, text: str) -> None:
         """Judge by what `text` asks for, from now on; an instruction that names no goal is not judged."""
         if self._fixed is None:
-            self._goal = recognise(text)
+            self._goal = meant(text)
             self._judge.change(self._goal)

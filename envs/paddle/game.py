@@ -6,7 +6,8 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from rtcontrol.agents.paddle.goals import CANONICAL, PaddleGoal, recognise
+from rtcontrol.agents.paddle.goals import CANONICAL, PaddleGoal
+from rtcontrol.agents.paddle.phrasings import meant
 from rtcontrol.envs.base import Episode
 from rtcontrol.envs.paddle.judge import PaddleJudge
 from rtcontrol.envs.paddle.person import Person, person
@@ -26,7 +27,7 @@ class PaddleGame:
 
     def __init__(self, goal: PaddleGoal | str | None = None) -> None:
         if isinstance(goal, str):
-            named = recognise(goal)
+            named = meant(goal)
             if named is None:
                 raise UserError(
                     f"The paddle's option goal={goal!r} names no goal.",
@@ -86,5 +87,5 @@ class PaddleGame:
     def instruct(self, text: str) -> None:
         """Judge by what `text` asks for, from now on; an instruction that names no goal is not judged."""
         if self._fixed is None:
-            self._goal = recognise(text)
+            self._goal = meant(text)
             self._judge.change(self._goal, self.world)

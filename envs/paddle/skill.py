@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
-from rtcontrol.agents.paddle.goals import KINDS, PaddleGoal, recognise
-from rtcontrol.agents.paddle.phrasings import held_out_words, seen_words, unseen_words
+from rtcontrol.agents.paddle.goals import KINDS, PaddleGoal
+from rtcontrol.agents.paddle.phrasings import held_out_words, meant, seen_words, unseen_words
 from rtcontrol.agents.paddle.tools import observe, read_back
 from rtcontrol.envs.paddle.expert import LEVELS, expert
 from rtcontrol.envs.paddle.game import PaddleGame
@@ -24,7 +24,7 @@ SKILL = Skill(
     PaddleGame,
     observe,
     read_back,
-    recognise,
+    meant,
     expert,
     Call("move", {"velocity": 0}),
     random_call,

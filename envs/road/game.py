@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from rtcontrol.agents.road.goals import RoadGoal, recognise
+from rtcontrol.agents.road.goals import RoadGoal
+from rtcontrol.agents.road.phrasings import meant
 from rtcontrol.agents.road.tools import agent
 from rtcontrol.envs.base import Episode
 from rtcontrol.envs.road.judge import RoadJudge
@@ -26,7 +27,7 @@ class RoadGame:
 
     def __init__(self, goal: RoadGoal | str | None = None) -> None:
         if isinstance(goal, str):
-            named = recognise(goal)
+            named = meant(goal)
             if named is None:
                 raise UserError(
                     f"The road's option goal={goal!r} names no goal.",
@@ -88,5 +89,5 @@ class RoadGame:
     def instruct(self, text: str) -> None:
         """Judge by what `text` asks for, from now on; an instruction that names no goal is not judged."""
         if self._fixed is None:
-            self._goal = recognise(text)
+            self._goal = meant(text)
             self._judge.change(self._goal, self.road)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
-from rtcontrol.agents.road.goals import KINDS, RoadGoal, recognise
-from rtcontrol.agents.road.phrasings import held_out_words, seen_words, unseen_words
+from rtcontrol.agents.road.goals import KINDS, RoadGoal
+from rtcontrol.agents.road.phrasings import held_out_words, meant, seen_words, unseen_words
 from rtcontrol.agents.road.tools import agent, observe, read_back
 from rtcontrol.envs.road.expert import expert
 from rtcontrol.envs.road.game import RoadGame
@@ -33,7 +33,7 @@ SKILL = Skill(
     RoadGame,
     observe,
     read_back,
-    recognise,
+    meant,
     expert,
     STILL,
     random_call,

@@ -61,7 +61,7 @@ def with_nonsense(
     for start in range(0, len(picked), RUN):
         said = draw(rng)
         for index in picked[start : start + RUN]:
-            mixed[index] = replace(mixed[index], instruction=said, call=None)
+            mixed[index] = replace(mixed[index], instruction=said, call=None, quotes=())
     return mixed
 
 

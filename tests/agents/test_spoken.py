@@ -164,3 +164,14 @@ def test_people_put_fillers_around_what_they_say_and_seldom_shout() -> None:
     assert {"please", "um", "thanks", "mate", "stay", "there"} <= words
     assert 0.3 < sum(text == "go up and stay there" for text in typed) / len(typed) < 0.7
     assert 0.01 < sum(text.isupper() for text in typed) / len(typed) < 0.06
+
+
+@of_each
+def test_a_judge_reads_what_people_say_by_its_table_and_all_else_by_the_rule(name: str) -> None:
+    module = SAID[name]
+    for goal in GOALS[name]:
+        assert module.meant(goal.text()) == goal
+        for pattern in module.spoken_patterns(goal):
+            if "{" not in pattern:
+                assert module.meant(f"{pattern[0].upper()}{pattern[1:]} ") == goal, pattern
+    assert not any(module.meant(text) is not None and RULES[name](text) is None for text in nonsense())
