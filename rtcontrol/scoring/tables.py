@@ -27,7 +27,8 @@ def tables(document: Mapping[str, Any]) -> Iterator[Table]:
     if any(cell["wall"] for cell in cells):
         yield _rates(cells, settings)
     for model in models:
-        if "lines" in document and (found := said(document, model)) is not None:
+        found = said(document, model) if "lines" in document else None
+        if found is not None and ("all" in found or found["gate"] != "0"):
             yield _phrasings(found, model)
         if (measured := calibrated(cells, model)) is not None:
             yield _sweep(cells, model, _gate(settings, model), measured)
