@@ -59,6 +59,8 @@ Examples:
 
   rtcontrol run --env runs/soak/record.mcap --model expert      (what was recorded is the world)
 
+  rtcontrol run --env gym:CartPole-v1 --agent my_expert.py --model expert --hz 50      (docs/your-own-game.md)
+
   rtcontrol run --env my_world.py --tools tools.json --instruct "go on" --model runs/mine     (docs/schemas.md)
 
   rtcontrol run --env lander --view --min-confidence function=0.6,main=0.3

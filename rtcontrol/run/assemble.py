@@ -23,7 +23,7 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.record.pictures import Pictures
 from rtcontrol.run import worlds
 from rtcontrol.run.recording import recording
-from rtcontrol.run.users import OwnExpert, load_module, own_agent_of, own_world, reason
+from rtcontrol.run.users import OwnExpert, is_gym, load_module, own_agent_of, own_world, reason
 
 # Requests to a first decider that is far away: at 16 Hz each tick is asked of one that answers within 250 ms.
 IN_FLIGHT = 4
@@ -40,13 +40,18 @@ def agents() -> dict[str, Agent]:
     return dict(sorted(found.items()))
 
 
-def agent(name: str, goals: Path | None = None) -> Agent:
-    """A bundled agent, or that of a Python file of the user's, with the goals of a file where one is given. UserError
-    where there is none."""
+def agent(name: str, goals: Path | None = None, env: str = "") -> Agent:
+    """A bundled agent, that of a Gymnasium world, or that of a Python file of the user's, with the goals of a file
+    where one is given. What a file for the Gymnasium world `env` leaves out is that world's. UserError where there is
+    none."""
     if name.endswith(".py"):
-        return own_agent_of(name, goals)
+        return own_agent_of(name, goals, agent(env) if is_gym(env) else None)
     if goals is not None:
         raise UserError(f"--goals {goals}: the agent {name} has its own.", "Give it with --agent FILE.py.")
+    if is_gym(name):
+        from rtcontrol.envs.gym import gym_agent
+
+        return gym_agent(name)
     if name.endswith(RECORDED):
         return recording(Path(name)).agent()
     known = agents()
@@ -62,13 +67,13 @@ def environment(name: str, goal: str | None, told: Agent | None = None) -> Envir
         if goal is not None:
             raise UserError("--goal is for bundled environments: nobody judges a recording.", "Leave it out.")
         return recording(Path(name)).world()
-    if name.endswith(".py"):
+    if name.endswith(".py") or is_gym(name):
         from rtcontrol.envs.paced import PacedEnvironment
 
         world = own_world(name, goals := None if told is None else told.goals)
         if goal is not None:
             world.judge_by(named_goal(goal, goals))
-        return PacedEnvironment(Path(name).stem, world)
+        return PacedEnvironment(name if is_gym(name) else Path(name).stem, world)
     from rtcontrol.envs import registry
 
     if name not in registry.known():
@@ -92,7 +97,7 @@ def default_agent(env: str) -> str:
     """The agent that an environment is made for."""
     from rtcontrol.envs import registry
 
-    if env.endswith(RECORDED):
+    if env.endswith(RECORDED) or is_gym(env):
         return env
     if env.endswith(".py"):
         if "agent" in vars(load_module(env, "--env")):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -106,4 +107,5 @@ def _refuse(what: str, remedy: str = "Leave them out.") -> None:
 
 def named_by_time(name: str) -> Path:
     """The default folder of what begins now."""
+    name = re.sub(r"[^\w.-]+", "-", name)
     return Path("runs") / f"{name}-{datetime.now(UTC):%Y%m%dT%H%M%S}"

@@ -71,13 +71,13 @@ def _agent(options: RunOptions) -> Agent:
     """The agent, with the tools of --tools where there are some; of these alone where a world of the user's is given
     no agent. UserError."""
     if options.tools is None:
-        return assemble.agent(options.agent or assemble.default_agent(options.env), options.goals)
+        return assemble.agent(options.agent or assemble.default_agent(options.env), options.goals, options.env)
     tools = tools_from(options.tools)
     if options.agent is None and options.env.endswith(".py"):
         if options.instruction is None:
             raise UserError("--tools without an agent: nobody says what to do.", "Say it: --instruct TEXT.")
         return own_agent(Path(options.tools).stem, tools, options.instruction, Fallback(None))
-    found = assemble.agent(options.agent or assemble.default_agent(options.env), options.goals)
+    found = assemble.agent(options.agent or assemble.default_agent(options.env), options.goals, options.env)
     try:
         return replace(found, tools=tools)
     except UserError as error:

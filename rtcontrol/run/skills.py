@@ -22,7 +22,7 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema import ToolSchema
 from rtcontrol.run import assemble
 from rtcontrol.run.fit import fit
-from rtcontrol.run.users import ExpertError, OwnExpert, own_world, reason
+from rtcontrol.run.users import ExpertError, OwnExpert, is_gym, own_world, reason
 
 # An episode of a world of one's own that lasts longer than this, in its own time, is taken for one that never ends.
 LIMIT_S = 300.0
@@ -43,7 +43,7 @@ class OwnSkill(Skill):
 def skill_of(env: str, agent: str | None = None, goals: Path | None = None, limit_s: float = LIMIT_S) -> Skill:
     """The skill of a bundled environment, or of one's own: a world (a .py file, or a bundled one) and an agent's file
     with goals and expert, or goals from the file `goals`. UserError where something of it is missing."""
-    chosen = assemble.agent(agent or assemble.default_agent(env), goals)
+    chosen = assemble.agent(agent or assemble.default_agent(env), goals, env)
     if chosen.goals is None or chosen.expert is None:
         bundled = registry.skill(env)
         if bundled is not None and agent in (None, registry.known()[env].agent):
@@ -61,7 +61,7 @@ def skill_of(env: str, agent: str | None = None, goals: Path | None = None, limi
     scored = tuple(told.spread(max(SCORED, len(told.ways))))
     make: Callable[[], Judged] = partial(_made, env, chosen, chosen.goals, limit_s)
     skill = OwnSkill(
-        name=Path(env).stem,
+        name=env if is_gym(env) else Path(env).stem,
         make=make,
         observe=words.observe,
         read_back=words.read_back,
@@ -92,7 +92,7 @@ def _look_over(skill: OwnSkill) -> None:
 
 
 def _made(env: str, agent: Agent, goals: Goals, limit_s: float) -> Judged:
-    if not env.endswith(".py"):
+    if not (env.endswith(".py") or is_gym(env)):
         bundled = registry.skill(env)
         if bundled is None:
             raise UserError(f"The world {env} cannot be trained in.", "Give a .py file, or a bundled environment.")

@@ -68,8 +68,18 @@ def reason(error: BaseException) -> str:
     return errors.text(error) if place is None or place.startswith("<") else f"{errors.text(error)}, {place}"
 
 
+def is_gym(name: str) -> bool:
+    """Whether it names a Gymnasium world."""
+    return name.startswith("gym:")
+
+
 def own_world(name: str, goals: Goals | None = None, limit_s: float | None = None) -> OwnWorld:
-    """The one simulation of a Python file, made anew and looked over. UserError where there is none."""
+    """The one simulation of a Python file, made anew and looked over, or a Gymnasium world. UserError where there is
+    none."""
+    if is_gym(name):
+        from rtcontrol.envs.gym import GymWorld
+
+        return OwnWorld(GymWorld(name), name, None, limit_s)
     module = load_module(name, "--env")
     classes: list[Any] = [
         c
@@ -115,15 +125,16 @@ def own_goals(file: Path) -> Goals:
     return Goals(**told, source=str(file))
 
 
-def own_agent_of(name: str, goals: Path | None = None) -> Agent:
+def own_agent_of(name: str, goals: Path | None = None, base: Agent | None = None) -> Agent:
     """The agent of a Python file: its `agent`, or one of its `tools`, `observe`, `fallback`, `instruction`, `history`
-    and `model`; with its `goals` (or those of the file `goals`) and its `expert`. UserError where there is none."""
+    and `model`; with its `goals` (or those of the file `goals`) and its `expert`. What a file without `agent` leaves
+    out is that of `base`, where there is one. UserError where there is none."""
     module = load_module(name, "--agent")
     found = vars(module).get("agent")
     if found is not None and not isinstance(found, Agent):
         raise UserError(f"{name}: its `agent` is no Agent.", "Write `agent = Agent(...)` at its top level.")
     told = own_goals(goals) if goals is not None else _goals(module, name)
-    told = told or getattr(found, "goals", None)
+    told = told or getattr(found, "goals", None) or getattr(base, "goals", None)
     expert = getattr(found, "expert", None) or vars(module).get("expert")
     if expert is not None and not callable(expert):
         raise UserError(f"{name}: its `expert` is no function.", "Write `def expert(observation, goal): ...`.")
@@ -131,16 +142,19 @@ def own_agent_of(name: str, goals: Path | None = None) -> Agent:
         raise UserError(
             f"{name}: its expert has no goals.", 'Write goals = {"go to the {thing}": [...]}, or give --goals FILE.'
         )
-    made = found if found is not None else _made_of_parts(module, name, told)
+    made = found if found is not None else _made_of_parts(module, name, told, base)
     return replace(made, goals=told, expert=expert)
 
 
-def _made_of_parts(module: ModuleType, name: str, goals: Goals | None) -> Agent:
+def _made_of_parts(module: ModuleType, name: str, goals: Goals | None, base: Agent | None) -> Agent:
     from rtcontrol.run.toolsets import tools_from
 
     parts = vars(module)
+    if base is not None:
+        known = {"instruction": base.instruction, "fallback": base.fallback, "observe": base.observe}
+        parts = known | {"history": base.history} | parts
     try:
-        tools = tools_from(name, lambda line: None)
+        tools = base.tools if base is not None and "tools" not in parts else tools_from(name, lambda line: None)
     except UserError as error:
         what = f"{name} has no Agent called `agent`, and no tools to make one of. {error.what}"
         raise UserError(what, "Write `tools = [...]`, or `agent = Agent(...)`, at its top level.") from None

@@ -37,6 +37,9 @@ def test_what_is_public_is_there_by_name() -> None:
 def test_a_game_of_ones_own_is_made_and_flown_as_its_page_says(tmp_path: Path) -> None:
     page = (ROOT / "docs/your-own-game.md").read_text("utf-8")
     commands = "".join(re.findall(r"```sh\n(.*?)```", page, re.DOTALL))
+    *parts, pole = re.findall(r"```(?:python|yaml)\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "pole.py").write_text(pole)
+    commands = commands.replace("--agent pole.py", "--agent ../pole.py")
     (tmp_path / "bin").mkdir()
     for name in ("rtcontrol", "pytest"):
         (tmp_path / "bin" / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" -m {name} "$@"\n')
@@ -48,8 +51,9 @@ def test_a_game_of_ones_own_is_made_and_flown_as_its_page_says(tmp_path: Path) -
     )
     own = "".join((tmp_path / "rover" / name).read_text() for name in ("rover.py", "rover_agent.py", "goals.yaml"))
     assert sum(bool(line.strip()) for line in own.splitlines()) < 60
-    for part in re.findall(r"```(?:python|yaml)\n(.*?)```", page, re.DOTALL):
+    for part in parts:
         assert part in own, part
+    assert "2 of 2 succeeded" in ran.stdout
 
 
 def test_a_folder_to_begin_with_is_not_written_over_nor_half(
