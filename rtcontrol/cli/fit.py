@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,7 +13,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from rtcontrol.cli.figures import JsonFile, for_people, save
+from rtcontrol.models.errors import UserError
 
+QUIET_S = 30.0  # between two lines where stderr is no terminal
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown", pretty_exceptions_enable=False)
 
 
@@ -23,6 +26,18 @@ def fit(
         list[Path] | None,
         typer.Option(help="Rows to learn from, JSONL (may be given several times).", show_default=False),
     ] = None,
+    teacher: Annotated[
+        str | None,
+        typer.Option(help="Or a FILE.py with functions `teacher` and `situations`."),
+    ] = None,
+    runs: Annotated[
+        list[Path] | None, typer.Option("--from", help="Or recorded runs to imitate (may be given several times).")
+    ] = None,
+    skill: Annotated[str | None, typer.Option(help="Or driver, lander, paddle or simpletool, by its recipe.")] = None,
+    samples: Annotated[
+        int | None, typer.Option(min=1, help="--skill: how much it trains, in place of --minutes. (default: its own)")
+    ] = None,
+    base: Annotated[str | None, typer.Option(help="Go on from this checkpoint. (default: a new model)")] = None,
     env: Annotated[str | None, typer.Option(help="Or a world to learn in: FILE.py, with --agent.")] = None,
     agent: Annotated[str | None, typer.Option(help="--env: the agent's FILE.py, with goals and an expert.")] = None,
     goals: Annotated[
@@ -35,12 +50,15 @@ def fit(
     goal: Annotated[
         str | None, typer.Option(help="The instruction of rows that have none, and what the model is told by default.")
     ] = None,
-    minutes: Annotated[float, typer.Option(min=0.01, help="The most that it may take.")] = 15.0,
+    minutes: Annotated[
+        float | None, typer.Option(min=0.01, help="The most that it may take. (default: 15)", show_default=False)
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of weights and order.")] = 0,
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads. (default: 1)")] = None,
     json_file: JsonFile = None,
 ) -> None:
-    """Fit a controller: to rows of what it is told, what it sees, what it is to call; or to the expert of a world.
+    """Fit a controller: to rows of what it is told, what it sees, what it is to call; to a teacher, to recorded runs,
+    or to the expert of a world.
 
     One row a line: `{"instruction": "...", "observation": "...", "call": {"name": "...", "arguments": {...}}}`. Rows
     that do not fit the tools are refused by file and line. A tenth of the questions is held out and never trained on:
@@ -53,25 +71,50 @@ def fit(
 
       rtcontrol fit --rows monday.jsonl --rows tuesday.jsonl --out runs/mine --minutes 5 --goal "keep the belt moving"
 
+      rtcontrol fit --teacher my_rules.py --tools tools.json --out runs/mine      (docs/fit.md)
+
+      rtcontrol fit --from runs/monday --from runs/tuesday --out runs/like-me      (by keyboard too)
+
+      rtcontrol fit --skill lander --out runs/lander      (a bundled model anew, by its recipe)
+
       rtcontrol fit --env my_game.py --agent my_game_agent.py --out runs/mine      (docs/your-own-game.md)
 
       rtcontrol run --env my_world.py --tools tools.json --instruct "go on" --model runs/mine      (then fly it)
     """
     from rtcontrol.fitting.fit import fit as work
+    from rtcontrol.fitting.material import tools_of
     from rtcontrol.run.toolsets import tools_from
+    from rtcontrol.run.users import load_module
 
     console = for_people(json_file)
+    if skill is not None:
+        others = (rows, teacher, runs, base, env, agent, goals, tools, goal, minutes, json_file)
+        _rebuild(skill, out, samples, seed, threads, any(other is not None for other in others))
+        return
+    if samples is not None:
+        raise UserError("--samples is for --skill.", "Say how long it may take with --minutes.")
+    asked = None if teacher is None else vars(load_module(teacher, "--teacher"))
+    if asked is not None and (lacks := [name for name in ("teacher", "situations") if name not in asked]):
+        what = f"{teacher} has no {' and no '.join(lacks)}."
+        raise UserError(what, "Write `def teacher(instruction, observation)` and `def situations(rng)` (docs/fit.md).")
+    chosen = None if tools is None else tools_from(tools)
+    if chosen is None and asked is not None and "tools" in asked:
+        chosen = tools_of(asked["tools"])
     with FitProgress(Console(stderr=True)) as shown:
         made = work(
             rows or None,
-            None if tools is None else tools_from(tools),
+            chosen,
             out=out,
+            teacher=None if asked is None else asked["teacher"],
+            situations=None if asked is None else asked["situations"],
+            runs=runs or None,
+            base=base,
             env=env,
             agent=agent,
             goals=goals,
             hz=hz,
             goal=goal,
-            minutes=minutes,
+            minutes=15.0 if minutes is None else minutes,
             seed=seed,
             threads=threads,
             tell=shown.line,
@@ -89,13 +132,25 @@ def fit(
     save(json_file, {"folder": str(made.folder), **made.truth.to_dict(), "notes": list(made.notes)} | flown)
 
 
+def _rebuild(skill: str, out: Path, samples: int | None, seed: int, threads: int | None, others: bool) -> None:
+    from rtcontrol.fitting.skills import SKILLS, rebuild, recipe_of
+
+    recipe_of(skill)
+    if others:
+        remedy = "Give --out, --samples, --seed and --threads only."
+        raise UserError("--skill trains by a recipe: what it learns, and for how long, is written there.", remedy)
+    with FitProgress(Console(stderr=True)) as shown:
+        checkpoint = rebuild(skill, out, samples, seed, threads, shown.line)
+    print(f"Model: {checkpoint}\n{SKILLS[skill].format(checkpoint)}")
+
+
 class FitProgress:
     """A line on stderr: time left, held-out score; one for each evaluation where stderr is no terminal."""
 
     def __init__(self, console: Console) -> None:
         columns = (BarColumn(), TextColumn("{task.description}"))
         self._console, self._bar = console, Progress(*columns, console=console, transient=True)
-        self._task, self._score = self._bar.add_task("begins", total=1.0), "-"
+        self._task, self._score, self._told_s = self._bar.add_task("begins", total=1.0), "-", time.monotonic()
 
     def line(self, line: Mapping[str, Any]) -> None:
         """What a run tells."""
@@ -106,8 +161,10 @@ class FitProgress:
             f"{_clock(line['left_s'])} left  held out {self._score}  loss {line['loss']}  {line['samples']:,} samples"
         )
         self._bar.update(self._task, completed=line["seconds"] / max(whole, 1e-9), description=told)
-        if score is not None and not self._console.is_terminal:
+        now = time.monotonic()
+        if not self._console.is_terminal and (score is not None or now - self._told_s > QUIET_S):
             print(told, file=sys.stderr, flush=True)
+            self._told_s = now
 
     def __enter__(self) -> FitProgress:
         if self._console.is_terminal:

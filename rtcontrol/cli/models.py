@@ -1,80 +1,24 @@
-"""`rtcontrol models`: train, inspect and adopt checkpoints."""
+"""`rtcontrol models`: inspect, adopt and quantise checkpoints."""
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import replace
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from rtcontrol.cli.figures import JsonFile, check_writable, for_people, save
+from rtcontrol.cli.figures import JsonFile, for_people, save
 from rtcontrol.models.errors import UserError
-
-if TYPE_CHECKING:
-    from rtcontrol.recipes.imitation import Recipe
-    from rtcontrol.recipes.simpletool import GamesRecipe
 
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="markdown",
-    help="Train, inspect and adopt controller models.",
+    help="Inspect, adopt and quantise controller models.",
 )
-# Each recipe and the environment that its model is for.
-RECIPES = {"driver": "road", "lander": "lander", "paddle": "paddle"}
-# What is trained, and how it is tried.
-TRAINED = {name: f"Fly it: rtcontrol run --env {env} --model {{}}" for name, env in RECIPES.items()} | {
-    "simpletool": "Play: rtcontrol serve --model {} --http 127.0.0.1:8899 --static DEMOS (docs/simpletool-games.md)"
-}
-
-
-@app.command()
-def train(
-    recipe: Annotated[str, typer.Option(help=f"What to train: {', '.join(TRAINED)}.")] = "lander",
-    out: Annotated[
-        Path | None, typer.Option(help="Run folder (default: runs/train-RECIPE); holds log and state.")
-    ] = None,
-    samples: Annotated[int | None, typer.Option(min=1, help="Training samples (default: the recipe's own).")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of weights and data.")] = 0,
-    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads (default: torch's own).")] = None,
-) -> None:
-    """Rebuild a bundled model from its recipe. A run that was stopped goes on where it last saved.
-
-    Examples:
-
-      rtcontrol models train --recipe lander
-
-      rtcontrol models train --recipe lander --samples 100000 --out runs/quick
-    """
-    import torch
-
-    chosen = _recipe(recipe)
-    if threads:
-        torch.set_num_threads(threads)
-    config = replace(chosen.config, seed=seed, samples=samples or chosen.config.samples)
-    folder = out or Path("runs") / f"train-{recipe}"
-    check_writable(folder / "log.jsonl")
-    columns = (
-        TextColumn("{task.completed:,.0f}/{task.total:,.0f} samples"),
-        BarColumn(),
-        TextColumn("loss {task.fields[loss]}  labels right {task.fields[accuracy]}  {task.fields[speed]} samples/s"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns) as bar:
-        task = bar.add_task("train", total=config.samples, loss="-", accuracy="-", speed="-")
-
-        def progress(line: dict[str, Any]) -> None:
-            fields = {"loss": line["loss"], "accuracy": line["accuracy"], "speed": line["samples_per_s"]}
-            bar.update(task, completed=line["samples"], **fields)
-
-        checkpoint = chosen.train(folder, config, progress)
-    print(f"Checkpoint: {checkpoint}\n{TRAINED[recipe].format(checkpoint)}")
 
 
 @app.command()
@@ -195,6 +139,7 @@ def quantize(
     """
     from rtcontrol.bench.quantized import compare
     from rtcontrol.bench.situations import agent_of, schemas, situations
+    from rtcontrol.fitting.skills import ENVS
     from rtcontrol.models import quantize as work
     from rtcontrol.models.decider import DeciderSpec
 
@@ -218,14 +163,7 @@ def quantize(
     table.add_row("differ in a near-tie of the original", "", str(found["ties"]))
     console.print(table)
     save(json_file, {"model": model, "scheme": scheme, "agent": whose, "engine": engine, "prompts": prompts, **found})
-    console.print(f"Checkpoint: {out}\nFly it: rtcontrol score --env {RECIPES[whose]} --model {out}", soft_wrap=True)
-
-
-def _recipe(name: str) -> Recipe | GamesRecipe:
-    if name not in TRAINED:
-        raise UserError(f"Unknown recipe {name!r}.", f"Choose one of: {', '.join(TRAINED)}.")
-    found: Recipe | GamesRecipe = importlib.import_module(f"rtcontrol.recipes.{name}").RECIPE
-    return found
+    console.print(f"Checkpoint: {out}\nFly it: rtcontrol score --env {ENVS[whose]} --model {out}", soft_wrap=True)
 
 
 def _parameters(folder: Path) -> int:

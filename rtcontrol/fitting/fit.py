@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Sequence
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rtcontrol.agents import Tools
-from rtcontrol.fitting.held_out import split
+from rtcontrol.fitting.held_out import HeldOut, Share, split
 from rtcontrol.fitting.making import Fitted, Lessons, check_folder, make
-from rtcontrol.fitting.material import Taught, check, contradictions, read_files, tools_of
+from rtcontrol.fitting.material import LEAST_ROWS, Taught, check, contradictions, read_files, tools_of
+from rtcontrol.fitting.recordings import recorded
 from rtcontrol.fitting.sources import GivenRows, Probed, RowStream, name_things
+from rtcontrol.fitting.teacher import Situations, Teacher, TeacherRows, examples
+from rtcontrol.fitting.words import Expert
 from rtcontrol.fitting.worlds import lessons_of, played
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.train.trainer import Progress
 from rtcontrol.run.skills import OwnSkill, skill_of
 
+DRAWN = 8_000  # situations whose words are the model's, and of which some are held out
+MOST_SITUATIONS = 200_000
 PLAYED = 0.1  # of the time, beside it, to play what was learnt in its world
 
 
@@ -31,6 +38,10 @@ def fit(
     agent: str | None = None,
     goals: str | os.PathLike[str] | None = None,
     hz: float = 16.0,
+    teacher: Callable[..., Any] | None = None,
+    situations: Callable[[random.Random], Any] | Iterable[Any] | None = None,
+    runs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
+    base: str | None = None,
     goal: str | None = None,
     minutes: float = 15.0,
     seed: int = 0,
@@ -38,68 +49,110 @@ def fit(
     tell: Progress | None = None,
     say: Callable[[str], object] | None = None,
 ) -> Fitted:
-    """Fit a controller to rows, or to a world's expert, and write it to the folder `out`, which `--model` and
-    `rtcontrol.load` take.
+    """Fit a controller to rows, a teacher, recorded runs or a world's expert, and write it to the folder `out`, which
+    `--model` and `rtcontrol.load` take.
 
     `rows` is a file of rows (JSONL, the format of docs/fit.md), several, or rows: dicts, or tuples (observation, call)
     and (instruction, observation, call), where a call is a `Call`, a dict, or the name of a tool without parameters.
     `tools` as `rtcontrol.load(...).session` takes them, or names with descriptions (None: those that the rows name).
+    Or `teacher` is a function (instruction, observation) or (observation) that gives such a call, and `situations` what
+    it is asked: a function of a random.Random that makes one, or a list; one is (instruction, observation), or an
+    observation where there is a `goal`. Or `runs` are folders of recorded runs, whose calls are imitated.
     Or `env` and `agent` are the files of a world and of an agent with an expert and goals (or those of the file
     `goals`), as of `rtcontrol run`: rows come from its episodes, decided `hz` times a second, and what was learnt is
     played there (docs/your-own-game.md).
 
-    `goal` is the instruction of rows that have none, and what the model is told by default. `minutes` is the most it
-    takes; it ends earlier where all held-out rows are right. Started again with the same arguments, a run that was
-    interrupted goes on. `tell` gets a dict now and then: seconds, left_s, samples, loss, accuracy, held_out; `say` a
-    line that people should read.
+    `base` is a checkpoint to go on from (None: a new model, sized by what is to be learnt). `goal` is the instruction
+    of rows that have none, and what the model is told by default. `minutes` is the most it takes; it ends earlier where
+    all held-out rows are right. Started again with the same arguments, a run that was interrupted goes on. `tell` gets
+    a dict now and then: seconds, left_s, samples, loss, accuracy, held_out; `say` a line that people should read.
 
-    Raises UserError for rows that do not fit the tools (by file and line), for what a world's own code gets wrong, for
-    a folder that holds something else or another run, and for a full disk; what was done before is kept.
+    Raises UserError for rows that do not fit the tools (by file and line), for what a teacher's or a world's own code
+    gets wrong, for a folder that holds something else or another run, and for a full disk; what was done is kept.
     """
     say = say or (lambda told: None)
     if not isinstance(minutes, int | float) or not 0 < minutes <= 7 * 24 * 60:
         raise UserError(f"minutes={minutes!r} is no time to train.", "Give a number of minutes above 0.")
-    if (rows is None) == (env is None):
-        raise UserError("Rows or a world: one of them is what is learnt from.", "Give rows, or env and agent.")
+    given = {"rows": rows, "teacher": teacher, "runs": runs, "env": env}
+    if len(named := [name for name, value in given.items() if value is not None]) != 1:
+        what = f"{' and '.join(named)} are given" if named else "There is nothing to learn from"
+        raise UserError(f"{what}.", "Give one of rows, a teacher with its situations, runs, and a world (env, agent).")
+    if (situations is None) != (teacher is None):
+        raise UserError("A teacher and situations belong together.", "Give both.")
+    if env is None and (agent is not None or goals is not None):
+        raise UserError("An agent and its goals are learnt in a world.", "Give env, too.")
     folder = Path(out)
+    plays: Callable[[HeldOut], Mapping[str, Share]] = lambda answers: {}  # noqa: E731
     if env is not None:
         if tools is not None or goal is not None:
             raise UserError("Tools and goals of a world are its agent's.", "Leave `tools` and `goal` out.")
         skill = _own_skill(env, agent, None if goals is None else Path(goals))
         check_folder(folder)
         lessons = lessons_of(skill, hz, seed)
-        flown = partial(played, skill, hz, PLAYED * 60 * minutes)
-        return make(lessons, folder, float(minutes), seed, threads, tell, say, flown)
-    if agent is not None or goals is not None:
-        raise UserError("An agent and its goals are learnt in a world.", "Give env, too.")
-    given = None if tools is None else tools_of(tools)
-    source, (known, taught) = _read(rows, given, goal)
-    check_folder(folder)
-    notes = [told] if (told := (found := contradictions(taught)).told()) else []
+        plays = partial(played, skill, hz, PLAYED * 60 * minutes)
+    else:
+        known = None if tools is None else tools_of(tools)
+        if teacher is not None:
+            lessons = _taught(teacher, situations, known, goal, seed)
+        elif runs is not None:
+            listed = [runs] if isinstance(runs, str | os.PathLike) else list(runs)
+            lessons = _of_rows(f"Records of runs ({len(listed)})", *check(recorded(listed), known, goal), goal)
+        else:
+            source, found = _read(rows, known, goal)
+            lessons = _of_rows(source, *found, goal)
+        check_folder(folder)
+    if base is not None:
+        lessons = replace(lessons, base=base, identity={**lessons.identity, "base": base})
+    return make(lessons, folder, float(minutes), seed, threads, tell, say, plays)
+
+
+def _of_rows(
+    source: str, tools: Tools, taught: Sequence[Taught], goal: str | None, expert: Expert | None = None
+) -> Lessons:
+    """Rows there are, over and over."""
+    told = (found := contradictions(taught)).told()
     learn, held = split(taught)
-    stream: RowStream = GivenRows(given_rows := [t.row for t in learn])
-    if name_things(given_rows):
-        stream = Probed(stream)
-    lessons = Lessons(
-        known,
-        stream,
+    stream: RowStream = GivenRows(given := [t.row for t in learn])
+    return Lessons(
+        tools,
+        Probed(stream) if name_things(given) else stream,
         learn,
         held,
         source,
         len(learn),
         goal or _commonest(learn),
         {"rows": _digest(taught), "goal": goal},
+        expert,
         allow_null=any(one.row.call is None for one in taught),
         ceiling=found.ceiling,
-        notes=tuple(notes),
+        notes=() if told is None else (told,),
     )
-    return make(lessons, folder, float(minutes), seed, threads, tell, say)
+
+
+def _taught(function: Any, situations: Any, tools: Tools | None, goal: str | None, seed: int) -> Lessons:
+    """What a teacher says: of a list of situations as rows, of endless ones anew for ever."""
+    if tools is None:
+        raise UserError("A teacher without tools.", "Give the tools that it calls.")
+    teacher, asked = Teacher(function, tools), Situations(situations, goal)
+    rng = random.Random(f"{seed}/situations")
+    found = examples(teacher, asked, DRAWN if asked.endless else MOST_SITUATIONS, rng)
+    if len(found) < LEAST_ROWS:
+        what = f"There are {len(found)} different situations: too few to learn from and to hold some out."
+        raise UserError(what, f"Give at least {LEAST_ROWS}; a few thousand are a good start.")
+    source = f"The teacher at {teacher.place}"
+    lessons = _of_rows(source, tools, found, goal, teacher.guess)
+    if not asked.endless:
+        return lessons
+    stream: RowStream = TeacherRows(teacher, asked, lessons.held)
+    if isinstance(lessons.stream, Probed):
+        stream = Probed(stream)
+    return replace(lessons, stream=stream, count=None)
 
 
 def _own_skill(env: str, agent: str | None, goals: Path | None) -> OwnSkill:
     skill = skill_of(env, agent, goals)
     if not isinstance(skill, OwnSkill):
-        remedy = "Give an agent's FILE.py with `goals` and `expert`, or train it by `rtcontrol models train --recipe`."
+        remedy = "Give an agent's FILE.py with `goals` and `expert`, or train it by `rtcontrol fit --skill`."
         raise UserError(f"The agent of {env} is bundled, and has a recipe of its own.", remedy)
     return skill
 

@@ -27,6 +27,7 @@ from rtcontrol.models.train.trainer import Progress
 TRAINING = "training"  # the run's own folder, in the checkpoint's
 PROMPTS = 12  # instructions that the card lists
 MOST_WORDS_SEEN = 400
+FRESH, ONWARD = 1e-3, 5e-4  # learning rates: what a base knows is not to be swept away
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ class Lessons:
     """What is learnt from, and what is to be known of it: the words of `learnt` are the model's, with those of `texts`;
     `held` is never trained on; `source` says in words where rows come from, `count` how many there are (None: no end);
     `instruction` is told by default; `identity` is what a run that goes on must share, `ceiling` the share that can be
-    right at all; `expert` what is right for other words, where that is known."""
+    right at all; `expert` what is right for other words, where that is known; `base` a checkpoint to go on from."""
 
     tools: Tools
     stream: RowStream
@@ -92,6 +93,7 @@ class Lessons:
     ceiling: float = 1.0
     notes: tuple[str, ...] = ()
     rate_hz: float | None = None
+    base: str | None = None
 
 
 def make(
@@ -114,7 +116,7 @@ def make(
     torch.set_num_threads(threads or 1)  # a second one gains a small model little, and loses much on a busy machine
     try:
         words_from = [*known, Row(f"{lessons.texts} {lessons.instruction}", "", None)]
-        one, words = learner(lessons.tools, words_from, lessons.instruction, lessons.allow_null, seed)
+        one, words = learner(lessons.tools, words_from, lessons.instruction, lessons.allow_null, seed, lessons.base)
         shape = one.model.config
         identity = {
             **lessons.identity,
@@ -131,7 +133,8 @@ def make(
             f"({shape.num_hidden_layers} layers of {shape.hidden_size}), {words.seen_words:,} words, "
             f"{words.seen_numbers:,} numbers."
         )
-        schedule, swaps = FitSchedule(minutes=float(minutes)), Swaps(judge, lessons.learnt, lessons.expert)
+        schedule = FitSchedule(float(minutes), ONWARD if lessons.base else FRESH)
+        swaps = Swaps(judge, lessons.learnt, lessons.expert)
         examiner = Examiner(judge, swaps, lessons.learnt, lessons.ceiling, say)
         run = FitRun(one, lessons.stream, examiner, schedule, identity, folder / TRAINING, lessons.ceiling)
         if (begin := getattr(lessons.stream, "begin", None)) is not None:

@@ -147,13 +147,14 @@ def _checked(row: Mapping[str, Any], tools: Tools, goal: str | None, where: str)
     history, allowed = row.get("history") or [], row.get("allowed") or []
     if not isinstance(history, list | tuple) or not isinstance(allowed, list | tuple):
         raise Wrong("its history or allowed is no list. Write lists of calls.")
-    shown = tuple(h if isinstance(h, str) else (c.text() if (c := _call(h, tools)) else "") for h in history)
-    call = _call(row["call"], tools)
+    shown = tuple(h if isinstance(h, str) else (c.text() if (c := as_call(h, tools)) else "") for h in history)
+    call = as_call(row["call"], tools)
     made = Row(str(told["instruction"]), str(told["observation"]), call, shown[-HISTORY_LIMIT:], weight=float(weight))
-    return Taught(made, tuple(c for a in allowed if (c := _call(a, tools)) is not None), where)
+    return Taught(made, tuple(c for a in allowed if (c := as_call(a, tools)) is not None), where)
 
 
-def _call(given: Any, tools: Tools) -> Call | None:
+def as_call(given: Any, tools: Tools) -> Call | None:
+    """A call as people write it: a `Call`, a dict, a tool's name, None. Raises Wrong for one that the tools refuse."""
     if given is None or isinstance(given, Call):
         call = given
     elif isinstance(given, str):

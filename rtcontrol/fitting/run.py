@@ -101,7 +101,8 @@ class FitRun(Trainer):
         try:
             while not self.over:
                 for group in group_rows(list(itertools.islice(rows, CHUNK)), self.config, rng):
-                    batch = self._batch(group, rng)
+                    # In order, neighbours share most of their tokens, which are computed once.
+                    batch = self._batch(sorted(group, key=lambda r: (r.instruction, r.history, r.observation)), rng)
                     loss, correct = self._step(batch)
                     losses.append(loss)
                     right, labels = right + int(correct[batch.counted].sum()), labels + int(batch.counted.sum())

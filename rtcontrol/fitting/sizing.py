@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -9,11 +10,15 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
+import torch
 from tokenizers import Tokenizer
 
 from rtcontrol.agents import Tools
+from rtcontrol.models.checkpoint import Checkpoint
+from rtcontrol.models.errors import UserError
 from rtcontrol.models.plan import compile_plan
 from rtcontrol.models.prompt import COMPACT, PromptTemplate, tools_text
+from rtcontrol.models.prompt import FILE_NAME as TEMPLATE
 from rtcontrol.models.tokenizer import STTokenizer
 from rtcontrol.models.train.prepared import prepare
 from rtcontrol.models.train.rows import Row, RowEncoder
@@ -95,13 +100,32 @@ class Learner:
     template: dict[str, Any]
 
 
-def learner(tools: Tools, rows: Iterable[Row], goal: str | None, allow_null: bool, seed: int) -> tuple[Learner, Words]:
-    """A new model for these tools and the words of these rows. Raises UserError for tools that cannot be decoded."""
+def learner(
+    tools: Tools, rows: Iterable[Row], goal: str | None, allow_null: bool, seed: int, base: str | None = None
+) -> tuple[Learner, Words]:
+    """A new model for these tools and the words of these rows, or the checkpoint `base`, to go on with. Raises
+    UserError for tools that cannot be decoded, and for a base that is no checkpoint in ST format."""
     words = words_of(rows)
+    if base is not None:
+        return _from(base, tools, allow_null), words
     texts = [tools_text(tools.schemas), *words.texts, goal or "", CALL_SHAPE, SCHEMA_WORDS]
     tokenizer = build_tokenizer(texts, words.numbers, SCHEMA_PHRASES)
     wrapped = STTokenizer(tokenizer)
     template = PromptTemplate(COMPACT, wrapped, "the compact profile")
     plan = compile_plan(tools.schemas, wrapped, allow_null, template.overflow)
-    model = prepare(new_model(shape_for(words), tokenizer, seed))
+    model = prepare(new_model(shape_for(words), tokenizer, seed), tokenizer)
     return Learner(model, tokenizer, RowEncoder(template, wrapped, plan), dict(COMPACT)), words
+
+
+def _from(base: str, tools: Tools, allow_null: bool) -> Learner:
+    from transformers import AutoModelForCausalLM
+
+    found = Checkpoint.open(base)
+    if not isinstance(found.template, PromptTemplate):
+        remedy = "Make it one: `rtcontrol models adopt --base`, then fit from that."
+        raise UserError(f"{base} is no checkpoint in ST format: there is nothing to go on from.", remedy)
+    plan = compile_plan(tools.schemas, found.tokenizer, allow_null, found.template.overflow)
+    model = AutoModelForCausalLM.from_pretrained(found.folder, dtype=torch.float32, local_files_only=True)
+    template = json.loads((found.folder / TEMPLATE).read_text("utf-8"))
+    tokenizer = Tokenizer.from_file(str(found.folder / "tokenizer.json"))
+    return Learner(model, tokenizer, RowEncoder(found.template, found.tokenizer, plan), template)

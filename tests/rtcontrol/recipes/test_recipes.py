@@ -71,14 +71,16 @@ def test_the_model_is_small(name: str, most: int) -> None:
 
 
 def train(monkeypatch: pytest.MonkeyPatch, *options: str) -> object:
-    """The exit status of `rtcontrol models train`."""
-    monkeypatch.setattr("sys.argv", ["rtcontrol", "models", "train", "--threads", "1", *options])
+    """The exit status of `rtcontrol fit`."""
+    monkeypatch.setattr("sys.argv", ["rtcontrol", "fit", "--threads", "1", *options])
     with pytest.raises(SystemExit) as ended:
         main()
     return ended.value.code
 
 
-@pytest.mark.parametrize(("options", "env", "times"), [((), "lander", 2), (("--recipe", "paddle"), "paddle", 1)])
+@pytest.mark.parametrize(
+    ("options", "env", "times"), [(("--skill", "lander"), "lander", 2), (("--skill", "paddle"), "paddle", 1)]
+)
 def test_a_recipe_trains_resumes_and_exports_from_the_command_line(
     options: tuple[str, ...],
     env: str,
@@ -101,6 +103,15 @@ def test_a_recipe_trains_resumes_and_exports_from_the_command_line(
     assert f"rtcontrol run --env {env} --model" in capsys.readouterr().out
 
 
-def test_an_unknown_recipe_is_refused(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    assert train(monkeypatch, "--recipe", "chess") == 2
-    assert "lander, paddle" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("options", "says"), [(("chess",), "lander, paddle"), (("lander", "--minutes", "5"), "by a recipe")]
+)
+def test_an_unknown_skill_and_options_of_other_sources_are_refused(
+    options: tuple[str, ...],
+    says: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert train(monkeypatch, "--out", str(tmp_path / "made"), "--skill", *options) == 2
+    assert says in capsys.readouterr().err and not (tmp_path / "made").exists()
