@@ -60,7 +60,8 @@ class Scoring:
         if settings.phrasings is not None:
             self.said = lines(self.skill, settings.phrasings, (self.skill.name, settings.env, self.agent.name))
         if all(one.means is not None for one in self.said):
-            self.said += [Saying(say, None) for say in nonsense()[:: len(nonsense()) // NONSENSE][:NONSENSE]]
+            kept = nonsense(kept=True)  # no recipe teaches these
+            self.said += [Saying(say, None) for say in kept[:: len(kept) // NONSENSE][:NONSENSE]]
         self._told = subjects(self.skill, self.settings.hz, self.settings.goals)
         self.document = Document(self.settings, json_file)
         self.document.lines(self.said)

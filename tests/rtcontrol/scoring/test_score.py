@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +24,12 @@ from rtcontrol.scoring.phrasings import Saying, lines
 from rtcontrol.scoring.plan import Settings, plan
 from rtcontrol.scoring.subjects import subjects
 from rtcontrol.scoring.tables import paired, pick, said, share, tables
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "hosts"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "run"))
+
+from standin_endpoint import standin
+from yard import agent_file, world_file
 
 HZ = 10.0
 KNOWS_BOTH, DEAF = Walker(("go left", "go right")), Walker(("go left",))
@@ -224,6 +232,41 @@ def test_a_bundled_model_is_scored_from_the_command_line(tmp_path: Path, capsys:
     assert min(goal["confidence"]) > 0 and max(goal["confidence"]) <= 1
     assert (data["settings"]["hz"], data["settings"]["gates"]) == (16.0, ["0.2"])
     assert (data["complete"], data["lines"][1]) == (True, {"say": "asdf qwer", "means": None})
+
+
+def toward(told: str, name: str, options: list[str]) -> str:
+    """The way to what is told, in the yard; of one that hears nothing to the barrel."""
+    lines = dict(line.split(": ", 1) for line in told.split("\n"))
+    thing = lines["Instruction"].removeprefix("go to the ")
+    x, y = map(int, re.findall(rf"{thing} (-?\d+) (-?\d+)", lines["Observation"])[0])
+    return ("east" if x > 0 else "west") if abs(x) > abs(y) else "north" if y > 0 else "south" if y < 0 else "stop"
+
+
+def deaf(told: str, name: str, options: list[str]) -> str:
+    return toward(re.sub("Instruction: .*", "Instruction: go to the barrel", told), name, options)
+
+
+def test_endpoints_are_scored_beside_each_other_in_a_world_of_ones_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, said = tmp_path / "scores.json", tmp_path / "list.jsonl"
+    said.write_text(
+        '{"say": "go to the barrel", "means": "go to the barrel"}\n{"say": "go to the red box", "means": null}\n'
+    )
+    with standin(lambda n: (0.0, None), toward) as hears, standin(lambda n: (0.0, None), deaf) as other:
+        models = (f"decisions:{hears.url}", f"systemone:{other.url}")
+        told = ("score", "--env", world_file(tmp_path), "--agent", agent_file(tmp_path), "--seeds", "2", "--hz", "10")
+        goals = ("--goal", "go to the red box", "--goal", "go to the barrel", "--phrasings", str(said))
+        asked = [argument for model in models for argument in ("--model", model)]
+        assert call(*told, *asked, *goals, "--gate", "0", "--json", str(out)) == 0
+        requests = len(hears.bodies)
+        assert call(*told, *asked, *goals, "--gate", "0", "--json", str(out)) == 0
+        assert len(hears.bodies) == requests and "going on" in capsys.readouterr().err
+    cells = list(json.loads(out.read_text())["cells"].values())
+    for goal, ignored in (("go to the red box", [0, 0]), ("go to the barrel", [1, 1])):
+        assert pick(cells, "goals", goal, models[0]) == pick(cells, "goals", goal, "expert") == [1, 1]
+        assert pick(cells, "goals", goal, models[1]) == ignored == pick(cells, "other", goal, models[1])
+        assert pick(cells, "other", goal, models[0]) == [0, 0]
 
 
 def test_what_cannot_be_scored_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
