@@ -87,7 +87,7 @@ def _look_up(**simpler: Any) -> Tasks:
 
 
 STAGES = (
-    Stage("words", [(1.0, _look_up(names=(1, 0, 0), sentences=4, layouts=4, several_tools=0.0))], (2, 3, 3), 200_000),
+    Stage("first", [(1.0, _look_up(names=(1, 2, 0, 3), sentences=4, layouts=4, several_tools=0.0))], (2, 3), 200_000),
     Stage("names", [(1.0, _look_up())], (1, 2, 3, 3), 200_000),
     Stage("six", [(1.0, _look_up())], (1, 3, 4, 6), 200_000),
     Stage(
@@ -142,7 +142,7 @@ class BaseRecipe:
     """The whole recipe: one model through all stages."""
 
     shape: ModelShape = field(
-        default_factory=lambda: ModelShape(hidden=128, layers=5, heads=2, kv_heads=2, intermediate=256)
+        default_factory=lambda: ModelShape(hidden=128, layers=4, heads=2, kv_heads=2, intermediate=256)
     )
     stages: tuple[Stage, ...] = STAGES
     seed: int = 0

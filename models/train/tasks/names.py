@@ -1,4 +1,4 @@
-"""Names to bind anew in every row: words, and made-up names that share syllables. One in eight is never trained."""
+"""Names to bind anew in every row: words, and names that share their syllables. One in eight is never trained."""
 
 from __future__ import annotations
 
@@ -10,6 +10,31 @@ _PARTS = """
 ba ke lo mi nu ra se to vi za dor fen gal hul jor kin lun mar nex pol quil ras sil tam ven wex yor zin bri clo dra fli
 gre pra ska sto tri vla
 """
+_ONSETS = (
+    "b",
+    "c",
+    "d",
+    "f",
+    "g",
+    "h",
+    "j",
+    "k",
+    "l",
+    "m",
+    "n",
+    "p",
+    "r",
+    "s",
+    "t",
+    "v",
+    "w",
+    "z",
+    "ch",
+    "sh",
+    "tr",
+    "br",
+)
+_CODAS = ("", "", "", "n", "r", "l", "s", "t", "m", "ck", "nd", "st")
 SYLLABLES = tuple(_PARTS.split())
 _COLOUR_WORDS = """
 red green blue black white amber violet silver orange yellow purple grey pink brown gold cyan
@@ -43,11 +68,23 @@ HELD_OUT = {
 }
 
 
-Mix = tuple[float, float, float]
-MIX: Mix = (4, 4, 2)  # how often a name is of each kind
+KINDS = (*TRAINING, "spelt")
+Mix = tuple[float, float, float, float]
+MIX: Mix = (3, 3, 2, 3)  # how often a name is of each kind
 
 
 def draw(rng: Random, count: int, unseen: bool = False, mix: Mix = MIX) -> list[str]:
-    """`count` different names, all of one kind; of two words, some share one of them."""
-    names = (HELD_OUT if unseen else TRAINING)[rng.choices(tuple(TRAINING), mix)[0]]
-    return rng.sample(names, count)
+    """`count` different names, all of one kind: of a list (two words: some share one), or spelt anew."""
+    kind = rng.choices(KINDS, mix)[0]
+    if kind != "spelt":
+        return rng.sample((HELD_OUT if unseen else TRAINING)[kind], count)
+    found: dict[str, None] = {}
+    while len(found) < count:
+        name = "".join(_syllable(rng) for _ in range(rng.choice((1, 2, 2, 3))))
+        if held_out(name) == unseen:
+            found[name] = None
+    return list(found)
+
+
+def _syllable(rng: Random) -> str:
+    return rng.choice(_ONSETS) + rng.choice("aeiou") + rng.choice(_CODAS)

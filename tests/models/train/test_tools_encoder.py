@@ -105,3 +105,13 @@ def test_the_check_counts_what_the_model_gets_right(made: Any) -> None:
     found = check(learner, encoder, tasks)
     assert found.right == 1.0
     assert found.swapped == float(found.pairs > 0)
+
+
+def test_a_swapped_pair_counts_where_both_calls_are_right(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, encoder, _ = made
+    tasks = [t for t in drawn(60) if len({d.call.text() for d in t.told}) == 3][:4]
+    verdicts = iter([[True, True, False, True, False, True, False, False, False, True, True, True]])
+    monkeypatch.setattr("rtcontrol.models.train.tasks.check._verdicts", lambda *_: next(verdicts))
+    found = check(model, encoder, tasks)
+    assert (found.calls, found.pairs) == (12, 8)
+    assert (found.right, found.swapped) == (7 / 12, 3 / 8)

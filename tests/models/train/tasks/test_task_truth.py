@@ -120,6 +120,8 @@ def test_names_are_many_split_for_ever_and_share_their_parts() -> None:
         kept = names.HELD_OUT[kind]
         assert not {*trained} & {*kept} and len(trained) > 4 * len(kept) > 40
     assert sum(map(len, names.TRAINING.values())) > 1000
+    rng = Random(0)
+    assert len({name for _ in range(300) for name in names.draw(rng, 3, mix=(0, 0, 0, 1))}) > 700
     halves = {name[:2] for name in names.TRAINING["made up"]}
     assert all(name[:2] in halves for name in names.HELD_OUT["made up"])
 
