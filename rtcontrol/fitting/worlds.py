@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from rtcontrol.agents import Goal
 from rtcontrol.envs.curriculum import CurriculumOptions, DisturbedCurriculum
@@ -35,7 +36,8 @@ TOGETHER = 16
 EPISODES = 48  # played for the card, told canonically, and told in ways that were held out
 # From this share of the time on the learner flies some of the episodes itself.
 LEARNER_FROM, LEARNER_SHARE, BETA = 0.15, 0.5, 0.2
-KEPT = 0.5  # share of the ticks that become rows: neighbours are much alike
+KEPT = 0.4  # share of the ticks that become rows: neighbours are much alike
+OTHERWISE = 0.5  # share of the rows that are told something else than their episode: only the words tell them apart
 
 
 class WorldLesson(DisturbedCurriculum[Goal]):
@@ -56,8 +58,16 @@ class WorldLesson(DisturbedCurriculum[Goal]):
     def row(self) -> Row:
         """What is seen now, and what the expert calls."""
         seen = self.look()
-        history = tuple(self.called)[-self._history :] if self._history else ()
-        return Row(seen.instruction, seen.observation, seen.call, history)
+        return Row(seen.instruction, seen.observation, seen.call, self._shown())
+
+    def otherwise(self, row: Row) -> Row:
+        """The same situation, told any goal: what the expert would call then."""
+        goal = self._goals.sample(self.rng)
+        call = self._skill.expert(self._skill.read_back(row.observation), goal)
+        return Row(self._sentence(goal), row.observation, call, row.history)
+
+    def _shown(self) -> tuple[str, ...]:
+        return tuple(self.called)[-self._history :] if self._history else ()
 
     def _restart(self, seed: int) -> None:
         # Most worlds want to know what is asked for before they begin.
@@ -114,7 +124,9 @@ class WorldRows:
         while True:
             share = self._learner_share()
             rows = [lesson.row() for lesson in lessons]
-            yield from (row for row in rows if rng.random() < KEPT)
+            for lesson, row in zip(lessons, rows, strict=True):
+                if rng.random() < KEPT:
+                    yield lesson.otherwise(row) if rng.random() < OTHERWISE else row
             calls = self._calls(lessons, rows, rng)
             for lesson, call in zip(lessons, calls, strict=True):
                 lesson.learner_share = share
@@ -143,10 +155,19 @@ def lessons_of(skill: OwnSkill, hz: float, seed: int) -> Lessons:
     sample = list(itertools.islice(stream._rows(rng), SAMPLE))
     held = [WorldLesson(skill, random.Random(f"{seed}/held/{i}"), hz, held_out=True) for i in range(16)]
     taught: list[Taught] = []
+    seen: dict[str, Mapping[str, Any]] = {}
+
+    def expert(told: str, text: str) -> Call:
+        if (goal := skill.recognise(told)) is None:
+            raise LookupError(told)
+        return skill.expert(seen[text], goal)
+
     while len(taught) < HELD_ROWS:
         # Episode by episode: neighbours would be the same question again and again.
         for lesson in held:
-            taught.append(Taught(lesson.row()))
+            row = lesson.row()
+            seen[row.observation] = skill.read_back(row.observation)
+            taught.append(Taught(lesson.otherwise(row) if rng.random() < OTHERWISE else row))
             for _ in range(round(hz)):
                 lesson.act(lesson.look().call)
     goals = skill.all_goals
@@ -159,7 +180,7 @@ def lessons_of(skill: OwnSkill, hz: float, seed: int) -> Lessons:
         None,
         skill.agent.instruction,
         {"world": skill.name, "goals": sorted(goals.ways), "hz": hz},
-        expert=lambda told, seen: skill.expert_policy([(told, seen)])[0],
+        expert=expert,
         texts=goals.texts(),
         notes=notes,
         rate_hz=hz,

@@ -34,26 +34,39 @@ def test_what_is_public_is_there_by_name() -> None:
         rtcontrol.nothing  # noqa: B018
 
 
-def test_a_game_of_ones_own_is_made_and_flown_as_its_page_says(tmp_path: Path) -> None:
+def own_game(tmp_path: Path, learning: bool) -> tuple[str, list[str]]:
+    """What the page's commands say, those that take minutes only with `learning`; and its parts of files."""
     page = (ROOT / "docs/your-own-game.md").read_text("utf-8")
-    commands = "".join(re.findall(r"```sh\n(.*?)```", page, re.DOTALL))
+    begins, learns, gym = re.findall(r"```sh\n(.*?)```", page, re.DOTALL)
     *parts, pole = re.findall(r"```(?:python|yaml)\n(.*?)```", page, re.DOTALL)
     (tmp_path / "pole.py").write_text(pole)
-    commands = commands.replace("--agent pole.py", "--agent ../pole.py")
     (tmp_path / "bin").mkdir()
     for name in ("rtcontrol", "pytest"):
         (tmp_path / "bin" / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" -m {name} "$@"\n')
         (tmp_path / "bin" / name).chmod(0o755)
     env = environment(PATH=f"{tmp_path / 'bin'}:{os.environ['PATH']}")
-    ran = subprocess.run(["sh", "-ec", commands], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120)
-    assert ran.returncode == 0 and "9 passed" in ran.stdout and "5 of 5 succeeded" in ran.stdout, (
-        ran.stdout + ran.stderr
-    )
+    commands = begins + (learns if learning else gym.replace("pole.py", "../pole.py"))
+    ran = subprocess.run(["sh", "-ec", commands], cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    return ran.stdout, parts
+
+
+def test_a_game_of_ones_own_is_made_and_flown_as_its_page_says(tmp_path: Path) -> None:
+    said, parts = own_game(tmp_path, learning=False)
+    assert "9 passed" in said and "5 of 5 succeeded" in said and "2 of 2 succeeded" in said
     own = "".join((tmp_path / "rover" / name).read_text() for name in ("rover.py", "rover_agent.py", "goals.yaml"))
     assert sum(bool(line.strip()) for line in own.splitlines()) < 60
     for part in parts:
         assert part in own, part
-    assert "2 of 2 succeeded" in ran.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3_600)
+def test_a_game_of_ones_own_is_learnt_as_its_page_says(tmp_path: Path) -> None:
+    said, _ = own_game(tmp_path, learning=True)
+    told = re.search(r"told canonically: (\d+) of (\d+) right", said)
+    assert told is not None and int(told[1]) >= 0.9 * int(told[2]), said
+    assert "rover.py by rover_agent (model, torch)" in said
 
 
 def test_a_folder_to_begin_with_is_not_written_over_nor_half(
