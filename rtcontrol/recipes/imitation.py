@@ -63,7 +63,7 @@ class Recipe:
     said: tuple[str, ...] = ()
     tokens: int = 5120
     nonsense: Nonsense | None = None
-    nonsense_share: float = 0.06
+    nonsense_share: float = 0.12
     prepared: bool = False
 
     def build(self, seed: int) -> tuple[Any, Tokenizer, RowEncoder]:
