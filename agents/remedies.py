@@ -24,7 +24,7 @@ def of(tool: ToolSchema, digits: bool = False) -> list[str]:
             cost = TOKENS
             if p.domain.grid is not None:
                 cost += ", or every two where the model's tokenizer writes digit by digit"
-            remedy = _remedy(p.domain.schema, p.name)
+            remedy = _remedy(p.domain, p.name)
             found.append(f"parameter {p.name}: its values are not listed, {cost}. Remedy: {remedy}.")
     for slot in slots:
         if isinstance(slot.domain, Free) and all(isinstance(p.domain, ClosedDomain) for p in slot.parameters):
@@ -45,10 +45,15 @@ def of(tool: ToolSchema, digits: bool = False) -> list[str]:
     return found
 
 
-def _remedy(schema: Mapping[str, Any], name: str) -> str:
-    """What would list the values of a free schema."""
+def _remedy(domain: Free, name: str) -> str:
+    """What would list the values of a free domain; where a limit was hit, by how much."""
+    schema = domain.schema
     kind = schema.get("type")
     if kind in ("integer", "number"):
+        if domain.grid is not None:
+            whole = kind == "integer" and "multipleOf" not in schema
+            step = "a multipleOf (Range's step)" if whole else "a larger multipleOf (Range's step)"
+            return f"{step}, or nearer bounds: it has {domain.grid.count} values, and {MAX_CLOSED} are listed"
         return f"minimum, maximum and multipleOf (Range) with at most {MAX_CLOSED} values"
     if kind == "string":
         return "an enum (OneOf)"

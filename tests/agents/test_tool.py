@@ -279,3 +279,17 @@ def test_agent_with_an_illegal_safe_call_is_refused() -> None:
         Agent("a", "", Tools([go]), str, "go", Fallback(Call("go", {"x": 3})), "model")
     with pytest.raises(UserError, match="history=7"):
         Agent("a", "", Tools([go]), str, "go", Fallback(Call("go", {"x": 1})), "model", history=7)
+
+
+def test_a_remedy_names_the_limit_that_was_hit() -> None:
+    def turn(
+        wide: Annotated[int, Range(0, 5000)],
+        fine: Annotated[float, Range(0, 10, 0.001)],
+        open: Annotated[float, Range(0, 10)],
+    ) -> None:
+        """Turn."""
+
+    wide, fine, open_ = Tools([turn]).warnings()
+    assert "a multipleOf (Range's step), or nearer bounds: it has 5001 values, and 4096 are listed" in wide
+    assert "a larger multipleOf (Range's step), or nearer bounds: it has 10001 values, and 4096 are listed" in fine
+    assert "minimum, maximum and multipleOf (Range) with at most 4096 values" in open_
