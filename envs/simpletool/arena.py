@@ -14,6 +14,7 @@ DIRECTIONS = ("up", "down", "left", "right")
 TOOLS = tuple(
     direction_tool(name, told, DIRECTIONS) for name, told in (("move", "Move spaceship"), ("fire", "Fire bullet"))
 )
+START = (80.0, 300.0)  # where the player begins, and stays until a key is pressed
 HIT = 14  # pixels; a shot that passes within 16 hits
 SOON = 6  # frames; it takes its aim before the gun has cooled
 
@@ -56,7 +57,7 @@ def state(rng: random.Random) -> tuple[float, float, tuple[float, float], int, t
     def place(middle: float, size: int) -> float:
         return min(max(rng.gauss(middle, 30), EDGE), size - EDGE)
 
-    player = rng.uniform(EDGE, WIDTH - EDGE), rng.uniform(EDGE, HEIGHT - EDGE)
+    player = START if rng.random() < 0.35 else (rng.uniform(EDGE, WIDTH - EDGE), rng.uniform(EDGE, HEIGHT - EDGE))
     x, y = rng.uniform(EDGE, WIDTH - EDGE), rng.uniform(EDGE, HEIGHT - EDGE)
     near = rng.random()
     if near < 0.5:

@@ -34,7 +34,7 @@ from rtcontrol.recipes.words import MARKS, SCHEMA_PHRASES, SCHEMA_WORDS
 
 SCHEMAS = {game.name: tool_schemas(list(game.tools)) for game in GAMES.values()}
 # Of the rows: pong and flappy bird say how far off their goal is, in the arena two pairs of numbers must be subtracted.
-SHARES = {"pong": 1.0, "flappy": 1.5, "arena": 4.0}
+SHARES = {"pong": 1.0, "flappy": 1.5, "arena": 6.0}
 DISTANCES = (0, 7, 14, 25, 50, 100, 200, 400)  # pixels, by which the arena's rows are asked how far the player is
 # What the pages write: pixels, and speeds of one decimal.
 NUMBERS = [*map(str, range(-600, 1061)), *(f"{i / 10:.1f}" for i in range(-70, 225))]
@@ -79,7 +79,7 @@ class GamesTrainer(Trainer):
 class GamesRecipe:
     """One model of all three games."""
 
-    config: TrainConfig = field(default_factory=lambda: TrainConfig(samples=76_800))
+    config: TrainConfig = field(default_factory=lambda: TrainConfig(samples=49_152))
     shape: ModelShape = field(default_factory=lambda: ModelShape(hidden=128, heads=4, intermediate=384, context=2048))
     chunk: int = 8_192
 

@@ -1,4 +1,5 @@
-"""SimpleTool's own browser games, unmodified, in headless Chromium: what they ask, and that their rules win them."""
+"""SimpleTool's own browser games, unmodified, in headless Chromium: what they ask, and that their rules and the bundled
+model win them."""
 
 from __future__ import annotations
 
@@ -32,6 +33,12 @@ def teachers(serve: Serve) -> str:
     return serve(pool=player.TeacherPool(), model="random", static=Path(player.FOLDER)).url
 
 
+@pytest.fixture(scope="module", params=["the rule", "the model"])
+def decided(request: pytest.FixtureRequest, serve: Serve, teachers: str) -> str:
+    """The rules' gateway, and one that finds the bundled model by the pages' tools."""
+    return teachers if request.param == "the rule" else serve(model=None, static=Path(player.FOLDER)).url
+
+
 @pytest.mark.parametrize("name", sorted(GAMES))
 def test_a_pages_requests_are_those_that_are_drawn(name: str, teachers: str, browser: Chromium) -> None:
     module: Any = importlib.import_module(f"rtcontrol.envs.simpletool.{name}")
@@ -47,26 +54,31 @@ def test_a_pages_requests_are_those_that_are_drawn(name: str, teachers: str, bro
     assert {json.dumps([t.canonical_json() for t in tool_schemas(s["tools"])]) for s in sent} == {json.dumps(own)}
 
 
-def test_the_rule_beats_a_still_paddle_to_five(teachers: str, browser: Chromium) -> None:
-    player.show(browser, teachers, "pong")
+def test_a_still_paddle_is_beaten_to_five(decided: str, browser: Chromium) -> None:
+    player.show(browser, decided, "pong")
     result = player.pong(browser)
     assert result["ai"] == 5 > result["human"], result
 
 
-def test_the_rule_passes_ten_pipes(teachers: str, browser: Chromium) -> None:
-    """Of four flights at the page's normal level; three of four do, of many."""
-    flights = []
-    while len(flights) < 4 and not any(f["pipes"] >= 10 for f in flights):
-        player.show(browser, teachers, "flappy")
+def test_ten_pipes_are_passed(decided: str, browser: Chromium) -> None:
+    """In one of six flights at the page's normal level: more do, of many (the model's card)."""
+    flights: list[dict[str, Any]] = []
+    while len(flights) < 6 and not any(f["pipes"] >= 10 for f in flights):
+        player.show(browser, decided, "flappy")
         flights.append(player.flappy(browser))
     assert any(f["pipes"] >= 10 for f in flights), flights
 
 
-@pytest.mark.parametrize("person", [False, True])
-def test_the_rule_wins_an_arena_round(person: bool, teachers: str, browser: Chromium) -> None:
-    """Of three rounds: a person who plays by a script, and shoots well, wins some."""
-    rounds = []
-    while len(rounds) < 3 and not any(r["winner"] == "AI WINS" for r in rounds):
+def test_an_arena_round_is_won(decided: str, browser: Chromium) -> None:
+    player.show(browser, decided, "arena")
+    result = player.arena(browser)
+    assert result["winner"] == "AI WINS", result
+
+
+def test_the_rule_wins_against_a_person_who_walks_and_shoots(teachers: str, browser: Chromium) -> None:
+    """One of four rounds: the script shoots well, and wins some."""
+    rounds: list[dict[str, Any]] = []
+    while len(rounds) < 4 and not any(r["winner"] == "AI WINS" for r in rounds):
         player.show(browser, teachers, "arena")
-        rounds.append(player.arena(browser, person))
+        rounds.append(player.arena(browser, person=True))
     assert any(r["winner"] == "AI WINS" for r in rounds), rounds

@@ -76,7 +76,12 @@ def successes(name: str, goal: Any, seeds: int, instruction: str | None = None) 
 
 @pytest.mark.parametrize(
     ("name", "parameters", "size"),
-    [("lander", 15_000_000, 32 << 20), ("paddle", 3_000_000, 12_000_000), ("driver", 2_000_000, 8_000_000)],
+    [
+        ("lander", 15_000_000, 32 << 20),
+        ("paddle", 3_000_000, 12_000_000),
+        ("driver", 2_000_000, 8_000_000),
+        ("simpletool-games", 1_500_000, 4 << 20),
+    ],
 )
 def test_bundled_model_is_within_its_size(name: str, parameters: int, size: int) -> None:
     path = resolve(name) / "model.safetensors"

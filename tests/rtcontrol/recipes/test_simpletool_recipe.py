@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import random
 from pathlib import Path
 
+import pytest
+
 from rtcontrol.envs.simpletool import GAMES
-from rtcontrol.models.checkpoint import Checkpoint
+from rtcontrol.models.checkpoint import Checkpoint, zoo
 from rtcontrol.models.decider import DeciderSpec
 from rtcontrol.models.train.trainer import TrainConfig
 from rtcontrol.recipes.simpletool import RECIPE, SCHEMAS, rows
@@ -32,3 +35,13 @@ def test_a_model_of_the_games_recipe_knows_the_tools_of_all_three(tmp_path: Path
         row = next(row for row in rows(2) if row.tools == tuple(SCHEMAS[game.name]))
         call = DeciderSpec(str(folder), game.tools).build().decide(row.observation, row.instruction, row.history).call
         assert call is not None and call.name in {schema.name for schema in SCHEMAS[game.name]}
+
+
+@pytest.mark.parametrize(("name", "least"), [("pong", 0.9), ("flappy", 0.9), ("arena", 0.7)])
+def test_the_bundled_model_makes_the_calls_of_the_games_rules(name: str, least: float) -> None:
+    game, rng = GAMES[name], random.Random(5)
+    own = next(model for model in zoo() if trained_on(SCHEMAS[name], model))
+    decider = DeciderSpec(own, game.tools).build()
+    asked = [game.draw(rng) for _ in range(100)]
+    calls = [decider.decide(one.observation, one.instruction, one.history).call for one in asked]
+    assert sum(game.rule(one.observation) == call for one, call in zip(asked, calls, strict=True)) >= least * 100
