@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as Bar
 
+from rtcontrol.bridges.shutdown import Shutdown
 from rtcontrol.cli.figures import check_writable
 from rtcontrol.loop.config import MAX_HZ, MIN_HZ
 from rtcontrol.models.errors import UserError
@@ -40,7 +41,7 @@ A line of a list is {"say": "...", "means": "<canonical instruction>"}, with nul
 all is kept raw, seed by seed; a score that was interrupted goes on where it stopped, at the same command. The page
 docs/scores.md says what is measured, and how.
 
-Exit status: 0; 2 mistake in what was given; 130 interrupted (what was measured is shown and kept).
+Exit status: 0; 2 mistake in what was given; 129 SIGHUP, 130 Ctrl-C, 143 SIGTERM (what was measured is shown and kept).
 """
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown", pretty_exceptions_enable=False)
 
@@ -160,10 +161,10 @@ def _score(
         print(f"going on with what {json_file} holds", file=sys.stderr)
     status = 0
     try:
-        with ScoreProgress() as told:
+        with Shutdown(), ScoreProgress() as told:
             scoring.run(told)
-    except KeyboardInterrupt:
-        status = 130
+    except KeyboardInterrupt as interrupted:
+        status = getattr(interrupted, "status", 130)
     for table in tables(scoring.document.data):
         note, table.caption = table.caption, None
         console.print(table)

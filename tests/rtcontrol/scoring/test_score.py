@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import call, refused
+from commands import call, refused, spawn, until
 from walk import AGENT, LEFT, RIGHT, SKILL, STILL, Walker
 
 from rtcontrol.envs.evaluate import Case, Seat, cases, play
@@ -232,6 +233,17 @@ def test_a_bundled_model_is_scored_from_the_command_line(tmp_path: Path, capsys:
     assert min(goal["confidence"]) > 0 and max(goal["confidence"]) <= 1
     assert (data["settings"]["hz"], data["settings"]["gates"]) == (16.0, ["0.2"])
     assert (data["complete"], data["lines"][1]) == (True, {"say": "asdf qwer", "means": None})
+
+
+@pytest.mark.slow
+def test_a_signal_ends_a_score_with_what_was_measured(tmp_path: Path) -> None:
+    out = tmp_path / "scores.json"
+    process = spawn("score", "--env", "lander", "--seeds", "50", "--json", str(out))
+    until(lambda: out.is_file() and out.stat().st_size > 0, "nothing is flown", seconds=120)
+    process.send_signal(signal.SIGTERM)
+    shown, said = process.communicate(timeout=60)
+    assert process.returncode == 143 and "the same command goes on there" in said and "Traceback" not in said
+    assert "land on the pad" in shown and not json.loads(out.read_text())["complete"]
 
 
 def toward(told: str, name: str, options: list[str]) -> str:
