@@ -74,11 +74,15 @@ def test_a_folder_to_begin_with_is_not_written_over_nor_half(
 ) -> None:
     assert call("new", str(tmp_path / "deep" / "my_game")) == 0
     written = sorted(path.name for path in (tmp_path / "deep" / "my_game").iterdir())
+    assert (tmp_path / "deep" / "my_game").stat().st_mode == (tmp_path / "deep").stat().st_mode
     assert written == ["README.md", "goals.yaml", "my_game.py", "my_game_agent.py", "test_my_game.py"]
     capsys.readouterr()
     assert "is there already" in refused(capsys, "new", str(tmp_path / "deep" / "my_game"))
     for name in ("My-Game", "1st", "class ", "UPPER"):
         assert "is no name" in refused(capsys, "new", str(tmp_path / name))
+    for name in ("json", "torch"):
+        assert "would be imported in its place" in refused(capsys, "new", str(tmp_path / name))
+    assert "cannot be written" in refused(capsys, "new", str(tmp_path / ("a" * 300)))
     (tmp_path / "file").write_text("")
     assert "cannot be written" in refused(capsys, "new", str(tmp_path / "file" / "game"))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["deep", "file"]
