@@ -99,7 +99,7 @@ def _score(
         str, typer.Option(help="Agent: a name, or a .py file with goals and expert. (default: the world's)")
     ] = "",
     goals: Annotated[
-        Path | None, typer.Option(help="File of goals (.yaml, .toml, .json), as for `rtcontrol run`.")
+        Path | None, typer.Option(help="File of goals (.yaml, .json), as for `rtcontrol run`.")
     ] = None,
     model: Annotated[
         list[str] | None,

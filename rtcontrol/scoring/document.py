@@ -51,17 +51,14 @@ class Document:
             kept["returns"].append(round(float(one.episode.ret), 3))
             kept["seconds"].append(round(one.episode.seconds, 3))
             kept["ends"].append(str(one.episode.detail.get("end")))
-            if sure := one.kept.get("sure"):
-                # The median of the first second: a sentence is understood, or not, before much has happened.
-                first = sorted(sure[:listened])
+            if (sure := one.kept.get("sure")) or one.kept.get("lost"):
+                # The median of the first second: a sentence is understood, or not, before much has happened. Who never
+                # decides is never sure.
+                first = sorted((sure or [0.0])[:listened])
                 kept.setdefault("sure", []).append(round(first[len(first) // 2], 4))
             for name in ("held", "lost"):
                 kept[name] = kept.get(name, 0) + one.kept.get(name, 0)
-            kept.setdefault("confidence", []).extend(round(c, 4) for c in one.kept.get("confidence", ()))
-            kept.setdefault("agrees", []).extend(int(a) for a in one.kept.get("agrees", ()))
-        for name in ("confidence", "agrees"):
-            step = -(-len(kept[name]) // KEPT) or 1
-            kept[name] = kept[name][::step]
+            _keep(kept, one.kept.get("confidence", ()), one.kept.get("agrees", ()))
         if figures is not None:
             kept.setdefault("runs", []).append(figures)
         self.write()
@@ -86,6 +83,18 @@ class Document:
             ) from None
 
 
+def _keep(kept: dict[str, Any], confidence: Sequence[float], agrees: Sequence[bool]) -> None:
+    """Every `every`-th of all decisions: the last ones no more than the first."""
+    every = kept.setdefault("every", 1)
+    start = -kept.setdefault("decisions", 0) % every
+    kept["decisions"] += len(confidence)
+    kept.setdefault("confidence", []).extend(round(c, 4) for c in confidence[start::every])
+    kept.setdefault("agrees", []).extend(int(a) for a in agrees[start::every])
+    while len(kept["confidence"]) > KEPT:
+        kept["every"] *= 2
+        kept["confidence"], kept["agrees"] = kept["confidence"][::2], kept["agrees"][::2]
+
+
 def _new(cell: Cell) -> dict[str, Any]:
     told = {"part": cell.part, "title": cell.title, "by": cell.by, "hz": cell.hz, "delay": cell.delay}
     told |= {"wall": cell.wall, "told": list(dict.fromkeys(case.instruction for case in cell.cases))[:8]}
@@ -98,9 +107,18 @@ def _read(path: Path, settings: dict[str, Any]) -> dict[str, Any]:
         found = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError):
         found = None
-    if not isinstance(found, dict) or found.get("score") != SCHEMA:
+    parts = ("settings", "cells")
+    if (
+        not isinstance(found, dict)
+        or found.get("score") != SCHEMA
+        or not all(isinstance(found.get(p), dict) for p in parts)
+    ):
         raise UserError(f"--json {path} is there already, and holds no score.", remedy)
-    held = found.get("settings", {})
+    held = found["settings"]
+    if isinstance(was := held.get("contents"), dict):
+        now = settings["contents"]
+        if changed := [name for name in {**was, **now} if was.get(name) != now.get(name)]:
+            raise UserError(f"--json {path} holds a score from before {changed[0]} changed.", remedy)
     if other := [name for name, value in settings.items() if held.get(name) != value]:
         name = other[0]
         raise UserError(

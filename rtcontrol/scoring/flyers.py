@@ -94,7 +94,9 @@ class ModelFlyer:
         self.parallel = LOCAL if self._many else FAR
 
     def __call__(self, seats: Sequence[Seat]) -> list[Call | None]:
-        return [self._act(seat, decided) for seat, decided in zip(seats, self._ask(seats), strict=True)]
+        made = self._ask(seats)
+        self._answered = self._answered or not all(isinstance(one, Exception) for one in made)
+        return [self._act(seat, decided) for seat, decided in zip(seats, made, strict=True)]
 
     def _act(self, seat: Seat, decided: Decision | Exception) -> Call | None:
         kept = seat.kept
@@ -102,7 +104,6 @@ class ModelFlyer:
             self._lose(decided)
             kept["lost"] = kept.get("lost", 0) + 1
             return self._hold_on(kept)
-        self._answered = True
         sure = self.gate.sure(decided, self._agent.null_is_doubt)
         kept.setdefault("sure", []).append(sure)
         self._compare(seat, decided)

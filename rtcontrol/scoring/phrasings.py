@@ -32,11 +32,16 @@ def lines(skill: Skill, given: str, names: Sequence[str]) -> list[Saying]:
     lists, by its name. UserError, with the line's number, for what cannot be read."""
     if given in skill.phrasings:
         told = [one for kind in skill.kinds for one in skill.phrasings[given](kind)]
+        if not told:
+            raise UserError(
+                f"--phrasings {given}: {skill.name} has none.",
+                "Say each goal in five ways and more, or give a JSONL file.",
+            )
         return [Saying(say, goal.text(), goal) for say, goal in told]
     path = Path(given)
     try:
         raw = path.read_bytes()
-        written = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode("utf-8").splitlines()
+        written = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode("utf-8").rstrip("\n").split("\n")
     except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
         lists = f", or a list of this world: {', '.join(skill.phrasings)}" if skill.phrasings else ""
         why = error.strerror if isinstance(error, OSError) and error.strerror else f"no text in UTF-8: {error}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rtcontrol.envs.evaluate import LONGEST_S, Case
@@ -17,7 +17,8 @@ DELAYS, RATES = (0, 1, 2, 4), (10.0, 16.0, 30.0)
 @dataclass(frozen=True)
 class Settings:
     """What a score is of; everything here decides its figures, so what was measured with others is never mixed. `hz` 0:
-    the rate that the first model learnt; no `gates`: what the checkpoints say."""
+    the rate that the first model learnt; no `gates`: what the checkpoints say;
+    `contents` are digests of the files that it names."""
 
     env: str
     agent: str
@@ -31,6 +32,7 @@ class Settings:
     rates: tuple[float, ...] = ()
     engine: str = "torch"
     goal_file: str | None = None
+    contents: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -16,13 +16,16 @@ from commands import call, refused, spawn, until
 from walk import AGENT, LEFT, RIGHT, SKILL, STILL, Walker
 
 from rtcontrol.envs.evaluate import Case, Seat, cases, play
+from rtcontrol.hosts.base import DecisionRequest
 from rtcontrol.models.call import Call, Decision
+from rtcontrol.models.engines.base import DecodeError
 from rtcontrol.models.errors import UserError
+from rtcontrol.scoring.contents import contents
 from rtcontrol.scoring.document import Document
 from rtcontrol.scoring.flyers import SCRIPTED, ConfidenceGate, Flyer, ModelFlyer, scripted
 from rtcontrol.scoring.measure import measure
 from rtcontrol.scoring.phrasings import Saying, lines
-from rtcontrol.scoring.plan import Settings, plan
+from rtcontrol.scoring.plan import Cell, Settings, plan
 from rtcontrol.scoring.subjects import subjects
 from rtcontrol.scoring.tables import paired, pick, said, share, tables
 
@@ -176,9 +179,62 @@ def test_what_was_measured_is_gone_on_with_and_never_mixed(tmp_path: Path, monke
     assert json.loads(path.read_text())["complete"]
     with pytest.raises(UserError, match="gates is"):
         score({"hears": KNOWS_BOTH}, gate=0.5, said=SAID, path=path)
-    path.write_text("{}")
-    with pytest.raises(UserError, match="no score"):
-        score({"hears": KNOWS_BOTH}, path=path)
+    for other in ("{}", '{"score": 1, "settings": [], "cells": {}}', '{"score": 1, "settings": {}}'):
+        path.write_text(other)
+        with pytest.raises(UserError, match="no score"):
+            score({"hears": KNOWS_BOTH}, path=path)
+
+
+def test_a_score_of_other_files_is_not_gone_on_with(tmp_path: Path) -> None:
+    path, model = tmp_path / "scores.json", tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text("{}")
+    settings = Settings("walk", "walk", (str(model),), HZ, 4)
+
+    def document(listed: Sequence[Saying] = SAID) -> Document:
+        return Document(replace(settings, contents=contents(settings.models, [], listed)), path)
+
+    document().write()
+    (model / "README.md").write_text("a card is no part of what decides")
+    document()
+    with pytest.raises(UserError, match="from before phrasings changed"):
+        document(SAID[:2])
+    (model / "model.safetensors").write_bytes(b"trained again")
+    with pytest.raises(UserError, match="from before .*model changed"):
+        document()
+
+
+class Partly(Walker):
+    """Fails where it is told what it does not know."""
+
+    def decide(self, request: DecisionRequest) -> Decision:
+        if request.instruction not in self.knows:
+            raise DecodeError("no call")
+        return super().decide(request)
+
+
+def test_a_sentence_that_nothing_is_decided_for_is_unsure_and_the_others_keep_their_places() -> None:
+    found = said(score({"partly": Partly(("go left", "go right"))}, 0.5, [*SAID[:2], *SAID[:1]]).data, "partly")
+    assert found is not None and found["by_meaning"]["go left"]["unsure"] == 2
+    assert found["by_meaning"]["go right"] == {"said": 1, "right": 1, "canonical_right": 1, "unsure": 0}
+
+
+def test_a_model_that_decides_for_some_is_asked_on() -> None:
+    flyer, seats = ModelFlyer(SKILL, AGENT, Partly(("go right",)), HZ), [Seat(SKILL) for _ in range(4)]
+    for seat, told in zip(seats, ("a", "b", "c", "go right"), strict=True):
+        seat.take(0, Case(told, RIGHT, 0))
+    assert flyer(seats) == [None, None, None, Call("walk", {"step": 1})]
+
+
+def test_the_decisions_that_are_kept_are_spread_over_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rtcontrol.scoring.document.KEPT", 16)
+    document, cell = Document(Settings("walk", "walk", ("m",), HZ, 4), None), Cell("goals", "go left", "m", (), HZ)
+    for first in range(0, 105, 7):
+        flown = play(SKILL, scripted(SKILL, "no-op"), cases(LEFT, [0]), HZ)[0]
+        kept = {"confidence": [i / 1e4 for i in range(first, first + 7)], "agrees": [True] * 7}
+        document.add(cell, [replace(flown, kept=kept)])
+    [made] = document.cells.values()
+    assert made["confidence"] == [i / 1e4 for i in range(0, 105, 8)] and len(made["agrees"]) == 14
 
 
 @pytest.mark.parametrize(
@@ -207,6 +263,8 @@ def test_lines_of_other_worlds_are_left_out(tmp_path: Path) -> None:
     assert lines(SKILL, str(path), ("walk",)) == [Saying("west", "go left", LEFT)]
     with pytest.raises(UserError, match="no line of it is for"):
         lines(SKILL, str(path), ("lander",))
+    with pytest.raises(UserError, match="unseen: walk has none"):
+        lines(replace(SKILL, kinds=("left",), phrasings={"unseen": lambda kind: ()}), "unseen", ("walk",))
 
 
 def test_a_model_that_never_decides_is_none(tmp_path: Path) -> None:
@@ -233,6 +291,7 @@ def test_a_bundled_model_is_scored_from_the_command_line(tmp_path: Path, capsys:
     assert min(goal["confidence"]) > 0 and max(goal["confidence"]) <= 1
     assert (data["settings"]["hz"], data["settings"]["gates"]) == (16.0, ["0.2"])
     assert (data["complete"], data["lines"][1]) == (True, {"say": "asdf qwer", "means": None})
+    assert set(data["settings"]["contents"]) == {"lander", "phrasings"}
 
 
 @pytest.mark.slow
@@ -288,3 +347,4 @@ def test_what_cannot_be_scored_is_refused(tmp_path: Path, capsys: pytest.Capture
     assert "such as: 'land on the pad'" in refused(capsys, "score", "--env", "lander", "--goal", "make tea").lower()
     assert "cannot be read" in refused(capsys, "score", "--env", "lander", "--phrasings", str(tmp_path / "none"))
     assert "is a folder" in refused(capsys, "score", "--env", "lander", "--json", str(tmp_path))
+    assert "--hz 0 is no rate" in refused(capsys, "score", "--env", "lander", "--hz", "0")

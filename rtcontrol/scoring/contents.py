@@ -1,0 +1,43 @@
+"""What the files that a score is of held: figures of others are never gone on with."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from rtcontrol.models.checkpoint import ZOO, zoo
+from rtcontrol.scoring.phrasings import Saying
+
+LARGE = 1 << 26  # bytes; of a larger file its size and time of change stand for what it holds
+
+
+def contents(models: Sequence[str], files: Iterable[str | None], said: Sequence[Saying]) -> dict[str, str]:
+    """A digest by the name of each checkpoint on this disk, of each of the user's files, and of what is said."""
+    found = {name: _of(_checkpoint(ZOO / name if name in zoo() else Path(name).expanduser())) for name in models}
+    found |= {name: _of([Path(name)]) for name in files if name is not None}
+    if said:
+        told = json.dumps([asdict(one) | {"goal": None} for one in said])
+        found["phrasings"] = hashlib.sha256(told.encode()).hexdigest()[:16]
+    return {name: digest for name, digest in found.items() if digest}
+
+
+def _checkpoint(folder: Path) -> list[Path]:
+    """What decides: beside it lie logs, cards and scores."""
+    names = ("config.json", "rtcontrol.json", "st_template.json", "tokenizer.json", "*.safetensors")
+    return sorted(path for name in names for path in folder.glob(name)) if folder.is_dir() else []
+
+
+def _of(files: Iterable[Path]) -> str:
+    found = hashlib.sha256()
+    read = 0
+    for path in files:
+        if not path.is_file():
+            continue
+        state = path.stat()
+        told = path.read_bytes() if state.st_size <= LARGE else f"{state.st_size} {state.st_mtime_ns}".encode()
+        found.update(f"{path.name} {len(told)} ".encode() + told)
+        read += 1
+    return found.hexdigest()[:16] if read else ""
