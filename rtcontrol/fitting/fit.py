@@ -22,6 +22,7 @@ from rtcontrol.fitting.words import Expert
 from rtcontrol.fitting.worlds import lessons_of, played
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.train.trainer import Progress
+from rtcontrol.run.contents import contents
 from rtcontrol.run.skills import OwnSkill, skill_of
 
 DRAWN = 8_000  # situations whose words are the model's, and of which some are held out
@@ -88,7 +89,8 @@ def fit(
             raise UserError("Tools and goals of a world are its agent's.", "Leave `tools` and `goal` out.")
         skill = _own_skill(env, agent, None if goals is None else Path(goals))
         check_folder(folder)
-        lessons = lessons_of(skill, hz, seed)
+        files = contents((env, agent, skill.all_goals.source))
+        lessons = lessons_of(skill, hz, seed, {Path(name).name: digest for name, digest in files.items()})
         plays = partial(played, skill, hz, PLAYED * 60 * minutes)
     else:
         known = None if tools is None else tools_of(tools)

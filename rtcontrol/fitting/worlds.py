@@ -26,8 +26,9 @@ from rtcontrol.models.train.probes import with_word_probes
 from rtcontrol.models.train.rows import Row
 from rtcontrol.run.skills import OwnSkill
 
-# Worlds of training have seeds below the first of these, those of held-out rows below the second, played ones above.
-TRAINED, HELD = 1_000_000, 2_000_000
+# Worlds of training have seeds from the first of these on, those of held-out rows from the second, played ones from the
+# third; what lies below is for scores.
+TRAINED, HELD, PLAYED_FROM = 1_000_000, 2_000_000, 3_000_000
 WORLDS = 64
 SAMPLE = 4_096  # rows whose words are the model's
 HELD_ROWS = 400
@@ -51,7 +52,7 @@ class WorldLesson(DisturbedCurriculum[Goal]):
         self.learner_share, self.flown = 0.0, False
         options = CurriculumOptions(
             noise=(0.0, 0.02, 0.1), burst=round(hz / 2) or 1, switch=0.01, lasts_s=(10.0, 120.0), late_steps=1,
-            scatter=0.0, rephrase=0.05, plain=0.15, hz=hz, seeds=TRAINED,
+            scatter=0.0, rephrase=0.05, plain=0.15, hz=hz, seeds=HELD - TRAINED,
         )  # fmt: skip
         super().__init__(rng, options, skill, self._world.step_s)
 
@@ -72,7 +73,7 @@ class WorldLesson(DisturbedCurriculum[Goal]):
     def _restart(self, seed: int) -> None:
         # Most worlds want to know what is asked for before they begin.
         self._world.judge_by(self._goals.sample(self.rng))
-        self._world.reset(seed + TRAINED * self._held_out)
+        self._world.reset(seed + (HELD if self._held_out else TRAINED))
         self.called.clear()
         self.flown = self.rng.random() < self.learner_share
 
@@ -147,8 +148,9 @@ class WorldRows:
         return calls
 
 
-def lessons_of(skill: OwnSkill, hz: float, seed: int) -> Lessons:
-    """What a world of one's own has to teach. Raises UserError for what its code gets wrong."""
+def lessons_of(skill: OwnSkill, hz: float, seed: int, files: Mapping[str, str] | None = None) -> Lessons:
+    """What a world of one's own has to teach; `files` are digests of its code. Raises UserError for what that gets
+    wrong."""
     rng = random.Random(f"{seed}/sample")
     stream = WorldRows(skill, hz)
     notes = _tried(skill, hz)
@@ -179,7 +181,7 @@ def lessons_of(skill: OwnSkill, hz: float, seed: int) -> Lessons:
         f"The expert of {skill.agent.name} in the world {skill.name}, {hz:g} decisions a second",
         None,
         skill.agent.instruction,
-        {"world": skill.name, "goals": sorted(goals.ways), "hz": hz},
+        {"world": skill.name, "goals": sorted(goals.ways), "hz": hz, "files": dict(files or {})},
         expert=expert,
         texts=goals.texts(),
         notes=notes,
@@ -192,7 +194,7 @@ def played(skill: OwnSkill, hz: float, seconds: float, answers: HeldOut) -> Mapp
     and the expert beside it; at most EPISODES each, and about so many seconds in all."""
     plain = _cases(skill, EPISODES)
     kept = [pair for kind in skill.kinds for pair in skill.phrasings["unseen"](kind)]
-    unseen = [Case(*kept[i % len(kept)], HELD + i) for i in range(EPISODES if kept else 0)]
+    unseen = [Case(*kept[i % len(kept)], PLAYED_FROM + i) for i in range(EPISODES if kept else 0)]
     history = skill.agent.history
 
     def model(seats: Sequence[Seat]) -> list[Call | None]:
@@ -229,7 +231,7 @@ def _tried(skill: OwnSkill, hz: float) -> tuple[str, ...]:
 
 def _cases(skill: OwnSkill, count: int) -> list[Case]:
     goals = [skill.goals[i % len(skill.goals)] for i in range(count)]
-    return [Case(goal.text(), goal, HELD + i) for i, goal in enumerate(goals)]
+    return [Case(goal.text(), goal, PLAYED_FROM + i) for i, goal in enumerate(goals)]
 
 
 def _expert(skill: OwnSkill, seats: Sequence[Seat]) -> list[Call | None]:

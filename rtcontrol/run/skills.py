@@ -26,7 +26,7 @@ from rtcontrol.run.users import ExpertError, OwnExpert, is_gym, own_world, reaso
 
 # An episode of a world of one's own that lasts longer than this, in its own time, is taken for one that never ends.
 LIMIT_S = 300.0
-REMEMBERED = 1_024  # observations; each may hold pictures
+REMEMBERED = 65_536  # observations: held-out rows are asked about long after they were seen
 SCORED = 8  # goals, or one of each kind
 
 

@@ -11,12 +11,12 @@ from rtcontrol.agents.spoken import nonsense
 from rtcontrol.envs import registry
 from rtcontrol.envs.evaluate import Case, Played
 from rtcontrol.envs.skill import Skill
-from rtcontrol.loop.config import MAX_HZ, MIN_HZ, RunConfig
+from rtcontrol.loop.config import RunConfig
 from rtcontrol.models.errors import UserError
 from rtcontrol.run import assemble, worlds
+from rtcontrol.run.contents import contents
 from rtcontrol.run.skills import skill_of
 from rtcontrol.run.trained import learnt_of, model_for, said_of, shown
-from rtcontrol.scoring.contents import contents
 from rtcontrol.scoring.document import Document
 from rtcontrol.scoring.flyers import OPEN, SCRIPTED, ConfidenceGate, Flyer, ModelFlyer, scripted
 from rtcontrol.scoring.measure import Progress, measure
@@ -33,8 +33,6 @@ class Scoring:
     """Everything that a score needs, looked over before anything is flown. UserError for what does not go together."""
 
     def __init__(self, settings: Settings, json_file: Path | None = None) -> None:
-        if settings.hz and not MIN_HZ <= settings.hz <= MAX_HZ:
-            raise UserError(f"--hz {settings.hz:g} is no rate.", f"Give {MIN_HZ:g} to {MAX_HZ:g}, such as --hz 16.")
         file = None if settings.goal_file is None else Path(settings.goal_file)
         self.skill = _skill(settings.env, settings.agent, file)
         self.agent = assemble.agent(settings.agent or assemble.default_agent(settings.env), file)
@@ -66,8 +64,9 @@ class Scoring:
             kept = nonsense(kept=True)  # no recipe teaches these
             self.said += [Saying(say, None) for say in kept[:: len(kept) // NONSENSE][:NONSENSE]]
         goals = None if self.agent.goals is None else self.agent.goals.source
-        files = [name for name in (settings.env, settings.agent, goals) if name and Path(name).is_file()]
-        self.settings = replace(self.settings, contents=contents(models, files, self.said))
+        phrasings = [(one.say, one.means) for one in self.said]
+        digests = contents((settings.env, settings.agent, goals), models, phrasings)
+        self.settings = replace(self.settings, contents=digests)
         self._told = subjects(self.skill, self.settings.hz, self.settings.goals)
         self.document = Document(self.settings, json_file)
         self.document.lines(self.said)

@@ -10,7 +10,7 @@ from rtcontrol.envs.evaluate import Case, evaluate
 from rtcontrol.envs.skill import Skill
 from rtcontrol.models.errors import UserError
 
-FIRST_SEED, PHRASING_SEED = 2000, 4000  # no recipe trains on seeds from 1000 on
+FIRST_SEED, PHRASING_SEED = 2000, 4000  # recipes train on seeds below 1000, `fit` in a world from a million on
 TRIED = 3  # seeds on which the expert, told another goal, must not do the judged one
 
 

@@ -20,6 +20,8 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.models.learnt import Learnt
 from rtcontrol.models.train.rows import Row
 from rtcontrol.run.skills import OwnSkill, skill_of
+from rtcontrol.scoring.phrasings import MOST
+from rtcontrol.scoring.subjects import PHRASING_SEED
 from tests.rtcontrol.run.yard import agent_file, world_file
 
 STILL = Call("drive", {"way": "stop"})
@@ -63,7 +65,10 @@ def test_held_out_rows_are_of_seeds_that_are_never_trained_on(tmp_path: Path) ->
         lesson = WorldLesson(skill, random.Random(0), 16.0, held)
         lesson._world.reset = seeds.append  # type: ignore[method-assign]
         lesson._begin()
-    assert 0 <= seeds[0] < worlds.TRAINED <= seeds[1] < worlds.HELD
+    # Those of `rtcontrol score` are below all of them.
+    assert PHRASING_SEED + MOST < worlds.TRAINED <= seeds[0] < worlds.HELD <= seeds[1] < worlds.PLAYED_FROM
+    for one in lessons.held:  # the expert can still say what is right for other words there
+        skill.read_back(one.row.observation)
 
 
 def test_the_learner_flies_where_it_is_let_and_the_expert_still_labels(tmp_path: Path) -> None:
@@ -113,13 +118,19 @@ def test_a_world_that_fails_while_it_is_learnt_keeps_what_was_done(tmp_path: Pat
     world = world_file(tmp_path, tired, ("import random", "import random\nTIRED = False"))
     given: dict[str, Any] = {"env": world, "agent": agent_file(tmp_path), "out": tmp_path / "made", "minutes": 0.05}
 
+    state = skill_of(world, given["agent"]).make()._world._made.step.__globals__  # type: ignore[attr-defined]
+
     def tire(line: dict[str, Any]) -> None:
-        skill = skill_of(world, given["agent"])
-        skill.make()._world._made.step.__globals__["TIRED"] = True  # type: ignore[attr-defined]
+        state["TIRED"] = True
 
     with pytest.raises(UserError, match=r"The world .*yard.py: step\(\) raised AssertionError: tired, .*yard.py:\d+"):
         rtcontrol.fit(**given, tell=tire)
     assert (tmp_path / "made" / "training" / "state.pt").is_file() and not (tmp_path / "made" / "config.json").exists()
+    # What was learnt of another expert is not gone on with.
+    state["TIRED"] = False
+    agent_file(tmp_path, ("abs(x) > abs(y)", "abs(x) >= abs(y)"))
+    with pytest.raises(UserError, match=r"another configuration.*files.*yard_agent\.py"):
+        rtcontrol.fit(**given)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from rtcontrol.hosts.base import DecisionRequest
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.engines.base import DecodeError
 from rtcontrol.models.errors import UserError
-from rtcontrol.scoring.contents import contents
+from rtcontrol.run.contents import contents
 from rtcontrol.scoring.document import Document
 from rtcontrol.scoring.flyers import SCRIPTED, ConfidenceGate, Flyer, ModelFlyer, scripted
 from rtcontrol.scoring.measure import measure
@@ -192,7 +192,8 @@ def test_a_score_of_other_files_is_not_gone_on_with(tmp_path: Path) -> None:
     settings = Settings("walk", "walk", (str(model),), HZ, 4)
 
     def document(listed: Sequence[Saying] = SAID) -> Document:
-        return Document(replace(settings, contents=contents(settings.models, [], listed)), path)
+        digests = contents((), settings.models, [(one.say, one.means) for one in listed])
+        return Document(replace(settings, contents=digests), path)
 
     document().write()
     (model / "README.md").write_text("a card is no part of what decides")
@@ -347,4 +348,4 @@ def test_what_cannot_be_scored_is_refused(tmp_path: Path, capsys: pytest.Capture
     assert "such as: 'land on the pad'" in refused(capsys, "score", "--env", "lander", "--goal", "make tea").lower()
     assert "cannot be read" in refused(capsys, "score", "--env", "lander", "--phrasings", str(tmp_path / "none"))
     assert "is a folder" in refused(capsys, "score", "--env", "lander", "--json", str(tmp_path))
-    assert "--hz 0 is no rate" in refused(capsys, "score", "--env", "lander", "--hz", "0")
+    assert "'--hz': 0.0 is not in the range" in refused(capsys, "score", "--env", "lander", "--hz", "0")

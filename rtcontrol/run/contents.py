@@ -1,26 +1,25 @@
-"""What the files that a score is of held: figures of others are never gone on with."""
+"""What the files held that a score or a training is of: what was made of others is never gone on with."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
 from pathlib import Path
 
 from rtcontrol.models.checkpoint import ZOO, zoo
-from rtcontrol.scoring.phrasings import Saying
 
 LARGE = 1 << 26  # bytes; of a larger file its size and time of change stand for what it holds
 
 
-def contents(models: Sequence[str], files: Iterable[str | None], said: Sequence[Saying]) -> dict[str, str]:
-    """A digest by the name of each checkpoint on this disk, of each of the user's files, and of what is said."""
-    found = {name: _of(_checkpoint(ZOO / name if name in zoo() else Path(name).expanduser())) for name in models}
-    found |= {name: _of([Path(name)]) for name in files if name is not None}
-    if said:
-        told = json.dumps([asdict(one) | {"goal": None} for one in said])
-        found["phrasings"] = hashlib.sha256(told.encode()).hexdigest()[:16]
+def contents(
+    files: Iterable[str | None], models: Sequence[str] = (), phrasings: Sequence[Sequence[str | None]] = ()
+) -> dict[str, str]:
+    """A digest by the name of each of the files and of each checkpoint that are on this disk, and of the phrasings."""
+    found = {name: _of([Path(name)]) for name in files if name is not None}
+    found |= {name: _of(_checkpoint(ZOO / name if name in zoo() else Path(name).expanduser())) for name in models}
+    if phrasings:
+        found["phrasings"] = hashlib.sha256(json.dumps(list(phrasings)).encode()).hexdigest()[:16]
     return {name: digest for name, digest in found.items() if digest}
 
 
