@@ -98,16 +98,15 @@ def _score(
     agent: Annotated[
         str, typer.Option(help="Agent: a name, or a .py file with goals and expert. (default: the world's)")
     ] = "",
-    goals: Annotated[Path | None, typer.Option(help="File of goals (.yaml, .json), as for `rtcontrol run`.")] = None,
+    goals: Annotated[
+        Path | None, typer.Option(help="File of goals (.yaml, .json), as for `rtcontrol run`.")
+    ] = None,
     model: Annotated[
         list[str] | None,
         typer.Option(help="Model or endpoint; may be repeated. (default: the agent's)"),
     ] = None,
     hz: Annotated[
-        float | None,
-        typer.Option(
-            min=MIN_HZ, max=MAX_HZ, min=MIN_HZ, max=MAX_HZ, help="Ticks a second. (default: the model's own, or 16)"
-        ),
+        float | None, typer.Option(min=MIN_HZ, max=MAX_HZ, help="Ticks a second. (default: the model's own, or 16)")
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Episodes a goal.")] = 10,
     goal: Annotated[

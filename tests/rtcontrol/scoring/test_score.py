@@ -348,4 +348,4 @@ def test_what_cannot_be_scored_is_refused(tmp_path: Path, capsys: pytest.Capture
     assert "such as: 'land on the pad'" in refused(capsys, "score", "--env", "lander", "--goal", "make tea").lower()
     assert "cannot be read" in refused(capsys, "score", "--env", "lander", "--phrasings", str(tmp_path / "none"))
     assert "is a folder" in refused(capsys, "score", "--env", "lander", "--json", str(tmp_path))
-    assert "'--hz': 0.0 is not in the range" in refused(capsys, "score", "--env", "lander", "--hz", "0")
+    assert "'--hz': Input should be" in refused(capsys, "score", "--env", "lander", "--hz", "0")
