@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import os
-import shutil
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -27,23 +27,21 @@ def export(
 ) -> None:
     """Write weights, config, tokenizer (`end`: its token at the end) and template to `folder`; an old checkpoint there
     is replaced once the new one is whole (other files in the folder stay)."""
-    fresh = folder.with_name(folder.name + ".new")
-    shutil.rmtree(fresh, ignore_errors=True)
-    fresh.mkdir(parents=True)
-    disable_progress_bar()  # of a file that is written at once
-    # A copy: the caller may go on training in its own dtype.
-    (model if model.dtype == dtype else copy.deepcopy(model).to(dtype)).save_pretrained(fresh)
-    (fresh / "generation_config.json").unlink(missing_ok=True)
-    tokenizer.save(str(fresh / "tokenizer.json"))
-    settings = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "eos_token": end,
-        "pad_token": "<|endoftext|>" if tokenizer.token_to_id("<|endoftext|>") is not None else end,
-        "clean_up_tokenization_spaces": False,
-    }
-    (fresh / "tokenizer_config.json").write_text(json.dumps(settings, indent=2) + "\n")
-    (fresh / FILE_NAME).write_text(json.dumps(dict(template), indent=2) + "\n")
     folder.mkdir(parents=True, exist_ok=True)
-    for path in fresh.iterdir():
-        os.replace(path, folder / path.name)
-    fresh.rmdir()
+    with tempfile.TemporaryDirectory(prefix=".new-", dir=folder) as inside:  # on the same disk
+        fresh = Path(inside)
+        disable_progress_bar()  # of a file that is written at once
+        # A copy: the caller may go on training in its own dtype.
+        (model if model.dtype == dtype else copy.deepcopy(model).to(dtype)).save_pretrained(fresh)
+        (fresh / "generation_config.json").unlink(missing_ok=True)
+        tokenizer.save(str(fresh / "tokenizer.json"))
+        settings = {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "eos_token": end,
+            "pad_token": "<|endoftext|>" if tokenizer.token_to_id("<|endoftext|>") is not None else end,
+            "clean_up_tokenization_spaces": False,
+        }
+        (fresh / "tokenizer_config.json").write_text(json.dumps(settings, indent=2) + "\n")
+        (fresh / FILE_NAME).write_text(json.dumps(dict(template), indent=2) + "\n")
+        for path in fresh.iterdir():
+            os.replace(path, folder / path.name)

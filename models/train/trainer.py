@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import pickle
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +24,7 @@ from rtcontrol.models.train.tools_encoder import ToolsEncoder
 RowSource = Callable[[int], Sequence[Row]]
 Progress = Callable[[dict[str, Any]], None]
 PROGRESS_EVERY = 8  # batches
+STATE = "state.pt"  # what a run goes on from
 
 
 @dataclass(frozen=True)
@@ -79,8 +81,18 @@ class Trainer:
         self.samples = self.chunk = 0
         self.seconds = 0.0
         out.mkdir(parents=True, exist_ok=True)
-        if (out / "state.pt").is_file():
-            self.resume(torch.load(self.out / "state.pt", weights_only=True))
+        if (out / STATE).is_file():
+            self.resume(self._saved())
+
+    def _saved(self) -> Mapping[str, Any]:
+        try:
+            saved: Mapping[str, Any] = torch.load(self.out / STATE, weights_only=True)
+        except (OSError, EOFError, RuntimeError, pickle.UnpicklingError) as error:
+            why = " ".join(str(error).split())[:80]
+            raise UserError(
+                f"{self.out / STATE} is damaged ({why}).", "Remove it to begin anew, or give another --out."
+            ) from None
+        return saved
 
     def enough(self) -> bool:
         """Whether training may end before `config.samples`; asked between chunks."""
@@ -157,7 +169,7 @@ class Trainer:
     def save(self) -> None:
         """Write the resumable state; the old one stays until the new one is whole."""
         torch.save(self.state(), self.out / "state.tmp")
-        os.replace(self.out / "state.tmp", self.out / "state.pt")
+        os.replace(self.out / "state.tmp", self.out / STATE)
 
     def _batch(self, rows: Sequence[Row], rng: random.Random) -> PackedBatch:
         share = self.config.forced_share

@@ -98,9 +98,7 @@ def _score(
     agent: Annotated[
         str, typer.Option(help="Agent: a name, or a .py file with goals and expert. (default: the world's)")
     ] = "",
-    goals: Annotated[
-        Path | None, typer.Option(help="File of goals (.yaml, .json), as for `rtcontrol run`.")
-    ] = None,
+    goals: Annotated[Path | None, typer.Option(help="File of goals (.yaml, .json), as for `rtcontrol run`.")] = None,
     model: Annotated[
         list[str] | None,
         typer.Option(help="Model or endpoint; may be repeated. (default: the agent's)"),

@@ -12,6 +12,7 @@ from rtcontrol.fitting.material import Taught
 from rtcontrol.fitting.sizing import Learner
 from rtcontrol.models.call import Call
 from rtcontrol.models.engines.base import DecodeError
+from rtcontrol.models.errors import UserError
 from rtcontrol.models.train.policy import TreeDecider
 from rtcontrol.models.train.rows import Row
 
@@ -22,8 +23,13 @@ Answer = Call | None | DecodeError
 
 def split(rows: Sequence[Taught]) -> tuple[list[Taught], list[Taught]]:
     """(to learn from, to hold out): about a tenth of the different questions, whatever order they stand in. Rows that
-    ask the same are on the same side, so what is held out was never seen."""
+    ask the same are on the same side, so what is held out was never seen. Raises UserError where all do."""
     order = sorted({one.question for one in rows}, key=lambda q: hashlib.sha256(repr(q).encode()).digest())
+    if len(order) < 2:
+        raise UserError(
+            f"All {len(rows)} rows ask the same: there is nothing to tell apart, and nothing to hold out.",
+            "Give rows that see or are told something else.",
+        )
     held = set(order[: min(MOST, max(1, round(SHARE * len(order))))])
     sides: tuple[list[Taught], list[Taught]] = ([], [])
     for one in rows:

@@ -7,13 +7,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from safetensors import SafetensorError
+
 from rtcontrol import __version__
 from rtcontrol.agents import Tools
 from rtcontrol.fitting.card import card, write_card
 from rtcontrol.fitting.held_out import MOST, HeldOut, Share
 from rtcontrol.fitting.material import Taught
 from rtcontrol.fitting.run import FitRun, FitSchedule
-from rtcontrol.fitting.sizing import WORD, learner
+from rtcontrol.fitting.sizing import WORD, Learner, learner
 from rtcontrol.fitting.sources import RowStream
 from rtcontrol.fitting.truth import Examiner, Truth
 from rtcontrol.fitting.words import SITUATIONS, Expert, Swaps
@@ -22,9 +24,12 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.models.learnt import Learnt
 from rtcontrol.models.train.export import export
 from rtcontrol.models.train.rows import Row
-from rtcontrol.models.train.trainer import Progress
+from rtcontrol.models.train.trainer import STATE, Progress
 
 TRAINING = "training"  # the run's own folder, in the checkpoint's
+CALL_ROOM = 256  # tokens of a call, and of what stands around the texts
+LONGEST_FEW = 16
+BEGUN = {"log.jsonl", "state.tmp"}  # what it holds before anything is saved
 PROMPTS = 12  # instructions that the card lists
 MOST_WORDS_SEEN = 400
 FRESH, ONWARD = 1e-3, 5e-4  # learning rates: what a base knows is not to be swept away
@@ -118,6 +123,7 @@ def make(
         words_from = [*known, Row(f"{lessons.texts} {lessons.instruction}", "", None)]
         one, words = learner(lessons.tools, words_from, lessons.instruction, lessons.allow_null, seed, lessons.base)
         shape = one.model.config
+        longest = _longest(one, [*lessons.learnt, *lessons.held])
         identity = {
             **lessons.identity,
             "seed": seed,
@@ -136,7 +142,8 @@ def make(
         schedule = FitSchedule(float(minutes), ONWARD if lessons.base else FRESH)
         swaps = Swaps(judge, lessons.learnt, lessons.expert)
         examiner = Examiner(judge, swaps, lessons.learnt, lessons.ceiling, say)
-        run = FitRun(one, lessons.stream, examiner, schedule, identity, folder / TRAINING, lessons.ceiling)
+        training = folder / TRAINING
+        run = FitRun(one, lessons.stream, examiner, schedule, identity, training, lessons.ceiling, longest)
         if (begin := getattr(lessons.stream, "begin", None)) is not None:
             begin(judge, run)
         run.run(tell)
@@ -169,23 +176,52 @@ def make(
         export(one.model, one.tokenizer, one.template, folder)
         learnt.write(folder)
         write_card(folder, text)
-    except OSError as error:
+    except (OSError, SafetensorError) as error:  # the latter of the weights' own writer
+        why = getattr(error, "strerror", None) or error
         raise UserError(
-            f"The checkpoint cannot be written to {folder} ({error.strerror or error}); the training is kept there.",
+            f"The checkpoint cannot be written to {folder} ({why}); the training is kept there.",
             "Make room, and start the same command again: nothing is trained twice.",
         ) from None
     return Fitted(folder, truth, lessons.notes, learnt.instruction, played)
 
 
+def _longest(one: Learner, rows: Sequence[Taught]) -> int:
+    """Tokens of the longest prompt behind the tools. Raises UserError for one that leaves no room for a call."""
+    context = one.model.config.max_position_embeddings
+    room = context - len(one.encoder.prefix) - CALL_ROOM
+    # Texts have no more tokens than bytes: the longest few tell the longest of all nearly enough.
+    sizes = [len(" ".join((t.row.instruction, t.row.observation, *t.row.history)).encode()) for t in rows]
+    order = sorted(range(len(rows)), key=lambda i: -sizes[i])
+    looked = [i for n, i in enumerate(order) if n < LONGEST_FEW or sizes[i] + CALL_ROOM > room]
+    lengths = {i: len(one.encoder.suffix(rows[i].row)) for i in looked}
+    worst = max(lengths, key=lambda i: lengths[i])
+    if lengths[worst] > room:
+        raise UserError(
+            f"{rows[worst].where or 'A row'}: its prompt of {len(one.encoder.prefix) + lengths[worst]} tokens leaves "
+            f"no room for the call in the model's context of {context}.",
+            "Shorten its observation or its instruction, describe fewer tools, or leave the row out.",
+        )
+    return lengths[worst]
+
+
 def check_folder(folder: Path) -> None:
     """Refuse to write over what is not a run of ours. Raises UserError."""
-    ours = (folder / TRAINING).is_dir() or not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
-    if not ours:
-        raise UserError(f"{folder} holds something else.", "Give another folder with --out.")
+    training = folder / TRAINING
+    remedy = "Give another folder with --out."
     try:
-        (folder / TRAINING).mkdir(parents=True, exist_ok=True)
+        if not (training / STATE).is_file() and not _empty(folder, training):
+            raise UserError(f"{folder} holds something else.", remedy)
+        training.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"{folder} cannot be written ({error.strerror}).", "Give another folder with --out.") from None
+        raise UserError(f"{folder} cannot be written ({error.strerror}).", remedy) from None
+
+
+def _empty(folder: Path, training: Path) -> bool:
+    """Nothing is in it but what a run has begun with, and what other commands' files begin as."""
+    if not folder.is_dir():
+        return not folder.exists()
+    others = [path for path in folder.iterdir() if path != training and (path.is_dir() or path.stat().st_size)]
+    return not others and (not training.is_dir() or {path.name for path in training.iterdir()} <= BEGUN)
 
 
 def _words_seen(rows: Sequence[Row]) -> list[str]:

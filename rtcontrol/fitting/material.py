@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -17,6 +16,7 @@ from rtcontrol.models.prompt import HISTORY_LIMIT
 from rtcontrol.models.train.rows import Row
 
 LEAST_ROWS = 50
+HEAVIEST = 1e6  # weight of a row
 SHOWN = 8  # wrong rows that an error lists
 EXAMPLE = '{"instruction": "...", "observation": "...", "call": {"name": "...", "arguments": {...}}}'
 Question = tuple[str, str, tuple[str, ...]]
@@ -109,7 +109,7 @@ def _parsed(value: Any) -> Mapping[str, Any]:
     if isinstance(value, str):
         try:
             value = json.loads(value)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise Wrong(f"no JSON ({error}). Write one object a line: {EXAMPLE}.") from None
     if isinstance(value, tuple | list) and len(value) in (2, 3):
         told, (seen, call) = value[:-2], value[-2:]
@@ -137,20 +137,30 @@ def _checked(row: Mapping[str, Any], tools: Tools, goal: str | None, where: str)
         if not isinstance(text, str) or not text.strip():
             found = "missing" if text is None else "empty" if isinstance(text, str) else f"a {type(text).__name__}"
             raise Wrong(f"its {name} is {found}. Write the text that the model is to read.")
+        _whole(name, text)
     if "call" not in row:
         raise Wrong("no call. Write the right call, or null where the call in force is to stay.")
     if (own := row.get("tools")) and not _same_tools(own, tools):
         raise Wrong("its tools are not those that are fitted. Fit rows of one set of tools at a time.")
     weight = row.get("weight", 1.0)
-    if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight < math.inf:
-        raise Wrong(f"its weight is {weight!r}. Write a number above 0, or leave it out.")
+    if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight <= HEAVIEST:
+        raise Wrong(f"its weight is {weight!r:.20}. Write a number above 0, {HEAVIEST:g} at most, or leave it out.")
     history, allowed = row.get("history") or [], row.get("allowed") or []
     if not isinstance(history, list | tuple) or not isinstance(allowed, list | tuple):
         raise Wrong("its history or allowed is no list. Write lists of calls.")
     shown = tuple(h if isinstance(h, str) else (c.text() if (c := as_call(h, tools)) else "") for h in history)
+    for text in shown:
+        _whole("history", text)
     call = as_call(row["call"], tools)
     made = Row(str(told["instruction"]), str(told["observation"]), call, shown[-HISTORY_LIMIT:], weight=float(weight))
     return Taught(made, tuple(c for a in allowed if (c := as_call(a, tools)) is not None), where)
+
+
+def _whole(name: str, text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise Wrong(f"its {name} holds half a character ({text!r:.40}). Write it as UTF-8 text.") from None
 
 
 def as_call(given: Any, tools: Tools) -> Call | None:

@@ -16,9 +16,10 @@ from rtcontrol.fitting.sizing import Learner
 from rtcontrol.fitting.sources import RowStream
 from rtcontrol.fitting.truth import Examiner
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.train.trainer import Progress, TrainConfig, Trainer, group_rows
+from rtcontrol.models.train.trainer import STATE, Progress, TrainConfig, Trainer, group_rows
 
 CHUNK = 1_024
+TOGETHER = 20_480  # tokens in a batch: its memory grows with them, and with the square of the longest sample
 SAMPLE = 256  # rows of an evaluation on the way
 
 
@@ -37,8 +38,8 @@ class FitSchedule:
 class FitRun(Trainer):
     """Trains until the time is out, or until the held-out rows say that there is nothing left to learn.
 
-    `identity` is what a run that goes on must share, by name. Everything is kept in `out`; a run that is started again
-    goes on there. Raises UserError where it belongs to another configuration.
+    `identity` is what a run that goes on must share, by name; `longest` the tokens of a sample. Everything is kept in
+    `out`; a run that is started again goes on there. Raises UserError where it belongs to another configuration.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class FitRun(Trainer):
         identity: Mapping[str, Any],
         out: Path,
         ceiling: float = 1.0,
+        longest: int = 1,
     ) -> None:
         self.schedule, self._examiner, self._identity, self._ceiling = schedule, examiner, dict(identity), ceiling
         self._stream = stream
@@ -58,7 +60,12 @@ class FitRun(Trainer):
         self.lines: list[dict[str, Any]] = []
         self._perfect = 0
         self._best: tuple[float, Any] = (-1.0, None)
-        config = TrainConfig(samples=1 << 60, seed=identity.get("seed", 0), learning_rate=schedule.learning_rate)
+        config = TrainConfig(
+            samples=1 << 60,
+            seed=identity.get("seed", 0),
+            learning_rate=schedule.learning_rate,
+            group=max(1, min(TrainConfig.group, TOGETHER // longest)),
+        )
         super().__init__(learner.model, learner.encoder, lambda chunk: (), config, out)
 
     def rate(self) -> float:
@@ -97,6 +104,7 @@ class FitRun(Trainer):
         saved = started
         losses: list[float] = []
         right = labels = 0
+        ended = self.over
         self.model.train()
         try:
             while not self.over:
@@ -128,19 +136,31 @@ class FitRun(Trainer):
             raise
         if self._best[0] > (self.lines[-1]["held_out"]["right"] / self.lines[-1]["held_out"]["count"]):
             self.model.load_state_dict(self._best[1])
-        self._keep()
+            ended = False
+        if not ended:
+            self._keep()
 
     def _keep(self) -> None:
         try:
             self.save()
         except (OSError, RuntimeError) as error:  # torch's own writer raises the latter
             (self.out / "state.tmp").unlink(missing_ok=True)
-            kept = "what was saved before is whole" if (self.out / "state.pt").is_file() else "nothing was saved yet"
-            why = getattr(error, "strerror", None) or str(error).splitlines()[0]
-            raise UserError(
-                f"The run cannot be saved in {self.out} ({why}); {kept}.",
-                "Make room there, and start the same command again: it goes on.",
-            ) from None
+            raise self._full(error) from None
+
+    def _log(self, line: Mapping[str, Any]) -> None:
+        try:
+            with (self.out / "log.jsonl").open("a") as log:
+                log.write(json.dumps(line) + "\n")
+        except OSError as error:
+            raise self._full(error) from None
+
+    def _full(self, error: Exception) -> UserError:
+        kept = "what was saved before is whole" if (self.out / STATE).is_file() else "nothing was saved yet"
+        why = getattr(error, "strerror", None) or str(error).splitlines()[0]
+        return UserError(
+            f"The run cannot be saved in {self.out} ({why}); {kept}.",
+            "Make room there, and start the same command again: it goes on.",
+        )
 
     def _decay(self, ends: float) -> None:
         self.decays_from, self.ends = self.seconds, ends
@@ -161,8 +181,7 @@ class FitRun(Trainer):
         score = found.score
         line |= found.to_dict()
         self.lines.append(line)
-        with (self.out / "log.jsonl").open("a") as log:
-            log.write(json.dumps(line) + "\n")
+        self._log(line)
         if score.value > self._best[0]:
             weights = {name: value.clone() for name, value in self.model.state_dict().items()}
             self._best = (score.value, weights)

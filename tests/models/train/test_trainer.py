@@ -203,12 +203,16 @@ def test_export_replaces_an_old_checkpoint_and_keeps_other_files(
     exported: tuple[Path, Any, RowEncoder], tmp_path: Path
 ) -> None:
     _, model, _ = exported
-    (tmp_path / "README.md").write_text("card")
-    (tmp_path / "config.json").write_text("old")
-    export(model, base()[0], COMPACT, tmp_path)
-    assert (tmp_path / "README.md").read_text() == "card"
-    assert json.loads((tmp_path / "config.json").read_text())["model_type"] == "qwen2"
-    assert not tmp_path.with_name(tmp_path.name + ".new").exists()
+    folder, other = tmp_path / "made", tmp_path / "made.new" / "thesis.tex"
+    folder.mkdir()
+    other.parent.mkdir()
+    other.write_text("mine")
+    (folder / "README.md").write_text("card")
+    (folder / "config.json").write_text("old")
+    export(model, base()[0], COMPACT, folder)
+    assert (folder / "README.md").read_text() == "card"
+    assert json.loads((folder / "config.json").read_text())["model_type"] == "qwen2"
+    assert other.read_text() == "mine" and not list(folder.glob(".*"))
 
 
 def test_number_tokens_start_ordered() -> None:

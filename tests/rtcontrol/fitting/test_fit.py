@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import random
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 import rtcontrol
 from rtcontrol.cli.app import main
@@ -72,22 +73,56 @@ def test_a_run_with_another_configuration_is_refused_by_name(
         rtcontrol.fit(given, TOOLS, out=made.folder, **({"minutes": 3} | other))
 
 
-def test_a_folder_with_something_else_is_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "thesis.tex").write_text("mine")
+@pytest.mark.parametrize("file", ["thesis.tex", "training/thesis.tex", "training/log.jsonl+README.md"])
+def test_a_folder_with_something_else_is_left_alone(file: str, tmp_path: Path) -> None:
+    for name in file.split("+"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("mine")
+    before = sorted(tmp_path.rglob("*"))
     with pytest.raises(UserError, match="something else"):
         rtcontrol.fit(rows(60), TOOLS, out=tmp_path)
-    assert [p.name for p in tmp_path.iterdir()] == ["thesis.tex"]
+    assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_full_disk_is_named_and_what_was_saved_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(state: Any, path: Path) -> None:
-        Path(path).write_bytes(b"half")
-        raise OSError(errno.ENOSPC, "No space left on device")
+def test_a_run_that_is_damaged_is_named(tmp_path: Path) -> None:
+    state = tmp_path / "training" / "state.pt"
+    state.parent.mkdir()
+    for damaged in (b"", b"garbage"):
+        state.write_bytes(damaged)
+        with pytest.raises(UserError, match=r"state\.pt is damaged"):
+            rtcontrol.fit(rows(60), TOOLS, out=tmp_path, minutes=0.001)
 
-    monkeypatch.setattr(torch, "save", full)
-    with pytest.raises(UserError, match=r"No space left on device.*nothing was saved yet.*Make room"):
-        rtcontrol.fit(rows(60), TOOLS, out=tmp_path / "made", minutes=0.001)
-    assert [p.name for p in (tmp_path / "made" / "training").iterdir()] == ["log.jsonl"]
+
+def test_a_row_that_is_longer_than_the_models_context_is_named(tmp_path: Path) -> None:
+    given = write(tmp_path / "rows.jsonl", [*rows(60), rows(1)[0] | {"observation": "car " * 9_000}])
+    with pytest.raises(UserError, match=r"rows\.jsonl:61: its prompt of \d+ tokens leaves no room"):
+        rtcontrol.fit(given, TOOLS, out=tmp_path / "made", minutes=0.001)
+
+
+@contextmanager
+def full_after(bytes_of_a_file: int) -> Iterator[None]:
+    """No file may grow longer: a disk that is full, as every writer meets it."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (bytes_of_a_file, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_full_disk_is_named_and_what_was_saved_stays(tmp_path: Path) -> None:
+    out = tmp_path / "made"
+    for limit in (0, 10_000):  # of the log, and of the weights
+        with full_after(limit), pytest.raises(UserError, match="cannot be saved.*nothing was saved yet.*Make room"):
+            rtcontrol.fit(rows(60), TOOLS, out=out, minutes=0.001)
+        assert [p.name for p in (out / "training").iterdir()] == ["log.jsonl"]
+    rtcontrol.fit(rows(60), TOOLS, out=out, minutes=0.001)
+    (out / "model.safetensors").unlink()
+    before = {path: path.read_bytes() for path in out.iterdir() if path.is_file()}
+    with full_after(10_000), pytest.raises(UserError, match="checkpoint cannot be written.*the training is kept"):
+        rtcontrol.fit(rows(60), TOOLS, out=out, minutes=0.001)
+    assert {path: path.read_bytes() for path in out.iterdir() if path.is_file()} == before
+    assert {path.name for path in out.iterdir() if path.is_dir()} == {"training"}
 
 
 def command(monkeypatch: pytest.MonkeyPatch, *options: object) -> object:

@@ -39,6 +39,10 @@ def row(**other: object) -> dict[str, object]:
         (json.dumps(row(call={"name": "go", "arguments": [1]})), "arguments of its call are a list"),
         (json.dumps(row(call=7)), "7 is no call"),
         (json.dumps(row(weight=-1)), "its weight is -1"),
+        (json.dumps(row(weight=10**400)), "its weight is 1000000000000000000"),
+        ("[" * 100_000, "no JSON"),
+        (json.dumps(row(observation="light \ud83d")), "its observation holds half a character"),
+        (json.dumps(row(history=["\ud83d"])), "its history holds half a character"),
         (json.dumps(row(history="stop()")), "no list"),
         (json.dumps(row(allowed=[{"name": "fly"}])), "unknown tool 'fly'"),
         (json.dumps(row(tools=TOOLS[:1])), "its tools are not those that are fitted"),
@@ -64,6 +68,8 @@ def test_a_file_that_is_missing_or_too_short_is_refused(tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(UserError, match="no UTF-8 text"):
         read_files([tmp_path / "binary"], Tools(TOOLS), None)
+    with pytest.raises(UserError, match="All 60 rows ask the same"):
+        split(check((("", GOOD) for _ in range(60)), Tools(TOOLS))[1])
     with pytest.raises(UserError, match="10 rows: too few"):
         read_files([write(tmp_path / "few.jsonl", rows(10))], Tools(TOOLS), None)
 
