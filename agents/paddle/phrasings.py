@@ -7,6 +7,7 @@ who were never shown a template is `spoken_patterns`; list 3 (`held_out_words`) 
 
 from __future__ import annotations
 
+import itertools
 import random
 import re
 from collections.abc import Iterator, Mapping
@@ -107,8 +108,15 @@ def spoken_instruction(rng: random.Random, goal: PaddleGoal) -> str:
 @cache
 def held_out_words(kind: PaddleKind) -> tuple[tuple[str, PaddleGoal], ...]:
     """Evaluation list 3: what people say, kept from training, PER_GOAL sentences at most, spread over the tables."""
-    patterns = spoken_patterns(PaddleGoal(kind), kept=True)
+    patterns = [text for text in spoken_patterns(PaddleGoal(kind), kept=True) if bare(text) not in _trained()]
     return tuple((text, PaddleGoal(kind)) for text in patterns[:: max(1, len(patterns) // PER_GOAL)][:PER_GOAL])
+
+
+@cache
+def _trained() -> frozenset[str]:
+    """All that templates and canonical words say in training."""
+    told = (PaddleGoal(kind).text() for kind in KINDS)
+    return frozenset(map(bare, itertools.chain(told, *map(training_patterns, KINDS))))
 
 
 @cache

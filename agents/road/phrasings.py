@@ -143,7 +143,14 @@ def held_out_words(kind: RoadKind) -> tuple[tuple[str, RoadGoal], ...]:
         goal = _GOALS[kind][index % len(_GOALS[kind])]
         patterns = spoken_patterns(goal, kept=True)
         found[spoken_as(rng, patterns[index % len(patterns)], goal)] = goal
-    return tuple(found.items())
+    return tuple((text, goal) for text, goal in found.items() if bare(text) not in _trained())
+
+
+@cache
+def _trained() -> frozenset[str]:
+    """All that templates and canonical words say in training."""
+    told = (goal.text() for goal in itertools.chain(*_GOALS.values()))
+    return frozenset(map(bare, itertools.chain(told, *map(training_sentences, KINDS))))
 
 
 @cache

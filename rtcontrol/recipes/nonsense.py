@@ -35,8 +35,8 @@ class Nonsense:
         """One for training: written by hand, of another world, of random words or letters, as it is typed."""
         while True:
             text = _drawn(rng, self._others())
-            if not self._means(text):
-                return casual(rng, text, words_of(self.agent))
+            if not self._means(text) and bare(typed := casual(rng, text, words_of(self.agent))) not in self._kept:
+                return typed
 
     @cached_property
     def held_out(self) -> tuple[str, ...]:
@@ -44,6 +44,10 @@ class Nonsense:
         kinds = [(module, kind) for module in self._others() for kind in module.KINDS]
         told = [text for module, kind in kinds for text, _ in module.held_out_words(kind)[:12]]
         return tuple(text for text in (*nonsense(kept=True), *told) if not self._means(text))
+
+    @cached_property
+    def _kept(self) -> frozenset[str]:
+        return frozenset(map(bare, self.held_out))
 
     def _others(self) -> list[ModuleType]:
         return [module for name, module in WORLDS.items() if name != self.agent]

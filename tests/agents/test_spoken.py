@@ -128,6 +128,14 @@ def test_training_says_no_sentence_of_an_evaluation_list_and_nothing_that_is_kep
 
 
 @of_each
+def test_no_sentence_of_the_third_list_is_drawn_from_a_template(name: str) -> None:
+    module = SAID[name]
+    drawn = getattr(module, "training_sentences", module.training_patterns)
+    trained = {bare(text) for kind in module.KINDS for text in drawn(kind)} | {bare(g.text()) for g in GOALS[name]}
+    assert trained.isdisjoint(bare(text) for kind in module.KINDS for text, _ in module.held_out_words(kind))
+
+
+@of_each
 def test_the_third_list_holds_what_is_kept_back_and_says_it_of_its_goal(name: str) -> None:
     module = SAID[name]
     for kind in module.KINDS:
