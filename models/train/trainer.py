@@ -190,11 +190,16 @@ class Trainer:
         """Go on from there."""
         was, now = state["config"], self.settings()
         if was != now:
-            differs = {k: (was.get(k), v) for k, v in now.items() if was.get(k) != v}
+            names = [name for name in {**was, **now} if was.get(name) != now.get(name)]
+            differs = "; ".join(f"{name} was {_brief(was.get(name))}, is {_brief(now.get(name))}" for name in names)
             raise UserError(
-                f"{self.out} holds a run with another configuration (was, is): {differs}.",
+                f"{self.out} holds a run with another configuration: {differs}.",
                 "Continue with the old settings, or give another --out.",
             )
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.samples, self.chunk, self.seconds = state["samples"], state["chunk"], state["seconds"]
+
+
+def _brief(value: Any) -> str:
+    return text if len(text := str(value)) <= 60 else f"{text[:57]}..."

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -100,7 +101,7 @@ def fit(
     chosen = None if tools is None else tools_from(tools)
     if chosen is None and asked is not None and "tools" in asked:
         chosen = tools_of(asked["tools"])
-    with FitProgress(Console(stderr=True)) as shown:
+    with FitProgress(Console(stderr=True)) as shown, _interrupted(out):
         made = work(
             rows or None,
             chosen,
@@ -142,6 +143,18 @@ def _rebuild(skill: str, out: Path, samples: int | None, seed: int, threads: int
     with FitProgress(Console(stderr=True)) as shown:
         checkpoint = rebuild(skill, out, samples, seed, threads, shown.line)
     print(f"Model: {checkpoint}\n{SKILLS[skill].format(checkpoint)}")
+
+
+@contextmanager
+def _interrupted(out: Path) -> Iterator[None]:
+    from rtcontrol.fitting.making import TRAINING
+
+    try:
+        yield
+    except KeyboardInterrupt:
+        if (out / TRAINING / "state.pt").is_file():
+            print(f"\nStopped; what was learnt is kept in {out}: the same command goes on.", file=sys.stderr)
+        raise
 
 
 class FitProgress:

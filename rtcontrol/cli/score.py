@@ -29,7 +29,7 @@ Examples:
 
   rtcontrol score --env road --model runs/mine --model driver
 
-  rtcontrol score --env my_world.py --agent my_agent.py --model runs/mine/checkpoint      (docs/scores.md)
+  rtcontrol score --env my_world.py --agent my_agent.py --model runs/mine      (docs/scores.md)
 
   rtcontrol score --env lander --full --seeds 4      (what being late costs: delays, and 10, 16, 30 Hz in real time)
 

@@ -24,6 +24,7 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.models.train.trainer import Progress
 from rtcontrol.run.contents import contents
 from rtcontrol.run.skills import OwnSkill, skill_of
+from rtcontrol.run.toolsets import tools_from
 
 DRAWN = 8_000  # situations whose words are the model's, and of which some are held out
 MOST_SITUATIONS = 200_000
@@ -93,6 +94,8 @@ def fit(
         lessons = lessons_of(skill, hz, seed, {Path(name).name: digest for name, digest in files.items()})
         plays = partial(played, skill, hz, PLAYED * 60 * minutes)
     else:
+        if isinstance(tools, str | os.PathLike):
+            tools = tools_from(str(tools))
         known = None if tools is None else tools_of(tools)
         if teacher is not None:
             lessons = _taught(teacher, situations, known, goal, seed)

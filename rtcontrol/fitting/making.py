@@ -146,6 +146,8 @@ def make(
         run = FitRun(one, lessons.stream, examiner, schedule, identity, training, lessons.ceiling, longest)
         if (begin := getattr(lessons.stream, "begin", None)) is not None:
             begin(judge, run)
+        if run.samples:
+            say(f"Goes on from {run.samples:,} samples, {run.seconds:.0f} s of training.")
         run.run(tell)
         truth = replace(examiner.look(MOST, situations=SITUATIONS), plateau=run.lines[-1]["plateau"])
         played = play(judge)

@@ -123,7 +123,10 @@ def _parsed(value: Any) -> Mapping[str, Any]:
 
 def _named(row: Mapping[str, Any]) -> Tools:
     if not isinstance(given := row.get("tools"), list) or not given:
-        raise UserError("No tools: neither the rows nor --tools name any.", "Give --tools FILE.json (docs/schemas.md).")
+        raise UserError(
+            "No tools: there is no --tools, and the rows have no field `tools`.",
+            "Give --tools FILE.json (docs/fit.md).",
+        )
     return tools_of(given)
 
 

@@ -39,7 +39,8 @@ class FitRun(Trainer):
     """Trains until the time is out, or until the held-out rows say that there is nothing left to learn.
 
     `identity` is what a run that goes on must share, by name; `longest` the tokens of a sample. Everything is kept in
-    `out`; a run that is started again goes on there. Raises UserError where it belongs to another configuration.
+    `out`; a run that is started again goes on there, a finished one where it is given more time. Raises UserError where
+    it belongs to another configuration.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class FitRun(Trainer):
         self.schedule, self._examiner, self._identity, self._ceiling = schedule, examiner, dict(identity), ceiling
         self._stream = stream
         self.decays_from: float | None = None
-        self.ends = schedule.minutes * 60
+        self.ends = self.asked_s = schedule.minutes * 60
         self.lines: list[dict[str, Any]] = []
         self._perfect = 0
         self._best: tuple[float, Any] = (-1.0, None)
@@ -77,16 +78,21 @@ class FitRun(Trainer):
         return peak * min(1.0, (self.samples + self.config.group) / s.warmup_samples)
 
     def settings(self) -> dict[str, Any]:
-        return {**self._identity, **asdict(self.schedule)}
+        schedule = asdict(self.schedule)
+        del schedule["minutes"]
+        return {**self._identity, **schedule}
 
     def state(self) -> dict[str, Any]:
-        more = ("decays_from", "ends", "lines", "_perfect", "_best")
+        more = ("decays_from", "ends", "asked_s", "lines", "_perfect", "_best")
         return super().state() | {"fit": {name: getattr(self, name) for name in more}}
 
     def resume(self, state: Mapping[str, Any]) -> None:
         super().resume(state)
         for name, value in state["fit"].items():
             setattr(self, name, value)
+        if (asked_s := self.schedule.minutes * 60) > self.asked_s:
+            # More time than before: on from there, at the steady rate.
+            self.ends, self.asked_s, self.decays_from, self._perfect = asked_s, asked_s, None, 0
 
     @property
     def over(self) -> bool:

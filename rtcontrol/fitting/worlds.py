@@ -19,7 +19,7 @@ from rtcontrol.envs.curriculum import CurriculumOptions, DisturbedCurriculum
 from rtcontrol.envs.evaluate import Case, Played, Seat, play
 from rtcontrol.fitting.held_out import HeldOut, Share
 from rtcontrol.fitting.making import Lessons
-from rtcontrol.fitting.material import Taught
+from rtcontrol.fitting.material import Taught, contradictions
 from rtcontrol.fitting.run import FitRun
 from rtcontrol.models.call import Call
 from rtcontrol.models.train.probes import with_word_probes
@@ -155,6 +155,8 @@ def lessons_of(skill: OwnSkill, hz: float, seed: int, files: Mapping[str, str] |
     stream = WorldRows(skill, hz)
     notes = _tried(skill, hz)
     sample = list(itertools.islice(stream._rows(rng), SAMPLE))
+    if (told := contradictions([Taught(row, where=_where(row)) for row in sample]).told()) is not None:
+        notes = (*notes, told)
     held = [WorldLesson(skill, random.Random(f"{seed}/held/{i}"), hz, held_out=True) for i in range(16)]
     taught: list[Taught] = []
     seen: dict[str, Mapping[str, Any]] = {}
@@ -236,3 +238,7 @@ def _cases(skill: OwnSkill, count: int) -> list[Case]:
 
 def _expert(skill: OwnSkill, seats: Sequence[Seat]) -> list[Call | None]:
     return [skill.expert(skill.read_back(seat.seen), seat.case.goal) for seat in seats]
+
+
+def _where(row: Row) -> str:
+    return f'told "{row.instruction}", seeing "{row.observation}"'

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import resource
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -63,13 +64,25 @@ def test_a_finished_run_is_not_trained_again(fitted: tuple[Fitted, list[dict[str
     assert lines == [] and again.score == made.score
 
 
-@pytest.mark.parametrize(("other", "named"), [({"minutes": 4}, "minutes"), ({"seed": 1}, "seed"), ({}, "rows")])
+def test_a_finished_run_goes_on_where_it_is_given_more_time(
+    fitted: tuple[Fitted, list[dict[str, Any]]], tmp_path: Path
+) -> None:
+    made, _ = fitted
+    folder = Path(shutil.copytree(made.folder, tmp_path / "m"))
+    lines: list[dict[str, Any]] = []
+    said: list[str] = []
+    more = rtcontrol.fit(rows(), TOOLS, out=folder, minutes=4, tell=lines.append, say=said.append)
+    assert any(told.startswith("Goes on from ") for told in said)
+    assert lines and lines[0]["rate"] == 1e-3 and more.score.right >= made.score.right
+
+
+@pytest.mark.parametrize(("other", "named"), [({"seed": 1}, "seed"), ({}, "rows")])
 def test_a_run_with_another_configuration_is_refused_by_name(
     fitted: tuple[Fitted, list[dict[str, Any]]], other: dict[str, Any], named: str
 ) -> None:
     made, _ = fitted
     given = rows() if other else rows(seed=1)
-    with pytest.raises(UserError, match=rf"another configuration.*'{named}'"):
+    with pytest.raises(UserError, match=rf"another configuration: .*{named} was .*, is "):
         rtcontrol.fit(given, TOOLS, out=made.folder, **({"minutes": 3} | other))
 
 

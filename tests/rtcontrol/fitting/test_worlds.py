@@ -155,6 +155,11 @@ def test_an_expert_that_fails_itself_is_noticed(tmp_path: Path) -> None:
     assert len(notes) == 1 and "a model learns no better" in notes[0]
 
 
+def test_situations_that_read_alike_and_ask_for_other_calls_are_told(tmp_path: Path) -> None:
+    (*_, note) = lessons_of(yard(tmp_path, ("{data[name][0]}", "{data[name][0] // 9}")), 16.0, 0).notes
+    assert 'told "' in note and "tell the states apart in the observation" in note
+
+
 def test_rows_and_worlds_exclude_each_other(tmp_path: Path) -> None:
     for given in ({}, {"rows": [], "env": "a.py"}, {"rows": [], "agent": "a.py"}, {"env": "lander"}):
         with pytest.raises(UserError):
