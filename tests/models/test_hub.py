@@ -142,7 +142,7 @@ def test_a_repository_that_the_hub_does_not_have_names_all_three_ways(hub: Hub, 
     status, _, err = found("runs/train-lander", tmp_path, HF_ENDPOINT=hub.url)
     assert status == 1
     assert "neither a bundled name nor a folder, and the hub has no runs/train-lander" in err
-    assert "Bundled: driver, lander, paddle. Or give the path of a checkpoint folder" in err
+    assert "Bundled: base, driver, lander, paddle, simpletool-games. Or give the path of a checkpoint folder" in err
 
 
 def test_without_a_network_the_cache_is_enough_and_else_it_is_said_what_to_do(repository: Path, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ def done(page: str) -> subprocess.CompletedProcess[str]:
     return python("-c", code)
 
 
-@pytest.mark.parametrize(("page", "says"), [("README.md", "engines("), ("docs/python.md", "Bundled: driver, lander")])
+@pytest.mark.parametrize(("page", "says"), [("README.md", "engines("), ("docs/python.md", "Bundled: base, driver")])
 def test_the_examples_of_a_page_run(page: str, says: str) -> None:
     ran = done(page)
     assert ran.returncode == 0 and says in ran.stdout, ran.stderr
