@@ -119,11 +119,11 @@ class Trainer:
                 self.samples += batch.samples
                 self.seconds = before + time.monotonic() - started
                 if progress and len(losses) % PROGRESS_EVERY == 0:
-                    progress(self._line(losses, right / labels))
+                    progress(self._line(losses, right / max(labels, 1)))
                 if self.samples >= self.config.samples:
                     break
             self.chunk += 1
-            line = self._line(losses, right / labels)
+            line = self._line(losses, right / max(labels, 1))
             with (self.out / "log.jsonl").open("a") as log:
                 log.write(json.dumps(line) + "\n")
             if progress:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rtcontrol.fitting.held_out import Share
+from rtcontrol.fitting.held_out import SAMPLE, Share
 from rtcontrol.fitting.truth import Truth
 from rtcontrol.models.schema import ToolSchema
 
@@ -34,6 +34,9 @@ def card(
     learnt, often = "rows without end", ""
     if rows is not None:
         learnt, often = f"{rows:,} rows learnt from", f" ({figures['samples'] / max(rows, 1):.1f} of each row)"
+    apart = "whose questions were never trained on"
+    if played:
+        apart = "of seeds that were never trained on (the same text may have stood there all the same)"
     flown = "".join(f"\nIn its world, {told}: {share.told()}.\n" for told, share in played.items())
     parts = truth.parts
     table = "\n".join([*_rows("tool", parts.tools), *_rows("argument", parts.arguments), *_rows("told", parts.goals)])
@@ -47,8 +50,8 @@ library_name: rtcontrol
 
 ## Data
 
-{source}: {learnt}, {held:,} held out, whose questions
-were never trained on. What was noticed:
+{source}: {learnt}, {held:,} held out, {apart};
+the first {min(held, SAMPLE)} of them also chose the weights and the end of the run. What was noticed:
 {remarks}
 
 It was told, among others:

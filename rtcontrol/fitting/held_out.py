@@ -18,6 +18,7 @@ from rtcontrol.models.train.rows import Row
 
 SHARE = 0.1
 MOST = 1_000
+SAMPLE = 256  # of an evaluation on the way
 Answer = Call | None | DecodeError
 
 

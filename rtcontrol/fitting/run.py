@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from rtcontrol.fitting.held_out import Share
+from rtcontrol.fitting.held_out import SAMPLE, Share
 from rtcontrol.fitting.sizing import Learner
 from rtcontrol.fitting.sources import RowStream
 from rtcontrol.fitting.truth import Examiner
@@ -20,7 +20,6 @@ from rtcontrol.models.train.trainer import STATE, Progress, TrainConfig, Trainer
 
 CHUNK = 1_024
 TOGETHER = 20_480  # tokens in a batch: its memory grows with them, and with the square of the longest sample
-SAMPLE = 256  # rows of an evaluation on the way
 
 
 @dataclass(frozen=True)
@@ -125,13 +124,13 @@ class FitRun(Trainer):
                     if self.decays_from is None and self.seconds >= self.ends * (1 - self.schedule.decay):
                         self._decay(self.ends)
                     if self.seconds >= due or self.over:
-                        line = self._look(losses, right / labels)
+                        line = self._look(losses, right / max(labels, 1))
                         tell(line)
                         losses, right, labels = [], 0, 0
                         looked, self.seconds = self.seconds, before + time.monotonic() - started
                         due = self.seconds + max(1.0, 0.12 * self.seconds, 10 * (self.seconds - looked))
                     elif len(losses) % 8 == 0:
-                        tell(self._now(losses, right / labels))
+                        tell(self._now(losses, right / max(labels, 1)))
                     if self.over:
                         break
                 if time.monotonic() - saved > self.config.save_every_s:
