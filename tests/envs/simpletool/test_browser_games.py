@@ -42,10 +42,10 @@ def test_the_paddle_follows_a_ball_that_comes_and_goes_home_when_it_leaves() -> 
 
 def test_a_ship_shoots_in_line_and_leaves_the_line_while_its_gun_cools() -> None:
     def done(y: float, cooling: int) -> tuple[str, object]:
-        call = arena.rule(arena.asked(700, y, (300, 300), cooling, ()).observation)
+        call = arena.rule(arena.asked(700, y, (300, 420), cooling, ()).observation)
         return call.name, call.arguments["direction"]
 
-    assert [done(305, 0), done(340, 0), done(330, 30)] == [("fire", "left"), ("move", "up"), ("move", "down")]
+    assert [done(425, 0), done(460, 0), done(425, 30)] == [("fire", "left"), ("move", "up"), ("move", "up")]
 
 
 def test_the_birds_rule_reads_the_state_and_not_the_pages_hint() -> None:
