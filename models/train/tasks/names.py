@@ -6,6 +6,8 @@ import itertools
 import zlib
 from random import Random
 
+from rtcontrol.models.train.tasks import schemas
+
 _PARTS = """
 ba ke lo mi nu ra se to vi za dor fen gal hul jor kin lun mar nex pol quil ras sil tam ven wex yor zin bri clo dra fli
 gre pra ska sto tri vla
@@ -68,6 +70,9 @@ HELD_OUT = {
 }
 
 
+# What sentences and values say themselves is no name: "go to go" names nothing, "back 3 back" two things.
+_SENTENCE_WORDS = ("to", "is", "it", "if", "no", "now", "how", "more", "less")
+_SAID = frozenset(itertools.chain(_SENTENCE_WORDS, *schemas.VERBS.values(), *schemas.WAYS))
 KINDS = (*TRAINING, "spelt")
 Mix = tuple[float, float, float, float]
 MIX: Mix = (3, 3, 2, 3)  # how often a name is of each kind
@@ -81,7 +86,7 @@ def draw(rng: Random, count: int, unseen: bool = False, mix: Mix = MIX) -> list[
     found: dict[str, None] = {}
     while len(found) < count:
         name = "".join(_syllable(rng) for _ in range(rng.choice((1, 2, 2, 3))))
-        if held_out(name) == unseen:
+        if held_out(name) == unseen and name not in _SAID:
             found[name] = None
     return list(found)
 

@@ -88,7 +88,7 @@ def test_a_chat_model_tries_any_tools_and_it_is_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        (lambda: rtcontrol.load("landr"), "Bundled: driver, lander"),
+        (lambda: rtcontrol.load("landr"), "Bundled: base, driver, lander"),
         (lambda: rtcontrol.load("decisions:http://127.0.0.1:9/v1"), "`rtcontrol run --model decisions:"),
         (lambda: rtcontrol.load("lander", dtype="fp8"), "dtype"),
         (lambda: rtcontrol.load("lander", device="xyz"), "cpu, cuda"),
