@@ -99,6 +99,7 @@ class _Tree:
     def add(self, row: EncodedRow) -> None:
         """Hang one row's suffix and heads below the prefix."""
         end = self.suffix(row.suffix)
+        self.early += [(self._shared[1][at], label) for at, label in row.early]
         for head in row.heads:
             parent = end
             if head.early is not None:
@@ -176,9 +177,11 @@ def separate(prefix: Sequence[int], rows: Sequence[EncodedRow]) -> list[PackedBa
     """The paper's form: every head of every row is its own causal sequence, one batch each (baseline and oracle)."""
     batches = []
     for row in rows:
-        for head in row.heads:
+        for k, head in enumerate(row.heads):
             ids = [*prefix, *row.suffix, *head.ids]
             asked = [i for i, weight in enumerate(head.weights) if weight]
+            early = [(len(prefix) + at, label) for at, label in row.early if k == 0]
+            early += [] if head.early is None else [(len(ids) - len(head.ids), head.early)]
             batches.append(
                 PackedBatch(
                     torch.tensor([ids]),
@@ -187,7 +190,7 @@ def separate(prefix: Sequence[int], rows: Sequence[EncodedRow]) -> list[PackedBa
                     torch.tensor(head.labels)[asked],
                     torch.tensor(head.weights)[asked],
                     torch.full((len(asked),), not head.probe),
-                    *_early([] if head.early is None else [(len(ids) - len(head.ids), head.early)]),
+                    *_early(early),
                     1,
                 )
             )

@@ -26,9 +26,10 @@ class Quote:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One decision to imitate; `call` None trains the null function head; `quotes` and `named`, the words of
-    the instruction that the observation holds, are for training alone; `tools` are those of the row where an encoder
-    takes rows of many sets (`ToolsEncoder`); `weight` scales its share of the loss."""
+    """One decision to imitate; `call` None trains the null function head; `quotes`, `named`, the words of the
+    instruction that the observation holds, and `meant`, what the instruction asks for in its canonical words ("":
+    nothing), are for training alone; `tools` are those of the row where an encoder takes rows of many sets
+    (`ToolsEncoder`); `weight` scales its share of the loss."""
 
     instruction: str
     observation: str
@@ -38,6 +39,7 @@ class Row:
     named: str = ""
     tools: tuple[ToolSchema, ...] = ()
     weight: float = field(default=1.0, kw_only=True)
+    meant: str | None = field(default=None, kw_only=True)
 
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> Row:
@@ -62,10 +64,12 @@ class HeadTarget:
 
 @dataclass(frozen=True)
 class EncodedRow:
-    """A row as ids: the suffix after the shared tools prefix, and its heads."""
+    """A row as ids: the suffix after the shared tools prefix, and its heads; `early` are places in the suffix with what
+    they should hold half way through the model."""
 
     suffix: tuple[int, ...]
     heads: tuple[HeadTarget, ...]
+    early: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -95,6 +99,7 @@ class RowEncoder:
         self.tokenizer = tokenizer
         self._weights = weights or LossWeights()
         self._heads: dict[tuple[str, str | None], HeadTarget] = {}
+        self._told: dict[str, int] = {}
 
     def of(self, plan: SchemaPlan) -> RowEncoder:
         """The same for another plan of the same tools."""
@@ -113,11 +118,24 @@ class RowEncoder:
             heads = [h if h.ids[0] == self.plan.function.head_id else replace(h, early=early) for h in heads]
         if row.weight != 1.0:
             heads = [replace(h, weights=tuple(w * row.weight for w in h.weights)) for h in heads]
-        return EncodedRow(self.suffix(row), (*heads, *map(self._quote, row.quotes)))
+        return EncodedRow(self.suffix(row), (*heads, *map(self._quote, row.quotes)), self._meaning(row))
 
     def suffix(self, row: Row) -> tuple[int, ...]:
         """The ids between the tools prefix and the heads."""
         return tuple(self._template.suffix_ids(row.instruction, row.observation, row.history))
+
+    def _meaning(self, row: Row) -> tuple[tuple[int, int], ...]:
+        if row.meant is None:
+            return ()
+        if row.instruction not in self._told:
+            self._told[row.instruction] = self._end_of(row.instruction)
+        words = dict.fromkeys(self.tokenizer.encode(f" {row.meant}")) if row.meant else (self.plan.function.null_id,)
+        return tuple((self._told[row.instruction], word) for word in words)
+
+    def _end_of(self, instruction: str) -> int:
+        """Where a suffix has its last token before what is seen."""
+        one, other = (self._template.suffix_ids(instruction, seen) for seen in "01")
+        return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), len(one)) - 1
 
     def _quote(self, quote: Quote) -> HeadTarget:
         start, rest = self.tokenizer.encode(quote.start), self.tokenizer.encode(quote.rest)

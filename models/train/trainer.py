@@ -39,7 +39,7 @@ class TrainConfig:
     samples: int
     seed: int = 0
     group: int = 64
-    run: int = 4
+    run: int = 2
     learning_rate: float = 1e-3
     final_rate: float = 0.03
     warmup: float = 0.02

@@ -21,7 +21,7 @@ RECIPE = Recipe(
     said=shown("road"),
     nonsense=Nonsense("road", recognise),
     demonstrations=partial(demonstrations, options=RoadOptions(spoken=0.5)),
-    config=TrainConfig(samples=471_000, bf16=True),
+    config=TrainConfig(samples=471_000),
     shape=ModelShape(hidden=128, heads=4, intermediate=512),
     chunk=8_192,
     dagger_every=2,

@@ -29,6 +29,7 @@ from rtcontrol.models.train.trainer import Progress, TrainConfig, Trainer
 from rtcontrol.models.train.vocabulary import build_tokenizer, number_words
 from rtcontrol.recipes.gate import ROWS, found_gate
 from rtcontrol.recipes.nonsense import Nonsense, with_nonsense
+from rtcontrol.recipes.vectors import give_meaning, whole_words
 
 CALL_SHAPE = '{"name": "", "arguments": {}}'
 
@@ -38,7 +39,8 @@ class Recipe:
     """One skill's recipe.
 
     `texts` are what the tokenizer knows word by word, beside tools and numbers; `phrases` it knows whole. With what
-    people `said` it has at most `tokens`: other words are whole if said often, else spelt in pieces that words share.
+    people `said` words with a vector are whole, too, and begin with their meaning; beside them it has at most `tokens`:
+    other words are whole if said often, else spelt in pieces that words share.
     `demonstrations` takes (seed, parallel, policy=, beta=). Chunks of `chunk` samples come from `parallel` worlds each;
     from `dagger_from` of the samples on, every `dagger_every`-th chunk is the model's own, `beta` of its ticks the
     expert's. `early`, where given, stands in for `demonstrations` during the first `early_until` of the samples. Where
@@ -72,14 +74,18 @@ class Recipe:
         texts = [tools_text(tools), *self.texts, CALL_SHAPE]
         if self.said:
             words = {form for text in texts for word in split_words(text) for form in (word, word.capitalize())}
-            whole = [*number_words(), *sorted(word for word in words if word.isalpha())]
-            tokenizer = build_subwords([*texts, *self.said], self.tokens, whole, self.phrases)
+            known = whole_words(self.said)
+            whole = [*number_words(), *sorted(word for word in words if word.isalpha()), *known]
+            size = self.tokens + 2 * len({*known} - words)  # with and without a space
+            tokenizer = build_subwords([*texts, *self.said], size, whole, self.phrases)
         else:
             tokenizer = build_tokenizer(texts, number_words(), self.phrases)
         wrapped = STTokenizer(tokenizer)
         template = PromptTemplate(COMPACT, wrapped, "the compact profile")
         plan = compile_plan(tools, wrapped, self.agent.allow_null or self.nonsense is not None, template.overflow)
         model = new_model(self.shape, tokenizer, seed)
+        if self.said:
+            give_meaning(model, tokenizer)
         return prepare(model, tokenizer) if self.prepared else model, tokenizer, RowEncoder(template, wrapped, plan)
 
     def train(self, out: Path, config: TrainConfig, progress: Progress | None = None) -> Path:
@@ -99,7 +105,9 @@ class Recipe:
                 beta=self.beta if dagger else 0.0,
             )
             count = min(self.chunk, config.samples)
-            rows = [Row(r.instruction, r.observation, r.call) for r in itertools.islice(shown, count)]
+            rows = [
+                Row(r.instruction, r.observation, r.call, meant=r.goal.text()) for r in itertools.islice(shown, count)
+            ]
             if self.nonsense is None or early is not None:  # else all but the canonical sentences pass for nonsense
                 return rows
             rng = random.Random(f"nonsense {config.seed} {chunk}")

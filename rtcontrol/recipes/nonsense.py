@@ -65,7 +65,7 @@ def with_nonsense(
     for start in range(0, len(picked), RUN):
         said = draw(rng)
         for index in picked[start : start + RUN]:
-            mixed[index] = replace(mixed[index], instruction=said, call=None, quotes=())
+            mixed[index] = replace(mixed[index], instruction=said, call=None, quotes=(), meant="")
     return mixed
 
 
