@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -75,7 +76,8 @@ class Recipe:
         if self.said:
             words = {form for text in texts for word in split_words(text) for form in (word, word.capitalize())}
             known = whole_words(self.said)
-            whole = [*number_words(), *sorted(word for word in words if word.isalpha()), *known]
+            marks = sorted({piece for text in texts for piece in text.split() if not re.search(r"\w", piece)})
+            whole = [*number_words(), *sorted(word for word in words if word.isalpha()), *known, *marks]
             size = self.tokens + 2 * len({*known} - words)  # with and without a space
             tokenizer = build_subwords([*texts, *self.said], size, whole, self.phrases)
         else:

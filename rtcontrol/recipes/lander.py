@@ -9,6 +9,7 @@ from rtcontrol.agents.lander.phrasings import vocabulary
 from rtcontrol.agents.lander.tools import agent
 from rtcontrol.agents.spoken import NUMBER_WORDS, shown
 from rtcontrol.envs.lander.curriculum import LanderOptions, demonstrations
+from rtcontrol.models.train.scratch import ModelShape
 from rtcontrol.models.train.trainer import TrainConfig
 from rtcontrol.recipes.imitation import Recipe
 from rtcontrol.recipes.nonsense import Nonsense
@@ -19,5 +20,7 @@ RECIPE = Recipe(
     said=shown("lander"),
     nonsense=Nonsense("lander", recognise),
     demonstrations=partial(demonstrations, options=LanderOptions(spoken=0.5)),
-    config=TrainConfig(samples=480_000),
+    prepared=True,
+    config=TrainConfig(samples=300_000),
+    shape=ModelShape(hidden=192, heads=6, intermediate=384),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -76,6 +77,23 @@ def test_argument_heads_are_asked_half_way_for_what_is_named(encoder: RowEncoder
     assert packed.early_labels.tolist() == alone.early_labels.tolist() == [blue]
     head = encoder.tokenizer.special_id("<arg1>")
     assert packed.tokens[0, packed.early_rows].tolist() == alone.tokens[0, alone.early_rows].tolist() == [head]
+
+
+def test_what_is_meant_is_asked_for_half_way_where_the_instruction_ends(encoder: RowEncoder) -> None:
+    told = Row("go to blue", "red 3 blue north", Call("go", {"way": "north"}))
+    again = replace(told, observation="red 4")
+    rows = [replace(told, meant="blue north"), replace(again, meant="blue north"), replace(told, meant=""), told]
+    encoded = [encoder.encode(row) for row in rows]
+    wanted, null = encoder.tokenizer.encode(" blue north"), encoder.plan.function.null_id
+    assert [[label for _, label in row.early] for row in encoded] == [wanted, wanted, [null], []]
+    packed, apart = pack(encoder.prefix, encoded), separate(encoder.prefix, encoded)
+    assert packed.early_labels.tolist() == [label for one in apart for label in one.early_labels.tolist()]
+    end = encoder.tokenizer.special_id("<|im_end|>")
+    assert packed.tokens[0, packed.early_rows].tolist() == [end] * 5
+    # Both observations hang below the one place where the shared instruction ends.
+    assert len(set(packed.early_rows[:4].tolist())) == 1
+    behind = len(encoder.prefix) + 1 + len(encoder.tokenizer.encode("go to blue"))  # the tools end with one token
+    assert packed.positions[0, packed.early_rows[0]] == behind
 
 
 def test_probes_ask_what_follows_and_do_not_count(encoder: RowEncoder) -> None:
