@@ -18,7 +18,7 @@ from rtcontrol.models.train.rows import Quote, Row
 _SPAN = re.compile(r"\s*\S+")
 _BARE = re.compile(r"^\W+|\W+$")
 # Words that a sentence holds whatever it names.
-_COMMON = {*re.findall(r"\w+", "a an the of to at in on is it its and or what where which one that this go")}
+COMMON = {*re.findall(r"\w+", "a an the of to at in on is it its and or what where which one that this go")}
 QUOTED = 3  # words of a quote
 
 
@@ -31,7 +31,7 @@ def with_word_probes(rows: Iterable[Row], rng: random.Random, quotes: int = 2) -
         words = [_BARE.sub("", span).lower() for span in spans]
         counted = Counter(words)
         once = [i for i, word in enumerate(words[:-1]) if word and counted[word] == 1]
-        told = {_BARE.sub("", word).lower() for word in row.instruction.split()} - _COMMON
+        told = {_BARE.sub("", word).lower() for word in row.instruction.split()} - COMMON
         name = _named(words, counted, told)
         starts = dict.fromkeys([*name[:1], *rng.sample(once, min(quotes, len(once)))])
         found = (

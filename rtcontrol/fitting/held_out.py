@@ -69,11 +69,11 @@ class HeldOut:
 
     def __init__(self, learner: Learner, rows: Sequence[Taught]) -> None:
         self.rows, self._plan = rows, learner.encoder.plan
-        self._decide = TreeDecider(learner.model, learner.encoder)
+        self.decide = TreeDecider(learner.model, learner.encoder)
 
     def answers(self, rows: Iterable[Row]) -> list[Answer]:
         """The model's call for each."""
-        return self._decide(list(rows))
+        return self.decide(list(rows))
 
     def key(self, call: Answer) -> tuple[str | None, ...]:
         """Alike for calls that the heads write alike (1 and 1.0 of a number)."""

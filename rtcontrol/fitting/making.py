@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,6 +26,8 @@ from rtcontrol.models.learnt import Learnt
 from rtcontrol.models.train.export import export
 from rtcontrol.models.train.rows import Row
 from rtcontrol.models.train.trainer import STATE, Progress
+from rtcontrol.recipes.gate import found_gate, sureness
+from rtcontrol.recipes.vectors import whole_words
 
 TRAINING = "training"  # the run's own folder, in the checkpoint's
 CALL_ROOM = 256  # tokens of a call, and of what stands around the texts
@@ -82,7 +85,8 @@ class Lessons:
     """What is learnt from, and what is to be known of it: the words of `learnt` are the model's, with those of `texts`;
     `held` is never trained on; `source` says in words where rows come from, `count` how many there are (None: no end);
     `instruction` is told by default; `identity` is what a run that goes on must share, `ceiling` the share that can be
-    right at all; `expert` what is right for other words, where that is known; `base` a checkpoint to go on from."""
+    right at all; `expert` what is right for other words, where that is known; `base` a checkpoint to go on from;
+    `unheard` is what asks for nothing here and is never trained on: rows that do teach the model to notice it."""
 
     tools: Tools
     stream: RowStream
@@ -95,6 +99,7 @@ class Lessons:
     expert: Expert | None = None
     texts: str = ""
     allow_null: bool = False
+    unheard: Sequence[str] = ()
     ceiling: float = 1.0
     notes: tuple[str, ...] = ()
     rate_hz: float | None = None
@@ -121,7 +126,9 @@ def make(
     torch.set_num_threads(threads or 1)  # a second one gains a small model little, and loses much on a busy machine
     try:
         words_from = [*known, Row(f"{lessons.texts} {lessons.instruction}", "", None)]
-        one, words = learner(lessons.tools, words_from, lessons.instruction, lessons.allow_null, seed, lessons.base)
+        allow_null = lessons.allow_null or bool(lessons.unheard)
+        meanings = whole_words([lessons.texts]) if lessons.unheard else ()
+        one, words = learner(lessons.tools, words_from, lessons.instruction, allow_null, seed, lessons.base, meanings)
         shape = one.model.config
         longest = _longest(one, [*lessons.learnt, *lessons.held])
         identity = {
@@ -150,6 +157,7 @@ def make(
             say(f"Goes on from {run.samples:,} samples, {run.seconds:.0f} s of training.")
         run.run(tell)
         truth = replace(examiner.look(MOST, situations=SITUATIONS), plateau=run.lines[-1]["plateau"])
+        gate, noticed = _gate(judge, lessons, seed)
         played = play(judge)
     finally:
         torch.set_num_threads(threads_before)
@@ -164,16 +172,18 @@ def make(
         "seconds": run.seconds,
         "seed": seed,
     }
-    told_of = list(dict.fromkeys(row.instruction for row in known))[:PROMPTS]
+    told_of = list(dict.fromkeys(row.instruction for row in known if row.meant != ""))[:PROMPTS]
     learnt = Learnt(
         (tuple(lessons.tools.openai()),),
         history=max(len(row.history) for row in known),
-        allow_null=lessons.allow_null,
+        allow_null=allow_null,
+        gate=gate,
         instruction=lessons.instruction,
         observation=dict.fromkeys(_words_seen(known)),
         rate_hz=lessons.rate_hz,
     )
-    text = card(folder.name, lessons.tools.schemas, lessons.source, truth, figures, lessons.notes, told_of, played)
+    notes = (*lessons.notes, *noticed)
+    text = card(folder.name, lessons.tools.schemas, lessons.source, truth, figures, notes, told_of, played)
     try:
         export(one.model, one.tokenizer, one.template, folder)
         learnt.write(folder)
@@ -184,7 +194,26 @@ def make(
             f"The checkpoint cannot be written to {folder} ({why}); the training is kept there.",
             "Make room, and start the same command again: nothing is trained twice.",
         ) from None
-    return Fitted(folder, truth, lessons.notes, learnt.instruction, played)
+    for note in noticed:
+        say(note)
+    return Fitted(folder, truth, notes, learnt.instruction, played)
+
+
+def _gate(judge: HeldOut, lessons: Lessons, seed: int) -> tuple[float | None, tuple[str, ...]]:
+    """The gate below which the model was told nothing that it understands, and what that holds, in words."""
+    if not lessons.unheard:
+        return None, ()
+    rows = [replace(one.row, instruction=one.row.meant) for one in lessons.held if one.row.meant]
+    gate = found_gate(judge.decide, rows, lessons.unheard, seed)
+    rng = random.Random(seed)
+    told = {
+        "sentences that mean nothing here": [replace(r, instruction=rng.choice(lessons.unheard)) for r in rows],
+        "canonical instructions": rows,
+        "held-out ways to say them": [one.row for one in lessons.held if one.row.meant],
+    }
+    held = {name: sum(sureness(d) < gate for d in judge.decide.decisions(asked)) for name, asked in told.items()}
+    shares = ", ".join(f"{count} of {len(rows)} {name}" for name, count in held.items())
+    return gate, (f"What it does not understand it leaves undone, at a gate of {gate:g}: {shares}.",)
 
 
 def _longest(one: Learner, rows: Sequence[Taught]) -> int:

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import itertools
 import random
+import re
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from rtcontrol.agents import Goal
+from rtcontrol.agents.casual import casual
 from rtcontrol.envs.curriculum import CurriculumOptions, DisturbedCurriculum
 from rtcontrol.envs.evaluate import Case, Played, Seat, play
 from rtcontrol.fitting.held_out import HeldOut, Share
@@ -22,8 +25,9 @@ from rtcontrol.fitting.making import Lessons
 from rtcontrol.fitting.material import Taught, contradictions
 from rtcontrol.fitting.run import FitRun
 from rtcontrol.models.call import Call
-from rtcontrol.models.train.probes import with_word_probes
+from rtcontrol.models.train.probes import COMMON, with_word_probes
 from rtcontrol.models.train.rows import Row
+from rtcontrol.recipes.nonsense import Nonsense
 from rtcontrol.run.skills import OwnSkill
 
 # Worlds of training have seeds from the first of these on, those of held-out rows from the second, played ones from the
@@ -37,6 +41,8 @@ TOGETHER = 16
 EPISODES = 48  # played for the card, told canonically, and told in ways that were held out
 # From this share of the time on the learner flies some of the episodes itself.
 LEARNER_FROM, LEARNER_SHARE, BETA = 0.15, 0.5, 0.2
+UNHEARD = 0.08  # share of the rows that are told what asks for nothing here
+SLIPS = 0.1  # of what people type
 KEPT = 0.4  # share of the ticks that become rows: neighbours are much alike
 OTHERWISE = 0.5  # share of the rows that are told something else than their episode: only the words tell them apart
 
@@ -48,6 +54,7 @@ class WorldLesson(DisturbedCurriculum[Goal]):
     def __init__(self, skill: OwnSkill, rng: random.Random, hz: float, held_out: bool = False) -> None:
         self._world, self._held_out = skill.make(), held_out
         self._goals, self._history = skill.all_goals, skill.agent.history
+        self._words = _words(skill)
         self.called: deque[str] = deque(maxlen=max(1, self._history))
         self.learner_share, self.flown = 0.0, False
         options = CurriculumOptions(
@@ -59,13 +66,13 @@ class WorldLesson(DisturbedCurriculum[Goal]):
     def row(self) -> Row:
         """What is seen now, and what the expert calls."""
         seen = self.look()
-        return Row(seen.instruction, seen.observation, seen.call, self._shown())
+        return Row(seen.instruction, seen.observation, seen.call, self._shown(), meant=seen.goal.text())
 
     def otherwise(self, row: Row) -> Row:
         """The same situation, told any goal: what the expert would call then."""
         goal = self._goals.sample(self.rng)
         call = self._skill.expert(self._skill.read_back(row.observation), goal)
-        return Row(self._sentence(goal), row.observation, call, row.history)
+        return Row(self._sentence(goal), row.observation, call, row.history, meant=goal.text())
 
     def _shown(self) -> tuple[str, ...]:
         return tuple(self.called)[-self._history :] if self._history else ()
@@ -99,7 +106,7 @@ class WorldLesson(DisturbedCurriculum[Goal]):
         return goal
 
     def _sentence(self, goal: Goal) -> str:
-        return self._goals.sentence(self.rng, goal)
+        return casual(self.rng, self._goals.sentence(self.rng, goal), self._words, SLIPS)
 
     _spoken = _sentence
 
@@ -108,7 +115,7 @@ class WorldRows:
     """A `Stream`: the same worlds go on from the first row to the last."""
 
     def __init__(self, skill: OwnSkill, hz: float) -> None:
-        self._skill, self._hz = skill, hz
+        self._skill, self._hz, self._unheard = skill, hz, unheard(skill)
         self._answers: HeldOut | None = None
         self._run: FitRun | None = None
 
@@ -126,7 +133,9 @@ class WorldRows:
             share = self._learner_share()
             rows = [lesson.row() for lesson in lessons]
             for lesson, row in zip(lessons, rows, strict=True):
-                if rng.random() < KEPT:
+                if rng.random() < UNHEARD * KEPT:
+                    yield replace(row, instruction=self._unheard(rng), call=None, meant="")
+                elif rng.random() < KEPT:
                     yield lesson.otherwise(row) if rng.random() < OTHERWISE else row
             calls = self._calls(lessons, rows, rng)
             for lesson, call in zip(lessons, calls, strict=True):
@@ -188,7 +197,17 @@ def lessons_of(skill: OwnSkill, hz: float, seed: int, files: Mapping[str, str] |
         texts=goals.texts(),
         notes=notes,
         rate_hz=hz,
+        unheard=unheard(skill).held_out,
     )
+
+
+def unheard(skill: OwnSkill) -> Nonsense:
+    """What asks for nothing in this world: no word of its goals is in it."""
+    return Nonsense("", skill.recognise, _words(skill) - COMMON)
+
+
+def _words(skill: OwnSkill) -> frozenset[str]:
+    return frozenset(re.findall(r"[a-z]+", skill.all_goals.texts().lower()))
 
 
 def played(skill: OwnSkill, hz: float, seconds: float, answers: HeldOut) -> Mapping[str, Share]:

@@ -7,12 +7,11 @@ that was held out too; 0.995 holds 92 and 15 %.
 
 from __future__ import annotations
 
-import itertools
 import math
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 
-from rtcontrol.envs.demonstrations import Demonstration
 from rtcontrol.models.call import Decision
 from rtcontrol.models.train.policy import TreeDecider
 from rtcontrol.models.train.rows import Row
@@ -38,17 +37,10 @@ def gate_between(nonsense: Sequence[float], understood: Sequence[float]) -> floa
     return most if enough >= most else (enough + most) / 2
 
 
-def found_gate(
-    decide: TreeDecider,
-    demonstrations: Callable[..., Iterator[Demonstration]],
-    nonsense: Sequence[str],
-    seed: int,
-    rows: int = ROWS,
-) -> float:
-    """The gate of a model: it sees what `demonstrations` of this seed show, told their goals' canonical words or
-    `nonsense` that it was not taught with."""
+def found_gate(decide: TreeDecider, rows: Sequence[Row], nonsense: Sequence[str], seed: int) -> float:
+    """The gate of a model that sees what these rows saw, told their canonical words or `nonsense` that it was not
+    taught with."""
     rng = random.Random(f"gate {seed}")
-    shown = list(itertools.islice(demonstrations(seed, min(rows, 64)), rows))
-    told = decide.decisions([Row(one.goal.text(), one.observation, None) for one in shown])
-    asked = decide.decisions([Row(rng.choice(nonsense), one.observation, None) for one in shown])
+    told = decide.decisions(rows)
+    asked = decide.decisions([replace(row, instruction=rng.choice(nonsense)) for row in rows])
     return round(gate_between([sureness(d) for d in asked], [sureness(d) for d in told]), 4)

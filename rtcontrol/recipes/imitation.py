@@ -127,7 +127,7 @@ class Recipe:
         made = replace(known, tool_sets=(tuple(self.agent.tools.openai()),), history=self.agent.history)
         if self.nonsense is None:
             return made
-        rows, seed = min(ROWS, config.samples), -1 - config.seed  # training's chunks have seeds from 0 on
-        return replace(
-            made, allow_null=True, gate=found_gate(decide, self.demonstrations, self.nonsense.held_out, seed, rows)
-        )
+        count, seed = min(ROWS, config.samples), -1 - config.seed  # training's chunks have seeds from 0 on
+        shown = itertools.islice(self.demonstrations(seed, min(count, 64)), count)
+        rows = [Row(one.goal.text(), one.observation, None) for one in shown]
+        return replace(made, allow_null=True, gate=found_gate(decide, rows, self.nonsense.held_out, seed))

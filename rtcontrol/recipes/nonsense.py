@@ -26,16 +26,18 @@ _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 @dataclass(frozen=True)
 class Nonsense:
-    """Sentences that ask an agent for nothing; `recognise` reads a goal off a sentence where it can."""
+    """Sentences that ask an agent for nothing; `recognise` reads a goal off a sentence where it can. `agent` is a
+    bundled one, or ""; then nothing that holds one of `its_words` is nonsense."""
 
     agent: str
     recognise: Callable[[str], Any]
+    its_words: frozenset[str] = frozenset()
 
     def __call__(self, rng: random.Random) -> str:
         """One for training: written by hand, of another world, of random words or letters, as it is typed."""
         while True:
             text = _drawn(rng, self._others())
-            if not self._means(text) and bare(typed := casual(rng, text, words_of(self.agent))) not in self._kept:
+            if not self._means(text) and bare(typed := casual(rng, text, self._words)) not in self._kept:
                 return typed
 
     @cached_property
@@ -49,11 +51,17 @@ class Nonsense:
     def _kept(self) -> frozenset[str]:
         return frozenset(map(bare, self.held_out))
 
+    @cached_property
+    def _words(self) -> frozenset[str]:
+        return words_of(self.agent) if self.agent else self.its_words
+
     def _others(self) -> list[ModuleType]:
         return [module for name, module in WORLDS.items() if name != self.agent]
 
     def _means(self, text: str) -> bool:
-        return bare(text) in _meant(self.agent) or self.recognise(text) is not None
+        said = bare(text)
+        known = self.agent and said in _meant(self.agent)
+        return bool(known) or not self.its_words.isdisjoint(said.split()) or self.recognise(text) is not None
 
 
 def with_nonsense(
