@@ -140,7 +140,7 @@ def make(
             "vocabulary": shape.vocab_size,
         }
         judge = HeldOut(one, lessons.held)
-        rows = "Rows without end" if lessons.count is None else f"{lessons.count:,} rows to learn from"
+        rows = "New rows as long as it trains" if lessons.count is None else f"{lessons.count:,} rows to learn from"
         say(
             f"{rows}, {len(lessons.held):,} held out; {one.model.num_parameters():,} parameters "
             f"({shape.num_hidden_layers} layers of {shape.hidden_size}), {words.seen_words:,} words, "

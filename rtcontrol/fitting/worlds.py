@@ -162,7 +162,7 @@ def lessons_of(skill: OwnSkill, hz: float, seed: int, files: Mapping[str, str] |
     wrong."""
     rng = random.Random(f"{seed}/sample")
     stream = WorldRows(skill, hz)
-    notes = _tried(skill, hz)
+    notes = (*_too_often(skill, hz), *_tried(skill, hz))
     sample = list(itertools.islice(stream._rows(rng), SAMPLE))
     if (told := contradictions([Taught(row, where=_where(row)) for row in sample]).told()) is not None:
         notes = (*notes, told)
@@ -232,6 +232,16 @@ def played(skill: OwnSkill, hz: float, seconds: float, answers: HeldOut) -> Mapp
         if ended:
             found[name] = Share(sum(bool(one.episode.success) for one in ended), len(ended))
     return found
+
+
+def _too_often(skill: OwnSkill, hz: float) -> tuple[str, ...]:
+    step_s = skill.make().step_s
+    if hz * step_s <= 1.0:
+        return ()
+    return (
+        f"The world goes on every {step_s:g} s: at {hz:g} Hz some decisions see what the one before saw. "
+        f"--hz {1 / step_s:g} decides once a step.",
+    )
 
 
 def _tried(skill: OwnSkill, hz: float) -> tuple[str, ...]:

@@ -23,5 +23,5 @@ def unknown(env: str) -> UserError:
     """The error of a name that is none of these."""
     return UserError(
         f"There is no environment called {env!r}.",
-        f"Known ones: {', '.join(names())}; gym:ID, a .py file, or a recording (.mcap).",
+        f"Known ones: {', '.join(names())}, a .py file, or a recording (.mcap).",
     )

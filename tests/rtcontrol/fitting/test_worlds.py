@@ -192,3 +192,9 @@ def test_the_same_situation_is_also_told_other_goals(tmp_path: Path) -> None:
     for row in rows:
         assert row.meant is not None
         assert [row.call] == skill.expert_policy([(row.meant, row.observation)])
+
+
+def test_more_decisions_than_steps_of_the_world_are_told(tmp_path: Path) -> None:
+    skill = yard(tmp_path)
+    (note,) = lessons_of(skill, 40.0, 0).notes
+    assert "goes on every 0.05 s: at 40 Hz some decisions see what the one before saw. --hz 20" in note
