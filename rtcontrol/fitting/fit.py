@@ -84,7 +84,7 @@ def fit(
     if env is None and (agent is not None or goals is not None):
         raise UserError("An agent and its goals are learnt in a world.", "Give env, too.")
     folder = Path(out)
-    plays: Callable[[HeldOut], Mapping[str, Share]] = lambda answers: {}  # noqa: E731
+    plays: Callable[[HeldOut], Mapping[str, Share]] | None = None
     if env is not None:
         if tools is not None or goal is not None:
             raise UserError("Tools and goals of a world are its agent's.", "Leave `tools` and `goal` out.")

@@ -114,7 +114,7 @@ def make(
     threads: int | None,
     tell: Progress | None,
     say: Callable[[str], object],
-    play: Callable[[HeldOut], Mapping[str, Share]] = lambda answers: {},
+    play: Callable[[HeldOut], Mapping[str, Share]] | None = None,
 ) -> Fitted:
     """Train and write the checkpoint; `play` measures the trained model in its world. Raises UserError."""
     import torch
@@ -158,7 +158,9 @@ def make(
         run.run(tell)
         truth = replace(examiner.look(MOST, situations=SITUATIONS), plateau=run.lines[-1]["plateau"])
         gate, noticed = _gate(judge, lessons, seed)
-        played = play(judge)
+        if play is not None:
+            say("It plays what it learnt, in episodes that it never saw.")
+        played = {} if play is None else play(judge)
     finally:
         torch.set_num_threads(threads_before)
     figures = {

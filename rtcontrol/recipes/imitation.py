@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from tokenizers import Tokenizer
 
 from rtcontrol.agents.agent import Agent
@@ -116,7 +117,8 @@ class Recipe:
             return with_nonsense(rows, self.nonsense, self.nonsense_share, rng)
 
         Trainer(model, encoder, source, config, out).run(progress)
-        export(model, tokenizer, COMPACT, out / "checkpoint")
+        model.to(torch.bfloat16).float()  # as it is stored, so that the gate is that of the checkpoint
+        export(model, tokenizer, COMPACT, out / "checkpoint", torch.bfloat16)
         self._learnt(TreeDecider(model, encoder), config).write(out / "checkpoint")
         return out / "checkpoint"
 
