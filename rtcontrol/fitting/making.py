@@ -27,7 +27,6 @@ from rtcontrol.models.train.export import export
 from rtcontrol.models.train.rows import Row
 from rtcontrol.models.train.trainer import STATE, Progress
 from rtcontrol.recipes.gate import found_gate, sureness
-from rtcontrol.recipes.vectors import whole_words
 
 TRAINING = "training"  # the run's own folder, in the checkpoint's
 CALL_ROOM = 256  # tokens of a call, and of what stands around the texts
@@ -127,8 +126,7 @@ def make(
     try:
         words_from = [*known, Row(f"{lessons.texts} {lessons.instruction}", "", None)]
         allow_null = lessons.allow_null or bool(lessons.unheard)
-        meanings = whole_words([lessons.texts]) if lessons.unheard else ()
-        one, words = learner(lessons.tools, words_from, lessons.instruction, allow_null, seed, lessons.base, meanings)
+        one, words = learner(lessons.tools, words_from, lessons.instruction, allow_null, seed, lessons.base)
         shape = one.model.config
         longest = _longest(one, [*lessons.learnt, *lessons.held])
         identity = {

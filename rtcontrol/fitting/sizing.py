@@ -24,7 +24,6 @@ from rtcontrol.models.train.prepared import prepare
 from rtcontrol.models.train.rows import Row, RowEncoder
 from rtcontrol.models.train.scratch import ModelShape, new_model
 from rtcontrol.models.train.vocabulary import build_tokenizer
-from rtcontrol.recipes.vectors import give_meaning
 from rtcontrol.recipes.words import SCHEMA_PHRASES, SCHEMA_WORDS
 
 NARROW = ModelShape(hidden=128, layers=4, heads=4, kv_heads=2, intermediate=256)
@@ -102,29 +101,19 @@ class Learner:
 
 
 def learner(
-    tools: Tools,
-    rows: Iterable[Row],
-    goal: str | None,
-    allow_null: bool,
-    seed: int,
-    base: str | None = None,
-    meanings: Sequence[str] = (),
+    tools: Tools, rows: Iterable[Row], goal: str | None, allow_null: bool, seed: int, base: str | None = None
 ) -> tuple[Learner, Words]:
-    """A new model for these tools and the words of these rows, or the checkpoint `base`, to go on with; words of
-    `meanings` begin with what they mean. Raises UserError for tools that cannot be decoded, and for a base that is no
-    checkpoint in ST format."""
+    """A new model for these tools and the words of these rows, or the checkpoint `base`, to go on with. Raises
+    UserError for tools that cannot be decoded, and for a base that is no checkpoint in ST format."""
     words = words_of(rows)
     if base is not None:
         return _from(base, tools, allow_null), words
     texts = [tools_text(tools.schemas), *words.texts, goal or "", CALL_SHAPE, SCHEMA_WORDS]
-    tokenizer = build_tokenizer(texts, (*words.numbers, *meanings), SCHEMA_PHRASES)
+    tokenizer = build_tokenizer(texts, words.numbers, SCHEMA_PHRASES)
     wrapped = STTokenizer(tokenizer)
     template = PromptTemplate(COMPACT, wrapped, "the compact profile")
     plan = compile_plan(tools.schemas, wrapped, allow_null, template.overflow)
-    model = new_model(shape_for(words), tokenizer, seed)
-    if meanings:
-        give_meaning(model, tokenizer)
-    model = prepare(model, tokenizer)
+    model = prepare(new_model(shape_for(words), tokenizer, seed), tokenizer)
     return Learner(model, tokenizer, RowEncoder(template, wrapped, plan), dict(COMPACT)), words
 
 

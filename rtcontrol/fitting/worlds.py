@@ -17,7 +17,6 @@ from functools import partial
 from typing import Any
 
 from rtcontrol.agents import Goal
-from rtcontrol.agents.casual import casual
 from rtcontrol.envs.curriculum import CurriculumOptions, DisturbedCurriculum
 from rtcontrol.envs.evaluate import Case, Played, Seat, play
 from rtcontrol.fitting.held_out import HeldOut, Share
@@ -42,7 +41,6 @@ EPISODES = 48  # played for the card, told canonically, and told in ways that we
 # From this share of the time on the learner flies some of the episodes itself.
 LEARNER_FROM, LEARNER_SHARE, BETA = 0.15, 0.5, 0.2
 UNHEARD = 0.08  # share of the rows that are told what asks for nothing here
-SLIPS = 0.1  # of what people type
 KEPT = 0.4  # share of the ticks that become rows: neighbours are much alike
 OTHERWISE = 0.5  # share of the rows that are told something else than their episode: only the words tell them apart
 
@@ -54,7 +52,6 @@ class WorldLesson(DisturbedCurriculum[Goal]):
     def __init__(self, skill: OwnSkill, rng: random.Random, hz: float, held_out: bool = False) -> None:
         self._world, self._held_out = skill.make(), held_out
         self._goals, self._history = skill.all_goals, skill.agent.history
-        self._words = _words(skill)
         self.called: deque[str] = deque(maxlen=max(1, self._history))
         self.learner_share, self.flown = 0.0, False
         options = CurriculumOptions(
@@ -106,7 +103,7 @@ class WorldLesson(DisturbedCurriculum[Goal]):
         return goal
 
     def _sentence(self, goal: Goal) -> str:
-        return casual(self.rng, self._goals.sentence(self.rng, goal), self._words, SLIPS)
+        return self._goals.sentence(self.rng, goal)
 
     _spoken = _sentence
 

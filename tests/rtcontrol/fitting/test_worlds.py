@@ -47,7 +47,7 @@ def test_each_row_is_what_the_expert_calls_for_what_is_seen_and_told(tmp_path: P
     assert {"go to the barrel", "find the red box", "visit blue box"} <= told
 
 
-def test_some_rows_are_told_nothing_that_this_world_knows_and_others_as_people_type(tmp_path: Path) -> None:
+def test_some_rows_are_told_nothing_that_this_world_knows(tmp_path: Path) -> None:
     skill = yard(tmp_path)
     rows = list(itertools.islice(WorldRows(skill, 16.0).rows(random.Random(0)), 2_000))
     unheard = [row for row in rows if row.meant == ""]
@@ -57,8 +57,6 @@ def test_some_rows_are_told_nothing_that_this_world_knows_and_others_as_people_t
     for said in {*held, *(row.instruction for row in unheard)}:
         assert skill.recognise(said) is None
     assert not any(word in said.split() for said in held for word in ("red", "box", "barrel", "visit"))
-    typed = [row for row in rows if row.meant and skill.recognise(row.instruction) is None]
-    assert 0.1 < len(typed) / len(rows) < 0.6 and any(row.instruction.lower().startswith("please") for row in typed)
 
 
 def test_the_same_worlds_go_on_from_the_first_row_to_the_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
