@@ -209,7 +209,7 @@ def _gate(judge: HeldOut, lessons: Lessons, seed: int) -> tuple[float | None, tu
     told = {
         "sentences that mean nothing here": [replace(r, instruction=rng.choice(lessons.unheard)) for r in rows],
         "canonical instructions": rows,
-        "held-out ways to say them": [one.row for one in lessons.held if one.row.meant],
+        "held-out rows, as they are told": [one.row for one in lessons.held if one.row.meant],
     }
     held = {name: sum(sureness(d) < gate for d in judge.decide.decisions(asked)) for name, asked in told.items()}
     shares = ", ".join(f"{count} of {len(rows)} {name}" for name, count in held.items())
