@@ -9,11 +9,11 @@ from rtcontrol.envs.paddle.world import BALL_HALF, BOTTOM, HEIGHT, LEVEL_SPEED, 
 from rtcontrol.models.call import Call
 
 LEVELS = (-3, -2, -1, 0, 1, 2, 3)
-LOOK_AHEAD_S, FAR_AHEAD_S = 0.3, 0.4  # to hit; to hide
+LOOK_AHEAD_S, FAR_AHEAD_S = 0.3, 0.5  # to hit; to hide
 GAIN = 7.0  # units a second for each unit of distance
 AIM = 4.2  # how far off the paddle's centre the ball is taken to send it up or down
 SWING = 2.0  # the same, at most, to place a return away from the other paddle
-CROWDED = 11.0  # a ball that comes so near to an end of the field makes that end no place to hide
+CROWDED = 13.0  # a ball that comes so near to an end of the field makes that end no place to hide
 
 
 def expert(data: Mapping[str, float], goal: PaddleGoal) -> Call:

@@ -65,7 +65,7 @@ class Recipe:
     early_until: float = 0.15
     phrases: tuple[str, ...] = ()
     said: tuple[str, ...] = ()
-    tokens: int = 5120
+    tokens: int = 4096
     nonsense: Nonsense | None = None
     nonsense_share: float = 0.12
     prepared: bool = False

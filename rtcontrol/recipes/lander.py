@@ -21,6 +21,6 @@ RECIPE = Recipe(
     nonsense=Nonsense("lander", recognise),
     demonstrations=partial(demonstrations, options=LanderOptions(spoken=0.5)),
     prepared=True,
-    config=TrainConfig(samples=300_000),
+    config=TrainConfig(samples=480_000),
     shape=ModelShape(hidden=192, heads=6, intermediate=384),
 )

@@ -19,7 +19,7 @@ from tokenizers import Tokenizer
 
 from rtcontrol.agents.phrasing import split_words
 
-FREQUENT = 4_000  # of the words, which every tokenizer knows whole
+FREQUENT = 900  # of the words, which every tokenizer knows whole
 ALIKE = 0.9  # of a word's row, as in the prepared start: the rest is its own
 
 

@@ -7,15 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rtcontrol.bench.dtype import TOLERANCE, compare, decide
 from rtcontrol.bench.situations import Situation, schemas, situations
 from rtcontrol.models.decider import DeciderSpec
-from tests.models.small import TOLD, build, build_checkpoint, law, tool_lists
+from tests.models.small import TOLD, build, build_checkpoint, law, tool, tool_lists
 
+ENDS = ("at last", "by hand", "for now")
 WAYS = ("token_by_token", "together")
+# Values that part only many tokens behind their beginning, which drawn ones seldom do: each pass stands on all before.
+DEEP = [tool(name, v=[f"to the far end of the left side of a road {end}" for end in ENDS]) for name in ("go", "stop")]
 
 
 @pytest.mark.parametrize("kind", ["qwen2", "qwen3", "llama"])
@@ -25,6 +28,7 @@ def test_bf16_decides_like_itself_token_by_token_and_together_wherever_no_choice
     folder, total = build_checkpoint(tmp_path / kind, kind, seed=5), Counter[str]()
 
     @law(8)
+    @example(tools=DEEP, told=[("a bed", "cab"), ("", "faced é")])
     @given(tools=tool_lists(most=3, parameters=3), told=st.lists(TOLD, min_size=2, max_size=4))
     def holds(tools: Any, told: list[tuple[str, str]]) -> None:
         asked = [Situation(instruction, seen) for seen, instruction in told]

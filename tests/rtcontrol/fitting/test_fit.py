@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-import resource
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +15,7 @@ from rtcontrol.cli.app import main
 from rtcontrol.fitting.fit import Fitted
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.learnt import Learnt
+from tests.helpers.disks import files_of
 from tests.rtcontrol.fitting.signals import TOLD, TOOLS, observe, rows, teacher, write
 
 
@@ -112,27 +110,16 @@ def test_a_row_that_is_longer_than_the_models_context_is_named(tmp_path: Path) -
         rtcontrol.fit(given, TOOLS, out=tmp_path / "made", minutes=0.001)
 
 
-@contextmanager
-def full_after(bytes_of_a_file: int) -> Iterator[None]:
-    """No file may grow longer: a disk that is full, as every writer meets it."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (bytes_of_a_file, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
 def test_a_full_disk_is_named_and_what_was_saved_stays(tmp_path: Path) -> None:
     out = tmp_path / "made"
     for limit in (0, 10_000):  # of the log, and of the weights
-        with full_after(limit), pytest.raises(UserError, match="cannot be saved.*nothing was saved yet.*Make room"):
+        with files_of(limit), pytest.raises(UserError, match="cannot be saved.*nothing was saved yet.*Make room"):
             rtcontrol.fit(rows(60), TOOLS, out=out, minutes=0.001)
         assert [p.name for p in (out / "training").iterdir()] == ["log.jsonl"]
     rtcontrol.fit(rows(60), TOOLS, out=out, minutes=0.001)
     (out / "model.safetensors").unlink()
     before = {path: path.read_bytes() for path in out.iterdir() if path.is_file()}
-    with full_after(10_000), pytest.raises(UserError, match="checkpoint cannot be written.*the training is kept"):
+    with files_of(10_000), pytest.raises(UserError, match="checkpoint cannot be written.*the training is kept"):
         rtcontrol.fit(rows(60), TOOLS, out=out, minutes=0.001)
     assert {path: path.read_bytes() for path in out.iterdir() if path.is_file()} == before
     assert {path.name for path in out.iterdir() if path.is_dir()} == {"training"}
