@@ -86,8 +86,13 @@ def fit(
     from rtcontrol.fitting.material import tools_of
     from rtcontrol.run.toolsets import tools_from
     from rtcontrol.run.users import load_module
+    from rtcontrol.run.watched import watched
 
     console = for_people(json_file)
+
+    def say(told: str) -> None:
+        console.print(told, markup=False, highlight=False, soft_wrap=True)
+
     if skill is not None:
         others = (rows, teacher, runs, base, env, agent, goals, tools, goal, minutes, json_file)
         _rebuild(skill, out, samples, seed, threads, any(other is not None for other in others))
@@ -101,7 +106,7 @@ def fit(
     chosen = None if tools is None else tools_from(tools)
     if chosen is None and asked is not None and "tools" in asked:
         chosen = tools_of(asked["tools"])
-    with FitProgress(Console(stderr=True)) as shown, _interrupted(out):
+    with FitProgress(Console(stderr=True)) as shown, _interrupted(out), watched(say):
         made = work(
             rows or None,
             chosen,
@@ -119,7 +124,7 @@ def fit(
             seed=seed,
             threads=threads,
             tell=shown.line,
-            say=lambda told: console.print(told, markup=False, highlight=False, soft_wrap=True),
+            say=say,
         )
     console.print(f"Held-out rows: {made.score.told()}.", highlight=False, soft_wrap=True)
     for line in made.truth.told():

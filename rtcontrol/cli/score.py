@@ -68,6 +68,10 @@ class ScoreProgress:
             self._told_s = now
             print(f"score: {left} ({what})", file=sys.stderr, flush=True)
 
+    def say(self, told: str) -> None:
+        """A line that people should read."""
+        self._console.print(told, markup=False, highlight=False, soft_wrap=True)
+
     def __enter__(self) -> Self:
         if self._terminal:
             self._bar.start()
@@ -133,6 +137,7 @@ def _score(
         Path | None, typer.Option("--json", help="All figures, raw; a score that was interrupted goes on there.")
     ] = None,
 ) -> None:
+    from rtcontrol.run.watched import watched
     from rtcontrol.scoring.plan import DELAYS, RATES, Settings
     from rtcontrol.scoring.score import Scoring
     from rtcontrol.scoring.tables import tables
@@ -149,7 +154,8 @@ def _score(
         rates=_numbers("--rates", rates, MIN_HZ, MAX_HZ) if rates else RATES if full else (),
     )
     settings = replace(settings, engine=engine, goal_file=None if goals is None else str(goals))
-    scoring = Scoring(settings, json_file)
+    with watched(lambda told: print(told, file=sys.stderr)):
+        scoring = Scoring(settings, json_file)
     console = Console()
     if not console.is_terminal:  # a log file has no width
         console.width = max(console.width, LOG_WIDTH)
@@ -159,7 +165,7 @@ def _score(
         print(f"going on with what {json_file} holds", file=sys.stderr)
     status = 0
     try:
-        with Shutdown(), ScoreProgress() as told:
+        with Shutdown(), ScoreProgress() as told, watched(told.say):
             scoring.run(told)
     except KeyboardInterrupt as interrupted:
         status = getattr(interrupted, "status", 130)

@@ -6,6 +6,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -189,9 +190,15 @@ def as_call(given: Any, tools: Tools) -> Call | None:
 
 def _same_tools(own: Any, tools: Tools) -> bool:
     try:
-        return [s.canonical_json() for s in Tools(own).schemas] == [s.canonical_json() for s in tools.schemas]
+        return _same_text(json.dumps(own), tools)
     except (UserError, TypeError):
         return False
+
+
+@lru_cache(maxsize=64)
+def _same_text(own: str, tools: Tools) -> bool:
+    """Rows repeat their tools: each text of them is read once."""
+    return [s.canonical_json() for s in Tools(json.loads(own)).schemas] == [s.canonical_json() for s in tools.schemas]
 
 
 @dataclass(frozen=True)

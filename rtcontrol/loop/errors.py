@@ -8,6 +8,7 @@ import sysconfig
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 # What is not the user's, unless nothing else is there: Python's own files, and installed packages.
@@ -47,13 +48,27 @@ def where(error: BaseException) -> str | None:
     """`file.py:12` of the innermost frame outside rtcontrol (and installed packages), else of the innermost; None
     where it was never raised here."""
     frames = [(frame, line) for frame, line in traceback.walk_tb(error.__traceback__)]
-    outside = [(f, n) for f, n in frames if not str(f.f_globals.get("__name__", "")).startswith("rtcontrol.")]
-    own = [(f, n) for f, n in outside if not f.f_code.co_filename.startswith((*INSTALLED, "<"))]
+    outside = [(f, n) for f, n in frames if not is_ours(f)]
+    own = [(f, n) for f, n in outside if is_own(f)]
     for found in (own, outside, frames):
         if found:
-            frame, line = found[-1]
-            return f"{_short(frame.f_code.co_filename)}:{line}"
+            return place(*found[-1])
     return None
+
+
+def is_ours(frame: FrameType) -> bool:
+    """Whether it runs rtcontrol's code."""
+    return str(frame.f_globals.get("__name__", "")).startswith("rtcontrol.")
+
+
+def is_own(frame: FrameType) -> bool:
+    """Whether it runs the user's code: neither rtcontrol's, nor an installed package's, nor Python's."""
+    return not is_ours(frame) and not frame.f_code.co_filename.startswith((*INSTALLED, "<"))
+
+
+def place(frame: FrameType, line: int | None) -> str:
+    """`file.py:12`, as people look for it."""
+    return f"{_short(frame.f_code.co_filename)}:{line}"
 
 
 def text(error: BaseException) -> str:
