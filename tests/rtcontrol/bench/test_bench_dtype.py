@@ -43,14 +43,18 @@ def test_bf16_decides_like_itself_token_by_token_and_together_wherever_no_choice
     assert total["near-ties"] < total["decisions"]  # else the law says nothing
 
 
-@pytest.mark.parametrize(("tools", "count"), [("bundled", 40), ("long", 32)])
-def test_bundled_model_in_bf16_holds_the_law_and_mostly_calls_what_fp32_calls(tools: str, count: int) -> None:
-    spec = DeciderSpec("lander", tuple(schemas("lander")[tools]))
-    found = compare(spec, situations("lander", 2 * count)[count:])
+# Between two levels of its own engines the lander is nearly undecided at times, so that the rule for those is tried.
+@pytest.mark.parametrize(("model", "tools", "count"), [("lander", "bundled", 40), ("paddle", "long", 32)])
+def test_bundled_model_in_bf16_holds_the_law_and_mostly_calls_what_fp32_calls(
+    model: str, tools: str, count: int
+) -> None:
+    spec = DeciderSpec(model, tuple(schemas(model)[tools]))
+    found = compare(spec, situations(model, 2 * count)[count:])
     print(tools, found["equal"], found["near_ties"], found["largest_difference"])
     assert not any(found["differ_without_near_tie"][way] for way in WAYS)
     assert found["largest_difference"] < TOLERANCE
-    assert found["equal"]["fp32"] >= 0.9 * count and 0 < found["near_ties"] < count / 2
+    assert found["equal"]["fp32"] >= 0.9 * count
+    assert found["near_ties"] < count / 2 and (found["near_ties"] > 0 or tools == "long")
     assert found["info"]["dtype"] == "bf16"
 
 

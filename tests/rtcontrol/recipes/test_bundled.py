@@ -38,7 +38,6 @@ TOLD = [
     *(("paddle", PaddleGoal(kind), 4, 1 if kind == "miss" else 3) for kind in KINDS),
     *(("driver", goal, 3, 2) for goal in DRIVES),
 ]
-NOTICES = {"paddle"}
 OPPOSITES = [
     ("lander", LanderGoal("left"), LanderGoal("right").text(), 5),
     ("paddle", PaddleGoal("return"), "let me win", 4),
@@ -125,8 +124,7 @@ def test_a_bundled_model_says_that_it_learnt_its_agents_tools(name: str) -> None
     learnt = Learnt.of(resolve(name))
     assert learnt is not None and learnt.knows(agent.tools.schemas)
     # Who was taught what means nothing answers null to it, and says by which gate.
-    assert (learnt.history, learnt.allow_null) == (agent.history, agent.allow_null or name in NOTICES)
-    assert (learnt.gate is not None) == (name in NOTICES)
+    assert learnt.history == agent.history and learnt.allow_null and learnt.gate is not None
     others = [other for other in AGENTS.values() if other is not agent]
     assert not any(learnt.knows(other.tools.schemas) for other in others)
     words = {word for seen in situations(name, 3) for word in seen.observation.split() if word.isalpha()}
