@@ -18,8 +18,8 @@ from rtcontrol.cli.figures import Shown, show
 from rtcontrol.models.decider import DeciderSpec
 
 CASES = [
-    ("lander", "bundled", None, {"token_by_token": 2, "json": 20}),
-    ("lander", "long", "land_now", {"token_by_token": 8, "json": 57}),
+    ("lander", "bundled", None, {"token_by_token": 2, "json": 22}),
+    ("lander", "long", "land_now", {"token_by_token": 8, "json": 53}),
     ("paddle", "bundled", None, {"token_by_token": 2, "json": 15}),
 ]
 

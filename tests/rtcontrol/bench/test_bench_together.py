@@ -71,4 +71,4 @@ def test_memory_is_that_of_processes_of_their_own(monkeypatch: pytest.MonkeyPatc
     mib = case["mib"]
     assert 0 < mib["bare python"]["rss"] < mib["python and libraries"]["rss"] / 4 < mib["all"]["rss"]
     assert mib["model and first session"]["uss"] > mib["each further session"]["uss"]
-    assert case["vocabulary"] == 2415 and case["open_s"]["further"] > 0
+    assert case["vocabulary"] == 7063 and case["open_s"]["further"] > 0

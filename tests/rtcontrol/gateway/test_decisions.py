@@ -157,7 +157,7 @@ def test_an_unknown_model_is_404(client: openai.OpenAI) -> None:
 
 def test_what_does_not_fit_the_context_says_by_how_much(client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError, match=r"the \d+ of question 2 are (\d+) more than") as caught:
-        decide(client, LEFT, {**ENGINE, "instructions": "why " * 1000}, told="down " * 6000)
+        decide(client, LEFT, {**ENGINE, "instructions": "why " * 3000}, told="down " * 6000)
     assert "context of 8192" in str(caught.value)
 
 
@@ -169,7 +169,7 @@ def test_a_long_question_is_answered_as_a_short_one_is(client: openai.OpenAI) ->
 
 
 def test_questions_that_only_fit_one_after_the_other_are_answered_all(client: openai.OpenAI) -> None:
-    long = [{**LEFT, "instructions": f"{i} " + "why not go " * 18} for i in range(75)]
+    long = [{**LEFT, "instructions": f"{i} " + "why not go " * 36} for i in range(75)]
     made = decide(client, *long)
     assert len(made.answers) == 75 and made.rtcontrol["forward_passes"] > 1
     assert made.usage.input_tokens > 8192
