@@ -101,7 +101,8 @@ class Model:
                 "Load a model that was trained on these, or say session(tools, untrained=True).",
             )
         if allow_null is None:
-            allow_null = learnt is not None and learnt.allow_null
+            # Of tools that it never saw, null says nothing.
+            allow_null = learnt is not None and learnt.allow_null and learnt.knows(chosen.schemas)
         options = {**self._options, "history": history, "allow_null": allow_null, "value_tokens": value_tokens}
         options |= {"arguments": arguments}
         spec = DeciderSpec(self.name, tuple(chosen.openai()), **options)

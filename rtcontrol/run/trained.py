@@ -46,7 +46,8 @@ def shown(agent: Agent, model: str) -> Agent:
     learnt = learnt_of(model)
     if learnt is None:
         return agent
-    doubt = learnt.allow_null and learnt.gate is not None and not agent.allow_null
+    knows = learnt.knows(agent.tools.schemas)
+    doubt = knows and learnt.allow_null and learnt.gate is not None and not agent.allow_null
     allow_null = agent.allow_null or doubt or (not agent.model and learnt.allow_null)
     return replace(agent, history=min(agent.history, learnt.history), allow_null=allow_null, null_is_doubt=doubt)
 

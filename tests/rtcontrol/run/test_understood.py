@@ -29,7 +29,7 @@ def driver(tmp_path: Path) -> Path:
     made = Path(shutil.copytree(ZOO / "driver", tmp_path / "driver"))
     learnt = Learnt.of(made)
     assert learnt is not None
-    replace(learnt, gate=GATE).write(made)
+    replace(learnt, gate=GATE, allow_null=False).write(made)
     return made
 
 
@@ -75,5 +75,6 @@ def test_a_null_function_that_was_learnt_beside_a_gate_says_that_it_does_not_und
     replace(learnt, allow_null=True).write(driver)
     asked = shown(agent, str(driver))
     assert asked.allow_null and asked.null_is_doubt
+    assert not shown(assemble.agent("lander"), str(driver)).allow_null  # of other tools it learnt nothing
     own = shown(replace(agent, allow_null=True), str(driver))
     assert own.allow_null and not own.null_is_doubt

@@ -508,7 +508,7 @@ def test_what_the_model_cannot_take_is_told_once_and_never_confirmed(bench: Any,
     model = unnamed(ZOO / "lander", tmp_path / "some")
     made = bench(model=str(model))
     peer = made.peer()
-    long = "word " * 2000
+    long = "word " * 9000
     for tool, says in (
         (of({"xs": {"type": "string", "pattern": "(ab)*c"}}, ["xs"]), "f: xs"),
         ({**PAD["function"], "description": long}, ""),
