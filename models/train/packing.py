@@ -19,21 +19,31 @@ import torch
 from rtcontrol.models.train.rows import EncodedRow
 
 RUN_ROWS = 8
+ALIKE = 0.75  # of the widest run's tokens: what is shorter is not padded to it, since attention costs their square
 SHARED = 1 / 8  # of a suffix: where less is shared with the one before, it costs less to repeat it than to mask it
 
 
 @dataclass(frozen=True)
-class Blocks:
-    """Where attention happens: the first `prefix` tokens causally; then runs, padded to `width` tokens.
+class RunSet:
+    """Runs that are computed at once, padded to `width` tokens.
 
     `index`: int64 [runs, width], token of each place (padding: token 0); `valid`: bool [runs, width]; `mask`: bool
     [runs, 1, width, prefix + width], True where a place may see the prefix or a place of its run.
     """
 
-    prefix: int
     index: torch.Tensor
     valid: torch.Tensor
     mask: torch.Tensor
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Where attention happens: the first `prefix` tokens causally; then runs, in sets of like width. `order`: int64
+    [tokens behind the prefix], the place of each among the valid ones of all sets, one after the other."""
+
+    prefix: int
+    sets: tuple[RunSet, ...]
+    order: torch.Tensor
 
 
 @dataclass(frozen=True)
@@ -128,13 +138,23 @@ class _Tree:
 
     def _blocks(self, length: int, prefix: int) -> Blocks:
         ends = [*self.runs[1:], length]
-        width = max(end - start for start, end in zip(self.runs, ends, strict=True))
-        index = np.zeros((len(self.runs), width), np.int64)
-        valid = np.zeros((len(self.runs), width), np.bool_)
-        mask = np.zeros((len(self.runs), 1, width, prefix + width), np.bool_)
+        runs = sorted(zip(self.runs, ends, strict=True), key=lambda run: run[0] - run[1])
+        sets: list[RunSet] = []
+        while runs:
+            width = runs[0][1] - runs[0][0]
+            alike = [run for run in runs if run[1] - run[0] >= ALIKE * width]
+            sets.append(self._run_set(alike, width, prefix))
+            runs = runs[len(alike) :]
+        order = torch.cat([s.index[s.valid] for s in sets]).argsort()
+        return Blocks(prefix, tuple(sets), order)
+
+    def _run_set(self, runs: Sequence[tuple[int, int]], width: int, prefix: int) -> RunSet:
+        index = np.zeros((len(runs), width), np.int64)
+        valid = np.zeros((len(runs), width), np.bool_)
+        mask = np.zeros((len(runs), 1, width, prefix + width), np.bool_)
         # Padding places see the prefix too, or their softmax is 0/0.
         mask[..., :prefix] = True
-        for r, (start, end) in enumerate(zip(self.runs, ends, strict=True)):
+        for r, (start, end) in enumerate(runs):
             n = end - start
             index[r, :n] = np.arange(start, end)
             valid[r, :n] = True
@@ -144,7 +164,7 @@ class _Tree:
                 if parent >= 0:
                     see[i, :i] = see[parent, :i]
                 see[i, i] = True
-        return Blocks(prefix, torch.from_numpy(index), torch.from_numpy(valid), torch.from_numpy(mask))
+        return RunSet(torch.from_numpy(index), torch.from_numpy(valid), torch.from_numpy(mask))
 
 
 def _early(asked: Sequence[tuple[int, int]]) -> tuple[torch.Tensor, torch.Tensor]:

@@ -107,10 +107,14 @@ def _heads(config: Any, layers: Any) -> None:
     slow = torch.cat([speed < SLOW] * 2).nonzero()[:, 0]
     slow = slow[torch.randperm(len(slow))]
     own, before = slow.split([n := len(slow) * 2 // 3, len(slow) - n])
-    for layer in layers[1:4]:
+    for number, layer in enumerate(layers[1:4]):
         queries, keys = layer.self_attn.q_proj.weight, layer.self_attn.k_proj.weight
-        for word, same in zip(words, sets, strict=True):
+        for turn, (word, same) in enumerate(zip(words, sets, strict=True)):
             back = [written[:, heads[h]].T for h in same]
+            if (number + turn) % 2 and len(
+                back
+            ) > 1:  # `crate red north`: what is said of a thing may stand two words behind it
+                back = back[1:]
             key = keys[heads[same[0] // each]]
             key[slow] *= NOISE
             key[own] += MATCH * back[0][own]

@@ -31,7 +31,7 @@ def with_word_probes(rows: Iterable[Row], rng: random.Random, quotes: int = 2) -
         words = [_BARE.sub("", span).lower() for span in spans]
         counted = Counter(words)
         once = [i for i, word in enumerate(words[:-1]) if word and counted[word] == 1]
-        told = {_BARE.sub("", word).lower() for word in row.instruction.split()} - COMMON
+        told = [w for w in (_BARE.sub("", word).lower() for word in row.instruction.split()) if w not in COMMON]
         name = _named(words, counted, told)
         starts = dict.fromkeys([*name[:1], *rng.sample(once, min(quotes, len(once)))])
         found = (
@@ -40,14 +40,15 @@ def with_word_probes(rows: Iterable[Row], rng: random.Random, quotes: int = 2) -
         yield replace(row, quotes=(*row.quotes, *found), named=f" {words[name[-1]]}" if name else "")
 
 
-def _named(words: Sequence[str], counted: Counter[str], told: set[str]) -> range:
-    """Where the one thing stands that is told: words in a row of which one at least stands nowhere else."""
-    unique = [i for i, word in enumerate(words) if word in told and counted[word] == 1]
-    if not unique:
+def _named(words: Sequence[str], counted: Counter[str], told: Sequence[str]) -> range:
+    """Where the thing stands that is told first: words in a row of which one at least stands nowhere else."""
+    first = next((word for word in told if counted[word] == 1), None)
+    if first is None:
         return range(0)
-    start, stop = unique[0], unique[0] + 1
+    start = words.index(first)
+    stop = start + 1
     while start > 0 and words[start - 1] in told:
         start -= 1
     while stop < len(words) and words[stop] in told:
         stop += 1
-    return range(start, stop) if unique[-1] < stop else range(0)
+    return range(start, stop)

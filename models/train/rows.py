@@ -115,7 +115,7 @@ class RowEncoder:
             heads = [h for k, head in enumerate(heads) if (h := self._asked(k, head)).ids]
         if row.named:
             early = self.tokenizer.encode(row.named)[-1]
-            heads = [h if h.ids[0] == self.plan.function.head_id else replace(h, early=early) for h in heads]
+            heads = [replace(h, early=early) for h in heads]
         if row.weight != 1.0:
             heads = [replace(h, weights=tuple(w * row.weight for w in h.weights)) for h in heads]
         return EncodedRow(self.suffix(row), (*heads, *map(self._quote, row.quotes)), self._meaning(row))

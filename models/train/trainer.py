@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.train.loss import tree_loss
+from rtcontrol.models.train.loss import bf16_products, tree_loss
 from rtcontrol.models.train.packing import PackedBatch, pack
 from rtcontrol.models.train.rows import Row, RowEncoder
 from rtcontrol.models.train.tools_encoder import ToolsEncoder
@@ -33,7 +33,7 @@ class TrainConfig:
 
     `samples` is the whole run; `group` samples share a prefix in one tree and make a batch; runs of `run` rows share an
     instruction; `forced_share` of the rows also train labels that a constrained walk never asks for (engines that
-    decode without our tries need them).
+    decode without our tries need them). `bf16` rounds what matrices are multiplied with (`bf16_products`).
     """
 
     samples: int
@@ -178,9 +178,9 @@ class Trainer:
     def _step(self, batch: PackedBatch) -> tuple[float, torch.Tensor]:
         for group in self.optimizer.param_groups:
             group["lr"] = self.rate()
-        with torch.autocast("cpu", torch.bfloat16, enabled=self.config.bf16):
+        with bf16_products(self.config.bf16):
             loss, correct = tree_loss(self.model, batch)
-        loss.backward()
+            loss.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)

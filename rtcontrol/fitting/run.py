@@ -30,7 +30,7 @@ class FitSchedule:
     minutes: float = 15.0
     learning_rate: float = 1e-3
     warmup_samples: int = 1_024
-    decay: float = 0.25
+    decay: float = 0.4
     final: float = 0.03
 
 
@@ -65,6 +65,7 @@ class FitRun(Trainer):
             seed=identity.get("seed", 0),
             learning_rate=schedule.learning_rate,
             group=max(1, min(TrainConfig.group, TOGETHER // longest)),
+            bf16=True,
         )
         super().__init__(learner.model, learner.encoder, lambda chunk: (), config, out)
 

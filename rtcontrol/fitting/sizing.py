@@ -21,18 +21,19 @@ from rtcontrol.models.prompt import COMPACT, PromptTemplate, tools_text
 from rtcontrol.models.prompt import FILE_NAME as TEMPLATE
 from rtcontrol.models.tokenizer import STTokenizer
 from rtcontrol.models.train.prepared import prepare
-from rtcontrol.models.train.rows import Row, RowEncoder
+from rtcontrol.models.train.rows import LossWeights, Row, RowEncoder
 from rtcontrol.models.train.scratch import ModelShape, new_model
 from rtcontrol.models.train.vocabulary import build_tokenizer
 from rtcontrol.recipes.words import SCHEMA_PHRASES, SCHEMA_WORDS
 
-NARROW = ModelShape(hidden=128, layers=4, heads=4, kv_heads=2, intermediate=256)
+NARROW = ModelShape(hidden=128, layers=4, heads=2, kv_heads=2, intermediate=256)
 # For more words, and where numbers are what decides: measured, the bundled skills need it.
 WIDE = ModelShape(hidden=256, layers=4, heads=8, kv_heads=2, intermediate=512)
 MANY_WORDS, MANY_NUMBERS = 1_500, 150
 MOST_WORDS, MOST_NUMBERS = 6_000, 3_000  # each has an embedding; rarer ones are spelt in bytes
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 WORD = re.compile(r"[^\W\d_]+")
+WEIGHTS = LossWeights(quote=0.3)
 CALL_SHAPE = '{"name": "", "arguments": {}}'
 
 
@@ -114,7 +115,7 @@ def learner(
     template = PromptTemplate(COMPACT, wrapped, "the compact profile")
     plan = compile_plan(tools.schemas, wrapped, allow_null, template.overflow)
     model = prepare(new_model(shape_for(words), tokenizer, seed), tokenizer)
-    return Learner(model, tokenizer, RowEncoder(template, wrapped, plan), dict(COMPACT)), words
+    return Learner(model, tokenizer, RowEncoder(template, wrapped, plan, WEIGHTS), dict(COMPACT)), words
 
 
 def _from(base: str, tools: Tools, allow_null: bool) -> Learner:
@@ -128,4 +129,4 @@ def _from(base: str, tools: Tools, allow_null: bool) -> Learner:
     model = AutoModelForCausalLM.from_pretrained(found.folder, dtype=torch.float32, local_files_only=True)
     template = json.loads((found.folder / TEMPLATE).read_text("utf-8"))
     tokenizer = Tokenizer.from_file(str(found.folder / "tokenizer.json"))
-    return Learner(model, tokenizer, RowEncoder(found.template, found.tokenizer, plan), template)
+    return Learner(model, tokenizer, RowEncoder(found.template, found.tokenizer, plan, WEIGHTS), template)

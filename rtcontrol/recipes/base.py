@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer
 
-from rtcontrol.agents.phrasing import sentences
+from rtcontrol.agents.spoken import shown
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.prompt import COMPACT, PromptTemplate
 from rtcontrol.models.tokenizer import STTokenizer
@@ -34,10 +34,14 @@ from rtcontrol.models.train.tasks.task import SyntheticTask
 from rtcontrol.models.train.tools_encoder import ToolsEncoder
 from rtcontrol.models.train.trainer import Progress, TrainConfig, Trainer
 from rtcontrol.models.train.vocabulary import number_words
+from rtcontrol.recipes.gate import ROWS
+from rtcontrol.recipes.vectors import give_meaning, whole_words
 from rtcontrol.recipes.words import SCHEMA_PHRASES, common_words
+from rtcontrol.recipes.worlds import Worlds, WorldsRun, learnt
 
 Tasks = Callable[[Random, int, bool], Iterator[SyntheticTask]]
-TOKENS = 4_750
+TOKENS = 7_000
+WORLDS = ("lander", "paddle", "road")
 # Beside the bundled agents' own: what stands between the words of these tasks' tools.
 PHRASES = (
     *SCHEMA_PHRASES,
@@ -89,14 +93,14 @@ def _look_up(**simpler: Any) -> Tasks:
     return partial(look_up, variety=Variety(**simpler))
 
 
-PLAIN = {"sentences": 4, "layouts": 4, "several_tools": 0.0}
+PLAIN = {"sentences": 4, "layouts": 4, "several_tools": 0.0, "unasked": 0.0}
 STAGES = (
     # A hundred words as names make the heads find each other; with names of any spelling at once they take far longer.
-    Stage("words", [(1.0, _look_up(names=(1, 0, 0, 0), **PLAIN))], (2, 3, 3), 100_000, 0.85, unseen=False, rate=2e-3),
+    Stage("words", [(1.0, _look_up(names=(1, 0, 0, 0, 0), **PLAIN))], (2, 3, 3), 60_000, 0.85, unseen=False),
     # At a steady rate it stays at 0.7; where it falls, 0.85 is soon reached.
-    Stage("spelt", [(1.0, _look_up(names=(1, 2, 0, 2), **PLAIN))], (2, 3, 3), 160_000, 0.85, rate=2e-3),
-    Stage("names", [(1.0, _look_up())], (1, 2, 3, 3), 200_000),
-    Stage("six", [(1.0, _look_up())], (1, 3, 4, 6), 200_000, 0.85),
+    Stage("spelt", [(1.0, _look_up(names=(1, 2, 2, 0, 2), **PLAIN))], (2, 3, 3), 100_000, 0.85),
+    Stage("names", [(1.0, _look_up())], (1, 2, 3, 3), 140_000, rate=7e-4),
+    Stage("six", [(1.0, _look_up())], (1, 3, 4, 6), 120_000, 0.85, rate=5e-4),
     Stage(
         "relations",
         [
@@ -108,8 +112,9 @@ STAGES = (
             (0.13, relations.if_then),
         ],
         (2, 3, 3, 4),
-        600_000,
+        280_000,
         0.85,
+        rate=5e-4,
     ),
 )
 
@@ -130,6 +135,7 @@ class StageRun(Trainer):
             final_rate=0.05,
             warmup=min(0.02, 1_000 / stage.limit),
             forced_share=recipe.forced_share,
+            bf16=True,
         )
 
         def source(chunk: int) -> list[Row]:
@@ -149,9 +155,10 @@ class BaseRecipe:
     """The whole recipe: one model through all stages."""
 
     shape: ModelShape = field(
-        default_factory=lambda: ModelShape(hidden=128, layers=4, heads=2, kv_heads=2, intermediate=256)
+        default_factory=lambda: ModelShape(hidden=256, layers=4, heads=4, kv_heads=4, intermediate=512)
     )
     stages: tuple[Stage, ...] = STAGES
+    worlds: Worlds | None = field(default_factory=Worlds)
     seed: int = 0
     chunk: int = 4_096
     forced_share: float = 0.02
@@ -167,7 +174,9 @@ class BaseRecipe:
             tokenizer.save(str(out / "tokenizer.json"))
         mine = STTokenizer(tokenizer)
         encoder = ToolsEncoder(PromptTemplate(COMPACT, mine, "the compact profile"), mine, LossWeights(quote=0.3))
-        return prepare(new_model(self.shape, tokenizer, self.seed), tokenizer), tokenizer, encoder
+        model = new_model(self.shape, tokenizer, self.seed)
+        give_meaning(model, tokenizer)
+        return prepare(model, tokenizer), tokenizer, encoder
 
     def train(self, out: Path, progress: Progress | None = None) -> Path:
         """Train all stages (or go on in `out`) and export bf16 weights to `out/checkpoint`; returns that folder. Raises
@@ -189,7 +198,24 @@ class BaseRecipe:
                 )
             (folder / "done.json").write_text(json.dumps({"samples": run.samples, **asdict(run.checked)}) + "\n")
             export(model, tokenizer, COMPACT, out / "checkpoint", torch.bfloat16)
+        if self.worlds is not None:
+            self._all_worlds(model, tokenizer, encoder.nullable(), self.worlds, out, progress)
         return out / "checkpoint"
+
+    def _all_worlds(
+        self,
+        model: Any,
+        tokenizer: Tokenizer,
+        encoder: ToolsEncoder,
+        stage: Worlds,
+        out: Path,
+        progress: Progress | None,
+    ) -> None:
+        run = WorldsRun(model, encoder, stage, self.stages[-1].rows, self.seed, out / "worlds")
+        run.run(progress and (lambda line: progress(line | {"stage": "worlds"})))
+        model.to(torch.bfloat16).float()  # as it is stored, so that the gate is that of the checkpoint
+        export(model, tokenizer, COMPACT, out / "checkpoint", torch.bfloat16)
+        learnt(model, encoder, self.seed, min(ROWS, stage.samples)).write(out / "checkpoint")
 
 
 def base_tokenizer() -> Tokenizer:
@@ -198,8 +224,9 @@ def base_tokenizer() -> Tokenizer:
     capitals = " ".join(word.capitalize() for word in common.split())
     things = " ".join(names.COLOURS + names.OBJECTS)
     texts = [common, common, capitals, things, things, *[" ".join(names.SYLLABLES)] * 6]
-    texts += [_flat(sentences(agent)) for agent in ("lander", "paddle", "road")]
-    return build_subwords(texts, TOKENS, number_words(200, 1.0), PHRASES)
+    said = [text for agent in WORLDS for text in shown(agent)]
+    whole = [*number_words(200, 1.0), *dict.fromkeys([*names.FIRST, *whole_words(())])]
+    return build_subwords([*texts, *said], TOKENS, whole, PHRASES)
 
 
 def _flat(table: Any) -> str:

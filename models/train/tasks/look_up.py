@@ -35,15 +35,28 @@ SENTENCES = (
 @dataclass(frozen=True)
 class Variety:
     """How much differs from task to task: the mix of names, so many of the first sentences and layouts, how often there
-    is a second tool, a digit beside each direction, and an argument for the name."""
+    are several tools (two, or at most `most_tools`), a digit beside each direction, an argument for the name, and
+    something said of each thing that nobody asks for."""
 
     names: names.Mix = names.MIX
     sentences: int = len(SENTENCES)
     layouts: int = len(LAYOUTS)
     several_tools: float = 0.3
+    most_tools: int = 4
     digit: float = 0.3
-    name: float = 0.3
+    name: float = 0.45
+    unasked: float = 0.3
 
+
+# What is said of things and is no argument.
+STATES = (
+    ("open", "closed"),
+    ("full", "empty"),
+    ("hot", "cold", "warm"),
+    ("on", "off"),
+    ("big", "small"),
+    range(10, 100),
+)
 
 SITUATIONS = 2  # of one set of tools: its text is most of a row, and computed once for all of these
 FULL = Variety()
@@ -66,16 +79,22 @@ def look_up(rng: Random, things: int, unseen: bool = False, variety: Variety = F
         parameters["count"] = schemas.digits()
     if rng.random() < variety.name:
         parameters["name"] = {"type": "string"}
-    verbs = schemas.two_verbs(rng)[: 1 + (rng.random() < variety.several_tools)]
+    verbs = schemas.verbs(rng, rng.randint(2, variety.most_tools) if rng.random() < variety.several_tools else 1)
     tools, named = zip(*(schemas.a_tool(rng, verb, parameters) for verb in verbs), strict=True)
     tools = schemas.arranged(rng, tools)
     sentence, layout = rng.choice(SENTENCES[: variety.sentences]), rng.choice(LAYOUTS[: variety.layouts])
+    states = rng.choice(STATES) if rng.random() < variety.unasked else None
+    place = rng.randint(0, 1 + extra)
     for _ in range(SITUATIONS):
         found = names.draw(rng, things, unseen, variety.names)
         facts: dict[str, dict[str, Any]] = {
             name: {"way": rng.choice(ways), "count": rng.choice(schemas.DIGITS), "name": name} for name in found
         }
-        seen = shown(layout, [(n, [facts[n]["way"], *[facts[n]["count"]] * extra]) for n in rng.sample(found, things)])
+        said = {n: [facts[n]["way"], *[facts[n]["count"]] * extra] for n in found}
+        if states is not None:
+            for values in said.values():
+                values.insert(place, rng.choice(states))
+        seen = shown(layout, [(n, said[n]) for n in rng.sample(found, things)])
         told = []
         for name in found[:TOLD]:
             by = rng.randrange(len(verbs))

@@ -73,10 +73,9 @@ def digits() -> dict[str, Any]:
     return {"type": "integer", "minimum": DIGITS[0], "maximum": DIGITS[-1]}
 
 
-def two_verbs(rng: Random) -> tuple[str, str]:
-    """Verbs of two different meanings."""
-    first, second = rng.sample(list(VERBS), 2)
-    return rng.choice(VERBS[first]), rng.choice(VERBS[second])
+def verbs(rng: Random, count: int) -> list[str]:
+    """Verbs of `count` different meanings."""
+    return [rng.choice(VERBS[meaning]) for meaning in rng.sample(list(VERBS), count)]
 
 
 def arranged(rng: Random, tools: Sequence[ToolSchema]) -> tuple[ToolSchema, ...]:

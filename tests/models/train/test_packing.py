@@ -21,8 +21,8 @@ from rtcontrol.models.plan import compile_plan
 from rtcontrol.models.prompt import COMPACT, PromptTemplate
 from rtcontrol.models.schema import tool_schemas
 from rtcontrol.models.tokenizer import STTokenizer
-from rtcontrol.models.train.loss import tree_loss
-from rtcontrol.models.train.packing import RUN_ROWS, pack, pad_together, separate
+from rtcontrol.models.train.loss import bf16_products, tree_loss
+from rtcontrol.models.train.packing import ALIKE, RUN_ROWS, pack, pad_together, separate
 from rtcontrol.models.train.rows import EncodedRow, Row, RowEncoder
 from rtcontrol.models.train.vocabulary import build_tokenizer
 from tests.models.small import build_checkpoint, law, tool
@@ -135,6 +135,36 @@ def test_packed_losses_and_gradients_equal_those_of_separate_sequences(
     for name, gradient in wanted.items():
         torch.testing.assert_close(grads[name], gradient, atol=1e-5, rtol=1e-4, msg=name)
         torch.testing.assert_close(padded_grads[name], gradient, atol=1e-5, rtol=1e-4, msg=name)
+
+
+def test_runs_are_padded_to_those_like_them_alone(encoder: RowEncoder) -> None:
+    long = Row("go left", "x=1 y=2 " * 40, Call("stop"))
+    rows = [replace(row, observation=f"{i}") for i, row in enumerate(random_rows(0, 30))]
+    blocks = pack(encoder.prefix[:1], [encoder.encode(row) for row in (long, *rows)]).blocks
+    assert blocks is not None and len(blocks.sets) > 1
+    places = sum(one.index.numel() for one in blocks.sets)
+    widest = max(one.index.shape[1] for one in blocks.sets)
+    tokens = sum(int(one.valid.sum()) for one in blocks.sets)
+    assert tokens == len(blocks.order) and places * ALIKE <= tokens
+    assert places < 0.7 * widest * sum(len(one.index) for one in blocks.sets)
+
+
+def test_bf16_products_lose_nearly_the_same_and_are_over_when_they_are(model: Any, encoder: RowEncoder) -> None:
+    packed = pack(encoder.prefix[:1], [encoder.encode(row) for row in random_rows(1, 12)])
+    exact, wanted = gradients(model, [packed], 1.0)
+    large = torch.randn(256, 256, generator=torch.Generator().manual_seed(0))
+    with bf16_products():
+        rounded, found = gradients(model, [packed], 1.0)
+        product = large @ large
+    assert rounded == pytest.approx(exact, rel=0.02)
+    for name, gradient in wanted.items():
+        apart = torch.linalg.vector_norm(found[name] - gradient) / (torch.linalg.vector_norm(gradient) + 1e-6)
+        assert apart < 0.1, name
+    assert torch.equal(product, large @ large) != torch.cpu._is_avx512_bf16_supported()
+    torch.testing.assert_close(product, large @ large, atol=0.5, rtol=0)
+    with pytest.raises(ZeroDivisionError), bf16_products():
+        raise ZeroDivisionError
+    assert gradients(model, [packed], 1.0)[0] == exact
 
 
 def test_separate_sequences_lose_what_plain_hugging_face_loses(encoder: RowEncoder, folder: Path) -> None:

@@ -47,14 +47,14 @@ def test_quotes_stand_in_the_observation_and_the_rest_of_the_row_stays(
         assert not quote.named or word in {w.strip(",;").lower() for w in told.split()}
 
 
-def test_the_one_named_word_is_asked_for_unprompted_and_of_several_none() -> None:
+def test_what_is_named_first_is_asked_for_unprompted() -> None:
     def named(told: str, seen: str) -> list[str]:
         (row,) = with_word_probes([Row(told, seen, None)], random.Random(0))
         return [q.start.strip() + q.rest for q in row.quotes if q.named]
 
     assert named("Go to the blue.", "red 3 blue 4 north") == ["blue 4 north"]
     assert named("go to the blue", "red 3 blue 4 blue 5") == []
-    assert named("go to the blue, not red", "red 3 blue 4 north") == []
+    assert named("go to the blue, not red", "red 3 blue 4 north") == ["blue 4 north"]
     assert named("wait", "the red 3") == []
 
 
@@ -68,15 +68,18 @@ def test_what_is_named_may_have_several_words_of_which_others_have_some() -> Non
     assert named("go to the Red sink now", "red sink down; red wall up") == " sink"
 
 
-def test_argument_heads_are_asked_half_way_for_what_is_named(encoder: RowEncoder) -> None:
+def test_all_heads_are_asked_half_way_for_what_is_named(encoder: RowEncoder) -> None:
     row = Row("go to blue", "red 3 blue north", Call("go", {"way": "north"}), named=" blue")
     encoded = encoder.encode(row)
     (blue,) = encoder.tokenizer.encode(" blue")
-    assert [head.early for head in encoded.heads] == [None, blue]
-    packed, (_, alone) = pack(encoder.prefix, [encoded]), separate(encoder.prefix, [encoded])
-    assert packed.early_labels.tolist() == alone.early_labels.tolist() == [blue]
-    head = encoder.tokenizer.special_id("<arg1>")
-    assert packed.tokens[0, packed.early_rows].tolist() == alone.tokens[0, alone.early_rows].tolist() == [head]
+    assert [head.early for head in encoded.heads] == [blue, blue]
+    packed, alone = pack(encoder.prefix, [encoded]), separate(encoder.prefix, [encoded])
+    assert packed.early_labels.tolist() == [blue, blue]
+    heads = [encoder.tokenizer.special_id(name) for name in ("<function>", "<arg1>")]
+    assert packed.tokens[0, packed.early_rows].tolist() == heads
+    assert [(b.tokens[0, b.early_rows].tolist(), b.early_labels.tolist()) for b in alone] == [
+        ([head], [blue]) for head in heads
+    ]
 
 
 def test_what_is_meant_is_asked_for_half_way_where_the_instruction_ends(encoder: RowEncoder) -> None:

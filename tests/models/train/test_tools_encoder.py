@@ -55,6 +55,20 @@ def test_a_row_with_its_tools_has_the_ids_of_a_prompt_with_these_tools(made: Any
             assert found.heads == want.heads
 
 
+def test_a_row_with_its_tools_may_have_no_call_and_says_what_is_meant(made: Any) -> None:
+    _, encoder, template = made
+    nullable = encoder.nullable()
+    for task in drawn(4):
+        plan = compile_plan(task.tools, encoder.tokenizer, allow_null=True)
+        own = RowEncoder(template, encoder.tokenizer, plan)
+        for row in (replace(task.rows()[0], meant="go north"), replace(task.rows()[0], call=None, meant="")):
+            found, want = nullable.encode(row, forced=False), own.encode(replace(row, tools=()), forced=False)
+            assert found.heads == want.heads and found.heads[0].labels
+            shift = len(own.prefix) - 1
+            assert found.early == tuple((at + shift, label) for at, label in want.early) != ()
+        assert not nullable.acting(task.tools).plan.allow_null and nullable.of(task.tools).plan.allow_null
+
+
 def test_a_packed_tree_of_many_tools_has_the_loss_of_separate_sequences(made: Any) -> None:
     model, encoder, _ = made
     rows = [encoder.encode(row) for task in drawn(8) for row in task.rows()]

@@ -23,6 +23,7 @@ LOOK_UP = STAGES[0].tasks
 SMALL = BaseRecipe(
     ModelShape(hidden=32, layers=3, heads=2, kv_heads=2, intermediate=32, context=512),
     (Stage("first", LOOK_UP, (2,), 72, bar=0.0), Stage("second", LOOK_UP, (2,), 72, bar=0.0)),
+    worlds=None,
     chunk=36,
 )
 
@@ -79,4 +80,4 @@ def test_every_stage_keeps_looking_up_and_checks_with_names_never_trained() -> N
 def test_the_base_tokenizer_is_the_same_each_time_and_within_its_size() -> None:
     first, again = base_tokenizer(), base_tokenizer()
     assert first.to_str() == again.to_str()
-    assert first.get_vocab_size() <= 4750
+    assert first.get_vocab_size() <= 7000

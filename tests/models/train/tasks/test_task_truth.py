@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 
 from rtcontrol.models.domain import ClosedDomain
 from rtcontrol.models.train.tasks import names, relations, schemas
-from rtcontrol.models.train.tasks.look_up import look_up
+from rtcontrol.models.train.tasks.look_up import STATES, look_up
 from rtcontrol.models.train.tasks.task import SyntheticTask
 from tests.models.small import law
 
 WAYS = {word for ways in schemas.WAYS for word in ways}
+UNASKED = {word for words in STATES for word in words if isinstance(word, str)}
 Tasks = Callable[..., Iterator[SyntheticTask]]
 ALL: dict[str, Tasks] = {
     "look up": look_up,
@@ -30,7 +31,7 @@ ALL: dict[str, Tasks] = {
 
 
 def is_value(word: str) -> bool:
-    return word in WAYS or re.fullmatch(r"-?\d+", word) is not None
+    return word in WAYS | UNASKED or re.fullmatch(r"-?\d+", word) is not None
 
 
 def read(observation: str) -> dict[str, list[Any]]:
@@ -44,7 +45,7 @@ def read(observation: str) -> dict[str, list[Any]]:
         runs[-1][1].append(word)
     assert len(runs) % 2 == 0
     pairs = [(a, b) if b[0] else (b, a) for a, b in zip(runs[::2], runs[1::2], strict=True)]
-    return {" ".join(n): [int(v) if v not in WAYS else v for v in vs] for (_, n), (_, vs) in pairs}
+    return {" ".join(n): [v if v in WAYS | UNASKED else int(v) for v in vs] for (_, n), (_, vs) in pairs}
 
 
 def named(sentence: str, seen: dict[str, list[Any]]) -> str:
@@ -54,9 +55,12 @@ def named(sentence: str, seen: dict[str, list[Any]]) -> str:
 
 def looked_up(told: str, seen: dict[str, list[Any]], arguments: list[Any]) -> list[Any]:
     name = named(told, seen)
-    return [
-        a if a == name else next(v for v in seen[name] if isinstance(v, int) == isinstance(a, int)) for a in arguments
-    ]
+
+    def asked(like: Any) -> Any:
+        (value,) = [v for v in seen[name] if (v in schemas.DIGITS if isinstance(like, int) else v in WAYS)]
+        return value
+
+    return [a if a == name else asked(a) for a in arguments]
 
 
 def compared(told: str, seen: dict[str, list[Any]], arguments: list[Any]) -> list[Any]:
@@ -123,7 +127,7 @@ def test_names_are_many_split_for_ever_and_share_their_parts() -> None:
         assert not {*trained} & {*kept} and len(trained) > 4 * len(kept) > 40
     assert sum(map(len, names.TRAINING.values())) > 1000
     rng = Random(0)
-    assert len({name for _ in range(300) for name in names.draw(rng, 3, mix=(0, 0, 0, 1))}) > 700
+    assert len({name for _ in range(300) for name in names.draw(rng, 3, mix=(0, 0, 0, 0, 1))}) > 700
     halves = {name[:2] for name in names.TRAINING["made up"]}
     assert all(name[:2] in halves for name in names.HELD_OUT["made up"])
 
@@ -132,6 +136,6 @@ def test_tools_differ_in_name_order_and_words() -> None:
     rng = Random(0)
     drawn = [task.tools for _ in range(300) for task in look_up(rng, 3)][::2]
     assert len({tool.name for tools in drawn for tool in tools}) > 30
-    assert {len(tools) for tools in drawn} == {1, 2}
+    assert {len(tools) for tools in drawn} == {1, 2, 3, 4}
     orders = {tuple(p.name for p in tool.parameters) for tools in drawn for tool in tools}
     assert any(order[::-1] in orders for order in orders if len(order) == 2)

@@ -1,0 +1,104 @@
+"""Tools under other names: what a base meets of every world, so that it reads a schema instead of knowing it by heart.
+
+A tool, a parameter or a word keeps its meaning under its synonyms; their order is any, and tools may stand beside them
+that nobody asks for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from rtcontrol.models.call import Call
+from rtcontrol.models.schema import ToolSchema
+from rtcontrol.models.train.tasks import schemas
+
+# Of the bundled worlds' tools, their parameters and words; a name that is not here has no other.
+TOOLS = {
+    "engines": ("thrusters", "thrust", "set_engines", "burn", "jets"),
+    "move": ("move_paddle", "slide", "shift", "set_velocity", "steer"),
+    "set_speed": ("drive_at", "cruise", "speed", "go_at"),
+    "change_lane": ("switch_lane", "lane_change", "merge", "move_over"),
+    "follow": ("keep_distance", "tail", "stay_behind", "trail"),
+    "brake": ("slow_down", "decelerate", "apply_brakes"),
+    "turn": ("take_turn", "choose_way", "route", "turn_off"),
+    "stop": ("halt", "full_stop", "stand"),
+}
+PARAMETERS = {
+    "main": ("main_engine", "up", "lift", "bottom", "vertical"),
+    "side": ("side_engine", "lateral", "sideways", "sides"),
+    "velocity": ("speed", "v", "rate", "steps"),
+    "kmh": ("speed", "km_per_hour", "target_speed", "limit"),
+    "direction": ("side", "to", "which", "lane_side"),
+    "gap": ("distance", "metres", "headway", "gap_m"),
+    "level": ("strength", "percent", "force", "amount"),
+    "at_next_junction": ("direction", "way", "next_junction", "where"),
+}
+WORDS = {"straight": ("ahead", "onward", "forward"), "left": ("lefthand",), "right": ("righthand",)}
+DISTRACTING = 3
+
+
+@dataclass(frozen=True)
+class Dressed:
+    """`tools` that stand for others; `call` writes a call of those in their names."""
+
+    tools: tuple[ToolSchema, ...]
+    names: Mapping[str, tuple[str, Mapping[str, tuple[str, Mapping[Any, Any]]]]]
+
+    def call(self, call: Call) -> Call:
+        """The same call, under these names."""
+        name, parameters = self.names[call.name]
+        arguments = {}
+        for key, value in call.arguments.items():
+            written, words = parameters[key]
+            arguments[written] = words.get(value, value)
+        tool = next(tool for tool in self.tools if tool.name == name)
+        return Call(name, {p.name: arguments[p.name] for p in tool.parameters if p.name in arguments})
+
+
+def dressed(rng: Random, tools: Sequence[ToolSchema], synonyms: float = 0.5, distracting: int = DISTRACTING) -> Dressed:
+    """The tools and up to so many `distracting` ones in any order, their parameters and words in any order, each name
+    one of its `synonyms` so often."""
+    made, names = [], {}
+    for tool in tools:
+        name = _another(rng, tool.name, TOOLS, synonyms)
+        properties: dict[str, Any] = {}
+        written: dict[str, tuple[str, dict[Any, Any]]] = {}
+        for parameter in rng.sample(tool.parameters, len(tool.parameters)):
+            schema, words = _words(rng, parameter.schema, synonyms)
+            other = _another(rng, parameter.name, PARAMETERS, synonyms)
+            properties[other], written[parameter.name] = schema, (other, words)
+        shape = {"type": "object", "properties": properties, "required": list(properties)}
+        definition = {"name": name, "description": rng.choice((tool.description, "")), "parameters": shape}
+        made.append(ToolSchema.from_openai(definition))
+        names[tool.name] = name, written
+    taken = {tool.name for tool in made}
+    verbs = [verb for verb in schemas.verbs(rng, rng.randint(0, distracting)) if verb not in taken]
+    more = [
+        schemas.a_tool(rng, verb, {"way": schemas.words(rng, rng.choice(schemas.WAYS))} if rng.random() < 0.7 else {})[
+            0
+        ]
+        for verb in verbs
+    ]
+    return Dressed(tuple(rng.sample(all_of := [*made, *more], len(all_of))), names)
+
+
+def plain(tools: Sequence[ToolSchema]) -> Dressed:
+    """The tools as they are."""
+    return Dressed(tuple(tools), {t.name: (t.name, {p.name: (p.name, {}) for p in t.parameters}) for t in tools})
+
+
+def _another(rng: Random, name: str, table: Mapping[str, Sequence[str]], synonyms: float) -> str:
+    return rng.choice(table[name]) if name in table and rng.random() < synonyms else name
+
+
+def _words(rng: Random, schema: Mapping[str, Any], synonyms: float) -> tuple[dict[str, Any], dict[Any, Any]]:
+    """The schema with its words in any order, some by a synonym: which for which."""
+    values = schema.get("enum")
+    if values is None:
+        return dict(schema), {}
+    words = {value: _another(rng, value, WORDS, synonyms) for value in values if value in WORDS}
+    listed = [words.get(value, value) for value in values]
+    return {**schema, "enum": rng.sample(listed, len(listed))}, words
