@@ -15,13 +15,14 @@ from rtcontrol.models.train.packing import Blocks, PackedBatch, RunSet
 ATTENTION = "rtcontrol_tree"
 EARLY_LAYERS = 2
 EARLY_WEIGHT = 0.5
+_PRODUCTS: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]  # made when it is asked for
 
 
 @contextmanager
 def bf16_products(on: bool = True) -> Iterator[None]:
     """Products of fp32 matrices round their factors to bf16 meanwhile and sum in fp32, where the processor has
     instructions for that: 1.4 to 2.3 times the samples a second, the weights and all sums stay fp32."""
-    settings = torch.backends.mkldnn.matmul
+    settings = _PRODUCTS
     before = settings.fp32_precision
     settings.fp32_precision = "bf16" if on and torch.cpu._is_avx512_bf16_supported() else before
     try:
@@ -34,7 +35,7 @@ def _attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tenso
     """Scaled dot-product attention; with bf16 products as separate steps, since the fused one takes three times as
     long there."""
     gqa = q.shape[1] // k.shape[1]
-    if torch.backends.mkldnn.matmul.fp32_precision != "bf16":
+    if _PRODUCTS.fp32_precision != "bf16":
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale, enable_gqa=gqa > 1)
     k, v = k.repeat_interleave(gqa, 1), v.repeat_interleave(gqa, 1)
     scores = (q * (q.shape[-1] ** -0.5 if scale is None else scale)) @ k.transpose(-1, -2)

@@ -9,13 +9,14 @@ import pickle
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from rtcontrol.models.errors import UserError
+from rtcontrol.models.train import ranks
 from rtcontrol.models.train.loss import bf16_products, tree_loss
 from rtcontrol.models.train.packing import PackedBatch, pack
 from rtcontrol.models.train.rows import Row, RowEncoder
@@ -62,7 +63,8 @@ def group_rows(rows: Sequence[Row], config: TrainConfig, rng: random.Random) -> 
 
 
 class Trainer:
-    """Trains a Hugging Face causal LM on rows from `source(chunk)`; everything is saved under `out`.
+    """Trains a Hugging Face causal LM on rows from `source(chunk)`; everything is saved under `out`, by the first of
+    several processes (`ranks`), which share each batch.
 
     Raises UserError when `out` holds a run with another configuration.
     """
@@ -104,10 +106,12 @@ class Trainer:
         seconds and samples_per_s; the log gets a line a chunk."""
         started = saved = time.monotonic()
         before = self.seconds
-        while self.samples < self.config.samples and not (self.chunk and self.enough()):
+        while self.samples < self.config.samples and not ranks.agreed(self.chunk > 0 and self.enough()):
             self.model.train()
             rng = random.Random(f"{self.config.seed}/{self.chunk}")
-            groups = group_rows(self.source(self.chunk), self.config, rng)
+            # Each process has chunks of its own, and its part of every batch.
+            rows = self.source(self.chunk * ranks.count() + ranks.mine())
+            groups = group_rows(rows, replace(self.config, group=max(1, self.config.group // ranks.count())), rng)
             losses: list[float] = []
             right = labels = 0
             for group in groups:
@@ -116,18 +120,19 @@ class Trainer:
                 losses.append(loss)
                 right += int(correct[batch.counted].sum())
                 labels += int(batch.counted.sum())
-                self.samples += batch.samples
+                self.samples += batch.samples * ranks.count()
                 self.seconds = before + time.monotonic() - started
-                if progress and len(losses) % PROGRESS_EVERY == 0:
+                if progress and not ranks.mine() and len(losses) % PROGRESS_EVERY == 0:
                     progress(self._line(losses, right / max(labels, 1)))
                 if self.samples >= self.config.samples:
                     break
             self.chunk += 1
             line = self._line(losses, right / max(labels, 1))
-            with (self.out / "log.jsonl").open("a") as log:
-                log.write(json.dumps(line) + "\n")
-            if progress:
-                progress(line)
+            if not ranks.mine():
+                with (self.out / "log.jsonl").open("a") as log:
+                    log.write(json.dumps(line) + "\n")
+                if progress:
+                    progress(line)
             if time.monotonic() - saved > self.config.save_every_s:
                 self.save()
                 saved = time.monotonic()
@@ -168,6 +173,8 @@ class Trainer:
 
     def save(self) -> None:
         """Write the resumable state; the old one stays until the new one is whole."""
+        if ranks.mine():
+            return
         torch.save(self.state(), self.out / "state.tmp")
         os.replace(self.out / "state.tmp", self.out / STATE)
 
@@ -181,6 +188,7 @@ class Trainer:
         with bf16_products(self.config.bf16):
             loss, correct = tree_loss(self.model, batch)
             loss.backward()
+        ranks.mean_gradients(self.model)
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)

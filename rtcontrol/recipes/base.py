@@ -21,6 +21,7 @@ from rtcontrol.agents.spoken import shown
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.prompt import COMPACT, PromptTemplate
 from rtcontrol.models.tokenizer import STTokenizer
+from rtcontrol.models.train import ranks
 from rtcontrol.models.train.export import export
 from rtcontrol.models.train.prepared import prepare
 from rtcontrol.models.train.probes import with_word_probes
@@ -93,13 +94,13 @@ def _look_up(**simpler: Any) -> Tasks:
     return partial(look_up, variety=Variety(**simpler))
 
 
-PLAIN = {"sentences": 4, "layouts": 4, "several_tools": 0.0, "unasked": 0.0}
+PLAIN = {"sentences": 4, "layouts": 4, "several_tools": 0.0, "unasked": 0.0, "noted": 0.0}
 STAGES = (
     # A hundred words as names make the heads find each other; with names of any spelling at once they take far longer.
     Stage("words", [(1.0, _look_up(names=(1, 0, 0, 0, 0), **PLAIN))], (2, 3, 3), 60_000, 0.85, unseen=False),
     # At a steady rate it stays at 0.7; where it falls, 0.85 is soon reached.
     Stage("spelt", [(1.0, _look_up(names=(1, 2, 2, 0, 2), **PLAIN))], (2, 3, 3), 100_000, 0.85),
-    Stage("names", [(1.0, _look_up())], (1, 2, 3, 3), 140_000, rate=7e-4),
+    Stage("names", [(1.0, _look_up())], (1, 2, 3, 3), 120_000, rate=7e-4),
     Stage("six", [(1.0, _look_up())], (1, 3, 4, 6), 120_000, 0.85, rate=5e-4),
     Stage(
         "relations",
@@ -112,7 +113,7 @@ STAGES = (
             (0.13, relations.if_then),
         ],
         (2, 3, 3, 4),
-        280_000,
+        240_000,
         0.85,
         rate=5e-4,
     ),
@@ -145,6 +146,8 @@ class StageRun(Trainer):
 
     def enough(self) -> bool:
         self.checked = check(self.model, self._encoder, self._held_out)
+        if ranks.mine():
+            return self.checked.swapped >= self.stage.bar
         with (self.out / "checks.jsonl").open("a") as log:
             log.write(json.dumps({"samples": self.samples, **asdict(self.checked)}) + "\n")
         return self.checked.swapped >= self.stage.bar
@@ -169,9 +172,11 @@ class BaseRecipe:
         if (out / "tokenizer.json").is_file():
             tokenizer = Tokenizer.from_file(str(out / "tokenizer.json"))
         else:
-            out.mkdir(parents=True, exist_ok=True)
             tokenizer = base_tokenizer()
-            tokenizer.save(str(out / "tokenizer.json"))
+            ranks.agreed(True)  # nobody reads what is half written
+            if not ranks.mine():
+                out.mkdir(parents=True, exist_ok=True)
+                tokenizer.save(str(out / "tokenizer.json"))
         mine = STTokenizer(tokenizer)
         encoder = ToolsEncoder(PromptTemplate(COMPACT, mine, "the compact profile"), mine, LossWeights(quote=0.3))
         model = new_model(self.shape, tokenizer, self.seed)
@@ -190,14 +195,15 @@ class BaseRecipe:
             run = StageRun(model, encoder, stage, self, folder)
             run.run(progress and partial(_tell, progress, run))
             run.save()
-            if not run.enough():
+            if not ranks.agreed(run.enough()):
                 raise UserError(
                     f"Stage {number} ({stage.name}) ends after {run.samples:,} samples at {run.checked.swapped:.2f} "
                     f"of the swapped pairs, below its bar of {stage.bar}: {folder}/checks.jsonl has the curve.",
                     "More samples do not mend a plateau: change the shape or the prepared start, with a new --out.",
                 )
-            (folder / "done.json").write_text(json.dumps({"samples": run.samples, **asdict(run.checked)}) + "\n")
-            export(model, tokenizer, COMPACT, out / "checkpoint", torch.bfloat16)
+            if not ranks.mine():
+                (folder / "done.json").write_text(json.dumps({"samples": run.samples, **asdict(run.checked)}) + "\n")
+                export(model, tokenizer, COMPACT, out / "checkpoint", torch.bfloat16)
         if self.worlds is not None:
             self._all_worlds(model, tokenizer, encoder.nullable(), self.worlds, out, progress)
         return out / "checkpoint"
@@ -213,6 +219,8 @@ class BaseRecipe:
     ) -> None:
         run = WorldsRun(model, encoder, stage, self.stages[-1].rows, self.seed, out / "worlds")
         run.run(progress and (lambda line: progress(line | {"stage": "worlds"})))
+        if ranks.mine():
+            return
         model.to(torch.bfloat16).float()  # as it is stored, so that the gate is that of the checkpoint
         export(model, tokenizer, COMPACT, out / "checkpoint", torch.bfloat16)
         learnt(model, encoder, self.seed, min(ROWS, stage.samples)).write(out / "checkpoint")
@@ -229,12 +237,6 @@ def base_tokenizer() -> Tokenizer:
     return build_subwords([*texts, *said], TOKENS, whole, PHRASES)
 
 
-def _flat(table: Any) -> str:
-    if isinstance(table, str):
-        return table
-    return " ".join(_flat(part) for part in (table.values() if isinstance(table, dict) else table))
-
-
 def _tell(progress: Progress, run: StageRun, line: dict[str, Any]) -> None:
     left = (run.config.samples - run.samples) / max(line["samples_per_s"], 1e-9)
     more = {"stage": run.stage.name, "swapped": round(run.checked.swapped, 3), "left_at_most_s": round(left)}
@@ -242,3 +244,9 @@ def _tell(progress: Progress, run: StageRun, line: dict[str, Any]) -> None:
 
 
 RECIPE = BaseRecipe()
+
+
+def train(out: str, processes: int = 1, progress: Progress | None = None) -> None:
+    """The recipe in the folder `out`, by so many processes of one core each; `progress` is a function of a module.
+    Raises UserError."""
+    ranks.together(processes, RECIPE.train, Path(out), progress)

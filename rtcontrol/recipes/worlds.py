@@ -84,7 +84,8 @@ class WorldsRun(Trainer):
     def _world(self, name: str, recipe: Recipe, chunk: int, count: int, rng: Random) -> list[Row]:
         done = chunk * self._stage.chunk / self.config.samples
         early = recipe.early if done < recipe.early_until else None
-        dagger = done >= recipe.dagger_from and chunk % recipe.dagger_every == 1
+        # By twos: where two processes train together, both play or none.
+        dagger = done >= recipe.dagger_from and chunk // 2 % recipe.dagger_every == 1
         shown = (early or recipe.demonstrations)(
             self._seed * 1_000_003 + chunk,
             parallel := min(self._stage.parallel, count),

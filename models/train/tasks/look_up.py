@@ -35,8 +35,8 @@ SENTENCES = (
 @dataclass(frozen=True)
 class Variety:
     """How much differs from task to task: the mix of names, so many of the first sentences and layouts, how often there
-    are several tools (two, or at most `most_tools`), a digit beside each direction, an argument for the name, and
-    something said of each thing that nobody asks for."""
+    are several tools (two, or at most `most_tools`), a digit beside each direction, an argument for the name,
+    something said of each thing that nobody asks for, and words behind them all that name nothing there."""
 
     names: names.Mix = names.MIX
     sentences: int = len(SENTENCES)
@@ -46,6 +46,7 @@ class Variety:
     digit: float = 0.3
     name: float = 0.45
     unasked: float = 0.3
+    noted: float = 0.3
 
 
 # What is said of things and is no argument.
@@ -60,6 +61,7 @@ STATES = (
 
 SITUATIONS = 2  # of one set of tools: its text is most of a row, and computed once for all of these
 FULL = Variety()
+NOTED = 4  # words
 TOLD = 3  # instructions a situation
 
 
@@ -95,6 +97,9 @@ def look_up(rng: Random, things: int, unseen: bool = False, variety: Variety = F
             for values in said.values():
                 values.insert(place, rng.choice(states))
         seen = shown(layout, [(n, said[n]) for n in rng.sample(found, things)])
+        if variety.noted and rng.random() < variety.noted:
+            # A word that a model never had to write it writes nowhere: these are of all names, and quoted.
+            seen += f"; note {' '.join(names.any_words(rng, NOTED, ' '.join(found)))}"
         told = []
         for name in found[:TOLD]:
             by = rng.randrange(len(verbs))

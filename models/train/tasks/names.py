@@ -118,5 +118,10 @@ def draw(rng: Random, count: int, unseen: bool = False, mix: Mix = MIX) -> list[
     return list(found)
 
 
+def any_words(rng: Random, count: int, but: str) -> list[str]:
+    """So many words of the lists, those kept from training as names too; none of those in `but`."""
+    return [word for word in rng.sample(COLOURS + OBJECTS, count) if word not in but]
+
+
 def _syllable(rng: Random) -> str:
     return rng.choice(_ONSETS) + rng.choice("aeiou") + rng.choice(_CODAS)

@@ -37,7 +37,7 @@ def is_value(word: str) -> bool:
 def read(observation: str) -> dict[str, list[Any]]:
     """Names and what stands beside them, in any of the layouts: values before or behind the name, of which each thing
     has as many."""
-    words = [w for w in re.findall(r"-?\w+", observation) if w not in ("the", "is")]
+    words = [w for w in re.findall(r"-?\w+", observation.partition("; note ")[0]) if w not in ("the", "is")]
     runs: list[tuple[bool, list[str]]] = []
     for word in words:
         if not runs or runs[-1][0] != is_value(word):
