@@ -10,6 +10,7 @@ Starting from the shape of trained attention is mimetic initialisation (A. Trock
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -32,13 +33,14 @@ WRITTEN = 0.5  # of the word before, beside a word's own embedding
 FIRST_MLP = 0.3  # so that it does not drown both
 
 
-def prepare(model: Model, tokenizer: Tokenizer | None = None) -> Model:
+def prepare(model: Model, tokenizer: Tokenizer | None = None, behind: Sequence[int] = (1,)) -> Model:
     """Scale a fresh model of N(0, `initializer_range`) weights, in place: embeddings to N(0, 0.5), linear weights to
     N(0, hidden^-0.5), the final norm's weight to 0.1, so that tied logits stay near 1. What rows were given beside
     chance (numbers in order, ST tokens the mean of their words) keeps its shape. Then heads: those of the first layer
     look a few tokens back, half of those of the next three look for the same word, and all copy what they see. Of
     `tokenizer`'s tokens those of one word with and without its space or capital start alike, and of numbers each has a
-    part of its own. Returns the model.
+    part of its own. What is said of a word is looked for so many tokens `behind` it, each distance by turns; in
+    `crate red north` the place stands two behind. Returns the model.
 
     Raises ValueError where embeddings and head are not tied, or attention has no biases (Qwen2's has): they belong
     together.
@@ -57,7 +59,7 @@ def prepare(model: Model, tokenizer: Tokenizer | None = None) -> Model:
             if isinstance(module, torch.nn.Linear):
                 module.weight *= config.hidden_size**-0.5 / was
         model.base_model.norm.weight.fill_(FINAL_NORM)
-        _heads(config, layers)
+        _heads(config, layers, behind)
     return model
 
 
@@ -80,7 +82,7 @@ def _alike(weight: torch.Tensor, tokenizer: Tokenizer) -> None:
             weight[index] = ALIKE * weight[vocabulary[word]] + (1 - ALIKE**2) ** 0.5 * mark
 
 
-def _heads(config: Any, layers: Any) -> None:
+def _heads(config: Any, layers: Any, behind: Sequence[int]) -> None:
     hidden, count, groups = config.hidden_size, config.num_attention_heads, config.num_key_value_heads
     size, each = hidden // count, count // groups
     heads = [slice(h * size, (h + 1) * size) for h in range(count)]
@@ -111,10 +113,7 @@ def _heads(config: Any, layers: Any) -> None:
         queries, keys = layer.self_attn.q_proj.weight, layer.self_attn.k_proj.weight
         for turn, (word, same) in enumerate(zip(words, sets, strict=True)):
             back = [written[:, heads[h]].T for h in same]
-            if (number + turn) % 2 and len(
-                back
-            ) > 1:  # `crate red north`: what is said of a thing may stand two words behind it
-                back = back[1:]
+            back = back[min(behind[(number + turn) % len(behind)], len(back)) - 1 :]
             key = keys[heads[same[0] // each]]
             key[slow] *= NOISE
             key[own] += MATCH * back[0][own]

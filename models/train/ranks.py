@@ -52,7 +52,7 @@ def agreed(value: bool) -> bool:
 
 def together(processes: int, work: Callable[..., object], *arguments: Any) -> None:
     """Run `work(*arguments)`, a function of a module, in so many processes of one thread each; one alone is this one.
-    Raises what the first that fails raises."""
+    Raises torch's ProcessRaisedException with the traceback of the first that fails; the others are ended."""
     if processes == 1:
         work(*arguments)
         return

@@ -48,6 +48,24 @@ def test_heads_of_the_first_layer_look_back_and_those_of_the_next_find_the_word_
     assert max(found) > 0.6
 
 
+def test_what_stands_two_words_behind_is_looked_for_where_that_is_asked() -> None:
+    words = build_tokenizer([" ".join(NAMES)], number_words(100))
+    shape = ModelShape(hidden=256, layers=5, heads=4, kv_heads=4)
+    order = torch.randperm(300, generator=torch.Generator().manual_seed(0))[:24]
+    ids = torch.cat([order, order])[None] + 256
+    again = torch.arange(26, 48)
+    found = {}
+    for behind in ((1,), (2,), (1, 2)):
+        model = prepare(new_model(shape, words, 0, ordinal=False), behind=behind)
+        model.set_attn_implementation("eager")
+        with torch.no_grad():
+            seen = model(ids, output_attentions=True).attentions[1][0][:, again].argmax(-1)
+        found[behind] = [max(float((row == again - 24 + n).float().mean()) for row in seen) for n in (1, 2)]
+    assert found[(1,)][0] > 0.6 > 0.2 > found[(1,)][1]
+    assert found[(2,)][1] > 0.4 > 0.2 > found[(2,)][0]
+    assert min(found[(1, 2)]) > 0.4
+
+
 def test_forms_of_one_word_start_alike_where_the_tokenizer_is_given() -> None:
     words = build_tokenizer([" ".join(NAMES)])
     model = prepare(new_model(ModelShape(hidden=128, layers=2, heads=4), words, 0, ordinal=False), words)
