@@ -58,7 +58,6 @@ class FitRun(Trainer):
         self.decays_from: float | None = None
         self.ends = self.asked_s = schedule.minutes * 60
         self.lines: list[dict[str, Any]] = []
-        self._perfect = 0
         self._best: tuple[float, Any] = (-1.0, None)
         config = TrainConfig(
             samples=1 << 60,
@@ -83,7 +82,7 @@ class FitRun(Trainer):
         return {**self._identity, **schedule}
 
     def state(self) -> dict[str, Any]:
-        more = ("decays_from", "ends", "asked_s", "lines", "_perfect", "_best")
+        more = ("decays_from", "ends", "asked_s", "lines", "_best")
         return super().state() | {"fit": {name: getattr(self, name) for name in more}}
 
     def resume(self, state: Mapping[str, Any]) -> None:
@@ -92,7 +91,7 @@ class FitRun(Trainer):
             setattr(self, name, value)
         if (asked_s := self.schedule.minutes * 60) > self.asked_s:
             # More time than before: on from there, at the steady rate.
-            self.ends, self.asked_s, self.decays_from, self._perfect = asked_s, asked_s, None, 0
+            self.ends, self.asked_s, self.decays_from = asked_s, asked_s, None
 
     @property
     def over(self) -> bool:
@@ -191,8 +190,7 @@ class FitRun(Trainer):
         if score.value > self._best[0]:
             weights = {name: value.clone() for name, value in self.model.state_dict().items()}
             self._best = (score.value, weights)
-        self._perfect = self._perfect + 1 if score.right == score.count else 0
-        if self.decays_from is None and (self._perfect >= 2 or self._learnt_by_heart(score)):
+        if self.decays_from is None and (score.right == score.count or self._learnt_by_heart(score)):
             # What is left to gain is what a falling rate gives.
             self._decay(min(self.ends, self.seconds * (1 + self.schedule.decay)))
         self._examiner.tell(found)

@@ -36,7 +36,7 @@ SENTENCES = (
 class Variety:
     """How much differs from task to task: the mix of names, so many of the first sentences and layouts, how often there
     are several tools (two, or at most `most_tools`), a digit beside each direction, an argument for the name,
-    something said of each thing that nobody asks for, and words behind them all that name nothing there."""
+    something said of each thing that nobody asks for, and a word behind them all that is an argument, too."""
 
     names: names.Mix = names.MIX
     sentences: int = len(SENTENCES)
@@ -61,7 +61,6 @@ STATES = (
 
 SITUATIONS = 2  # of one set of tools: its text is most of a row, and computed once for all of these
 FULL = Variety()
-NOTED = 4  # words
 TOLD = 3  # instructions a situation
 
 
@@ -81,6 +80,9 @@ def look_up(rng: Random, things: int, unseen: bool = False, variety: Variety = F
         parameters["count"] = schemas.digits()
     if rng.random() < variety.name:
         parameters["name"] = {"type": "string"}
+    noted = variety.noted > 0 and rng.random() < variety.noted
+    if noted:
+        parameters["note"] = {"type": "string"}
     verbs = schemas.verbs(rng, rng.randint(2, variety.most_tools) if rng.random() < variety.several_tools else 1)
     tools, named = zip(*(schemas.a_tool(rng, verb, parameters) for verb in verbs), strict=True)
     tools = schemas.arranged(rng, tools)
@@ -97,9 +99,11 @@ def look_up(rng: Random, things: int, unseen: bool = False, variety: Variety = F
             for values in said.values():
                 values.insert(place, rng.choice(states))
         seen = shown(layout, [(n, said[n]) for n in rng.sample(found, things)])
-        if variety.noted and rng.random() < variety.noted:
-            # A word that a model never had to write it writes nowhere: these are of all names, and quoted.
-            seen += f"; note {' '.join(names.any_words(rng, NOTED, ' '.join(found)))}"
+        if noted:
+            # A word that it never had to write a model writes nowhere: here all are, those of names never trained too.
+            note = names.any_word(rng, " ".join(found))
+            seen += f"; note {note}"
+            facts = {name: {**fact, "note": note} for name, fact in facts.items()}
         told = []
         for name in found[:TOLD]:
             by = rng.randrange(len(verbs))

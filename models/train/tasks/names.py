@@ -118,9 +118,9 @@ def draw(rng: Random, count: int, unseen: bool = False, mix: Mix = MIX) -> list[
     return list(found)
 
 
-def any_words(rng: Random, count: int, but: str) -> list[str]:
-    """So many words of the lists, those kept from training as names too; none of those in `but`."""
-    return [word for word in rng.sample(COLOURS + OBJECTS, count) if word not in but]
+def any_word(rng: Random, but: str) -> str:
+    """A word of the lists, also of those that are kept from training as names; none in `but`."""
+    return next(word for word in iter(lambda: rng.choice(COLOURS + OBJECTS), None) if word not in but)
 
 
 def _syllable(rng: Random) -> str:

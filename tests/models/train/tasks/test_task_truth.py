@@ -111,7 +111,9 @@ def test_the_answer_follows_from_the_text_and_is_legal(kind: str, seed: int, thi
             assert [p.name for p in tool.parameters] == list(told.call.arguments)
             for p, value in zip(tool.parameters, told.call.arguments.values(), strict=True):
                 assert not isinstance(p.domain, ClosedDomain) or p.domain.holds(value)
-            values = list(told.call.arguments.values())
+            note = {name: value for name, value in told.call.arguments.items() if name in schemas.PARAMETERS["note"]}
+            assert [*note.values()] == [*filter(None, [task.observation.partition("; note ")[2]])]
+            values = [value for name, value in told.call.arguments.items() if name not in note]
             assert values == RIGHT[kind](told.instruction, seen, values)
 
 
