@@ -105,7 +105,7 @@ def _heads(config: Any, layers: Any, behind: Sequence[int]) -> None:
             # RoPE turns a key by its position: the query's bias is turned back by as many tokens as it looks back.
             first.q_proj.bias[heads[h]] = torch.cat([fast * (-tokens * speed).cos(), fast * (-tokens * speed).sin()])
             first.v_proj.weight[heads[h // each]] = word
-    # A query is a token's own word and the one before it, a key the word before and the one before that.
+    # A query is a token's own word and the one before it, a key the word so many tokens back and the one before that.
     slow = torch.cat([speed < SLOW] * 2).nonzero()[:, 0]
     slow = slow[torch.randperm(len(slow))]
     own, before = slow.split([n := len(slow) * 2 // 3, len(slow) - n])
@@ -113,7 +113,7 @@ def _heads(config: Any, layers: Any, behind: Sequence[int]) -> None:
         queries, keys = layer.self_attn.q_proj.weight, layer.self_attn.k_proj.weight
         for turn, (word, same) in enumerate(zip(words, sets, strict=True)):
             back = [written[:, heads[h]].T for h in same]
-            back = back[min(behind[(number + turn) % len(behind)], len(back)) - 1 :]
+            near, back = back[0], back[min(behind[(number + turn) % len(behind)], len(back)) - 1 :]
             key = keys[heads[same[0] // each]]
             key[slow] *= NOISE
             key[own] += MATCH * back[0][own]
@@ -122,7 +122,7 @@ def _heads(config: Any, layers: Any, behind: Sequence[int]) -> None:
                 query *= NOISE
                 query[own] += MATCH * word[own]
                 if len(back) > 1:
-                    query[before] += MATCH * back[0][before]
+                    query[before] += MATCH * near[before]
             if len(back) > 1:
                 key[before] += MATCH * back[1][before]
     for layer in layers[1:]:

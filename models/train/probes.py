@@ -24,8 +24,8 @@ QUOTED = 3  # words of a quote
 
 def with_word_probes(rows: Iterable[Row], rng: random.Random, quotes: int = 2) -> Iterator[Row]:
     """The same rows, each with up to `quotes` passages of its observation to quote, from a random word on that stands
-    there once; and, where the instruction names one thing there (a word, or several in a row), from that one on,
-    unprompted; and with what is `named`, for the argument heads to hold half way through the model."""
+    there once; and, where the instruction names a thing there (a word, or several in a row), from the first one on,
+    unprompted; and with what is `named`, for all heads to hold half way through the model."""
     for row in rows:
         spans = _SPAN.findall(row.observation)
         words = [_BARE.sub("", span).lower() for span in spans]

@@ -5,7 +5,8 @@ A process that was not started as one of several is the only one, and pays nothi
 
 from __future__ import annotations
 
-import os
+import contextlib
+import pickle
 import tempfile
 from collections.abc import Callable
 from datetime import timedelta
@@ -14,7 +15,7 @@ from typing import Any
 
 import torch
 from torch import distributed
-from torch.multiprocessing.spawn import spawn
+from torch.multiprocessing.spawn import ProcessRaisedException, spawn
 
 WAIT = timedelta(minutes=30)  # of one for another: a chunk of one's own episodes may take long
 
@@ -52,19 +53,29 @@ def agreed(value: bool) -> bool:
 
 def together(processes: int, work: Callable[..., object], *arguments: Any) -> None:
     """Run `work(*arguments)`, a function of a module, in so many processes of one thread each; one alone is this one.
-    Raises torch's ProcessRaisedException with the traceback of the first that fails; the others are ended."""
+    Raises what the first that fails raises; the others are ended."""
     if processes == 1:
         work(*arguments)
         return
     with tempfile.TemporaryDirectory() as folder:
-        spawn(_one, (processes, str(Path(folder) / "meet"), work, arguments), processes)
+        failed = Path(folder) / "failed"
+        try:
+            spawn(_one, (processes, folder, work, arguments), processes)
+        except ProcessRaisedException:
+            if failed.is_file():
+                raise pickle.loads(failed.read_bytes()) from None
+            raise
 
 
-def _one(rank: int, processes: int, meet: str, work: Callable[..., object], arguments: tuple[Any, ...]) -> None:
-    os.environ["OMP_NUM_THREADS"] = "1"
+def _one(rank: int, processes: int, folder: str, work: Callable[..., object], arguments: tuple[Any, ...]) -> None:
     torch.set_num_threads(1)
-    distributed.init_process_group("gloo", f"file://{meet}", WAIT, processes, rank)
+    distributed.init_process_group("gloo", f"file://{folder}/meet", WAIT, processes, rank)
     try:
         work(*arguments)
+    except Exception as error:
+        # The others fail next, for want of this one: whose error was first is known here alone.
+        with contextlib.suppress(FileExistsError), (Path(folder) / "failed").open("xb") as file:
+            file.write(pickle.dumps(error))
+        raise
     finally:
         distributed.destroy_process_group()

@@ -110,7 +110,7 @@ class Trainer:
             self.model.train()
             rng = random.Random(f"{self.config.seed}/{self.chunk}")
             # Each process has chunks of its own, and its part of every batch.
-            rows = self.source(self.chunk * ranks.count() + ranks.mine())
+            rows = self.source(self.chunk + ranks.mine())
             groups = group_rows(rows, replace(self.config, group=max(1, self.config.group // ranks.count())), rng)
             losses: list[float] = []
             right = labels = 0
@@ -126,7 +126,7 @@ class Trainer:
                     progress(self._line(losses, right / max(labels, 1)))
                 if self.samples >= self.config.samples:
                     break
-            self.chunk += 1
+            self.chunk += ranks.count()
             line = self._line(losses, right / max(labels, 1))
             if not ranks.mine():
                 with (self.out / "log.jsonl").open("a") as log:

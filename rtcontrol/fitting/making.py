@@ -135,6 +135,7 @@ def make(
             "tools": [s.canonical_json() for s in lessons.tools.schemas],
             "layers": shape.num_hidden_layers,
             "hidden": shape.hidden_size,
+            "heads": f"{shape.num_attention_heads} of {shape.num_key_value_heads}",
             "vocabulary": shape.vocab_size,
         }
         judge = HeldOut(one, lessons.held)

@@ -190,8 +190,12 @@ def as_call(given: Any, tools: Tools) -> Call | None:
 
 def _same_tools(own: Any, tools: Tools) -> bool:
     try:
-        return _same_text(json.dumps(own), tools)
-    except (UserError, TypeError):
+        text = json.dumps(own)
+    except TypeError:  # functions and classes, of rows given in Python
+        return [s.canonical_json() for s in Tools(own).schemas] == [s.canonical_json() for s in tools.schemas]
+    try:
+        return _same_text(text, tools)
+    except UserError:
         return False
 
 

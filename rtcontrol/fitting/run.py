@@ -19,6 +19,7 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.models.train.trainer import STATE, Progress, TrainConfig, Trainer, group_rows
 
 CHUNK = 1_024
+FEW = 64  # held-out rows
 TOGETHER = 20_480  # tokens in a batch: its memory grows with them, and with the square of the longest sample
 
 
@@ -190,11 +191,16 @@ class FitRun(Trainer):
         if score.value > self._best[0]:
             weights = {name: value.clone() for name, value in self.model.state_dict().items()}
             self._best = (score.value, weights)
-        if self.decays_from is None and (score.right == score.count or self._learnt_by_heart(score)):
+        if self.decays_from is None and (self._all_right(score, accuracy) or self._learnt_by_heart(score)):
             # What is left to gain is what a falling rate gives.
             self._decay(min(self.ends, self.seconds * (1 + self.schedule.decay)))
         self._examiner.tell(found)
         return line
+
+    @staticmethod
+    def _all_right(score: Share, accuracy: float) -> bool:
+        """Every held-out row; where those are few, what is rare is among the rows that are trained."""
+        return score.right == score.count and (score.count >= FEW or accuracy > 0.99)
 
     def _learnt_by_heart(self, score: Share) -> bool:
         """The rows are known, and the held-out ones have not got better for a third of the time."""

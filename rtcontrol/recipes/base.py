@@ -94,14 +94,14 @@ def _look_up(**simpler: Any) -> Tasks:
     return partial(look_up, variety=Variety(**simpler))
 
 
-PLAIN = {"sentences": 4, "layouts": 4, "several_tools": 0.0, "unasked": 0.0, "noted": 0.0}
+PLAIN = {"sentences": 4, "layouts": 4, "several_tools": 0.0, "unasked": 0.0}
 STAGES = (
     # A hundred words as names make the heads find each other; with names of any spelling at once they take far longer.
     Stage("words", [(1.0, _look_up(names=(1, 0, 0, 0, 0), **PLAIN))], (2, 3, 3), 60_000, 0.85, unseen=False),
     # At a steady rate it stays at 0.7; where it falls, 0.85 is soon reached.
     Stage("spelt", [(1.0, _look_up(names=(1, 2, 2, 0, 2), **PLAIN))], (2, 3, 3), 100_000, 0.85),
-    Stage("names", [(1.0, _look_up(noted=0.0))], (1, 2, 3, 3), 120_000, 0.65, rate=7e-4),
-    Stage("six", [(1.0, _look_up())], (1, 3, 4, 6), 100_000, 0.85, rate=5e-4),
+    Stage("names", [(1.0, _look_up())], (1, 2, 3, 3), 120_000, 0.65, rate=7e-4),
+    Stage("six", [(1.0, _look_up())], (1, 3, 4, 6), 48_000, 0.7, rate=5e-4),
     Stage(
         "relations",
         [
@@ -113,7 +113,7 @@ STAGES = (
             (0.13, relations.if_then),
         ],
         (2, 3, 3, 4),
-        160_000,
+        200_000,
         0.85,
         rate=5e-4,
     ),
@@ -190,7 +190,13 @@ class BaseRecipe:
         for number, stage in enumerate(self.stages, start=1):
             folder = out / f"{number}-{stage.name}"
             if (folder / "done.json").is_file():
-                model.load_state_dict(torch.load(folder / "state.pt", weights_only=True)["model"])
+                try:
+                    model.load_state_dict(torch.load(folder / "state.pt", weights_only=True)["model"])
+                except (OSError, RuntimeError) as error:
+                    why = str(error).splitlines()[0]
+                    raise UserError(
+                        f"{folder} is of another recipe, or damaged ({why}).", "Give another --out."
+                    ) from None
                 continue
             run = StageRun(model, encoder, stage, self, folder)
             run.run(progress and partial(_tell, progress, run))
@@ -247,6 +253,6 @@ RECIPE = BaseRecipe()
 
 
 def train(out: str, processes: int = 1, progress: Progress | None = None) -> None:
-    """The recipe in the folder `out`, by so many processes of one core each; `progress` is a function of a module.
-    Raises UserError."""
+    """The recipe in the folder `out`, by so many processes of one thread each (one alone is this one); `progress` is a
+    function of a module. Raises UserError."""
     ranks.together(processes, RECIPE.train, Path(out), progress)

@@ -75,7 +75,8 @@ def dressed(rng: Random, tools: Sequence[ToolSchema], synonyms: float = 0.5, dis
         made.append(ToolSchema.from_openai(definition))
         names[tool.name] = name, written
     taken = {tool.name for tool in made}
-    verbs = [verb for verb in schemas.verbs(rng, rng.randint(0, distracting)) if verb not in taken]
+    moving = {*schemas.VERBS["move"]}  # these may be asked for
+    verbs = [verb for verb in schemas.verbs(rng, rng.randint(0, distracting)) if verb not in taken | moving]
     more = [
         schemas.a_tool(rng, verb, {"way": schemas.words(rng, rng.choice(schemas.WAYS))} if rng.random() < 0.7 else {})[
             0

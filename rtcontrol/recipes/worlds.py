@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -70,6 +70,9 @@ class WorldsRun(Trainer):
             bf16=True,
         )
         super().__init__(model, encoder, self.rows, config, out)
+
+    def settings(self) -> dict[str, Any]:
+        return super().settings() | {"worlds": asdict(self._stage)}
 
     def rows(self, chunk: int) -> list[Row]:
         """All rows of a chunk."""

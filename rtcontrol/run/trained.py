@@ -46,8 +46,9 @@ def shown(agent: Agent, model: str) -> Agent:
     learnt = learnt_of(model)
     if learnt is None:
         return agent
-    knows = learnt.knows(agent.tools.schemas)
-    doubt = knows and learnt.allow_null and learnt.gate is not None and not agent.allow_null
+    if not learnt.knows(agent.tools.schemas):  # what it learnt of null was said of other tools
+        return replace(agent, history=min(agent.history, learnt.history))
+    doubt = learnt.allow_null and learnt.gate is not None and not agent.allow_null
     allow_null = agent.allow_null or doubt or (not agent.model and learnt.allow_null)
     return replace(agent, history=min(agent.history, learnt.history), allow_null=allow_null, null_is_doubt=doubt)
 
@@ -65,7 +66,8 @@ def model_for(tools: Sequence[ToolSchema], asked: str | None, remedy: str = NAME
     UserError where there is none, and for one that was trained on others: its calls would be legal nonsense.
     `remedy` says how whoever asks comes to one of {known}.
     """
-    own = next((name for name in zoo() if trained_on(tools, name)), None)
+    knowing = {name: len(learnt.tool_sets) for name in zoo() if (learnt := learnt_of(name)) and learnt.knows(tools)}
+    own = min(knowing, key=knowing.__getitem__, default=None)  # who learnt little else
     model = asked or own
     if model is None or trained_on(tools, model) is False:
         what = "No model here was trained on these tools, and none was named."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 import threading
 import time
@@ -17,7 +18,8 @@ AFTER_S = 10.0
 @contextmanager
 def watched(say: Callable[[str], None], after_s: float = AFTER_S) -> Iterator[None]:
     """Meanwhile, `say` (from another thread) each call of this thread into code outside rtcontrol and installed
-    packages that lasts `after_s` and longer: the function, and the file and line at which it is."""
+    packages that lasts `after_s` and longer: the function, and the file and line at which it is. A generator is one
+    call however often it yields, and is not told of."""
     caller, ended = threading.get_ident(), threading.Event()
 
     def watch() -> None:
@@ -46,6 +48,6 @@ def _called(innermost: FrameType | None) -> FrameType | None:
         if is_own(innermost):
             own = innermost
         elif own is not None and is_ours(innermost):
-            found = own
+            found = None if own.f_code.co_flags & inspect.CO_GENERATOR else own
         innermost = innermost.f_back
     return found

@@ -35,8 +35,8 @@ SENTENCES = (
 @dataclass(frozen=True)
 class Variety:
     """How much differs from task to task: the mix of names, so many of the first sentences and layouts, how often there
-    are several tools (two, or at most `most_tools`), a digit beside each direction, an argument for the name,
-    something said of each thing that nobody asks for, and a word behind them all that is an argument, too."""
+    are several tools (two, or at most `most_tools`), a digit beside each direction, an argument for the name, and
+    something said of each thing that nobody asks for."""
 
     names: names.Mix = names.MIX
     sentences: int = len(SENTENCES)
@@ -46,7 +46,6 @@ class Variety:
     digit: float = 0.3
     name: float = 0.45
     unasked: float = 0.3
-    noted: float = 0.3
 
 
 # What is said of things and is no argument.
@@ -80,9 +79,6 @@ def look_up(rng: Random, things: int, unseen: bool = False, variety: Variety = F
         parameters["count"] = schemas.digits()
     if rng.random() < variety.name:
         parameters["name"] = {"type": "string"}
-    noted = variety.noted > 0 and rng.random() < variety.noted
-    if noted:
-        parameters["note"] = {"type": "string"}
     verbs = schemas.verbs(rng, rng.randint(2, variety.most_tools) if rng.random() < variety.several_tools else 1)
     tools, named = zip(*(schemas.a_tool(rng, verb, parameters) for verb in verbs), strict=True)
     tools = schemas.arranged(rng, tools)
@@ -99,11 +95,6 @@ def look_up(rng: Random, things: int, unseen: bool = False, variety: Variety = F
             for values in said.values():
                 values.insert(place, rng.choice(states))
         seen = shown(layout, [(n, said[n]) for n in rng.sample(found, things)])
-        if noted:
-            # A word that it never had to write a model writes nowhere: here all are, those of names never trained too.
-            note = names.any_word(rng, " ".join(found))
-            seen += f"; note {note}"
-            facts = {name: {**fact, "note": note} for name, fact in facts.items()}
         told = []
         for name in found[:TOLD]:
             by = rng.randrange(len(verbs))

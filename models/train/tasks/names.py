@@ -1,4 +1,4 @@
-"""Names to bind anew in every row: words, and names that share their syllables. One in eight is never trained."""
+"""Names to bind anew in every row: words, and names that share their syllables. Some of each are never trained."""
 
 from __future__ import annotations
 
@@ -82,24 +82,34 @@ FIRST = COLOURS + OBJECTS[:95]  # of which a model learns first to find any
 MADE_UP = tuple(dict.fromkeys(map("".join, itertools.product(SYLLABLES, repeat=2))))
 
 
+# Words that no list has. One that is a token is written only where it was trained: those are all names of training.
+_UNSEEN_WORDS = """
+accordion awl banjo bassoon beaker bellows bobbin buckle bugle burner canoe caravan cello chisel cistern cobbler
+colander crayon crowbar cymbal dolly dredger easel fiddle flagon flannel funnel gasket gauge gondola griddle hacksaw
+hammock harp harpoon hatchet hinge hydrant icebox jigsaw kayak kennel keg ladle lathe lawnmower lever lute mallet
+mandolin manhole mattock muzzle nozzle oboe padlock parasol pickaxe pliers plough pulley quiver rasp ratchet rivet
+rudder sabre saddle scythe sextant shackle shovelboard sickle spanner spatula spindle sprocket stapler stirrup
+tambourine tandem teaspoon thimble toboggan tongs trowel trumpet tuba tweezers ukulele wheelbarrow winch wrench
+xylophone yoke
+"""
+
+
 def held_out(name: str) -> bool:
-    """Whether a name is kept from training: by its checksum, so for ever."""
+    """Whether a name of several pieces is kept from training: by its checksum, so for ever."""
     return zlib.crc32(name.encode()) % 8 == 0
 
 
-_KINDS = {
-    "first": FIRST,
-    "words": COLOURS + OBJECTS,
-    "made up": MADE_UP,
-    "two words": tuple(map(" ".join, itertools.product(COLOURS, OBJECTS))),
-}
-TRAINING = {kind: tuple(n for n in found if not held_out(n)) for kind, found in _KINDS.items()}
-HELD_OUT = {kind: tuple(n for n in found if held_out(n)) for kind, found in _KINDS.items()}
+_MADE = {"made up": MADE_UP, "two words": tuple(map(" ".join, itertools.product(COLOURS, OBJECTS)))}
+_PLAIN = {"first": FIRST, "words": COLOURS + OBJECTS}
+UNSEEN = tuple(word for word in _UNSEEN_WORDS.split() if word not in OBJECTS)
+TRAINING = _PLAIN | {kind: tuple(n for n in found if not held_out(n)) for kind, found in _MADE.items()}
+HELD_OUT = dict.fromkeys(_PLAIN, UNSEEN) | {kind: tuple(filter(held_out, found)) for kind, found in _MADE.items()}
 
 
-# What sentences and values say themselves is no name: "go to go" names nothing, "back 3 back" two things.
+# What sentences and values say themselves is no name: "go to go" names nothing, "back 3 back" two things. Nor
+# is one of the lists spelt anew.
 _SENTENCE_WORDS = ("to", "is", "it", "if", "no", "now", "how", "more", "less")
-_SAID = frozenset(itertools.chain(_SENTENCE_WORDS, *schemas.VERBS.values(), *schemas.WAYS))
+_SAID = frozenset(itertools.chain(_SENTENCE_WORDS, UNSEEN, COLOURS, OBJECTS, *schemas.VERBS.values(), *schemas.WAYS))
 KINDS = (*TRAINING, "spelt")
 Mix = tuple[float, float, float, float, float]
 MIX: Mix = (0, 3, 3, 2, 3)  # how often a name is of each kind
@@ -116,11 +126,6 @@ def draw(rng: Random, count: int, unseen: bool = False, mix: Mix = MIX) -> list[
         if held_out(name) == unseen and name not in _SAID:
             found[name] = None
     return list(found)
-
-
-def any_word(rng: Random, but: str) -> str:
-    """A word of the lists, also of those that are kept from training as names; none in `but`."""
-    return next(word for word in iter(lambda: rng.choice(COLOURS + OBJECTS), None) if word not in but)
 
 
 def _syllable(rng: Random) -> str:

@@ -34,7 +34,6 @@ PARAMETERS = {
     "way": ["direction", "way", "heading", "side", "where", "to"],
     "count": ["count", "number", "amount", "level", "value"],
     "name": ["name", "item", "target", "object", "thing"],
-    "note": ["note", "memo", "remark", "word"],
     "answer": ["answer", "result", "verdict"],
 }
 WAYS = (

@@ -48,9 +48,10 @@ def test_heads_of_the_first_layer_look_back_and_those_of_the_next_find_the_word_
     assert max(found) > 0.6
 
 
-def test_what_stands_two_words_behind_is_looked_for_where_that_is_asked() -> None:
+@pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (8, 2)])
+def test_what_stands_two_words_behind_is_looked_for_where_that_is_asked(heads: int, kv_heads: int) -> None:
     words = build_tokenizer([" ".join(NAMES)], number_words(100))
-    shape = ModelShape(hidden=256, layers=5, heads=4, kv_heads=4)
+    shape = ModelShape(hidden=256, layers=5, heads=heads, kv_heads=kv_heads)
     order = torch.randperm(300, generator=torch.Generator().manual_seed(0))[:24]
     ids = torch.cat([order, order])[None] + 256
     again = torch.arange(26, 48)
@@ -61,7 +62,7 @@ def test_what_stands_two_words_behind_is_looked_for_where_that_is_asked() -> Non
         with torch.no_grad():
             seen = model(ids, output_attentions=True).attentions[1][0][:, again].argmax(-1)
         found[behind] = [max(float((row == again - 24 + n).float().mean()) for row in seen) for n in (1, 2)]
-    assert found[(1,)][0] > 0.6 > 0.2 > found[(1,)][1]
+    assert found[(1,)][0] > 0.5 > 0.2 > found[(1,)][1]
     assert found[(2,)][1] > 0.4 > 0.2 > found[(2,)][0]
     assert min(found[(1, 2)]) > 0.4
 

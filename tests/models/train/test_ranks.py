@@ -3,35 +3,32 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from torch.multiprocessing.spawn import ProcessRaisedException
 
+from rtcontrol.models.errors import UserError
 from rtcontrol.models.train import ranks
 from rtcontrol.models.train.rows import Row
-from rtcontrol.recipes.base import StageRun
-from tests.rtcontrol.recipes.test_base_recipe import SMALL
+from tests.models.train.test_trainer import CONFIG, source, trainer
 
 
 def train(out: Path, chunks: int, fail: bool = False) -> None:
-    model, _, encoder = SMALL.build(out)
-    stage = replace(SMALL.stages[0], limit=chunks * ranks.count() * 36)
-    run = StageRun(model, encoder, stage, SMALL, out / "run")
-    drawn, source = list[int](), run.source
+    run = trainer(out / "run", replace(CONFIG, samples=chunks * ranks.count() * 32))
+    drawn: list[int] = []
 
-    def noted(chunk: int) -> list[Row]:
+    def noted(chunk: int) -> Sequence[Row]:
         drawn.append(chunk)
         if fail and ranks.mine():
-            raise RuntimeError("the second has no more rows")
-        return [*source(chunk)]
+            raise UserError("The second has no more rows.", "Give it some.")
+        return source(chunk)
 
     run.source = noted
-    run.enough = lambda: False  # type: ignore[method-assign]
     run.run()
-    torch.save(model.state_dict(), out / f"{ranks.mine()}.pt")
+    torch.save(run.model.state_dict(), out / f"{ranks.mine()}.pt")
     (out / f"{ranks.mine()}.json").write_text(json.dumps({"drawn": drawn, "samples": run.samples}))
 
 
@@ -39,22 +36,22 @@ def test_two_have_other_rows_and_the_same_weights_and_write_files_once(tmp_path:
     ranks.together(2, train, tmp_path, 3)
     first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1))
     assert (first["drawn"], second["drawn"]) == ([0, 2, 4], [1, 3, 5])
-    assert first["samples"] == second["samples"] == 216
+    assert first["samples"] == second["samples"] == 192
     ours, theirs = (torch.load(tmp_path / f"{rank}.pt") for rank in (0, 1))
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
     lines = (tmp_path / "run" / "log.jsonl").read_text().splitlines()
-    assert [json.loads(line)["samples"] for line in lines] == [72, 144, 216]
+    assert [json.loads(line)["samples"] for line in lines] == [64, 128, 192]
     saved = torch.load(tmp_path / "run" / "state.pt")
     assert all(torch.equal(saved["model"][name], ours[name]) for name in ours)
 
 
 def test_one_process_alone_needs_nobody(tmp_path: Path) -> None:
     ranks.together(1, train, tmp_path, 2)
-    assert json.loads((tmp_path / "0.json").read_text()) == {"drawn": [0, 1], "samples": 72}
+    assert json.loads((tmp_path / "0.json").read_text()) == {"drawn": [0, 1], "samples": 64}
     assert ranks.count() == 1 and ranks.agreed(True) and not ranks.agreed(False)
 
 
 def test_where_one_fails_all_end_and_its_error_is_told(tmp_path: Path) -> None:
-    with pytest.raises(ProcessRaisedException, match="the second has no more rows"):
+    with pytest.raises(UserError, match="The second has no more rows"):
         ranks.together(2, train, tmp_path, 2, True)
     assert not (tmp_path / "0.pt").exists()

@@ -18,7 +18,7 @@ PHRASES = ('{"name": "', '", "required": ["')
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
-    texts = [" ".join(names.COLOURS + names.OBJECTS), *[" ".join(names.MADE_UP[:40])] * 2]
+    texts = [" ".join(names.FIRST), *[" ".join(names.MADE_UP[:40])] * 2]
     return build_subwords(texts, 1400, ["12", "-0.5"], PHRASES)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -79,6 +80,20 @@ def test_tools_are_the_rows_own_where_none_are_given() -> None:
     assert [t.name for t in found] == ["stop", "go"]
     with pytest.raises(UserError, match="No tools"):
         check((("", r) for r in rows(60)), None)
+
+
+def test_rows_given_in_python_may_bring_functions_as_tools() -> None:
+    def stop() -> None:
+        """Stop."""
+
+    def go(way: Literal["left", "right"]) -> None:
+        """Go."""
+
+    given = [{"instruction": "on", "observation": str(i), "call": "stop", "tools": [stop, go]} for i in range(60)]
+    tools, found = check((("", row) for row in given), None)
+    assert [t.name for t in tools] == ["stop", "go"] and len(found) == 60
+    with pytest.raises(UserError, match="its tools are not those that are fitted"):
+        check((("", row) for row in given), tools_of([stop]))
 
 
 def test_pairs_and_names_are_rows_and_tools_too() -> None:

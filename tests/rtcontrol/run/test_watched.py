@@ -10,6 +10,7 @@ import pytest
 
 import rtcontrol.run.watched
 from rtcontrol.cli.app import main
+from rtcontrol.fitting.teacher import Situations
 from rtcontrol.run.users import load_module
 from rtcontrol.run.watched import watched
 from tests.models.small import build_checkpoint
@@ -43,6 +44,16 @@ def test_code_that_rtcontrol_does_not_call_is_not_told_of() -> None:
     told: list[str] = []
     with watched(told.append, QUICK_S):
         time.sleep(LONG_S)  # a test, which calls rtcontrol
+    assert told == []
+
+
+def test_a_generator_that_yields_is_no_call_that_does_not_return(tmp_path: Path) -> None:
+    drawn = "import time\ndef drawn(n):\n    for i in range(n):\n        time.sleep(0.005)\n        yield str(i)\n"
+    (tmp_path / "drawn.py").write_text(drawn)
+    module = load_module(str(tmp_path / "drawn.py"), "--env")
+    told: list[str] = []
+    with watched(told.append, QUICK_S):
+        Situations(module.drawn(int(LONG_S / 0.005)), "go")
     assert told == []
 
 

@@ -37,7 +37,7 @@ def is_value(word: str) -> bool:
 def read(observation: str) -> dict[str, list[Any]]:
     """Names and what stands beside them, in any of the layouts: values before or behind the name, of which each thing
     has as many."""
-    words = [w for w in re.findall(r"-?\w+", observation.partition("; note ")[0]) if w not in ("the", "is")]
+    words = [w for w in re.findall(r"-?\w+", observation) if w not in ("the", "is")]
     runs: list[tuple[bool, list[str]]] = []
     for word in words:
         if not runs or runs[-1][0] != is_value(word):
@@ -46,6 +46,10 @@ def read(observation: str) -> dict[str, list[Any]]:
     assert len(runs) % 2 == 0
     pairs = [(a, b) if b[0] else (b, a) for a, b in zip(runs[::2], runs[1::2], strict=True)]
     return {" ".join(n): [v if v in WAYS | UNASKED else int(v) for v in vs] for (_, n), (_, vs) in pairs}
+
+
+def never_trained(name: str) -> bool:
+    return name in names.UNSEEN or (name not in names.TRAINING["words"] and names.held_out(name))
 
 
 def named(sentence: str, seen: dict[str, list[Any]]) -> str:
@@ -104,16 +108,14 @@ def test_the_answer_follows_from_the_text_and_is_legal(kind: str, seed: int, thi
     for task in ALL[kind](Random(seed), things, unseen):
         seen = read(task.observation)
         assert len(seen) == max(things, 2 if kind in ("compare", "nearest") else 1)
-        assert all(names.held_out(name) == unseen for name in seen)
+        assert all(never_trained(name) == unseen for name in seen)
         for told in task.told:
             (tool,) = [t for t in task.tools if t.name == told.call.name]
             assert len(task.tools) == 1 or re.search(rf"\b{tool.name}\b", told.instruction)
             assert [p.name for p in tool.parameters] == list(told.call.arguments)
             for p, value in zip(tool.parameters, told.call.arguments.values(), strict=True):
                 assert not isinstance(p.domain, ClosedDomain) or p.domain.holds(value)
-            note = {name: value for name, value in told.call.arguments.items() if name in schemas.PARAMETERS["note"]}
-            assert [*note.values()] == [*filter(None, [task.observation.partition("; note ")[2]])]
-            values = [value for name, value in told.call.arguments.items() if name not in note]
+            values = list(told.call.arguments.values())
             assert values == RIGHT[kind](told.instruction, seen, values)
 
 
@@ -126,7 +128,7 @@ def test_the_same_seed_draws_the_same_tasks_and_another_one_others() -> None:
 def test_names_are_many_split_for_ever_and_share_their_parts() -> None:
     for kind, trained in names.TRAINING.items():
         kept = names.HELD_OUT[kind]
-        assert not {*trained} & {*kept} and len(trained) > 4 * len(kept) > 40
+        assert not {*trained} & {*kept} and len(trained) > len(kept) > 40
     assert sum(map(len, names.TRAINING.values())) > 1000
     rng = Random(0)
     assert len({name for _ in range(300) for name in names.draw(rng, 3, mix=(0, 0, 0, 0, 1))}) > 700

@@ -1,0 +1,33 @@
+"""The bundled base finds what is named under tools and names that no training showed."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from rtcontrol.models.checkpoint import ZOO
+from rtcontrol.models.decider import DeciderSpec
+from rtcontrol.models.train.tasks import names
+from rtcontrol.models.train.tasks.look_up import Variety, look_up
+
+PLAIN = {"several_tools": 0.0, "digit": 0.0, "name": 0.0, "unasked": 0.0}
+
+
+@pytest.mark.parametrize(("kind", "things"), [("words", 3), ("made up", 3), ("spelt", 6)])
+def test_it_finds_names_that_it_never_saw_under_new_tools(kind: str, things: int) -> None:
+    mix = tuple(float(kind == one) for one in names.KINDS)
+    variety = Variety(names=mix, **PLAIN)  # type: ignore[arg-type]
+    rng, right, asked = Random(f"bundled {kind}"), 0, 0
+    for _ in range(8):
+        for task in look_up(rng, things, True, variety):
+            decider = DeciderSpec("base", tuple(tool.to_openai() for tool in task.tools)).build()
+            for told in task.told:
+                assert not any(word in names.TRAINING.get(kind, ()) for word in told.instruction.split())
+                right += decider.decide(task.observation, told.instruction).call == told.call
+                asked += 1
+    assert asked == 48 and right >= 42  # chance is a third and less
+
+
+def test_it_is_as_small_as_was_asked() -> None:
+    assert (ZOO / "base" / "model.safetensors").stat().st_size <= 16 << 20
