@@ -25,7 +25,7 @@ class Learnt:
     by default; `observation`: the words that observations were made of, each with its unit or None; `rate_hz`: how
     often a second it decides; `gate`: the confidence of the function head below which what is told is taken for not
     understood, and calls are held back. With a gate and `allow_null` the null function says the same. None: not
-    known."""
+    known. `any_tools`: whether it was taught to read tools, and may try those of no set."""
 
     tool_sets: tuple[tuple[Mapping[str, Any], ...], ...]
     history: int = 0
@@ -34,6 +34,7 @@ class Learnt:
     observation: Mapping[str, str | None] = field(default_factory=dict)
     rate_hz: float | None = None
     gate: float | None = None
+    any_tools: bool = False
 
     def knows(self, tools: Sequence[ToolSchema]) -> bool:
         """Whether it was trained on exactly these tools, in this order."""

@@ -124,4 +124,5 @@ def learnt(model: Any, encoder: ToolsEncoder, seed: int, count: int) -> Learnt:
             told = [replace(row, instruction=rng.choice(recipe.nonsense.held_out)) for row in rows]
             nonsense += map(sureness, decide.decisions(told))
     sets = tuple(tuple(recipe.agent.tools.openai()) for recipe in RECIPES.values())
-    return Learnt(sets, history=0, allow_null=True, gate=round(gate_between(nonsense, understood), 4))
+    gate = round(gate_between(nonsense, understood), 4)
+    return Learnt(sets, history=0, allow_null=True, gate=gate, any_tools=True)

@@ -51,7 +51,9 @@ def run(options: RunOptions, ending: Shutdown, wrap: Callable[..., Parts] = _unw
     if instruction is None:
         instruction = chosen.instruction if goal is None else assemble.goal_text(goal, options.env, chosen.goals)
     model = model_for(chosen.tools.schemas, options.model or chosen.model)
-    options = gated(replace(options, agent=chosen.name, model=model, instruction=instruction), model)
+    options = gated(
+        replace(options, agent=chosen.name, model=model, instruction=instruction), model, chosen.tools.schemas
+    )
     chosen = shown(chosen, model)
     source = assemble.decider(options, chosen, model)
     if assemble.reads_data(source):

@@ -24,10 +24,10 @@ NAME_IT = (
 
 
 def trained_on(tools: Sequence[ToolSchema], model: str) -> bool | None:
-    """Whether the model was trained on exactly these tools, as its checkpoint says. None: not known, or nothing that is
-    trained."""
+    """Whether the model was trained on exactly these tools, as its checkpoint says. None: not known, one that reads any
+    tools, or nothing that is trained."""
     learnt = learnt_of(model)
-    return None if learnt is None else learnt.knows(tools)
+    return None if learnt is None else learnt.knows(tools) or (None if learnt.any_tools else False)
 
 
 def learnt_of(model: str) -> Learnt | None:
@@ -53,10 +53,11 @@ def shown(agent: Agent, model: str) -> Agent:
     return replace(agent, history=min(agent.history, learnt.history), allow_null=allow_null, null_is_doubt=doubt)
 
 
-def gated(config: Config, model: str) -> Config:
-    """The settings with the gate of the function head that the model's checkpoint names, unless they have their own."""
+def gated(config: Config, model: str, tools: Sequence[ToolSchema]) -> Config:
+    """The settings with the gate of the function head that the model's checkpoint names for these tools, unless they
+    have their own."""
     learnt = learnt_of(model) if config.min_confidence is None else None
-    gate = None if learnt is None else learnt.gate
+    gate = learnt.gate if learnt is not None and learnt.knows(tools) else None
     return config if gate is None else replace(config, min_confidence={"function": gate})
 
 
@@ -84,4 +85,6 @@ def said_of(tools: Sequence[ToolSchema], model: str) -> str | None:
         return None
     if chats(model):
         return f"{Path(model).name} is a chat model, not trained on these tools: it tries them (docs/chat.md)."
+    if (learnt := learnt_of(model)) is not None and learnt.any_tools:
+        return f"The model {Path(model).name} reads any tools, and was not trained on these."
     return f"Whether the model {Path(model).name} was trained on these tools is not known."

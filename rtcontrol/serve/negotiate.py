@@ -30,7 +30,7 @@ def negotiate(hello: Hello, options: ServeOptions, out: Path) -> Terms:
     model = _model(hello, options, chosen, named)
     chosen = replace(shown(chosen, model), model=model)
     warnings = list(chosen.tools.warnings())
-    config = gated(_config(hello, options, chosen, model, out, warnings), model)
+    config = gated(_config(hello, options, chosen, model, out, warnings), model, chosen.tools.schemas)
     trained = trained_on(chosen.tools.schemas, model)
     if (told := said_of(chosen.tools.schemas, model)) is not None:
         warnings.append(told)

@@ -13,10 +13,12 @@ from commands import call
 from rtcontrol.agents.road import tools as road
 from rtcontrol.bridges.wire.messages import CallMessage, ErrorMessage, Instruct
 from rtcontrol.envs.road.world import Road
+from rtcontrol.loop.config import RunConfig
 from rtcontrol.models.checkpoint import ZOO
+from rtcontrol.models.errors import UserError
 from rtcontrol.models.learnt import Learnt
-from rtcontrol.run import assemble
-from rtcontrol.run.trained import shown
+from rtcontrol.run import assemble, trained
+from rtcontrol.run.trained import gated, model_for, said_of, shown, trained_on
 from tests.rtcontrol.serve.conftest import serving
 
 GATE = 0.95
@@ -78,3 +80,30 @@ def test_a_null_function_that_was_learnt_beside_a_gate_says_that_it_does_not_und
     assert not shown(assemble.agent("lander"), str(driver)).allow_null  # of other tools it learnt nothing
     own = shown(replace(agent, allow_null=True), str(driver))
     assert own.allow_null and not own.null_is_doubt
+
+
+def test_a_model_that_reads_any_tools_may_try_them_without_the_gate_of_its_own(driver: Path) -> None:
+    learnt, own, other = (
+        Learnt.of(driver),
+        assemble.agent("driver").tools.schemas,
+        assemble.agent("lander").tools.schemas,
+    )
+    assert learnt is not None and learnt.gate is not None
+    model, config = str(driver), RunConfig(env="road")
+    with pytest.raises(UserError, match="was trained on other tools"):
+        model_for(other, model)
+    replace(learnt, any_tools=True).write(driver)
+    assert (trained_on(own, model), trained_on(other, model)) == (True, None)
+    assert model_for(other, model) == model
+    assert said_of(own, model) is None and "reads any tools" in str(said_of(other, model))
+    assert gated(config, model, own).min_confidence == {"function": learnt.gate}
+    assert gated(config, model, other).min_confidence is None
+
+
+def test_who_learnt_little_else_decides_for_tools_that_several_know(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = {name: learnt for name in ("driver", "lander") if (learnt := Learnt.of(ZOO / name)) is not None}
+    known["a base"] = replace(known["driver"], tool_sets=known["driver"].tool_sets + known["lander"].tool_sets)
+    monkeypatch.setattr(trained, "zoo", lambda: sorted(known))
+    monkeypatch.setattr(trained, "learnt_of", known.get)
+    for name in ("driver", "lander"):
+        assert model_for(assemble.agent(name).tools.schemas, None) == name
