@@ -38,11 +38,10 @@ from rtcontrol.models.train.vocabulary import number_words
 from rtcontrol.recipes.gate import ROWS
 from rtcontrol.recipes.vectors import give_meaning, whole_words
 from rtcontrol.recipes.words import SCHEMA_PHRASES, common_words
-from rtcontrol.recipes.worlds import Worlds, WorldsRun, learnt
+from rtcontrol.recipes.worlds import RECIPES, Worlds, WorldsRun, learnt
 
 Tasks = Callable[[Random, int, bool], Iterator[SyntheticTask]]
 TOKENS = 7_000
-WORLDS = ("lander", "paddle", "road")
 # Beside the bundled agents' own: what stands between the words of these tasks' tools.
 PHRASES = (
     *SCHEMA_PHRASES,
@@ -100,8 +99,8 @@ STAGES = (
     Stage("words", [(1.0, _look_up(names=(1, 0, 0, 0, 0), **PLAIN))], (2, 3, 3), 60_000, 0.85, unseen=False),
     # At a steady rate it stays at 0.7; where it falls, 0.85 is soon reached.
     Stage("spelt", [(1.0, _look_up(names=(1, 2, 2, 0, 2), **PLAIN))], (2, 3, 3), 100_000, 0.85),
-    Stage("names", [(1.0, _look_up())], (1, 2, 3, 3), 120_000, 0.65, rate=7e-4),
-    Stage("six", [(1.0, _look_up())], (1, 3, 4, 6), 48_000, 0.7, rate=5e-4),
+    Stage("names", [(1.0, _look_up())], (1, 2, 3, 3), 120_000, rate=7e-4),
+    Stage("six", [(1.0, _look_up())], (1, 3, 4, 6), 48_000, 0.85, rate=5e-4),
     Stage(
         "relations",
         [
@@ -238,7 +237,7 @@ def base_tokenizer() -> Tokenizer:
     capitals = " ".join(word.capitalize() for word in common.split())
     things = " ".join(names.COLOURS + names.OBJECTS)
     texts = [common, common, capitals, things, things, *[" ".join(names.SYLLABLES)] * 6]
-    said = [text for agent in WORLDS for text in shown(agent)]
+    said = [text for agent in RECIPES for text in shown(agent)]
     whole = [*number_words(200, 1.0), *dict.fromkeys([*names.FIRST, *whole_words(())])]
     return build_subwords([*texts, *said], TOKENS, whole, PHRASES)
 

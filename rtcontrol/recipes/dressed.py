@@ -77,13 +77,10 @@ def dressed(rng: Random, tools: Sequence[ToolSchema], synonyms: float = 0.5, dis
     taken = {tool.name for tool in made}
     moving = {*schemas.VERBS["move"]}  # these may be asked for
     verbs = [verb for verb in schemas.verbs(rng, rng.randint(0, distracting)) if verb not in taken | moving]
-    more = [
-        schemas.a_tool(rng, verb, {"way": schemas.words(rng, rng.choice(schemas.WAYS))} if rng.random() < 0.7 else {})[
-            0
-        ]
-        for verb in verbs
-    ]
-    return Dressed(tuple(rng.sample(all_of := [*made, *more], len(all_of))), names)
+    for verb in verbs:
+        way = {"way": schemas.words(rng, rng.choice(schemas.WAYS))} if rng.random() < 0.7 else {}
+        made.append(schemas.a_tool(rng, verb, way)[0])
+    return Dressed(schemas.arranged(rng, made), names)
 
 
 def plain(tools: Sequence[ToolSchema]) -> Dressed:

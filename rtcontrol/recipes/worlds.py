@@ -110,8 +110,7 @@ class WorldsRun(Trainer):
 
 
 def learnt(model: Any, encoder: ToolsEncoder, seed: int, count: int) -> Learnt:
-    """What the trained model says of itself, with the gate of all worlds together, found on
-    `count` rows of each."""
+    """What the trained model says of itself, with the gate of all worlds together, found on `count` rows of each."""
     understood: list[float] = []
     nonsense: list[float] = []
     rng = Random(f"gate {seed}")

@@ -53,11 +53,15 @@ def shown(agent: Agent, model: str) -> Agent:
     return replace(agent, history=min(agent.history, learnt.history), allow_null=allow_null, null_is_doubt=doubt)
 
 
+def gate_of(model: str, tools: Sequence[ToolSchema]) -> float | None:
+    """The gate of the function head that the model's checkpoint names for these tools."""
+    learnt = learnt_of(model)
+    return learnt.gate if learnt is not None and learnt.knows(tools) else None
+
+
 def gated(config: Config, model: str, tools: Sequence[ToolSchema]) -> Config:
-    """The settings with the gate of the function head that the model's checkpoint names for these tools, unless they
-    have their own."""
-    learnt = learnt_of(model) if config.min_confidence is None else None
-    gate = learnt.gate if learnt is not None and learnt.knows(tools) else None
+    """The settings with the model's gate for these tools, unless they have their own."""
+    gate = gate_of(model, tools) if config.min_confidence is None else None
     return config if gate is None else replace(config, min_confidence={"function": gate})
 
 

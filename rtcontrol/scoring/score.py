@@ -13,10 +13,11 @@ from rtcontrol.envs.evaluate import Case, Played
 from rtcontrol.envs.skill import Skill
 from rtcontrol.loop.config import RunConfig
 from rtcontrol.models.errors import UserError
+from rtcontrol.models.schema import ToolSchema
 from rtcontrol.run import assemble, worlds
 from rtcontrol.run.contents import contents
 from rtcontrol.run.skills import skill_of
-from rtcontrol.run.trained import learnt_of, model_for, said_of, shown
+from rtcontrol.run.trained import gate_of, learnt_of, model_for, said_of, shown
 from rtcontrol.scoring.document import Document
 from rtcontrol.scoring.flyers import OPEN, SCRIPTED, ConfidenceGate, Flyer, ModelFlyer, scripted
 from rtcontrol.scoring.measure import Progress, measure
@@ -45,7 +46,7 @@ class Scoring:
         for name in models:
             model_for(self.agent.tools.schemas, name)
         self.warnings = [said for name in models if (said := said_of(self.agent.tools.schemas, name))]
-        gates = settings.gates or tuple(map(_gate_of, models))
+        gates = settings.gates or tuple(_gate_of(name, self.agent.tools.schemas) for name in models)
         if len(gates) not in (1, len(models)):
             raise UserError(f"There are {len(gates)} --gate for {len(models)} models.", "Give one, or one for each.")
         self.gates = dict(zip(models, map(ConfidenceGate.parse, gates * (len(models) // len(gates))), strict=True))
@@ -99,10 +100,10 @@ class Scoring:
         return fly_wall(self.skill, agent, config, source, cases, cell.longest_s)
 
 
-def _gate_of(model: str) -> str:
-    """What its checkpoint says of its function head; else none."""
-    learnt = learnt_of(model)
-    return "0" if learnt is None or learnt.gate is None else str(ConfidenceGate(learnt.gate, "function"))
+def _gate_of(model: str, tools: Sequence[ToolSchema]) -> str:
+    """What its checkpoint says of its function head for these tools; else none."""
+    gate = gate_of(model, tools)
+    return "0" if gate is None else str(ConfidenceGate(gate, "function"))
 
 
 def _skill(env: str, agent: str, goals: Path | None) -> Skill:

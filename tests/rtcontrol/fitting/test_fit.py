@@ -13,6 +13,8 @@ import pytest
 import rtcontrol
 from rtcontrol.cli.app import main
 from rtcontrol.fitting.fit import Fitted
+from rtcontrol.fitting.held_out import Share
+from rtcontrol.fitting.run import FitRun
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.learnt import Learnt
 from tests.helpers.disks import files_of
@@ -157,3 +159,9 @@ def test_a_mistake_on_the_command_line_is_one_paragraph(
     told = capsys.readouterr().err
     assert f"{given}:61: unknown tool 'fly'" in told and "Traceback" not in told
     assert not (tmp_path / "made").exists()
+
+
+def test_few_held_out_rows_end_nothing_while_the_trained_ones_are_not_right() -> None:
+    assert not FitRun._all_right(Share(5, 5), 0.9)
+    assert FitRun._all_right(Share(5, 5), 0.995) and FitRun._all_right(Share(64, 64), 0.9)
+    assert not FitRun._all_right(Share(255, 256), 1.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 
 from rtcontrol.models.call import Call
 from rtcontrol.models.checkpoint import Checkpoint
+from rtcontrol.models.errors import UserError
 from rtcontrol.models.learnt import Learnt
 from rtcontrol.recipes.base import BaseRecipe
 from rtcontrol.recipes.worlds import RECIPES, Worlds, WorldsRun
@@ -85,3 +87,14 @@ def test_the_whole_recipe_ends_with_all_worlds_and_says_what_it_learnt(tmp_path:
     small.train(tmp_path / "whole")  # it is done, and stays as it is
     after = torch.load(tmp_path / "whole" / "worlds" / "state.pt")["model"]
     assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_a_stage_of_worlds_goes_on_with_its_own_settings_alone(
+    run: WorldsRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "out", tmp_path)
+    run.save()
+    again = (run.model, run.encoder, FEW, SMALL.stages[-1].rows, 0)
+    assert WorldsRun(*again, tmp_path).samples == run.samples
+    with pytest.raises(UserError, match="another configuration"):
+        WorldsRun(*again[:2], replace(FEW, ways=2), *again[3:], tmp_path)
