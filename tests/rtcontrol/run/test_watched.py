@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from functools import partial
 from pathlib import Path
@@ -53,7 +54,7 @@ def test_a_generator_that_yields_is_no_call_that_does_not_return(tmp_path: Path)
     module = load_module(str(tmp_path / "drawn.py"), "--env")
     told: list[str] = []
     with watched(told.append, QUICK_S):
-        Situations(module.drawn(int(LONG_S / 0.005)), "go")
+        assert len([*Situations(module.drawn(int(LONG_S / 0.005)), "go").draw(random.Random(0))]) == LONG_S / 0.005
     assert told == []
 
 
