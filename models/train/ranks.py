@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import pickle
+import signal
 import tempfile
 from collections.abc import Callable
 from datetime import timedelta
@@ -68,6 +69,8 @@ def together(processes: int, work: Callable[..., object], *arguments: Any) -> No
 
 
 def _one(rank: int, processes: int, folder: str, work: Callable[..., object], arguments: tuple[Any, ...]) -> None:
+    # torch sends this where the process that waits for them is gone; a shell's background would have it ignored.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     torch.set_num_threads(1)
     distributed.init_process_group("gloo", f"file://{folder}/meet", WAIT, processes, rank)
     try:

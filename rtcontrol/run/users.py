@@ -6,6 +6,7 @@ import hashlib
 import importlib.util
 import inspect
 import sys
+import sysconfig
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -45,8 +46,10 @@ def load_module(name: str, option: str) -> ModuleType:
     assert spec is not None and spec.loader is not None, "a .py file has a loader"
     module = importlib.util.module_from_spec(spec)
     if str(path.parent) not in sys.path:
-        # Its neighbours can be imported, as when Python runs it.
-        sys.path.insert(0, str(path.parent))
+        # Its neighbours can be imported, as when Python runs it; but a json.py there must not stand in for the
+        # standard library's in a process that is started from here.
+        library = sysconfig.get_path("purelib")
+        sys.path.insert(sys.path.index(library) if library in sys.path else len(sys.path), str(path.parent))
     sys.modules[title] = module
     try:
         spec.loader.exec_module(module)

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +17,7 @@ import torch
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.train import ranks
 from rtcontrol.models.train.rows import Row
+from tests.helpers.processes import ROOT, environment, until
 from tests.models.train.test_trainer import CONFIG, source, trainer
 
 
@@ -49,6 +54,21 @@ def test_one_process_alone_needs_nobody(tmp_path: Path) -> None:
     ranks.together(1, train, tmp_path, 2)
     assert json.loads((tmp_path / "0.json").read_text()) == {"drawn": [0, 1], "samples": 64}
     assert ranks.count() == 1 and ranks.agreed(True) and not ranks.agreed(False)
+
+
+def waits(folder: Path) -> None:
+    (folder / str(os.getpid())).touch()
+    time.sleep(600)
+
+
+def test_where_the_process_that_waits_is_killed_all_end(tmp_path: Path) -> None:
+    code = f"from tests.models.train.test_ranks import *; ranks.together(2, waits, Path({str(tmp_path)!r}))"
+    # As a shell starts what runs in its background.
+    command = ["sh", "-c", 'trap "" INT; exec "$@"', "sh", sys.executable, "-c", code]
+    with subprocess.Popen(command, cwd=ROOT, env=environment()) as first:
+        until(lambda: len([*tmp_path.iterdir()]) == 2, seconds=60)
+        first.kill()
+    until(lambda: not any(Path("/proc", child.name).exists() for child in tmp_path.iterdir()))
 
 
 def test_where_one_fails_all_end_and_its_error_is_told(tmp_path: Path) -> None:

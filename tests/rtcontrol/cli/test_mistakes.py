@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import enum
 import json
+import multiprocessing
 import signal
 import sys
 import time
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Annotated, Any
@@ -242,6 +244,8 @@ def test_a_users_file_is_run_once_and_its_world_made_once(tmp_path: Path, capsys
     assert call(*arguments, "--host", "inprocess", "--no-live", "--duration", "0.3", "--out", str(tmp_path / "o")) == 0
     assert (tmp_path / "log").read_text().split() == ["loaded", "made"]
     assert sys.modules["json"] is json
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as started:
+        assert started.submit(json.dumps, {"a": 1}).result() == '{"a": 1}'
     capsys.readouterr()
     for text, says in (
         ("def", "SyntaxError"),
