@@ -105,14 +105,14 @@ STAGES = (
         "relations",
         [
             (0.35, _look_up()),
-            (0.13, relations.compare),
-            (0.13, relations.nearest),
-            (0.13, relations.count),
-            (0.13, relations.towards),
+            (0.20, relations.compare),
+            (0.10, relations.nearest),
+            (0.10, relations.count),
+            (0.12, relations.towards),
             (0.13, relations.if_then),
         ],
         (2, 3, 3, 4),
-        200_000,
+        160_000,
         0.85,
         rate=5e-4,
     ),
@@ -184,7 +184,7 @@ class BaseRecipe:
 
     def train(self, out: Path, progress: Progress | None = None) -> Path:
         """Train all stages (or go on in `out`) and export bf16 weights to `out/checkpoint`; returns that folder. Raises
-        UserError for a stage that does not reach its bar."""
+        UserError for a stage that ends below its bar; the next run in `out` goes on past it."""
         model, tokenizer, encoder = self.build(out)
         for number, stage in enumerate(self.stages, start=1):
             folder = out / f"{number}-{stage.name}"
@@ -200,15 +200,18 @@ class BaseRecipe:
             run = StageRun(model, encoder, stage, self, folder)
             run.run(progress and partial(_tell, progress, run))
             run.save()
-            if not ranks.agreed(run.enough()):
+            reached = run.enough()
+            if not ranks.mine():
+                end = {"samples": run.samples, **asdict(run.checked), "bar": stage.bar}
+                export(model, tokenizer, COMPACT, out / "checkpoint", torch.bfloat16)
+                (folder / "done.json").write_text(json.dumps(end) + "\n")
+            if not ranks.agreed(reached):
                 raise UserError(
                     f"Stage {number} ({stage.name}) ends after {run.samples:,} samples at {run.checked.swapped:.2f} "
                     f"of the swapped pairs, below its bar of {stage.bar}: {folder}/checks.jsonl has the curve.",
-                    "More samples do not mend a plateau: change the shape or the prepared start, with a new --out.",
+                    "More samples do not mend a plateau: change the shape or the prepared start, with a new --out; or "
+                    "go on from here to the next stage: run it again.",
                 )
-            if not ranks.mine():
-                (folder / "done.json").write_text(json.dumps({"samples": run.samples, **asdict(run.checked)}) + "\n")
-                export(model, tokenizer, COMPACT, out / "checkpoint", torch.bfloat16)
         if self.worlds is not None:
             self._all_worlds(model, tokenizer, encoder.nullable(), self.worlds, out, progress)
         return out / "checkpoint"

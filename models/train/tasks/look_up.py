@@ -48,16 +48,6 @@ class Variety:
     unasked: float = 0.3
 
 
-# What is said of things and is no argument.
-STATES = (
-    ("open", "closed"),
-    ("full", "empty"),
-    ("hot", "cold", "warm"),
-    ("on", "off"),
-    ("big", "small"),
-    range(10, 100),
-)
-
 SITUATIONS = 2  # of one set of tools: its text is most of a row, and computed once for all of these
 FULL = Variety()
 TOLD = 3  # instructions a situation
@@ -83,7 +73,7 @@ def look_up(rng: Random, things: int, unseen: bool = False, variety: Variety = F
     tools, named = zip(*(schemas.a_tool(rng, verb, parameters) for verb in verbs), strict=True)
     tools = schemas.arranged(rng, tools)
     sentence, layout = rng.choice(SENTENCES[: variety.sentences]), rng.choice(LAYOUTS[: variety.layouts])
-    states = rng.choice(STATES) if rng.random() < variety.unasked else None
+    states = rng.choice(schemas.STATES) if rng.random() < variety.unasked else None
     place = rng.randint(0, 1 + extra)
     for _ in range(SITUATIONS):
         found = names.draw(rng, things, unseen, variety.names)

@@ -109,7 +109,8 @@ HELD_OUT = dict.fromkeys(_PLAIN, UNSEEN) | {kind: tuple(filter(held_out, found))
 # What sentences and values say themselves is no name: "go to go" names nothing, "back 3 back" two things. Nor
 # is one of the lists spelt anew.
 _SENTENCE_WORDS = ("to", "is", "it", "if", "no", "now", "how", "more", "less")
-_SAID = frozenset(itertools.chain(_SENTENCE_WORDS, UNSEEN, COLOURS, OBJECTS, *schemas.VERBS.values(), *schemas.WAYS))
+_WORDS = (*schemas.VERBS.values(), *schemas.WAYS, *schemas.STATES)
+_SAID = frozenset(itertools.chain(_SENTENCE_WORDS, UNSEEN, COLOURS, OBJECTS, *_WORDS))
 KINDS = (*TRAINING, "spelt")
 Mix = tuple[float, float, float, float, float]
 MIX: Mix = (0, 3, 3, 2, 3)  # how often a name is of each kind

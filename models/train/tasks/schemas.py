@@ -44,6 +44,15 @@ WAYS = (
     ["high", "low", "middle"],
     ["front", "rear", "port", "starboard"],
 )
+# What is said of things and is no argument.
+STATES: tuple[Sequence[str | int], ...] = (
+    ("open", "closed"),
+    ("full", "empty"),
+    ("hot", "cold", "warm"),
+    ("on", "off"),
+    ("big", "small"),
+    range(10, 100),
+)
 DIGITS = range(10)
 
 

@@ -55,14 +55,17 @@ def test_a_run_that_was_stopped_between_stages_ends_with_the_same_weights(
     assert all(torch.equal(whole["model"][name], cut["model"][name]) for name in whole["model"])
 
 
-def test_a_stage_that_ends_below_its_bar_is_named_with_what_to_do(tmp_path: Path) -> None:
-    recipe = replace(SMALL, stages=(replace(SMALL.stages[0], bar=1.1),))
+def test_a_stage_that_ends_below_its_bar_is_named_and_gone_past_by_another_run(tmp_path: Path) -> None:
+    recipe = replace(SMALL, stages=(replace(SMALL.stages[0], bar=1.1), SMALL.stages[1]))
     with pytest.raises(UserError, match=r"Stage 1 \(first\) ends after 72 samples at .* below its bar of 1.1") as error:
         recipe.train(tmp_path)
     assert "checks.jsonl" in error.value.what and "shape" in error.value.remedy
-    assert not (tmp_path / "1-first" / "done.json").exists()
+    assert not (tmp_path / "2-second").exists()
     checks = [json.loads(line) for line in (tmp_path / "1-first" / "checks.jsonl").read_text().splitlines()]
     assert [c["samples"] for c in checks] == [36, 72]
+    recipe.train(tmp_path)
+    ends = [json.loads((tmp_path / stage / "done.json").read_text()) for stage in ("1-first", "2-second")]
+    assert [end["bar"] for end in ends] == [1.1, 0.0]
 
 
 def test_every_stage_keeps_looking_up_and_checks_with_names_never_trained() -> None:

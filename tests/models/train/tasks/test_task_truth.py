@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from rtcontrol.models.domain import ClosedDomain
 from rtcontrol.models.train.tasks import names, relations, schemas
-from rtcontrol.models.train.tasks.look_up import STATES, look_up
-from rtcontrol.models.train.tasks.task import SyntheticTask
+from rtcontrol.models.train.tasks.look_up import look_up
+from rtcontrol.models.train.tasks.task import Directive, SyntheticTask
 from tests.models.small import law
 
 WAYS = {word for ways in schemas.WAYS for word in ways}
-UNASKED = {word for words in STATES for word in words if isinstance(word, str)}
+UNASKED = {word for words in schemas.STATES for word in words if isinstance(word, str)}
 Tasks = Callable[..., Iterator[SyntheticTask]]
 ALL: dict[str, Tasks] = {
     "look up": look_up,
@@ -70,7 +70,8 @@ def looked_up(told: str, seen: dict[str, list[Any]], arguments: list[Any]) -> li
 def compared(told: str, seen: dict[str, list[Any]], arguments: list[Any]) -> list[Any]:
     a, word, b = re.fullmatch(r"is (.+) (more|less|above|below|higher|lower) than (.+)", told).groups()  # type: ignore[union-attr]
     more = word in ("more", "above", "higher")
-    true = seen[a][0] > seen[b][0] if more else seen[a][0] < seen[b][0]
+    other = seen[b][0] if b in seen else int(b)
+    true = seen[a][0] > other if more else seen[a][0] < other
     return [("true" if true else "false") if arguments[0] in ("true", "false") else ("yes" if true else "no")]
 
 
@@ -102,6 +103,7 @@ RIGHT = dict(zip(ALL, (looked_up, compared, counted, extreme, sided, chosen), st
 @given(st.integers(0, 10**9), st.integers(1, 6), st.booleans())
 @example(734269, 6, False)  # a name was "back", as a value was
 @example(328, 5, False)
+@example(650, 3, False)  # a name was "hot", as a state of a thing is
 def test_the_answer_follows_from_the_text_and_is_legal(kind: str, seed: int, things: int, unseen: bool) -> None:
     if kind == "count":
         things = max(things, 2)
@@ -143,3 +145,16 @@ def test_tools_differ_in_name_order_and_words() -> None:
     assert {len(tools) for tools in drawn} == {1, 2, 3, 4}
     orders = {tuple(p.name for p in tool.parameters) for tools in drawn for tool in tools}
     assert any(order[::-1] in orders for order in orders if len(order) == 2)
+
+
+@pytest.mark.parametrize(
+    ("kind", "plain"),
+    [
+        ("compare", lambda told: bool(re.search("more|above|higher", told.instruction))),
+        ("towards", lambda told: "towards" in told.instruction),
+    ],
+)
+def test_the_plain_way_is_asked_more_often_in_training_alone(kind: str, plain: Callable[[Directive], bool]) -> None:
+    for unseen, least, most in ((False, 0.75, 0.85), (True, 0.44, 0.56)):
+        told = [d for seed in range(100) for task in ALL[kind](Random(seed), 3, unseen) for d in task.told]
+        assert least < sum(map(plain, told)) / len(told) < most
