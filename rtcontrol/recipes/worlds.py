@@ -32,11 +32,11 @@ class Worlds:
     """`samples` in chunks: `kept` of them as the stages before, the rest in equal parts of each world, from `parallel`
     episodes each, whose tools are `plain` or under one of so many `ways` a chunk."""
 
-    samples: int = 1_200_000
+    samples: int = 600_000
     kept: float = 0.3
     parallel: int = 48
     ways: int = 12
-    rate: float = 7e-4
+    rate: float = 5e-4
     chunk: int = 8_192
 
 

@@ -14,6 +14,7 @@ import rtcontrol
 from rtcontrol.cli.app import main
 from rtcontrol.fitting.fit import Fitted
 from rtcontrol.fitting.held_out import Share
+from rtcontrol.fitting.making import FRESH
 from rtcontrol.fitting.run import FitRun
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.learnt import Learnt
@@ -73,7 +74,7 @@ def test_a_finished_run_goes_on_where_it_is_given_more_time(
     said: list[str] = []
     more = rtcontrol.fit(rows(), TOOLS, out=folder, minutes=4, tell=lines.append, say=said.append)
     assert any(told.startswith("Goes on from ") for told in said)
-    assert lines and lines[0]["rate"] == 1e-3 and more.score.right >= made.score.right
+    assert lines and lines[0]["rate"] == FRESH and more.score.right >= made.score.right
 
 
 @pytest.mark.parametrize(("other", "named"), [({"seed": 1}, "seed"), ({}, "rows")])
