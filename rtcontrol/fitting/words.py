@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,6 +21,8 @@ FEW = 5  # below that nothing is said
 VARIANTS = 4  # words tried in one situation
 APART = 0.3  # total variation between the calls of two words
 GAP = "_"
+_PART = re.compile(r"[+-]?\d+(?:\.\d+)?|[^\W_]+(?:['-]\w+)*|\S")
+_SPACED = re.compile(r" ([,.;:?!])")
 
 
 @dataclass(frozen=True)
@@ -52,16 +55,22 @@ class Swap:
         return f"{listed} change the call in {moved} of {self.asked} situations{where}{more}."
 
 
+def _parts(text: str) -> list[str]:
+    """The words, numbers and marks of an instruction: `the red one?` names red, and a one."""
+    return _PART.findall(text)
+
+
 class Vocabulary:
     """The words of instructions that stand for each other: in `go to the red one` and `go to the blue one`, red and
     blue. `groups` are such words; `kind` is an instruction with a gap in their place."""
 
     def __init__(self, instructions: Sequence[str]) -> None:
-        self._known = {tuple(text.split()): text for text in instructions}
+        self._known = {tuple(_parts(text)): text for text in instructions}
         self._slots: dict[tuple[str, ...], dict[str, str]] = defaultdict(dict)
         for words, text in self._known.items():
             for i, word in enumerate(words):
-                self._slots[(*words[:i], "", *words[i + 1 :])][word] = text
+                if word[-1].isalnum():
+                    self._slots[(*words[:i], "", *words[i + 1 :])][word] = text
         self._group: dict[str, set[str]] = {}
         for alike in self._slots.values():
             if len(alike) > 1:
@@ -71,16 +80,16 @@ class Vocabulary:
 
     def kind(self, text: str) -> str:
         """The instruction with a gap where another word may stand."""
-        words = text.split()
+        words = _parts(text)
         gaps = [
             GAP if NUMBER.fullmatch(word) or len(self._slots[(*words[:i], "", *words[i + 1 :])]) > 1 else word
             for i, word in enumerate(words)
         ]
-        return " ".join(gaps)
+        return _SPACED.sub(r"\1", " ".join(gaps))
 
     def variants(self, text: str) -> Iterator[tuple[str, dict[str, str]]]:
         """Each word of an instruction that others may stand for, with the instruction for each of all these words."""
-        words = text.split()
+        words = _parts(text)
         for i, word in enumerate(words):
             if len(alike := self._slots[(*words[:i], "", *words[i + 1 :])]) > 1:
                 yield word, alike
@@ -94,7 +103,7 @@ def _apart(rows: Sequence[Taught], words: tuple[str, ...]) -> bool:
     """Whether rows with one of the words call otherwise than those with another, whatever is seen."""
     calls: dict[str, Counter[str]] = {word: Counter() for word in words}
     for one in rows:
-        for word in set(one.row.instruction.split()) & set(words):
+        for word in set(_parts(one.row.instruction)) & set(words):
             calls[word][one.row.call.text() if one.row.call else ""] += 1
     often = [c for c in calls.values() if c.total() >= 30]
     return any(_distance(a, b) > APART for i, a in enumerate(often) for b in often[:i])
@@ -164,7 +173,7 @@ class Swaps:
                 keys = [self._held.key(next(answers)) for _ in asked]
                 same += len(set(keys)) == 1
                 right += keys == [self._held.key(row.call) for row in asked]
-                tried |= set(words) & {w for row in asked for w in row.instruction.split()}
+                tried |= set(words) & {w for row in asked for w in _parts(row.instruction)}
             shown = tuple(sorted(tried))
             found.append(Swap(shown, len(chosen), same, right, all(certain for _, certain in chosen)))
         return found

@@ -96,6 +96,14 @@ def test_words_that_stand_for_each_other_are_found_and_leave_gaps() -> None:
     assert words.kind("hover at 0.9") == "hover at _"
 
 
+def test_a_mark_behind_a_word_makes_no_other_word_of_it() -> None:
+    told = ["a gin, please", "a rum, please", "is it gin?", "is it rum?", "now gin.", "now rum!", "stop.", "stop!"]
+    words = Vocabulary(told)
+    assert words.groups == [("gin", "rum")]
+    assert words.kind("a gin, please") == "a _, please" and words.kind("is it rum?") == "is it _?"
+    assert [*words.variants("is it gin?")] == [("gin", {"gin": "is it gin?", "rum": "is it rum?"})]
+
+
 EMPTY = Breakdown({}, {}, {})
 IGNORED = Swap(("blue", "red"), 83, 83, 0, True)
 
