@@ -36,7 +36,7 @@ class Scoring:
     def __init__(self, settings: Settings, json_file: Path | None = None) -> None:
         file = None if settings.goal_file is None else Path(settings.goal_file)
         self.skill = _skill(settings.env, settings.agent, file)
-        self.agent = assemble.agent(settings.agent or assemble.default_agent(settings.env), file)
+        self.agent = assemble.agent(settings.agent or assemble.default_agent(settings.env), file, settings.env)
         models = tuple(dict.fromkeys(settings.models)) or (self.agent.model,)
         if not models[0]:
             raise UserError(f"The agent {self.agent.name} names no model to score.", "Give one with --model.")

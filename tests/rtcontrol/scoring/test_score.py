@@ -341,6 +341,30 @@ def test_endpoints_are_scored_beside_each_other_in_a_world_of_ones_own(
         assert pick(cells, "other", goal, models[0]) == [0, 0]
 
 
+POLE = """
+from rtcontrol import Call
+
+def expert(data, goal):
+    return Call("act", {"action": "right" if data["angle"] + 0.3 * data["spin"] > 0 else "left"})
+"""
+
+
+def test_an_agent_file_of_an_expert_alone_is_enough_to_score_a_gymnasium_world(tmp_path: Path) -> None:
+    (tmp_path / "pole.py").write_text(POLE)
+
+    def balance(told: str, name: str, options: list[str]) -> str:
+        seen = dict(re.findall(r"(angle|spin) (-?\d+)", told))
+        return "right" if int(seen["angle"]) + 0.3 * int(seen["spin"]) > 0 else "left"
+
+    with standin(lambda n: (0.0, None), balance) as endpoint:
+        told = ("score", "--env", "gym:CartPole-v1?max_episode_steps=60&success=truncated", "--seeds", "2")
+        more = ("--agent", str(tmp_path / "pole.py"), "--hz", "50", "--model", f"decisions:{endpoint.url}")
+        assert call(*told, *more, "--gate", "0", "--json", str(tmp_path / "scores.json")) == 0
+    cells = list(json.loads((tmp_path / "scores.json").read_text())["cells"].values())
+    flown = [pick(cells, "goals", "play CartPole-v1", by) for by in (f"decisions:{endpoint.url}", "expert", "no-op")]
+    assert flown == [[1, 1], [1, 1], [0, 0]]
+
+
 def test_what_cannot_be_scored_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "no goals" in refused(capsys, "score", "--env", "remote")
     assert "stands in the table anyway" in refused(capsys, "score", "--env", "lander", "--model", "expert")
