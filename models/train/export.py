@@ -43,5 +43,7 @@ def export(
         }
         (fresh / "tokenizer_config.json").write_text(json.dumps(settings, indent=2) + "\n")
         (fresh / FILE_NAME).write_text(json.dumps(dict(template), indent=2) + "\n")
-        for path in fresh.iterdir():
+        readable = (fresh / FILE_NAME).stat().st_mode
+        for path in [*fresh.iterdir()]:
+            path.chmod(readable)  # the writer of weights makes them its owner's alone
             os.replace(path, folder / path.name)

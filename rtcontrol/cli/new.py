@@ -27,4 +27,4 @@ def new(
 
     for file in write(folder):
         print(file)
-    print(f"next: cd {folder} && pytest, and what its README.md says")
+    print(f"next: cd {folder} && pip install -q pytest && python -m pytest, and what its README.md says")

@@ -34,6 +34,10 @@ LONGEST_FEW = 16
 BEGUN = {"log.jsonl", "state.tmp"}  # what it holds before anything is saved
 PROMPTS = 12  # instructions that the card lists
 MOST_WORDS_SEEN = 400
+NO_GATE = (
+    "No row shows what means nothing here, so it has no gate: it calls something whatever it is told. "
+    "`--min-confidence` of run and serve holds unsure calls; a fit from a world learns what to leave undone."
+)
 # Learning rates. Twice as much stays on a plateau of the yard (docs/fit.md); what a base knows is not to be swept away.
 FRESH, ONWARD = 5e-4, 5e-4
 
@@ -204,7 +208,7 @@ def make(
 def _gate(judge: HeldOut, lessons: Lessons, seed: int) -> tuple[float | None, tuple[str, ...]]:
     """The gate below which the model was told nothing that it understands, and what that holds, in words."""
     if not lessons.unheard:
-        return None, ()
+        return None, (NO_GATE,)
     rows = [replace(one.row, instruction=one.row.meant) for one in lessons.held if one.row.meant]
     gate = found_gate(judge.decide, rows, lessons.unheard, seed)
     rng = random.Random(seed)

@@ -140,7 +140,7 @@ def test_what_a_pass_costs_is_measured_and_threads_of_others_are_left_alone(fold
     decider = build(folder, [tool("go", v=["left", "red"]), tool("stop")], engine="transformers", threads=2)
     before = torch.get_num_threads()
     cost = decider.runner.cost(decider.decoding.handle)
-    assert cost.fixed_ms > 0
+    assert cost.of(1, 16) > 0  # on a busy machine the line through what was measured may begin at 0
     assert decider.runner.cost(decider.decoding.handle) is cost
     assert torch.get_num_threads() == before
     assert decider.info()["budget"]["pass_ms"] > 0

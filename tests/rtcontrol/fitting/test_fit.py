@@ -14,7 +14,7 @@ import rtcontrol
 from rtcontrol.cli.app import main
 from rtcontrol.fitting.fit import Fitted
 from rtcontrol.fitting.held_out import Share
-from rtcontrol.fitting.making import FRESH
+from rtcontrol.fitting.making import FRESH, NO_GATE
 from rtcontrol.fitting.run import FitRun
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.learnt import Learnt
@@ -24,7 +24,7 @@ from tests.rtcontrol.fitting.signals import TOLD, TOOLS, observe, rows, teacher,
 
 def test_the_model_decides_as_the_rows_do(fitted: tuple[Fitted, list[dict[str, Any]]]) -> None:
     made, _ = fitted
-    assert made.score.value > 0.95 and made.notes == ()
+    assert made.score.value > 0.95 and made.notes == (NO_GATE,)
     rng = random.Random(99)
     right = 0
     for _ in range(40):

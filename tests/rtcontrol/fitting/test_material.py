@@ -132,6 +132,13 @@ def test_rows_that_ask_the_same_are_held_out_together_in_any_order() -> None:
     assert {one.question for one in split(given[::-1])[1]} == {one.question for one in held}
 
 
+def test_what_is_looked_at_on_the_way_is_of_all_runs_however_the_rows_stand() -> None:
+    each = (("", row(instruction=told, observation=f"x {n}")) for told in "abc" for n in range(400))
+    held = split(check(each, Tools(TOOLS))[1])[1]
+    first = [one.row.instruction for one in held[:60]]
+    assert len(held) == 120 and min(first.count(told) for told in "abc") >= 8
+
+
 def test_words_and_numbers_between_those_seen_get_tokens_and_decide_the_width() -> None:
     _, given = check((("", r) for r in rows(300)), Tools(TOOLS))
     words = words_of(one.row for one in given)
