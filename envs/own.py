@@ -24,8 +24,10 @@ class OwnWorld:
     or else its other public methods. What it gives that is none of these is a UserError with the method's line; what
     it raises goes through.
 
-    With `goals`, `judge_by` is told the `Goal` that the words ask for; where they ask for none, nothing is judged.
-    After `judge_by` the words that follow change nothing. `limit_s` ends, as an error, an episode that does not.
+    With `goals`, `judge_by` is told the `Goal` that the words ask for; where they ask for none, nothing is judged, and
+    the world keeps the goal it had, at first the first one. What was told is told again before each episode: what a
+    world counts for a goal may begin there. After `judge_by` the words that follow change nothing. `limit_s` ends, as
+    an error, an episode that does not.
     """
 
     def __init__(self, made: Any, title: str, goals: Goals | None = None, limit_s: float | None = None) -> None:
@@ -51,9 +53,12 @@ class OwnWorld:
         self._seed = self._steps = 0
         self._fixed = False
         self._judged = True
+        self._goal: Goal | None = None if goals is None else next(iter(goals))
+        self._text: str | None = None
 
     def reset(self, seed: int) -> None:
         self._seed, self._steps = seed, 0
+        self._tell(self._goal, self._text)
         self._made.reset(seed)
 
     def step(self) -> None:
@@ -87,19 +92,21 @@ class OwnWorld:
             return
         goal = None if self._goals is None else self._goals.recognise(text)
         self._judged = goal is not None or self._goals is None
-        self._tell(goal, text)
+        self._goal, self._text = goal or self._goal, text if goal is None else goal.text()
+        self._tell(goal, self._text)
 
     def judge_by(self, goal: Any) -> None:
         """Judge by this goal, whatever the controller is told."""
         self._fixed = self._judged = True
-        self._tell(goal, goal.text())
+        self._goal, self._text = goal, goal.text()
+        self._tell(goal, self._text)
 
-    def _tell(self, goal: Goal | None, text: str) -> None:
+    def _tell(self, goal: Goal | None, text: str | None) -> None:
         judge, instruct = (getattr(self._made, name, None) for name in ("judge_by", "instruct"))
         if callable(judge) and goal is not None:
             judge(goal)
-        if callable(instruct):
-            instruct(text if goal is None else goal.text())
+        if callable(instruct) and text is not None:
+            instruct(text)
 
     def _wrong(self, method: str, what: str, remedy: str) -> UserError:
         place = defined(getattr(self._made, method))

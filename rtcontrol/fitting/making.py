@@ -219,7 +219,7 @@ def _gate(judge: HeldOut, lessons: Lessons, seed: int) -> tuple[float | None, tu
     }
     held = {name: sum(sureness(d) < gate for d in judge.decide.decisions(asked)) for name, asked in told.items()}
     shares = ", ".join(f"{count} of {len(rows)} {name}" for name, count in held.items())
-    return gate, (f"What it does not understand it leaves undone, at a gate of {gate:g}: {shares}.",)
+    return gate, (f"What means nothing here it leaves undone, at a gate of {gate:g}: {shares}.",)
 
 
 def _longest(one: Learner, rows: Sequence[Taught]) -> int:

@@ -30,7 +30,7 @@ from rtcontrol.run.options import RunOptions
 from rtcontrol.run.own import own_agent
 from rtcontrol.run.status import HOST, INCOMPLETE, UNSAFE, status
 from rtcontrol.run.toolsets import tools_from
-from rtcontrol.run.trained import gated, model_for, said_of, shown
+from rtcontrol.run.trained import gated, model_for, rate_said, said_of, shown
 from rtcontrol.run.users import try_expert
 
 Parts = tuple[Any, ...]  # agent, environment and decider's source
@@ -107,8 +107,9 @@ def run_loop(
     recorder = Recorder(record, header, provisional=True, tell=view.say, patient=patient, most=size(config.record_max))
     recorder.pictures = pictures
     loop = ControlLoop(config, chosen, env, host, recorder, sample=sample, notify=view.say, clock=clock)
-    told = said_of(chosen.tools.schemas, config.model or chosen.model)
-    for warning in (*chosen.tools.warnings(), *([told] if told else [])):
+    model = config.model or chosen.model
+    told = (said_of(chosen.tools.schemas, model), rate_said(model, config.hz))
+    for warning in (*chosen.tools.warnings(), *filter(None, told)):
         loop.tell(warning)
     made(loop)
     began, sound, written = True, True, True

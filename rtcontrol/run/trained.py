@@ -92,3 +92,11 @@ def said_of(tools: Sequence[ToolSchema], model: str) -> str | None:
     if (learnt := learnt_of(model)) is not None and learnt.any_tools:
         return f"The model {Path(model).name} reads any tools, and was not trained on these."
     return f"Whether the model {Path(model).name} was trained on these tools is not known."
+
+
+def rate_said(model: str, hz: float) -> str | None:
+    """That a model was trained at another rate than this, where it says so: a call's effect is another then."""
+    learnt = learnt_of(model)
+    if learnt is None or learnt.rate_hz in (None, hz):
+        return None
+    return f"The model {Path(model).name} was trained at {learnt.rate_hz:g} Hz, and decides at {hz:g} here (--hz)."

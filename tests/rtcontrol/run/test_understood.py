@@ -107,3 +107,12 @@ def test_who_learnt_little_else_decides_for_tools_that_several_know(monkeypatch:
     monkeypatch.setattr(trained, "learnt_of", known.get)
     for name in ("driver", "lander"):
         assert model_for(assemble.agent(name).tools.schemas, None) == name
+
+
+def test_a_model_that_flies_at_another_rate_than_it_was_trained_at_is_told(
+    driver: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fly(driver, "drive at 30")
+    assert "was trained at" not in "".join(capsys.readouterr())
+    fly(driver, "drive at 30", "--hz", "8")
+    assert "The model driver was trained at 16 Hz, and decides at 8 here" in "".join(capsys.readouterr())
