@@ -201,7 +201,9 @@ class Goals:
 
     def _checked(self, way: Any, kind: Any) -> str:
         if not isinstance(way, str) or not way.strip() or not isinstance(kind, str):
-            raise self._wrong(f'the goal "{kind}" is said as {way!r}.', "Write it as text.", str(kind))
+            raise self._wrong(
+                f'the goal "{kind}" is said as {way!r}.', "Write it as text, in quotes where it has a colon.", str(kind)
+            )
         for name in _names(way):
             if name not in self.placeholders and (way == kind or name not in self._grammar.slots):
                 remedy = f"List what it stands for under placeholders: {name}: [...]."

@@ -7,6 +7,7 @@ import importlib.util
 import platform
 import sys
 import traceback
+from difflib import get_close_matches
 from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Any
@@ -84,6 +85,13 @@ class LazyGroup(TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:
         return [*super().list_commands(ctx), *(name for name, module in LAZY.items() if _exists(module))]
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and self.get_command(ctx, args[0]) is None:
+            known = get_close_matches(args[0], self.list_commands(ctx), n=1)
+            meant = f" Did you mean `rtcontrol {known[0]}`?" if known else ""
+            ctx.fail(f"There is no command {args[0]}.{meant}")
+        return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         module = LAZY.get(cmd_name)
@@ -234,8 +242,9 @@ def main() -> None:
             # The command line itself was wrong: Typer's own words, none where it has shown the help for want of any.
             named = " ".join(["rtcontrol", *takewhile(lambda a: not a.startswith("-"), arguments)])
             hint = getattr(getattr(error, "ctx", None), "command_path", named)
-            said = error.format_message().rstrip(".")
-            status = _complain(f"{said}. See `{hint} --help`.", 2, debug) if said else 2
+            said = error.format_message()
+            said += "" if said.endswith((".", "?")) or not said else "."
+            status = _complain(f"{said} See `{hint} --help`.", 2, debug) if said else 2
         else:
             text = f"Internal error: {type(error).__name__}: {error}. Run again with --debug for the traceback."
             status = _complain(text, 1, debug)

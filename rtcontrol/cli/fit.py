@@ -44,7 +44,15 @@ def fit(
     goals: Annotated[
         Path | None, typer.Option(help="--env: its goals, a .yaml or .json file. (default: those in the file)")
     ] = None,
-    hz: Annotated[float, typer.Option(min=0.1, max=1_000, help="--env: decisions a second.")] = 16.0,
+    hz: Annotated[
+        float | None,
+        typer.Option(
+            min=0.1,
+            max=1_000,
+            help="--env: decisions a second. (default: 16, or once a step of a gym: world)",
+            show_default=False,
+        ),
+    ] = None,
     tools: Annotated[
         str | None, typer.Option(help="Tools: a .json or .py file, mcp:COMMAND or mcp:URL. (default: the rows' own)")
     ] = None,
@@ -99,6 +107,11 @@ def fit(
         return
     if samples is not None:
         raise UserError("--samples is for --skill.", "Say how long it may take with --minutes.")
+    if not any((rows, teacher, runs, env)):
+        raise UserError(
+            "There is nothing to learn from.",
+            "Give one of --rows, --teacher, --from, --env and --skill (`rtcontrol fit --help` has examples).",
+        )
     asked = None if teacher is None else vars(load_module(teacher, "--teacher"))
     if asked is not None and (lacks := [name for name in ("teacher", "situations") if name not in asked]):
         what = f"{teacher} has no {' and no '.join(lacks)}."

@@ -37,7 +37,7 @@ Examples:
 
   rtcontrol score --env lander --model decisions:https://HOST/v1#NAME      (or systemone:URL, or a chat model)
 
-A line of a list is {"say": "...", "means": "<canonical instruction>"}, with null for what means nothing. With --json
+A line of a list is `{"say": "...", "means": "<canonical instruction>"}`, with null for what means nothing. With --json
 all is kept raw, seed by seed; a score that was interrupted goes on where it stopped, at the same command. The page
 docs/scores.md says what is measured, and how.
 

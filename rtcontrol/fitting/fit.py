@@ -5,15 +5,15 @@ from __future__ import annotations
 import hashlib
 import os
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rtcontrol.agents import Tools
-from rtcontrol.fitting.held_out import HeldOut, Share, split
-from rtcontrol.fitting.making import Fitted, Lessons, check_folder, make
+from rtcontrol.fitting.held_out import split
+from rtcontrol.fitting.making import Fitted, Lessons, Play, check_folder, make
 from rtcontrol.fitting.material import LEAST_ROWS, Taught, check, contradictions, read_files, tools_of
 from rtcontrol.fitting.recordings import recorded
 from rtcontrol.fitting.sources import GivenRows, Probed, RowStream, name_things
@@ -25,9 +25,11 @@ from rtcontrol.models.train.trainer import Progress
 from rtcontrol.run.contents import contents
 from rtcontrol.run.skills import OwnSkill, skill_of
 from rtcontrol.run.toolsets import tools_from
+from rtcontrol.run.users import is_gym
 
 DRAWN = 8_000  # situations whose words are the model's, and of which some are held out
 MOST_SITUATIONS = 200_000
+HZ = 16.0
 PLAYED = 0.1  # of the time, beside it, to play what was learnt in its world
 
 
@@ -39,7 +41,7 @@ def fit(
     env: str | None = None,
     agent: str | None = None,
     goals: str | os.PathLike[str] | None = None,
-    hz: float = 16.0,
+    hz: float | None = None,
     teacher: Callable[..., Any] | None = None,
     situations: Callable[[random.Random], Any] | Iterable[Any] | None = None,
     runs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
@@ -61,8 +63,8 @@ def fit(
     it is asked: a function of a random.Random that makes one, or a list; one is (instruction, observation), or an
     observation where there is a `goal`. Or `runs` are folders of recorded runs, whose calls are imitated.
     Or `env` and `agent` are the files of a world and of an agent with an expert and goals (or those of the file
-    `goals`), as of `rtcontrol run`: rows come from its episodes, decided `hz` times a second, and what was learnt is
-    played there (docs/your-own-game.md).
+    `goals`), as of `rtcontrol run`: rows come from its episodes, decided `hz` times a second (None: 16, in a Gymnasium
+    world once a step of its), and what was learnt is played there (docs/your-own-game.md).
 
     `base` is a checkpoint to go on from (None: a new model, sized by what is to be learnt). `goal` is the instruction
     of rows that have none, and what the model is told by default. `minutes` is the most it takes; it ends earlier where
@@ -84,12 +86,14 @@ def fit(
     if env is None and (agent is not None or goals is not None):
         raise UserError("An agent and its goals are learnt in a world.", "Give env, too.")
     folder = Path(out)
-    plays: Callable[[HeldOut], Mapping[str, Share]] | None = None
+    plays: Play | None = None
     if env is not None:
         if tools is not None or goal is not None:
             raise UserError("Tools and goals of a world are its agent's.", "Leave `tools` and `goal` out.")
         skill = _own_skill(env, agent, None if goals is None else Path(goals))
         check_folder(folder)
+        if hz is None:
+            hz = round(1.0 / skill.make().step_s, 6) if is_gym(env) else HZ
         files = contents((env, agent, skill.all_goals.source))
         lessons = lessons_of(skill, hz, seed, {Path(name).name: digest for name, digest in files.items()})
         plays = partial(played, skill, hz, PLAYED * 60 * minutes)

@@ -32,6 +32,7 @@ TRAINING = "training"  # the run's own folder, in the checkpoint's
 CALL_ROOM = 256  # tokens of a call, and of what stands around the texts
 LONGEST_FEW = 16
 BEGUN = {"log.jsonl", "state.tmp"}  # what it holds before anything is saved
+ELSEWHERE = "Give another folder with --out."
 PROMPTS = 12  # instructions that the card lists
 MOST_WORDS_SEEN = 400
 NO_GATE = (
@@ -77,6 +78,10 @@ class Fitted:
         return made
 
 
+Play = Callable[[HeldOut], tuple[Mapping[str, Share], tuple[str, ...]]]
+"""What is trained -> episodes of its world that succeed, by what was told; and what people should know of the rest."""
+
+
 class Stream(RowStream, Protocol):
     """A stream that may want to know who is trained on it, and how far the training is."""
 
@@ -118,7 +123,7 @@ def make(
     threads: int | None,
     tell: Progress | None,
     say: Callable[[str], object],
-    play: Callable[[HeldOut], Mapping[str, Share]] | None = None,
+    play: Play | None = None,
 ) -> Fitted:
     """Train and write the checkpoint; `play` measures the trained model in its world. Raises UserError."""
     import torch
@@ -152,8 +157,8 @@ def make(
         )
         schedule = FitSchedule(float(minutes), ONWARD if lessons.base else FRESH)
         swaps = Swaps(judge, lessons.learnt, lessons.expert)
-        examiner = Examiner(judge, swaps, lessons.learnt, lessons.ceiling, say)
-        training = folder / TRAINING
+        examiner = Examiner(judge, swaps, lessons.learnt, lessons.ceiling, say, lessons.count is None)
+        training = _begun(folder)
         run = FitRun(one, lessons.stream, examiner, schedule, identity, training, lessons.ceiling, longest)
         if (begin := getattr(lessons.stream, "begin", None)) is not None:
             begin(judge, run)
@@ -164,7 +169,7 @@ def make(
         gate, noticed = _gate(judge, lessons, seed)
         if play is not None:
             say("It plays what it learnt, in episodes that it never saw.")
-        played = {} if play is None else play(judge)
+        played, missed = ({}, ()) if play is None else play(judge)
     finally:
         torch.set_num_threads(threads_before)
     figures = {
@@ -188,7 +193,8 @@ def make(
         observation=dict.fromkeys(_words_seen(known)),
         rate_hz=lessons.rate_hz,
     )
-    notes = (*lessons.notes, *noticed)
+    found = (*noticed, *missed)
+    notes = (*lessons.notes, *found)
     text = card(folder.name, lessons.tools.schemas, lessons.source, truth, figures, notes, told_of, played)
     try:
         export(one.model, one.tokenizer, one.template, folder)
@@ -200,7 +206,7 @@ def make(
             f"The checkpoint cannot be written to {folder} ({why}); the training is kept there.",
             "Make room, and start the same command again: nothing is trained twice.",
         ) from None
-    for note in noticed:
+    for note in found:
         say(note)
     return Fitted(folder, truth, notes, learnt.instruction, played)
 
@@ -244,13 +250,21 @@ def _longest(one: Learner, rows: Sequence[Taught]) -> int:
 def check_folder(folder: Path) -> None:
     """Refuse to write over what is not a run of ours. Raises UserError."""
     training = folder / TRAINING
-    remedy = "Give another folder with --out."
     try:
         if not (training / STATE).is_file() and not _empty(folder, training):
-            raise UserError(f"{folder} holds something else.", remedy)
+            raise UserError(f"{folder} holds something else.", ELSEWHERE)
+    except OSError as error:
+        raise UserError(f"{folder} cannot be read ({error.strerror}).", ELSEWHERE) from None
+
+
+def _begun(folder: Path) -> Path:
+    """The run's own folder, made only when there is something to train: what is refused before leaves nothing."""
+    training = folder / TRAINING
+    try:
         training.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"{folder} cannot be written ({error.strerror}).", remedy) from None
+        raise UserError(f"{folder} cannot be written ({error.strerror}).", ELSEWHERE) from None
+    return training
 
 
 def _empty(folder: Path, training: Path) -> bool:

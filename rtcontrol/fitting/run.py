@@ -194,6 +194,8 @@ class FitRun(Trainer):
         if self.decays_from is None and (self._all_right(score, accuracy) or self._learnt_by_heart(score)):
             # What is left to gain is what a falling rate gives.
             self._decay(min(self.ends, self.seconds * (1 + self.schedule.decay)))
+            why = "All held-out rows of this look are right" if score.right == score.count else "No more is learnt"
+            self._examiner.say(f"{why}: the learning rate falls, and it ends in {self.ends - self.seconds:.0f} s.")
         self._examiner.tell(found)
         return line
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -19,6 +20,7 @@ RARE = 30  # rows of a tool
 KEEP = "(keep)"  # where the call in force stays
 ON_THE_WAY = 20  # situations of a group of words while it trains
 Say = Callable[[str], object]
+_COUNT = re.compile(r"\d[\d,]*")
 
 
 @dataclass(frozen=True)
@@ -72,9 +74,11 @@ def plateau(
     parts: Breakdown,
     rows: Mapping[str, int],
     ceiling: float,
+    endless: bool = False,
 ) -> str | None:
     """One paragraph where the held-out score stands still below what is good: since when, what it is about, and what to
-    try. `rows` counts those to learn from, by tool. None where it moves, or is as good as can be."""
+    try. `rows` counts those to learn from, by tool; `endless`: they are a sample, and new ones come as long as it
+    trains. None where it moves, or is as good as can be."""
     scores = [line["held_out"]["right"] / line["held_out"]["count"] for line in lines]
     now = lines[-1]["seconds"]
     if not scores or scores[-1] >= min(GOOD, ceiling - FLAT):
@@ -94,14 +98,16 @@ def plateau(
             "Write what belongs to a thing right behind its name in the observation, add rows that see the same and "
             "are told otherwise, begin with rows of one thing only, give more --minutes, or start from a --base."
         )
-    elif lines[-1]["accuracy"] > 0.995:
+    elif lines[-1]["accuracy"] > 0.995 and not endless:
         why = "The rows to learn from are known by heart."
         try_ = f"Give more different rows than these {sum(rows.values()):,}."
     elif worst is not None and rare is not None and rows[rare] < RARE and worst[0] == f"the tool {rare}":
-        why, try_ = f"Only {rows[rare]} rows call {rare}.", "Add rows that do."
+        few = f"Only {rows[rare]} of the first {sum(rows.values()):,} rows" if endless else f"Only {rows[rare]} rows"
+        why, try_ = f"{few} call {rare}.", "Make situations that ask for it." if endless else "Add rows that do."
     else:
         why = "" if worst is None else f"Least right is {worst[0]}: {worst[1].right} of {worst[1].count}."
-        try_ = "Look whether what is seen tells these calls apart; then give more rows, or more --minutes."
+        more = "more --minutes" if endless else "more rows, or more --minutes"
+        try_ = f"Look whether what is seen tells these calls apart; then give {more}."
     return " ".join(part for part in (told, why, try_) if part)
 
 
@@ -128,8 +134,17 @@ class Truth:
 class Examiner:
     """Looks at a model in training, and says what its score hides; each sentence once."""
 
-    def __init__(self, held: HeldOut, swaps: Swaps, learnt: Sequence[Taught], ceiling: float, say: Say) -> None:
-        self._held, self._swaps, self._ceiling, self._say = held, swaps, ceiling, say
+    def __init__(
+        self,
+        held: HeldOut,
+        swaps: Swaps,
+        learnt: Sequence[Taught],
+        ceiling: float,
+        say: Say,
+        endless: bool = False,
+    ) -> None:
+        self.say = say
+        self._held, self._swaps, self._ceiling, self._endless = held, swaps, ceiling, endless
         self._rows = Counter(KEEP if one.row.call is None else one.row.call.name for one in learnt)
         self._said: set[str] = set()
 
@@ -142,12 +157,15 @@ class Examiner:
         parts = breakdown(self._held, rows, answers, self._swaps.vocabulary)
         swaps = tuple(self._swaps.check(situations))
         told = [{**line, "held_out": line.get("held_out", score.to_dict())} for line in lines]
-        return Truth(score, parts, swaps, plateau(told, swaps, parts, self._rows, self._ceiling) if told else None)
+        return Truth(score, parts, swaps, self._plateau(told, swaps, parts))
+
+    def _plateau(self, told: Sequence[Mapping[str, Any]], swaps: Sequence[Swap], parts: Breakdown) -> str | None:
+        return plateau(told, swaps, parts, self._rows, self._ceiling, self._endless) if told else None
 
     def tell(self, found: Truth) -> None:
-        """Say once that the score stands still."""
+        """Say that the score stands still, once for each thing that it is about."""
         if found.plateau is not None:
-            about = found.plateau.partition(".")[2]
+            about = _COUNT.sub("", found.plateau)
             if about not in self._said:
                 self._said.add(about)
-                self._say(found.plateau)
+                self.say(found.plateau)

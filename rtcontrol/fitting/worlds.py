@@ -37,6 +37,7 @@ SAMPLE = 4_096  # rows whose words are the model's
 HELD_ROWS = 400
 TRIED = 16  # by the expert, before anything is learnt
 TOGETHER = 16
+NAMED = 8  # ways to say a goal that failed
 EPISODES = 48  # played for the card, told canonically, and told in ways that were held out
 # From this share of the time on the learner flies some of the episodes itself.
 LEARNER_FROM, LEARNER_SHARE, BETA = 0.15, 0.5, 0.2
@@ -207,9 +208,10 @@ def _words(skill: OwnSkill) -> frozenset[str]:
     return frozenset(re.findall(r"[a-z]+", skill.all_goals.texts().lower()))
 
 
-def played(skill: OwnSkill, hz: float, seconds: float, answers: HeldOut) -> Mapping[str, Share]:
+def played(skill: OwnSkill, hz: float, seconds: float, answers: HeldOut) -> tuple[Mapping[str, Share], tuple[str, ...]]:
     """How many episodes succeed, of seeds that training never had: told canonically, in ways that training never had,
-    and the expert beside it; at most EPISODES each, and about so many seconds in all."""
+    and the expert beside it; at most EPISODES each, and about so many seconds in all. Then the ways that failed, in a
+    sentence."""
     plain = _cases(skill, EPISODES)
     kept = [pair for kind in skill.kinds for pair in skill.phrasings["unseen"](kind)]
     unseen = [Case(*kept[i % len(kept)], PLAYED_FROM + i) for i in range(EPISODES if kept else 0)]
@@ -220,7 +222,7 @@ def played(skill: OwnSkill, hz: float, seconds: float, answers: HeldOut) -> Mapp
         return [answer if isinstance(answer, Call) else None for answer in answers.answers(rows)]
 
     told = {"told canonically": (plain, model), "told in ways kept from training": (unseen, model)}
-    found = {}
+    found, missed = {}, []
     for name, (cases, decide) in (told | {"by the expert": (plain, partial(_expert, skill))}).items():
         ended: list[Played] = []
         started = time.monotonic()
@@ -228,7 +230,18 @@ def played(skill: OwnSkill, hz: float, seconds: float, answers: HeldOut) -> Mapp
             ended += play(skill, decide, left[:TOGETHER], hz)
         if ended:
             found[name] = Share(sum(bool(one.episode.success) for one in ended), len(ended))
-    return found
+        if cases is unseen:
+            missed = list(dict.fromkeys(one.case.instruction for one in ended if not one.episode.success))
+    return found, _unheard_of(missed) if missed else ()
+
+
+def _unheard_of(missed: Sequence[str]) -> tuple[str, ...]:
+    listed = ", ".join(f'"{said}"' for said in missed[:NAMED])
+    more = f", and {len(missed) - NAMED} more" if len(missed) > NAMED else ""
+    return (
+        f"Of the ways kept from training, these failed in an episode: {listed}{more}. Words that no goal has cannot be "
+        "known: write ways with the same words into the goals, several of each kind, and fit it anew.",
+    )
 
 
 def _too_often(skill: OwnSkill, hz: float) -> tuple[str, ...]:

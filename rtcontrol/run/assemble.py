@@ -147,8 +147,8 @@ def decider(config: RunConfig, chosen: Agent, model: str) -> DeciderSource:
         if chosen.expert is not None:
             return ExpertSource(OwnExpert(chosen))
         if chosen.name not in EXPERTS and config.env not in EXPERTS:
-            remedy = "Give another --model, or write `expert` and `goals` in an --agent FILE.py."
-            raise UserError(f"The agent {chosen.name} has no scripted expert.", remedy)
+            remedy = "Give another --model, or the agent's file with `goals` and `expert`: --agent FILE.py."
+            raise UserError(f"No scripted expert of the agent {chosen.name} is known here.", remedy)
         return ExpertSource(EXPERTS.get(chosen.name) or EXPERTS[config.env])
     if is_endpoint(model):
         waits = config.late == "use" or config.clock == "lockstep"

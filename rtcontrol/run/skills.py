@@ -49,9 +49,10 @@ def skill_of(env: str, agent: str | None = None, goals: Path | None = None, limi
         if bundled is not None and agent in (None, registry.known()[env].agent):
             return bundled
         has, lacks = ("goals", "expert") if chosen.goals is not None else ("tools", "goals")
+        file = "an agent's file, and give it with --agent FILE.py" if agent is None else "its file"
         raise UserError(
             f"The agent {chosen.name} has {has} and no {lacks}: nobody knows what would be right.",
-            "Write `goals = {...}` and `def expert(observation, goal): ...` in its file (docs/your-own-game.md).",
+            f"Write `goals = {{...}}` and `def expert(data, goal): ...` in {file} (docs/your-own-game.md).",
         )
     if (still := chosen.fallback.safe_call) is None:
         raise UserError(

@@ -19,7 +19,7 @@ from rtcontrol.models.schema import ToolSchema
 Config = TypeVar("Config", bound=RunConfig)
 NAME_IT = (
     "Use the model {known} (a client's `model`, a command's --model), or start with --model and a checkpoint that was "
-    "trained on these tools, or a chat model (docs/chat.md)."
+    "trained on these tools, or a chat model (docs/chat.md). `rtcontrol fit` makes one (docs/fit.md)."
 )
 
 

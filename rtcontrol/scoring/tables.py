@@ -13,6 +13,7 @@ from rtcontrol.scoring.calibration import calibration, sweep
 from rtcontrol.scoring.flyers import SCRIPTED, ConfidenceGate
 
 MEANINGS = 16  # lines of a table at most, where its meanings differ in numbers
+NAMED = 12  # sentences that are named below it
 _NUMBER = re.compile(r"-?\d+(\.\d+)?")
 
 
@@ -86,8 +87,9 @@ def _goals(cells: Sequence[Mapping[str, Any]], models: Sequence[str], settings: 
 
 
 def said(document: Mapping[str, Any], model: str) -> dict[str, Any] | None:
-    """Of the phrasings: in all and by meaning `said`, `right`, `canonical_right` and `unsure`; of nonsense how many
-    there are and how many are held. None before all were flown."""
+    """Of the phrasings: in all and by meaning `said`, `right`, `canonical_right` and `unsure`; those that are neither
+    right nor held where the canonical instruction is right (`acted_wrongly`); of nonsense how many there are and how
+    many are held. None before all were flown."""
     settings, lines = document["settings"], document["lines"]
     gate = _gate(settings, model)
     cells = {c["part"]: c for c in document["cells"].values() if c["by"] == model}
@@ -104,6 +106,9 @@ def said(document: Mapping[str, Any], model: str) -> dict[str, Any] | None:
         for means in dict.fromkeys(meant):
             found["by_meaning"][means] = _counts([row for row in rows if row[0] == means])
         found["all"] = _counts(rows)
+        phrases = [line["say"] for line in lines if line["means"] is not None]
+        wrong = [(say, row) for say, row in zip(phrases, rows, strict=True) if row[2] and not row[1] and not row[3]]
+        found["acted_wrongly"] = [{"say": say, "means": row[0]} for say, row in wrong]
     if nonsense:
         held = sum(sure < gate.least for sure in cells["nonsense"]["sure"])
         found["nonsense"] = {"said": nonsense, "held": held}
@@ -129,6 +134,10 @@ def _phrasings(found: Mapping[str, Any], model: str) -> Table:
         "right: ended as the meaning asks, and not held; canonical right: its canonical instruction on the same seed; "
         "unsure: held back by the gate for most of the first second."
     )
+    if wrong := found.get("acted_wrongly"):
+        listed = "".join(f'\n  "{one["say"]}": {one["means"]}' for one in wrong[:NAMED])
+        more = f"\n  and {len(wrong) - NAMED} more" if len(wrong) > NAMED else ""
+        note += f" Taken for something else, where the canonical instruction is done:{listed}{more}"
     shown = Table("means", title=f"phrasings, {model} ({gate})", caption=note)
     columns = ("said", "right", "canonical_right", "unsure")
     for column in columns:

@@ -90,6 +90,11 @@ def test_unknown_environment_and_debug(capsys: pytest.CaptureFixture[str]) -> No
     assert "Traceback" in capsys.readouterr().err
 
 
+def test_a_command_that_is_written_wrongly_is_told_the_one_that_is_meant(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "There is no command repot. Did you mean `rtcontrol report`? See" in refused(capsys, "repot")
+    assert refused(capsys, "xyzzy").strip() == "There is no command xyzzy. See `rtcontrol --help`."
+
+
 def test_an_internal_error_is_status_1(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     from rtcontrol.envs import registry
 

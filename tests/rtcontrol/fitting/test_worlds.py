@@ -127,6 +127,24 @@ def test_what_is_fitted_is_a_model_of_its_world(
     assert decided.call is not None and decided.call.name == "drive"
 
 
+def test_ways_kept_from_training_that_fail_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worlds, "EPISODES", 6)
+    skill = yard(tmp_path)
+    canonical = {goal.text(): goal for goal in skill.goals}
+    told: set[str] = set()
+
+    def answers(rows: list[Row]) -> list[Call]:
+        """Of one who knows canonical instructions, and does nothing when told otherwise."""
+        told.update(row.instruction for row in rows if row.instruction not in canonical)
+        goals = [canonical.get(row.instruction) for row in rows]
+        seen = [skill.read_back(row.observation) for row in rows]
+        return [STILL if goal is None else skill.expert(s, goal) for s, goal in zip(seen, goals, strict=True)]
+
+    shares, (note,) = worlds.played(skill, 16.0, 60.0, SimpleNamespace(answers=answers))  # type: ignore[arg-type]
+    assert [share.right for share in shares.values()] == [6, 0, 6]
+    assert told and all(f'"{said}"' in note for said in told)
+
+
 def test_a_world_that_fails_while_it_is_learnt_keeps_what_was_done(tmp_path: Path) -> None:
     # It fails in the learner's worlds, some time after the first look.
     tired = ("self.ticks += 1", "self.ticks += 1\n        assert not (TIRED and random.random() < 0.01), 'tired'")
@@ -162,7 +180,7 @@ def test_what_cannot_be_learnt_is_told_before_anything_is(
     files = {"env": world_file(tmp_path, *world), "agent": agent_file(tmp_path, *agent)}
     with pytest.raises(UserError) as raised:
         rtcontrol.fit(**files, out=tmp_path / "made", minutes=1)  # type: ignore[arg-type]
-    assert says in str(raised.value) and not (tmp_path / "made" / "training" / "state.pt").exists()
+    assert says in str(raised.value) and not (tmp_path / "made").exists()
 
 
 def test_an_expert_that_fails_itself_is_noticed(tmp_path: Path) -> None:

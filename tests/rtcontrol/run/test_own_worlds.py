@@ -33,12 +33,15 @@ def fly(tmp_path: Path, world: str, agent: str, *more: str, out: str = "out", st
     return report
 
 
-def test_the_expert_of_ones_own_flies_and_is_judged_and_decides_its_record_again(tmp_path: Path) -> None:
+def test_the_expert_of_ones_own_flies_and_is_judged_and_decides_its_record_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     world, agent = world_file(tmp_path), agent_file(tmp_path)
     made = fly(tmp_path, world, agent, "--instruct", "find the blue box.")
     assert [e["success"] for e in made["outcome"]["episodes"]] == [True, True]
     assert made["host"] == "inprocess" and not made["misses"]
     again = ("replay", str(tmp_path / "out"), "--agent", agent, "--model", "expert", "--json", str(tmp_path / "r.json"))
+    assert "the agent's file with `goals` and `expert`: --agent FILE.py" in refused(capsys, *again[:2], *again[4:6])
     assert call(*again) == 0
     found = json.loads((tmp_path / "r.json").read_text())
     assert found["agreed"] == found["compared"] > 10 and not found["errors"]
@@ -94,7 +97,7 @@ def test_a_client_is_decided_for_by_the_expert_of_the_served_agent(tmp_path: Pat
     ("world", "agent", "says"),
     [
         ((), (("goals = {", "unused = {"),), "its expert has no goals"),
-        ((), (("def expert", "def unused"),), "has no scripted expert"),
+        ((), (("def expert", "def unused"),), "is known here"),
         ((), (("x, y = data", "x, y = nothing, data"),), "NameError: name 'nothing' is not defined, yard_agent.py:16"),
         ((), (("x, y = data", "return Call('drive', {'way': 'up'})\n    x, y = data"),), "yard_agent.py:15: told"),
         ((), (("x, y = data", "return 3\n    x, y = data"),), "no call: return Call("),

@@ -120,6 +120,17 @@ def test_what_is_held_counts_as_wrong_and_unsure_and_nonsense_by_how_much_is_hel
     assert found is not None and found["all"]["right"] == 1
 
 
+def test_sentences_that_are_taken_for_something_else_are_named() -> None:
+    lists = [*SAID, Saying("to the right, please", "go right", RIGHT)]
+    named = [{"say": "to the right, please", "means": "go right"}]
+    for gate, wrong in ((0.0, named), (0.5, [])):  # what is held does nothing wrong
+        document = score({"hears": KNOWS_BOTH}, gate, lists)
+        found = said(document.data, "hears")
+        assert found is not None and found["acted_wrongly"] == wrong
+        captions = " ".join(str(table.caption) for table in tables(document.data))
+        assert ('"to the right, please": go right' in captions) == bool(wrong)
+
+
 def test_what_is_held_for_long_ends_in_the_safe_call() -> None:
     made: list[Call | None] = []
     flyer = ModelFlyer(SKILL, AGENT, KNOWS_BOTH, HZ, ConfidenceGate(0.95))
