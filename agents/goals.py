@@ -89,16 +89,14 @@ class Goals:
         """Any kind as often as another, with any values."""
         return self._goal(rng, rng.choice(tuple(self.ways)))
 
-    def sentence(self, rng: random.Random, goal: Goal, held_out: bool = False) -> str:
-        """One way to say it: in training the canonical words or a way that is not held out."""
-        trained, kept = self._split(goal.kind)
-        pattern = rng.choice((kept or trained) if held_out else (goal.kind, *trained))
-        return self._say(rng, pattern, goal)
+    def sentence(self, rng: random.Random, goal: Goal) -> str:
+        """One way to say it: the canonical words or a way that is not held out."""
+        return self._say(rng, rng.choice((goal.kind, *self._sides[goal.kind][0])), goal)
 
     def held_out(self, goal: Goal) -> tuple[str, ...]:
         """The ways to say it that training never shows, one of each; none where a goal has too few."""
         rng = random.Random(goal.text())
-        return tuple(self._say(rng, pattern, goal) for pattern in self._split(goal.kind)[1])
+        return tuple(self._say(rng, pattern, goal) for pattern in self._sides[goal.kind][1])
 
     def recognise(self, text: str) -> Goal | None:
         """The goal that a sentence of these asks for, capitals, spaces and a full stop aside; None for any other. A
@@ -130,9 +128,6 @@ class Goals:
 
     def _say(self, rng: random.Random, pattern: str, goal: Goal) -> str:
         return " ".join(_filled(self._grammar.fill(rng, pattern), dict(goal.values)).split())
-
-    def _split(self, kind: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        return self._sides[kind]
 
     @cached_property
     def _sides(self) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
@@ -218,9 +213,9 @@ class Goals:
     def _apart(self) -> None:
         """Two goals that are said alike could not be learnt."""
         rng = random.Random(0)
-        for kind, ways in self.ways.items():
-            goal = self._goal(rng, kind)
-            for way in (kind, *ways):
+        for goal in self.spread(MOST_SAID):
+            kind = goal.kind
+            for way in (kind, *self.ways[kind]):
                 read = self.recognise(self._say(rng, way, goal))
                 if read is None or read.kind != kind or read.text() != goal.text():
                     other = f'"{kind}" with other values' if read is None or read.kind == kind else f'"{read.kind}"'

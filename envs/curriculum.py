@@ -84,10 +84,11 @@ class DisturbedCurriculum(ABC, Generic[GoalT]):
             call = self._skill.any_call(rng)
         late = rng.randint(0, self._late)
         steps = self._carry.steps(self._period_ns)
-        for index in range(steps):
-            if index == min(late, steps - 1):
+        for index in range(max(steps, 1)):
+            if index == min(late, max(steps - 1, 0)):
                 self._obey(call)
-            self._step()
+            if index < steps:
+                self._step()
         self._after()
 
     def _begin(self) -> None:

@@ -77,11 +77,14 @@ class Seat:
         self.tick += 1
         self._waiting.append(call)
         due = self._waiting.popleft() if len(self._waiting) > delay_ticks else None
-        for step in range(self._carry.steps(period_ns)):
-            if step == delay_steps and due is not None:
+        steps = self._carry.steps(period_ns)
+        for step in range(max(steps, 1)):
+            # A call acts in a tick without a step, too: it is in force from then on.
+            if step == min(delay_steps, max(steps - 1, 0)) and due is not None:
                 self._sim.bindings[due.name](**due.arguments)
                 self.called.append(due.text())
-            self._sim.step()
+            if step < steps:
+                self._sim.step()
         if (over := self._sim.outcome()) is None and self.tick * period_ns >= longest_s * 1e9:
             over = Episode(self.case.seed, 0.0, False, longest_s, {"end": "no end"})
         if over is None:

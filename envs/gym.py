@@ -7,7 +7,7 @@ import math
 import operator
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -47,7 +47,8 @@ class GymOptions:
     """A world's id with what its name asks for. `levels`: so many values of each continuous action; `precision`: so
     many decimals of what is seen, shown as a whole number; `success`: a rule on an episode's return or steps (None: by
     the threshold that the world declares, else nothing is judged); `safe`: the action of the safe call; `sees`,
-    `actions`: names; `told`: the instruction. `made` is for `gymnasium.make`."""
+    `actions`: names; `told`: the instruction. `made` is for `gymnasium.make`. `known`: nobody named actions or what is
+    safe, and those of the id are for its single choice alone."""
 
     id: str
     levels: int
@@ -59,6 +60,7 @@ class GymOptions:
     actions: tuple[str, ...]
     told: str
     made: Mapping[str, Any]
+    known: bool
 
     @classmethod
     def of(cls, name: str) -> GymOptions:
@@ -66,6 +68,8 @@ class GymOptions:
         place, _, query = name.removeprefix(PREFIX).partition("?")
         given = dict(parse_qsl(query, keep_blank_values=True))
         sees, actions, safe = next((told for start, told in KNOWN.items() if place.startswith(start)), ("", "", ""))
+        if "actions" in given:  # other names
+            safe = ""
         success = given.get("success")
         if success is not None and success not in ("terminated", "truncated") and not _RULE.fullmatch(success):
             raise _wrong(name, "success", success, "return>=475, steps>=500, terminated or truncated")
@@ -81,6 +85,7 @@ class GymOptions:
             _list(given.get("actions", actions)),
             given.get("told", f"play {place}"),
             {key: _value(value) for key, value in given.items() if key not in OWN},
+            not given.keys() & {"actions", "safe"},
         )
 
 
@@ -90,15 +95,23 @@ class GymWorld:
     Raises UserError for a world that cannot be made, and for spaces that are no tools or no text."""
 
     def __init__(self, name: str) -> None:
-        self.options = options = GymOptions.of(name)
+        options = GymOptions.of(name)
         try:
             self.env: Any = gymnasium.make(options.id, **options.made)
-        except (gymnasium.error.Error, TypeError, ImportError, ModuleNotFoundError) as error:
-            told = " ".join(str(error).replace("`", "").split())
+        except Exception as error:  # a world's own checks raise whatever they like
+            told = " ".join(str(error).replace("`", "").split()) or type(error).__name__
             raise UserError(
                 f"{name} cannot be made ({told}).", "Correct the id or its options, or install it."
             ) from None
-        self.name = name
+        choice = isinstance(self.env.action_space, spaces.Discrete)
+        if not choice and options.known:
+            options = replace(options, actions=(), safe=None)
+        if not choice and options.safe is not None:
+            raise _wrong(name, "safe", options.safe, "none: of numbers those nearest to 0 are safe")
+        for key in ("sees", "actions"):
+            if len({*(named := getattr(options, key))}) < len(named):
+                raise _wrong(name, key, ",".join(named), "each name once")
+        self.options, self.name = options, name
         fps = (self.env.metadata or {}).get("render_fps")
         self.step_s = options.step_s or (1.0 / fps if fps else STEP_S)
         self.shown = _shown(name, self.env.observation_space, options.sees)
@@ -112,7 +125,8 @@ class GymWorld:
 
     def act(self, **chosen: Any) -> None:
         """What is done from now on."""
-        picked = [self.levels[i][self.parameters[name].index(value)] for i, (name, value) in enumerate(chosen.items())]
+        each = zip(self.levels, self.parameters.items(), strict=True)
+        picked = [levels[values.index(chosen[name])] for levels, (name, values) in each]
         space = self.env.action_space
         if isinstance(space, spaces.Discrete):
             self._action: Any = picked[0]

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from rtcontrol.agents.goals import Goal, Goals
 from rtcontrol.envs.base import Episode
 from rtcontrol.models.errors import UserError
@@ -79,8 +81,8 @@ class OwnWorld:
                 what = f"gave None for {seconds:g} s ({self._steps} steps, seed {self._seed}): the episode does not end"
                 raise self._wrong("outcome", what, f"Return True or False within {self._limit_s:g} s.")
             return None
-        if isinstance(told, bool):
-            told = Episode(self._seed, float(told), told, seconds, {"end": "success" if told else "failure"})
+        if isinstance(told, bool | np.bool_):
+            told = Episode(self._seed, float(told), bool(told), seconds, {"end": "success" if told else "failure"})
         if not isinstance(told, Episode):
             remedy = "Return None while the episode goes on, then True or False (or an rtcontrol.envs.base.Episode)."
             raise self._wrong("outcome", f"gave {told!r:.60}", remedy)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -33,6 +34,10 @@ class STTokenizer:
         # The library passes over special tokens alone.
         tokenizer.add_special_tokens([t for t in added.values() if not t.special])
         self._special = {str(t.content): i for i, t in added.items()}
+
+    def digest(self) -> str:
+        """The same for tokenizers that write every text by the same ids."""
+        return hashlib.sha256(self._text.to_str().encode()).hexdigest()[:16]
 
     @classmethod
     def load(cls, path: Path) -> STTokenizer:

@@ -129,8 +129,7 @@ class Trainer:
             self.chunk += ranks.count()
             line = self._line(losses, right / max(labels, 1))
             if not ranks.mine():
-                with (self.out / "log.jsonl").open("a") as log:
-                    log.write(json.dumps(line) + "\n")
+                self.log(line)
                 if progress:
                     progress(line)
             if time.monotonic() - saved > self.config.save_every_s:
@@ -158,7 +157,7 @@ class Trainer:
 
     def settings(self) -> dict[str, Any]:
         """What a run that goes on must have in common with the one that began."""
-        return asdict(self.config)
+        return asdict(self.config) | {"tokenizer": self.encoder.tokenizer.digest()}
 
     def state(self) -> dict[str, Any]:
         """What a run goes on from."""
@@ -172,11 +171,32 @@ class Trainer:
         }
 
     def save(self) -> None:
-        """Write the resumable state; the old one stays until the new one is whole."""
+        """Write the resumable state; the old one stays until the new one is whole. Raises UserError for a full disk."""
         if ranks.mine():
             return
-        torch.save(self.state(), self.out / "state.tmp")
-        os.replace(self.out / "state.tmp", self.out / STATE)
+        part = self.out / "state.tmp"
+        try:
+            torch.save(self.state(), part)
+            os.replace(part, self.out / STATE)
+        except (OSError, RuntimeError) as error:  # torch's own writer raises the latter
+            part.unlink(missing_ok=True)
+            raise self._full(error) from None
+
+    def log(self, line: Mapping[str, Any]) -> None:
+        """A line more in the log. Raises UserError for a full disk."""
+        try:
+            with (self.out / "log.jsonl").open("a") as log:
+                log.write(json.dumps(line) + "\n")
+        except OSError as error:
+            raise self._full(error) from None
+
+    def _full(self, error: Exception) -> UserError:
+        kept = "what was saved before is whole" if (self.out / STATE).is_file() else "nothing was saved yet"
+        why = getattr(error, "strerror", None) or str(error).splitlines()[0]
+        return UserError(
+            f"The run cannot be saved in {self.out} ({why}); {kept}.",
+            "Make room there, and start the same command again: it goes on.",
+        )
 
     def _batch(self, rows: Sequence[Row], rng: random.Random) -> PackedBatch:
         share = self.config.forced_share

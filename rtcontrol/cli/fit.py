@@ -102,7 +102,7 @@ def fit(
         console.print(told, markup=False, highlight=False, soft_wrap=True)
 
     if skill is not None:
-        others = (rows, teacher, runs, base, env, agent, goals, tools, goal, minutes, json_file)
+        others = (rows, teacher, runs, base, env, agent, goals, tools, goal, hz, minutes, json_file)
         _rebuild(skill, out, samples, seed, threads, any(other is not None for other in others))
         return
     if samples is not None:

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as Bar
 
 from rtcontrol.bridges.shutdown import Shutdown
-from rtcontrol.cli.figures import check_writable
+from rtcontrol.cli.figures import STDOUT, check_writable
 from rtcontrol.loop.config import MAX_HZ, MIN_HZ
 from rtcontrol.models.errors import UserError
 
@@ -142,8 +142,9 @@ def _score(
     from rtcontrol.scoring.score import Scoring
     from rtcontrol.scoring.tables import tables
 
-    if json_file is not None and json_file.is_dir():
-        raise UserError(f"--json {json_file} is a folder.", "Name a file.")
+    if json_file is not None and (json_file.is_dir() or json_file == STDOUT):
+        what = "a folder" if json_file.is_dir() else "standard output, which nothing goes on from"
+        raise UserError(f"--json {json_file} is {what}.", "Name a file.")
     check_writable(json_file)
     settings = Settings(
         env, agent, tuple(model or ()), hz or 0.0, seeds, tuple(goal or ()), tuple(gate or ()), phrasings

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -85,6 +85,10 @@ def fit(
         raise UserError("A teacher and situations belong together.", "Give both.")
     if env is None and (agent is not None or goals is not None):
         raise UserError("An agent and its goals are learnt in a world.", "Give env, too.")
+    if env is None and hz is not None:
+        raise UserError(
+            "Rows, a teacher and runs are learnt as they are: hz is a world's.", "Leave hz out, or give env."
+        )
     folder = Path(out)
     plays: Play | None = None
     if env is not None:
@@ -95,7 +99,7 @@ def fit(
         if hz is None:
             hz = round(1.0 / skill.make().step_s, 6) if is_gym(env) else HZ
         files = contents((env, agent, skill.all_goals.source))
-        lessons = lessons_of(skill, hz, seed, {Path(name).name: digest for name, digest in files.items()})
+        lessons = lessons_of(skill, hz, seed, _by_name(files))
         plays = partial(played, skill, hz, PLAYED * 60 * minutes)
     else:
         if isinstance(tools, str | os.PathLike):
@@ -164,6 +168,14 @@ def _own_skill(env: str, agent: str | None, goals: Path | None) -> OwnSkill:
         remedy = "Give an agent's FILE.py with `goals` and `expert`, or train it by `rtcontrol fit --skill`."
         raise UserError(f"The agent of {env} is bundled, and has a recipe of its own.", remedy)
     return skill
+
+
+def _by_name(files: Mapping[str, str]) -> dict[str, str]:
+    """The digests by the files' names, so that a folder may be moved; of two files of one name with their folders'."""
+    names = [Path(file).name for file in files]
+    parts = [1 if names.count(Path(file).name) == 1 else 2 for file in files]
+    each = zip(files.items(), parts, strict=True)
+    return {str(Path(*Path(file).resolve().parts[-count:])): digest for (file, digest), count in each}
 
 
 def _read(rows: Any, tools: Tools | None, goal: str | None) -> tuple[str, tuple[Tools, list[Taught]]]:

@@ -146,7 +146,7 @@ def make(
             "layers": shape.num_hidden_layers,
             "hidden": shape.hidden_size,
             "heads": f"{shape.num_attention_heads} of {shape.num_key_value_heads}",
-            "vocabulary": shape.vocab_size,
+            "tokenizer": one.encoder.tokenizer.digest(),
         }
         judge = HeldOut(one, lessons.held)
         rows = "New rows as long as it trains" if lessons.count is None else f"{lessons.count:,} rows to learn from"
@@ -212,19 +212,21 @@ def make(
 
 
 def _gate(judge: HeldOut, lessons: Lessons, seed: int) -> tuple[float | None, tuple[str, ...]]:
-    """The gate below which the model was told nothing that it understands, and what that holds, in words."""
+    """The gate below which the model was told nothing that it understands, found on one half of what it never saw, and
+    what that holds of the other half, in words."""
     if not lessons.unheard:
         return None, (NO_GATE,)
-    rows = [replace(one.row, instruction=one.row.meant) for one in lessons.held if one.row.meant]
-    gate = found_gate(judge.decide, rows, lessons.unheard, seed)
-    rng = random.Random(seed)
+    held_out = [one.row for one in lessons.held if one.row.meant]
+    rows = [replace(row, instruction=str(row.meant)) for row in held_out]
+    gate = found_gate(judge.decide, rows[::2], lessons.unheard[::2], seed)
+    rng, others = random.Random(seed), lessons.unheard[1::2]
     told = {
-        "sentences that mean nothing here": [replace(r, instruction=rng.choice(lessons.unheard)) for r in rows],
-        "canonical instructions": rows,
-        "held-out rows, as they are told": [one.row for one in lessons.held if one.row.meant],
+        "sentences that mean nothing here": [replace(r, instruction=rng.choice(others)) for r in rows[1::2]],
+        "canonical instructions": rows[1::2],
+        "held-out rows, as they are told": held_out[1::2],
     }
     held = {name: sum(sureness(d) < gate for d in judge.decide.decisions(asked)) for name, asked in told.items()}
-    shares = ", ".join(f"{count} of {len(rows)} {name}" for name, count in held.items())
+    shares = ", ".join(f"{count} of {len(told[name])} {name}" for name, count in held.items())
     return gate, (f"What means nothing here it leaves undone, at a gate of {gate:g}: {shares}.",)
 
 

@@ -144,7 +144,7 @@ def _checked(row: Mapping[str, Any], tools: Tools, goal: str | None, where: str)
         _whole(name, text)
     if "call" not in row:
         raise Wrong("no call. Write the right call, or null where the call in force is to stay.")
-    if (own := row.get("tools")) and not _same_tools(own, tools):
+    if (own := row.get("tools")) and not (isinstance(own, list) and _same_tools(own, tools)):
         raise Wrong("its tools are not those that are fitted. Fit rows of one set of tools at a time.")
     weight = row.get("weight", 1.0)
     if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight <= HEAVIEST:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import random
 import time
 from collections.abc import Mapping
@@ -16,7 +15,7 @@ from rtcontrol.fitting.sizing import Learner
 from rtcontrol.fitting.sources import RowStream
 from rtcontrol.fitting.truth import Examiner
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.train.trainer import STATE, Progress, TrainConfig, Trainer, group_rows
+from rtcontrol.models.train.trainer import Progress, TrainConfig, Trainer, group_rows
 
 CHUNK = 1_024
 FEW = 64  # held-out rows
@@ -93,6 +92,9 @@ class FitRun(Trainer):
         if (asked_s := self.schedule.minutes * 60) > self.asked_s:
             # More time than before: on from there, at the steady rate.
             self.ends, self.asked_s, self.decays_from = asked_s, asked_s, None
+        elif asked_s < self.asked_s and not self.over:
+            # Less: what is left of it, falling from here.
+            self.ends, self.asked_s, self.decays_from = max(self.seconds, asked_s), asked_s, self.seconds
 
     @property
     def over(self) -> bool:
@@ -113,7 +115,7 @@ class FitRun(Trainer):
         ended = self.over
         self.model.train()
         try:
-            while not self.over:
+            while not self.over or not self.lines:  # a run that was stopped in its only look is looked at
                 for group in group_rows(list(itertools.islice(rows, CHUNK)), self.config, rng):
                     # In order, neighbours share most of their tokens, which are computed once.
                     batch = self._batch(sorted(group, key=lambda r: (r.instruction, r.history, r.observation)), rng)
@@ -135,38 +137,16 @@ class FitRun(Trainer):
                     if self.over:
                         break
                 if time.monotonic() - saved > self.config.save_every_s:
-                    self._keep()
+                    self.save()
                     saved = time.monotonic()
         except (KeyboardInterrupt, UserError):  # the latter of a world's own code
-            self._keep()
+            self.save()
             raise
         if self._best[0] > (self.lines[-1]["held_out"]["right"] / self.lines[-1]["held_out"]["count"]):
             self.model.load_state_dict(self._best[1])
             ended = False
         if not ended:
-            self._keep()
-
-    def _keep(self) -> None:
-        try:
             self.save()
-        except (OSError, RuntimeError) as error:  # torch's own writer raises the latter
-            (self.out / "state.tmp").unlink(missing_ok=True)
-            raise self._full(error) from None
-
-    def _log(self, line: Mapping[str, Any]) -> None:
-        try:
-            with (self.out / "log.jsonl").open("a") as log:
-                log.write(json.dumps(line) + "\n")
-        except OSError as error:
-            raise self._full(error) from None
-
-    def _full(self, error: Exception) -> UserError:
-        kept = "what was saved before is whole" if (self.out / STATE).is_file() else "nothing was saved yet"
-        why = getattr(error, "strerror", None) or str(error).splitlines()[0]
-        return UserError(
-            f"The run cannot be saved in {self.out} ({why}); {kept}.",
-            "Make room there, and start the same command again: it goes on.",
-        )
 
     def _decay(self, ends: float) -> None:
         self.decays_from, self.ends = self.seconds, ends
@@ -187,7 +167,7 @@ class FitRun(Trainer):
         score = found.score
         line |= found.to_dict()
         self.lines.append(line)
-        self._log(line)
+        self.log(line)
         if score.value > self._best[0]:
             weights = {name: value.clone() for name, value in self.model.state_dict().items()}
             self._best = (score.value, weights)

@@ -130,6 +130,6 @@ def examples(teacher: Teacher, situations: Situations, count: int, rng: random.R
         again = again + 1 if (told, seen) in found else 0
         if not again:
             found[told, seen] = Taught(Row(told, seen, teacher(told, seen)), (), f"situation {len(found) + 1}")
-        if len(found) >= count or again > TRIES * (1 + len(found) // 20):
+        if len(found) >= count or (situations.endless and again > TRIES * (1 + len(found) // 20)):
             break
     return list(found.values())

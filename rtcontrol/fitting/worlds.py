@@ -179,7 +179,7 @@ def lessons_of(skill: OwnSkill, hz: float, seed: int, files: Mapping[str, str] |
             row = lesson.row()
             seen[row.observation] = skill.read_back(row.observation)
             taught.append(Taught(lesson.otherwise(row) if rng.random() < OTHERWISE else row))
-            for _ in range(round(hz)):
+            for _ in range(max(1, round(hz))):
                 lesson.act(lesson.look().call)
     goals = skill.all_goals
     return Lessons(

@@ -33,14 +33,19 @@ def gate_between(nonsense: Sequence[float], understood: Sequence[float]) -> floa
     SPARED of what it understands, which it never does."""
     enough = sorted(nonsense)[math.ceil(HELD * len(nonsense)) - 1]
     most = sorted(understood)[math.floor(SPARED * len(understood))]
-    # What is held is below the gate: at `enough` itself that one is not.
+    # What is held is below the gate: at `enough` itself that one is not. Nor is it rounded: up, it would hold what is
+    # understood.
     return most if enough >= most else (enough + most) / 2
 
 
-def found_gate(decide: TreeDecider, rows: Sequence[Row], nonsense: Sequence[str], seed: int) -> float:
-    """The gate of a model that sees what these rows saw, told their canonical words or `nonsense` that it was not
-    taught with."""
-    rng = random.Random(f"gate {seed}")
-    told = decide.decisions(rows)
+def heard(
+    decide: TreeDecider, rows: Sequence[Row], nonsense: Sequence[str], rng: random.Random
+) -> tuple[list[float], list[float]]:
+    """How sure a model that sees what these rows saw is of `nonsense` that it was not taught with, and of the rows."""
     asked = decide.decisions([replace(row, instruction=rng.choice(nonsense)) for row in rows])
-    return round(gate_between([sureness(d) for d in asked], [sureness(d) for d in told]), 4)
+    return [sureness(d) for d in asked], [sureness(d) for d in decide.decisions(rows)]
+
+
+def found_gate(decide: TreeDecider, rows: Sequence[Row], nonsense: Sequence[str], seed: int) -> float:
+    """The gate of a model, by rows that are told canonical words, and by nonsense in their place."""
+    return gate_between(*heard(decide, rows, nonsense, random.Random(f"gate {seed}")))

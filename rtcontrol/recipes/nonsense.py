@@ -37,7 +37,9 @@ class Nonsense:
         """One for training: written by hand, of another world, of random words or letters, as it is typed."""
         while True:
             text = _drawn(rng, self._others())
-            if not self._means(text) and bare(typed := casual(rng, text, self._words)) not in self._kept:
+            if self._means(text) or (said := bare(typed := casual(rng, text, self._words))) in self._kept:
+                continue
+            if self.its_words.isdisjoint(said.split()):  # what is added to a sentence may be a word of a goal
                 return typed
 
     @cached_property

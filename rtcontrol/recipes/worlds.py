@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -20,7 +20,7 @@ from rtcontrol.models.train.tools_encoder import ToolsEncoder
 from rtcontrol.models.train.trainer import TrainConfig, Trainer
 from rtcontrol.recipes import driver, lander, paddle
 from rtcontrol.recipes.dressed import dressed, plain
-from rtcontrol.recipes.gate import gate_between, sureness
+from rtcontrol.recipes.gate import gate_between, heard
 from rtcontrol.recipes.imitation import Recipe
 from rtcontrol.recipes.nonsense import with_nonsense
 
@@ -118,10 +118,9 @@ def learnt(model: Any, encoder: ToolsEncoder, seed: int, count: int) -> Learnt:
         decide = TreeDecider(model, encoder.of(tuple(recipe.agent.tools.schemas)))
         shown = itertools.islice(recipe.demonstrations(-1 - seed, min(count, 64)), count)
         rows = [Row(one.goal.text(), one.observation, None) for one in shown]
-        understood += map(sureness, decide.decisions(rows))
-        if recipe.nonsense is not None:
-            told = [replace(row, instruction=rng.choice(recipe.nonsense.held_out)) for row in rows]
-            nonsense += map(sureness, decide.decisions(told))
+        assert recipe.nonsense is not None, "the worlds of the base are taught what asks for nothing"
+        of_nonsense, of_rows = heard(decide, rows, recipe.nonsense.held_out, rng)
+        nonsense += of_nonsense
+        understood += of_rows
     sets = tuple(tuple(recipe.agent.tools.openai()) for recipe in RECIPES.values())
-    gate = round(gate_between(nonsense, understood), 4)
-    return Learnt(sets, history=0, allow_null=True, gate=gate, any_tools=True)
+    return Learnt(sets, history=0, allow_null=True, gate=gate_between(nonsense, understood), any_tools=True)

@@ -90,6 +90,8 @@ def _look_over(skill: OwnSkill) -> None:
     place: Any = SimpleNamespace(name=skill.name, bindings=getattr(world, "functions", world.bindings))
     fit(skill.agent, place, Observation(0, 0, 0, seen))
     skill.expert(seen, goal)
+    for tool in skill.agent.tools.schemas:
+        _any_call((tool,), random.Random(0))
 
 
 def _made(env: str, agent: Agent, goals: Goals, limit_s: float) -> Judged:

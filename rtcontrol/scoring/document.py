@@ -15,7 +15,7 @@ from rtcontrol.record.machine import describe
 from rtcontrol.scoring.phrasings import Saying
 from rtcontrol.scoring.plan import LISTENED_S, Cell, Settings
 
-SCHEMA = 1
+SCHEMA = 2
 KEPT = 4_096  # a cell's decisions whose confidence is kept, spread over all
 
 
@@ -56,6 +56,8 @@ class Document:
                 # decides is never sure.
                 first = sorted((sure or [0.0])[:listened])
                 kept.setdefault("sure", []).append(round(first[len(first) // 2], 4))
+                idle = one.kept["idle"][:listened]
+                kept.setdefault("unsure", []).append(int(2 * sum(idle) > len(idle)))
             for name in ("held", "lost"):
                 kept[name] = kept.get(name, 0) + one.kept.get(name, 0)
             _keep(kept, one.kept.get("confidence", ()), one.kept.get("agrees", ()))

@@ -75,8 +75,9 @@ class ModelFlyer:
     a null function that is doubt to the agent): the call in force goes on, and after the agent's hold time its safe
     call acts; so it is with one that does not come.
 
-    Of each case it keeps `sure` (by tick), `held` and `lost` (ticks); and where the goal that is told is known to the
-    expert, the confidence of each whole call (`confidence`), and whether the expert makes the same one (`agrees`).
+    Of each case it keeps `sure` and whether nothing was done (`idle`), by tick, `held` and `lost` (ticks); and where
+    the goal that is told is known to the expert, the confidence of each whole call (`confidence`), and whether the
+    expert makes the same one (`agrees`).
     Raises UserError where nothing is ever decided.
     """
 
@@ -110,12 +111,14 @@ class ModelFlyer:
         if sure < self.gate.least or (decided.call is None and self._agent.null_is_doubt):
             kept["held"] = kept.get("held", 0) + 1
             return self._hold_on(kept)
-        kept["idle"] = 0
+        kept.setdefault("idle", []).append(False)
+        kept["waits"] = 0
         return decided.call
 
     def _hold_on(self, kept: dict[str, Any]) -> Call | None:
-        kept["idle"] = kept.get("idle", 0) + 1
-        return self._agent.fallback.safe_call if kept["idle"] == self._hold else None
+        kept.setdefault("idle", []).append(True)
+        kept["waits"] = kept.get("waits", 0) + 1
+        return self._agent.fallback.safe_call if kept["waits"] == self._hold else None
 
     def _compare(self, seat: Seat, decided: Decision) -> None:
         told = seat.case.instruction

@@ -58,7 +58,7 @@ def lines(skill: Skill, given: str, names: Sequence[str]) -> list[Saying]:
 def _line(skill: Skill, text: str, names: Sequence[str], wrong: Callable[[str], UserError]) -> Saying | None:
     try:
         read = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise wrong(f"no JSON ({error})") from None
     if not isinstance(read, dict) or not {"say", "means"} <= read.keys():
         raise wrong("no object with `say` and `means`")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from rtcontrol.models.schema import ToolSchema
 from rtcontrol.run import assemble, worlds
 from rtcontrol.run.contents import contents
 from rtcontrol.run.skills import skill_of
-from rtcontrol.run.trained import gate_of, learnt_of, model_for, said_of, shown
+from rtcontrol.run.trained import gate_of, learnt_of, model_for, rate_said, said_of, shown
 from rtcontrol.scoring.document import Document
 from rtcontrol.scoring.flyers import OPEN, SCRIPTED, ConfidenceGate, Flyer, ModelFlyer, scripted
 from rtcontrol.scoring.measure import Progress, measure
@@ -58,6 +58,7 @@ class Scoring:
             gates=tuple(map(str, self.gates.values())),
             hz=settings.hz or rate,
         )
+        self.warnings += [said for name in models if (said := rate_said(name, self.settings.hz))]
         self.said: list[Saying] = []
         if settings.phrasings is not None:
             self.said = lines(self.skill, settings.phrasings, (self.skill.name, settings.env, self.agent.name))
@@ -72,12 +73,10 @@ class Scoring:
         self.document = Document(self.settings, json_file)
         self.document.lines(self.said)
 
-    def run(self, progress: Progress, built: Callable[[str], None] = lambda name: None) -> Document:
+    def run(self, progress: Progress) -> Document:
         """Fly everything that the document has not yet. UserError; what was flown until then is in the document."""
         flyers: dict[str, Flyer] = {name: scripted(self.skill, name) for name in SCRIPTED}
-        for name in self.settings.models:
-            built(name)
-            flyers[name] = self._flyer(name)
+        flyers |= {name: self._flyer(name) for name in self.settings.models}
         cells = plan(self.settings, self._told, self.said)
         known = {cell.key for cell in cells}
         full = plan(replace(self.settings, delays=DELAYS, rates=RATES), self._told, self.said)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from rich.table import Table
@@ -29,7 +30,7 @@ def tables(document: Mapping[str, Any]) -> Iterator[Table]:
         yield _rates(cells, settings)
     for model in models:
         found = said(document, model) if "lines" in document else None
-        if found is not None and ("all" in found or found["gate"] != "0"):
+        if found is not None and ("all" in found or found["gate"] != "0" or found["nonsense"]["held"]):
             yield _phrasings(found, model)
         if (measured := calibrated(cells, model)) is not None:
             yield _sweep(cells, model, _gate(settings, model), measured)
@@ -43,12 +44,12 @@ def share(outcomes: Sequence[int]) -> str:
     return f"{sum(outcomes)}/{len(outcomes)} ({low:.2f}-{high:.2f})"
 
 
-def pick(cells: Sequence[Mapping[str, Any]], part: str, title: str | None, by: str, **more: Any) -> list[int]:
-    """The outcomes of one cell (with no title: of all these), in the order of the seeds."""
+def pick(cells: Sequence[Mapping[str, Any]], part: str, title: str, by: str, **more: Any) -> list[int]:
+    """The outcomes of one cell, in the order of the seeds."""
     return [
         outcome
         for cell in cells
-        if cell["part"] == part and title in (None, cell["title"]) and cell["by"] == by
+        if (cell["part"], cell["title"], cell["by"]) == (part, title, by)
         if all(cell[name] == value for name, value in more.items())
         for outcome in cell["outcomes"]
     ]
@@ -91,17 +92,16 @@ def said(document: Mapping[str, Any], model: str) -> dict[str, Any] | None:
     right nor held where the canonical instruction is right (`acted_wrongly`); of nonsense how many there are and how
     many are held. None before all were flown."""
     settings, lines = document["settings"], document["lines"]
-    gate = _gate(settings, model)
     cells = {c["part"]: c for c in document["cells"].values() if c["by"] == model}
     meant = [line["means"] for line in lines if line["means"] is not None]
     nonsense = len(lines) - len(meant)
     parts = [("phrasings", len(meant)), ("canonical", len(meant)), ("nonsense", nonsense)]
     if any(count and len(cells.get(part, {"outcomes": ()})["outcomes"]) < count for part, count in parts):
         return None
-    found: dict[str, Any] = {"gate": str(gate), "by_meaning": {}}
+    found: dict[str, Any] = {"gate": str(_gate(settings, model)), "by_meaning": {}}
     if meant:
         phrased, plain = cells["phrasings"], cells["canonical"]
-        unsure = [sure < gate.least for sure in phrased["sure"]]
+        unsure = [bool(one) for one in phrased["unsure"]]
         rows = list(zip(meant, phrased["outcomes"], plain["outcomes"], unsure, strict=True))
         for means in dict.fromkeys(meant):
             found["by_meaning"][means] = _counts([row for row in rows if row[0] == means])
@@ -110,8 +110,7 @@ def said(document: Mapping[str, Any], model: str) -> dict[str, Any] | None:
         wrong = [(say, row) for say, row in zip(phrases, rows, strict=True) if row[2] and not row[1] and not row[3]]
         found["acted_wrongly"] = [{"say": say, "means": row[0]} for say, row in wrong]
     if nonsense:
-        held = sum(sure < gate.least for sure in cells["nonsense"]["sure"])
-        found["nonsense"] = {"said": nonsense, "held": held}
+        found["nonsense"] = {"said": nonsense, "held": sum(cells["nonsense"]["unsure"])}
     return found
 
 
@@ -129,10 +128,10 @@ def _counts(rows: Sequence[tuple[str, int, int, bool]]) -> dict[str, int]:
 
 
 def _phrasings(found: Mapping[str, Any], model: str) -> Table:
-    gate = "no gate: nothing is held" if found["gate"] == "0" else f"held below {found['gate']}"
+    gate = "no gate" if found["gate"] == "0" else f"held below {found['gate']}"
     note = (
         "right: ended as the meaning asks, and not held; canonical right: its canonical instruction on the same seed; "
-        "unsure: held back by the gate for most of the first second."
+        "unsure: held back, by the gate or by an answer that says so, for most of the first second."
     )
     if wrong := found.get("acted_wrongly"):
         listed = "".join(f'\n  "{one["say"]}": {one["means"]}' for one in wrong[:NAMED])
@@ -176,7 +175,7 @@ def _delays(cells: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> 
             rows.append([pick(cells, "goals", goal, by), *late])
         for goal, row in zip(goals, rows, strict=True):
             found.add_row(by, goal, *map(share, row))
-        together = [share(_joined(column)) for column in zip(*rows, strict=True)]
+        together = [share([*chain(*column)]) for column in zip(*rows, strict=True)]
         found.add_row(by, "all", *together, end_section=True)
     return found
 
@@ -209,22 +208,30 @@ def _rates(cells: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> T
                 continue
             releases = sum(run["releases"] for run in runs)
             missed = sum(run["misses"] + run["skipped_releases"] for run in runs)
-            p50, p99 = (max(run["latency_ms"][q] for run in runs) for q in ("p50", "p99"))
-            alone = f"+{sum(a > b for a, b in pairs)} -{sum(a < b for a, b in pairs)}"
-            row = [share([waited for _, waited in pairs]), share([live for live, _ in pairs]), alone]
-            found.add_row(by, f"{hz:g}", *row, f"{missed}/{releases}", f"{p50:.1f}, {p99:.1f} ms")
+            live, waited = ([pair[i] for pair in pairs] for i in (0, 1))
+            row = [share(waited), share(live), paired(live, waited)]
+            found.add_row(by, f"{hz:g}", *row, f"{missed}/{releases}", _latency(runs))
     return found
 
 
-def _joined(lists: Iterable[Sequence[int]]) -> list[int]:
-    return [one for listed in lists for one in listed]
+def _latency(runs: Sequence[Mapping[str, Any]]) -> str:
+    """The worst of the runs; a run that missed every tick has none."""
+    worst = []
+    for q in ("p50", "p99"):
+        known = [ms for run in runs if (ms := run["latency_ms"][q]) is not None]
+        worst.append(f"{max(known):.1f}" if known else "-")
+    return f"{worst[0]}, {worst[1]} ms"
 
 
 def calibrated(cells: Sequence[Mapping[str, Any]], model: str) -> dict[str, Any] | None:
-    """Of all goals together; None where no decision has a confidence, or no expert is known."""
+    """Of all goals together, each with its share of their decisions, of which there are `of`; None where no decision
+    has a confidence, or no expert is known."""
     own = [cell for cell in cells if cell["part"] == "goals" and cell["by"] == model]
-    confidence = [one for cell in own for one in cell["confidence"]]
-    return calibration(confidence, [one for cell in own for one in cell["agrees"]]) if confidence else None
+    every = max((cell["every"] for cell in own), default=1)  # long cells keep every so manieth of theirs
+    kept = {name: [*chain(*(c[name][:: every // c["every"]] for c in own))] for name in ("confidence", "agrees")}
+    if not kept["confidence"]:
+        return None
+    return calibration(kept["confidence"], kept["agrees"]) | {"of": sum(cell["decisions"] for cell in own)}
 
 
 def _sweep(cells: Sequence[Mapping[str, Any]], model: str, gate: ConfidenceGate, measured: Mapping[str, Any]) -> Table:
@@ -235,7 +242,7 @@ def _sweep(cells: Sequence[Mapping[str, Any]], model: str, gate: ConfidenceGate,
     }
     listed: dict[str, Sequence[float]] = {title: sure for title, sure in every.items() if sure}
     note = (
-        f"of {measured['decisions']} decisions the expert makes the same call in "
+        f"of {measured['of']} decisions the expert makes the same call in "
         f"{_agreed(measured):.1%}; expected calibration error (15 bins of equal mass) {measured['ece']:.3f}. Held: "
         "less sure than the threshold for most of the first second."
     )

@@ -122,7 +122,7 @@ def test_what_is_fitted_is_a_model_of_its_world(
     assert learnt.allow_null and learnt.gate is not None and 0.0 <= learnt.gate <= 1.0
     card = (out / "README.md").read_text()
     assert "In its world, by the expert: 4 of 4 right" in card
-    assert "What means nothing here it leaves undone" in card and "of 64 canonical instructions" in card
+    assert "What means nothing here it leaves undone" in card and "of 32 canonical instructions" in card
     decided = rtcontrol.load(str(out)).session().decide("red box 3 0 blue box -2 5 barrel 1 1", "find the barrel")
     assert decided.call is not None and decided.call.name == "drive"
 

@@ -6,10 +6,15 @@ from random import Random
 
 import pytest
 
+from rtcontrol.bench.other_tools import drawn, flown
+from rtcontrol.envs import registry
+from rtcontrol.envs.evaluate import cases
 from rtcontrol.models.checkpoint import ZOO
 from rtcontrol.models.decider import DeciderSpec
 from rtcontrol.models.train.tasks import names
 from rtcontrol.models.train.tasks.look_up import Variety, look_up
+from rtcontrol.recipes.dressed import plain
+from rtcontrol.recipes.worlds import RECIPES
 
 PLAIN = {"several_tools": 0.0, "digit": 0.0, "name": 0.0, "unasked": 0.0}
 
@@ -27,6 +32,14 @@ def test_it_finds_names_that_it_never_saw_under_new_tools(kind: str, things: int
                 right += decider.decide(task.observation, told.instruction).call == told.call
                 asked += 1
     assert asked == 48 and right >= 42  # chance is a third and less
+
+
+def test_it_flies_a_world_whose_tools_it_knows_and_under_names_that_it_reads() -> None:
+    skill, tools = registry.skill("lander"), RECIPES["lander"].agent.tools.schemas
+    assert skill is not None
+    told = cases(skill.goals[0], range(5000, 5006))
+    for made in (plain(tools), drawn(tools, "synonyms", 0)):
+        assert sum(flown("base", "lander", made, told)) >= 4
 
 
 def test_it_is_as_small_as_was_asked() -> None:

@@ -80,6 +80,11 @@ def test_a_gate_never_holds_more_of_what_is_understood_than_it_may(nonsense: lis
     assert held >= HELD * len(nonsense) or sum(value <= gate for value in known) > SPARED * len(known)
 
 
+def test_a_gate_is_not_rounded_up_over_what_is_understood() -> None:
+    assert 0.99997 <= gate_between([0.99996] * 100, [0.99998] * 100) < 0.99998
+    assert gate_between([0.99999] * 100, [0.99997] * 100) == 0.99997
+
+
 def test_a_gate_lies_between_what_is_told_apart() -> None:
     assert 0.3 < gate_between([0.1, 0.2, 0.3, *[0.0] * 97, 0.9], [0.8, *[0.99] * 99]) < 0.99
     assert sureness(Decision(None, {"function": 0.9}, None, 1, 1, 0)) == 0.0
