@@ -210,11 +210,11 @@ def _rates(cells: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> T
             missed = sum(run["misses"] + run["skipped_releases"] for run in runs)
             live, waited = ([pair[i] for pair in pairs] for i in (0, 1))
             row = [share(waited), share(live), paired(live, waited)]
-            found.add_row(by, f"{hz:g}", *row, f"{missed}/{releases}", _latency(runs))
+            found.add_row(by, f"{hz:g}", *row, f"{missed}/{releases}", latency(runs))
     return found
 
 
-def _latency(runs: Sequence[Mapping[str, Any]]) -> str:
+def latency(runs: Sequence[Mapping[str, Any]]) -> str:
     """The worst of the runs; a run that missed every tick has none."""
     worst = []
     for q in ("p50", "p99"):

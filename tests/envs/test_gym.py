@@ -73,6 +73,18 @@ def test_a_scripted_expert_balances_the_pole_every_time(tmp_path: Path) -> None:
             ["x", "y", "vx", "vy", "angle", "spin", "left_leg", "right_leg"],
             {"main": 0.0, "side": 0.0},
         ),
+        (
+            "LunarLander-v3?continuous=true&gravity=-8&levels=3",
+            {"a1": [-1.0, 0.0, 1.0], "a2": [-1.0, 0.0, 1.0]},
+            ["x", "y", "vx", "vy", "angle", "spin", "left_leg", "right_leg"],
+            {"a1": 0.0, "a2": 0.0},
+        ),
+        (
+            "CartPole-v1?actions=push,pull",
+            {"action": ["push", "pull"]},
+            ["x", "v", "angle", "spin"],
+            {"action": "push"},
+        ),
     ],
 )
 def test_actions_are_tools_of_declared_levels(
@@ -159,12 +171,24 @@ def test_what_cannot_be_mapped_is_refused_by_name(
         ("CartPole-v1?sees=x,v", "sees=x,v cannot be used. Give 4 names"),
         ("CartPole-v1?actions=left", "Give 2 names"),
         ("Pendulum-v1?actions=left,right", "Give 1 names"),
+        ("Pendulum-v1?safe=0", "of numbers those nearest to 0 are safe"),
+        ("CartPole-v1?sees=x,x,v,w", "Give each name once"),
+        ("LunarLander-v3?gravity=5", "cannot be made"),
+        ("CartPole-v1?max_episode_steps=-5", "cannot be made"),
     ],
 )
 def test_names_that_cannot_be_used_are_told(name: str, says: str) -> None:
     with pytest.raises(UserError, match=r"gym:") as raised:
         gym_agent(f"gym:{name}")
     assert says in str(raised.value)
+
+
+def test_what_is_chosen_goes_by_its_name_and_not_by_its_place() -> None:
+    world = GymWorld("gym:LunarLander-v3?continuous=true&levels=3&actions=main,side")
+    world.reset(0)
+    for chosen in ({"main": 1.0, "side": -1.0}, {"side": -1.0, "main": 1.0}):
+        world.act(**chosen)
+        assert list(world._action) == [1.0, -1.0]
 
 
 def test_several_numbers_of_an_action_are_parameters_each(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,6 +77,24 @@ def test_a_finished_run_goes_on_where_it_is_given_more_time(
     assert lines and lines[0]["rate"] == FRESH and more.score.right >= made.score.right
 
 
+def test_a_stopped_run_that_is_given_less_time_takes_less(tmp_path: Path) -> None:
+    lines: list[dict[str, Any]] = []
+
+    def stop(line: dict[str, Any]) -> None:
+        raise KeyboardInterrupt
+
+    given: dict[str, Any] = {"out": tmp_path / "m", "seed": 3}
+    with pytest.raises(KeyboardInterrupt):
+        rtcontrol.fit(rows(), TOOLS, minutes=60, tell=stop, **given)
+    rtcontrol.fit(rows(), TOOLS, minutes=0.02, tell=lines.append, **given)
+    assert all(line["left_s"] <= 1.2 for line in lines)
+
+
+def test_hz_is_a_worlds(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="hz is a world's"):
+        rtcontrol.fit(rows(), TOOLS, out=tmp_path / "m", hz=30.0)
+
+
 @pytest.mark.parametrize(("other", "named"), [({"seed": 1}, "seed"), ({}, "rows")])
 def test_a_run_with_another_configuration_is_refused_by_name(
     fitted: tuple[Fitted, list[dict[str, Any]]], other: dict[str, Any], named: str

@@ -85,6 +85,13 @@ def test_examples_are_different_and_end_where_there_are_no_more() -> None:
     assert len(found) == 2 and {one.row.observation.split()[1] for one in found} == {"red", "green"}
 
 
+def test_listed_situations_are_all_looked_at_however_often_one_stands_there() -> None:
+    same = ("drive fast", "light red lane left")
+    listed = [*[same] * 500, *(("drive fast", f"light red lane {i}") for i in range(300))]
+    found = examples(Teacher(lambda told, seen: "stop", LEGAL), Situations(listed, None), 1_000, random.Random(0))
+    assert len(found) == 301
+
+
 def test_fresh_rows_never_ask_what_is_held_out() -> None:
     held = [Taught(Row(told, f"light {light}", None)) for told in TOLD for light in ("red",)]
     asked = Situations(lambda rng: (rng.choice(TOLD), f"light {rng.choice(['red', 'green'])}"), None)

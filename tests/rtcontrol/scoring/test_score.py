@@ -7,7 +7,7 @@ import re
 import signal
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from rtcontrol.scoring.measure import measure
 from rtcontrol.scoring.phrasings import Saying, lines
 from rtcontrol.scoring.plan import Cell, Settings, plan
 from rtcontrol.scoring.subjects import subjects
-from rtcontrol.scoring.tables import paired, pick, said, share, tables
+from rtcontrol.scoring.tables import calibrated, latency, paired, pick, said, share, tables
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "hosts"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "run"))
@@ -84,6 +84,52 @@ def test_a_late_call_costs() -> None:
     flown = [play(SKILL, scripted(SKILL, "expert"), cases(RIGHT, range(4)), HZ, delay_ticks=n) for n in (0, 1, 2, 4)]
     right = [sum(bool(one.episode.success) for one in late) for late in flown]
     assert right[0] == 4 > right[1] and right[2:] == [0, 0]
+
+
+def test_a_call_acts_in_a_tick_without_a_step_too() -> None:
+    called: list[list[str]] = []
+
+    def decide(seats: Sequence[Seat]) -> list[Call | None]:
+        called.append(list(seats[0].called))
+        return [Call("walk", {"step": 1}) if seats[0].tick == 0 else None]
+
+    # At 30 Hz two of three ticks of this world have no step: the first one's call is in force all the same.
+    flown = play(SKILL, decide, [Case("go right", RIGHT, 1)], 30.0)
+    assert called[1] == ["walk(step=1)"] and flown[0].episode.detail["end"] == "fell"
+
+
+@dataclass(frozen=True)
+class Doubting(Walker):
+    """Answers that it does not understand, more likely than not, whatever it is told."""
+
+    def decide(self, request: DecisionRequest) -> Decision:
+        return Decision(None, {"function": 0.6})
+
+
+def test_an_answer_that_says_it_does_not_understand_is_held_whatever_the_gate() -> None:
+    agent = replace(AGENT, null_is_doubt=True)
+    settings = Settings("walk", "walk", ("doubts",), HZ, 4, gates=("0",))
+    document = Document(settings, None)
+    document.lines(SAID)
+    flyers: dict[str, Flyer] = {name: scripted(SKILL, name) for name in SCRIPTED}
+    flyers["doubts"] = ModelFlyer(SKILL, agent, Doubting(("go left",)), HZ, ConfidenceGate(0.0))
+    measure(SKILL, plan(settings, subjects(SKILL, HZ), SAID), flyers, document, lambda *_: None)
+    found = said(document.data, "doubts")
+    assert found is not None and found["all"]["unsure"] == 2 and found["nonsense"] == {"said": 1, "held": 1}
+    assert found["acted_wrongly"] == []
+
+
+def test_a_long_cell_counts_as_all_its_decisions_and_one_that_was_never_in_time_has_no_latency() -> None:
+    cells = [
+        {"part": "goals", "by": "m", "every": 1, "decisions": 40, "confidence": [0.9] * 40, "agrees": [1] * 40},
+        {"part": "goals", "by": "m", "every": 4, "decisions": 160, "confidence": [0.9] * 40, "agrees": [0] * 40},
+    ]
+    found = calibrated(cells, "m")
+    assert found is not None and found["of"] == 200
+    assert sum(count * right for count, _, right in found["bins"]) / found["decisions"] == pytest.approx(0.2)
+    lost = {"latency_ms": {"p50": None, "p99": None}}
+    assert latency([lost, lost]) == "-, - ms"
+    assert latency([lost, {"latency_ms": {"p50": 2.04, "p99": 9.0}}]) == "2.0, 9.0 ms"
 
 
 def test_history_has_what_acted_and_none_leaves_the_call_in_force() -> None:
