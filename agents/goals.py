@@ -8,6 +8,7 @@ import random
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -114,12 +115,13 @@ class Goals:
         """All words that a sentence of these can hold, for a tokenizer."""
         slots = [*self.placeholders.values(), *self._grammar.slots.values()]
         said = [_SLOT.sub(" ", way) for kind, ways in self.ways.items() for way in (kind, *ways)]
-        return " ".join([*said, *(str(value) for values in slots for value in values)])
+        return " ".join([*said, *(_text(value) for values in slots for value in values)])
 
     def known(self, most: int = 8) -> str:
-        """The canonical templates, for people."""
-        kinds = [f'"{kind}"' for kind in self.ways]
-        return ", ".join(kinds[:most]) + (f" and {len(kinds) - most} more" if len(kinds) > most else "")
+        """The canonical templates and what stands for their placeholders, for people."""
+        kinds, names = [f'"{kind}"' for kind in self.ways], [name for kind in self.ways for name in _names(kind)]
+        values = [f"{name}: {_first(self.placeholders[name], most)}" for name in dict.fromkeys(names)]
+        return _first(kinds, most) + (f" ({'; '.join(values)})" if values else "")
 
     # -- how -----------------------------------------------------------------------------------------------------------
 
@@ -162,14 +164,14 @@ class Goals:
             else:
                 seen.add(part)
                 values = self.placeholders[part]
-                parts.append(f"(?P<{part}>{_NUMBER if _numbers(values) else _any(tuple(map(str, values)))})")
+                parts.append(f"(?P<{part}>{_NUMBER if _numbers(values) else _any(tuple(map(_text, values)))})")
         # Between them a space or none: a word may stand for nothing.
         return re.compile(r"\s*".join(parts))
 
     def _read(self, name: str, text: str) -> Any:
         values = self.placeholders[name]
         if not _numbers(values):
-            return next((value for value in values if _plain(str(value)) == text), None)
+            return next((value for value in values if _plain(_text(value)) == text), None)
         number = float(text) if "." in text else int(text)
         listed = next((value for value in values if value == number), None)
         return number if listed is None and min(values) <= number <= max(values) else listed
@@ -238,8 +240,18 @@ def _names(template: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(_SLOT.findall(template)))
 
 
+def _first(listed: Sequence[Any], most: int) -> str:
+    more = f" and {len(listed) - most} more" if len(listed) > most else ""
+    return ", ".join(map(_text, listed[:most])) + more
+
+
 def _filled(template: str, values: Mapping[str, Any]) -> str:
-    return _SLOT.sub(lambda m: str(values[m[1]]) if m[1] in values else m[0], template)
+    return _SLOT.sub(lambda m: _text(values[m[1]]) if m[1] in values else m[0], template)
+
+
+def _text(value: Any) -> str:
+    """As people write it: 0.00001, not 1e-05."""
+    return format(Decimal(str(value)), "f") if isinstance(value, float) else str(value)
 
 
 def _plain(text: str) -> str:

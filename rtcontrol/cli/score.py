@@ -105,7 +105,7 @@ def _score(
     goals: Annotated[Path | None, typer.Option(help="File of goals (.yaml, .json), as for `rtcontrol run`.")] = None,
     model: Annotated[
         list[str] | None,
-        typer.Option(help="Model or endpoint; may be repeated. (default: the agent's)"),
+        typer.Option(help="Model or endpoint; may be repeated. (default: the agent's, if it has one)"),
     ] = None,
     hz: Annotated[
         float | None, typer.Option(min=MIN_HZ, max=MAX_HZ, help="Ticks a second. (default: the model's own, or 16)")

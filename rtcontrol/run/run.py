@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -108,7 +109,7 @@ def run_loop(
     recorder.pictures = pictures
     loop = ControlLoop(config, chosen, env, host, recorder, sample=sample, notify=view.say, clock=clock)
     model = config.model or chosen.model
-    told = (said_of(chosen.tools.schemas, model), rate_said(model, config.hz))
+    told = (said_of(chosen.tools.schemas, model), rate_said(model, config.hz), _first_told(config, chosen))
     for warning in (*chosen.tools.warnings(), *filter(None, told)):
         loop.tell(warning)
     made(loop)
@@ -140,6 +141,14 @@ def run_loop(
         finally:
             ending.shielded = False
     return _status(config, loop, recorder, left, sound and loop.failure is None, written)
+
+
+def _first_told(config: RunConfig, chosen: Agent) -> str | None:
+    """What all episodes are told where nobody said anything, of an agent that knows several goals."""
+    several = chosen.goals is not None and len([*itertools.islice(chosen.goals, 2)]) > 1
+    if config.instruction != chosen.instruction or not several:
+        return None
+    return f'Told "{chosen.instruction}" unless a typed line or --instruct says another of its goals.'
 
 
 def _status(

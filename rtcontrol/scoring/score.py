@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -37,20 +38,22 @@ class Scoring:
         file = None if settings.goal_file is None else Path(settings.goal_file)
         self.skill = _skill(settings.env, settings.agent, file)
         self.agent = assemble.agent(settings.agent or assemble.default_agent(settings.env), file, settings.env)
-        models = tuple(dict.fromkeys(settings.models)) or (self.agent.model,)
-        if not models[0]:
-            raise UserError(f"The agent {self.agent.name} names no model to score.", "Give one with --model.")
+        models = tuple(dict.fromkeys(settings.models)) or tuple(filter(None, (self.agent.model,)))
         plain = [name for name in models if NOT_MODELS.get(name, name) in SCRIPTED]
         if plain:
-            raise UserError(f"--model {plain[0]} stands in the table anyway.", "Name models or endpoints alone.")
+            raise UserError(f"--model {plain[0]} stands in the table anyway.", "Leave it out.")
+        if not models and (settings.phrasings is not None or settings.gates):
+            option = "--gate" if settings.phrasings is None else "--phrasings"
+            raise UserError(f"{option} is about a model, and {self.agent.name} names none.", "Give one with --model.")
         for name in models:
             model_for(self.agent.tools.schemas, name)
         self.warnings = [said for name in models if (said := said_of(self.agent.tools.schemas, name))]
         gates = settings.gates or tuple(_gate_of(name, self.agent.tools.schemas) for name in models)
-        if len(gates) not in (1, len(models)):
+        if models and len(gates) not in (1, len(models)):
             raise UserError(f"There are {len(gates)} --gate for {len(models)} models.", "Give one, or one for each.")
-        self.gates = dict(zip(models, map(ConfidenceGate.parse, gates * (len(models) // len(gates))), strict=True))
-        rate = (learnt.rate_hz if (learnt := learnt_of(models[0])) is not None else None) or RunConfig(env="").hz
+        self.gates = dict(zip(models, map(ConfidenceGate.parse, itertools.cycle(gates)), strict=False))
+        learnt = learnt_of(models[0]) if models else None
+        rate = (learnt.rate_hz if learnt is not None else None) or RunConfig(env="").hz
         self.settings = replace(
             settings,
             agent=self.agent.name,

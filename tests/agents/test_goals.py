@@ -41,6 +41,19 @@ def test_a_number_between_those_listed_is_read_and_others_are_not() -> None:
     assert YARD.recognise("go to the green box") is None and YARD.recognise("") is None
 
 
+def test_a_small_number_is_told_as_people_write_it() -> None:
+    small = Goals({"leave {gap} open": ["a gap of {gap}"]}, {"gap": [0.00001, 0.5]})
+    assert [goal.text() for goal in small] == ["leave 0.00001 open", "leave 0.5 open"]
+    assert small.recognise("a gap of 0.00001") == next(iter(small))
+
+
+def test_people_are_told_what_can_stand_for_a_placeholder() -> None:
+    kinds = '"go to the {thing}", "turn to {angle} degrees", "stop"'
+    assert YARD.known() == f"{kinds} (thing: red box, box; angle: 0, 15, 30, 45, 60, 75, 90, 105 and 16 more)"
+    assert YARD.known(2).startswith('"go to the {thing}", "turn to {angle} degrees" and 1 more (')
+    assert Goals(["stop"]).known() == '"stop"'
+
+
 def test_every_fifth_way_is_kept_from_training() -> None:
     goal = Goal("go to the {thing}", (("thing", "box"),))
     assert YARD.held_out(goal) == ("box!",)

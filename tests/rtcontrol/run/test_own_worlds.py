@@ -47,6 +47,14 @@ def test_the_expert_of_ones_own_flies_and_is_judged_and_decides_its_record_again
     assert found["agreed"] == found["compared"] > 10 and not found["errors"]
 
 
+def test_what_is_told_where_nobody_said_anything_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    world, agent = world_file(tmp_path), agent_file(tmp_path)
+    fly(tmp_path, world, agent)
+    assert 'Told "go to the red box" unless' in "".join(capsys.readouterr())
+    fly(tmp_path, world, agent, "--instruct", "find the barrel", out="other")
+    assert "unless" not in "".join(capsys.readouterr())
+
+
 def test_what_is_judged_may_be_other_than_what_is_told(tmp_path: Path) -> None:
     world, agent = world_file(tmp_path, ("> 400", "> 120")), agent_file(tmp_path)
     made = fly(tmp_path, world, agent, "--goal", "go to the red box", "--instruct", "find the barrel")

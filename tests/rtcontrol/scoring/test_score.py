@@ -422,6 +422,21 @@ def test_an_agent_file_of_an_expert_alone_is_enough_to_score_a_gymnasium_world(t
     assert flown == [[1, 1], [1, 1], [0, 0]]
 
 
+def test_a_game_without_a_model_is_scored_by_its_expert_nothing_and_chance(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = ("score", "--env", world_file(tmp_path), "--agent", agent_file(tmp_path), "--seeds", "2")
+    out = tmp_path / "scores.json"
+    assert call(*told, "--goal", "go to the barrel", "--delays", "0,8", "--json", str(out)) == 0
+    assert "go to the barrel" in capsys.readouterr().out
+    cells = list(json.loads(out.read_text())["cells"].values())
+    assert {cell["by"] for cell in cells} == {"expert", "no-op", "random"}
+    assert pick(cells, "goals", "go to the barrel", "expert") == [1, 1]
+    assert pick(cells, "goals", "go to the barrel", "no-op") == [0, 0]
+    for option in (("--gate", "0.5"), ("--phrasings", "unseen")):
+        assert f"{option[0]} is about a model" in refused(capsys, *told, *option)
+
+
 def test_what_cannot_be_scored_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "no goals" in refused(capsys, "score", "--env", "remote")
     assert "stands in the table anyway" in refused(capsys, "score", "--env", "lander", "--model", "expert")
