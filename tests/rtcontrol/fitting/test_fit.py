@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import shutil
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +16,15 @@ import pytest
 import rtcontrol
 from rtcontrol.cli.app import main
 from rtcontrol.fitting.fit import Fitted
-from rtcontrol.fitting.held_out import Share
+from rtcontrol.fitting.held_out import HeldOut, Share
 from rtcontrol.fitting.making import FRESH, NO_GATE
+from rtcontrol.fitting.material import Taught
 from rtcontrol.fitting.run import FitRun
+from rtcontrol.fitting.sizing import Learner
+from rtcontrol.fitting.truth import Examiner
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.learnt import Learnt
+from rtcontrol.models.train.rows import Row
 from tests.helpers.disks import files_of
 from tests.rtcontrol.fitting.signals import TOLD, TOOLS, observe, rows, teacher, write
 
@@ -186,3 +193,51 @@ def test_few_held_out_rows_end_nothing_while_the_trained_ones_are_not_right() ->
     assert not FitRun._all_right(Share(5, 5), 0.9)
     assert FitRun._all_right(Share(5, 5), 0.995) and FitRun._all_right(Share(64, 64), 0.9)
     assert not FitRun._all_right(Share(255, 256), 1.0)
+
+
+def test_nothing_that_is_held_out_is_trained_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    held: list[Row] = []
+    trained: list[Row] = []
+
+    def judge(self: HeldOut, learner: Learner, taught: Sequence[Taught]) -> None:
+        held.extend(one.row for one in taught)
+        judged(self, learner, taught)
+
+    def batch(self: FitRun, group: Sequence[Row], rng: random.Random) -> Any:
+        trained.extend(group)
+        return batched(self, group, rng)
+
+    judged, batched = HeldOut.__init__, FitRun._batch
+    monkeypatch.setattr(HeldOut, "__init__", judge)
+    monkeypatch.setattr(FitRun, "_batch", batch)
+    rtcontrol.fit(rows(), TOOLS, out=tmp_path / "made", minutes=0.05)
+    asked, shown = ({(row.instruction, row.observation) for row in some} for some in (held, trained))
+    assert len(asked) > 10 and len(shown) > 100 and not asked & shown
+
+
+def test_a_model_has_the_weights_of_its_best_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scores = itertools.chain([Share(5, 10), Share(9, 10)], itertools.repeat(Share(3, 10)))
+    seen: list[dict[str, Any]] = []  # at each look, and when training has ended
+
+    def keep(of: FitRun) -> None:
+        seen.append({name: value.clone() for name, value in of.model.state_dict().items()})
+
+    def look(self: FitRun, *given: Any) -> dict[str, Any]:
+        keep(self)
+        return looked(self, *given)
+
+    def run(self: FitRun, progress: Any = None) -> None:
+        ran(self, progress)
+        keep(self)
+
+    def examine(self: Examiner, *given: Any, **named: Any) -> Any:
+        return replace(examined(self, *given, **named), score=next(scores))
+
+    looked, ran, examined = FitRun._look, FitRun.run, Examiner.look
+    monkeypatch.setattr(FitRun, "_look", look)
+    monkeypatch.setattr(FitRun, "run", run)
+    monkeypatch.setattr(Examiner, "look", examine)
+    rtcontrol.fit(rows(), TOOLS, out=tmp_path / "made", minutes=0.1)
+    first, best, *_, ended = seen
+    assert all(ended[name].equal(best[name]) for name in best)
+    assert not all(ended[name].equal(first[name]) for name in first) and len(seen) > 3
