@@ -120,7 +120,7 @@ class Goals:
     def known(self, most: int = 8) -> str:
         """The canonical templates and what stands for their placeholders, for people."""
         kinds, names = [f'"{kind}"' for kind in self.ways], [name for kind in self.ways for name in _names(kind)]
-        values = [f"{name}: {_first(self.placeholders[name], most)}" for name in dict.fromkeys(names)]
+        values = [f"{name}: {_values(self.placeholders[name], most)}" for name in dict.fromkeys(names)]
         return _first(kinds, most) + (f" ({'; '.join(values)})" if values else "")
 
     # -- how -----------------------------------------------------------------------------------------------------------
@@ -199,7 +199,9 @@ class Goals:
     def _checked(self, way: Any, kind: Any) -> str:
         if not isinstance(way, str) or not way.strip() or not isinstance(kind, str):
             raise self._wrong(
-                f'the goal "{kind}" is said as {way!r}.', "Write it as text, in quotes where it has a colon.", str(kind)
+                f'the goal "{kind}" is said as {way!r}.',
+                'Write it as text in quotes: YAML reads no, on and "a: b" as something else.',
+                str(kind),
             )
         for name in _names(way):
             if name not in self.placeholders and (way == kind or name not in self._grammar.slots):
@@ -238,6 +240,12 @@ def _line(source: str, text: str) -> str:
 
 def _names(template: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(_SLOT.findall(template)))
+
+
+def _values(listed: Sequence[Any], most: int) -> str:
+    """Texts one by one; of numbers any between the least and the most is understood."""
+    ends = sorted({min(listed), max(listed)}) if _numbers(listed) else []
+    return " to ".join(map(_text, ends)) if len(ends) == 2 else _first(listed, most)
 
 
 def _first(listed: Sequence[Any], most: int) -> str:

@@ -121,7 +121,7 @@ def own_goals(file: Path) -> Goals:
             mark = getattr(error, "problem_mark", None)
             line = "" if mark is None else f":{mark.line + 1}"
             problem = " ".join(str(getattr(error, "problem", None) or error).split())
-            raise UserError(f"{file}{line} cannot be read ({problem}).", remedy) from None
+            raise UserError(f"{file}{line} cannot be read ({problem}).", f"{remedy} Put ways in quotes.") from None
     if not isinstance(told, dict) or "goals" not in told or set(told) - set(GOALS):
         odd = ", ".join(map(str, sorted(set(told) - set(GOALS), key=str))) if isinstance(told, dict) else ""
         raise UserError(f"{file} has {f'unknown tables ({odd})' if odd else 'no table of goals'}.", remedy)
