@@ -13,6 +13,8 @@ from rtcontrol.models.special import ST_TOKENS
 from rtcontrol.models.tokenizer import STTokenizer
 from rtcontrol.models.train.initial_rows import initialise_rows
 
+FAR = 100.0  # hundreds: numbers up to 10,000 begin in proportion
+
 
 @dataclass(frozen=True)
 class ModelShape:
@@ -63,6 +65,12 @@ def new_model(shape: ModelShape, tokenizer: Tokenizer, seed: int, ordinal: bool 
     return model
 
 
+def _near(values: torch.Tensor) -> torch.Tensor:
+    """Values in their order, of which none is far: a time stamp's pattern would drown all others."""
+    far = FAR + 2 * torch.log10((values.abs() / FAR).clamp(1, 1e30))
+    return torch.where(values.abs() <= FAR, values, values.sign() * far)
+
+
 def _ordinal_rows(weight: torch.Tensor, tokenizer: Tokenizer, scale: float = 0.02) -> None:
     numbers: dict[int, float] = {}
     # By id: the library's order changes from process to process, and with it the random rows of one seed.
@@ -73,7 +81,7 @@ def _ordinal_rows(weight: torch.Tensor, tokenizer: Tokenizer, scale: float = 0.0
             value = float(match.group().removeprefix("Ġ"))
             numbers[index] = value * 100 if match.group(2) else value
     ids = torch.tensor(list(numbers))
-    values = torch.tensor([numbers[int(i)] for i in ids])[:, None] / 100
+    values = _near(torch.tensor([numbers[int(i)] for i in ids])[:, None] / 100)
     hidden = weight.shape[1]
     directions = torch.randn(3, hidden) * scale
     frequencies = torch.exp(torch.linspace(0.0, 4.0, hidden // 4))[None]

@@ -207,6 +207,11 @@ class Trainer:
             group["lr"] = self.rate()
         with bf16_products(self.config.bf16):
             loss, correct = tree_loss(self.model, batch)
+            if not torch.isfinite(loss):
+                raise UserError(
+                    f"The loss is {float(loss.detach())} after {self.samples:,} samples: nothing is learnt from it.",
+                    "Try another --seed; are there numbers of very many digits in the rows?",
+                )
             loss.backward()
         ranks.mean_gradients(self.model)
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip)

@@ -21,7 +21,8 @@ STDOUT = Path("-")
 def check_writable(path: Path | None) -> Path | None:
     """It; a file that could not be written is refused before anything is measured."""
     try:
-        if path is not None and path != STDOUT:
+        # What is no file, such as a pipe, is opened when there is something for it.
+        if path is not None and path != STDOUT and (path.is_file() or path.is_dir() or not path.exists()):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.open("a").close()
     except OSError as error:
@@ -39,7 +40,16 @@ def save(path: Path | None, document: dict[str, Any]) -> None:
         if path == STDOUT:
             sys.stdout.write(text)
             return
-        path.write_text(text)
+        part = path.with_name(path.name + ".part") if path.is_file() and not path.is_symlink() else path
+        try:
+            part.write_text(text)
+            part.replace(path)
+        except OSError as error:
+            if part != path:
+                part.unlink(missing_ok=True)
+            raise UserError(
+                f"{path} cannot be written ({error.strerror}).", "Make room, or give another path."
+            ) from None
         print(f"All figures: {path}")
 
 

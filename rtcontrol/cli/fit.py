@@ -62,8 +62,8 @@ def fit(
     minutes: Annotated[
         float | None, typer.Option(min=0.01, help="The most that it may take. (default: 15)", show_default=False)
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of weights and order.")] = 0,
-    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads. (default: 1)")] = None,
+    seed: Annotated[int, typer.Option(min=0, max=(1 << 63) - 1, help="Seed of weights and order.")] = 0,
+    threads: Annotated[int | None, typer.Option(min=1, max=256, help="CPU threads. (default: 1)")] = None,
     json_file: JsonFile = None,
 ) -> None:
     """Fit a controller: to rows of what it is told, what it sees, what it is to call; to a teacher, to recorded runs,

@@ -142,8 +142,8 @@ def _score(
     from rtcontrol.scoring.score import Scoring
     from rtcontrol.scoring.tables import tables
 
-    if json_file is not None and (json_file.is_dir() or json_file == STDOUT):
-        what = "a folder" if json_file.is_dir() else "standard output, which nothing goes on from"
+    if json_file is not None and (json_file == STDOUT or (json_file.exists() and not json_file.is_file())):
+        what = "a folder" if json_file.is_dir() else "no file: nothing could go on from it"
         raise UserError(f"--json {json_file} is {what}.", "Name a file.")
     check_writable(json_file)
     settings = Settings(
@@ -151,8 +151,8 @@ def _score(
     )
     settings = replace(
         settings,
-        delays=tuple(map(int, _numbers("--delays", delays, 0, 100))) if delays else DELAYS if full else (),
-        rates=_numbers("--rates", rates, MIN_HZ, MAX_HZ) if rates else RATES if full else (),
+        delays=tuple(map(int, _numbers("--delays", delays, 0, 100))) if delays is not None else DELAYS if full else (),
+        rates=_numbers("--rates", rates, MIN_HZ, MAX_HZ) if rates is not None else RATES if full else (),
     )
     settings = replace(settings, engine=engine, goal_file=None if goals is None else str(goals))
     with watched(lambda told: print(told, file=sys.stderr)):

@@ -17,7 +17,7 @@ from rtcontrol.fitting.making import Fitted, Lessons, Play, check_folder, make
 from rtcontrol.fitting.material import LEAST_ROWS, Taught, check, contradictions, read_files, tools_of
 from rtcontrol.fitting.recordings import recorded
 from rtcontrol.fitting.sources import GivenRows, Probed, RowStream, name_things
-from rtcontrol.fitting.teacher import Situations, Teacher, TeacherRows, examples
+from rtcontrol.fitting.teacher import Situations, Teacher, TeacherRows, examples, is_text
 from rtcontrol.fitting.words import Expert
 from rtcontrol.fitting.worlds import lessons_of, played
 from rtcontrol.models.errors import UserError
@@ -30,6 +30,7 @@ from rtcontrol.run.users import is_gym
 DRAWN = 8_000  # situations whose words are the model's, and of which some are held out
 MOST_SITUATIONS = 200_000
 HZ = 16.0
+MOST_THREADS = 256
 PLAYED = 0.1  # of the time, beside it, to play what was learnt in its world
 
 
@@ -77,6 +78,13 @@ def fit(
     say = say or (lambda told: None)
     if not isinstance(minutes, int | float) or not 0 < minutes <= 7 * 24 * 60:
         raise UserError(f"minutes={minutes!r} is no time to train.", "Give a number of minutes above 0.")
+    if goal is not None and not is_text(goal):
+        raise UserError(f"goal={goal!r} is no instruction.", "Write it as UTF-8 text.")
+    if not 0 <= seed < 1 << 63 or not 1 <= (threads or 1) <= MOST_THREADS:
+        raise UserError(
+            f"seed={seed}, threads={threads} are out of range.",
+            f"Give a seed from 0 on, and 1 to {MOST_THREADS} threads.",
+        )
     given = {"rows": rows, "teacher": teacher, "runs": runs, "env": env}
     if len(named := [name for name, value in given.items() if value is not None]) != 1:
         what = f"{' and '.join(named)} are given" if named else "There is nothing to learn from"

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rtcontrol.agents import Tools
+from rtcontrol.envs.own import defined
 from rtcontrol.fitting.material import Taught, Wrong, as_call
 from rtcontrol.loop.errors import text, where
 from rtcontrol.models.call import Call
@@ -17,6 +18,7 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.models.train.rows import Row
 
 SHOWN = 120  # characters of a situation in an error
+MOST_HELD = 10_000
 TRIES = 50  # situations that were seen before, one after the other, until there are taken to be no more
 
 
@@ -80,7 +82,18 @@ class Situations:
         if isinstance(given, str) or not (callable(given) or isinstance(given, Iterable)):
             remedy = "Give a list, or a function of a random.Random that makes one."
             raise UserError(f"The situations are a {type(given).__name__}.", remedy)
-        self._given, self._goal = given, goal
+        self._given, self._goal, self._place = given, goal, ""
+        if callable(given):
+            self._place = f"{defined(given)}: "
+            try:
+                inspect.signature(given).bind(None)
+                takes = "yields" if inspect.isgeneratorfunction(given) else ""
+            except TypeError as error:
+                takes = f"cannot be asked with one argument ({error})"
+            except ValueError:  # of a builtin nothing is known
+                takes = ""
+            if takes:
+                raise UserError(f"{self._place}situations {takes}.", "Write `def situations(rng)` that returns one.")
 
     @property
     def endless(self) -> bool:
@@ -101,11 +114,18 @@ class Situations:
 
     def _read(self, one: Any) -> tuple[str, str]:
         if isinstance(one, str) and self._goal is not None:
-            return self._goal, one
-        if isinstance(one, tuple | list) and len(one) == 2 and all(isinstance(part, str) for part in one):
+            one = self._goal, one
+        if isinstance(one, tuple | list) and len(one) == 2 and all(is_text(part) for part in one):
             return one[0], one[1]
-        what = f"A situation is {repr(one)[:SHOWN]}."
-        raise UserError(what, "Give (instruction, observation), both text; or the observation, and a goal for all.")
+        what = f"{self._place}A situation is {repr(one)[:SHOWN]}."
+        raise UserError(
+            what, "Give (instruction, observation), both text and not empty; or the observation, and a goal for all."
+        )
+
+
+def is_text(given: Any) -> bool:
+    """Words that a tokenizer takes: some, and no half characters."""
+    return isinstance(given, str) and bool(given.strip()) and not any("\ud800" <= c <= "\udfff" for c in given)
 
 
 class TeacherRows:
@@ -117,8 +137,15 @@ class TeacherRows:
 
     def rows(self, rng: random.Random) -> Iterator[Row]:
         """What may be told and seen, and what is right."""
+        again = 0  # so many held-out ones in a row
         for told, seen in self._situations.draw(rng):
-            if (told, seen) not in self._held:
+            again = again + 1 if (told, seen) in self._held else 0
+            if again > MOST_HELD:
+                raise UserError(
+                    f"The situations ask only what is held out, {MOST_HELD:,} times now: nothing new comes.",
+                    "Give a list of them, or a function that goes on drawing by its random.Random.",
+                )
+            if not again:
                 yield Row(told, seen, self._teacher(told, seen))
 
 

@@ -24,7 +24,7 @@ class Document:
     holds something else, or cannot be written."""
 
     def __init__(self, settings: Settings, path: Path | None) -> None:
-        self._path = path
+        self._path = path = path and path.resolve()  # what a link stands for is written, not the link
         told = json.loads(json.dumps(asdict(settings)))
         self.data: dict[str, Any] = {"score": SCHEMA, "settings": told, "complete": False, "cells": {}}
         if path is not None and path.is_file() and path.stat().st_size:

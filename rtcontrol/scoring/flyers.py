@@ -47,7 +47,10 @@ class ConfidenceGate:
     @classmethod
     def parse(cls, text: str) -> ConfidenceGate:
         """From `0.6` or `function=0.6`. Raises UserError."""
-        given = confidence(text)
+        try:
+            given = confidence(text)
+        except UserError:
+            given = {"": -1.0}
         floors = given if isinstance(given, dict) else {"": given}
         (head, least), *more = floors.items()
         if more or head not in ("", "function") or not 0 <= least <= 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import json
 import random
@@ -12,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import rtcontrol
+from rtcontrol.cli import figures
 from rtcontrol.cli.app import main
 from rtcontrol.fitting.fit import Fitted
 from rtcontrol.fitting.held_out import HeldOut, Share
@@ -24,6 +27,7 @@ from rtcontrol.fitting.sizing import Learner
 from rtcontrol.fitting.truth import Examiner
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.learnt import Learnt
+from rtcontrol.models.train import trainer
 from rtcontrol.models.train.rows import Row
 from tests.helpers.disks import files_of
 from tests.rtcontrol.fitting.signals import TOLD, TOOLS, observe, rows, teacher, write
@@ -241,3 +245,65 @@ def test_a_model_has_the_weights_of_its_best_look(tmp_path: Path, monkeypatch: p
     first, best, *_, ended = seen
     assert all(ended[name].equal(best[name]) for name in best)
     assert not all(ended[name].equal(first[name]) for name in first) and len(seen) > 3
+
+
+def test_a_time_stamp_among_the_numbers_drowns_nothing(tmp_path: Path) -> None:
+    lines: list[dict[str, Any]] = []
+    stamped = [row | {"observation": f"{row['observation']} at {10**12 + i}"} for i, row in enumerate(rows())]
+    rtcontrol.fit(stamped, TOOLS, out=tmp_path / "made", minutes=0.03, tell=lines.append)
+    assert lines[0]["loss"] < 200
+
+
+def test_a_loss_that_is_no_number_ends_the_run_and_keeps_what_was_learnt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lose(model: Any, batch: Any) -> Any:
+        loss, right = lost(model, batch)
+        steps.append(batch)
+        return (loss * float("nan") if len(steps) > 3 else loss), right
+
+    lost, steps = trainer.tree_loss, list[Any]()
+    monkeypatch.setattr(trainer, "tree_loss", lose)
+    with pytest.raises(UserError, match="The loss is nan after 192 samples"):
+        rtcontrol.fit(rows(), TOOLS, out=tmp_path / "made", minutes=1)
+    kept = torch.load(tmp_path / "made" / "training" / "state.pt", weights_only=True)
+    assert kept["samples"] == 192 and all(value.isfinite().all() for value in kept["model"].values())
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "says"),
+    [
+        ("--seed", "99999999999999999999", "--seed"),
+        ("--threads", "5000", "--threads"),
+        ("--goal", "\udcff x", "is no instruction"),
+    ],
+)
+def test_options_out_of_range_are_refused(
+    option: str,
+    value: str,
+    says: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "tools.json").write_text(json.dumps(TOOLS))
+    listed = write(tmp_path / "rows.jsonl", rows())
+    given = ("--tools", tmp_path / "tools.json", "--rows", listed, "--out", tmp_path / "made")
+    assert command(monkeypatch, *given, option, value) == 2
+    assert says in capsys.readouterr().err and not (tmp_path / "made").exists()
+
+
+def test_figures_that_do_not_fit_on_the_disk_leave_those_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, text: str) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    file = tmp_path / "figures.json"
+    figures.save(file, {"made": 1})
+    before = file.read_text()
+    with monkeypatch.context() as now:
+        now.setattr(Path, "write_text", full)
+        with pytest.raises(UserError, match="cannot be written"):
+            figures.save(file, {"made": 2})
+    assert file.read_text() == before and list(tmp_path.iterdir()) == [file]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,10 @@ def situation(rng: random.Random) -> tuple[str, str]:
 
 def alone(observation: str) -> str:
     return "stop" if "red" in observation else "fly"
+
+
+def endless(rng: random.Random) -> Iterator[tuple[str, str]]:
+    yield situation(rng)
 
 
 def fails(instruction: str, observation: str) -> str:
@@ -75,6 +79,12 @@ def test_situations_may_be_listed_or_made_and_are_told_apart_from_nonsense() -> 
             list(Situations(wrong, None).draw(rng))
     with pytest.raises(UserError, match="The situations are a str"):
         Situations("light red", "go")
+    for odd in (("pick", " "), ("pick", "half a \ud800 character"), None):
+        with pytest.raises(UserError, match=r"test_teacher.py:\d+: A situation is"):
+            next(Situations(lambda rng, odd=odd: odd, None).draw(rng))
+    for function, says in ((lambda: ("a", "b"), "too many positional"), (endless, "yields")):
+        with pytest.raises(UserError, match=rf"test_teacher.py:\d+: situations .*{says}"):
+            Situations(function, None)
     with pytest.raises(UserError, match=r"The situations failed: ZeroDivisionError.*test_teacher.py"):
         next(Situations(lambda rng: 1 / 0, "go").draw(rng))
 
@@ -97,6 +107,9 @@ def test_fresh_rows_never_ask_what_is_held_out() -> None:
     asked = Situations(lambda rng: (rng.choice(TOLD), f"light {rng.choice(['red', 'green'])}"), None)
     fresh = TeacherRows(Teacher(teacher, LEGAL), asked, held).rows(random.Random(0))
     assert {row.observation for row in itertools.islice(fresh, 50)} == {"light green"}
+    nothing_new = TeacherRows(Teacher(teacher, LEGAL), Situations(lambda rng: (TOLD[0], "light red"), None), held)
+    with pytest.raises(UserError, match="ask only what is held out"):
+        next(nothing_new.rows(random.Random(0)))
 
 
 def test_a_model_is_fitted_to_a_teacher_that_judges_its_words_too(tmp_path: Path) -> None:

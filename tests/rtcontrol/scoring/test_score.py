@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import sys
@@ -433,6 +434,11 @@ def test_a_game_without_a_model_is_scored_by_its_expert_nothing_and_chance(
     assert {cell["by"] for cell in cells} == {"expert", "no-op", "random"}
     assert pick(cells, "goals", "go to the barrel", "expert") == [1, 1]
     assert pick(cells, "goals", "go to the barrel", "no-op") == [0, 0]
+    link = tmp_path / "link.json"
+    link.symlink_to(tmp_path / "linked.json")
+    assert call(*told, "--goal", "go to the barrel", "--json", str(link)) == 0
+    capsys.readouterr()
+    assert link.is_symlink() and json.loads((tmp_path / "linked.json").read_text())["complete"]
     for option in (("--gate", "0.5"), ("--phrasings", "unseen")):
         assert f"{option[0]} is about a model" in refused(capsys, *told, *option)
 
@@ -444,4 +450,8 @@ def test_what_cannot_be_scored_is_refused(tmp_path: Path, capsys: pytest.Capture
     assert "such as: 'land on the pad'" in refused(capsys, "score", "--env", "lander", "--goal", "make tea").lower()
     assert "cannot be read" in refused(capsys, "score", "--env", "lander", "--phrasings", str(tmp_path / "none"))
     assert "is a folder" in refused(capsys, "score", "--env", "lander", "--json", str(tmp_path))
+    os.mkfifo(tmp_path / "pipe")
+    assert "is no file" in refused(capsys, "score", "--env", "lander", "--json", str(tmp_path / "pipe"))
+    assert "--gate  is no gate" in refused(capsys, "score", "--env", "lander", "--gate", "")
+    assert "--delays  is no list" in refused(capsys, "score", "--env", "lander", "--delays", "")
     assert "'--hz': Input should be" in refused(capsys, "score", "--env", "lander", "--hz", "0")
