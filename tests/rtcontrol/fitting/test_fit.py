@@ -297,6 +297,7 @@ def test_figures_that_do_not_fit_on_the_disk_leave_those_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(path: Path, text: str) -> int:
+        path.write_bytes(text[:1].encode())
         raise OSError(errno.ENOSPC, "No space left on device")
 
     file = tmp_path / "figures.json"
