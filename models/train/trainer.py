@@ -90,9 +90,9 @@ class Trainer:
         try:
             saved: Mapping[str, Any] = torch.load(self.out / STATE, weights_only=True)
         except (OSError, EOFError, RuntimeError, pickle.UnpicklingError) as error:
-            why = " ".join(str(error).split())[:80]
+            why = f" ({error.strerror})" if isinstance(error, OSError) and error.strerror else ": no whole state"
             raise UserError(
-                f"{self.out / STATE} is damaged ({why}).", "Remove it to begin anew, or give another --out."
+                f"{self.out / STATE} is damaged{why}.", "Remove it to begin anew, or give another --out."
             ) from None
         return saved
 
@@ -192,7 +192,8 @@ class Trainer:
 
     def _full(self, error: Exception) -> UserError:
         kept = "what was saved before is whole" if (self.out / STATE).is_file() else "nothing was saved yet"
-        why = getattr(error, "strerror", None) or str(error).splitlines()[0]
+        # torch's own writer says where in its code it failed, and not why.
+        why = getattr(error, "strerror", None) or "the file could not be written whole"
         return UserError(
             f"The run cannot be saved in {self.out} ({why}); {kept}.",
             "Make room there, and start the same command again: it goes on.",

@@ -23,8 +23,11 @@ def check_writable(path: Path | None) -> Path | None:
     try:
         # What is no file, such as a pipe, is opened when there is something for it.
         if path is not None and path != STDOUT and (path.is_file() or path.is_dir() or not path.exists()):
+            there = path.exists() or path.is_symlink()
             path.parent.mkdir(parents=True, exist_ok=True)
             path.open("a").close()
+            if not there:  # what is refused later leaves no empty file
+                path.unlink()
     except OSError as error:
         raise UserError(f"{path} cannot be written ({error.strerror}).", "Give another path.") from None
     return path

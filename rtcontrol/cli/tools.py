@@ -64,7 +64,10 @@ def check(
     remedies = found.remedies(digits=bool(checkpoint.tokenizer.digits))
     entries: list[dict[str, Any]] = []
     told: list[str] = []
-    table = Table("tool", "values", "passes at worst", "prefix tokens")
+    table = Table(
+        *("tool", "values", "passes at worst", "prefix tokens"),
+        caption="passes of the model for the longest call of a tool; its tokens in the cached prompt",
+    )
     for cost in costs(found.schemas, checkpoint.tokenizer, checkpoint.template.overflow):
         entry = {
             "name": cost.name,

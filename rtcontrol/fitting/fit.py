@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rtcontrol.agents import Tools
+from rtcontrol.fitting.flights import played
 from rtcontrol.fitting.held_out import split
 from rtcontrol.fitting.making import Fitted, Lessons, Play, check_folder, make
 from rtcontrol.fitting.material import LEAST_ROWS, Taught, check, contradictions, read_files, tools_of
@@ -19,7 +20,7 @@ from rtcontrol.fitting.recordings import recorded
 from rtcontrol.fitting.sources import GivenRows, Probed, RowStream, name_things
 from rtcontrol.fitting.teacher import Situations, Teacher, TeacherRows, examples, is_text
 from rtcontrol.fitting.words import Expert
-from rtcontrol.fitting.worlds import lessons_of, played
+from rtcontrol.fitting.worlds import lessons_of
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.train.trainer import Progress
 from rtcontrol.run.contents import contents

@@ -9,19 +9,17 @@ from __future__ import annotations
 import itertools
 import random
 import re
-import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
-from typing import Any
 
 from rtcontrol.agents import Goal
 from rtcontrol.envs.curriculum import CurriculumOptions, DisturbedCurriculum
-from rtcontrol.envs.evaluate import Case, Played, Seat, play
-from rtcontrol.fitting.held_out import HeldOut, Share
+from rtcontrol.fitting.flights import tried
+from rtcontrol.fitting.held_out import HeldOut
 from rtcontrol.fitting.making import Lessons
 from rtcontrol.fitting.material import Taught, contradictions
+from rtcontrol.fitting.rehearsal import Moment, Rehearsal
 from rtcontrol.fitting.run import FitRun
 from rtcontrol.models.call import Call
 from rtcontrol.models.train.probes import COMMON, with_word_probes
@@ -29,21 +27,20 @@ from rtcontrol.models.train.rows import Row
 from rtcontrol.recipes.nonsense import Nonsense
 from rtcontrol.run.skills import OwnSkill
 
-# Worlds of training have seeds from the first of these on, those of held-out rows from the second, played ones from the
-# third; what lies below is for scores.
-TRAINED, HELD, PLAYED_FROM = 1_000_000, 2_000_000, 3_000_000
+# Worlds of training have seeds from the first of these on, those of held-out rows from the second; what lies below is
+# for scores, what lies beyond for flights.
+TRAINED, HELD = 1_000_000, 2_000_000
 WORLDS = 64
 SAMPLE = 4_096  # rows whose words are the model's
-HELD_ROWS = 400
-TRIED = 16  # by the expert, before anything is learnt
-TOGETHER = 16
-NAMED = 8  # ways to say a goal that failed
-EPISODES = 48  # played for the card, told canonically, and told in ways that were held out
+HELD_ROWS, HELD_WORLDS = 400, 16
+HELD_TICKS, HELD_EVERY = 1_600, 16
 # From this share of the time on the learner flies some of the episodes itself.
 LEARNER_FROM, LEARNER_SHARE, BETA = 0.15, 0.5, 0.2
 UNHEARD = 0.08  # share of the rows that are told what asks for nothing here
 KEPT = 0.4  # share of the ticks that become rows: neighbours are much alike
 OTHERWISE = 0.5  # share of the rows that are told something else than their episode: only the words tell them apart
+REHEARSED = 0.3  # share of the rows that are drawn by their decision
+SWITCHES_S = 6.25  # of a world's own time until another goal is asked for, in every other world
 
 
 class WorldLesson(DisturbedCurriculum[Goal]):
@@ -56,21 +53,32 @@ class WorldLesson(DisturbedCurriculum[Goal]):
         self.called: deque[str] = deque(maxlen=max(1, self._history))
         self.learner_share, self.flown = 0.0, False
         options = CurriculumOptions(
-            noise=(0.0, 0.02, 0.1), burst=round(hz / 2) or 1, switch=0.01, lasts_s=(10.0, 120.0), late_steps=1,
+            noise=(0.0, 0.02, 0.1), burst=round(hz / 2) or 1, lasts_s=(10.0, 120.0), late_steps=1,
+            # What takes long is never done where something else is asked for all the time.
+            switch=rng.choice((0.0, min(1.0, 1.0 / (SWITCHES_S * hz)))),
             scatter=0.0, rephrase=0.05, plain=0.15, hz=hz, seeds=HELD - TRAINED,
         )  # fmt: skip
         super().__init__(rng, options, skill, self._world.step_s)
 
-    def row(self) -> Row:
+    def moment(self) -> Moment:
         """What is seen now, and what the expert calls."""
         seen = self.look()
-        return Row(seen.instruction, seen.observation, seen.call, self._shown(), meant=seen.goal.text())
+        row = Row(seen.instruction, seen.observation, seen.call, self._shown(), meant=seen.goal.text())
+        return Moment(row, seen.goal, self._skill.read_back(seen.observation))
 
-    def otherwise(self, row: Row) -> Row:
-        """The same situation, told any goal: what the expert would call then."""
+    def retold(self, moment: Moment) -> Row:
+        """The same situation, told something else half of the time, and what the expert would call then."""
+        return self.otherwise(moment) if self.rng.random() < OTHERWISE else self.again(moment)
+
+    def otherwise(self, moment: Moment) -> Row:
+        """The same situation, told any goal."""
         goal = self._goals.sample(self.rng)
-        call = self._skill.expert(self._skill.read_back(row.observation), goal)
-        return Row(self._sentence(goal), row.observation, call, row.history, meant=goal.text())
+        call = self._skill.expert(moment.data, goal)
+        return replace(moment.row, instruction=self._sentence(goal), call=call, meant=goal.text())
+
+    def again(self, moment: Moment) -> Row:
+        """The same situation and goal, in other words."""
+        return replace(moment.row, instruction=self._sentence(moment.goal))
 
     def _shown(self) -> tuple[str, ...]:
         return tuple(self.called)[-self._history :] if self._history else ()
@@ -127,15 +135,20 @@ class WorldRows:
 
     def _rows(self, rng: random.Random) -> Iterator[Row]:
         lessons = [WorldLesson(self._skill, random.Random(rng.random()), self._hz) for _ in range(WORLDS)]
+        rehearsal = Rehearsal()
         while True:
             share = self._learner_share()
-            rows = [lesson.row() for lesson in lessons]
-            for lesson, row in zip(lessons, rows, strict=True):
+            moments = [lesson.moment() for lesson in lessons]
+            for lesson, moment in zip(lessons, moments, strict=True):
+                rehearsal.add(moment)
                 if rng.random() < UNHEARD * KEPT:
-                    yield replace(row, instruction=self._unheard(rng), call=None, meant="")
+                    yield replace(moment.row, instruction=self._unheard(rng), call=None, meant="")
                 elif rng.random() < KEPT:
-                    yield lesson.otherwise(row) if rng.random() < OTHERWISE else row
-            calls = self._calls(lessons, rows, rng)
+                    if rng.random() < REHEARSED:
+                        yield lesson.retold(rehearsal.draw(rng))
+                    else:
+                        yield lesson.otherwise(moment) if rng.random() < OTHERWISE else moment.row
+            calls = self._calls(lessons, moments, rehearsal, rng)
             for lesson, call in zip(lessons, calls, strict=True):
                 lesson.learner_share = share
                 lesson.act(call)
@@ -144,12 +157,16 @@ class WorldRows:
         run = self._run
         return LEARNER_SHARE if run is not None and run.seconds >= LEARNER_FROM * run.ends else 0.0
 
-    def _calls(self, lessons: Sequence[WorldLesson], rows: Sequence[Row], rng: random.Random) -> list[Call]:
-        """The expert's calls, or the learner's own where it flies."""
-        calls = [row.call or self._skill.still for row in rows]
+    def _calls(
+        self, lessons: Sequence[WorldLesson], moments: Sequence[Moment], rehearsal: Rehearsal, rng: random.Random
+    ) -> list[Call]:
+        """The expert's calls, or the learner's own where it flies; where that errs, it is a decision to rehearse."""
+        calls = [moment.row.call or self._skill.still for moment in moments]
         asked = [i for i, lesson in enumerate(lessons) if lesson.flown and rng.random() >= BETA]
         if asked and self._answers is not None:
-            for i, answer in zip(asked, self._answers.answers([rows[i] for i in asked]), strict=True):
+            for i, answer in zip(asked, self._answers.answers([moments[i].row for i in asked]), strict=True):
+                if answer != moments[i].row.call:
+                    rehearsal.add(moments[i], "missed")
                 if isinstance(answer, Call):
                     calls[i] = answer
         return calls
@@ -160,33 +177,24 @@ def lessons_of(skill: OwnSkill, hz: float, seed: int, files: Mapping[str, str] |
     wrong."""
     rng = random.Random(f"{seed}/sample")
     stream = WorldRows(skill, hz)
-    notes = (*_too_often(skill, hz), *_tried(skill, hz))
+    notes = (*_too_often(skill, hz), *tried(skill, hz))
     sample = list(itertools.islice(stream._rows(rng), SAMPLE))
     if (told := contradictions([Taught(row, where=_where(row)) for row in sample]).told()) is not None:
         notes = (*notes, told)
-    held = [WorldLesson(skill, random.Random(f"{seed}/held/{i}"), hz, held_out=True) for i in range(16)]
-    taught: list[Taught] = []
-    seen: dict[str, Mapping[str, Any]] = {}
+    held = _held_out(skill, hz, seed)
+    seen = {moment.row.observation: moment.data for moment in held}
 
     def expert(told: str, text: str) -> Call:
         if (goal := skill.recognise(told)) is None:
             raise LookupError(told)
         return skill.expert(seen[text], goal)
 
-    while len(taught) < HELD_ROWS:
-        # Episode by episode: neighbours would be the same question again and again.
-        for lesson in held:
-            row = lesson.row()
-            seen[row.observation] = skill.read_back(row.observation)
-            taught.append(Taught(lesson.otherwise(row) if rng.random() < OTHERWISE else row))
-            for _ in range(max(1, round(hz))):
-                lesson.act(lesson.look().call)
     goals = skill.all_goals
     return Lessons(
         skill.agent.tools,
         stream,
         [Taught(row) for row in sample],
-        taught[:HELD_ROWS],
+        [Taught(moment.row) for moment in held],
         f"The expert of {skill.agent.name} in the world {skill.name}, {hz:g} decisions a second",
         None,
         skill.agent.instruction,
@@ -199,6 +207,27 @@ def lessons_of(skill: OwnSkill, hz: float, seed: int, files: Mapping[str, str] |
     )
 
 
+def _held_out(skill: OwnSkill, hz: float, seed: int) -> list[Moment]:
+    """What is never trained on: one half as time goes by, the other by decision, so that the rare ones count."""
+    lessons = [WorldLesson(skill, random.Random(f"{seed}/held/{i}"), hz, held_out=True) for i in range(HELD_WORLDS)]
+    rng, rehearsal = random.Random(f"{seed}/held"), Rehearsal()
+    passing: list[Moment] = []
+    for tick in range(HELD_TICKS):
+        for lesson in lessons:
+            moment = lesson.moment()
+            rehearsal.add(moment)
+            if tick % HELD_EVERY == 0:  # neighbours would be the same question again and again
+                passing.append(moment)
+            lesson.act(moment.row.call or skill.still)
+    decisions = rehearsal.spread(rng, HELD_ROWS // 2)
+    others = [
+        replace(moment, row=lessons[0].retold(moment)) for moment in rng.sample(passing, HELD_ROWS - len(decisions))
+    ]
+    chosen = [*decisions, *others]
+    rng.shuffle(chosen)  # the first of these are looked at while it trains
+    return chosen
+
+
 def unheard(skill: OwnSkill) -> Nonsense:
     """What asks for nothing in this world: no word of its goals is in it."""
     return Nonsense("", skill.recognise, _words(skill) - COMMON)
@@ -206,42 +235,6 @@ def unheard(skill: OwnSkill) -> Nonsense:
 
 def _words(skill: OwnSkill) -> frozenset[str]:
     return frozenset(re.findall(r"[a-z]+", skill.all_goals.texts().lower()))
-
-
-def played(skill: OwnSkill, hz: float, seconds: float, answers: HeldOut) -> tuple[Mapping[str, Share], tuple[str, ...]]:
-    """How many episodes succeed, of seeds that training never had: told canonically, in ways that training never had,
-    and the expert beside it; at most EPISODES each, and about so many seconds in all. Then the ways that failed, in a
-    sentence."""
-    plain = _cases(skill, EPISODES)
-    kept = [pair for kind in skill.kinds for pair in skill.phrasings["unseen"](kind)]
-    unseen = [Case(*kept[i % len(kept)], PLAYED_FROM + i) for i in range(EPISODES if kept else 0)]
-    history = skill.agent.history
-
-    def model(seats: Sequence[Seat]) -> list[Call | None]:
-        rows = [Row(s.case.instruction, s.seen, None, tuple(s.called[-history:]) if history else ()) for s in seats]
-        return [answer if isinstance(answer, Call) else None for answer in answers.answers(rows)]
-
-    told = {"told canonically": (plain, model), "told in ways kept from training": (unseen, model)}
-    found, missed = {}, []
-    for name, (cases, decide) in (told | {"by the expert": (plain, partial(_expert, skill))}).items():
-        ended: list[Played] = []
-        started = time.monotonic()
-        while (left := cases[len(ended) :]) and (not ended or time.monotonic() - started < seconds / len(told)):
-            ended += play(skill, decide, left[:TOGETHER], hz)
-        if ended:
-            found[name] = Share(sum(bool(one.episode.success) for one in ended), len(ended))
-        if cases is unseen:
-            missed = list(dict.fromkeys(one.case.instruction for one in ended if not one.episode.success))
-    return found, _unheard_of(missed) if missed else ()
-
-
-def _unheard_of(missed: Sequence[str]) -> tuple[str, ...]:
-    listed = ", ".join(f'"{said}"' for said in missed[:NAMED])
-    more = f", and {len(missed) - NAMED} more" if len(missed) > NAMED else ""
-    return (
-        f"Of the ways kept from training, these failed in an episode: {listed}{more}. Words that no goal has cannot be "
-        "known: write ways with the same words into the goals, several of each kind, and fit it anew.",
-    )
 
 
 def _too_often(skill: OwnSkill, hz: float) -> tuple[str, ...]:
@@ -252,31 +245,6 @@ def _too_often(skill: OwnSkill, hz: float) -> tuple[str, ...]:
         f"The world goes on every {step_s:g} s: at {hz:g} Hz some decisions see what the one before saw. "
         f"--hz {1 / step_s:g} decides once a step.",
     )
-
-
-def _tried(skill: OwnSkill, hz: float) -> tuple[str, ...]:
-    """The expert and nobody play a little before anything is learnt: what that notices. Raises UserError for a world
-    that does not end."""
-    told = _cases(skill, TRIED)
-    play(skill, lambda seats: [skill.still] * len(seats), told[: len(skill.kinds)], hz)
-    done = play(skill, partial(_expert, skill), told, hz)
-    share = Share(sum(bool(one.episode.success) for one in done), len(done))
-    failed = next((one.case for one in done if not one.episode.success), None)
-    if failed is None:
-        return ()
-    return (
-        f"The expert itself succeeds in {share.right} of {share.count} episodes at {hz:g} Hz (not in seed "
-        f'{failed.seed}, told "{failed.instruction}"): a model learns no better.',
-    )
-
-
-def _cases(skill: OwnSkill, count: int) -> list[Case]:
-    goals = [skill.goals[i % len(skill.goals)] for i in range(count)]
-    return [Case(goal.text(), goal, PLAYED_FROM + i) for i, goal in enumerate(goals)]
-
-
-def _expert(skill: OwnSkill, seats: Sequence[Seat]) -> list[Call | None]:
-    return [skill.expert(skill.read_back(seat.seen), seat.case.goal) for seat in seats]
 
 
 def _where(row: Row) -> str:

@@ -77,7 +77,8 @@ def show(report: dict[str, Any], console: Console) -> None:
     outcome = r["outcome"]
     if outcome["episodes"]:
         judged = f", {outcome['successes']} of {outcome['judged']} succeeded" if outcome["judged"] else ""
-        console.print(f"{len(outcome['episodes'])} episodes{judged}")
+        took = sum(episode["seconds"] for episode in outcome["episodes"]) / len(outcome["episodes"])
+        console.print(f"{len(outcome['episodes'])} episodes{judged}, {took:.1f} s of their own time on average")
     if r["record"].get("ticks_from"):
         console.print(
             f"the record was full (--record-max): it has ticks from {r['record']['ticks_from']} on; all are counted",

@@ -26,6 +26,7 @@ from rtcontrol.run.users import ExpertError, OwnExpert, is_gym, own_world, reaso
 
 # An episode of a world of one's own that lasts longer than this, in its own time, is taken for one that never ends.
 LIMIT_S = 300.0
+ASKED = 40  # goals that the expert is asked about before anything begins
 REMEMBERED = 65_536  # observations: held-out rows are asked about long after they were seen
 SCORED = 8  # goals, or one of each kind
 
@@ -83,13 +84,14 @@ def skill_of(env: str, agent: str | None = None, goals: Path | None = None, limi
 def _look_over(skill: OwnSkill) -> None:
     """What is wrong with it is told before anything begins."""
     world: Any = skill.make()
-    goal = skill.goals[0]
-    world.judge_by(goal)
-    world.reset(0)
-    seen = world.observe()
     place: Any = SimpleNamespace(name=skill.name, bindings=getattr(world, "functions", world.bindings))
-    fit(skill.agent, place, Observation(0, 0, 0, seen))
-    skill.expert(seen, goal)
+    for number, goal in enumerate(skill.all_goals.spread(ASKED)):
+        world.judge_by(goal)
+        world.reset(0)
+        seen = world.observe()
+        if number == 0:
+            fit(skill.agent, place, Observation(0, 0, 0, seen))
+        skill.expert(seen, goal)
     for tool in skill.agent.tools.schemas:
         _any_call((tool,), random.Random(0))
 

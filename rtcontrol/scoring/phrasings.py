@@ -48,8 +48,18 @@ def lines(skill: Skill, given: str, names: Sequence[str]) -> list[Saying]:
         raise UserError(f"--phrasings {given} cannot be read ({why}).", f"Give a JSONL file{lists}.") from None
     if len(written) > MOST:
         raise UserError(f"--phrasings {given} has {len(written)} lines.", f"Give {MOST} at the most.")
-    read = (_line(skill, text, names, partial(_wrong, given, i)) for i, text in enumerate(written, 1) if text.strip())
-    found = [line for line in read if line is not None]
+    numbered = ((number, text) for number, text in enumerate(written, 1) if text.strip())
+    read = ((number, _line(skill, text, names, partial(_wrong, given, number))) for number, text in numbered)
+    found: list[Saying] = []
+    means: dict[str, tuple[int, str | None]] = {}
+    for number, line in read:
+        if line is not None:
+            before, meant = means.setdefault(line.say, (number, line.means))
+            if meant != line.means:
+                raise _wrong(
+                    given, number, f'"{line.say}" means {_told(line.means)}, and in line {before} {_told(meant)}'
+                )
+            found.append(line)
     if not found:
         raise UserError(f"--phrasings {given}: no line of it is for {skill.name}.", FORM)
     return found
@@ -73,6 +83,10 @@ def _line(skill: Skill, text: str, names: Sequence[str], wrong: Callable[[str], 
     if means is not None and goal is None:
         raise wrong(f"`means` is {means!r}, which names no goal of {skill.name}")
     return Saying(say, None if goal is None else goal.text(), goal)
+
+
+def _told(means: str | None) -> str:
+    return "nothing" if means is None else f'"{means}"'
 
 
 def _wrong(given: str, number: int, what: str) -> UserError:

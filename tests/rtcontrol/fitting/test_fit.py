@@ -132,7 +132,7 @@ def test_a_run_that_is_damaged_is_named(tmp_path: Path) -> None:
     state.parent.mkdir()
     for damaged in (b"", b"garbage"):
         state.write_bytes(damaged)
-        with pytest.raises(UserError, match=r"state\.pt is damaged"):
+        with pytest.raises(UserError, match=r"state\.pt is damaged: no whole state\."):
             rtcontrol.fit(rows(60), TOOLS, out=tmp_path, minutes=0.001)
 
 

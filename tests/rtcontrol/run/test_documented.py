@@ -57,7 +57,15 @@ def test_a_game_of_ones_own_is_made_and_flown_as_its_page_says(tmp_path: Path) -
     own = "".join((tmp_path / "rover" / name).read_text() for name in ("rover.py", "rover_agent.py", "goals.yaml"))
     assert sum(bool(line.strip()) for line in own.splitlines()) < 60
     for part in parts:
-        assert part in own, part
+        assert part in own or "@tool" in part, part
+    # The tools as functions fly like the definitions that they stand for.
+    (functions,) = (part for part in parts if "@tool" in part)
+    agent = tmp_path / "rover" / "rover_agent.py"
+    agent.write_text(re.sub(r"SIGN = .*\ntools = .*\n", lambda found: functions, agent.read_text()))
+    assert functions in agent.read_text()
+    flight = ("--clock", "lockstep", "--episodes", "2", "--model", "expert")
+    ran = python("-m", "rtcontrol", "run", "--env", str(agent.with_name("rover.py")), "--agent", str(agent), *flight)
+    assert "2 of 2 succeeded, " in ran.stdout and "s of their own time on average" in ran.stdout, ran.stderr
 
 
 @pytest.mark.slow

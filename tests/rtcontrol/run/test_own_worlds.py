@@ -219,3 +219,9 @@ def test_tools_of_a_skill_get_the_annotated_types_as_in_a_run(tmp_path: Path) ->
     made.reset(0)
     made.bindings["drive"](way="north")
     assert skill.still == Call("drive", {"way": "stop"})
+
+
+def test_an_expert_that_fails_for_one_of_its_goals_is_told_before_anything_begins(tmp_path: Path) -> None:
+    fails = '    assert goal["thing"] != "barrel", "no way there"\n    x, y = data'
+    with pytest.raises(UserError, match="no way there"):
+        skill_of(world_file(tmp_path), agent_file(tmp_path, ("    x, y = data", fails)))

@@ -455,3 +455,16 @@ def test_what_cannot_be_scored_is_refused(tmp_path: Path, capsys: pytest.Capture
     assert "--gate  is no gate" in refused(capsys, "score", "--env", "lander", "--gate", "")
     assert "--delays  is no list" in refused(capsys, "score", "--env", "lander", "--delays", "")
     assert "'--hz': Input should be" in refused(capsys, "score", "--env", "lander", "--hz", "0")
+
+
+def test_a_sentence_that_a_list_gives_two_meanings_is_named_with_both_lines(tmp_path: Path) -> None:
+    said = tmp_path / "said.jsonl"
+    said.write_text('{"say": "go on", "means": "go left"}\n{"say": "go on", "means": null}\n')
+    with pytest.raises(UserError, match='line 2: "go on" means nothing, and in line 1 "go left"'):
+        lines(SKILL, str(said), ("walk",))
+
+
+def test_a_score_that_is_refused_leaves_no_empty_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = tmp_path / "deep" / "found.json"
+    refused(capsys, "score", "--env", "lander", "--phrasings", str(tmp_path / "none"), "--json", str(found))
+    assert not found.exists()

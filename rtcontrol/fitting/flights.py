@@ -1,0 +1,112 @@
+"""Episodes of a world of one's own, played before anything is learnt there and after: what that shows, in words."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+from rtcontrol.envs.evaluate import Case, Played, Seat, play
+from rtcontrol.fitting.held_out import HeldOut, Share
+from rtcontrol.models.call import Call
+from rtcontrol.models.train.rows import Row
+from rtcontrol.run.skills import OwnSkill
+
+PLAYED_FROM = 3_000_000  # seeds
+TRIED = 16  # episodes by the expert, before anything is learnt
+TOGETHER = 16
+NAMED = 8  # ways to say a goal that failed
+EPISODES = 48  # played for the card, told canonically, and told in ways that were held out
+DIFFERING = 4  # of the failed episodes' calls that the expert would not have made, told
+
+
+def tried(skill: OwnSkill, hz: float) -> tuple[str, ...]:
+    """The expert and nobody play a little before anything is learnt: what that notices. Raises UserError for a world
+    that does not end."""
+    told = _cases(skill, TRIED)
+    play(skill, lambda seats: [skill.still] * len(seats), told[: len(skill.kinds)], hz)
+    done = play(skill, partial(_expert, skill), told, hz)
+    share = Share(sum(bool(one.episode.success) for one in done), len(done))
+    failed = next((one.case for one in done if not one.episode.success), None)
+    if failed is None:
+        return ()
+    return (
+        f"The expert itself succeeds in {share.right} of {share.count} episodes at {hz:g} Hz (not in seed "
+        f'{failed.seed}, told "{failed.instruction}"): a model learns no better.',
+    )
+
+
+def played(skill: OwnSkill, hz: float, seconds: float, answers: HeldOut) -> tuple[Mapping[str, Share], tuple[str, ...]]:
+    """How many episodes succeed, of seeds that training never had: told canonically, in ways that training never had,
+    and the expert beside it; at most EPISODES each, and about so many seconds in all. Then, in sentences, which goals
+    failed and where the model left the expert's way there, and the ways to say a goal that failed."""
+    plain = _cases(skill, EPISODES)
+    kept = [pair for kind in skill.kinds for pair in skill.phrasings["unseen"](kind)]
+    unseen = [Case(*kept[i % len(kept)], PLAYED_FROM + i) for i in range(EPISODES if kept else 0)]
+    history = skill.agent.history
+
+    def model(seats: Sequence[Seat]) -> list[Call | None]:
+        rows = [Row(s.case.instruction, s.seen, None, tuple(s.called[-history:]) if history else ()) for s in seats]
+        calls = [answer if isinstance(answer, Call) else None for answer in answers.answers(rows)]
+        for seat, call, right in zip(seats, calls, _expert(skill, seats), strict=True):
+            if call != right:
+                seat.kept.setdefault("differing", []).append((seat.seen, call, right))
+        return calls
+
+    told = {"told canonically": (plain, model), "told in ways kept from training": (unseen, model)}
+    found, notes = {}, []
+    for name, (cases, decide) in (told | {"by the expert": (plain, partial(_expert, skill))}).items():
+        ended: list[Played] = []
+        started = time.monotonic()
+        while (left := cases[len(ended) :]) and (not ended or time.monotonic() - started < seconds / len(told)):
+            ended += play(skill, decide, left[:TOGETHER], hz)
+        failed = [one for one in ended if not one.episode.success]
+        if ended:
+            found[name] = Share(len(ended) - len(failed), len(ended))
+        if failed and cases is plain and decide is model:
+            notes.append(_left_the_way(failed, ended))
+        if failed and cases is unseen:
+            notes.append(_unheard_of(list(dict.fromkeys(one.case.instruction for one in failed))))
+    return found, tuple(notes)
+
+
+def _left_the_way(failed: Sequence[Played], ended: Sequence[Played]) -> str:
+    """Which goals failed, and the calls of those episodes that the expert would not have made."""
+    goals = Counter(one.case.goal.kind for one in ended)  # type: ignore[attr-defined]
+    lost = Counter(one.case.goal.kind for one in failed)  # type: ignore[attr-defined]
+    kinds = ", ".join(f'"{kind}" {count} of {goals[kind]}' for kind, count in lost.most_common(NAMED))
+    differing: dict[tuple[str, str, str], list[tuple[str, str]]] = {}
+    for one in failed:
+        for seen, call, right in one.kept.get("differing", ()):
+            key = (one.case.goal.kind, _text(call), _text(right))  # type: ignore[attr-defined]
+            differing.setdefault(key, []).append((one.case.instruction, seen))
+    most = sorted(differing, key=lambda key: -len(differing[key]))[:DIFFERING]
+    calls = "; ".join(
+        f"it calls {key[1]} where {key[2]} is right ({len(differing[key])} decisions, the first told "
+        '"{}", seeing "{}")'.format(*differing[key][0])
+        for key in most
+    )
+    return f"Episodes that failed, told canonically: {kinds}. In these {calls or 'it always called what is right'}."
+
+
+def _unheard_of(missed: Sequence[str]) -> str:
+    listed = ", ".join(f'"{said}"' for said in missed[:NAMED])
+    more = f", and {len(missed) - NAMED} more" if len(missed) > NAMED else ""
+    return (
+        f"Of the ways kept from training, these failed in an episode: {listed}{more}. Words that no goal has cannot be "
+        "known: write ways with the same words into the goals, several of each kind, and fit it anew."
+    )
+
+
+def _cases(skill: OwnSkill, count: int) -> list[Case]:
+    goals = [skill.goals[i % len(skill.goals)] for i in range(count)]
+    return [Case(goal.text(), goal, PLAYED_FROM + i) for i, goal in enumerate(goals)]
+
+
+def _expert(skill: OwnSkill, seats: Sequence[Seat]) -> list[Call | None]:
+    return [skill.expert(skill.read_back(seat.seen), seat.case.goal) for seat in seats]
+
+
+def _text(call: Call | None) -> str:
+    return "nothing" if call is None else call.text()

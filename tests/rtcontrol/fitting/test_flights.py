@@ -1,0 +1,61 @@
+"""What was learnt is played in its world, and what failed there is told: which goal, which call, which words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from rtcontrol.fitting import flights
+from rtcontrol.models.call import Call
+from rtcontrol.models.train.rows import Row
+from tests.rtcontrol.fitting.test_worlds import STILL, yard
+
+
+def test_ways_kept_from_training_that_fail_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flights, "EPISODES", 6)
+    skill = yard(tmp_path)
+    canonical = {goal.text(): goal for goal in skill.goals}
+    told: set[str] = set()
+
+    def answers(rows: list[Row]) -> list[Call]:
+        """Of one who knows canonical instructions, and does nothing when told otherwise."""
+        told.update(row.instruction for row in rows if row.instruction not in canonical)
+        goals = [canonical.get(row.instruction) for row in rows]
+        seen = [skill.read_back(row.observation) for row in rows]
+        return [STILL if goal is None else skill.expert(s, goal) for s, goal in zip(seen, goals, strict=True)]
+
+    shares, (note,) = flights.played(skill, 16.0, 60.0, SimpleNamespace(answers=answers))  # type: ignore[arg-type]
+    assert [share.right for share in shares.values()] == [6, 0, 6]
+    assert told and all(f'"{said}"' in note for said in told)
+
+
+def test_where_episodes_fail_the_goal_and_the_call_that_the_expert_would_not_make_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flights, "EPISODES", 6)
+    skill = yard(tmp_path)
+
+    def answers(rows: list[Row]) -> list[Call]:
+        """Of one who knows everything but how to reach the barrel from the east."""
+        goals = [skill.recognise(row.instruction) for row in rows]
+        calls = [skill.expert(skill.read_back(r.observation), g) for r, g in zip(rows, goals, strict=True)]
+        return [
+            STILL if row.instruction == "go to the barrel" and call.arguments["way"] == "west" else call
+            for row, call in zip(rows, calls, strict=True)
+        ]
+
+    monkeypatch.setitem(skill.phrasings, "unseen", lambda kind: ())  # type: ignore[arg-type]
+    shares, (note,) = flights.played(skill, 16.0, 60.0, SimpleNamespace(answers=answers))  # type: ignore[arg-type]
+    lost = shares["told canonically"].count - shares["told canonically"].right
+    assert lost and f'told canonically: "go to the {{thing}}" {lost} of ' in note
+    assert 'it calls drive(way="stop") where drive(way="west") is right (' in note
+    assert 'told "go to the barrel", seeing "red box ' in note and note.count(" is right (") == 1
+
+
+def test_an_expert_that_fails_itself_is_noticed(tmp_path: Path) -> None:
+    assert flights.tried(yard(tmp_path), 16.0) == ()
+    (other := tmp_path / "other").mkdir()
+    (note,) = flights.tried(yard(other, ('"north" if', '"south" if')), 16.0)
+    assert "a model learns no better" in note

@@ -1,0 +1,65 @@
+"""What an episode asks for once in a while is drawn as often as what it asks for all the time."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rtcontrol.agents import Goal
+from rtcontrol.fitting import rehearsal
+from rtcontrol.fitting.rehearsal import Moment, Rehearsal
+from rtcontrol.models.call import Call
+from rtcontrol.models.train.rows import Row
+
+
+def moment(call: str | None, seen: object, kind: str = "go") -> Moment:
+    return Moment(Row(kind, str(seen), None if call is None else Call(call)), Goal(kind), {})
+
+
+def test_a_rare_decision_is_drawn_as_often_as_a_common_one() -> None:
+    kept, rng = Rehearsal(), random.Random(0)
+    for tick in range(5_000):
+        kept.add(moment("door" if tick % 1_000 == 0 else "ride", tick))
+    drawn = Counter(kept.draw(rng).row.call.name for _ in range(2_000))  # type: ignore[union-attr]
+    assert 900 < drawn["door"] < 1_100
+
+
+def test_another_goal_and_what_the_learner_missed_are_decisions_of_their_own() -> None:
+    kept = Rehearsal()
+    for seen, kind, more in (("a", "go", ()), ("b", "stay", ()), ("c", "go", ("missed",))):
+        for _ in range(100):
+            kept.add(moment("ride", seen, kind), *more)
+    drawn = Counter(kept.draw(random.Random(i)).row.observation for i in range(600))
+    assert set(drawn) == {"a", "b", "c"} and min(drawn.values()) > 120
+
+
+def test_old_moments_and_decisions_that_are_met_no_more_are_forgotten() -> None:
+    kept, rng = Rehearsal(), random.Random(0)
+    for tick in range(1_000):
+        kept.add(moment("ride", tick))
+    assert {int(kept.draw(rng).row.observation) for _ in range(1_000)} == set(range(1_000 - rehearsal.EACH, 1_000))
+    for number in range(2 * rehearsal.KEYS):
+        kept.add(moment(f"act_{number}", number))
+    assert not any(kept.draw(rng).row.call == Call("ride") for _ in range(5_000))
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["ride", "door", None]), st.integers(0, 30)), min_size=1, max_size=120),
+    st.integers(1, 40),
+    st.integers(0, 9),
+)
+def test_what_is_spread_is_different_and_each_decision_has_its_share(
+    ticks: list[tuple[str | None, int]], count: int, seed: int
+) -> None:
+    kept = Rehearsal()
+    for call, seen in ticks:
+        kept.add(moment(call, f"{call} {seen}"))
+    found = kept.spread(random.Random(seed), count)
+    asked = [one.row.observation for one in found]
+    assert len(set(asked)) == len(asked) == min(count, len(asked)) and set(asked) <= {f"{c} {s}" for c, s in ticks}
+    if len(asked) < count:  # all there is: of each decision the newest ones
+        newest = {c: [s for call, s in ticks if call == c][-rehearsal.EACH :] for c, _ in ticks}
+        assert set(asked) == {f"{c} {s}" for c, seen in newest.items() for s in seen}
