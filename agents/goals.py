@@ -92,12 +92,21 @@ class Goals:
 
     def sentence(self, rng: random.Random, goal: Goal) -> str:
         """One way to say it: the canonical words or a way that is not held out."""
-        return self._say(rng, rng.choice((goal.kind, *self._sides[goal.kind][0])), goal)
+        return self._say(rng, rng.choice(self._sides[goal.kind][0]), goal)
 
     def held_out(self, goal: Goal) -> tuple[str, ...]:
         """The ways to say it that training never shows, one of each; none where a goal has too few."""
         rng = random.Random(goal.text())
         return tuple(self._say(rng, pattern, goal) for pattern in self._sides[goal.kind][1])
+
+    def gaps(self) -> tuple[list[str], list[tuple[str, str]]]:
+        """Of what is kept from training: the kinds of which nothing is, and the ways with a word that no trained way of
+        any goal has, each with that word."""
+        taught = {word for kept in self._sides.values() for way in kept[0] for word in self._words(way)}
+        kinds = [kind for kind, sides in self._sides.items() if not sides[1]]
+        ways = [way for sides in self._sides.values() for way in sides[1]]
+        news = [(way, next((word for word in self._words(way) if word not in taught), "")) for way in ways]
+        return kinds, [(way, word) for way, word in news if word]
 
     def recognise(self, text: str) -> Goal | None:
         """The goal that a sentence of these asks for, capitals, spaces and a full stop aside; None for any other. A
@@ -125,6 +134,10 @@ class Goals:
 
     # -- how -----------------------------------------------------------------------------------------------------------
 
+    def _words(self, way: str) -> list[str]:
+        """Those of a way itself, without what stands for its slots."""
+        return re.findall(r"[a-z']+", _SLOT.sub(" ", way).lower())
+
     def _goal(self, rng: random.Random, kind: str) -> Goal:
         return Goal(kind, tuple((name, rng.choice(self.placeholders[name])) for name in _names(kind)))
 
@@ -140,7 +153,7 @@ class Goals:
             every = ways[HELD_OUT_EVERY - 1 :: HELD_OUT_EVERY]
             taught = [self._pattern(way) for way in (kind, *ways) if way not in every]
             kept = tuple(way for way in every if not any(p.fullmatch(s) for s in self._all(way) for p in taught))
-            sides[kind] = tuple(way for way in ways if way not in kept), kept
+            sides[kind] = tuple(way for way in (kind, *ways) if way not in kept), kept
         return sides
 
     def _all(self, way: str) -> list[str]:
@@ -188,7 +201,10 @@ class Goals:
         good = all(isinstance(one, str | int | float) and not isinstance(one, bool) for one in listed)
         finite = good and all(isinstance(one, str) or math.isfinite(one) for one in listed)
         if not listed or not finite:
-            raise self._wrong(f"{{{name}}} is no list of texts or numbers.", f"Write {name}: [a, b, c].", name)
+            odd = next((one for one in listed if isinstance(one, bool) or not isinstance(one, str | int | float)), None)
+            what = "is no list of texts or numbers" if odd is None else f"lists {odd!r}, no text and no number"
+            remedy = f"Write {name}: [a, b, c], and words such as no, on and yes in quotes: YAML reads false and true."
+            raise self._wrong(f"{{{name}}} {what}.", remedy, f"{name}:")
         return listed
 
     def _ways(self, kind: str, given: Any) -> tuple[str, ...]:
@@ -206,6 +222,8 @@ class Goals:
         for name in _names(way):
             if name not in self.placeholders and (way == kind or name not in self._grammar.slots):
                 remedy = f"List what it stands for under placeholders: {name}: [...]."
+                if way != kind:  # what the goal itself does not name is no placeholder of its ways
+                    remedy = f"List what may be said there under words: {name}: [...]."
                 raise self._wrong(f'"{way}": nothing is listed for {{{name}}}.', remedy, way)
         if missing := sorted(set(_names(kind)) - set(_names(way))):
             remedy = "Say in each way what the goal needs, or make it a goal of its own."

@@ -112,7 +112,8 @@ def _score(
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Episodes a goal.")] = 10,
     goal: Annotated[
-        list[str] | None, typer.Option(help="Score this goal alone; may be repeated. (default: the world's list)")
+        list[str] | None,
+        typer.Option(help="Score this goal alone (or `all` of your own); may be repeated. (default: the world's list)"),
     ] = None,
     phrasings: Annotated[
         str | None, typer.Option(help="JSONL file of what people say, or a list of the world's own: seen, unseen.")

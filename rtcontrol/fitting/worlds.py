@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from rtcontrol.agents import Goal
 from rtcontrol.envs.curriculum import CurriculumOptions, DisturbedCurriculum
-from rtcontrol.fitting.flights import tried
+from rtcontrol.fitting.flights import NAMED, tried
 from rtcontrol.fitting.held_out import HeldOut
 from rtcontrol.fitting.making import Lessons
 from rtcontrol.fitting.material import Taught, contradictions
@@ -177,7 +177,7 @@ def lessons_of(skill: OwnSkill, hz: float, seed: int, files: Mapping[str, str] |
     wrong."""
     rng = random.Random(f"{seed}/sample")
     stream = WorldRows(skill, hz)
-    notes = (*_too_often(skill, hz), *tried(skill, hz))
+    notes = (*_too_often(skill, hz), *_said_too_little(skill), *tried(skill, hz))
     sample = list(itertools.islice(stream._rows(rng), SAMPLE))
     if (told := contradictions([Taught(row, where=_where(row)) for row in sample]).told()) is not None:
         notes = (*notes, told)
@@ -245,6 +245,25 @@ def _too_often(skill: OwnSkill, hz: float) -> tuple[str, ...]:
         f"The world goes on every {step_s:g} s: at {hz:g} Hz some decisions see what the one before saw. "
         f"--hz {1 / step_s:g} decides once a step.",
     )
+
+
+def _said_too_little(skill: OwnSkill) -> tuple[str, ...]:
+    """What is known of the ways that are kept from training before it begins."""
+    kinds, ways = skill.all_goals.gaps()
+    told = []
+    if kinds:
+        listed = ", ".join(f'"{kind}"' for kind in kinds[:NAMED])
+        told.append(
+            f"No way to say {listed}{' and others' * (len(kinds) > NAMED)} is kept from training: of a goal with fewer "
+            "than five other ways it is not measured whether it is understood."
+        )
+    if ways:
+        listed = ", ".join(f'"{way}" ({word})' for way, word in ways[:NAMED])
+        told.append(
+            f"Kept from training, with a word that no other way has and that cannot be known: {listed}"
+            f"{f' and {len(ways) - NAMED} more' * (len(ways) > NAMED)}. Write it into another way, too."
+        )
+    return tuple(told)
 
 
 def _where(row: Row) -> str:

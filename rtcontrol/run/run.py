@@ -31,7 +31,7 @@ from rtcontrol.run.options import RunOptions
 from rtcontrol.run.own import own_agent
 from rtcontrol.run.status import HOST, INCOMPLETE, UNSAFE, status
 from rtcontrol.run.toolsets import tools_from
-from rtcontrol.run.trained import gated, model_for, rate_said, said_of, shown
+from rtcontrol.run.trained import NAME_IT, gated, model_for, rate_said, said_of, shown
 from rtcontrol.run.users import try_expert
 
 Parts = tuple[Any, ...]  # agent, environment and decider's source
@@ -51,7 +51,8 @@ def run(options: RunOptions, ending: Shutdown, wrap: Callable[..., Parts] = _unw
     instruction, goal = options.instruction, options.goal
     if instruction is None:
         instruction = chosen.instruction if goal is None else assemble.goal_text(goal, options.env, chosen.goals)
-    model = model_for(chosen.tools.schemas, options.model or chosen.model)
+    own = "" if chosen.expert is None else "--model expert is the agent's own. "
+    model = model_for(chosen.tools.schemas, options.model or chosen.model, own + NAME_IT)
     options = gated(
         replace(options, agent=chosen.name, model=model, instruction=instruction), model, chosen.tools.schemas
     )

@@ -105,11 +105,11 @@ def own_world(name: str, goals: Goals | None = None, limit_s: float | None = Non
     return OwnWorld(made, title, goals, limit_s)
 
 
-def own_goals(file: Path) -> Goals:
-    """The goals of a .yaml or .json file: a table `goals`, canonical words to other ways to say it, with tables
-    `placeholders` and `words` where those need them. UserError with the line, where it can be told."""
+def own_goals(file: Path, named: str = "--goals") -> Goals:
+    """The goals of a .yaml or .json file that somebody `named`: a table `goals`, canonical words to other ways to say
+    it, with tables `placeholders` and `words` where those need them. UserError with the line, where it can be told."""
     remedy = f"Give a table with {', '.join(GOALS)}, as in docs/your-own-game.md."
-    missing = UserError(f"--goals {file}: there is no such file.", "Give a .yaml or .json file.")
+    missing = UserError(f"{named} {file}: there is no such file.", "Give a .yaml or .json file.")
     if file.suffix == ".json":
         told = read_json(file, missing, remedy)
     else:
@@ -183,7 +183,7 @@ def _made_of_parts(module: ModuleType, name: str, goals: Goals | None, base: Age
 def _goals(module: ModuleType, name: str) -> Goals | None:
     given = vars(module).get("goals")
     if isinstance(given, str) and given.endswith((".yaml", ".yml", ".json")):
-        return own_goals(Path(name).parent / given)
+        return own_goals(Path(name).parent / given, f"{name}: its goals are those of")
     if given is None or isinstance(given, Goals):
         return given
     return Goals(given, vars(module).get("placeholders"), vars(module).get("words"), name)

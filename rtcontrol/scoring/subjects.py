@@ -9,8 +9,10 @@ from typing import Any
 from rtcontrol.envs.evaluate import Case, evaluate
 from rtcontrol.envs.skill import Skill
 from rtcontrol.models.errors import UserError
+from rtcontrol.run.skills import OwnSkill
 
 FIRST_SEED, PHRASING_SEED = 2000, 4000  # recipes train on seeds below 1000, `fit` in a world from a million on
+ALL, MOST_GOALS = "all", 1_000  # for every goal there is
 TRIED = 3  # seeds on which the expert, told another goal, must not do the judged one
 
 
@@ -33,7 +35,10 @@ def subjects(skill: Skill, hz: float, named: Sequence[str] = ()) -> list[Subject
     """The skill's goals (`named`: those that these instructions name), each with the one to tell in its place: its
     opposite where it has one, else the next one in the list that the expert, told it, never does this one by.
     UserError for a skill without goals, and for an instruction that names none."""
-    goals = [_goal(skill, text) for text in named] or list(skill.goals)
+    if list(named) == [ALL] and skill.recognise(ALL) is None:
+        named, goals = (), list(skill.all_goals.spread(MOST_GOALS) if isinstance(skill, OwnSkill) else skill.goals)
+    else:
+        goals = [_goal(skill, text) for text in named] or list(skill.goals)
     if not goals:
         raise UserError(f"{skill.name} has no list of goals to score.", "Name them with --goal.")
     found = []

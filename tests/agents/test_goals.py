@@ -90,7 +90,7 @@ def test_goals_are_spread_over_kinds_and_values() -> None:
         ({"goals": {"go": "move"}}, "no list of ways"),
         ({"goals": {"go": [3]}}, "said as 3"),
         ({"goals": {"go to {x}": []}, "placeholders": {"x": "abc"}}, "{x} is no list"),
-        ({"goals": {"go to {x}": []}, "placeholders": {"x": [True]}}, "{x} is no list"),
+        ({"goals": {"go to {x}": []}, "placeholders": {"x": [True]}}, "{x} lists True"),
         ({"goals": {"go to {x}": []}, "placeholders": {"x": ["a"]}, "words": {"x": ["b"]}}, "a placeholder and a word"),
     ],
 )
@@ -105,3 +105,28 @@ def test_a_goal_that_is_wrong_is_told_with_its_line(tmp_path: Path) -> None:
     file.write_text("goals:\n  stop: []\n  go:\n    - move to {x}\n")
     with pytest.raises(UserError, match=r"goals\.yaml:4: .move to \{x\}."):
         Goals({"stop": [], "go": ["move to {x}"]}, source=str(file))
+
+
+def test_what_is_kept_from_training_and_cannot_be_known_is_named() -> None:
+    told = Goals(
+        {
+            "take {who} home": ["drive {who} home", "bring {who} home", "on with {who}", "{who} home", "{who} sleeps"],
+            "wait": ["stop", "halt"],
+            "honk": ["blow the horn", "make noise", "sound it", "beep", "make the horn sound"],
+        },
+        {"who": ["anna", "ben"]},
+    )  # fmt: skip
+    assert told.gaps() == (["wait"], [("{who} sleeps", "sleeps")])
+
+
+def test_an_undefined_slot_is_told_where_it_belongs() -> None:
+    with pytest.raises(UserError, match=r"under words: ask: \[\.\.\.\]"):
+        Goals({"wait": ["{ask} stop"]})
+    with pytest.raises(UserError, match=r"under placeholders: who: \[\.\.\.\]"):
+        Goals({"take {who} home": []})
+
+
+def test_a_word_that_yaml_reads_as_false_is_named_with_its_line(tmp_path: Path) -> None:
+    (file := tmp_path / "goals.yaml").write_text("goals:\n  take {who} home: []\nplaceholders:\n  who: [anna, no]\n")
+    with pytest.raises(UserError, match=r"goals\.yaml:4: \{who\} lists False, no text and no number\..*in quotes"):
+        Goals({"take {who} home": []}, {"who": ["anna", False]}, source=str(file))

@@ -71,7 +71,8 @@ def test_the_same_worlds_go_on_from_the_first_row_to_the_last(tmp_path: Path, mo
 def test_held_out_rows_are_of_seeds_that_are_never_trained_on(tmp_path: Path) -> None:
     skill = yard(tmp_path)
     lessons = lessons_of(skill, 16.0, 0)
-    assert len(lessons.held) == worlds.HELD_ROWS and lessons.count is None and not lessons.notes
+    assert len(lessons.held) == worlds.HELD_ROWS and lessons.count is None
+    assert [note.split(",")[0] for note in lessons.notes] == ["Kept from training"]  # `at` is said there alone
     seeds: list[int] = []
     for held in (False, True):
         lesson = WorldLesson(skill, random.Random(0), 16.0, held)
@@ -190,7 +191,7 @@ def test_the_same_situation_is_also_told_other_goals(tmp_path: Path) -> None:
 
 def test_more_decisions_than_steps_of_the_world_are_told(tmp_path: Path) -> None:
     skill = yard(tmp_path)
-    (note,) = lessons_of(skill, 40.0, 0).notes
+    note, _ = lessons_of(skill, 40.0, 0).notes
     assert "goes on every 0.05 s: at 40 Hz some decisions see what the one before saw. --hz 20" in note
 
 
@@ -221,3 +222,14 @@ def test_what_the_learner_gets_wrong_in_its_own_flights_is_rehearsed(tmp_path: P
     stream._calls(lessons, moments, rehearsal, random.Random(0))  # type: ignore[arg-type]
     assert len(kept) > 10
     assert all(entry[1:] == ("missed",) and entry[0] != "east" for entry in kept)
+
+
+def test_ways_that_cannot_be_known_and_goals_said_too_seldom_are_told_before_it_trains(tmp_path: Path) -> None:
+    few = ('"at {thing}"]}', '"touch {thing}"], "rest": ["pause"]}')
+    rest = ("    x, y = data", '    if goal.kind == "rest":\n        return fallback\n    x, y = data')
+    judged = ('goal["thing"]', 'dict(goal.values).get("thing")'), ("if self.at ==", "if self.wanted and self.at ==")
+    skill = skill_of(world_file(tmp_path, *judged), agent_file(tmp_path, few, rest))
+    assert isinstance(skill, OwnSkill)
+    notes = "\n".join(lessons_of(skill, 16.0, 0).notes)
+    assert 'No way to say "rest" is kept from training' in notes
+    assert 'no other way has and that cannot be known: "touch {thing}" (touch). Write it into another' in notes

@@ -225,3 +225,16 @@ def test_an_expert_that_fails_for_one_of_its_goals_is_told_before_anything_begin
     fails = '    assert goal["thing"] != "barrel", "no way there"\n    x, y = data'
     with pytest.raises(UserError, match="no way there"):
         skill_of(world_file(tmp_path), agent_file(tmp_path, ("    x, y = data", fails)))
+
+
+def test_goals_of_a_file_that_is_not_there_are_told_with_who_named_it(tmp_path: Path) -> None:
+    agent = agent_file(tmp_path, ('goals = {"go to the', 'goals = "none.yaml"\nother = {"go to the'))
+    with pytest.raises(UserError, match=r"yard_agent\.py: its goals are those of .*none\.yaml: there is no such file"):
+        skill_of(world_file(tmp_path), agent)
+
+
+def test_who_names_no_model_is_told_of_the_expert_where_there_is_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = refused(capsys, "run", "--env", world_file(tmp_path), "--agent", agent_file(tmp_path), *COMMON)
+    assert "--model expert is the agent's own" in told

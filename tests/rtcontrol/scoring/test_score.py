@@ -22,6 +22,7 @@ from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.engines.base import DecodeError
 from rtcontrol.models.errors import UserError
 from rtcontrol.run.contents import contents
+from rtcontrol.run.skills import OwnSkill, skill_of
 from rtcontrol.scoring.document import Document
 from rtcontrol.scoring.flyers import SCRIPTED, ConfidenceGate, Flyer, ModelFlyer, scripted
 from rtcontrol.scoring.measure import measure
@@ -468,3 +469,11 @@ def test_a_score_that_is_refused_leaves_no_empty_file(tmp_path: Path, capsys: py
     found = tmp_path / "deep" / "found.json"
     refused(capsys, "score", "--env", "lander", "--phrasings", str(tmp_path / "none"), "--json", str(found))
     assert not found.exists()
+
+
+def test_every_goal_of_ones_own_is_scored_where_all_are_asked_for(tmp_path: Path) -> None:
+    skill = skill_of(world_file(tmp_path), agent_file(tmp_path))
+    assert isinstance(skill, OwnSkill)
+    few = replace(skill, goals=skill.goals[:1])
+    assert [one.title for one in subjects(few, 10.0, ("all",))] == [goal.text() for goal in skill.goals]
+    assert len(subjects(few, 10.0)) == 1 < len(skill.goals)
