@@ -135,8 +135,11 @@ class Goals:
     # -- how -----------------------------------------------------------------------------------------------------------
 
     def _words(self, way: str) -> list[str]:
-        """Those of a way itself, without what stands for its slots."""
-        return re.findall(r"[a-z']+", _SLOT.sub(" ", way).lower())
+        """Those of a way, with all that may stand in its slots."""
+        filled = _SLOT.sub(
+            lambda m: " ".join(map(_text, self._grammar.slots.get(m[1], self.placeholders.get(m[1], ())))), way
+        )
+        return re.findall(r"[^\W\d_]+", filled.lower())
 
     def _goal(self, rng: random.Random, kind: str) -> Goal:
         return Goal(kind, tuple((name, rng.choice(self.placeholders[name])) for name in _names(kind)))
@@ -204,7 +207,7 @@ class Goals:
             odd = next((one for one in listed if isinstance(one, bool) or not isinstance(one, str | int | float)), None)
             what = "is no list of texts or numbers" if odd is None else f"lists {odd!r}, no text and no number"
             remedy = f"Write {name}: [a, b, c], and words such as no, on and yes in quotes: YAML reads false and true."
-            raise self._wrong(f"{{{name}}} {what}.", remedy, f"{name}:")
+            raise self._wrong(f"{{{name}}} {what}.", remedy, name)
         return listed
 
     def _ways(self, kind: str, given: Any) -> tuple[str, ...]:
@@ -253,7 +256,9 @@ def _line(source: str, text: str) -> str:
         lines = Path(source).read_text("utf-8").splitlines()
     except (OSError, ValueError):
         return ""
-    return next((f":{number}" for number, line in enumerate(lines, 1) if text and text in line), "")
+    named = re.compile(rf"[\"']?{re.escape(text)}[\"']?\s*[:=]")  # where it is defined, before where it is used
+    found = [number for number, line in enumerate(lines, 1) if text and text in line]
+    return f":{next((n for n in found if named.search(lines[n - 1])), found[0])}" if found else ""
 
 
 def _names(template: str) -> tuple[str, ...]:

@@ -88,7 +88,7 @@ class Trainer:
 
     def _saved(self) -> Mapping[str, Any]:
         try:
-            saved: Mapping[str, Any] = torch.load(self.out / STATE, weights_only=True)
+            saved: Mapping[str, Any] = torch.load(self.out / STATE, map_location="cpu", weights_only=True)
         except (OSError, EOFError, RuntimeError, pickle.UnpicklingError) as error:
             why = f" ({error.strerror})" if isinstance(error, OSError) and error.strerror else ": no whole state"
             raise UserError(

@@ -43,7 +43,8 @@ def save(path: Path | None, document: dict[str, Any]) -> None:
         if path == STDOUT:
             sys.stdout.write(text)
             return
-        part = path.with_name(path.name + ".part") if path.is_file() and not path.is_symlink() else path
+        plain = not path.is_symlink() and (path.is_file() or not path.exists())
+        part = path.with_name(path.name + ".part") if plain else path
         try:
             part.write_text(text)
             part.replace(path)

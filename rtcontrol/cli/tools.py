@@ -65,7 +65,10 @@ def check(
     entries: list[dict[str, Any]] = []
     told: list[str] = []
     table = Table(
-        *("tool", "values", "passes at worst", "prefix tokens"),
+        "tool",
+        "values",
+        "passes at worst",
+        "prefix tokens",
         caption="passes of the model for the longest call of a tool; its tokens in the cached prompt",
     )
     for cost in costs(found.schemas, checkpoint.tokenizer, checkpoint.template.overflow):

@@ -15,7 +15,7 @@ from typing import Any
 from rtcontrol.agents import Goal
 from rtcontrol.models.train.rows import Row
 
-KEYS, EACH = 1_024, 32
+EACH, CALLS, TOOLS = 32, 64, 1_024
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,29 +28,40 @@ class Moment:
 
 
 class Rehearsal:
-    """The newest `each` moments of every decision; the decisions that were not met for longest are forgotten."""
+    """The newest `each` moments of every decision: a call, for a kind of goal. Of the calls of a tool the `calls` that
+    were met last are kept, so that one of many numbers leaves room for the others."""
 
-    def __init__(self, each: int = EACH) -> None:
-        self._each = each
-        self._kept: dict[Hashable, deque[Moment]] = {}
+    def __init__(self, each: int = EACH, calls: int = CALLS) -> None:
+        self._each, self._calls = each, calls
+        self._kept: dict[Hashable, dict[str, deque[Moment]]] = {}
 
     def add(self, moment: Moment, *more: Hashable) -> None:
         """Keep it under its kind of goal and its call, and what else makes it another decision."""
         call = moment.row.call
-        key = (moment.goal.kind, None if call is None else call.text(), *more)
-        kept = self._kept.pop(key, None) or deque(maxlen=self._each)
-        kept.append(moment)
-        self._kept[key] = kept
-        if len(self._kept) > KEYS:
-            del self._kept[next(iter(self._kept))]
+        name, text = ("", "") if call is None else (call.name, call.text())
+        calls = _newest(self._kept, (moment.goal.kind, name, *more), {}, TOOLS)
+        _newest(calls, text, deque(maxlen=self._each), self._calls).append(moment)
 
     def draw(self, rng: random.Random) -> Moment:
-        """One of them, every decision as likely as another."""
-        return rng.choice(rng.choice(list(self._kept.values())))
+        """One of them: any kind of goal and tool as likely as another, then any call, then any moment."""
+        calls = rng.choice(list(self._kept.values()))
+        return rng.choice(rng.choice(list(calls.values())))
 
     def spread(self, rng: random.Random, count: int) -> list[Moment]:
         """At most so many different ones, of each decision as many as of another where it has so many."""
-        sides = [rng.sample(kept, len(kept)) for kept in self._kept.values()]
-        turns = [side[i] for i in range(self._each) for side in sides if i < len(side)]
-        asked = {(one.row.instruction, one.row.observation): one for one in reversed(turns)}
-        return list(reversed(asked.values()))[:count]
+        sides = [rng.sample(kept, len(kept)) for calls in self._kept.values() for kept in calls.values()]
+        rng.shuffle(sides)  # where they are more than `count`
+        found: dict[tuple[str, str], Moment] = {}
+        for turn in range(max(map(len, sides), default=0)):
+            for side in sides:
+                if turn < len(side):
+                    found.setdefault((side[turn].row.instruction, side[turn].row.observation), side[turn])
+        return list(found.values())[:count]
+
+
+def _newest(kept: dict[Any, Any], key: Hashable, new: Any, most: int) -> Any:
+    """What is kept under the key, made the newest; what is oldest goes where there are more than so many."""
+    kept[key] = kept.pop(key, new)
+    if len(kept) > most:
+        del kept[next(iter(kept))]
+    return kept[key]

@@ -12,6 +12,7 @@ import re
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from rtcontrol.agents import Goal
 from rtcontrol.envs.curriculum import CurriculumOptions, DisturbedCurriculum
@@ -33,7 +34,7 @@ TRAINED, HELD = 1_000_000, 2_000_000
 WORLDS = 64
 SAMPLE = 4_096  # rows whose words are the model's
 HELD_ROWS, HELD_WORLDS = 400, 16
-HELD_TICKS, HELD_EVERY = 1_600, 16
+HELD_S, HELD_TICKS = 100.0, 51_200  # of a world's own time; of all worlds together at the most
 # From this share of the time on the learner flies some of the episodes itself.
 LEARNER_FROM, LEARNER_SHARE, BETA = 0.15, 0.5, 0.2
 UNHEARD = 0.08  # share of the rows that are told what asks for nothing here
@@ -161,11 +162,11 @@ class WorldRows:
         self, lessons: Sequence[WorldLesson], moments: Sequence[Moment], rehearsal: Rehearsal, rng: random.Random
     ) -> list[Call]:
         """The expert's calls, or the learner's own where it flies; where that errs, it is a decision to rehearse."""
-        calls = [moment.row.call or self._skill.still for moment in moments]
+        calls = [_right(moment) for moment in moments]
         asked = [i for i, lesson in enumerate(lessons) if lesson.flown and rng.random() >= BETA]
         if asked and self._answers is not None:
             for i, answer in zip(asked, self._answers.answers([moments[i].row for i in asked]), strict=True):
-                if answer != moments[i].row.call:
+                if self._answers.key(answer) != self._answers.key(moments[i].row.call):
                     rehearsal.add(moments[i], "missed")
                 if isinstance(answer, Call):
                     calls[i] = answer
@@ -181,8 +182,7 @@ def lessons_of(skill: OwnSkill, hz: float, seed: int, files: Mapping[str, str] |
     sample = list(itertools.islice(stream._rows(rng), SAMPLE))
     if (told := contradictions([Taught(row, where=_where(row)) for row in sample]).told()) is not None:
         notes = (*notes, told)
-    held = _held_out(skill, hz, seed)
-    seen = {moment.row.observation: moment.data for moment in held}
+    held, seen = _held_out(skill, hz, seed)
 
     def expert(told: str, text: str) -> Call:
         if (goal := skill.recognise(told)) is None:
@@ -194,7 +194,7 @@ def lessons_of(skill: OwnSkill, hz: float, seed: int, files: Mapping[str, str] |
         skill.agent.tools,
         stream,
         [Taught(row) for row in sample],
-        [Taught(moment.row) for moment in held],
+        [Taught(row) for row in held],
         f"The expert of {skill.agent.name} in the world {skill.name}, {hz:g} decisions a second",
         None,
         skill.agent.instruction,
@@ -207,25 +207,32 @@ def lessons_of(skill: OwnSkill, hz: float, seed: int, files: Mapping[str, str] |
     )
 
 
-def _held_out(skill: OwnSkill, hz: float, seed: int) -> list[Moment]:
-    """What is never trained on: one half as time goes by, the other by decision, so that the rare ones count."""
-    lessons = [WorldLesson(skill, random.Random(f"{seed}/held/{i}"), hz, held_out=True) for i in range(HELD_WORLDS)]
-    rng, rehearsal = random.Random(f"{seed}/held"), Rehearsal()
+def _held_out(skill: OwnSkill, hz: float, seed: int) -> tuple[list[Row], Mapping[str, Mapping[str, Any]]]:
+    """What is never trained on, one half as time goes by, the other by decision, so that the rare ones count; and the
+    data of each observation."""
+    ticks = min(HELD_TICKS // 2, max(HELD_ROWS, round(HELD_S * hz)))
+    worlds = max(2, min(HELD_WORLDS, HELD_TICKS // ticks))
+    every = max(1, ticks * worlds // (4 * HELD_ROWS))  # neighbours would be the same question again and again
+    lessons = [WorldLesson(skill, random.Random(f"{seed}/held/{i}"), hz, held_out=True) for i in range(worlds)]
+    rng, rehearsal = random.Random(f"{seed}/held"), Rehearsal(HELD_TICKS)
     passing: list[Moment] = []
-    for tick in range(HELD_TICKS):
+    for tick in range(ticks):
         for lesson in lessons:
             moment = lesson.moment()
             rehearsal.add(moment)
-            if tick % HELD_EVERY == 0:  # neighbours would be the same question again and again
+            if tick % every == 0:
                 passing.append(moment)
-            lesson.act(moment.row.call or skill.still)
+            lesson.act(_right(moment))
     decisions = rehearsal.spread(rng, HELD_ROWS // 2)
-    others = [
-        replace(moment, row=lessons[0].retold(moment)) for moment in rng.sample(passing, HELD_ROWS - len(decisions))
-    ]
-    chosen = [*decisions, *others]
-    rng.shuffle(chosen)  # the first of these are looked at while it trains
-    return chosen
+    others = rng.sample(passing, HELD_ROWS - len(decisions))
+    rows = [*(moment.row for moment in decisions), *map(lessons[0].retold, others)]
+    rng.shuffle(rows)  # the first of these are looked at while it trains
+    return rows, {moment.row.observation: moment.data for moment in (*decisions, *others)}
+
+
+def _right(moment: Moment) -> Call:
+    assert moment.row.call is not None, "an expert without a call is an error"
+    return moment.row.call
 
 
 def unheard(skill: OwnSkill) -> Nonsense:
@@ -251,11 +258,11 @@ def _said_too_little(skill: OwnSkill) -> tuple[str, ...]:
     """What is known of the ways that are kept from training before it begins."""
     kinds, ways = skill.all_goals.gaps()
     told = []
-    if kinds:
+    if kinds and len(skill.all_goals.ways) > 1:
         listed = ", ".join(f'"{kind}"' for kind in kinds[:NAMED])
         told.append(
-            f"No way to say {listed}{' and others' * (len(kinds) > NAMED)} is kept from training: of a goal with fewer "
-            "than five other ways it is not measured whether it is understood."
+            f"No way to say {listed}{' and others' * (len(kinds) > NAMED)} is kept from training (every fifth is, "
+            "unless another says the same): whether it is understood is not measured."
         )
     if ways:
         listed = ", ".join(f'"{way}" ({word})' for way, word in ways[:NAMED])

@@ -105,11 +105,12 @@ def own_world(name: str, goals: Goals | None = None, limit_s: float | None = Non
     return OwnWorld(made, title, goals, limit_s)
 
 
-def own_goals(file: Path, named: str = "--goals") -> Goals:
-    """The goals of a .yaml or .json file that somebody `named`: a table `goals`, canonical words to other ways to say
-    it, with tables `placeholders` and `words` where those need them. UserError with the line, where it can be told."""
+def own_goals(file: Path, where: str = "--goals") -> Goals:
+    """The goals of a .yaml or .json file, which is named by `where`: a table `goals`, canonical words to other ways to
+    say it, with tables `placeholders` and `words` where those need them. UserError with the line, where it can be
+    told."""
     remedy = f"Give a table with {', '.join(GOALS)}, as in docs/your-own-game.md."
-    missing = UserError(f"{named} {file}: there is no such file.", "Give a .yaml or .json file.")
+    missing = UserError(f"{where} {file}: there is no such file.", "Give a .yaml or .json file.")
     if file.suffix == ".json":
         told = read_json(file, missing, remedy)
     else:

@@ -117,6 +117,10 @@ def test_what_is_kept_from_training_and_cannot_be_known_is_named() -> None:
         {"who": ["anna", "ben"]},
     )  # fmt: skip
     assert told.gaps() == (["wait"], [("{who} sleeps", "sleeps")])
+    asked = {"wait": ["{ask} stop", "halt", "rest", "pause", "please halt schön"]}
+    assert Goals(asked, words={"ask": ["please", "now"]}).gaps() == ([], [("please halt schön", "schön")])
+    asked["wait"][-1] = "{odd} halt"
+    assert Goals(asked, words={"ask": ["please"], "odd": ["kindly"]}).gaps()[1] == [("{odd} halt", "kindly")]
 
 
 def test_an_undefined_slot_is_told_where_it_belongs() -> None:
@@ -127,6 +131,6 @@ def test_an_undefined_slot_is_told_where_it_belongs() -> None:
 
 
 def test_a_word_that_yaml_reads_as_false_is_named_with_its_line(tmp_path: Path) -> None:
-    (file := tmp_path / "goals.yaml").write_text("goals:\n  take {who} home: []\nplaceholders:\n  who: [anna, no]\n")
+    (file := tmp_path / "goals.yaml").write_text("goals:\n  take {who} home: []\nplaceholders:\n  'who' : [anna, no]\n")
     with pytest.raises(UserError, match=r"goals\.yaml:4: \{who\} lists False, no text and no number\..*in quotes"):
         Goals({"take {who} home": []}, {"who": ["anna", False]}, source=str(file))

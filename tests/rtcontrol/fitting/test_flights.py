@@ -26,7 +26,7 @@ def test_ways_kept_from_training_that_fail_are_named(tmp_path: Path, monkeypatch
         seen = [skill.read_back(row.observation) for row in rows]
         return [STILL if goal is None else skill.expert(s, goal) for s, goal in zip(seen, goals, strict=True)]
 
-    shares, (note,) = flights.played(skill, 16.0, 60.0, SimpleNamespace(answers=answers))  # type: ignore[arg-type]
+    shares, (note,) = flights.played(skill, 16.0, 60.0, SimpleNamespace(answers=answers, key=repr))  # type: ignore[arg-type]
     assert [share.right for share in shares.values()] == [6, 0, 6]
     assert told and all(f'"{said}"' in note for said in told)
 
@@ -47,7 +47,7 @@ def test_where_episodes_fail_the_goal_and_the_call_that_the_expert_would_not_mak
         ]
 
     monkeypatch.setitem(skill.phrasings, "unseen", lambda kind: ())  # type: ignore[arg-type]
-    shares, (note,) = flights.played(skill, 16.0, 60.0, SimpleNamespace(answers=answers))  # type: ignore[arg-type]
+    shares, (note,) = flights.played(skill, 16.0, 60.0, SimpleNamespace(answers=answers, key=repr))  # type: ignore[arg-type]
     lost = shares["told canonically"].count - shares["told canonically"].right
     assert lost and f'told canonically: "go to the {{thing}}" {lost} of ' in note
     assert 'it calls drive(way="stop") where drive(way="west") is right (' in note
@@ -59,3 +59,36 @@ def test_an_expert_that_fails_itself_is_noticed(tmp_path: Path) -> None:
     (other := tmp_path / "other").mkdir()
     (note,) = flights.tried(yard(other, ('"north" if', '"south" if')), 16.0)
     assert "a model learns no better" in note
+
+
+def test_calls_with_braces_an_expert_that_raises_and_a_null_that_keeps_the_right_call_cost_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flights, "EPISODES", 2)
+    raising = (
+        "    x, y = data",
+        '    assert goal["thing"] != "barrel" or data["barrel"][0] > -20, "too far"\n    x, y = data',
+    )
+    skill = yard(tmp_path, raising)
+    monkeypatch.setitem(skill.phrasings, "unseen", lambda kind: ())  # type: ignore[arg-type]
+    east = Call("drive", {"way": {"name": "east"}})  # as of a tool with objects
+
+    def answers(rows: list[Row]) -> list[Call | None]:
+        """Always to the east, past all things, where this expert fails."""
+        return [Call("drive", {"way": "east"}) for _ in rows]
+
+    shares, (note,) = flights.played(skill, 16.0, 60.0, SimpleNamespace(answers=answers, key=repr))  # type: ignore[arg-type]
+    assert shares["told canonically"].right < 2 and 'it calls drive(way="east")' in note
+    case = flights._cases(skill, 1)[0]
+    lost = flights.Played(case, SimpleNamespace(success=False), {"differing": [("{seen}", east, STILL)]})  # type: ignore[arg-type]
+    assert 'it calls drive(way={"name": "east"})' in flights._left_the_way([lost], [lost])
+
+
+def test_a_world_that_judges_nothing_is_told_no_failure(tmp_path: Path) -> None:
+    from rtcontrol.run.skills import OwnSkill, skill_of
+
+    (agent := tmp_path / "swing.py").write_text(
+        "from rtcontrol import Call\n\ndef expert(data, goal):\n    return Call('act', {'a1': 0.0})\n"
+    )
+    skill = skill_of("gym:Pendulum-v1", str(agent))
+    assert isinstance(skill, OwnSkill) and flights.tried(skill, 20.0) == ()

@@ -41,9 +41,27 @@ def test_old_moments_and_decisions_that_are_met_no_more_are_forgotten() -> None:
     for tick in range(1_000):
         kept.add(moment("ride", tick))
     assert {int(kept.draw(rng).row.observation) for _ in range(1_000)} == set(range(1_000 - rehearsal.EACH, 1_000))
-    for number in range(2 * rehearsal.KEYS):
+    for number in range(2 * rehearsal.TOOLS):
         kept.add(moment(f"act_{number}", number))
     assert not any(kept.draw(rng).row.call == Call("ride") for _ in range(5_000))
+
+
+def test_a_rare_decision_is_not_lost_among_calls_of_many_numbers() -> None:
+    kept, rng = Rehearsal(), random.Random(0)
+    for tick in range(20_000):
+        call = Call("drop") if tick == 0 else Call("turn", {"to": tick % 3_000})
+        kept.add(Moment(Row("go", str(tick), call), Goal("go"), {}))
+    assert sum(kept.draw(rng).row.call == Call("drop") for _ in range(1_000)) > 400
+
+
+def test_a_rare_decision_that_always_looks_alike_is_among_those_that_are_spread() -> None:
+    kept = Rehearsal()
+    for seen in range(rehearsal.EACH):
+        kept.add(moment("drop", "at the door"))
+        for way in range(10):
+            kept.add(moment(f"ride_{way}", f"{way} {seen}"))
+    found = [one.row.call for one in kept.spread(random.Random(0), 200)]
+    assert found.count(Call("drop")) == 1 and len(found) == 200
 
 
 @given(
@@ -60,6 +78,8 @@ def test_what_is_spread_is_different_and_each_decision_has_its_share(
     found = kept.spread(random.Random(seed), count)
     asked = [one.row.observation for one in found]
     assert len(set(asked)) == len(asked) == min(count, len(asked)) and set(asked) <= {f"{c} {s}" for c, s in ticks}
+    if count >= len({call for call, _ in ticks}):
+        assert {one.row.call and one.row.call.name for one in found} == {call for call, _ in ticks}
     if len(asked) < count:  # all there is: of each decision the newest ones
         newest = {c: [s for call, s in ticks if call == c][-rehearsal.EACH :] for c, _ in ticks}
         assert set(asked) == {f"{c} {s}" for c, seen in newest.items() for s in seen}
