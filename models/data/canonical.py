@@ -21,6 +21,7 @@ from rtcontrol.models.schema import MAX_HEADS, Parameter, ToolSchema
 # Of a tool with more parameters than heads the rest shares the last head, is cut, or all its rows are dropped.
 Overflow = Literal["merge", "cut", "drop"]
 TOO_MANY = f"a tool with more than {MAX_HEADS} parameters"
+NOT_TAKEN = "a value that its parameter does not take"
 
 
 def canonical(tool: Mapping[str, Any], overflow: Overflow) -> ToolSchema:
@@ -48,19 +49,25 @@ def cut(call: Call, tool: ToolSchema, whole: ToolSchema) -> Call:
     return Call(call.name, {k: v for k, v in call.arguments.items() if k not in gone})
 
 
-def declared(call: Call, tool: ToolSchema, nulls: bool = True) -> Call:
-    """The call with its arguments in head order and of the declared types of number; what the tool does not know comes
-    last. Without `nulls`, null for what may be left out is left out, as a head can say no other."""
-    found: dict[str, Any] = {}
+def ordered(call: Call, tool: ToolSchema) -> Call:
+    """The call with its arguments in head order; what the tool does not know comes last."""
+    known = [p.name for p in tool.parameters if p.name in call.arguments]
+    return Call(call.name, {k: call.arguments[k] for k in (*known, *(k for k in call.arguments if k not in known))})
+
+
+def declared(call: Call, tool: ToolSchema) -> Call:
+    """The call with its values as heads say them: numbers of the declared type, and null for what may be left out left
+    out. Raises Unusable for an integer that is no float."""
+    found = dict(call.arguments)
     for p in tool.parameters:
-        value = call.arguments.get(p.name)
-        if p.name in call.arguments and (value is not None or p.required or nulls):
+        if p.name in found:
             try:
-                found[p.name] = as_declared(value, p.schema)
-            except OverflowError:  # an integer that is no float
-                raise Unusable("a value that its parameter does not take", f"{tool.name}.{p.name}") from None
-    known = {p.name for p in tool.parameters}
-    return Call(call.name, {**found, **{k: v for k, v in call.arguments.items() if k not in known}})
+                found[p.name] = as_declared(found[p.name], p.schema)
+            except OverflowError:
+                raise Unusable(NOT_TAKEN, f"{tool.name}.{p.name}") from None
+            if found[p.name] is None and not p.required:
+                del found[p.name]
+    return Call(call.name, found)
 
 
 def check_call(call: Call, tool: ToolSchema) -> None:
@@ -74,7 +81,7 @@ def check_call(call: Call, tool: ToolSchema) -> None:
             raise Unusable("a required argument that is missing", f"{tool.name}.{p.name}")
         if p.name in call.arguments and not _holds(p, call.arguments[p.name]):
             detail = f"{tool.name}.{p.name} = {json.dumps(call.arguments[p.name], ensure_ascii=False)[:80]}"
-            raise Unusable("a value that its parameter does not take", detail)
+            raise Unusable(NOT_TAKEN, detail)
 
 
 def _holds(p: Parameter, value: Any) -> bool:

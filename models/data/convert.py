@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from rtcontrol.models.call import Call
-from rtcontrol.models.data.canonical import Overflow, canonical, check_call, cut, declared
+from rtcontrol.models.data.canonical import Overflow, canonical, check_call, cut, declared, ordered
 from rtcontrol.models.data.decompose import Purpose, decompose
 from rtcontrol.models.data.row import DataRow
 from rtcontrol.models.data.sample import Dropped, Sample, Unusable
@@ -18,8 +18,9 @@ CUT = "an argument of a parameter that was cut"
 
 @dataclass(frozen=True)
 class Options:
-    """`purpose` "train": calls shuffled, rows that their tools forbid dropped, each row once; "eval": calls as given,
-    every sample that can be shown kept, since what cannot be answered rightly counts as wrong."""
+    """`purpose` "train": calls shuffled, numbers of their declared type, rows that their tools forbid dropped, each row
+    once; "eval": calls and values as given, every sample that can be shown kept, since what cannot be answered rightly
+    counts as wrong."""
 
     purpose: Purpose = "train"
     overflow: Overflow = "merge"
@@ -83,7 +84,8 @@ def _ready(row: DataRow, calls: tuple[Call, ...], options: Options) -> DataRow:
         if call.name not in tools:
             raise Unusable("a call of a function that is not shown", call.name)
         shown = tools[call.name]
-        return declared(cut(call, shown, wholes[call.name]) if wholes else call, shown, options.purpose == "eval")
+        kept = ordered(cut(call, shown, wholes[call.name]) if wholes else call, shown)
+        return declared(kept, shown) if options.purpose == "train" else kept
 
     texts = {call.text(): ready(call).text() for call in calls}
     return replace(
