@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from rtcontrol.cli import data_sets
+from rtcontrol.cli import data_sets, data_synthesise
 from rtcontrol.models.errors import UserError
 
 app = typer.Typer(
@@ -20,6 +20,7 @@ app = typer.Typer(
 app.command()(data_sets.convert)
 app.command()(data_sets.stats)
 app.command()(data_sets.show)
+app.command()(data_synthesise.synthesise)
 
 
 @app.callback()

@@ -93,8 +93,8 @@ def convert(
     if purpose == "eval" and (balance or pass_through):
         raise UserError("--balance and --pass-through are for training.", "Leave them out with --for eval.")
     shares = shares_of(PAPER if balance == "paper" else balance) if balance else None
-    options, tally = converting.Options(purpose, overflow, seed), Tally()
-    rows: Iterable[DataRow] = _told(_read(sources, options, tally, optionals, python))
+    options, tally = converting.ConvertOptions(purpose, overflow, seed), Tally()
+    rows: Iterable[DataRow] = told(_read(sources, options, tally, optionals, python))
     if pass_through:
         taught = list(rows)
         if not taught:
@@ -132,13 +132,13 @@ def stats(
       rtcontrol data stats bfcl openfunctions=openfunctions_v1 --tokenizer Qwen2.5-0.5B --overflow cut --json stats.json
     """
     from rtcontrol.models.data import convert as converting
-    from rtcontrol.models.data.stats import Options, Tokens
+    from rtcontrol.models.data.stats import StatsOptions, Tokens
     from rtcontrol.models.data.stats import stats as counted
     from rtcontrol.models.data.tally import Tally
 
     tokens, tally = None if tokenizer is None else Tokens(tokenizer), Tally()
-    rows = _told(_read(sources, converting.Options("eval"), tally, optionals, python))
-    each, together = counted(_some(rows, tally), Options(tokens, overflow, compact))
+    rows = told(_read(sources, converting.ConvertOptions("eval"), tally, optionals, python))
+    each, together = counted(_some(rows, tally), StatsOptions(tokens, overflow, compact))
     shown = {**each, "all": together} if len(each) > 1 else each
     console = for_people(json_file)
     _show_counts(console, shown)
@@ -177,7 +177,7 @@ def show(
     from rtcontrol.models.data.tally import Tally
 
     tally = Tally()
-    rows = _read(sources, converting.Options(purpose, overflow), tally, "omit", python)
+    rows = _read(sources, converting.ConvertOptions(purpose, overflow), tally, "omit", python)
     wanted = (row for row in rows if sample is None or row.sample == sample)
     found = list(islice(wanted, skip, skip + count))
     if not found:
@@ -195,11 +195,11 @@ def _read(
     from rtcontrol.models.data import convert as converting
     from rtcontrol.models.data.sources import registry
 
-    found = [registry.read(one, registry.Options(python, optionals)) for one in sources]
+    found = [registry.read(one, registry.SourceOptions(python, optionals)) for one in sources]
     return converting.rows(chain.from_iterable(found), options, tally)
 
 
-def _told(rows: Iterator[DataRow]) -> Iterator[DataRow]:
+def told(rows: Iterator[DataRow]) -> Iterator[DataRow]:
     """The rows, with a word on stderr of how many there are."""
     console = Console(stderr=True)
     with console.status("reading") as status:

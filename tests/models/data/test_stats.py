@@ -11,7 +11,7 @@ from rtcontrol.models.call import Call
 from rtcontrol.models.data import convert
 from rtcontrol.models.data.row import DataRow
 from rtcontrol.models.data.sources import registry
-from rtcontrol.models.data.stats import Options, Tokens, head_texts, stats
+from rtcontrol.models.data.stats import StatsOptions, Tokens, head_texts, stats
 from rtcontrol.models.data.tally import Tally
 from rtcontrol.models.data.types import tool
 from rtcontrol.models.errors import UserError
@@ -51,8 +51,8 @@ def test_what_is_no_tokenizer_is_told(tmp_path: Path) -> None:
 
 
 def found(sources: list[str], tokens: Tokens) -> Any:
-    rows = [row for one in sources for row in convert.rows(registry.read(one), convert.Options("eval"), Tally())]
-    return stats(rows, Options(tokens, "cut"))[1].to_dict()
+    rows = [row for one in sources for row in convert.rows(registry.read(one), convert.ConvertOptions("eval"), Tally())]
+    return stats(rows, StatsOptions(tokens, "cut"))[1].to_dict()
 
 
 # The facts' figures: samples, mean of the bare JSON and of the longest head, ratios of means, medians and P90.
