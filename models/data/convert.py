@@ -9,7 +9,7 @@ from rtcontrol.models.call import Call
 from rtcontrol.models.data.canonical import Overflow, canonical, check_call, cut, declared, ordered, shown
 from rtcontrol.models.data.decompose import Purpose, decompose
 from rtcontrol.models.data.row import DataRow
-from rtcontrol.models.data.sample import Dropped, Sample, Unusable
+from rtcontrol.models.data.sample import Dropped, PlacedRow, Sample, Unusable
 from rtcontrol.models.data.tally import Tally
 from rtcontrol.models.schema import ToolSchema
 
@@ -28,8 +28,11 @@ class ConvertOptions:
     seed: int = 0
 
 
-def rows(found: Iterable[Sample | Dropped | DataRow], options: ConvertOptions, tally: Tally) -> Iterator[DataRow]:
+def rows(
+    found: Iterable[Sample | Dropped | PlacedRow | DataRow], options: ConvertOptions, tally: Tally
+) -> Iterator[DataRow]:
     """The rows of what a source gives; a row that is one already keeps its history."""
+    samples: dict[str, int] = {}
     ids: dict[str, int] = {}
     seen: set[int] = set()
     for one in found:
@@ -39,12 +42,15 @@ def rows(found: Iterable[Sample | Dropped | DataRow], options: ConvertOptions, t
             continue
         if isinstance(one, Sample):
             tally.samples[one.source] += 1
-            one = replace(one, id=_own(one.id, ids))
+            one = replace(one, id=_own(one.id, samples))
             made, where = [(row, one.calls) for row in decompose(one, options.purpose, options.seed)], one.where
         else:
-            tally.samples[one.source] += one.sample not in ids
-            ids.setdefault(one.sample, 1)
-            made, where = [(one, ())], one.id
+            one, where = (one.row, one.where) if isinstance(one, PlacedRow) else (one, one.id)
+            number = _number(one.id, ids)  # of the file, where several have rows of one id
+            one = replace(one, id=one.id + number, sample=one.sample + number)
+            tally.samples[one.source] += one.sample not in samples
+            samples.setdefault(one.sample, 1)
+            made = [(one, ())]
         try:
             _check_spelled(one)
             ready = [_ready(row, others, options) for row, others in made]
@@ -70,8 +76,12 @@ def rows(found: Iterable[Sample | Dropped | DataRow], options: ConvertOptions, t
 
 def _own(name: str, ids: dict[str, int]) -> str:
     """The id, with a number where it was there before."""
+    return name + _number(name, ids)
+
+
+def _number(name: str, ids: dict[str, int]) -> str:
     ids[name] = ids.get(name, 0) + 1
-    return name if ids[name] == 1 else f"{name}~{ids[name]}"
+    return "" if ids[name] == 1 else f"~{ids[name]}"
 
 
 def _ready(row: DataRow, calls: tuple[Call, ...], options: ConvertOptions) -> tuple[DataRow, ToolSchema | None]:

@@ -174,7 +174,12 @@ class _Reader:
 
 
 def read_rows(path: Path) -> Iterator[DataRow]:
-    """The rows of a file, in order; empty lines are passed over.
+    """The rows of a file, in order; empty lines are passed over. Raises UserError with file and line, see `placed`."""
+    return (row for _, row in placed(path))
+
+
+def placed(path: Path) -> Iterator[tuple[str, DataRow]]:
+    """The rows of a file with their places (FILE:LINE).
 
     Raises UserError with file and line: of what is no row, and of two rows with one id.
     """
@@ -186,7 +191,7 @@ def read_rows(path: Path) -> Iterator[DataRow]:
                 f"{path}:{line}: the id {row.id!r} is that of line {seen[row.id]} too.", "Give each row its own."
             )
         seen[row.id] = line
-        yield row
+        yield f"{path}:{line}", row
 
 
 def json_lines(path: Path) -> Iterator[tuple[int, Any]]:

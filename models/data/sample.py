@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rtcontrol.models.call import Call
-from rtcontrol.models.data.row import Check
+from rtcontrol.models.data.row import Check, DataRow
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,14 @@ class Sample:
     calls: tuple[Call, ...]
     history: tuple[str, ...] = ()
     checks: tuple[Check, ...] = ()
+
+
+@dataclass(frozen=True)
+class PlacedRow:
+    """A row that is one already, and its file and line."""
+
+    row: DataRow
+    where: str
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from rtcontrol.models.data.row import DataRow, read_rows
-from rtcontrol.models.data.sample import Dropped, Sample
+from rtcontrol.models.data.row import placed
+from rtcontrol.models.data.sample import Dropped, PlacedRow, Sample
 from rtcontrol.models.data.sources import bfcl, chat, mobile_actions, openfunctions, seal_tools, toolalpaca, xlam
 from rtcontrol.models.data.sources.files import data_file, located, version
 from rtcontrol.models.errors import UserError
 
-Found = Iterator[Sample | Dropped | DataRow]
+Found = Iterator[Sample | Dropped | PlacedRow]
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def read(given: str, options: SourceOptions | None = None) -> Found:
     if name not in SETS:
         if not Path(given).is_file():
             raise UserError(f"{given!r} is neither a file nor a set.", f"Write {FORM}. Sets: {', '.join(SETS)}.")
-        return read_rows(Path(given))
+        return (PlacedRow(row, where) for where, row in placed(Path(given)))
     data = SETS[name]
     if not place and data.place is None:
         raise UserError(f"Where {name} is was not said.", f"Write {head}=PLACE: its file or folder, or a hub id.")

@@ -135,6 +135,14 @@ def test_samples_of_one_id_are_told_apart() -> None:
     assert [row.id for row in found] == ["s", "s~2", "s~3"] == [row.sample for row in found]
 
 
+def test_rows_of_several_files_are_told_apart_and_samples_stay_together() -> None:
+    calls = (Call("go", {"z": 1.0}), Call("go", {"z": 2.0}))
+    first, _ = made([Sample("s", "set", "file:1", "go", "", (tool("go", "", SPEED),), calls)], purpose="eval")
+    both, tally = made([*first, *first], purpose="eval")
+    assert [(row.id, row.sample) for row in both[2:]] == [("s/1~2", "s~2"), ("s/2~2", "s~2")]
+    assert tally.samples["set"] == 2 and tally.rows["set"] == 4
+
+
 def test_a_row_that_is_one_already_goes_through_as_it_is() -> None:
     first, _ = made([sample(Call("go", {"z": 1.0}), tool("go", "", SPEED))])
     again, tally = made(list(first))

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from rtcontrol.models.data.row import DataRow
+from rtcontrol.models.data.sample import PlacedRow
 from rtcontrol.models.data.sources import registry
 from rtcontrol.models.data.sources.files import data_file, items, located, version
 from rtcontrol.models.errors import UserError
@@ -119,4 +120,4 @@ def test_a_source_that_is_not_known_says_how_to_write_one(given: str, said: str)
 def test_a_file_of_rows_is_a_source(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text(json.dumps(LEAST))
-    assert list(registry.read(str(path))) == [DataRow.from_dict(LEAST, f"{path}:1")]
+    assert list(registry.read(str(path))) == [PlacedRow(DataRow.from_dict(LEAST, f"{path}:1"), f"{path}:1")]
