@@ -12,7 +12,7 @@ import jsonschema
 import referencing
 
 from rtcontrol.models.call import Call
-from rtcontrol.models.data.sample import Unusable
+from rtcontrol.models.data.sample import HALF, Unusable
 from rtcontrol.models.domain import ClosedDomain
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.normal import as_declared
@@ -43,8 +43,11 @@ def _shown(text: str, overflow: Overflow) -> Mapping[str, Any]:
 def _canonical(text: str, overflow: Overflow) -> ToolSchema:
     try:
         schema = ToolSchema.from_openai(json.loads(text))
+        schema.canonical_json().encode()
     except UserError as error:
         raise Unusable("a tool that cannot be decoded", error.what) from None
+    except UnicodeEncodeError:
+        raise Unusable(HALF) from None
     slots = schema.slots("merge" if overflow == "drop" else overflow)
     if overflow == "drop" and len(schema.parameters) > MAX_HEADS:
         raise Unusable(TOO_MANY, schema.name)

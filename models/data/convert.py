@@ -52,7 +52,8 @@ def rows(
             samples.setdefault(one.sample, 1)
             made = [(one, ())]
         try:
-            _check_spelled(one)
+            if not made:
+                raise Unusable("no call")
             ready = [_ready(row, others, options) for row, others in made]
             problems = [problem for row, tool in ready if (problem := _problem(row, tool)) is not None]
             if problems and options.purpose == "train":
@@ -108,14 +109,6 @@ def _ready(row: DataRow, calls: tuple[Call, ...], options: ConvertOptions) -> tu
         history=tuple(texts.get(text, text) for text in row.history),
     )
     return made, tools[row.call.name] if row.call else None
-
-
-def _check_spelled(one: Sample | DataRow) -> None:
-    calls = one.calls if isinstance(one, Sample) else [one.call] if one.call else []
-    try:
-        "".join([one.instruction, one.observation, *(call.text() for call in calls)]).encode()
-    except UnicodeEncodeError:
-        raise Unusable("half a character (a lone surrogate)") from None
 
 
 def _lost(row: DataRow, made: DataRow, tool: ToolSchema | None) -> bool:

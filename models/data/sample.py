@@ -10,10 +10,26 @@ from rtcontrol.models.call import Call
 from rtcontrol.models.data.row import Check, DataRow
 
 
+class Unusable(Exception):
+    """A sample cannot be read: `reason` and `detail` as in `Dropped`."""
+
+    def __init__(self, reason: str, detail: str = "") -> None:
+        super().__init__(reason, detail)
+        self.reason, self.detail = reason, detail
+
+
+HALF = "half a character (a lone surrogate)"
+# What reading a sample raises where it is of another shape than its set's: nested however, of whatever types.
+SHAPE_ERRORS = (LookupError, TypeError, AttributeError, ValueError, RecursionError)
+
+
 @dataclass(frozen=True)
 class Sample:
     """One turn: the query, what is known besides, the tools shown (OpenAI-style, JSON Schema's types), and its calls in
-    the order given. `checks` are for an official checker, one a call, or none. `where` is its file and line."""
+    the order given. `checks` are for an official checker, one a call, or none. `where` is its file and line.
+
+    Raises TypeError and Unusable for texts that are none, or cannot be written.
+    """
 
     id: str
     source: str
@@ -24,6 +40,15 @@ class Sample:
     calls: tuple[Call, ...]
     history: tuple[str, ...] = ()
     checks: tuple[Check, ...] = ()
+
+    def __post_init__(self) -> None:
+        texts = (self.id, self.instruction, self.observation, *(call.name for call in self.calls))
+        if not all(isinstance(text, str) for text in texts):
+            raise TypeError("an id, a text or a name is no string")
+        try:
+            "".join([*texts, *(call.text() for call in self.calls)]).encode()
+        except UnicodeEncodeError:
+            raise Unusable(HALF) from None
 
 
 @dataclass(frozen=True)
@@ -43,11 +68,3 @@ class Dropped:
     where: str
     detail: str = ""
     source: str = ""
-
-
-class Unusable(Exception):
-    """A sample cannot be read: `reason` and `detail` as in `Dropped`."""
-
-    def __init__(self, reason: str, detail: str = "") -> None:
-        super().__init__(reason, detail)
-        self.reason, self.detail = reason, detail

@@ -34,7 +34,8 @@ class Tally:
     def _place(self, one: Dropped) -> None:
         places = self.places.setdefault((one.source, one.reason), [])
         if len(places) < EXAMPLES:
-            places.append(f"{one.where}{f' ({one.detail})' if one.detail else ''}")
+            place = f"{one.where}{f' ({one.detail})' if one.detail else ''}"
+            places.append(place.encode(errors="backslashreplace").decode())  # a terminal takes no half character
 
     def to_dict(self) -> dict[str, Any]:
         def listed(counts: Counter[tuple[str, str]]) -> list[dict[str, Any]]:

@@ -19,6 +19,7 @@ SUMS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Mult: operator.mul,
     ast.Div: operator.truediv,
 }
+LARGEST = 2**63  # of a sum: what a gold call means, and what no digit is lost of
 NO_CALL = "a gold call that cannot be read"
 
 
@@ -102,7 +103,9 @@ def _value(node: ast.expr, text: str) -> Any:
     if isinstance(node, ast.BinOp) and type(node.op) in SUMS:
         left, right = _value(node.left, text), _value(node.right, text)
         if _is_number(left) and _is_number(right) and (right or not isinstance(node.op, ast.Div)):
-            return SUMS[type(node.op)](left, right)
+            found = SUMS[type(node.op)](left, right)
+            if abs(found) <= LARGEST:
+                return found
     raise Unusable(NO_CALL, text[:120])
 
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from rtcontrol.models.call import Call
 from rtcontrol.models.data.row import Check
-from rtcontrol.models.data.sample import Dropped, Sample, Unusable
+from rtcontrol.models.data.sample import SHAPE_ERRORS, Dropped, Sample, Unusable
 from rtcontrol.models.data.sources.files import items
 from rtcontrol.models.data.types import tool
 from rtcontrol.models.data.values import call_of
@@ -71,7 +71,7 @@ def samples(category: str, place: Path | None = None, optionals: Optionals = "om
             yield _sample(value, gold, category, source, where, optionals)
         except Unusable as error:
             yield Dropped(error.reason, where, error.detail, source)
-        except (LookupError, TypeError, AttributeError) as error:
+        except SHAPE_ERRORS as error:
             yield Dropped("a sample of another shape than BFCL's", where, repr(error)[:120], source)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rtcontrol.models.call import Call
-from rtcontrol.models.data.sample import Dropped, Sample, Unusable
+from rtcontrol.models.data.sample import SHAPE_ERRORS, Dropped, Sample, Unusable
 from rtcontrol.models.data.sources.files import items
 from rtcontrol.models.data.types import tool
 from rtcontrol.models.data.values import arguments_of
@@ -25,7 +25,7 @@ def samples(path: Path, source: str, where_is: Mapping[str, Any] | None = None) 
             yield chat(value, source, where)
         except Unusable as error:
             yield Dropped(error.reason, where, error.detail, source)
-        except (LookupError, TypeError, AttributeError, ValueError) as error:
+        except SHAPE_ERRORS as error:
             yield Dropped("a line that is no chat with tools", where, repr(error)[:120], source)
 
 

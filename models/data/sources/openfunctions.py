@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rtcontrol.models.call import Call
-from rtcontrol.models.data.sample import Dropped, Sample, Unusable
+from rtcontrol.models.data.sample import SHAPE_ERRORS, Dropped, Sample, Unusable
 from rtcontrol.models.data.sources.files import data_file, items, located, version
 from rtcontrol.models.data.types import tool
 from rtcontrol.models.data.values import call_of, coerced
@@ -25,7 +25,7 @@ def samples(given: str) -> Iterator[Sample | Dropped]:
             yield _sample(value, f"openfunctions_{n}", source, where)
         except Unusable as error:
             yield Dropped(error.reason, where, error.detail, source)
-        except (LookupError, TypeError, AttributeError) as error:
+        except SHAPE_ERRORS as error:
             yield Dropped("a sample of another shape than OpenFunctions'", where, repr(error)[:120], source)
 
 

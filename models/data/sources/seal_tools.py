@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rtcontrol.models.call import Call
-from rtcontrol.models.data.sample import Dropped, Sample, Unusable
+from rtcontrol.models.data.sample import SHAPE_ERRORS, Dropped, Sample, Unusable
 from rtcontrol.models.data.sources.files import items, located, version
 from rtcontrol.models.data.types import tool
 from rtcontrol.models.data.values import coerced
@@ -54,7 +54,7 @@ def samples(part: str, given: str) -> Iterator[Sample | Dropped]:
             yield _sample(value, apis, source, where)
         except Unusable as error:
             yield Dropped(error.reason, where, error.detail, source)
-        except (LookupError, TypeError, AttributeError) as error:
+        except SHAPE_ERRORS as error:
             yield Dropped(SHAPE, where, repr(error)[:120], source)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rtcontrol.models.call import Call
-from rtcontrol.models.data.sample import Dropped, Sample, Unusable
+from rtcontrol.models.data.sample import SHAPE_ERRORS, Dropped, Sample, Unusable
 from rtcontrol.models.data.sources.files import data_file, items, located, version
 from rtcontrol.models.data.types import tool
 from rtcontrol.models.data.values import arguments_of, coerced
@@ -30,7 +30,7 @@ def samples(given: str) -> Iterator[Sample | Dropped]:
             pairs = list(zip(api["Instructions"], api["Golden_Answers"], strict=True))
         except Unusable as error:
             tools, broken, pairs = (), error, [("", [])]
-        except (LookupError, TypeError, AttributeError, ValueError) as error:
+        except SHAPE_ERRORS as error:
             yield Dropped("a sample of another shape than ToolAlpaca's", where, repr(error)[:120], source)
             continue
         for n, (asked, golden) in enumerate(pairs):
@@ -41,7 +41,7 @@ def samples(given: str) -> Iterator[Sample | Dropped]:
                 yield Sample(name, source, place, asked, "", tools, (_call(golden, tools),))
             except Unusable as error:
                 yield Dropped(error.reason, place, error.detail, source)
-            except (LookupError, TypeError, AttributeError) as error:
+            except SHAPE_ERRORS as error:
                 yield Dropped("a sample of another shape than ToolAlpaca's", place, repr(error)[:120], source)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from rtcontrol.models.call import Call
 from rtcontrol.models.data.row import strict_json
-from rtcontrol.models.data.sample import Dropped, Sample, Unusable
+from rtcontrol.models.data.sample import SHAPE_ERRORS, Dropped, Sample, Unusable
 from rtcontrol.models.data.sources.files import data_file, items, located, version
 from rtcontrol.models.data.types import annotation, tool
 
@@ -28,7 +28,7 @@ def samples(given: str = HUB) -> Iterator[Sample | Dropped]:
             yield Sample(f"xlam_{value['id']}", source, where, value["query"], "", tools, calls)
         except Unusable as error:
             yield Dropped(error.reason, where, error.detail, source)
-        except (LookupError, TypeError, AttributeError, ValueError) as error:
+        except SHAPE_ERRORS as error:
             yield Dropped("a sample of another shape than xLAM's", where, repr(error)[:120], source)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from rtcontrol.models.call import Call
 from rtcontrol.models.data.canonical import check_call, declared
 from rtcontrol.models.data.row import strict_json
-from rtcontrol.models.data.sample import Unusable
+from rtcontrol.models.data.sample import HALF, Unusable
 from rtcontrol.models.data.synthesis.tool_sets import ToolSet, nearest
 from rtcontrol.models.schema import MAX_HEADS, ToolSchema
 
@@ -93,7 +93,7 @@ def _row(row: Any, tools: dict[str, ToolSchema]) -> tuple[str, str, Call]:
     try:
         json.dumps(row, ensure_ascii=False).encode()
     except UnicodeEncodeError:
-        raise Unusable("half a character (a lone surrogate)", json.dumps(row)[:80]) from None
+        raise Unusable(HALF, json.dumps(row)[:80]) from None
     if name not in tools:
         raise Unusable("a call of a function that is not shown", shown)
     made = declared(Call(name, arguments), tools[name])

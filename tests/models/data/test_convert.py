@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rtcontrol.models.call import Call
 from rtcontrol.models.data.convert import CUT, REPEATED, ConvertOptions, rows
 from rtcontrol.models.data.row import DataRow
-from rtcontrol.models.data.sample import Dropped, Sample
+from rtcontrol.models.data.sample import Dropped, Sample, Unusable
 from rtcontrol.models.data.tally import Tally
 from rtcontrol.models.data.types import tool
 from rtcontrol.models.schema import MAX_HEADS, ToolSchema
@@ -92,10 +92,14 @@ def test_null_for_what_may_be_left_out_is_left_out_where_it_is_learnt() -> None:
     assert made(found, purpose="eval")[0][0].call == Call("go", {"z": 1.0, "a": None})
 
 
-def test_what_cannot_be_written_is_dropped_whatever_it_is_for() -> None:
-    for purpose in ("train", "eval"):
-        found, tally = made([sample(Call("go", {"z": 1.0, "\ud800": 1}), tool("go", "", SPEED))], purpose=purpose)
-        assert not found and tally.dropped == {("set", "half a character (a lone surrogate)"): 1}
+def test_half_a_character_is_no_part_of_a_sample_nor_of_a_tool() -> None:
+    for call in (Call("go", {"\ud800": 1}), Call("go", {"z": ["\ud800"]})):
+        with pytest.raises(Unusable, match="half a character"):
+            sample(call, tool("go", "", SPEED))
+    found, tally = made([Dropped("no call", "file:1", "\ud800", "set")])
+    assert tally.places["set", "no call"] == ["file:1 (\\ud800)"]
+    found, tally = made([sample(Call("go", {"z": 1.0}), tool("go", "\ud800", SPEED))], purpose="eval")
+    assert not found and tally.dropped == {("set", "half a character (a lone surrogate)"): 1}
 
 
 def test_an_integer_that_is_no_float_is_no_value_of_a_number() -> None:
