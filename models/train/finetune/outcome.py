@@ -30,7 +30,7 @@ KEPT = ("generation_config.json", "chat_template.jinja", "LICENSE")
 @dataclass(frozen=True)
 class Outcome:
     """`steps` done, on `groups` rows; `history` are the lines of the log; `held_out` is what `measure` gave; `told` is
-    the run's identity."""
+    the run's identity; `written`: whether this process is the one that writes."""
 
     out: Path
     steps: int
@@ -39,6 +39,7 @@ class Outcome:
     history: Sequence[Mapping[str, Any]]
     held_out: Mapping[str, Any] | None
     told: Mapping[str, Any]
+    written: bool = True
 
     @property
     def model(self) -> Path:

@@ -88,7 +88,8 @@ def finetune(job: Job, progress: Progress | None = None) -> Outcome:
     found = None
     if held_out is not None and state.is_main_process:
         found = measure(trainer.model, encoder.prefix, held_out, tokenizer, job.recipe.device_groups)
-    outcome = Outcome(job.out, trained, len(groups), groups.seen, history, found, told)
+        found["files"] = held_out.seen.files
+    outcome = Outcome(job.out, trained, len(groups), groups.seen, history, found, told, state.is_main_process)
     if state.is_main_process:
         dtype = dtype_of(job.recipe, device)
         try:

@@ -155,6 +155,10 @@ class _Log(TrainerCallback):
         if state.is_world_process_zero:
             self._write(state.log_history)
 
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if state.global_step >= state.max_steps:
+            control.should_log = True  # the last step is what a run is judged by
+
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
         told = logs or {}
         if "loss" in told and not math.isfinite(told["loss"]):
