@@ -1,5 +1,7 @@
-"""`rtcontrol bench train --shape qwen2.5-0.5b`: packed trees against the paper's separate sequences, on two layers of that
-model under the paper's LoRA. A group has eight heads, and tools and prompt of its own."""
+"""`rtcontrol bench train --shape qwen2.5-0.5b`: packed trees against the paper's separate sequences.
+
+Two layers of that model under the paper's LoRA; a group has eight heads, and tools and prompt of its own.
+"""
 
 from __future__ import annotations
 
@@ -61,10 +63,10 @@ def random_groups(count: int, seed: int = 0) -> list[EncodedRow]:
 
 
 def compare(count: int, progress: Callable[[str], None]) -> dict[str, Any]:
-    """Groups a second of each way, forward and backward, gradients gathered over all groups as a step does; by the wall's
-    clock, and by the process's own (`per_cpu_s`), which other work on the machine does not slow down."""
+    """Groups a second of each way, forward and backward, gradients gathered over all groups as a step does: by the
+    wall's clock, and by the process's own (`per_cpu_s`), which other work on the machine slows down less."""
     trained, groups = model(), random_groups(count)
-    prefix, wall, cpu, tokens = (1,), {}, {}, {}
+    prefix = (1,)
     sequences = sorted(separate(prefix, groups), key=lambda b: b.tokens.shape[1])
     ways: dict[str, list[PackedBatch]] = {
         f"separate, length-sorted, batch {n}": [pad_together(sequences[i : i + n]) for i in range(0, len(sequences), n)]
@@ -72,18 +74,20 @@ def compare(count: int, progress: Callable[[str], None]) -> dict[str, Any]:
     }
     packed = GroupCollator(prefix)
     ways |= {f"packed, {n} together": [packed.batch(groups[i : i + n]) for i in range(0, count, n)] for n in TOGETHER}
+    wall: dict[str, float] = {}
+    cpu: dict[str, float] = {}
     for way, batches in ways.items():
         progress(way)
-        tokens[way] = sum(b.tokens.numel() for b in batches)
-        found[way] = count / _seconds(trained, batches)
-    best = {
-        kind: max((w for w in ways if w.startswith(kind)), key=found.__getitem__) for kind in ("separate", "packed")
-    }
-    return {
-        "samples_per_s": found,
-        "tokens": tokens,
-        "ratios": {"packed_over_separate": found[best["packed"]] / found[best["separate"]]},
-    }
+        wall[way], cpu[way] = (count / spent for spent in _seconds(trained, batches))
+    ratios = {"packed_over_separate": _ratio(wall), "packed_over_separate_per_cpu_s": _ratio(cpu)}
+    tokens = {way: sum(b.tokens.numel() for b in batches) for way, batches in ways.items()}
+    return {"samples_per_s": wall, "per_cpu_s": cpu, "tokens": tokens, "ratios": ratios}
+
+
+def _ratio(speeds: dict[str, float]) -> float:
+    """Of the best way of each kind."""
+    packed, apart = (max(s for way, s in speeds.items() if way.startswith(kind)) for kind in ("packed", "separate"))
+    return packed / apart
 
 
 def _seconds(trained: TreeLM, batches: Sequence[PackedBatch]) -> tuple[float, float]:

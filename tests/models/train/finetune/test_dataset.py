@@ -50,6 +50,11 @@ def test_a_group_has_the_papers_eight_heads_with_the_papers_weights(folder: Path
     assert [weights(a) for a in ARGUMENTS[3:]] == [[0.7], [0.75], [0.8]]
     for name in ("content", "arg2", "arg4", "arg5", "arg6"):
         assert heads[tokenizer.special_id(opening(name))].labels == (null,)
+    # A null that its tool could have filled counts as much as one beyond its arity.
+    without = ROW | {"call": {"name": "go", "arguments": {"a": "left"}}}
+    (other,) = load([write(tmp_path / "rows.jsonl", [without])], made)
+    third = next(h for h in other.heads if h.ids == (tokenizer.special_id("<arg3>"),))
+    assert third.labels == (null,) and third.weights == (1.3,)
 
 
 def test_heads_of_our_own_are_those_that_are_read(folder: Path, tmp_path: Path) -> None:
