@@ -82,12 +82,16 @@ def finetune(job: Job, progress: Progress | None = None) -> Outcome:
         _begin(job.out, saved, told)
     state.wait_for_everyone()
     newest = checkpoints.last(saved)
-    trainer.train(resume_from_checkpoint=None if newest is None else str(newest))
+    if newest is not None and checkpoints.steps(saved)[-1] >= steps:
+        trainer.restore(newest)  # resumed at its end, transformers' loop would do a step more
+    else:
+        trainer.train(resume_from_checkpoint=None if newest is None else str(newest))
     trained = trainer.state.global_step
     history = [line for line in trainer.state.log_history if "loss" in line]
     found = None
     if held_out is not None and state.is_main_process:
-        found = measure(trainer.model, encoder.prefix, held_out, tokenizer, job.recipe.device_groups)
+        with trainer.accelerator.autocast():
+            found = measure(trainer.model, encoder.prefix, held_out, tokenizer, job.recipe.device_groups)
         found["files"] = held_out.seen.files
     outcome = Outcome(job.out, trained, len(groups), groups.seen, history, found, told, state.is_main_process)
     if state.is_main_process:

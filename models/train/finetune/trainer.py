@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
+from transformers import PrinterCallback, Trainer, TrainerCallback, TrainerState, TrainingArguments
+from transformers.trainer import TRAINER_STATE_NAME
 
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.train.finetune import checkpoints
@@ -83,6 +84,12 @@ class GroupTrainer(Trainer):
         super().__init__(model=model, args=args, train_dataset=groups, data_collator=collator)
         self.remove_callback(PrinterCallback)
         self.add_callback(_Log(self._folder.parent / LOG, progress))
+
+    def restore(self, checkpoint: Path) -> None:
+        """Model and state of the run's end. Raises UserError."""
+        checkpoints.read_trained(checkpoint, trained(self.model), self._told)
+        with checkpoints.reading(checkpoint):
+            self.state = TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
 
     def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
         """AdamW, each part of the model at its own rate."""

@@ -110,6 +110,16 @@ def job(base: Path, rows: Path, out: Path, **settings: Any) -> Job:
     return Job(str(base), (rows,), out, Recipe(**{**FAST, "steps": 4, "save_every": 2, **settings}))
 
 
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_a_run_that_is_done_is_not_trained_on(small: Path, rows: Path, tmp_path: Path, dtype: str) -> None:
+    once = Job(str(small), (rows,), tmp_path / "out", job(small, rows, tmp_path, dtype=dtype).recipe, (tmp_path / "h",))
+    write(tmp_path / "h", random_rows(1, 8))
+    first, kept = finetune(once), weights(tmp_path / "out" / "model")
+    again = finetune(once)
+    assert again.steps == first.steps == 4 and again.to_dict() == first.to_dict()
+    assert all(torch.equal(w, kept[n]) for n, w in weights(again.model).items())
+
+
 def test_both_layouts_train_alike(small: Path, rows: Path, tmp_path: Path) -> None:
     one, other = (
         finetune(job(small, rows, tmp_path / layout, layout=layout, dropout=0.0)) for layout in ("packed", "separate")
@@ -213,6 +223,7 @@ def test_a_full_disk_at_the_export_keeps_the_training(small: Path, rows: Path, t
     kept = weights(tmp_path / "out" / "model")
     with files_of(20_000), pytest.raises(UserError, match=r"cannot be saved .*checkpoint-4 is whole"):
         finetune(job(small, rows, tmp_path / "out"))
+    assert (tmp_path / "out" / "adapter" / "adapter_model.safetensors").is_file()
     assert not list((tmp_path / "out").rglob("*.part"))
     assert all(torch.equal(w, kept[n]) for n, w in weights(tmp_path / "out" / "model").items())
 
