@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from rtcontrol.models.train.finetune.dataset import SETS, Seen
+from rtcontrol.models.train.finetune.dataset import SETS, SeenRows
 
 NAMED = ("rtcontrol", "torch", "transformers", "peft", "accelerate")
 
 
-def card(result: Mapping[str, Any], seen: Seen) -> str:
-    """The text of `README.md`; `result` is `Outcome.to_dict()`."""
+def card(result: Mapping[str, Any], seen: SeenRows) -> str:
+    """The text of `README.md`; `result` is `FinetuneOutcome.to_dict()`."""
     run = result["run"]
     base, recipe = run["base"], run["recipe"]
     files = "\n".join(f"| `{path}` | `{sha}` |" for path, sha in run["rows"].items())

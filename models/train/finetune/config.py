@@ -22,7 +22,7 @@ PerHead = Annotated[tuple[Weight, ...], Field(min_length=MAX_HEADS, max_length=M
 FREE = ("device", "workers", "log_every", "keep", "tensorboard")
 
 
-class Recipe(BaseModel):
+class FinetuneRecipe(BaseModel):
     """Hyperparameters (paper, appendix "Training Hyperparameters"). A *group* is one row with all its heads.
 
     `rank`, `alpha`, `dropout`, `targets`: LoRA; rates of LoRA, of the embeddings and of the LM head (0: frozen; a tied
@@ -70,7 +70,7 @@ class Recipe(BaseModel):
     tensorboard: bool = False
 
     @model_validator(mode="after")
-    def _whole_batches(self) -> Recipe:
+    def _whole_batches(self) -> FinetuneRecipe:
         if self.groups % self.device_groups:
             raise ValueError(f"groups ({self.groups}) is no multiple of device_groups ({self.device_groups})")
         if not self.function and not any(self.arguments):
@@ -91,7 +91,7 @@ class Recipe(BaseModel):
 PRESETS: dict[str, dict[str, Any]] = {"paper": {}, "domain": {"rank": 64, "alpha": 128}}
 
 
-def recipe(preset: str = "paper", file: Path | None = None, **given: Any) -> Recipe:
+def recipe(preset: str = "paper", file: Path | None = None, **given: Any) -> FinetuneRecipe:
     """The preset, over it what a TOML or JSON `file` says, over that what is `given` (None: not given).
 
     Raises UserError naming file and field.
@@ -114,16 +114,16 @@ def read(file: Path) -> dict[str, Any]:
     return found
 
 
-def checked(settings: Mapping[str, Any], file: Path | None = None) -> Recipe:
+def checked(settings: Mapping[str, Any], file: Path | None = None) -> FinetuneRecipe:
     """The recipe of these settings. Raises UserError."""
     try:
-        return Recipe.model_validate(dict(settings))
+        return FinetuneRecipe.model_validate(dict(settings))
     except ValidationError as error:
         first = error.errors()[0]
         name = ".".join(map(str, first["loc"]))
         where = f"{file}: " if file is not None else ""
         if first["type"] == "extra_forbidden":
-            known = ", ".join(Recipe.model_fields)
+            known = ", ".join(FinetuneRecipe.model_fields)
             raise UserError(f"{where}the recipe has no setting {name!r}.", f"It has: {known}.") from None
         what = f"{name} is {first['input']!r}: " if name else ""
         raise UserError(f"{where}{what}{first['msg']}.", "See docs/finetune.md for what it may be.") from None

@@ -15,7 +15,7 @@ from rtcontrol.models.plan import SchemaPlan
 from rtcontrol.models.prompt import HISTORY_LIMIT, PromptTemplate
 from rtcontrol.models.special import ARGUMENTS, NULL, opening
 from rtcontrol.models.tokenizer import STTokenizer
-from rtcontrol.models.train.finetune.config import Recipe
+from rtcontrol.models.train.finetune.config import FinetuneRecipe
 from rtcontrol.models.train.finetune.source import BadRow, read_rows
 from rtcontrol.models.train.rows import EncodedRow, HeadTarget, Row
 from rtcontrol.models.train.tools_encoder import ToolsEncoder
@@ -24,7 +24,7 @@ SETS = 64  # of tools that a checkpoint lists as learnt; of more it says that it
 
 
 @dataclass
-class Seen:
+class SeenRows:
     """What the rows of some files were: counts, and what a checkpoint says that it learnt."""
 
     files: dict[str, str] = field(default_factory=dict)  # sha256 by path
@@ -39,7 +39,7 @@ class Seen:
 class GroupEncoder:
     """Rows to groups, for one template and tokenizer."""
 
-    def __init__(self, template: PromptTemplate, tokenizer: STTokenizer, recipe: Recipe) -> None:
+    def __init__(self, template: PromptTemplate, tokenizer: STTokenizer, recipe: FinetuneRecipe) -> None:
         self.recipe, self._template, self._tokenizer = recipe, template, tokenizer
         self._rows = ToolsEncoder(template, tokenizer, recipe.weights(), allow_null=True)
         self.prefix = self._rows.prefix
@@ -79,7 +79,7 @@ class Groups:
     def __init__(self) -> None:
         self._suffixes: list[array[int]] = []  # a long tuple of Python's integers takes eight times as much
         self._heads: list[tuple[HeadTarget, ...]] = []
-        self.seen = Seen()
+        self.seen = SeenRows()
 
     def __len__(self) -> int:
         return len(self._heads)
@@ -99,7 +99,7 @@ def load(files: Sequence[Path], encoder: GroupEncoder, drop_bad: bool = False) -
     Raises UserError for a file that cannot be read, for a row that cannot be represented, with file and line and how
     many there are, and where no row is left.
     """
-    groups, seen, bad = Groups(), Seen(), list[BadRow]()
+    groups, seen, bad = Groups(), SeenRows(), list[BadRow]()
     groups.seen = seen
     for file in files:
         for where, row in read_rows(file):
@@ -138,7 +138,7 @@ def _encoded(row: Row, where: str, encoder: GroupEncoder) -> EncodedRow | BadRow
         return BadRow(where, f"{error}.", "Correct the call, or leave the row out.")
 
 
-def _learn(seen: Seen, row: Row, tokens: int) -> None:
+def _learn(seen: SeenRows, row: Row, tokens: int) -> None:
     seen.tokens += tokens
     seen.history = max(seen.history, min(len(row.history), HISTORY_LIMIT))
     seen.null |= row.call is None

@@ -11,13 +11,13 @@ from typing import Any
 
 from rtcontrol.models.errors import UserError, read_json
 from rtcontrol.models.prompt import FILE_NAME as TEMPLATE
-from rtcontrol.models.train.finetune.config import Recipe
+from rtcontrol.models.train.finetune.config import FinetuneRecipe
 
 FILE_NAME = "run.json"
 FORMAT = 1
 
 
-def identity(name: str, base: Path, rows: Mapping[str, str], recipe: Recipe, processes: int) -> dict[str, Any]:
+def identity(name: str, base: Path, rows: Mapping[str, str], recipe: FinetuneRecipe, processes: int) -> dict[str, Any]:
     """As JSON: the base's `name` and the sha256 of its files, that of each file of `rows` (by path), the recipe, and
     how many processes share the rows."""
     return {

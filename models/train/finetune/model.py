@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.train.finetune.config import Recipe
+from rtcontrol.models.train.finetune.config import FinetuneRecipe
 from rtcontrol.models.train.loss import ATTENTION, tree_loss
 from rtcontrol.models.train.packing import PackedBatch
 
@@ -33,7 +33,7 @@ class TreeLM(torch.nn.Module):
         return tree_loss(self.base, batch, normaliser)
 
 
-def dtype_of(recipe: Recipe, device: torch.device) -> torch.dtype:
+def dtype_of(recipe: FinetuneRecipe, device: torch.device) -> torch.dtype:
     """Of frozen weights and products; `auto` is bf16 on an accelerator, fp32 on a CPU."""
     if recipe.dtype == "auto":
         return torch.float32 if device.type == "cpu" else torch.bfloat16
@@ -63,7 +63,7 @@ def load_base(folder: Path, dtype: torch.dtype) -> Any:
     return model
 
 
-def adapted(model: Any, recipe: Recipe) -> TreeLM:
+def adapted(model: Any, recipe: FinetuneRecipe) -> TreeLM:
     """The base with fresh LoRA adapters and, where they have a rate, its embeddings and head unfrozen; all that is
     trained is fp32. Raises UserError where the base has none of the recipe's targets."""
     from peft import LoraConfig, get_peft_model
@@ -97,7 +97,7 @@ def adapted(model: Any, recipe: Recipe) -> TreeLM:
     return made
 
 
-def parameter_groups(model: TreeLM, recipe: Recipe) -> list[dict[str, Any]]:
+def parameter_groups(model: TreeLM, recipe: FinetuneRecipe) -> list[dict[str, Any]]:
     """What is trained, for an optimizer: LoRA, embeddings, LM head, each with its rate."""
     embeddings, head = model.base.get_input_embeddings().weight, model.base.get_output_embeddings().weight
     own = {id(embeddings), id(head)}

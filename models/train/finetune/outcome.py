@@ -19,7 +19,7 @@ from rtcontrol.models.prompt import FILE_NAME as TEMPLATE
 from rtcontrol.models.tokenizer import STTokenizer
 from rtcontrol.models.train.export import export
 from rtcontrol.models.train.finetune.card import card
-from rtcontrol.models.train.finetune.dataset import SETS, Seen
+from rtcontrol.models.train.finetune.dataset import SETS, SeenRows
 from rtcontrol.models.train.finetune.model import TreeLM, merged
 
 MODEL, ADAPTER, RESULT = "model", "adapter", "result.json"
@@ -28,14 +28,14 @@ KEPT = ("generation_config.json", "chat_template.jinja", "LICENSE")
 
 
 @dataclass(frozen=True)
-class Outcome:
+class FinetuneOutcome:
     """`steps` done, on `groups` rows; `history` are the lines of the log; `held_out` is what `measure` gave; `told` is
     the run's identity; `written`: whether this process is the one that writes."""
 
     out: Path
     steps: int
     groups: int
-    seen: Seen
+    seen: SeenRows
     history: Sequence[Mapping[str, Any]]
     held_out: Mapping[str, Any] | None
     told: Mapping[str, Any]
@@ -58,7 +58,9 @@ class Outcome:
         }
 
 
-def write_outcome(outcome: Outcome, model: TreeLM, base: Path, tokenizer: STTokenizer, dtype: torch.dtype) -> None:
+def write_outcome(
+    outcome: FinetuneOutcome, model: TreeLM, base: Path, tokenizer: STTokenizer, dtype: torch.dtype
+) -> None:
     """Adapter, merged checkpoint, result; each is written aside and renamed when it is whole. `model` is of no use
     afterwards."""
     with _aside(outcome.out / ADAPTER) as part:
@@ -88,7 +90,7 @@ def write_json(path: Path, document: Mapping[str, Any]) -> None:
         part.unlink(missing_ok=True)
 
 
-def learnt(seen: Seen) -> Learnt:
+def learnt(seen: SeenRows) -> Learnt:
     """What the checkpoint says of itself; one of many tool sets reads tools, and may try others."""
     sets = tuple(seen.tool_sets.values()) if len(seen.tool_sets) <= SETS else ()
     return Learnt(sets, history=seen.history, allow_null=seen.null, any_tools=len(seen.tool_sets) > SETS)

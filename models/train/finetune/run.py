@@ -23,11 +23,11 @@ from rtcontrol.models.tokenizer import STTokenizer
 from rtcontrol.models.train.base import adopt_base
 from rtcontrol.models.train.finetune import checkpoints, extras, identity
 from rtcontrol.models.train.finetune.collator import GroupCollator
-from rtcontrol.models.train.finetune.config import Recipe
+from rtcontrol.models.train.finetune.config import FinetuneRecipe
 from rtcontrol.models.train.finetune.dataset import GroupEncoder, Groups, load
 from rtcontrol.models.train.finetune.measure import measure
 from rtcontrol.models.train.finetune.model import adapted, dtype_of, load_base
-from rtcontrol.models.train.finetune.outcome import Outcome, write_outcome
+from rtcontrol.models.train.finetune.outcome import FinetuneOutcome, write_outcome
 
 Progress = Callable[[dict[str, Any]], None]
 
@@ -40,12 +40,12 @@ class Job:
     base: str
     rows: tuple[Path, ...]
     out: Path
-    recipe: Recipe
+    recipe: FinetuneRecipe
     held_out: tuple[Path, ...] = ()
     drop_bad: bool = False
 
 
-def finetune(job: Job, progress: Progress | None = None) -> Outcome:
+def finetune(job: Job, progress: Progress | None = None) -> FinetuneOutcome:
     """Train, or go on where the same command was stopped; then merge, export and measure. What `progress` gets is a
     line of the log. Raises UserError; what was saved before then is kept."""
     extras.check(job.recipe.tensorboard)
@@ -93,7 +93,7 @@ def finetune(job: Job, progress: Progress | None = None) -> Outcome:
         with trainer.accelerator.autocast():
             found = measure(trainer.model, encoder.prefix, held_out, tokenizer, job.recipe.device_groups)
         found["files"] = held_out.seen.files
-    outcome = Outcome(job.out, trained, len(groups), groups.seen, history, found, told, state.is_main_process)
+    outcome = FinetuneOutcome(job.out, trained, len(groups), groups.seen, history, found, told, state.is_main_process)
     if state.is_main_process:
         dtype = dtype_of(job.recipe, device)
         try:
@@ -118,7 +118,7 @@ def _held_out(job: Job, template: PromptTemplate, tokenizer: STTokenizer) -> Gro
     if twice := {p.resolve() for p in job.held_out} & {p.resolve() for p in job.rows}:
         raise UserError(f"{twice.pop()} is trained on and held out.", "Hold out other rows.")
     # Judged alike whatever was trained: by the heads that are read, with the paper's weights.
-    plain = Recipe(all_heads=False, length=job.recipe.length)
+    plain = FinetuneRecipe(all_heads=False, length=job.recipe.length)
     return load(job.held_out, GroupEncoder(template, tokenizer, plain), job.drop_bad)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from rtcontrol.models.checkpoint import resolve
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.train.finetune import config, extras
-from rtcontrol.models.train.finetune.config import PRESETS, Recipe
+from rtcontrol.models.train.finetune.config import PRESETS, FinetuneRecipe
 from rtcontrol.models.train.finetune.dataset import digest
 from rtcontrol.models.train.finetune.identity import base_digest
 from rtcontrol.models.train.finetune.outcome import RESULT, write_json
@@ -25,7 +25,7 @@ ROWS = "rows"  # the axis that is no setting of the recipe
 
 
 @dataclass(frozen=True)
-class Planned:
+class SweepRun:
     """One run: its folder's name, what differs from the sweep's recipe, and the job."""
 
     name: str
@@ -38,7 +38,7 @@ class Sweep:
     """All runs; `out` holds their folders and the table."""
 
     out: Path
-    runs: tuple[Planned, ...]
+    runs: tuple[SweepRun, ...]
 
 
 def read_sweep(file: Path) -> Sweep:
@@ -67,7 +67,7 @@ def read_sweep(file: Path) -> Sweep:
         changes += [{name: value} for name, values in axes.items() for value in values]
     else:
         changes = [dict(zip(axes, combination, strict=True)) for combination in product(*axes.values())]
-    runs: dict[str, Planned] = {}
+    runs: dict[str, SweepRun] = {}
     for change in changes:
         own = [*change.pop(ROWS)] if isinstance(change.get(ROWS), list) else change.pop(ROWS, None)
         files = rows if own is None else _files(file, {ROWS: own}, ROWS)
@@ -78,14 +78,14 @@ def read_sweep(file: Path) -> Sweep:
         job = Job(base, files, Path(out) / name, recipe, held_out, bool(found.get("drop_bad")))
         if name in runs:
             raise UserError(f"{file}: two runs are called {name!r}.", "Take out the value that stands twice.")
-        runs[name] = Planned(name, changed, job)
+        runs[name] = SweepRun(name, changed, job)
     return Sweep(Path(out), tuple(_unlike(runs.values())))
 
 
-def _unlike(runs: Any) -> list[Planned]:
+def _unlike(runs: Any) -> list[SweepRun]:
     """Without those that are another once more: the axis' value that the recipe itself has."""
-    kept: list[Planned] = []
-    seen: list[tuple[Recipe, tuple[Path, ...]]] = []
+    kept: list[SweepRun] = []
+    seen: list[tuple[FinetuneRecipe, tuple[Path, ...]]] = []
     for planned in runs:
         if (key := (planned.job.recipe, planned.job.rows)) not in seen:
             seen.append(key)
@@ -97,7 +97,7 @@ def _with_alpha(change: Mapping[str, Any], plain: Mapping[str, Any]) -> dict[str
     """A rank brings its alpha with it, in the recipe's proportion: else the adapter's scale would be ablated too."""
     if "rank" not in change or "alpha" in change or not isinstance(change["rank"], int):
         return dict(change)
-    default = Recipe()
+    default = FinetuneRecipe()
     scale = plain.get("alpha", default.alpha) / plain.get("rank", default.rank)
     return {**change, "alpha": max(1, round(change["rank"] * scale))}
 

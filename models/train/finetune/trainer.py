@@ -16,7 +16,7 @@ from transformers.trainer import TRAINER_STATE_NAME
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.train.finetune import checkpoints
 from rtcontrol.models.train.finetune.collator import GroupCollator
-from rtcontrol.models.train.finetune.config import Recipe
+from rtcontrol.models.train.finetune.config import FinetuneRecipe
 from rtcontrol.models.train.finetune.dataset import Groups
 from rtcontrol.models.train.finetune.model import TreeLM, dtype_of, parameter_groups, trained
 
@@ -25,7 +25,9 @@ LOG = "log.jsonl"
 BETAS = (0.9, 0.999)
 
 
-def arguments(recipe: Recipe, folder: Path, device: torch.device, steps: int, processes: int) -> TrainingArguments:
+def arguments(
+    recipe: FinetuneRecipe, folder: Path, device: torch.device, steps: int, processes: int
+) -> TrainingArguments:
     """The Trainer's own settings; `folder` is for the checkpoints. Raises UserError where the groups of a step cannot
     be shared by the processes."""
     together = recipe.device_groups * processes
@@ -71,7 +73,7 @@ class GroupTrainer(Trainer):
     def __init__(
         self,
         model: TreeLM,
-        recipe: Recipe,
+        recipe: FinetuneRecipe,
         groups: Groups,
         collator: GroupCollator,
         args: TrainingArguments,

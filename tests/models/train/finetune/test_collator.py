@@ -13,14 +13,14 @@ from transformers import AutoModelForCausalLM
 
 from rtcontrol.models.checkpoint import Checkpoint
 from rtcontrol.models.train.finetune.collator import GroupCollator
-from rtcontrol.models.train.finetune.config import Recipe
+from rtcontrol.models.train.finetune.config import FinetuneRecipe
 from rtcontrol.models.train.finetune.dataset import GroupEncoder, Groups, load
 from rtcontrol.models.train.finetune.model import TreeLM, adapted, parameter_groups, trained
 from tests.models.small import build_checkpoint, law
 from tests.models.train.finetune.rows import random_rows, write
 
 pytest.importorskip("peft")
-RECIPE = Recipe(rank=4, alpha=8, dropout=0.0, dtype="fp32")
+RECIPE = FinetuneRecipe(rank=4, alpha=8, dropout=0.0, dtype="fp32")
 
 
 @pytest.fixture(scope="module", params=["qwen2", "qwen3"])

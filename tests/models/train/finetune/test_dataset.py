@@ -13,7 +13,7 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.models.prompt import COMPACT, PromptTemplate
 from rtcontrol.models.schema import tool_schemas
 from rtcontrol.models.special import ARGUMENTS, opening
-from rtcontrol.models.train.finetune.config import Recipe
+from rtcontrol.models.train.finetune.config import FinetuneRecipe
 from rtcontrol.models.train.finetune.dataset import GroupEncoder, digest, load
 from tests.models.small import tool
 from tests.models.train.finetune.rows import random_rows, write
@@ -27,7 +27,9 @@ ROW: dict[str, Any] = {
 
 def encoder(folder: Path, overflow: str = "merge", **settings: Any) -> GroupEncoder:
     tokenizer = Checkpoint.open(str(folder)).tokenizer
-    return GroupEncoder(PromptTemplate(COMPACT | {"overflow": overflow}, tokenizer, ""), tokenizer, Recipe(**settings))
+    return GroupEncoder(
+        PromptTemplate(COMPACT | {"overflow": overflow}, tokenizer, ""), tokenizer, FinetuneRecipe(**settings)
+    )
 
 
 def test_a_group_has_the_papers_eight_heads_with_the_papers_weights(folder: Path, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from rtcontrol.models.checkpoint import Checkpoint
-from rtcontrol.models.train.finetune.config import Recipe
+from rtcontrol.models.train.finetune.config import FinetuneRecipe
 from rtcontrol.models.train.finetune.dataset import GroupEncoder, load
 from rtcontrol.models.train.finetune.measure import measure
 from rtcontrol.models.train.finetune.model import adapted
@@ -23,7 +23,7 @@ pytest.importorskip("peft")
 def test_shares_and_loss_are_those_of_each_heads_own_sequence(folder: Path, tmp_path: Path) -> None:
     checkpoint = Checkpoint.open(str(folder))
     template: Any = checkpoint.template
-    recipe = Recipe(rank=2, alpha=4, all_heads=False, dtype="fp32")
+    recipe = FinetuneRecipe(rank=2, alpha=4, all_heads=False, dtype="fp32")
     encoder = GroupEncoder(template, checkpoint.tokenizer, recipe)
     groups = load([write(tmp_path / "rows.jsonl", random_rows(4, 24))], encoder)
     plain = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()

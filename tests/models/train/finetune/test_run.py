@@ -14,7 +14,7 @@ from rtcontrol.models.checkpoint import Checkpoint
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.learnt import Learnt
 from rtcontrol.models.train.finetune import checkpoints
-from rtcontrol.models.train.finetune.config import Recipe
+from rtcontrol.models.train.finetune.config import FinetuneRecipe
 from rtcontrol.models.train.finetune.run import Job, finetune
 from tests.helpers.disks import files_of
 from tests.models.small import build, build_checkpoint, shown, tool
@@ -57,7 +57,7 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 def test_a_qwen_is_trained_resumed_merged_exported_and_decides(tmp_path: Path, data: Path, kind: str, at: str) -> None:
     base = qwen_base(tmp_path / "base", data, kind)
     rows = write(tmp_path / "rows.jsonl", simple_rows(at) * 10)
-    recipe = Recipe(**FAST, steps=20, dropout=0.05)
+    recipe = FinetuneRecipe(**FAST, steps=20, dropout=0.05)
     held_out = (write(tmp_path / "held.jsonl", simple_rows(at)),)
     whole = finetune(Job(str(base), (rows,), tmp_path / "whole", recipe, held_out))
     assert whole.steps == 20 and len(whole.history) == 20
@@ -107,7 +107,7 @@ def rows(tmp_path: Path) -> Path:
 
 
 def job(base: Path, rows: Path, out: Path, **settings: Any) -> Job:
-    return Job(str(base), (rows,), out, Recipe(**{**FAST, "steps": 4, "save_every": 2, **settings}))
+    return Job(str(base), (rows,), out, FinetuneRecipe(**{**FAST, "steps": 4, "save_every": 2, **settings}))
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
@@ -252,4 +252,4 @@ def test_a_base_that_cannot_be_trained_is_refused(small: Path, rows: Path, tmp_p
     with pytest.raises(UserError, match="no linear layer 'w1' to adapt"):
         finetune(job(small, rows, tmp_path / "out", targets=("w1",)))
     with pytest.raises(UserError, match="is trained on and held out"):
-        finetune(Job(str(small), (rows,), tmp_path / "out", Recipe(**FAST), (rows,)))
+        finetune(Job(str(small), (rows,), tmp_path / "out", FinetuneRecipe(**FAST), (rows,)))
