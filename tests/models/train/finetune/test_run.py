@@ -128,6 +128,15 @@ def test_both_layouts_train_alike(small: Path, rows: Path, tmp_path: Path) -> No
         assert a["loss"] == pytest.approx(b["loss"], abs=1e-4)
 
 
+def test_activations_that_are_computed_again_change_nothing(small: Path, rows: Path, tmp_path: Path) -> None:
+    one, other = (
+        finetune(job(small, rows, tmp_path / f"{on}", gradient_checkpointing=on, dropout=0.0, steps=2))
+        for on in (False, True)
+    )
+    for a, b in zip(one.history, other.history, strict=True):
+        assert a["grad_norm"] == pytest.approx(b["grad_norm"], rel=1e-5)
+
+
 def test_a_steps_loss_is_one_mean_however_it_is_cut_into_batches(small: Path, rows: Path, tmp_path: Path) -> None:
     losses = [
         finetune(job(small, rows, tmp_path / f"{n}", device_groups=n, dropout=0.0, steps=3)).history for n in (1, 4)
