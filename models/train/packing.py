@@ -11,7 +11,7 @@ attention is computed run by run, at a cost that grows with the samples and not 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import torch
@@ -35,6 +35,9 @@ class RunSet:
     valid: torch.Tensor
     mask: torch.Tensor
 
+    def to(self, device: torch.device | str) -> RunSet:
+        return RunSet(self.index.to(device), self.valid.to(device), self.mask.to(device))
+
 
 @dataclass(frozen=True)
 class Blocks:
@@ -44,6 +47,9 @@ class Blocks:
     prefix: int
     sets: tuple[RunSet, ...]
     order: torch.Tensor
+
+    def to(self, device: torch.device | str) -> Blocks:
+        return Blocks(self.prefix, tuple(runs.to(device) for runs in self.sets), self.order.to(device))
 
 
 @dataclass(frozen=True)
@@ -66,6 +72,11 @@ class PackedBatch:
     early_labels: torch.Tensor
     samples: int
     blocks: Blocks | None = None
+
+    def to(self, device: torch.device | str) -> PackedBatch:
+        """The same there."""
+        there = {f.name: v.to(device) for f in fields(self) if hasattr(v := getattr(self, f.name), "to")}
+        return replace(self, **there)
 
 
 class _Tree:

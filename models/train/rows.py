@@ -9,7 +9,7 @@ from typing import Any
 from rtcontrol.models.call import Call
 from rtcontrol.models.plan import SchemaPlan
 from rtcontrol.models.prompt import PromptTemplate
-from rtcontrol.models.schema import ToolSchema
+from rtcontrol.models.schema import MAX_HEADS, ToolSchema
 from rtcontrol.models.special import opening
 from rtcontrol.models.tokenizer import STTokenizer
 
@@ -75,16 +75,20 @@ class EncodedRow:
 @dataclass(frozen=True)
 class LossWeights:
     """Head loss weights (paper, appendix "Training Hyperparameters"); `end` scales the label of the end token, which is
-    nearly always forced; `quote` the words of the observation that a row quotes."""
+    nearly always forced; `quote` the words of the observation that a row quotes; `focal`, by argument head, the labels
+    of a value that is not null (the paper's token-level weights)."""
 
     function: float = 2.0
     arguments: tuple[float, ...] = (1.1, 1.2, 1.3, 1.4, 1.5, 1.6)
     end: float = 0.1
     quote: float = 1.0
+    focal: tuple[float, ...] = (1.0,) * MAX_HEADS
 
-    def of(self, head: int) -> float:
-        """The weight of the plan's head number `head` (0 is the function)."""
-        return self.function if head == 0 else self.arguments[head - 1]
+    def of(self, head: int, null: bool = True) -> float:
+        """The weight of a label of the plan's head number `head` (0 is the function), whose value is null or not."""
+        if head == 0:
+            return self.function
+        return self.arguments[head - 1] * (1.0 if null else self.focal[head - 1])
 
 
 class RowEncoder:
@@ -156,7 +160,7 @@ class RowEncoder:
         head = self.plan.heads[k]
         key = (head.name, text)
         if key not in self._heads:
-            weight = self._weights.of(k)
+            weight = self._weights.of(k, text is None)
             if text is None:
                 target = HeadTarget((head.head_id,), (head.null_id,), (weight,))
             else:

@@ -12,24 +12,47 @@ from rtcontrol.cli.figures import JsonFile, for_people, save, show
 
 
 def train(
-    rows: Annotated[int, typer.Option(min=32, help="Training samples to run each way.")] = 64,
+    rows: Annotated[
+        int | None, typer.Option(min=4, help="Training samples to run each way. (default: 64; of the Qwen shape, 4)")
+    ] = None,
+    shape: Annotated[
+        str, typer.Option(help="bundled, or qwen2.5-0.5b: two layers of it under the paper's LoRA, prompts all unlike.")
+    ] = "bundled",
     json_file: JsonFile = None,
 ) -> None:
     """Packed-tree training against one sequence a head (length-sorted, at its best batch size): samples a second.
 
-    Prompts of 300 tokens, eight heads, values of 1 to 8 tokens, random ids, the bundled model's shape.
+    Prompts of 300 tokens (of the Qwen shape, 200 to 400), eight heads, values of 1 to 8 tokens, random ids, fp32.
 
-    Example: rtcontrol bench train --rows 64
+    Examples:
+
+      rtcontrol bench train --rows 64
+
+      rtcontrol bench train --shape qwen2.5-0.5b
     """
-    from rtcontrol.bench.train import compare
-    from rtcontrol.models.train.scratch import ModelShape
+    from rtcontrol.models.errors import UserError
 
+    if shape not in ("bundled", "qwen2.5-0.5b"):
+        raise UserError(f"There is no shape {shape!r}.", "Choose bundled or qwen2.5-0.5b.")
+    if shape == "bundled" and (rows or 64) < 32:
+        raise UserError(f"{rows} samples are too few to share a prefix.", "Give --rows 32 or more.")
     console = for_people(json_file)
     with console.status("training") as status:
-        found = compare(rows, ModelShape(), lambda what: status.update(what))
-    table = Table("way", "samples/s", title=f"{rows} samples each way, forward and backward")
+        if shape == "bundled":
+            from rtcontrol.bench.train import compare
+            from rtcontrol.models.train.scratch import ModelShape
+
+            found = compare(rows or 64, ModelShape(), status.update)
+        else:
+            from rtcontrol.bench import train_groups
+            from rtcontrol.models.train.finetune import extras
+
+            extras.check()
+            found = train_groups.compare(rows or 4, status.update)
+    count = rows or (64 if shape == "bundled" else 4)
+    table = Table("way", "samples/s", title=f"{count} samples each way, forward and backward")
     for way, speed in found["samples_per_s"].items():
-        table.add_row(way, f"{speed:.2f}")
+        table.add_row(way, f"{speed:.3f}" if speed < 1 else f"{speed:.2f}")
     console.print(table)
     for name, ratio in found["ratios"].items():
         console.print(f"{name}: {ratio:.2f}")

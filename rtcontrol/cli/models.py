@@ -1,4 +1,4 @@
-"""`rtcontrol models`: inspect, adopt and quantise checkpoints."""
+"""`rtcontrol models`: inspect, adopt, train and quantise checkpoints."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from rtcontrol.cli import models_train
 from rtcontrol.cli.figures import JsonFile, for_people, save
 from rtcontrol.models.errors import UserError
 
@@ -17,7 +18,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="markdown",
-    help="Inspect, adopt and quantise controller models.",
+    help="Inspect, adopt, train and quantise controller models.",
 )
 
 
@@ -164,6 +165,10 @@ def quantize(
     console.print(table)
     save(json_file, {"model": model, "scheme": scheme, "agent": whose, "engine": engine, "prompts": prompts, **found})
     console.print(f"Checkpoint: {out}\nFly it: rtcontrol score --env {ENVS[whose]} --model {out}", soft_wrap=True)
+
+
+for command in models_train.COMMANDS:
+    app.command()(command)
 
 
 def _parameters(folder: Path) -> int:

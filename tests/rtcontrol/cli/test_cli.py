@@ -143,7 +143,9 @@ def test_a_typed_line_is_the_new_instruction(tmp_path: Path) -> None:
 
 
 COMMANDS = [";run;envs;agents;report;doctor;serve;bridge;bridge ros2;bridge carla;keys new;keys list;keys revoke"]
-COMMANDS += ["fit;score;models info;models adopt;bench decide;bench train;bench wire;bench load"]
+COMMANDS += [
+    "fit;score;models info;models adopt;models train;models sweep;bench decide;bench train;bench wire;bench load"
+]
 COMMANDS += [
     "replay;data from-recording;drill;bench record;bench watch;bench batch;bench heads;bench prefix;bench memory"
 ]

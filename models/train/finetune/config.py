@@ -1,0 +1,129 @@
+"""The recipe of a fine-tuning: the paper's numbers as the defaults, other ones from a file or the command line."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from rtcontrol.models.errors import UserError
+from rtcontrol.models.schema import MAX_HEADS
+from rtcontrol.models.train.rows import LossWeights
+
+Rate = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1)]
+PerHead = Annotated[tuple[Weight, ...], Field(min_length=MAX_HEADS, max_length=MAX_HEADS)]
+# What may change between the parts of one run: where it runs, and what is said of it meanwhile.
+FREE = ("device", "workers", "log_every", "keep", "tensorboard")
+
+
+class FinetuneRecipe(BaseModel):
+    """Hyperparameters (paper, appendix "Training Hyperparameters"). A *group* is one row with all its heads.
+
+    `rank`, `alpha`, `dropout`, `targets`: LoRA; rates of LoRA, of the embeddings and of the LM head (0: frozen; a tied
+    head is the embeddings). `groups` an optimizer step, `device_groups` of them at once on a device. A row whose prompt
+    and longest head are more than `length` tokens is left out. `steps` ends the run, else `epochs`. Head weights:
+    `content`, `function`, `arguments`; `focal` multiplies the labels of an argument that is not null; `end` the label
+    of the end token. `all_heads`: eight heads for every row, as published checkpoints have, those beyond its tools'
+    arity null; without it the heads that our engines read. `dtype`: of the frozen weights and of the products; what is
+    trained, and its sums, are fp32 (at a rate of 1e-6 bf16 would round every step of the embeddings away).
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    rank: Count = 512
+    alpha: Count = 1024
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.05
+    targets: Annotated[tuple[str, ...], Field(min_length=1)] = ("gate_proj", "up_proj", "down_proj")
+    lora_rate: Rate = 1e-5
+    embedding_rate: Rate = 1e-6
+    head_rate: Rate = 1e-6
+    schedule: Literal["cosine", "linear", "constant_with_warmup"] = "cosine"
+    warmup: Annotated[float, Field(ge=0, lt=1)] = 0.02
+    weight_decay: Rate = 0.0
+    clip: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    length: Annotated[int, Field(ge=16)] = 2048
+    groups: Count = 32
+    device_groups: Count = 8
+    epochs: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 3.0
+    steps: Count | None = None
+    content: Weight = 0.01
+    function: Weight = 2.0
+    arguments: PerHead = (1.1, 1.2, 1.3, 1.4, 1.5, 1.6)
+    focal: PerHead = (1.0, 1.0, 1.5, 2.0, 2.5, 3.0)
+    end: Weight = 1.0
+    all_heads: bool = True
+    layout: Literal["packed", "separate"] = "packed"
+    dtype: Literal["auto", "fp32", "bf16"] = "bf16"
+    gradient_checkpointing: bool = False
+    seed: Annotated[int, Field(ge=0)] = 0
+    save_every: Count = 200
+    device: str | None = None
+    workers: Annotated[int, Field(ge=0)] = 0
+    log_every: Count = 10
+    keep: Count = 2
+    tensorboard: bool = False
+
+    @model_validator(mode="after")
+    def _whole_batches(self) -> FinetuneRecipe:
+        if self.groups % self.device_groups:
+            raise ValueError(f"groups ({self.groups}) is no multiple of device_groups ({self.device_groups})")
+        if not self.function and not any(self.arguments):
+            raise ValueError("all head weights are 0: nothing is learnt")
+        return self
+
+    def weights(self) -> LossWeights:
+        """Those of the labels."""
+        return LossWeights(self.function, self.arguments, self.end, focal=self.focal)
+
+    def settings(self) -> dict[str, Any]:
+        """What all parts of one run have in common, as JSON has it."""
+        return self.model_dump(mode="json", exclude=set(FREE))
+
+
+# What differs from the defaults, which are the paper's of ST-Qwen3-4B. Of domain adaptation it gives the rank alone;
+# alpha stays twice the rank, as there.
+PRESETS: dict[str, dict[str, Any]] = {"paper": {}, "domain": {"rank": 64, "alpha": 128}}
+
+
+def recipe(preset: str = "paper", file: Path | None = None, **given: Any) -> FinetuneRecipe:
+    """The preset, over it what a TOML or JSON `file` says, over that what is `given` (None: not given).
+
+    Raises UserError naming file and field.
+    """
+    if preset not in PRESETS:
+        raise UserError(f"There is no preset {preset!r}.", f"Choose {' or '.join(PRESETS)}.")
+    written = {} if file is None else read(file)
+    return checked({**PRESETS[preset], **written, **{k: v for k, v in given.items() if v is not None}}, file)
+
+
+def read(file: Path) -> dict[str, Any]:
+    """A TOML or JSON file's table. Raises UserError."""
+    try:
+        text = file.read_text("utf-8")
+        found = json.loads(text) if file.suffix == ".json" else tomllib.loads(text)
+    except (OSError, ValueError) as error:  # both decoders raise the latter
+        raise UserError(f"{file} cannot be read ({error}).", "Give a TOML or JSON file.") from None
+    if not isinstance(found, dict):
+        raise UserError(f"{file} is no table of settings.", "Write lines such as: rank = 64")
+    return found
+
+
+def checked(settings: Mapping[str, Any], file: Path | None = None) -> FinetuneRecipe:
+    """The recipe of these settings. Raises UserError."""
+    try:
+        return FinetuneRecipe.model_validate(dict(settings))
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = ".".join(map(str, first["loc"]))
+        where = f"{file}: " if file is not None else ""
+        if first["type"] == "extra_forbidden":
+            known = ", ".join(FinetuneRecipe.model_fields)
+            raise UserError(f"{where}the recipe has no setting {name!r}.", f"It has: {known}.") from None
+        what = f"{name} is {first['input']!r}: " if name else ""
+        raise UserError(f"{where}{what}{first['msg']}.", "See docs/finetune.md for what it may be.") from None
