@@ -196,7 +196,7 @@ def json_lines(path: Path) -> Iterator[tuple[int, Any]]:
         with path.open("rb") as lines:
             for line, raw in enumerate(lines, 1):
                 if text := raw.decode().strip():
-                    value = json.loads(text, parse_constant=_no_number)
+                    value = strict_json(text)
                     json.dumps(value, ensure_ascii=False).encode()  # half a character cannot be written
                     yield line, value
     except OSError as error:
@@ -242,5 +242,12 @@ def _short(value: Any) -> str:
     return repr(text[:77] + "..." if len(text) > 80 else text) if isinstance(value, str) else text[:80]
 
 
-def _no_number(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON number")
+def strict_json(text: str) -> Any:
+    """JSON alone: Python takes NaN for a number, and reads 1e400 as infinity. Raises ValueError."""
+    return json.loads(text, parse_constant=_finite, parse_float=_finite)
+
+
+def _finite(text: str) -> float:
+    if not math.isfinite(found := float(text)):
+        raise ValueError(f"{text} is no JSON number, or too large")
+    return found

@@ -96,6 +96,7 @@ def test_a_row_without_a_field_is_refused(tmp_path: Path, field: str) -> None:
         (b"[1]", "is no row"),
         (b"{", "is no JSON"),
         (json.dumps({**LEAST, "weight": float("nan")}).encode(), "NaN is no JSON number"),
+        (b'{"weight": 1e400}', "1e400 is no JSON number"),
         (json.dumps({**LEAST, "instruction": "\ud800"}).encode(), "half a character"),
         (b'{"a": "\xff"}', "no UTF-8"),
         (b"[" * 100_000, "is no JSON"),

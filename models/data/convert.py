@@ -1,0 +1,116 @@
+"""Samples of any set as rows: decomposed, tools in head order, what cannot be represented counted with its reason."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from rtcontrol.models.call import Call
+from rtcontrol.models.data.canonical import Overflow, canonical, check_call, cut, declared, ordered
+from rtcontrol.models.data.decompose import Purpose, decompose
+from rtcontrol.models.data.row import DataRow
+from rtcontrol.models.data.sample import Dropped, Sample, Unusable
+from rtcontrol.models.data.tally import Tally
+
+REPEATED = "a row that was there before"
+CUT = "an argument of a parameter that was cut"
+
+
+@dataclass(frozen=True)
+class Options:
+    """`purpose` "train": calls shuffled, numbers of their declared type, rows that their tools forbid dropped, each row
+    once; "eval": calls and values as given, every sample that can be shown kept, since what cannot be answered rightly
+    counts as wrong."""
+
+    purpose: Purpose = "train"
+    overflow: Overflow = "merge"
+    seed: int = 0
+
+
+def rows(found: Iterable[Sample | Dropped | DataRow], options: Options, tally: Tally) -> Iterator[DataRow]:
+    """The rows of what a source gives; a row that is one already keeps its history."""
+    ids: dict[str, int] = {}
+    seen: set[int] = set()
+    for one in found:
+        if isinstance(one, Dropped):
+            tally.samples[one.source] += 1
+            tally.drop(one)
+            continue
+        if isinstance(one, Sample):
+            tally.samples[one.source] += 1
+            one = replace(one, id=_own(one.id, ids))
+            made, where = [(row, one.calls) for row in decompose(one, options.purpose, options.seed)], one.where
+        else:
+            tally.samples[one.source] += one.sample not in ids
+            ids.setdefault(one.sample, 1)
+            made, where = [(one, ())], one.id
+        try:
+            _check_spelled(one)
+            ready = [_ready(row, others, options) for row, others in made]
+            problems = [problem for row in ready if (problem := _problem(row)) is not None]
+            if problems and options.purpose == "train":
+                raise problems[0]
+        except Unusable as error:
+            tally.drop(Dropped(error.reason, where, error.detail, one.source))
+            continue
+        if problems:
+            tally.note(Dropped(problems[0].reason, where, problems[0].detail, one.source))
+        if sum(len(r.call.arguments) for r, _ in made if r.call) > sum(len(r.call.arguments) for r in ready if r.call):
+            tally.note(Dropped(CUT, where, "", one.source))
+        for row in ready:
+            key = hash((row.instruction, row.observation, repr(row.tools), row.history, row.call and row.call.text()))
+            if options.purpose == "train" and key in seen:
+                tally.drop(Dropped(REPEATED, where, "", one.source))
+                continue
+            seen.add(key)
+            tally.rows[row.source] += 1
+            yield row
+
+
+def _own(name: str, ids: dict[str, int]) -> str:
+    """The id, with a number where it was there before."""
+    ids[name] = ids.get(name, 0) + 1
+    return name if ids[name] == 1 else f"{name}~{ids[name]}"
+
+
+def _ready(row: DataRow, calls: tuple[Call, ...], options: Options) -> DataRow:
+    """The row with its tools in head order and its calls (those in its history too) as these have them."""
+    tools = {schema.name: schema for schema in (canonical(tool, options.overflow) for tool in row.tools)}
+    if len(tools) < len(row.tools):
+        raise Unusable("two tools of one name")
+    wholes = {s.name: s for s in (canonical(tool, "merge") for tool in row.tools)} if options.overflow == "cut" else {}
+
+    def ready(call: Call) -> Call:
+        if call.name not in tools:
+            raise Unusable("a call of a function that is not shown", call.name)
+        shown = tools[call.name]
+        kept = ordered(cut(call, shown, wholes[call.name]) if wholes else call, shown)
+        return declared(kept, shown) if options.purpose == "train" else kept
+
+    texts = {call.text(): ready(call).text() for call in calls}
+    return replace(
+        row,
+        tools=tuple(schema.to_openai() for schema in tools.values()),
+        call=row.call and ready(row.call),
+        allowed=tuple(ready(call) for call in row.allowed),
+        history=tuple(texts.get(text, text) for text in row.history),
+    )
+
+
+def _check_spelled(one: Sample | DataRow) -> None:
+    calls = one.calls if isinstance(one, Sample) else [one.call] if one.call else []
+    try:
+        "".join([one.instruction, one.observation, *(call.text() for call in calls)]).encode()
+    except UnicodeEncodeError:
+        raise Unusable("half a character (a lone surrogate)") from None
+
+
+def _problem(row: DataRow) -> Unusable | None:
+    if row.call is None:
+        return None
+    called = next(tool for tool in row.tools if tool["function"]["name"] == row.call.name)
+    try:
+        check_call(row.call, canonical(called, "merge"))
+    except Unusable as error:
+        return error
+    return None

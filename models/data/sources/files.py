@@ -1,0 +1,114 @@
+"""Where a set's files are: a path, or an id of the Hugging Face hub, downloaded when it is read."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rtcontrol.models import hub
+from rtcontrol.models.data.row import json_lines, strict_json
+from rtcontrol.models.errors import UserError
+
+KINDS = ("*.json", "*.jsonl", "*.json.gz")
+
+
+def located(given: str, what: str) -> Path:
+    """The file or folder of a set: a path that is there, else a hub id (OWNER/NAME), from the local cache where it is
+    there, else downloaded. Raises UserError; `what` names the set."""
+    path = Path(given).expanduser()
+    if path.exists():
+        return path
+    if not hub.is_id(given) or given.endswith((".json", ".jsonl", ".gz")):
+        raise UserError(f"There is no {given}.", f"Give the file or folder of {what}, or a hub id OWNER/NAME.")
+    return _fetched(given, what)
+
+
+def _fetched(given: str, what: str) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
+
+    wanted: dict[str, Any] = {"repo_type": "dataset", "allow_patterns": list(KINDS)}
+    try:
+        folder = Path(snapshot_download(given, local_files_only=True, **wanted))
+        if _found(folder):
+            return folder
+    except Exception:  # whatever it is, the download tells
+        pass
+    try:
+        return Path(snapshot_download(given, **wanted))
+    except GatedRepoError:
+        raise UserError(
+            f"The hub gives the data set {given} to those alone who accepted its terms.",
+            "Accept them on its page, then `hf auth login`.",
+        ) from None
+    except RepositoryNotFoundError:
+        raise UserError(
+            f"Neither is {given} a path, nor has the hub such a data set.", f"Give the file or folder of {what}."
+        ) from None
+    except Exception as error:
+        line = next((line.strip() for line in str(error).splitlines() if line.strip()), repr(error))
+        raise UserError(
+            f"{given} is no path, and the hub cannot be reached, nor has the cache it whole ({line}).",
+            f"On a machine with a network: `hf download --repo-type dataset {given}`; then give the folder.",
+        ) from None
+
+
+def _found(folder: Path) -> list[Path]:
+    return sorted({path for kind in KINDS for path in folder.glob(kind) if path.is_file()})
+
+
+def data_file(place: Path, *names: str) -> Path:
+    """The file itself, or the first of these names (patterns) in a folder, or the only one there."""
+    if place.is_file():
+        return place
+    for name in names:
+        if matches := sorted(place.glob(name)):
+            return matches[0]
+    if len(found := _found(place)) == 1:
+        return found[0]
+    listed = ", ".join(path.name for path in found) or "no JSON file"
+    raise UserError(f"{place} has none of {', '.join(names)}: {listed}.", "Give the file itself.")
+
+
+def items(path: Path) -> Iterator[tuple[str, Any]]:
+    """The items of a file, with their places: a line each (JSONL), or of one JSON list (PATH#3: the third)."""
+    if path.suffix == ".jsonl" or (path.suffix == ".json" and _is_lines(path)):
+        for line, value in json_lines(path):
+            yield f"{path}:{line}", value
+        return
+    try:
+        with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as text:
+            found = strict_json(text.read())
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror or error}).", "Give the set's file.") from None
+    except (ValueError, EOFError, RecursionError) as error:
+        raise UserError(f"{path} is no JSON ({error}).", "Give the set's file as it was published.") from None
+    if not isinstance(found, list):
+        raise UserError(f"{path} is no list of samples.", "Give the set's file as it was published.")
+    for n, value in enumerate(found, 1):
+        yield f"{path}#{n}", value
+
+
+def _is_lines(path: Path) -> bool:
+    """Whether its first line is a whole object: several sets name JSONL `.json`."""
+    try:
+        with path.open(encoding="utf-8") as lines:
+            return isinstance(json.loads(next(lines, "")), dict)
+    except (OSError, ValueError, RecursionError):
+        return False
+
+
+def version(path: Path) -> str:
+    """Which file it was: the hub's revision, else the first digits of its SHA-256."""
+    parts = path.absolute().parts
+    if "snapshots" in parts[:-1]:
+        return f"revision {parts[parts.index('snapshots') + 1][:8]}"
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return f"sha256 {digest.hexdigest()[:8]}"

@@ -1,0 +1,54 @@
+"""xLAM-function-calling-60k (Salesforce/xlam-function-calling-60k, gated): answers and tools as JSON in strings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rtcontrol.models.call import Call
+from rtcontrol.models.data.row import strict_json
+from rtcontrol.models.data.sample import Dropped, Sample, Unusable
+from rtcontrol.models.data.sources.files import data_file, items, located, version
+from rtcontrol.models.data.types import annotation, tool
+
+HUB = "Salesforce/xlam-function-calling-60k"
+
+
+def samples(given: str = HUB) -> Iterator[Sample | Dropped]:
+    """The file's samples. Its parameters are flat, with Python's annotations; one is optional where its annotation says
+    so or where it has a default."""
+    path = data_file(located(given, "xLAM-60k"), "xlam_function_calling_60k.json")
+    source = f"xlam-60k ({version(path)})"
+    for where, value in items(path):
+        try:
+            tools = tuple(_tool(one) for one in _list(value["tools"], "tools"))
+            calls = tuple(Call(a["name"], dict(a["arguments"])) for a in _list(value["answers"], "answers"))
+            if not calls:
+                raise Unusable("no call")
+            yield Sample(f"xlam_{value['id']}", source, where, value["query"], "", tools, calls)
+        except Unusable as error:
+            yield Dropped(error.reason, where, error.detail, source)
+        except (LookupError, TypeError, AttributeError, ValueError) as error:
+            yield Dropped("a sample of another shape than xLAM's", where, repr(error)[:120], source)
+
+
+def _list(given: Any, what: str) -> list[Mapping[str, Any]]:
+    try:
+        found = strict_json(given) if isinstance(given, str) else given
+    except ValueError:
+        raise Unusable(f"{what} that are no JSON", str(given)[:120]) from None
+    if not isinstance(found, list):
+        raise Unusable(f"{what} that are no list", str(given)[:120])
+    return found
+
+
+def _tool(one: Mapping[str, Any]) -> dict[str, Any]:
+    properties, required = {}, []
+    for name, given in (one.get("parameters") or {}).items():
+        kind, optional = annotation(str(given.get("type", "str")))
+        properties[name] = {**kind, "description": str(given.get("description", ""))}
+        if "default" in given:
+            properties[name]["default"] = given["default"]
+        elif not optional:
+            required.append(name)
+    return tool(one["name"], one.get("description"), {"type": "object", "properties": properties, "required": required})

@@ -1,0 +1,148 @@
+"""Parameter types as the public sets write them, in JSON Schema's words.
+
+BFCL has Python's names (dict, float, tuple, any), Mobile Actions writes them large, xLAM writes annotations such as
+`List[int]` or `str, optional`.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from rtcontrol.models.data.sample import Unusable
+from rtcontrol.models.data.values import coerced
+from rtcontrol.models.normal import TYPES
+
+NAMES = {
+    **dict.fromkeys(("string", "str", "any", "datetime", "date", "time", "char"), "string"),
+    **dict.fromkeys(("integer", "int", "long"), "integer"),
+    **dict.fromkeys(("number", "float", "double", "decimal", "complex"), "number"),
+    **dict.fromkeys(("boolean", "bool"), "boolean"),
+    **dict.fromkeys(("array", "list", "tuple", "set", "sequence", "iterable", "frozenset"), "array"),
+    **dict.fromkeys(("object", "dict", "mapping", "hashmap"), "object"),
+    **dict.fromkeys(("null", "none", "nonetype"), "null"),
+}
+UNKNOWN = "a parameter of a type that is not known"
+OPTIONAL = re.compile(r",\s*optional\b|,\s*default\b.*$|\boptional\b(?!\s*\[)", re.IGNORECASE)
+BY_NAME = ("properties", "$defs", "definitions")
+LISTED = ("anyOf", "oneOf", "allOf", "prefixItems")
+
+
+def typed(schema: Any) -> dict[str, Any]:
+    """A schema with JSON Schema's types, in all depths, and what the sets write wrongly beside them set right: see
+    `_mended`.
+
+    Raises Unusable for a type that is not known.
+    """
+    if not isinstance(schema, Mapping):
+        raise Unusable("a parameter without a schema", repr(schema)[:80])
+    found: dict[str, Any] = {}
+    for key, value in schema.items():
+        if key == "type":
+            found |= _types(value)
+        elif key in BY_NAME and isinstance(value, Mapping):
+            found[key] = {name: typed(part) for name, part in value.items()}
+        elif key in LISTED and isinstance(value, list):
+            found[key] = [typed(part) for part in value]
+        elif key in ("items", "additionalProperties") and isinstance(value, Mapping):
+            found[key] = typed(value)
+        else:
+            found[key] = value
+    return _mended(found)
+
+
+def _mended(found: dict[str, Any]) -> dict[str, Any]:
+    """Values that are listed as strings (`"1"` of an integer) are read by the type, what is of no such type is left
+    out, and a list of a list's items moves to the items. A default of another type goes, and `required` beside no
+    properties; examples are a list."""
+    kind = found.get("type")
+    if "properties" in found:
+        found.setdefault("type", "object")
+    elif "required" in found:
+        del found["required"]
+    if isinstance(listed := found.pop("enum", None), list):
+        if kind == "array" and not any(isinstance(v, list) for v in listed):
+            found["items"] = _mended({**found.get("items", {"type": "string"}), "enum": listed})
+        elif kept := [v for v in (coerced(v, found) for v in listed) if _is_of(v, kind)]:
+            found["enum"] = [v for i, v in enumerate(kept) if v not in kept[:i]]
+    if "examples" in found and not isinstance(found["examples"], list):
+        found["examples"] = [found["examples"]]
+    default = found.get("default")
+    if default is not None and (not _is_of(default, kind) or default not in found.get("enum", [default])):
+        del found["default"]
+    return found
+
+
+def _is_of(value: Any, kind: Any) -> bool:
+    kinds = kind if isinstance(kind, list) else [kind]
+    return kind is None or any(isinstance(k, str) and TYPES.is_type(value, k) for k in kinds)
+
+
+def annotation(text: str) -> tuple[dict[str, Any], bool]:
+    """The schema of a Python annotation (`List[int]`, `Optional[str]`, `int, optional`), and whether it says that the
+    parameter may be left out. Raises Unusable."""
+    plain = OPTIONAL.sub("", text).strip().rstrip(",")
+    optional = plain != text.strip()
+    try:
+        node: ast.expr = ast.parse(plain, mode="eval").body
+    except (SyntaxError, ValueError):
+        raise Unusable(UNKNOWN, text) from None
+    if isinstance(node, ast.Subscript) and _name(node.value) == "optional":
+        node, optional = node.slice, True
+    return _annotated(node, text), optional
+
+
+def tool(name: str, description: Any, parameters: Any) -> dict[str, Any]:
+    """An OpenAI-style definition of a function, with JSON Schema's types; `parameters` None: it takes none.
+
+    Raises Unusable for a type that is not known.
+    """
+    schema = typed(parameters or {"type": "object", "properties": {}})
+    schema.setdefault("properties", {})
+    body = {"name": name, "description": str(description or ""), "parameters": schema}
+    return {"type": "function", "function": body}
+
+
+def _types(value: Any) -> dict[str, Any]:
+    if isinstance(value, list):
+        return {"type": [_types(one)["type"] for one in value]}
+    if not isinstance(value, str):
+        raise Unusable(UNKNOWN, repr(value)[:80])
+    known = NAMES.get(value.strip().lower())
+    return {"type": known} if known else annotation(value)[0]
+
+
+def _name(node: ast.expr) -> str:
+    return (node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else "").lower()
+
+
+def _annotated(node: ast.expr, text: str) -> dict[str, Any]:
+    if isinstance(node, ast.Constant) and node.value is None:
+        return {"type": "null"}
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
+        return _either([_annotated(side, text) for side in (node.left, node.right)])
+    if not isinstance(node, ast.Subscript):
+        if known := NAMES.get(_name(node)):
+            return {"type": known}
+        raise Unusable(UNKNOWN, text)
+    outer = _name(node.value)
+    parts = list(node.slice.elts) if isinstance(node.slice, ast.Tuple) else [node.slice]
+    if outer in ("union", "optional"):
+        return _either([_annotated(part, text) for part in parts])
+    if outer == "literal":
+        values = [part.value for part in parts if isinstance(part, ast.Constant)]
+        return {"enum": values} if all(isinstance(v, str) for v in values) and values else {"type": "string"}
+    kind = NAMES.get(outer)
+    if kind == "object":
+        return {"type": "object", "additionalProperties": _annotated(parts[-1], text)}
+    if kind != "array":
+        raise Unusable(UNKNOWN, text)
+    inner = [_annotated(p, text) for p in parts if not (isinstance(p, ast.Constant) and p.value is Ellipsis)]
+    return {"type": "array", "items": _either(inner)}
+
+
+def _either(arms: list[dict[str, Any]]) -> dict[str, Any]:
+    kept = [arm for i, arm in enumerate(arms) if arm not in arms[:i] and arm != {"type": "null"}]
+    return kept[0] if len(kept) == 1 else {"anyOf": kept} if kept else {"type": "null"}
