@@ -17,7 +17,7 @@ CUT = "an argument of a parameter that was cut"
 
 
 @dataclass(frozen=True)
-class Options:
+class ConvertOptions:
     """`purpose` "train": calls shuffled, numbers of their declared type, rows that their tools forbid dropped, each row
     once; "eval": calls and values as given, every sample that can be shown kept, since what cannot be answered rightly
     counts as wrong."""
@@ -27,7 +27,7 @@ class Options:
     seed: int = 0
 
 
-def rows(found: Iterable[Sample | Dropped | DataRow], options: Options, tally: Tally) -> Iterator[DataRow]:
+def rows(found: Iterable[Sample | Dropped | DataRow], options: ConvertOptions, tally: Tally) -> Iterator[DataRow]:
     """The rows of what a source gives; a row that is one already keeps its history."""
     ids: dict[str, int] = {}
     seen: set[int] = set()
@@ -73,7 +73,7 @@ def _own(name: str, ids: dict[str, int]) -> str:
     return name if ids[name] == 1 else f"{name}~{ids[name]}"
 
 
-def _ready(row: DataRow, calls: tuple[Call, ...], options: Options) -> DataRow:
+def _ready(row: DataRow, calls: tuple[Call, ...], options: ConvertOptions) -> DataRow:
     """The row with its tools in head order and its calls (those in its history too) as these have them."""
     tools = {schema.name: schema for schema in (canonical(tool, options.overflow) for tool in row.tools)}
     if len(tools) < len(row.tools):

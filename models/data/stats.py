@@ -63,7 +63,7 @@ def head_texts(call: Call, tool: ToolSchema, overflow: Overflow = "merge", compa
 
 
 @dataclass(frozen=True)
-class Options:
+class StatsOptions:
     """How tokens are counted: not at all without `tokens`; `overflow` and `compact` as `head_texts` has them."""
 
     tokens: Tokens | None = None
@@ -87,7 +87,7 @@ class Stats:
     tools: list[int] = field(default_factory=list)
     prompt: list[int] = field(default_factory=list)
 
-    def add(self, row: DataRow, options: Options) -> None:
+    def add(self, row: DataRow, options: StatsOptions) -> None:
         """One row more. Raises UserError where a tool cannot be read."""
         self.samples.add(row.sample)
         self.rows += 1
@@ -146,13 +146,13 @@ class Stats:
         return found
 
 
-def stats(rows: Iterable[DataRow], options: Options | None = None) -> tuple[dict[str, Stats], Stats]:
+def stats(rows: Iterable[DataRow], options: StatsOptions | None = None) -> tuple[dict[str, Stats], Stats]:
     """By source, and all together."""
     each: dict[str, Stats] = {}
     together = Stats()
     for row in rows:
         for one in (each.setdefault(row.source, Stats()), together):
-            one.add(row, options or Options())
+            one.add(row, options or StatsOptions())
     return each, together
 
 

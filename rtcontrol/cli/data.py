@@ -9,11 +9,18 @@ from typing import Annotated
 
 import typer
 
+from rtcontrol.cli import data_sets, data_synthesise
 from rtcontrol.models.errors import UserError
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, rich_markup_mode="markdown", pretty_exceptions_enable=False
 )
+
+
+app.command()(data_sets.convert)
+app.command()(data_sets.stats)
+app.command()(data_sets.show)
+app.command()(data_synthesise.synthesise)
 
 
 @app.callback()

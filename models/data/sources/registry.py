@@ -16,7 +16,7 @@ Found = Iterator[Sample | Dropped | DataRow]
 
 
 @dataclass(frozen=True)
-class Options:
+class SourceOptions:
     """How sets are read: `python` has BFCL's package (see `bfcl.package_folder`); `optionals`: of BFCL's gold values
     that may be left out."""
 
@@ -29,17 +29,17 @@ class DataSet:
     """`read(part, place, options)`; `parts` are read one after the other where none is named. `place` is where it is
     from where none is given: None, it must be given."""
 
-    read: Callable[[str, str, Options], Iterator[Sample | Dropped]]
+    read: Callable[[str, str, SourceOptions], Iterator[Sample | Dropped]]
     parts: tuple[str, ...] = ("",)
     place: str | None = None
     others: tuple[str, ...] = ()  # parts that are read where they are named alone
 
 
-def _bfcl(part: str, place: str, options: Options) -> Iterator[Sample | Dropped]:
+def _bfcl(part: str, place: str, options: SourceOptions) -> Iterator[Sample | Dropped]:
     return bfcl.samples(part, Path(place) if place else options.python, options.optionals)
 
 
-def _chat(_: str, place: str, __: Options) -> Iterator[Sample | Dropped]:
+def _chat(_: str, place: str, __: SourceOptions) -> Iterator[Sample | Dropped]:
     path = data_file(located(place, "chats in OpenAI's format"))
     return chat.samples(path, f"{path.name} ({version(path)})")
 
@@ -60,9 +60,9 @@ SETS = {
 FORM = "NAME[:PART,...][=PLACE], as bfcl:simple_python or toolalpaca=eval_simulated.json, or a file of rows (JSONL)"
 
 
-def read(given: str, options: Options | None = None) -> Found:
+def read(given: str, options: SourceOptions | None = None) -> Found:
     """What a source gives, by its name or as a file of rows. Raises UserError."""
-    options = options or Options()
+    options = options or SourceOptions()
     head, _, place = given.partition("=")
     name, _, parts = head.partition(":")
     if name not in SETS:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rtcontrol.models.call import Call
-from rtcontrol.models.data.convert import CUT, REPEATED, Options, rows
+from rtcontrol.models.data.convert import CUT, REPEATED, ConvertOptions, rows
 from rtcontrol.models.data.row import DataRow
 from rtcontrol.models.data.sample import Dropped, Sample
 from rtcontrol.models.data.tally import Tally
@@ -33,7 +33,7 @@ def sample(call: Call, shown: dict[str, Any], name: str = "s") -> Sample:
 
 def made(found: list[Sample | Dropped | DataRow], **options: Any) -> tuple[list[DataRow], Tally]:
     tally = Tally()
-    return list(rows(found, Options(**options), tally)), tally
+    return list(rows(found, ConvertOptions(**options), tally)), tally
 
 
 def test_arguments_are_in_head_order_and_of_the_declared_type() -> None:

@@ -147,6 +147,7 @@ COMMANDS += ["fit;score;models info;models adopt;bench decide;bench train;bench 
 COMMANDS += [
     "replay;data from-recording;drill;bench record;bench watch;bench batch;bench heads;bench prefix;bench memory"
 ]
+COMMANDS += ["data convert;data stats;data show;data synthesise"]
 COMMANDS += ["bench dtype;bench engines;bench all;bench tables"]
 
 

@@ -111,7 +111,7 @@ def test_the_papers_table_of_parameters(package: Path, category: str, counts: tu
 
 
 def accepted(package: Path, category: str, **options: Any) -> int:
-    rows = list(convert.rows(bfcl.samples(category, package), convert.Options("eval", **options), Tally()))
+    rows = list(convert.rows(bfcl.samples(category, package), convert.ConvertOptions("eval", **options), Tally()))
     questions = [
         {
             "functions": row.check.functions,

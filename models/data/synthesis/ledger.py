@@ -1,0 +1,74 @@
+"""What was answered so far: a file beside the one that is wanted, from which a run goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from rtcontrol.models.data.row import strict_json
+from rtcontrol.models.errors import UserError
+
+
+class Ledger:
+    """`OUT.answers`: a first line that says how it is made, and a line for each request that was answered. A last line
+    that was cut short (the process died) is forgotten; anything else that is broken is told."""
+
+    def __init__(self, out: Path, made_by: Mapping[str, Any]) -> None:
+        self.path = out.with_name(out.name + ".answers")
+        self._made_by = json.loads(json.dumps(dict(made_by)))
+        self.entries: dict[int, dict[str, Any]] = {}
+        if self.path.exists():
+            self._read()
+
+    def _read(self) -> None:
+        try:
+            lines = self.path.read_bytes().split(b"\n")
+        except OSError as error:
+            raise UserError(f"{self.path} cannot be read ({error.strerror}).", "Give another --out.") from None
+        whole, cut_short = lines[:-1], lines[-1]
+        for n, line in enumerate(whole, 1):
+            try:
+                found = strict_json(line.decode())
+                if n == 1:
+                    made_by = found["made_by"]
+                else:
+                    self.entries[found["request"]] = found
+            except (ValueError, LookupError, TypeError):
+                raise UserError(
+                    f"{self.path}:{n}: it is no line of an earlier run.", "Remove the file, or give another --out."
+                ) from None
+        if whole and made_by != self._made_by:
+            other = sorted(k for k in {*made_by, *self._made_by} if made_by.get(k) != self._made_by.get(k))
+            raise UserError(
+                f"{self.path} was begun with other options ({', '.join(other)}).",
+                "Give the same ones to go on, or remove it to begin anew, or give another --out.",
+            )
+        if cut_short:
+            self._write("".join(f"{line.decode()}\n" for line in whole), "w")
+
+    def add(self, request: int, **entry: Any) -> None:
+        """A request that was answered. Raises UserError where it cannot be written; what was there before stays."""
+        first = "" if self.path.exists() else json.dumps({"made_by": self._made_by}, ensure_ascii=False) + "\n"
+        self.entries[request] = {"request": request, **entry}
+        self._write(first + json.dumps(self.entries[request], ensure_ascii=False) + "\n", "a")
+
+    def _write(self, text: str, mode: str) -> None:
+        before = self.path.stat().st_size if mode == "a" and self.path.exists() else 0
+        try:
+            with self.path.open(mode, encoding="utf-8") as file:
+                file.write(text)
+        except OSError as error:
+            with suppress(OSError):  # half a line would end what can be read
+                os.truncate(self.path, before)
+            raise UserError(
+                f"{self.path} cannot be written ({error.strerror}).",
+                "Make room, and run the same command again: it goes on where it was.",
+            ) from None
+
+    def remove(self) -> None:
+        """When all is written where it is wanted."""
+        self.path.unlink(missing_ok=True)

@@ -1,0 +1,179 @@
+"""`rtcontrol data convert|stats|show`: sets become files of rows, and what was left out is told."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commands import call
+
+from rtcontrol.models.data.row import read_rows
+from tests.models.data.synthesis.endpoint_double import good_rows, serving
+
+LAMP = {"type": "object", "properties": {"room": {"type": "string"}, "on": {"type": "boolean"}}, "required": ["on"]}
+
+
+def chat(n: int, *calls: dict[str, Any]) -> str:
+    made = [{"function": {"name": "lamp", "arguments": arguments}} for arguments in calls]
+    messages = [{"role": "user", "content": f"Light {n}."}, {"role": "assistant", "tool_calls": made}]
+    tools = [{"function": {"name": "lamp", "description": "Lights.", "parameters": LAMP}}]
+    return json.dumps({"id": f"c{n}", "messages": messages, "tools": tools})
+
+
+@pytest.fixture
+def chats(tmp_path: Path) -> Path:
+    """Two samples of one call, one of two, one without and one that its tool forbids."""
+    path = tmp_path / "chats.jsonl"
+    lines = [
+        chat(0, {"room": "hall", "on": True}),
+        chat(1, {"on": False}),
+        chat(2, {"on": True, "room": "bath"}, {"on": False, "room": "hall"}),
+        chat(3),
+        chat(4, {"on": "dim"}),
+    ]
+    path.write_text("\n".join(lines))
+    return path
+
+
+def test_a_set_becomes_rows_and_what_gives_none_is_told(
+    chats: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, counts = tmp_path / "rows.jsonl", tmp_path / "counts.json"
+    assert call("data", "convert", f"openai={chats}", "--out", str(out), "--json", str(counts)) == 0
+    rows = list(read_rows(out))
+    assert [row.sample for row in rows] == ["c0", "c1", "c2", "c2"]
+    assert rows[3].history == (rows[2].call.text() if rows[2].call else "",)
+    assert list(rows[0].tools[0]["function"]["parameters"]["properties"]) == ["on", "room"]
+    found = json.loads(counts.read_text())
+    assert found["rows_written"] == 4
+    assert {one["reason"]: one["count"] for one in found["dropped"]} == {
+        "no call": 1,
+        "a value that its parameter does not take": 1,
+    }
+    assert "4 rows" in capsys.readouterr().out
+    assert call("data", "convert", f"openai={chats}", "--for", "eval", "--out", str(out), "--json", "-") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["rows_written"] == 5 and len(found["noted"]) == 1
+
+
+def test_rows_are_counted_and_shown(chats: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "rows.jsonl"
+    assert call("data", "convert", f"openai={chats}", "--out", str(out)) == 0
+    capsys.readouterr()
+    assert call("data", "stats", str(out), "--json", "-") == 0
+    assert json.loads(capsys.readouterr().out)["all"]["argument_shares"] == {"1": 0.25, "2": 0.75}
+    assert call("data", "show", str(out), "--sample", "c2", "-n", "1", "--skip", "1") == 0
+    said = capsys.readouterr().out
+    assert "history      lamp(" in said and "tool         lamp(on, [room])" in said
+    assert call("data", "show", str(out), "-n", "2", "--json") == 0
+    assert [json.loads(line)["id"] for line in capsys.readouterr().out.splitlines()] == ["c0", "c1"]
+
+
+def test_rows_of_few_arguments_are_weighed_and_passages_handed_on(chats: Path, tmp_path: Path) -> None:
+    out = tmp_path / "rows.jsonl"
+    options = ("--balance", "1,1,0,0,0,0", "--balance-by", "weight", "--pass-through", "4")
+    assert call("data", "convert", f"openai={chats}", "--out", str(out), *options) == 0
+    rows = list(read_rows(out))
+    assert len(rows) == 8 and {row.source for row in rows[4:]} == {"pass-through"}
+    weights = [sum(r.weight for r in rows if r.call and len(r.call.arguments) == n) for n in (1, 2)]
+    assert weights == pytest.approx([4.0, 4.0])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["convert", "nothing", "--out", "{tmp}/o.jsonl"], "neither a file nor a set"),
+        (["convert", "openai={tmp}/none", "--out", "{tmp}/o.jsonl"], "There is no {tmp}/none"),
+        (["convert", "openai={chats}", "--balance", "paper", "--out", "{tmp}/o.jsonl"], "No row has a call of 3"),
+        (["convert", "openai={chats}", "--balance", "1,2", "--out", "{tmp}/o.jsonl"], "are no shares"),
+        (
+            ["convert", "openai={chats}", "--for", "eval", "--balance", "paper", "--out", "{tmp}/o.jsonl"],
+            "for training",
+        ),
+        (["convert", "openai={chats}", "--out", "/proc/o.jsonl"], "/proc/o.jsonl cannot be written"),
+        (["convert", "openai={tmp}/bad.jsonl", "--out", "{tmp}/o.jsonl"], "bad.jsonl:2"),
+        (["convert", "openai={tmp}/none.jsonl", "--out", "{tmp}/o.jsonl"], "none.jsonl"),
+        (["stats", "{tmp}/bad.jsonl"], "bad.jsonl:1"),
+        (["stats", "openai={chats}", "--tokenizer", "{tmp}"], "is no tokenizer"),
+        (["show", "openai={chats}", "--skip", "99"], "No row to show"),
+        (["show", "openai={chats}", "--sample", "c9"], "no sample 'c9'"),
+    ],
+)
+def test_a_mistake_is_one_paragraph_and_nothing_is_written(
+    chats: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+) -> None:
+    (tmp_path / "bad.jsonl").write_text("{}\n{")
+    before = sorted(tmp_path.iterdir())
+    places = {"tmp": tmp_path, "chats": chats}
+    assert call("data", *(one.format(**places) for one in arguments)) == 2
+    told = capsys.readouterr()
+    assert said.format(**places) in told.err and "Traceback" not in told.err
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_no_row_at_all_is_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "chats.jsonl"
+    path.write_text(chat(0) + "\n" + chat(1, {"on": "dim"}))
+    assert call("data", "convert", f"openai={path}", "--out", str(tmp_path / "rows.jsonl")) == 2
+    assert "There is no row. Dropped most: 1 for no call" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def tools_file(tmp_path: Path) -> Path:
+    path = tmp_path / "tools.json"
+    path.write_text(json.dumps([{"name": "lamp", "parameters": LAMP}]))
+    return path
+
+
+def test_rows_are_made_up_by_templates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "made.jsonl"
+    options = ("--tools", str(tools_file(tmp_path)), "--rows", "20", "--out", str(out))
+    assert call("data", "synthesise", "--templates", *options) == 0
+    first = out.read_text()
+    assert call("data", "synthesise", "--templates", *options) == 0
+    assert out.read_text() == first and len(list(read_rows(out))) == 20
+    assert "20 rows" in capsys.readouterr().out
+
+
+def test_rows_are_made_up_by_an_endpoint_that_fails_and_comes_back(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, figures = tmp_path / "made.jsonl", tmp_path / "figures.json"
+    options = ["--tools", str(tools_file(tmp_path)), "--rows", "10", "--out", str(out), "--model", "double"]
+    options += ["--per-request", "2", "--parallel", "1", "--retries", "0", "--price-in", "10000", "--price-out", "1"]
+    with serving(lambda body, n: good_rows(body, n) if n < 2 else (503, "busy", {})) as double:
+        assert call("data", "synthesise", "--endpoint", double.url, *options) == 2
+        assert "what is done is kept" in capsys.readouterr().err
+        assert not out.exists() and (tmp_path / "made.jsonl.answers").exists()
+        asked = len(double.asked)
+        assert call("data", "synthesise", "--endpoint", double.url, *options, "--estimate", "--json", str(figures)) == 0
+        assert len(double.asked) == asked
+    assert json.loads(figures.read_text())["estimate"]["requests"] == 3
+    with serving(good_rows) as double:
+        assert call("data", "synthesise", "--endpoint", double.url, *options, "--max-cost", "0.1") == 2
+        assert "It would cost about" in capsys.readouterr().err and not double.asked
+        assert call("data", "synthesise", "--endpoint", double.url, *options, "--json", str(figures)) == 0
+        assert len(double.asked) == 3
+    assert len(list(read_rows(out))) == 10
+    assert json.loads(figures.read_text())["spent"]["cost"] == pytest.approx(5 * (100 * 0.01 + 50e-6))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["figures.json", "made.jsonl", "tools.json"]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ([], "Give either --templates or --endpoint"),
+        (["--templates", "--endpoint", "http://127.0.0.1:9/v1"], "Give either --templates or --endpoint"),
+        (["--endpoint", "http://127.0.0.1:9/v1"], "--endpoint without --model"),
+        (["--endpoint", "http://127.0.0.1:9/v1", "--model", "m", "--retries", "0"], "gave no answer in 1 tries"),
+    ],
+)
+def test_who_makes_rows_up_must_be_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], said: str
+) -> None:
+    given = ("--tools", str(tools_file(tmp_path)), "--rows", "2", "--out", str(tmp_path / "made.jsonl"))
+    assert call("data", "synthesise", *given, *options) == 2
+    assert said in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["tools.json"]
