@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from rtcontrol.models.data.row import DataRow
-from rtcontrol.models.data.stats import Options, Stats, Tokens
+from rtcontrol.models.data.stats import Stats, StatsOptions, Tokens
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.eval.bfcl import Checked
 from rtcontrol.models.eval.calibration import calibration
@@ -154,7 +154,7 @@ def _compression(found: Sequence[Judged], tokens: Tokens) -> dict[str, Any]:
         names = {tool.get("function", tool)["name"] for tool in one.row.tools}
         if len(one.answer.calls) == 1 and one.answer.calls[0].name in names:
             try:
-                counted.add(replace(one.row, call=one.answer.calls[0]), Options(tokens))
+                counted.add(replace(one.row, call=one.answer.calls[0]), StatsOptions(tokens))
             except UserError:  # a tool that cannot be read has no heads
                 continue
     return counted.to_dict().get("tokens", {})

@@ -69,7 +69,7 @@ Given = Annotated[
 ]
 Bfcl = Annotated[
     Path | None,
-    typer.Option("--bfcl", help="An interpreter that has bfcl-eval, or its folder. (default: RTCONTROL_BFCL)"),
+    typer.Option("--python", help="Interpreter or folder with bfcl-eval. (default: $RTCONTROL_BFCL, this one)"),
 ]
 Limit = Annotated[int | None, typer.Option(min=1, help="The first so many rows alone.")]
 Rule = Annotated[

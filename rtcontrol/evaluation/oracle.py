@@ -24,8 +24,8 @@ def oracle(source: Source) -> dict[str, Any]:
     their first six parameters ("six"). Raises UserError."""
     found: dict[str, dict[str, Any]] = {}
     for width, overflow in WIDTHS.items():
-        given = registry.read(source.given, registry.Options(source.bfcl))
-        rows = list(convert.rows(given, convert.Options("eval", overflow), Tally()))[: source.limit]
+        given = registry.read(source.given, registry.SourceOptions(source.bfcl))
+        rows = list(convert.rows(given, convert.ConvertOptions("eval", overflow), Tally()))[: source.limit]
         if not rows:
             raise UserError(f"{source.given} gives no row.", "Give another source.")
         verdicts = _verdicts(rows, source)

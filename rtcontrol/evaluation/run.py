@@ -70,8 +70,8 @@ class Rows:
 def read(source: Source) -> Rows:
     """Raises UserError for what is no source, and where no row is left."""
     tally = Tally()
-    found = registry.read(source.given, registry.Options(source.bfcl))
-    rows = list(islice(convert.rows(found, convert.Options("eval"), tally), source.limit))
+    found = registry.read(source.given, registry.SourceOptions(source.bfcl))
+    rows = list(islice(convert.rows(found, convert.ConvertOptions("eval"), tally), source.limit))
     if not rows:
         dropped = "; ".join(f"{n} dropped: {reason}" for (_, reason), n in tally.dropped.most_common(3))
         raise UserError(f"{source.given} gives no row{f' ({dropped})' if dropped else ''}.", "Give another source.")
