@@ -29,6 +29,16 @@ def canonical(tool: Mapping[str, Any], overflow: Overflow) -> ToolSchema:
     return _canonical(json.dumps(tool, ensure_ascii=False), overflow)
 
 
+def shown(tool: Mapping[str, Any], overflow: Overflow) -> Mapping[str, Any]:
+    """Its definition; one object for all rows that have it. Raises Unusable."""
+    return _shown(json.dumps(tool, ensure_ascii=False), overflow)
+
+
+@lru_cache(maxsize=8192)
+def _shown(text: str, overflow: Overflow) -> Mapping[str, Any]:
+    return _canonical(text, overflow).to_openai()
+
+
 @lru_cache(maxsize=8192)
 def _canonical(text: str, overflow: Overflow) -> ToolSchema:
     try:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from rtcontrol.models.call import Call
-from rtcontrol.models.data.canonical import Overflow, canonical, check_call, cut, declared, ordered
+from rtcontrol.models.data.canonical import Overflow, canonical, check_call, cut, declared, ordered, shown
 from rtcontrol.models.data.decompose import Purpose, decompose
 from rtcontrol.models.data.row import DataRow
 from rtcontrol.models.data.sample import Dropped, Sample, Unusable
@@ -83,14 +83,14 @@ def _ready(row: DataRow, calls: tuple[Call, ...], options: ConvertOptions) -> Da
     def ready(call: Call) -> Call:
         if call.name not in tools:
             raise Unusable("a call of a function that is not shown", call.name)
-        shown = tools[call.name]
-        kept = ordered(cut(call, shown, wholes[call.name]) if wholes else call, shown)
-        return declared(kept, shown) if options.purpose == "train" else kept
+        own = tools[call.name]
+        kept = ordered(cut(call, own, wholes[call.name]) if wholes else call, own)
+        return declared(kept, own) if options.purpose == "train" else kept
 
     texts = {call.text(): ready(call).text() for call in calls}
     return replace(
         row,
-        tools=tuple(schema.to_openai() for schema in tools.values()),
+        tools=tuple(shown(tool, options.overflow) for tool in row.tools),
         call=row.call and ready(row.call),
         allowed=tuple(ready(call) for call in row.allowed),
         history=tuple(texts.get(text, text) for text in row.history),
