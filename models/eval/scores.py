@@ -58,6 +58,7 @@ def scores(found: Sequence[Judged], rule: str, tokens: Tokens | None = None) -> 
     for one in found:
         sources[one.row.source].append(one)
     took = [one.answer.ms for one in found if one.answer.ms is not None]
+    opened = any(one.answer.opening_ms is not None for one in found)
     document: dict[str, Any] = {
         "rule": rule,
         "overall": _share(samples),
@@ -74,7 +75,9 @@ def scores(found: Sequence[Judged], rule: str, tokens: Tokens | None = None) -> 
         "calibration": _calibration(found, rule),
         "latency_ms": latency(took),
         "latency_curve": curve(took),
-        "opening_ms": latency([one.answer.opening_ms for one in found if one.answer.opening_ms is not None]),
+        "whole_ms": latency(
+            [a.ms + (a.opening_ms or 0.0) for a in (one.answer for one in found) if a.ms is not None and opened]
+        ),
     }
     for name in ("passes", "tokens", "written"):
         if counts := [n for one in found if (n := getattr(one.answer, name)) is not None]:

@@ -73,7 +73,7 @@ def _calibration(document: Document) -> Table:
 
 def _took(document: Document) -> Table:
     rows = []
-    for name, label in (("latency_ms", "answer, ms"), ("opening_ms", "opening the row's tools, ms")):
+    for name, label in (("latency_ms", "answer, ms"), ("whole_ms", "with the tools' prefix, where it was new, ms")):
         if document[name]["count"]:
             rows.append((label, *(number(document[name][k]) for k in ("mean", "p50", "p90", "p95", "p99", "max"))))
     for name, label in (("passes", "forward passes"), ("tokens", "tokens through the model"), ("written", "written")):

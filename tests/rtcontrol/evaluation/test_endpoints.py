@@ -23,9 +23,8 @@ from tests.rtcontrol.hosts.standin_endpoint import standin
 
 GO = tool("a.go", to=["left", "right"], speed={"type": "integer", "minimum": 0, "maximum": 2})
 OPEN = tool("write", text={"type": "string"})
-ROW = DataRow(
-    "1", "1", "test", "go left", "a wall", (GO,), ("a.go(to=right)",), Call("a.go", {"to": "left", "speed": 1})
-)
+LEFT = Call("a.go", {"to": "left", "speed": 1})
+ROW = DataRow("1", "1", "test", "go left", "a wall", (GO,), ("a.go(to=right)",), LEFT)
 
 
 @pytest.fixture(autouse=True)
