@@ -23,11 +23,13 @@ PROCESS = Path(__file__).with_name("bfcl_process.py")
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """The checker's verdict; where it `raised` an error of its own, the answer counts as wrong."""
+    """The checker's verdict, its words and its `kind` of error; where it `raised` one of its own, the answer counts as
+    wrong."""
 
     valid: bool
     error: str = ""
     raised: bool = False
+    kind: str = ""
 
 
 def check(cases: Sequence[tuple[Check, Sequence[Call]]], place: Path | None = None) -> list[Checked]:

@@ -36,8 +36,10 @@ def main() -> None:
         try:
             found = check(case["functions"], calls, case["answer"], python, case["category"], "any")
             told = {"valid": bool(found["valid"]), "error": str(found.get("error", "")), "raised": False}
+            told["kind"] = "" if told["valid"] else str(found.get("error_type", ""))
         except Exception as error:  # of answers and functions that it does not expect
             told = {"valid": False, "error": f"{type(error).__name__}: {error}", "raised": True}
+            told["kind"] = "the checker raised an error"
         print(json.dumps(told))
 
 

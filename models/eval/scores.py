@@ -23,7 +23,8 @@ from rtcontrol.models.eval.predictions import Prediction
 
 OFFICIAL = "official"  # BFCL's own checker
 MOST_REASONS = 12
-QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"|\[[^\]]*\]|\{[^}]*\}|\d+(\.\d+)?")
+QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"|\d+(\.\d+)?")
+NAMED = re.compile(r"^(function|argument) \S+")
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ def judged(rows: Sequence[DataRow], found: Mapping[str, Prediction], official: M
         verdicts = {r: failed if answer.error is not None else judge(answer.calls, row, r) for r in RULES}
         if (checked := official.get(row.id)) is not None:
             named = verdicts["strict"].function
-            verdicts[OFFICIAL] = Verdict(named, named and checked.valid and answer.error is None, checked.error)
+            verdicts[OFFICIAL] = Verdict(named, named and checked.valid and answer.error is None, checked.kind)
         made.append(Judged(row, answer, verdicts))
     return made
 
@@ -127,13 +128,16 @@ def _heads(found: Sequence[Judged]) -> dict[str, Any]:
 
 
 def _reasons(found: Sequence[Judged], rule: str) -> dict[str, int]:
-    counts = Counter(_plain(one.verdicts[rule].why) for one in found if not one.verdicts[rule].right)
-    return dict(counts.most_common(MOST_REASONS))
+    """The first reason of each wrong answer; where there are many, by what kind they are."""
+    whys = [_plain(one.verdicts[rule].why) for one in found if not one.verdicts[rule].right]
+    if len(set(whys)) > MOST_REASONS:
+        whys = [NAMED.sub(r"\1 …", why) for why in whys]
+    return dict(Counter(whys).most_common(MOST_REASONS))
 
 
 def _plain(why: str | None) -> str:
     """A reason without what is of one row alone."""
-    return QUOTED.sub("…", (why or "").strip("[]'\""))[:100]
+    return QUOTED.sub("…", why or "")[:100]
 
 
 def _calibration(found: Sequence[Judged], rule: str) -> dict[str, Any]:

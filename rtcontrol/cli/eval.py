@@ -17,7 +17,7 @@ from rtcontrol.cli.figures import JsonFile, check_writable, for_people, save
 from rtcontrol.models.errors import UserError
 
 if TYPE_CHECKING:
-    from rtcontrol.evaluation.run import Rows
+    from rtcontrol.evaluation.run import Rows, Source
 
 LOG_WIDTH = 160
 RUN = "run"
@@ -71,10 +71,18 @@ Bfcl = Annotated[
     Path | None,
     typer.Option("--python", help="Interpreter or folder with bfcl-eval. (default: $RTCONTROL_BFCL, this one)"),
 ]
-Limit = Annotated[int | None, typer.Option(min=1, help="The first so many rows alone.")]
+Limit = Annotated[int | None, typer.Option(min=1, help="The first so many samples alone.")]
 Rule = Annotated[
     str | None,
     typer.Option(help="official, strict, loose or exact. (default: official, a set without it strict, a file exact)"),
+]
+Wide = Annotated[
+    str,
+    typer.Option(
+        "--overflow",
+        help="Tools with over six parameters: merge (the last head has the rest), cut, or drop (their samples are left "
+        "out, as SimpleTool's authors do).",
+    ),
 ]
 Html = Annotated[Path | None, typer.Option("--html", help="A page with plots.", callback=check_writable)]
 
@@ -109,6 +117,7 @@ def run(
     threads: Annotated[int | None, typer.Option(help="Of torch, on a CPU.")] = None,
     value_tokens: Annotated[int, typer.Option(min=1, help="A free value has at most so many tokens.")] = 64,
     arguments: Annotated[str, typer.Option(help="Of a chat model: sequential or parallel.")] = "sequential",
+    overflow: Wide = "merge",
     bfcl: Bfcl = None,
 ) -> None:
     """Answer all rows of a source, and judge the answers.
@@ -121,7 +130,7 @@ def run(
     from rtcontrol.evaluation.progress import Told
     from rtcontrol.models.eval.predictions import Predictions
 
-    found = evaluating.read(evaluating.Source(source, bfcl, limit))
+    found = evaluating.read(_source(source, bfcl, limit, overflow))
     by = found.rule(rule)
     options = ModelOptions(model, way, engine, dtype, device, threads, value_tokens, arguments, grammar)
     made = answerer(options)
@@ -152,6 +161,7 @@ def rescore(
     source: Annotated[str | None, typer.Option(help="Of answers that `eval --out` wrote: the rows' source.")] = None,
     rule: Rule = None,
     limit: Limit = None,
+    overflow: Wide = "merge",
     bfcl: Bfcl = None,
     json_file: JsonFile = None,
     html: Html = None,
@@ -184,10 +194,18 @@ def rescore(
     if len(predictions) > 1:
         raise UserError("With --source one file of answers is judged.", "Give one.")
     assert source is not None
-    found = evaluating.read(evaluating.Source(source, bfcl, limit))
+    found = evaluating.read(_source(source, bfcl, limit, overflow))
     head, kept = read(predictions[0])
     _check_all(predictions[0], head.get("data", {}), kept, found)
     _finish(evaluating.document(found, kept, head.get("model", {}), found.rule(rule)), json_file, html)
+
+
+def _source(given: str, bfcl: Path | None, limit: int | None, overflow: str) -> Source:
+    from rtcontrol.evaluation.run import OVERFLOWS, Source
+
+    if overflow not in OVERFLOWS:
+        raise UserError(f"Unknown --overflow {overflow!r}.", f"Choose {', '.join(OVERFLOWS)}.")
+    return Source(given, bfcl, limit, OVERFLOWS[overflow])
 
 
 def _check_all(path: Path, data: dict[str, Any], kept: Container[str], found: Rows) -> None:

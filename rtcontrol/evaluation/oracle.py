@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
-from rtcontrol.evaluation.run import Source, bfcl_is_there
+from rtcontrol.evaluation.run import Source, bfcl_is_there, limited
 from rtcontrol.models.data import convert
+from rtcontrol.models.data.canonical import Overflow
 from rtcontrol.models.data.row import DataRow
 from rtcontrol.models.data.sources import registry
 from rtcontrol.models.data.tally import Tally
@@ -14,7 +15,6 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.models.eval import bfcl
 from rtcontrol.models.eval.judge import RULES, judge
 from rtcontrol.models.eval.scores import OFFICIAL
-from rtcontrol.models.schema import Overflow
 
 WIDTHS: dict[str, Overflow] = {"all": "merge", "six": "cut"}
 
@@ -25,7 +25,7 @@ def oracle(source: Source) -> dict[str, Any]:
     found: dict[str, dict[str, Any]] = {}
     for width, overflow in WIDTHS.items():
         given = registry.read(source.given, registry.SourceOptions(source.bfcl))
-        rows = list(convert.rows(given, convert.ConvertOptions("eval", overflow), Tally()))[: source.limit]
+        rows = list(limited(convert.rows(given, convert.ConvertOptions("eval", overflow), Tally()), source.limit))
         if not rows:
             raise UserError(f"{source.given} gives no row.", "Give another source.")
         verdicts = _verdicts(rows, source)

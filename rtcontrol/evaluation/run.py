@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from rtcontrol.evaluation.answerers import Answerer
 from rtcontrol.models.data import convert
+from rtcontrol.models.data.canonical import Overflow
 from rtcontrol.models.data.row import DataRow
 from rtcontrol.models.data.sources import registry
 from rtcontrol.models.data.sources.bfcl import package_folder
@@ -22,16 +22,19 @@ from rtcontrol.models.eval.latency import WARM_UP
 from rtcontrol.models.eval.predictions import Prediction, Predictions, digest
 
 DOCUMENT = 1
+OVERFLOWS: dict[str, Overflow] = {"merge": "merge", "cut": "cut", "drop": "drop"}
 Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where rows are from (as `registry.read` takes it), where BFCL's package is, and how many are taken."""
+    """Where rows are from (as `registry.read` takes it), where BFCL's package is, of how many samples they are taken,
+    and what becomes of tools with more parameters than heads."""
 
     given: str
     bfcl: Path | None = None
     limit: int | None = None
+    overflow: Overflow = "merge"
 
 
 @dataclass
@@ -71,7 +74,7 @@ def read(source: Source) -> Rows:
     """Raises UserError for what is no source, and where no row is left."""
     tally = Tally()
     found = registry.read(source.given, registry.SourceOptions(source.bfcl))
-    rows = list(islice(convert.rows(found, convert.ConvertOptions("eval"), tally), source.limit))
+    rows = list(limited(convert.rows(found, convert.ConvertOptions("eval", source.overflow), tally), source.limit))
     if not rows:
         dropped = "; ".join(f"{n} dropped: {reason}" for (_, reason), n in tally.dropped.most_common(3))
         raise UserError(f"{source.given} gives no row{f' ({dropped})' if dropped else ''}.", "Give another source.")
@@ -81,6 +84,16 @@ def read(source: Source) -> Rows:
     if twice := [name for name, count in seen.items() if count > 1]:
         raise UserError(f"{source.given} has two rows called {twice[0]!r}.", "Give each row an id of its own.")
     return Rows(rows, tally, source)
+
+
+def limited(rows: Iterable[DataRow], limit: int | None) -> Iterator[DataRow]:
+    """The rows of the first so many samples."""
+    seen: set[str] = set()
+    for row in rows:
+        seen.add(row.sample)
+        if limit is not None and len(seen) > limit:
+            return
+        yield row
 
 
 def answer_all(rows: Sequence[DataRow], answerer: Answerer, kept: Predictions, told: Progress) -> None:

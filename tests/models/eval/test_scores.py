@@ -64,11 +64,21 @@ def test_each_source_and_each_head_is_counted_apart() -> None:
 def test_the_official_verdict_is_that_of_the_checker() -> None:
     rows = [row("1", go(1)), row("2", go(2))]
     given = answers(Prediction("1", (go(1),)), Prediction("2", (go(2),)))
-    checked = {"1": Checked(True), "2": Checked(False, "['Invalid value for 3']")}
+    checked = {"1": Checked(True), "2": Checked(False, "Invalid value for 3", kind="value_error:string")}
     found = scores(judged(rows, given, checked), OFFICIAL)
     assert found["overall"]["right"] == 1 and found["by_rule"]["exact"]["right"] == 2
-    assert found["function"]["right"] == 2 and found["wrong"] == {"Invalid value for …": 1}
+    assert found["function"]["right"] == 2 and found["wrong"] == {"value_error:string": 1}
     assert OFFICIAL not in scores(judged(rows, given, {"1": Checked(True)}), "exact")["by_rule"]
+
+
+def test_many_reasons_are_told_by_their_kind() -> None:
+    rows = [row(str(n), go(n)) for n in range(20)]
+    few = answers(*(Prediction(str(n), (Call(f"f{n % 2}"),)) for n in range(20)))
+    many = answers(*(Prediction(str(n), (Call(f"f{n}x"),)) for n in range(20)))
+    assert scores(judged(rows, few, {}), "exact")["wrong"] == {"function f…": 20}
+    assert scores(judged(rows, many, {}), "exact")["wrong"] == {"function f…x": 20}
+    named = answers(*(Prediction(str(n), (Call("ab"[n % 2] + "cdefghijklmnopq"[n % 15]),)) for n in range(20)))
+    assert scores(judged(rows, named, {}), "exact")["wrong"] == {"function …": 20}
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2), st.booleans()), min_size=1, max_size=12))
