@@ -32,7 +32,7 @@ def go(x: Any) -> Call:
 
 def test_a_sample_of_several_calls_is_right_where_all_of_them_are() -> None:
     rows = [row("a/1", go(1), "a"), row("a/2", go(2), "a"), row("b/1", go(1), "b"), row("b/2", go(2), "b")]
-    given = [Prediction("a/1", (go(1),)), Prediction("a/2", (go(9),)), Prediction("b/1", (go(1),))]
+    given = [Prediction("a/1", (go(9),)), Prediction("a/2", (go(2),)), Prediction("b/1", (go(1),))]
     found = scores(judged(rows, answers(*given, Prediction("b/2", (go(2),))), {}), "exact")
     assert (found["overall"]["right"], found["overall"]["count"]) == (1, 2)
     assert (found["function"]["right"], found["rows"]["right"], found["rows"]["count"]) == (2, 3, 4)

@@ -105,6 +105,16 @@ def test_answers_are_judged_again_without_the_model(
     assert "lacks 1 answers" in said and "r11" in said
 
 
+def test_published_predictions_are_judged_by_both_rules(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    given, answers = tmp_path / "given.jsonl", tmp_path / "answers.jsonl"
+    answers.write_text('{"id": "1", "ground_truth": [{"go": {"to": ["Paris"]}}]}\n')
+    given.write_text('{"id": "1", "result": [{"name": "go", "arguments": {"to": "paris", "fast": true}}]}\n')
+    (found,) = evaluated(capsys, "rescore", str(given), "--answers", str(answers))["rescored"]
+    assert (found["strict"]["right"], found["loose"]["right"], found["strict"]["count"]) == (0, 1, 1)
+    assert call("eval", "rescore", str(given), "--answers", str(answers)) == 0
+    assert "0/1 0.00 %" in capsys.readouterr().out
+
+
 def test_two_evaluations_are_compared_by_sample(
     capsys: pytest.CaptureFixture[str], lander_file: Path, lander_rows: list[DataRow], tmp_path: Path
 ) -> None:
@@ -139,7 +149,10 @@ def test_two_evaluations_are_compared_by_sample(
         (("ROWS", "--model", "lander", "--grammar"), "--grammar"),
         (("ROWS", "--model", "openai:nowhere"), "its URL is none"),
         (("ROWS", "--model", "decisions:http://127.0.0.1:9/v1", "--way", "json"), "is an endpoint"),
+        (("ROWS", "--model", "lander", "--overflow", "hide"), "Unknown --overflow"),
         (("rescore", "ROWS"), "was not said"),
+        (("rescore", "ROWS", "ROWS", "--answers", "ROWS"), "2 files of predictions and 1 --answers"),
+        (("rescore", "ROWS", "--answers", "nowhere.jsonl"), "nowhere.jsonl cannot be read"),
         (("rescore", "ROWS", "--source", "ROWS"), "holds no answers"),
         (("compare", "ROWS", "ROWS"), "no figures of an evaluation|no JSON object|cannot be read"),
     ],
@@ -161,3 +174,13 @@ def test_what_always_right_would_score(capsys: pytest.CaptureFixture[str], lande
     found = evaluated(capsys, "oracle", str(lander_file))["by_source"]
     for one in found.values():
         assert one["exact"] == {"all": one["samples"], "six": one["samples"]}
+
+
+def test_prefixes_of_an_evaluations_tools_are_not_kept(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, lander_rows: list[DataRow], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RTCONTROL_CACHE", str(tmp_path / "cache"))
+    tools = tuple({**tool, "function": {**tool["function"], "description": "Anew."}} for tool in lander_rows[0].tools)
+    write_rows(tmp_path / "rows.jsonl", [replace(row, tools=tools) for row in lander_rows])
+    evaluated(capsys, str(tmp_path / "rows.jsonl"), "--model", "lander", "--way", "json", "--grammar")
+    assert not list(tmp_path.glob("cache/prefix/*"))
