@@ -11,6 +11,7 @@ from rtcontrol.models.data.decompose import Purpose, decompose
 from rtcontrol.models.data.row import DataRow
 from rtcontrol.models.data.sample import Dropped, Sample, Unusable
 from rtcontrol.models.data.tally import Tally
+from rtcontrol.models.schema import ToolSchema
 
 REPEATED = "a row that was there before"
 CUT = "an argument of a parameter that was cut"
@@ -47,7 +48,7 @@ def rows(found: Iterable[Sample | Dropped | DataRow], options: ConvertOptions, t
         try:
             _check_spelled(one)
             ready = [_ready(row, others, options) for row, others in made]
-            problems = [problem for row in ready if (problem := _problem(row)) is not None]
+            problems = [problem for row, tool in ready if (problem := _problem(row, tool)) is not None]
             if problems and options.purpose == "train":
                 raise problems[0]
         except Unusable as error:
@@ -55,9 +56,9 @@ def rows(found: Iterable[Sample | Dropped | DataRow], options: ConvertOptions, t
             continue
         if problems:
             tally.note(Dropped(problems[0].reason, where, problems[0].detail, one.source))
-        if sum(len(r.call.arguments) for r, _ in made if r.call) > sum(len(r.call.arguments) for r in ready if r.call):
+        if any(_lost(row, *there) for (row, _), there in zip(made, ready, strict=True)):
             tally.note(Dropped(CUT, where, "", one.source))
-        for row in ready:
+        for row, _ in ready:
             key = hash((row.instruction, row.observation, repr(row.tools), row.history, row.call and row.call.text()))
             if options.purpose == "train" and key in seen:
                 tally.drop(Dropped(REPEATED, where, "", one.source))
@@ -73,8 +74,9 @@ def _own(name: str, ids: dict[str, int]) -> str:
     return name if ids[name] == 1 else f"{name}~{ids[name]}"
 
 
-def _ready(row: DataRow, calls: tuple[Call, ...], options: ConvertOptions) -> DataRow:
-    """The row with its tools in head order and its calls (those in its history too) as these have them."""
+def _ready(row: DataRow, calls: tuple[Call, ...], options: ConvertOptions) -> tuple[DataRow, ToolSchema | None]:
+    """The row with its tools in head order and its calls (those in its history too) as these have them; and the tool
+    that it calls."""
     tools = {schema.name: schema for schema in (canonical(tool, options.overflow) for tool in row.tools)}
     if len(tools) < len(row.tools):
         raise Unusable("two tools of one name")
@@ -88,13 +90,14 @@ def _ready(row: DataRow, calls: tuple[Call, ...], options: ConvertOptions) -> Da
         return declared(kept, own) if options.purpose == "train" else kept
 
     texts = {call.text(): ready(call).text() for call in calls}
-    return replace(
+    made = replace(
         row,
         tools=tuple(shown(tool, options.overflow) for tool in row.tools),
         call=row.call and ready(row.call),
         allowed=tuple(ready(call) for call in row.allowed),
         history=tuple(texts.get(text, text) for text in row.history),
     )
+    return made, tools[row.call.name] if row.call else None
 
 
 def _check_spelled(one: Sample | DataRow) -> None:
@@ -105,12 +108,18 @@ def _check_spelled(one: Sample | DataRow) -> None:
         raise Unusable("half a character (a lone surrogate)") from None
 
 
-def _problem(row: DataRow) -> Unusable | None:
-    if row.call is None:
+def _lost(row: DataRow, made: DataRow, tool: ToolSchema | None) -> bool:
+    """Whether the call lost an argument with its tool's parameter."""
+    if row.call is None or made.call is None or tool is None:
+        return False
+    return not set(row.call.arguments) - set(made.call.arguments) <= {p.name for p in tool.parameters}
+
+
+def _problem(row: DataRow, tool: ToolSchema | None) -> Unusable | None:
+    if row.call is None or tool is None:
         return None
-    called = next(tool for tool in row.tools if tool["function"]["name"] == row.call.name)
     try:
-        check_call(row.call, canonical(called, "merge"))
+        check_call(row.call, tool)
     except Unusable as error:
         return error
     return None

@@ -267,6 +267,12 @@ def _show_tokens(console: Console, stats: dict[str, Stats]) -> None:
         longest = f"{found['function_head_longest']:.0%}"
         table.add_row(name, str(len(one.heads)), *counts, *ratios, longest)
     console.print(table)
+    table = Table("source", "tools", "longest", "the rest", "longest", title="Tokens of a prompt: mean / median / P90")
+    for name, one in stats.items():
+        if (found := one.to_dict().get("tokens")) is not None:
+            parts = (found["tools"], found["instruction_observation_history"])
+            table.add_row(name, *(text for part in parts for text in (_three(part, 0), f"{part['max']:.0f}")))
+    console.print(table)
 
 
 def _three(found: dict[str, float], digits: int) -> str:

@@ -37,7 +37,8 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class Hub:
     """What of the hub's routes a download asks for; `got`: the files that were given away, `asked`: all requests."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, kind: str = "models") -> None:
+        at = "" if kind == "models" else f"/{kind}"
         self.got: list[str] = []
         self.asked = 0
         hub, files = self, {str(p.relative_to(root)): p for p in root.rglob("*") if p.is_file()}
@@ -46,13 +47,13 @@ class Hub:
             def do_GET(self) -> None:
                 hub.asked += 1
                 path = self.path.partition("?")[0]
-                name = path.removeprefix(f"/{REPOSITORY}/resolve/{SHA}/")
+                name = path.removeprefix(f"{at}/{REPOSITORY}/resolve/{SHA}/")
                 if name in files:
                     data = files[name].read_bytes()
                     self._answer(data, {"X-Repo-Commit": SHA, "ETag": f'"{hashlib.sha1(data).hexdigest()}"'})
                     if self.command == "GET":
                         hub.got.append(name)
-                elif path.startswith(f"/api/models/{REPOSITORY}/tree/"):
+                elif path.startswith(f"/api/{kind}/{REPOSITORY}/tree/"):
                     listed = [
                         {
                             "type": "file",
@@ -63,7 +64,7 @@ class Hub:
                         for n, p in files.items()
                     ]
                     self._answer(json.dumps(listed).encode(), {})
-                elif path.startswith(f"/api/models/{REPOSITORY}"):
+                elif path.startswith(f"/api/{kind}/{REPOSITORY}"):
                     siblings = [{"rfilename": n} for n in files]
                     told = {"id": REPOSITORY, "modelId": REPOSITORY, "sha": SHA, "siblings": siblings}
                     self._answer(json.dumps(told | {"private": False, "tags": [], "downloads": 0}).encode(), {})

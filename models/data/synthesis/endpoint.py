@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import random
-import time
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -41,7 +41,7 @@ class EndpointOptions:
     retries: int = 5
     pause_s: float = 1.0
     temperature: float = 1.0
-    sleep: Callable[[float], None] = field(default=time.sleep, repr=False)
+    sleep: Callable[[float], object] | None = field(default=None, repr=False)
 
 
 class ChatEndpoint:
@@ -50,7 +50,7 @@ class ChatEndpoint:
     def __init__(self, options: EndpointOptions) -> None:
         import httpx
 
-        self._options = options
+        self._options, self._stopped = options, threading.Event()
         parts = urlsplit(options.url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.password:
             raise UserError(f"{options.url!r} is no endpoint.", "Write https://HOST/v1; the key is no part of it.")
@@ -83,7 +83,9 @@ class ChatEndpoint:
         said = ""
         for tried in range(self._options.retries + 1):
             if tried:
-                self._options.sleep(self._pause(tried, said))
+                (self._options.sleep or self._stopped.wait)(self._pause(tried, said))
+            if self._stopped.is_set():
+                raise UserError(f"{self.url} was left.", "Run the same command again: what is done is kept.")
             try:
                 answer = self._client.post(self.url, json=body)
             except httpx.HTTPError as error:
@@ -127,6 +129,7 @@ class ChatEndpoint:
         return self
 
     def __exit__(self, *exc: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self._stopped.set()  # nobody waits for what is tried again
         self._client.close()
 
 

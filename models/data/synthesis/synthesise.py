@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +20,7 @@ from rtcontrol.models.data.tally import Tally
 from rtcontrol.models.errors import UserError
 
 REPEATED = "an instruction that was there before"
+GRACE_S = 10.0  # for what was asked when a run ends
 FRUITLESS = 20  # answers in a row without a row
 Ask = Callable[[list[dict[str, str]], int], ChatAnswer]
 
@@ -128,7 +129,8 @@ def _answers(
             yield n, known["text"]
             n += 1
     finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+        pool.shutdown(wait=False, cancel_futures=True)
+        wait(under_way.values(), GRACE_S)
         for k, one in sorted(under_way.items()):
             if one.done() and not one.cancelled() and one.exception() is None:  # paid for: kept for the next run
                 found = one.result()

@@ -13,6 +13,7 @@ from rtcontrol.models.data.sources.files import data_file, items, located, versi
 from rtcontrol.models.errors import UserError
 from tests.helpers.processes import python
 from tests.models.data.test_row import LEAST
+from tests.models.test_hub import REPOSITORY, SHA, Hub
 
 
 def test_a_set_that_is_nowhere_is_told(tmp_path: Path) -> None:
@@ -77,6 +78,27 @@ def test_the_hubs_cache_is_read_without_a_network_and_an_unknown_set_says_what_t
     first, second = done.stdout.strip().splitlines()
     assert first == str(snapshot)
     assert "someone/others is no path" in second and "hf download --repo-type dataset someone/others" in second
+
+
+def test_a_set_is_downloaded_once_and_no_more_of_it_than_its_data(tmp_path: Path) -> None:
+    root = tmp_path / "repository"
+    root.mkdir()
+    (root / "dataset.jsonl").write_text("{}\n")
+    (root / "picture.png").write_bytes(b"what nobody here reads")
+    hub = Hub(root, "datasets")
+    code = f"from rtcontrol.models.data.sources.files import located\nprint(located('{REPOSITORY}', 'the set'))\n"
+    environment = {"HF_HOME": str(tmp_path / "home"), "HF_ENDPOINT": hub.url, "HF_HUB_DISABLE_XET": "1"}
+    try:
+        first = python("-c", code, env=environment)
+        assert first.returncode == 0, first.stderr
+        asked = hub.asked
+        again = python("-c", code, env=environment)
+    finally:
+        hub.close()
+    folder = Path(first.stdout.strip())
+    assert [path.name for path in folder.iterdir()] == ["dataset.jsonl"] and hub.got == ["dataset.jsonl"]
+    assert again.stdout == first.stdout and hub.asked == asked
+    assert version(folder / "dataset.jsonl") == f"revision {SHA[:8]}"
 
 
 @pytest.mark.parametrize(

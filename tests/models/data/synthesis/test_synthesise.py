@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from rtcontrol.models.data.synthesis.tool_sets import ToolSet
 from rtcontrol.models.data.tally import Tally
 from rtcontrol.models.data.types import tool
 from rtcontrol.models.errors import UserError
+from tests.helpers.processes import until
 from tests.models.data.synthesis.endpoint_double import Say, good_rows, serving
 
 CITY, DAYS = {"type": "string"}, {"type": "integer", "minimum": 1, "maximum": 7}
@@ -163,6 +165,18 @@ def test_the_key_is_taken_from_the_environment_and_never_sent_in_the_clear(
     monkeypatch.setenv("DOUBLE_KEY", "two words")
     with pytest.raises(UserError, match="is no key"):
         ChatEndpoint(EndpointOptions("https://example.org", "m", "DOUBLE_KEY"))
+
+
+def test_what_is_tried_again_ends_with_the_endpoint(tmp_path: Path) -> None:
+    with serving(lambda body, n: (503, "busy", {"retry-after": "60"})) as double:
+        chat = ChatEndpoint(EndpointOptions(double.url, "m", "DOUBLE_KEY"))
+        with ThreadPoolExecutor(1) as pool:
+            job = pool.submit(chat.ask, [], 0)
+            until(lambda: bool(double.asked), "asked")
+            with chat:
+                pass
+            with pytest.raises(UserError, match="was left"):
+                job.result(timeout=10)
 
 
 def test_no_more_is_asked_above_the_cost_that_was_allowed(tmp_path: Path) -> None:
