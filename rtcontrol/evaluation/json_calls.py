@@ -127,7 +127,7 @@ class JsonAnswerer:
             chain = [token]
             if grammar is not None:
                 grammar.consume_token(token)
-            elif _is_whole(self._tokenizer.decode(written)):
+            elif "}" in self._tokenizer.decode([token]) and _is_whole(self._tokenizer.decode(written)):
                 return written, passes, nodes, sure
         return written, passes, nodes, sure
 
