@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from rtcontrol.envs.demonstrations import Policy
 from rtcontrol.envs.skill import Skill, Task
 from rtcontrol.envs.stepping import StepCarry
 from rtcontrol.models.call import Call
+from rtcontrol.models.eval.intervals import wilson
 
 # So much of a world's own time is an episode's at most.
 LONGEST_S = 600.0
@@ -137,16 +137,6 @@ def play(
             still.append(seat)
         active = still
     return [done[index] for index in range(len(episodes))]
-
-
-def wilson(successes: int, count: int, z: float = 1.96) -> tuple[float, float]:
-    """Wilson's score interval for a share (E. B. Wilson, 1927), by default at 95 %; (0, 1) for nothing counted."""
-    if count == 0:
-        return 0.0, 1.0
-    share, spread = successes / count, z * z / count
-    centre = share + spread / 2
-    half = z * math.sqrt(share * (1 - share) / count + spread / (4 * count))
-    return max(0.0, (centre - half) / (1 + spread)), min(1.0, (centre + half) / (1 + spread))
 
 
 def summary(episodes: Sequence[Episode]) -> dict[str, Any]:

@@ -22,6 +22,7 @@ ROOMS = [
     "serve",
     "drill",
     "carla",
+    "evaluation",
     "bench",
     "fitting",
     "recipes",

@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -30,6 +30,21 @@ def prefix_key(weights: str, ids: Sequence[int], dtype: torch.dtype, settings: s
     """What the KV of a prefix depends on, as one hash."""
     what = json.dumps([weights, list(ids), str(dtype), settings, LAYOUT])
     return hashlib.sha256(what.encode()).hexdigest()
+
+
+@contextlib.contextmanager
+def nothing_kept() -> Iterator[None]:
+    """Meanwhile this process writes no prefix: of tools that are asked about once, as an evaluation's, none comes
+    again, and a large model's takes a hundred megabytes."""
+    global _keeps
+    before, _keeps = _keeps, False
+    try:
+        yield
+    finally:
+        _keeps = before
+
+
+_keeps = True
 
 
 class PrefixStore:
@@ -67,6 +82,8 @@ class PrefixStore:
     def save(self, key: str, keys: torch.Tensor, values: torch.Tensor) -> str | None:
         """Write atomically, and drop what is old; the reason when it could not be written (a full or read-only disk is
         no error here)."""
+        if not _keeps:
+            return None
         keys, values = keys.cpu().contiguous(), values.cpu().contiguous()
         path = self.path(key)
         temporary = path.with_suffix(f".{os.getpid()}.tmp")

@@ -31,7 +31,7 @@ class JsonWriter:
         self._runner, self._tokenizer, self._skip = runner, tokenizer, skip
         self._vocabulary = runner.caps.vocabulary
         self._handle, _ = runner.open(prefix)
-        self._matcher = _matcher(tokenizer, tools, self._vocabulary) if skip else None
+        self._matcher = matcher(tokenizer, tools, self._vocabulary) if skip else None
         self.passes = self.nodes = 0  # of the last call: passes, and tokens that went through them
 
     def write(self, prompt: Sequence[int], call: Call) -> Call:
@@ -94,12 +94,12 @@ def json_schema(tools: Sequence[ToolSchema]) -> dict[str, Any]:
     return {"anyOf": calls}
 
 
-def _matcher(tokenizer: STTokenizer, tools: Sequence[ToolSchema], vocabulary: int) -> Any:
+def matcher(tokenizer: STTokenizer, tools: Sequence[ToolSchema], vocabulary: int) -> Any:
     """The grammar of all calls as `json.dumps` writes them."""
     options = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
     grammar = llguidance.LLMatcher.grammar_from_json_schema(json.dumps({**json_schema(tools), "x-guidance": options}))
     end = tokenizer.special_id("<|im_end|>") if "<|im_end|>" in tokenizer.specials else 0
     machine = llguidance.LLTokenizer(tokenizer.to_json(), n_vocab=vocabulary, eos_token=end)
-    matcher = llguidance.LLMatcher(machine, grammar)
-    assert not matcher.get_error(), matcher.get_error()
-    return matcher
+    made = llguidance.LLMatcher(machine, grammar)
+    assert not made.get_error(), made.get_error()
+    return made

@@ -37,6 +37,7 @@ LAZY = {
     "bridge": "rtcontrol.cli.bridge",
     "replay": "rtcontrol.cli.replay",
     "data": "rtcontrol.cli.data",
+    "eval": "rtcontrol.cli.eval",
     "drill": "rtcontrol.cli.drill",
     "report": "rtcontrol.cli.report",
     "new": "rtcontrol.cli.new",

@@ -51,36 +51,44 @@ class EndpointSource:
         cls, name: str, tools: Sequence[dict[str, Any]], allow_null: bool = False, late: bool = False
     ) -> EndpointSource:
         """From `decisions:URL#MODEL`; the key is in the environment. Raises UserError."""
-        api, _, given = name.partition(":")
-        try:
-            parts = urlsplit(given)
-            _ = parts.port
-        except ValueError:
-            parts = urlsplit("")
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.password:
-            raise UserError(
-                f"--model {api}: its URL is none.",
-                f"Write {api}:https://HOST/v1#MODEL; a key goes into the environment, as {KEY}.",
-            )
-        key = os.environ.get(KEY) or None
-        if key is not None and parts.scheme == "http" and parts.hostname not in ("localhost", "127.0.0.1", "::1"):
-            raise UserError(
-                f"{KEY} would travel to {parts.hostname} in the clear.", "Use https, or unset it where none is needed."
-            )
-        if key is not None and not (key.isascii() and key.isprintable() and " " not in key):
-            raise UserError(
-                f"{KEY} is no key: no header takes it.", "Letters, digits and signs, without spaces or line ends."
-            )
-        path, route = parts.path.rstrip("/"), WIRES[api].path
-        if not path.endswith(route):
-            path = f"{path or '/v1'}{route}"
-        url = parts._replace(path=path, fragment="").geturl()
-        source = cls(api, url, parts.fragment or "default", tuple(tools), allow_null, late, key)
+        api = name.partition(":")[0]
+        url, model, key = address(name, WIRES[api].path)
+        source = cls(api, url, model or "default", tuple(tools), allow_null, late, key)
         Questionnaire(source.tools, allow_null)
         return source
 
     def build(self) -> EndpointDecider:
         return EndpointDecider(self)
+
+
+def address(name: str, route: str) -> tuple[str, str, str | None]:
+    """Of `API:URL#MODEL` the address of the API's route, the model, "" where none is named, and the key, which is in
+    the environment. Raises UserError."""
+    api, _, given = name.partition(":")
+    try:
+        parts = urlsplit(given)
+        _ = parts.port
+    except ValueError:
+        parts = urlsplit("")
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.password:
+        raise UserError(
+            f"--model {api}: its URL is none.",
+            f"Write {api}:https://HOST/v1#MODEL; a key goes into the environment, as {KEY}.",
+        )
+    key = os.environ.get(KEY) or None
+    if key is not None and parts.scheme == "http" and parts.hostname not in ("localhost", "127.0.0.1", "::1"):
+        raise UserError(
+            f"{KEY} would travel to {parts.hostname} in the clear.", "Use https, or unset it where none is needed."
+        )
+    if key is not None and not (key.isascii() and key.isprintable() and " " not in key):
+        raise UserError(
+            f"{KEY} is no key: no header takes it.", "Letters, digits and signs, without spaces or line ends."
+        )
+    path = parts.path.rstrip("/")
+    if not path.endswith(route):
+        path = f"{path or '/v1'}{route}"
+    url = parts._replace(path=path, fragment="").geturl()
+    return url, parts.fragment, key
 
 
 class EndpointDecider:

@@ -9,9 +9,10 @@ from typing import Any
 
 from rich.table import Table
 
-from rtcontrol.envs.evaluate import wilson
-from rtcontrol.scoring.calibration import calibration, sweep
+from rtcontrol.models.eval.calibration import calibration
+from rtcontrol.models.eval.intervals import wilson
 from rtcontrol.scoring.flyers import SCRIPTED, ConfidenceGate
+from rtcontrol.scoring.thresholds import sweep
 
 MEANINGS = 16  # lines of a table at most, where its meanings differ in numbers
 NAMED = 12  # sentences that are named below it

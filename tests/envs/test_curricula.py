@@ -16,7 +16,7 @@ from rtcontrol.agents.paddle.goals import KINDS, PaddleGoal
 from rtcontrol.agents.paddle.phrasings import WEIGHTS
 from rtcontrol.agents.road import tools as road_tools
 from rtcontrol.agents.road.goals import RoadGoal
-from rtcontrol.envs.evaluate import cases, evaluate, summary, wilson
+from rtcontrol.envs.evaluate import cases, evaluate, summary
 from rtcontrol.envs.lander import curriculum as lander
 from rtcontrol.envs.lander import skill as lander_skill
 from rtcontrol.envs.lander.expert import MAIN_LEVELS, SIDE_LEVELS
@@ -175,9 +175,3 @@ def test_an_episode_does_not_depend_on_how_many_are_played_at_once(name: str, go
 def test_the_expert_refuses_an_instruction_it_cannot_read() -> None:
     with pytest.raises(ValueError, match="make tea"):
         evaluate(SKILLS["lander"], SKILLS["lander"].expert_policy, cases(LAND, [0], "make tea"))
-
-
-def test_wilson_interval() -> None:
-    assert wilson(19, 20) == pytest.approx((0.764, 0.991), abs=0.001)
-    assert wilson(0, 0) == (0.0, 1.0)
-    assert wilson(20, 20)[1] == pytest.approx(1.0)

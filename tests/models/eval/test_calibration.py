@@ -1,4 +1,4 @@
-"""Calibration and the sweep of thresholds."""
+"""Calibration."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rtcontrol.scoring.calibration import BINS, THRESHOLDS, calibration, sweep
+from rtcontrol.models.eval.calibration import BINS, calibration
 
 DECIDED = st.lists(st.tuples(st.floats(0.01, 1), st.integers(0, 1)), min_size=1, max_size=200)
 
@@ -28,10 +28,3 @@ def test_who_is_as_often_right_as_sure_has_no_error_and_who_is_always_wrong_has_
     assert calibration([0.9] * 30, [0] * 30)["ece"] == pytest.approx(0.9)
     # One bin of all would call this right.
     assert calibration([0.25] * 32 + [1.0] * 28, [1] * 32 + [0] * 28)["ece"] == pytest.approx(52 / 60, abs=1e-4)
-
-
-def test_at_each_threshold_is_told_what_would_be_held() -> None:
-    found = dict(sweep({"canonical": [0.9, 0.99], "nonsense": [0.3, 0.5, 0.95]}, gate=0.55))
-    assert set(found) == {*THRESHOLDS, 0.55}
-    assert found[0.55] == {"canonical": 0, "nonsense": 2} and found[0.3]["nonsense"] == 0
-    assert found[0.95] == {"canonical": 1, "nonsense": 2}

@@ -1,14 +1,13 @@
-"""Whether confidence means anything: calibration against the expert, and what each gate threshold would hold."""
+"""Whether confidence means anything: how often what was decided with so much of it was right."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 BINS = 15
-THRESHOLDS = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.98)
 
 
 def calibration(confidence: Sequence[float], right: Sequence[int]) -> dict[str, Any]:
@@ -31,10 +30,3 @@ def calibration(confidence: Sequence[float], right: Sequence[int]) -> dict[str, 
         "ece": round(error, 4),
         "bins": [[count, round(mean, 4), round(share, 4)] for count, mean, share in bins],
     }
-
-
-def sweep(sure: dict[str, Sequence[float]], gate: float = 0.0) -> Iterator[tuple[float, dict[str, int]]]:
-    """At each threshold (and at the `gate`) how many of each list of sentences would be held: their confidence in the
-    first second is below it."""
-    for threshold in sorted({*THRESHOLDS, *([gate] if gate else [])}):
-        yield threshold, {name: sum(one < threshold for one in listed) for name, listed in sure.items()}

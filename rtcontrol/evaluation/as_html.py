@@ -1,0 +1,57 @@
+"""Evaluations side by side as one HTML page that needs nothing else; its charts are drawn as the deadline report's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from rtcontrol.evaluation.tables import interval, percent, tables
+from rtcontrol.report.as_html import PAGE as REPORT
+
+PAGE = Path(__file__).parent / "page"
+
+
+def render(documents: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
+    """The page of (name, document); two of one name are told apart by a number."""
+    environment = Environment(
+        loader=FileSystemLoader(PAGE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters["percent"], environment.filters["interval"] = percent, interval
+    runs: dict[str, Mapping[str, Any]] = {}
+    for name, document in documents:
+        n, own = 1, name
+        while own in runs:
+            n += 1
+            own = f"{name} {n}"
+        runs[own] = document
+    sources = list(dict.fromkeys(source for one in runs.values() for source in one["by_source"]))
+    heads = list(dict.fromkeys(head for one in runs.values() for head in one["by_head"]))
+    data = [
+        {"name": name, "calibration": one["calibration"]["call"]["bins"], "latency": one["latency_curve"]}
+        for name, one in runs.items()
+    ]
+    # No text of a row may end the element that holds it.
+    packed = json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+    styles = [
+        (REPORT / "uPlot.min.css").read_text("utf-8"),
+        (REPORT / "report.css").read_text("utf-8"),
+        (PAGE / "eval.css").read_text("utf-8"),
+    ]
+    scripts = [
+        (REPORT / "uPlot.iife.min.js").read_text("utf-8"),
+        (REPORT / "draw.js").read_text("utf-8"),
+        (PAGE / "eval.js").read_text("utf-8"),
+    ]
+    return environment.get_template("eval.html").render(
+        runs=runs,
+        sources=sources,
+        heads=heads,
+        tables={name: tables(one) for name, one in runs.items()},
+        data=packed,
+        styles=styles,
+        scripts=scripts,
+    )

@@ -1,0 +1,222 @@
+"""Endpoints that answer rows: decision APIs, which choose among listed values, and OpenAI's chat API with tools.
+
+A place that cannot be reached, or will not serve, ends the run, and what was answered is kept; an answer that cannot be
+read, or is refused for what was asked, counts as wrong.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from rtcontrol.evaluation.answerers import Opened
+from rtcontrol.hosts.base import DecisionLost, DecisionRequest
+from rtcontrol.hosts.endpoint import EndpointDecider, EndpointSource, address
+from rtcontrol.models.call import Call
+from rtcontrol.models.data.row import DataRow
+from rtcontrol.models.data.stats import Tokens
+from rtcontrol.models.errors import UserError
+from rtcontrol.models.eval.predictions import Prediction
+
+CHAT = "openai"
+ROUTE = "/chat/completions"
+TRIES, PAUSE_S = 4, 1.0  # the pause doubles
+LONGEST_S = 120.0
+MOST_BYTES = 1 << 22
+UNNAMED = re.compile(r"[^a-zA-Z0-9_-]")
+NAME_LENGTH = 64
+# Of the server, not of the row: no other row would be answered either.
+CLOSED = {401: "the key", 403: "the key", 404: "the address"}
+BUSY = (408, 409, 425, 429)
+HISTORY = 6
+
+
+class Lost(Exception):
+    """No answer came: `what` says why, `again` whether one may come when it is asked again."""
+
+    def __init__(self, what: str, again: bool) -> None:
+        super().__init__(what)
+        self.what, self.again = what, again
+
+
+def patiently(url: str, ask: Callable[[], Any]) -> Any:
+    """What `ask` gives, asked again where that may help. Raises UserError where nothing comes of it, and Lost."""
+    for turn in range(TRIES):
+        try:
+            return ask()
+        except Lost as lost:
+            if not lost.again:
+                raise
+            if turn == TRIES - 1:
+                raise UserError(
+                    f"{url} does not answer ({lost.what}).",
+                    "What was answered is kept (--out): see that it runs, and give the same command again.",
+                ) from None
+            time.sleep(PAUSE_S * 2**turn)
+    raise AssertionError("the last turn returns or raises")
+
+
+class QuestionsAnswerer:
+    """A decision API (docs/decisions.md): each row's tools as questions. Rows whose values cannot be listed are
+    refused."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._url = EndpointSource.parse(
+            name, [{"name": "look"}]
+        ).url  # a wrong address is told before anything is asked
+        self.told: Mapping[str, Any] = {"name": name, "way": name.partition(":")[0]}
+        self.tokens: Tokens | None = None
+        self._deciders = Opened[EndpointDecider]()
+
+    def answer(self, row: DataRow) -> Prediction:
+        null = row.call is None
+        try:
+            tools = [*row.tools, {"null": null}]
+            decider, _ = self._deciders.of(tools, lambda: self._open(row.tools, null))
+        except UserError as error:
+            return Prediction(row.id, (), error=f"refused: {error.what}")
+        request = DecisionRequest(0, 0, row.observation, row.instruction, row.history[-HISTORY:])
+        took = _Stopwatch()
+        try:
+            found = patiently(self._url, lambda: _decided(decider, request, took))
+        except Lost as lost:
+            return Prediction(row.id, (), error=lost.what)
+        calls = () if found.call is None else (found.call,)
+        return Prediction(
+            row.id, calls, found.confidence, took.ms, None, found.forward_passes, found.tokens + found.reused_tokens
+        )
+
+    def _open(self, tools: Sequence[Mapping[str, Any]], null: bool) -> EndpointDecider:
+        return EndpointSource.parse(self._name, [dict(tool) for tool in tools], null).build()
+
+
+class _Stopwatch:
+    """Milliseconds of the last try."""
+
+    ms = 0.0
+
+    def __enter__(self) -> None:
+        self._began = time.perf_counter()
+
+    def __exit__(self, *exc: object) -> None:
+        self.ms = (time.perf_counter() - self._began) * 1e3
+
+
+def _decided(decider: EndpointDecider, request: DecisionRequest, took: _Stopwatch) -> Any:
+    try:
+        with took:
+            return decider.decide(request)
+    except DecisionLost as lost:
+        what = f"{lost.loss}: {lost}"
+        status = re.match(r"HTTP (\d+)", str(lost)) if lost.loss == "http" else None
+        if status is not None:
+            raise _refused(int(status[1]), what) from None
+        raise Lost(what, lost.loss in ("timeout", "connection")) from None
+
+
+def _refused(status: int, what: str) -> Exception:
+    if status in CLOSED:
+        return UserError(f"The endpoint refuses {CLOSED[status]} ({what}).", "Set it right, and give the same command.")
+    return Lost(what, status in BUSY or status >= 500)
+
+
+class ChatAnswerer:
+    """OpenAI's `/v1/chat/completions` with each row's tools, at temperature 0, as any server of chat models has it."""
+
+    def __init__(self, name: str) -> None:
+        import httpx
+
+        self._url, model, key = address(name, ROUTE)
+        self._model = model or "default"
+        headers = {"content-type": "application/json"}
+        if key is not None:
+            headers["authorization"] = f"Bearer {key}"
+        self._client = httpx.Client(headers=headers, timeout=LONGEST_S)
+        self.told: Mapping[str, Any] = {"name": name, "way": CHAT}
+        self.tokens: Tokens | None = None
+
+    def answer(self, row: DataRow) -> Prediction:
+        names, tools = _tools(row.tools)
+        told = (row.instruction, f"Calls so far: {'; '.join(row.history[-HISTORY:])}" if row.history else "")
+        content = "\n\n".join(text for text in (*told, row.observation) if text)
+        body = {
+            "model": self._model,
+            "messages": [{"role": "user", "content": content}],
+            "tools": tools,
+            "temperature": 0,
+        }
+        took = _Stopwatch()
+        try:
+            said = patiently(self._url, lambda: self._asked(body, took))
+            calls, used = _read(said, names)
+        except Lost as lost:
+            return Prediction(row.id, (), error=lost.what)
+        return Prediction(
+            row.id,
+            calls,
+            {},
+            took.ms,
+            tokens=_count(used.get("prompt_tokens")),
+            written=_count(used.get("completion_tokens")),
+        )
+
+    def _asked(self, body: Mapping[str, Any], took: _Stopwatch) -> Any:
+        import httpx
+
+        try:
+            with took:
+                answer = self._client.post(self._url, json=body)
+        except (httpx.HTTPError, OSError) as error:
+            raise Lost(f"connection: {type(error).__name__}: {error}", True) from None
+        if answer.status_code != 200:
+            said = " ".join(answer.text.split())[:200]
+            raise _refused(answer.status_code, f"http: HTTP {answer.status_code}: {said}")
+        if len(answer.content) > MOST_BYTES:
+            raise Lost(f"malformed: the answer is larger than {MOST_BYTES} bytes", False)
+        try:
+            return answer.json()
+        except (ValueError, RecursionError):
+            raise Lost("malformed: the answer is no JSON", False) from None
+
+
+def _tools(tools: Sequence[Mapping[str, Any]]) -> tuple[dict[str, str], list[dict[str, Any]]]:
+    """The tools with names that the API takes, and what each stands for: letters, digits, `_` and `-`, 64 at most."""
+    names: dict[str, str] = {}
+    found = []
+    for tool in tools:
+        body = dict(tool.get("function", tool))
+        own = str(body["name"])
+        name, n = UNNAMED.sub("_", own)[:NAME_LENGTH], 1
+        while name in names:
+            n += 1
+            name = f"{UNNAMED.sub('_', own)[: NAME_LENGTH - 4]}_{n}"
+        names[name] = own
+        found.append({"type": "function", "function": {**body, "name": name}})
+    return names, found
+
+
+def _read(said: Any, names: Mapping[str, str]) -> tuple[tuple[Call, ...], Mapping[str, Any]]:
+    """The calls, and the tokens used. Raises Lost for what is no answer of this API."""
+    try:
+        message = said["choices"][0]["message"]
+        listed = message.get("tool_calls") or []
+        calls = []
+        for one in listed:
+            function = one["function"]
+            arguments = function.get("arguments") or "{}"
+            read = json.loads(arguments) if isinstance(arguments, str) else arguments
+            if not isinstance(read, dict):
+                raise TypeError
+            calls.append(Call(names.get(function["name"], str(function["name"])), read))
+        used = said.get("usage")
+    except (LookupError, TypeError, ValueError, AttributeError, RecursionError):
+        raise Lost("malformed: the answer is no chat completion with calls", False) from None
+    return tuple(calls), used if isinstance(used, Mapping) else {}
+
+
+def _count(value: Any) -> int | None:
+    return value if type(value) is int and value >= 0 else None

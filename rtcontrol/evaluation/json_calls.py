@@ -1,0 +1,155 @@
+"""The baseline: the same model writes the call as JSON, token after token, each the likeliest.
+
+The prompt is that of the heads. Writing ends where the JSON object does, at a token that ends a turn, or after so many
+tokens; what the grammar of the tools forces is written in the pass of the next choice, and without the grammar every
+token is a pass.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rtcontrol.bench.own_json import matcher
+from rtcontrol.evaluation.answerers import ModelOptions, Opened, loaded
+from rtcontrol.models.call import Call
+from rtcontrol.models.chat.template import ChatTemplate
+from rtcontrol.models.core import Ask, Tree
+from rtcontrol.models.data.row import DataRow
+from rtcontrol.models.data.stats import Tokens
+from rtcontrol.models.engines.base import DecodeError, NotFinite, Work
+from rtcontrol.models.errors import UserError
+from rtcontrol.models.eval.predictions import Prediction
+from rtcontrol.models.learnt import Learnt
+from rtcontrol.models.schema import tool_schemas
+
+MOST = 512  # tokens of a call
+ENDS = ("<|im_end|>", "<|endoftext|>", "</tool_call>", "<|eot_id|>", "</s>")
+HISTORY = 6
+
+
+@dataclass
+class _Tools:
+    """What is made once for a set of tools."""
+
+    handle: Any
+    template: Any
+    prefix: list[int]
+    grammar: Any
+
+
+class JsonAnswerer:
+    """Writes each row's call."""
+
+    def __init__(self, options: ModelOptions) -> None:
+        self._checkpoint, self._runner, told = loaded(options)
+        if options.grammar and isinstance(self._checkpoint.template, ChatTemplate):
+            raise UserError(
+                f"{options.model} is a chat model: its JSON stands in a syntax of its own, which has no grammar here.",
+                "Leave --grammar out; --way heads holds its calls to the tools.",
+            )
+        self.told: Mapping[str, Any] = {**told, "grammar": options.grammar}
+        self.tokens: Tokens | None = Tokens(self._checkpoint.folder)
+        self._grammar = options.grammar
+        self._tokenizer, self._vocabulary = self._checkpoint.tokenizer, self._runner.caps.vocabulary
+        special = self._tokenizer.specials
+        self._ends = {self._tokenizer.special_id(token) for token in ENDS if token in special}
+        self._free = np.ones((1, self._vocabulary), np.bool_)
+        self._free[0, [i for t in special if (i := self._tokenizer.special_id(t)) not in self._ends]] = False
+        learnt = Learnt.of(self._checkpoint.folder)
+        self._history = HISTORY if learnt is None else min(HISTORY, learnt.history)
+        self._opened = Opened[_Tools]()
+
+    def answer(self, row: DataRow) -> Prediction:
+        try:
+            tools, opening_ms = self._opened.of(row.tools, lambda: self._open(row.tools))
+            shown = row.history[-self._history :] if self._history else ()
+            began = time.perf_counter()
+            prompt = [*tools.prefix, *tools.template.suffix_ids(row.instruction, row.observation, shown)]
+            tools.handle.start(prompt[:-1], reserve=1)
+        except UserError as error:
+            return Prediction(row.id, (), error=f"refused: {error.what}")
+        try:
+            written, passes, nodes, sure = self._write(tools, prompt[-1])
+        except (DecodeError, UserError) as error:
+            return Prediction(row.id, (), opening_ms=opening_ms, error=f"no call: {error}")
+        call = read_call(self._tokenizer.decode(written))
+        took_ms = (time.perf_counter() - began) * 1e3
+        calls = () if call is None else (call,)
+        wrong = None if call is not None else "no call was written"
+        tokens = nodes + len(prompt) - 1 - len(tools.prefix)
+        return Prediction(row.id, calls, {"call": sure}, took_ms, opening_ms, passes, tokens, len(written), wrong)
+
+    def _open(self, tools: Sequence[Mapping[str, Any]]) -> _Tools:
+        schemas = tool_schemas(list(tools))
+        template = copy.copy(self._checkpoint.template)  # a chat template keeps the turn that it opened
+        prefix = template.prefix_ids(schemas)
+        handle, _ = self._runner.open(prefix)
+        try:
+            grammar = matcher(self._tokenizer, schemas, self._vocabulary) if self._grammar else None
+        except (AssertionError, ValueError) as error:
+            raise UserError(f"these tools have no grammar ({str(error)[:80]}).", "Leave --grammar out.") from None
+        return _Tools(handle, template, prefix, grammar)
+
+    def _write(self, tools: _Tools, last: int) -> tuple[list[int], int, int, float]:
+        """The tokens, the passes, how many tokens went through these (the prompt's `last` among them), and the product
+        of the choices' probabilities."""
+        grammar = None if tools.grammar is None else tools.grammar.deep_copy()
+        written, chain, passes, nodes, sure = list[int](), [last], 0, 0, 1.0
+        while len(written) < MOST:
+            mask = self._free
+            if grammar is not None:
+                forced = list(grammar.compute_ff_tokens())
+                for token in forced:
+                    grammar.consume_token(token)
+                written += forced
+                chain += forced
+                if grammar.is_accepting():
+                    return written, passes, nodes, sure
+                bits = np.unpackbits(np.frombuffer(grammar.compute_bitmask(), np.uint8), bitorder="little")
+                mask = bits[: self._vocabulary].view(bool)[None]
+            end = nodes + len(chain)
+            tree = Tree(chain, range(nodes - 1, end - 1), range(nodes, end), [Ask([len(chain) - 1], masks=mask)])
+            ((best,),) = self._runner.run([Work(tools.handle, tree)])[0]
+            token, nodes, passes = int(best[0]), end, passes + 1
+            sure *= float(best[1])
+            if not np.isfinite(sure):
+                raise NotFinite
+            if token in self._ends:
+                return written, passes, nodes, sure
+            written.append(token)
+            chain = [token]
+            if grammar is not None:
+                grammar.consume_token(token)
+            elif "}" in self._tokenizer.decode([token]) and _is_whole(self._tokenizer.decode(written)):
+                return written, passes, nodes, sure
+        return written, passes, nodes, sure
+
+
+def _is_whole(text: str) -> bool:
+    """Whether a JSON object has just ended."""
+    return text.rstrip().endswith("}") and _object(text) is not None
+
+
+def _object(text: str) -> Any:
+    """The first JSON object in a text, None where there is none that is whole."""
+    begin = text.find("{")
+    try:
+        return json.JSONDecoder().raw_decode(text, begin)[0] if begin >= 0 else None
+    except (ValueError, RecursionError):
+        return None
+
+
+def read_call(text: str) -> Call | None:
+    """The first call in what was written: an object with a name, and arguments (or parameters)."""
+    found = _object(text)
+    if not isinstance(found, dict) or not isinstance(found.get("name"), str):
+        return None
+    arguments = found.get("arguments", found.get("parameters", {}))
+    return Call(found["name"], arguments) if isinstance(arguments, dict) else None

@@ -1,0 +1,135 @@
+"""One evaluation: rows of a source, answered one after the other, judged, and told as one document."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rtcontrol.evaluation.answerers import Answerer
+from rtcontrol.models.data import convert
+from rtcontrol.models.data.canonical import Overflow
+from rtcontrol.models.data.row import DataRow
+from rtcontrol.models.data.sources import registry
+from rtcontrol.models.data.sources.bfcl import package_folder
+from rtcontrol.models.data.stats import Tokens
+from rtcontrol.models.data.tally import Tally
+from rtcontrol.models.errors import UserError
+from rtcontrol.models.eval import bfcl, scores
+from rtcontrol.models.eval.judge import RULES
+from rtcontrol.models.eval.latency import WARM_UP
+from rtcontrol.models.eval.predictions import Prediction, Predictions, digest
+
+DOCUMENT = 1
+OVERFLOWS: dict[str, Overflow] = {"merge": "merge", "cut": "cut", "drop": "drop"}
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where rows are from (as `registry.read` takes it), where BFCL's package is, of how many samples they are taken,
+    and what becomes of tools with more parameters than heads."""
+
+    given: str
+    bfcl: Path | None = None
+    limit: int | None = None
+    overflow: Overflow = "merge"
+
+
+@dataclass
+class Rows:
+    """The rows, what became of every sample, and what is told of them."""
+
+    rows: list[DataRow]
+    tally: Tally
+    source: Source
+    told: dict[str, Any] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.told = {"source": self.source.given, "rows": len(self.rows), "digest": digest(self.rows)}
+
+    @property
+    def official(self) -> bool:
+        """Whether BFCL's checker judges all of them."""
+        return bool(self.rows) and all(row.check is not None for row in self.rows)
+
+    def rule(self, given: str | None) -> str:
+        """The rule that the figures are by: as given, else the official one where all rows have what it takes, the
+        authors' strict one for public sets, the exact one for a file. Raises UserError."""
+        if given is None:
+            public = self.source.given.partition("=")[0].partition(":")[0] in registry.SETS
+            return scores.OFFICIAL if self.official else "strict" if public else "exact"
+        if given not in (scores.OFFICIAL, *RULES):
+            raise UserError(f"Unknown rule {given!r}.", f"Choose {', '.join((scores.OFFICIAL, *RULES))}.")
+        if given == scores.OFFICIAL and not self.official:
+            raise UserError(
+                f"{self.source.given} is not judged by BFCL's checker: not every row has its answer.",
+                f"Choose {', '.join(RULES)}.",
+            )
+        return given
+
+
+def read(source: Source) -> Rows:
+    """Raises UserError for what is no source, and where no row is left."""
+    tally = Tally()
+    found = registry.read(source.given, registry.SourceOptions(source.bfcl))
+    rows = list(limited(convert.rows(found, convert.ConvertOptions("eval", source.overflow), tally), source.limit))
+    if not rows:
+        dropped = "; ".join(f"{n} dropped: {reason}" for (_, reason), n in tally.dropped.most_common(3))
+        raise UserError(f"{source.given} gives no row{f' ({dropped})' if dropped else ''}.", "Give another source.")
+    seen: dict[str, int] = {}
+    for row in rows:
+        seen[row.id] = seen.get(row.id, 0) + 1
+    if twice := [name for name, count in seen.items() if count > 1]:
+        raise UserError(f"{source.given} has two rows called {twice[0]!r}.", "Give each row an id of its own.")
+    return Rows(rows, tally, source)
+
+
+def limited(rows: Iterable[DataRow], limit: int | None) -> Iterator[DataRow]:
+    """The rows of the first so many samples."""
+    seen: set[str] = set()
+    for row in rows:
+        seen.add(row.sample)
+        if limit is not None and len(seen) > limit:
+            return
+        yield row
+
+
+def answer_all(rows: Sequence[DataRow], answerer: Answerer, kept: Predictions, told: Progress) -> None:
+    """Answers those that have none yet, one after the other; first some whose answers are not kept (of the end, so
+    that the first ones are not known when they come)."""
+    left = [row for row in rows if row.id not in kept.found]
+    done = len(rows) - len(left)
+    told(done, len(rows))
+    for row in left[-WARM_UP:]:
+        answerer.answer(row)
+    for n, row in enumerate(left, done + 1):
+        kept.add(answerer.answer(row))
+        told(n, len(rows))
+
+
+def document(
+    found: Rows, answers: Mapping[str, Prediction], model: Mapping[str, Any], rule: str, tokens: Tokens | None = None
+) -> dict[str, Any]:
+    """All figures of answers to all of the rows. Raises UserError where BFCL's checker is needed and is not there."""
+    checked: dict[str, bfcl.Checked] = {}
+    if found.official and (rule == scores.OFFICIAL or bfcl_is_there(found.source)):
+        cases = [(row.check, answers[row.id].calls) for row in found.rows if row.check is not None]
+        checked = dict(zip((row.id for row in found.rows), bfcl.check(cases, found.source.bfcl), strict=True))
+    judged = scores.judged(found.rows, answers, checked)
+    return {
+        "eval": DOCUMENT,
+        "model": dict(model),
+        "data": {**found.told, "counts": found.tally.to_dict()},
+        **scores.scores(judged, rule, tokens),
+    }
+
+
+def bfcl_is_there(source: Source) -> bool:
+    """Whether the official checker can be asked."""
+    try:
+        package_folder(source.bfcl)
+    except UserError:
+        return False
+    return True
