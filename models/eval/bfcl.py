@@ -22,7 +22,7 @@ PROCESS = Path(__file__).with_name("bfcl_process.py")
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class CheckerAnswer:
     """The checker's verdict, its words and its `kind` of error; where it `raised` one of its own, the answer counts as
     wrong."""
 
@@ -32,7 +32,7 @@ class Checked:
     kind: str = ""
 
 
-def check(cases: Sequence[tuple[Check, Sequence[Call]]], place: Path | None = None) -> list[Checked]:
+def check(cases: Sequence[tuple[Check, Sequence[Call]]], place: Path | None = None) -> list[CheckerAnswer]:
     """The verdicts on what was answered, in order. `place` has the package: see `package_folder`. Raises UserError."""
     folder = package_folder(place)
     if not cases:
@@ -47,6 +47,6 @@ def check(cases: Sequence[tuple[Check, Sequence[Call]]], place: Path | None = No
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["it says nothing"])[-1]
         raise UserError(f"BFCL's checker in {folder} does not run ({last[:200]}).", INSTALL)
-    found = [Checked(**json.loads(line)) for line in done.stdout.splitlines()]
+    found = [CheckerAnswer(**json.loads(line)) for line in done.stdout.splitlines()]
     assert len(found) == len(cases), f"{len(found)} verdicts on {len(cases)} answers"
     return found

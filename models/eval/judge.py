@@ -24,7 +24,7 @@ Allowed = Mapping[str, Mapping[str, Any]]  # {function: {argument: allowed value
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Judgement:
     """Whether the function is the right one, and whether all of the call is; `why` not, in a few words."""
 
     function: bool
@@ -32,12 +32,12 @@ class Verdict:
     why: str = ""
 
 
-def judge(calls: Sequence[Call], row: DataRow, rule: str) -> Verdict:
+def judge(calls: Sequence[Call], row: DataRow, rule: str) -> Judgement:
     """The verdict on what was answered to a row: no call, one, or several. Where the row's call is null, no call is
     right."""
     assert rule in RULES, rule
     if row.call is None:
-        return Verdict(not calls, not calls, "a call where none is due" if calls else "")
+        return Judgement(not calls, not calls, "a call where none is due" if calls else "")
     if rule == "exact":
         return _exact(calls, [row.call, *row.allowed])
     return by_answer(calls, answers(row), rule)
@@ -51,22 +51,22 @@ def answers(row: DataRow) -> list[Allowed]:
     return [{call.name: {k: [v] for k, v in call.arguments.items()}} for call in calls]
 
 
-def by_answer(calls: Sequence[Call], allowed: Sequence[Allowed], rule: str) -> Verdict:
+def by_answer(calls: Sequence[Call], allowed: Sequence[Allowed], rule: str) -> Judgement:
     """By the authors' rules: right where the call is one of those allowed."""
     assert rule in ("strict", "loose"), rule
     if not calls:
-        return Verdict(not allowed, not allowed, "no call" if allowed else "")
+        return Judgement(not allowed, not allowed, "no call" if allowed else "")
     if rule == "strict" and len(calls) != 1:
-        return Verdict(any(calls[0].name in one for one in allowed), False, f"{len(calls)} calls")
+        return Judgement(any(calls[0].name in one for one in allowed), False, f"{len(calls)} calls")
     call, why = calls[0], ""
     named = [one[call.name] for one in allowed if call.name in one]
     if not named:
-        return Verdict(False, False, f"function {call.name}")
+        return Judgement(False, False, f"function {call.name}")
     for arguments in named:
         why = _wrong(call, arguments, rule)
         if not why:
-            return Verdict(True, True)
-    return Verdict(True, False, why)
+            return Judgement(True, True)
+    return Judgement(True, False, why)
 
 
 def _wrong(call: Call, allowed: Mapping[str, Any], rule: str) -> str:
@@ -113,9 +113,9 @@ def _plain(text: str) -> str:
     return " ".join(text.lower().split())
 
 
-def _exact(calls: Sequence[Call], right: Sequence[Call]) -> Verdict:
+def _exact(calls: Sequence[Call], right: Sequence[Call]) -> Judgement:
     if len(calls) != 1:
-        return Verdict(bool(calls) and any(calls[0].name == one.name for one in right), False, _count(calls))
+        return Judgement(bool(calls) and any(calls[0].name == one.name for one in right), False, _count(calls))
     call, why = calls[0], ""
     for one in right:
         if one.name != call.name:
@@ -123,9 +123,9 @@ def _exact(calls: Sequence[Call], right: Sequence[Call]) -> Verdict:
         names = [*one.arguments, *(k for k in call.arguments if k not in one.arguments)]
         wrong = [k for k in names if not _holds(call, one, k)]
         if not wrong:
-            return Verdict(True, True)
+            return Judgement(True, True)
         why = f"argument {wrong[0]}"
-    return Verdict(bool(why), False, why or f"function {call.name}")
+    return Judgement(bool(why), False, why or f"function {call.name}")
 
 
 def _holds(call: Call, right: Call, name: str) -> bool:

@@ -26,7 +26,7 @@ REMEDY = 'Write {"id": ..., "result": [{"name": ..., "arguments": {...}}]}, one 
 
 
 @dataclass(frozen=True)
-class Question:
+class PublishedQuestion:
     """What the questions' file tells of an id: whether calls were made before, and whether a tool that is shown has
     more parameters than heads."""
 
@@ -81,7 +81,7 @@ def rescore(predictions: Path, answers: Path, questions: Path | None = None) -> 
     }
 
 
-def _target(gold: list[Allowed], name: str, asked: Mapping[str, Question], where: str) -> list[Allowed]:
+def _target(gold: list[Allowed], name: str, asked: Mapping[str, PublishedQuestion], where: str) -> list[Allowed]:
     if len(gold) < 2:
         return gold
     if name not in asked:
@@ -139,7 +139,7 @@ def _allowed(one: Any) -> Allowed:
     return {str(name): dict(arguments) for name, arguments in one.items()}
 
 
-def _questions(path: Path) -> list[tuple[str, Question]]:
+def _questions(path: Path) -> list[tuple[str, PublishedQuestion]]:
     found = []
     for line, value in json_lines(path):
         try:
@@ -149,7 +149,7 @@ def _questions(path: Path) -> list[tuple[str, Question]]:
             first = value["question"][0]
             message = first[0] if isinstance(first, list) else first
             history = bool(message.get("history"))
-            found.append((str(value["id"]), Question(history, max(sizes, default=0) > MAX_HEADS)))
+            found.append((str(value["id"]), PublishedQuestion(history, max(sizes, default=0) > MAX_HEADS)))
         except (LookupError, TypeError, AttributeError):
             raise UserError(f"{path}:{line}: it is no question of BFCL's form.", "Give the questions' file.") from None
     return found

@@ -13,11 +13,11 @@ import numpy as np
 from rtcontrol.models.data.row import DataRow
 from rtcontrol.models.data.stats import Stats, StatsOptions, Tokens
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.eval.bfcl import Checked
+from rtcontrol.models.eval.bfcl import CheckerAnswer
 from rtcontrol.models.eval.calibration import calibration
 from rtcontrol.models.eval.heads import heads
 from rtcontrol.models.eval.intervals import share
-from rtcontrol.models.eval.judge import RULES, Verdict, judge
+from rtcontrol.models.eval.judge import RULES, Judgement, judge
 from rtcontrol.models.eval.latency import curve, latency
 from rtcontrol.models.eval.predictions import Prediction
 
@@ -28,34 +28,36 @@ NAMED = re.compile(r"^(function|argument) \S+")
 
 
 @dataclass(frozen=True)
-class Judged:
+class JudgedRow:
     """A row, the answer to it, and the verdict by each rule."""
 
     row: DataRow
     answer: Prediction
-    verdicts: Mapping[str, Verdict]
+    verdicts: Mapping[str, Judgement]
 
 
-def judged(rows: Sequence[DataRow], found: Mapping[str, Prediction], official: Mapping[str, Checked]) -> list[Judged]:
+def judged(
+    rows: Sequence[DataRow], found: Mapping[str, Prediction], official: Mapping[str, CheckerAnswer]
+) -> list[JudgedRow]:
     """By all rules; by the `official` one those rows that were checked by it. Every row has an answer."""
     made = []
     for row in rows:
         answer = found[row.id]
         # An answer that failed is no call, and never right, also where none is due.
-        failed = Verdict(False, False, answer.error or "")
+        failed = Judgement(False, False, answer.error or "")
         verdicts = {r: failed if answer.error is not None else judge(answer.calls, row, r) for r in RULES}
         if (checked := official.get(row.id)) is not None:
             named = verdicts["strict"].function
-            verdicts[OFFICIAL] = Verdict(named, named and checked.valid and answer.error is None, checked.kind)
-        made.append(Judged(row, answer, verdicts))
+            verdicts[OFFICIAL] = Judgement(named, named and checked.valid and answer.error is None, checked.kind)
+        made.append(JudgedRow(row, answer, verdicts))
     return made
 
 
-def scores(found: Sequence[Judged], rule: str, tokens: Tokens | None = None) -> dict[str, Any]:
+def scores(found: Sequence[JudgedRow], rule: str, tokens: Tokens | None = None) -> dict[str, Any]:
     """All figures, by `rule` where no other is named. A sample of several calls is right where each of its rows is.
     Shares have Wilson's 95 % interval."""
     samples, functions = _samples(found, rule)
-    sources: dict[str, list[Judged]] = defaultdict(list)
+    sources: dict[str, list[JudgedRow]] = defaultdict(list)
     for one in found:
         sources[one.row.source].append(one)
     took = [one.answer.ms for one in found if one.answer.ms is not None]
@@ -90,12 +92,12 @@ def scores(found: Sequence[Judged], rule: str, tokens: Tokens | None = None) -> 
     return document
 
 
-def _rules(found: Sequence[Judged]) -> list[str]:
+def _rules(found: Sequence[JudgedRow]) -> list[str]:
     """Those that judged every row."""
     return [r for r in (OFFICIAL, *RULES) if found and all(r in one.verdicts for one in found)]
 
 
-def _samples(found: Sequence[Judged], rule: str) -> tuple[dict[str, bool], dict[str, bool]]:
+def _samples(found: Sequence[JudgedRow], rule: str) -> tuple[dict[str, bool], dict[str, bool]]:
     right: dict[str, bool] = {}
     named: dict[str, bool] = {}
     for one in found:
@@ -109,7 +111,7 @@ def _share(outcomes: Mapping[str, bool]) -> dict[str, Any]:
     return share(sum(outcomes.values()), len(outcomes))
 
 
-def _heads(found: Sequence[Judged]) -> dict[str, Any]:
+def _heads(found: Sequence[JudgedRow]) -> dict[str, Any]:
     """Of each head how often it is right (of an argument's: where the function is), and how sure it was."""
     right: dict[str, list[bool]] = defaultdict(list)
     sure: dict[str, list[float]] = defaultdict(list)
@@ -127,7 +129,7 @@ def _heads(found: Sequence[Judged]) -> dict[str, Any]:
     }
 
 
-def _reasons(found: Sequence[Judged], rule: str) -> dict[str, int]:
+def _reasons(found: Sequence[JudgedRow], rule: str) -> dict[str, int]:
     """The first reason of each wrong answer; where there are many, by what kind they are."""
     whys = [_plain(one.verdicts[rule].why) for one in found if not one.verdicts[rule].right]
     if len(set(whys)) > MOST_REASONS:
@@ -140,7 +142,7 @@ def _plain(why: str | None) -> str:
     return QUOTED.sub("…", why or "")[:100]
 
 
-def _calibration(found: Sequence[Judged], rule: str) -> dict[str, Any]:
+def _calibration(found: Sequence[JudgedRow], rule: str) -> dict[str, Any]:
     """Of the whole call (its heads' confidences, multiplied) and of the function."""
     told = [one for one in found if one.answer.confidence and one.answer.error is None]
     sure = [float(np.prod(list(one.answer.confidence.values()))) for one in told]
@@ -154,7 +156,7 @@ def _calibration(found: Sequence[Judged], rule: str) -> dict[str, Any]:
     }
 
 
-def _compression(found: Sequence[Judged], tokens: Tokens) -> dict[str, Any]:
+def _compression(found: Sequence[JudgedRow], tokens: Tokens) -> dict[str, Any]:
     """Tokens of the calls that were answered, as JSON and as heads; those of functions that are not shown have none."""
     counted = Stats()
     for one in found:

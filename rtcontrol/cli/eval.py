@@ -17,7 +17,7 @@ from rtcontrol.cli.figures import JsonFile, check_writable, for_people, save
 from rtcontrol.models.errors import UserError
 
 if TYPE_CHECKING:
-    from rtcontrol.evaluation.run import Rows, Source
+    from rtcontrol.evaluation.run import EvalRows, RowSource
 
 LOG_WIDTH = 160
 RUN = "run"
@@ -127,7 +127,7 @@ def run(
     from rtcontrol.evaluation import run as evaluating
     from rtcontrol.evaluation.answerers import ModelOptions
     from rtcontrol.evaluation.making import answerer
-    from rtcontrol.evaluation.progress import Told
+    from rtcontrol.evaluation.progress import EvalProgress
     from rtcontrol.models.eval.predictions import Predictions
 
     found = evaluating.read(_source(source, bfcl, limit, overflow))
@@ -138,7 +138,7 @@ def run(
         if kept.found:
             print(f"going on with what {out} holds: {len(kept.found)} answers", file=sys.stderr)
         try:
-            with Told() as told:
+            with EvalProgress() as told:
                 evaluating.answer_all(found.rows, made, kept, told)
         except KeyboardInterrupt:
             keeps = (
@@ -200,15 +200,15 @@ def rescore(
     _finish(evaluating.document(found, kept, head.get("model", {}), found.rule(rule)), json_file, html)
 
 
-def _source(given: str, bfcl: Path | None, limit: int | None, overflow: str) -> Source:
-    from rtcontrol.evaluation.run import OVERFLOWS, Source
+def _source(given: str, bfcl: Path | None, limit: int | None, overflow: str) -> RowSource:
+    from rtcontrol.evaluation.run import OVERFLOWS, RowSource
 
     if overflow not in OVERFLOWS:
         raise UserError(f"Unknown --overflow {overflow!r}.", f"Choose {', '.join(OVERFLOWS)}.")
-    return Source(given, bfcl, limit, OVERFLOWS[overflow])
+    return RowSource(given, bfcl, limit, OVERFLOWS[overflow])
 
 
-def _check_all(path: Path, data: dict[str, Any], kept: Container[str], found: Rows) -> None:
+def _check_all(path: Path, data: dict[str, Any], kept: Container[str], found: EvalRows) -> None:
     """Raises UserError where these are not answers to all of the rows."""
     given, own = found.source.given, found.told["digest"]
     if data.get("digest") != own:
@@ -251,10 +251,10 @@ def oracle(source: Given, limit: Limit = None, bfcl: Bfcl = None, json_file: Jso
     Example: rtcontrol eval oracle bfcl
     """
     from rtcontrol.evaluation.oracle import oracle as measured
-    from rtcontrol.evaluation.run import Source
+    from rtcontrol.evaluation.run import RowSource
     from rtcontrol.evaluation.tables import oracle as tables
 
-    document = measured(Source(source, bfcl, limit))
+    document = measured(RowSource(source, bfcl, limit))
     _show(tables(document), json_file)
     save(json_file, document)
 

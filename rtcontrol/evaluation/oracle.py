@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
-from rtcontrol.evaluation.run import Source, bfcl_is_there, limited
+from rtcontrol.evaluation.run import RowSource, bfcl_is_there, limited
 from rtcontrol.models.data import convert
 from rtcontrol.models.data.canonical import Overflow
 from rtcontrol.models.data.row import DataRow
@@ -19,7 +19,7 @@ from rtcontrol.models.eval.scores import OFFICIAL
 WIDTHS: dict[str, Overflow] = {"all": "merge", "six": "cut"}
 
 
-def oracle(source: Source) -> dict[str, Any]:
+def oracle(source: RowSource) -> dict[str, Any]:
     """By source: samples, and how many are right by each rule with all arguments ("all"), and where tools are cut to
     their first six parameters ("six"). Raises UserError."""
     found: dict[str, dict[str, Any]] = {}
@@ -40,7 +40,7 @@ def oracle(source: Source) -> dict[str, Any]:
     return {"oracle": 1, "source": source.given, "by_source": found}
 
 
-def _verdicts(rows: list[DataRow], source: Source) -> dict[str, list[bool]]:
+def _verdicts(rows: list[DataRow], source: RowSource) -> dict[str, list[bool]]:
     calls = [[] if row.call is None else [row.call] for row in rows]
     pairs = list(zip(rows, calls, strict=True))
     found = {rule: [judge(own, row, rule).right for row, own in pairs] for rule in RULES}

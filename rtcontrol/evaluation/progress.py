@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 
-class Told:
+class EvalProgress:
     """Called with what is done, and of how much."""
 
     def __init__(self) -> None:

@@ -27,7 +27,7 @@ Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
-class Source:
+class RowSource:
     """Where rows are from (as `registry.read` takes it), where BFCL's package is, of how many samples they are taken,
     and what becomes of tools with more parameters than heads."""
 
@@ -38,12 +38,12 @@ class Source:
 
 
 @dataclass
-class Rows:
+class EvalRows:
     """The rows, what became of every sample, and what is told of them."""
 
     rows: list[DataRow]
     tally: Tally
-    source: Source
+    source: RowSource
     told: dict[str, Any] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -70,7 +70,7 @@ class Rows:
         return given
 
 
-def read(source: Source) -> Rows:
+def read(source: RowSource) -> EvalRows:
     """Raises UserError for what is no source, and where no row is left."""
     tally = Tally()
     found = registry.read(source.given, registry.SourceOptions(source.bfcl))
@@ -83,7 +83,7 @@ def read(source: Source) -> Rows:
         seen[row.id] = seen.get(row.id, 0) + 1
     if twice := [name for name, count in seen.items() if count > 1]:
         raise UserError(f"{source.given} has two rows called {twice[0]!r}.", "Give each row an id of its own.")
-    return Rows(rows, tally, source)
+    return EvalRows(rows, tally, source)
 
 
 def limited(rows: Iterable[DataRow], limit: int | None) -> Iterator[DataRow]:
@@ -110,10 +110,14 @@ def answer_all(rows: Sequence[DataRow], answerer: Answerer, kept: Predictions, t
 
 
 def document(
-    found: Rows, answers: Mapping[str, Prediction], model: Mapping[str, Any], rule: str, tokens: Tokens | None = None
+    found: EvalRows,
+    answers: Mapping[str, Prediction],
+    model: Mapping[str, Any],
+    rule: str,
+    tokens: Tokens | None = None,
 ) -> dict[str, Any]:
     """All figures of answers to all of the rows. Raises UserError where BFCL's checker is needed and is not there."""
-    checked: dict[str, bfcl.Checked] = {}
+    checked: dict[str, bfcl.CheckerAnswer] = {}
     if found.official and (rule == scores.OFFICIAL or bfcl_is_there(found.source)):
         cases = [(row.check, answers[row.id].calls) for row in found.rows if row.check is not None]
         checked = dict(zip((row.id for row in found.rows), bfcl.check(cases, found.source.bfcl), strict=True))
@@ -126,7 +130,7 @@ def document(
     }
 
 
-def bfcl_is_there(source: Source) -> bool:
+def bfcl_is_there(source: RowSource) -> bool:
     """Whether the official checker can be asked."""
     try:
         package_folder(source.bfcl)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from rtcontrol.models.call import Call
 from rtcontrol.models.data.row import DataRow
-from rtcontrol.models.eval.bfcl import Checked
+from rtcontrol.models.eval.bfcl import CheckerAnswer
 from rtcontrol.models.eval.judge import RULES
 from rtcontrol.models.eval.predictions import Prediction
 from rtcontrol.models.eval.scores import OFFICIAL, judged, scores
@@ -64,11 +64,11 @@ def test_each_source_and_each_head_is_counted_apart() -> None:
 def test_the_official_verdict_is_that_of_the_checker() -> None:
     rows = [row("1", go(1)), row("2", go(2))]
     given = answers(Prediction("1", (go(1),)), Prediction("2", (go(2),)))
-    checked = {"1": Checked(True), "2": Checked(False, "Invalid value for 3", kind="value_error:string")}
+    checked = {"1": CheckerAnswer(True), "2": CheckerAnswer(False, "Invalid value for 3", kind="value_error:string")}
     found = scores(judged(rows, given, checked), OFFICIAL)
     assert found["overall"]["right"] == 1 and found["by_rule"]["exact"]["right"] == 2
     assert found["function"]["right"] == 2 and found["wrong"] == {"value_error:string": 1}
-    assert OFFICIAL not in scores(judged(rows, given, {"1": Checked(True)}), "exact")["by_rule"]
+    assert OFFICIAL not in scores(judged(rows, given, {"1": CheckerAnswer(True)}), "exact")["by_rule"]
 
 
 def test_many_reasons_are_told_by_their_kind() -> None:

@@ -59,7 +59,7 @@ def test_a_run_that_was_stopped_goes_on_and_ends_as_if_it_was_not(
     from rtcontrol.evaluation.answerers import HeadsAnswerer, ModelOptions
 
     out = tmp_path / "answers.jsonl"
-    found = evaluating.read(evaluating.Source(str(lander_file)))
+    found = evaluating.read(evaluating.RowSource(str(lander_file)))
     first = Counting(HeadsAnswerer(ModelOptions("lander")), evaluating.WARM_UP + 4)
     head = {"model": first.told, "data": found.told}
     with Predictions(head, out) as kept, pytest.raises(KeyboardInterrupt):

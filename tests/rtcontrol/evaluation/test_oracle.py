@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rtcontrol.evaluation.oracle import oracle
-from rtcontrol.evaluation.run import Source
+from rtcontrol.evaluation.run import RowSource
 
 # Samples; right with all arguments; right with those that six heads hold.
 TABLE = {
@@ -25,7 +25,7 @@ QUICK = ("live_simple", "exec_simple", "exec_multiple")
 def measured(categories: tuple[str, ...]) -> dict[str, tuple[int, int, int]]:
     if not os.environ.get("RTCONTROL_BFCL"):
         pytest.skip("RTCONTROL_BFCL names no interpreter that has bfcl-eval, nor the package's folder")
-    found: dict[str, Any] = oracle(Source(f"bfcl:{','.join(categories)}"))["by_source"]
+    found: dict[str, Any] = oracle(RowSource(f"bfcl:{','.join(categories)}"))["by_source"]
     return {
         name.rpartition(":")[2]: (one["samples"], one["official"]["all"], one["official"]["six"])
         for name, one in found.items()

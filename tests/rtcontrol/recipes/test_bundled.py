@@ -79,7 +79,7 @@ def successes(name: str, goal: Any, seeds: int, instruction: str | None = None) 
     [
         ("lander", 15_000_000, 32 << 20),
         ("paddle", 3_000_000, 12_000_000),
-        ("driver", 2_000_000, 8_000_000),
+        ("driver", 2_100_000, 8_000_000),
         ("simpletool-games", 1_500_000, 4 << 20),
     ],
 )

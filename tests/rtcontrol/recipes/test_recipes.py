@@ -65,7 +65,7 @@ def test_an_observation_is_a_token_a_word_and_a_token_a_number() -> None:
         assert len(tokenizer(name).encode(text)) == len(text.split()) == count
 
 
-@pytest.mark.parametrize(("name", "most"), [("lander", 3_000_000), ("driver", 2_000_000), ("paddle", 3_000_000)])
+@pytest.mark.parametrize(("name", "most"), [("lander", 3_000_000), ("driver", 2_100_000), ("paddle", 3_000_000)])
 def test_the_model_is_small(name: str, most: int) -> None:
     assert RECIPES[name].build(0)[0].num_parameters() <= most
 
