@@ -196,22 +196,32 @@ def placed(path: Path) -> Iterator[tuple[str, DataRow]]:
 
 def json_lines(path: Path) -> Iterator[tuple[int, Any]]:
     """The values of a file of one JSON value a line, with the lines' numbers. Raises UserError with file and line."""
-    line = 0
+    return ((line, json_value(raw, f"{path}:{line}")) for line, raw in raw_lines(path))
+
+
+def raw_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """The lines of a file that are not empty, with their numbers: bytes, since a line separator of Unicode is part of a
+    text. Raises UserError."""
     try:
         with path.open("rb") as lines:
-            for line, raw in enumerate(lines, 1):
-                if text := raw.decode().strip():
-                    value = strict_json(text)
-                    json.dumps(value, ensure_ascii=False).encode()  # half a character cannot be written
-                    yield line, value
+            yield from ((line, raw) for line, raw in enumerate(lines, 1) if raw.strip())
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror}).", "Give a file of rows (JSONL).") from None
+
+
+def json_value(raw: bytes, where: str) -> Any:
+    """A line's value. Raises UserError, which names `where` (FILE:LINE)."""
+    text = ""
+    try:
+        value = strict_json(text := raw.decode().strip())
+        json.dumps(value, ensure_ascii=False).encode()  # half a character cannot be written
     except UnicodeEncodeError:
-        raise UserError(f"{path}:{line}: it holds half a character.", "Write whole characters.") from None
+        raise UserError(f"{where}: it holds half a character.", "Write whole characters.") from None
     except UnicodeDecodeError as error:
-        raise UserError(f"{path}:{line}: it is no UTF-8 ({error.reason}).", "Save it as UTF-8.") from None
+        raise UserError(f"{where}: it is no UTF-8 ({error.reason}).", "Save it as UTF-8.") from None
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{path}:{line}: {_short(text)} is no JSON ({error}).", "Write one value a line.") from None
+        raise UserError(f"{where}: {_short(text)} is no JSON ({error}).", "Write one value a line.") from None
+    return value
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from rtcontrol.models.data.sample import Dropped, Sample
 from rtcontrol.models.data.sources import bfcl
 from rtcontrol.models.data.tally import Tally
 from rtcontrol.models.errors import UserError
-from tests.models.data.official import judged
+from rtcontrol.models.eval.bfcl import check
 
 FUNCTION = {
     "name": "shop.find",
@@ -112,18 +111,9 @@ def test_the_papers_table_of_parameters(package: Path, category: str, counts: tu
 
 def accepted(package: Path, category: str, **options: Any) -> int:
     rows = list(convert.rows(bfcl.samples(category, package), convert.ConvertOptions("eval", **options), Tally()))
-    questions = [
-        {
-            "functions": row.check.functions,
-            "calls": [{row.call.name: dict(row.call.arguments)}],
-            "answer": row.check.answer,
-            "category": row.check.category,
-        }
-        for row in rows
-        if row.check is not None and row.call is not None
-    ]
-    assert len(questions) == len(rows)
-    return Counter(judged(package, questions))[True]
+    cases = [(row.check, [row.call]) for row in rows if row.check is not None and row.call is not None]
+    assert len(cases) == len(rows)
+    return sum(answer.valid for answer in check(cases, package))
 
 
 @pytest.mark.parametrize(
