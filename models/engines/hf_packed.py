@@ -102,7 +102,7 @@ class TreeRunner(HFRunner):
         told = {"position_ids": at[None, past:].to(self.model.device), "attention_mask": mask}
         tokens = [*handle.prompt[done:end], *nodes]
         try:
-            found, _ = self.called(tokens, max(len(nodes), 1), past_key_values=handle.cache, use_cache=True, **told)
+            found, _ = self.called(tokens, max(len(nodes), 1), **{self._cache: handle.cache}, use_cache=True, **told)
         except BaseException:  # some layers may have it, others not
             handle.cache, handle.done, handle.paths = type(handle.cache)(), 0, []
             raise

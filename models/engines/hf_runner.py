@@ -82,7 +82,8 @@ class HFRunner:
         self._costs: dict[int, PassCost] = {}
         takes = signature(model.forward).parameters
         self._keeps = "logits_to_keep" in takes
-        self._cache = "cache_params" if "cache_params" in takes else "past_key_values"
+        # Since transformers 5.24 every model calls it `cache`.
+        self._cache = next((name for name in ("cache", "cache_params") if name in takes), "past_key_values")
 
     def open(self, prefix: Sequence[int]) -> tuple[Any, PrefixInfo]:
         """A handle whose prompts begin with `prefix`, which is computed."""
