@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from rtcontrol.cli import bench_baselines, bench_loop
+from rtcontrol.cli.bench_experiments import experiments
 from rtcontrol.cli.figures import JsonFile, show
 from rtcontrol.models.errors import UserError
 
@@ -242,7 +243,7 @@ def tables(folder: Folder = PAGES) -> None:
         print(f"Written: {path}")
 
 
-for command in (*bench_baselines.COMMANDS, *bench_loop.COMMANDS):
+for command in (*bench_baselines.COMMANDS, *bench_loop.COMMANDS, experiments):
     app.command()(command)
 
 

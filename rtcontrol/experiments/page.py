@@ -1,0 +1,37 @@
+"""Results gathered from the runs, and their tables put into a page, each between its marks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rtcontrol.bench.table import markdown
+from rtcontrol.experiments import runs
+from rtcontrol.experiments.tables import Results, tables
+from rtcontrol.models.errors import UserError
+
+
+def gathered(names: Sequence[str], seeds: int, out: Path) -> dict[str, dict[str, dict[str, Any]]]:
+    """By experiment, arm and seed, what is done."""
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    for name in names:
+        arms = found.setdefault(name, {})
+        for seed in (runs.RATES_SEED,) if name == runs.RATES else range(seeds):
+            for arm, run in runs.of(name, seed, out).items():
+                result = run.result()
+                if result is not None:
+                    arms.setdefault(arm, {})[str(seed)] = result
+    return found
+
+
+def filled(text: str, results: Results) -> str:
+    """The page with the tables of `results` in place of those that it has. Raises UserError where a mark is missing."""
+    for name, table in tables(results):
+        begin, end = f"<!-- {name} -->", f"<!-- /{name} -->"
+        if begin not in text or end not in text:
+            raise UserError(f"The page lacks {begin} or {end}.", "Put both where the table is to stand.")
+        block = f"{begin}\n{markdown([table])}\n{end}"
+        text = re.sub(f"{re.escape(begin)}.*?{re.escape(end)}", lambda _, new=block: new, text, flags=re.DOTALL)  # type: ignore[misc]
+    return text

@@ -1,0 +1,99 @@
+"""All runs of the experiments, each with what it trains and by what it is judged."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rtcontrol.experiments import corpus, delay, drafts, judging, latency, schemas, training
+from rtcontrol.experiments.corpus import CorpusOptions
+from rtcontrol.experiments.kept import CHECKPOINT, Run, digest
+from rtcontrol.experiments.plan import EXPERIMENTS, SKEWED
+from rtcontrol.experiments.training import Setting
+from rtcontrol.models.errors import UserError
+from rtcontrol.models.learnt import Learnt
+from rtcontrol.models.prompt import COMPACT
+from rtcontrol.models.train.export import export
+from rtcontrol.models.train.trainer import STATE
+
+RATES, RATES_SEED = "rates", 100  # of learning rates one seed, which nothing else has
+NAMES = (*EXPERIMENTS, "delay", "schemas", "latency", "drafts")
+# These take models that others trained; the first one measures time, and wants the machine for itself.
+TIMED = (latency.run, drafts.run)
+
+
+def planned(names: Sequence[str], seeds: int, out: Path) -> Iterator[Run]:
+    """The runs of these experiments, seed by seed, so that every arm has as many. Raises UserError."""
+    if unknown := [name for name in names if name not in NAMES]:
+        raise UserError(f"There is no experiment {unknown[0]!r}.", f"Choose {', '.join(NAMES)}.")
+    for seed in range(seeds):
+        for name in names:
+            if name == RATES:
+                if not seed:
+                    yield from of(name, RATES_SEED, out).values()
+            else:
+                yield from of(name, seed, out).values()
+
+
+def of(name: str, seed: int, out: Path) -> dict[str, Run]:
+    """The runs of an experiment from one seed, by arm."""
+    if name == "delay":
+        return {arm: _delay(arm, lateness, seed, out) for arm, lateness in delay.ARMS.items()}
+    if name == "schemas":
+        return {arm: _schemas(arm, how, seed, out) for arm, how in schemas.ARMS.items()}
+    if name == "latency":
+        forms = of("forms", seed, out)
+        return {"latency": _after(name, latency.run, (forms["heads"], forms["JSON"]), seed, out)}
+    if name == "drafts":
+        models = of("draft", seed, out)
+        return {"drafts": _after(name, drafts.run, (models["target"], models["draft"]), seed, out)}
+    return {arm: trained(f"{name}: {arm}", setting, seed, out) for arm, setting in EXPERIMENTS[name].arms.items()}
+
+
+def trained(says: str, setting: Setting, seed: int, out: Path) -> Run:
+    """One model of the corpus."""
+    folder = out / f"{setting.form}-{digest(asdict(setting))}-{seed}"
+    return Run(f"{says}, seed {seed}", folder, train_and_judge, (setting, seed))
+
+
+def _delay(arm: str, lateness: delay.Lateness, seed: int, out: Path) -> Run:
+    folder = out / f"delay-{digest(asdict(lateness))}-{seed}"
+    return Run(f"delay: trained {arm}, seed {seed}", folder, delay.run, (lateness, seed))
+
+
+def _schemas(arm: str, how: schemas.Taught, seed: int, out: Path) -> Run:
+    folder = out / f"schemas-{digest(asdict(how))}-{seed}"
+    return Run(f"schemas: {arm}, seed {seed}", folder, schemas.run, (how, seed))
+
+
+def _after(name: str, work: Any, given: tuple[Run, ...], seed: int, out: Path) -> Run:
+    return Run(f"{name}, seed {seed}", out / f"{name}-{digest([run.folder.name for run in given])}", work, given)
+
+
+def train_and_judge(setting: Setting, seed: int, folder: Path) -> dict[str, Any]:
+    """A model of the corpus, its checkpoint kept; of held-out rows those that it does right."""
+    made, told = training.train(setting, seed, training.vocabulary(), folder)
+    found: dict[str, Any] = {"setting": asdict(setting), "seed": seed, "parameters": made.model.num_parameters()}
+    found |= {"trained": told, "right": {}}
+    for name, options in _judged(setting).items():
+        samples = list(itertools.islice(corpus.samples(judging.HELD, options), judging.JUDGED))
+        right = {"free": judging.free(made.model, made.encoder, judging.allowed(samples))}
+        if setting.form == "heads":
+            right["constrained"] = judging.constrained(made, samples)
+        found["right"][name] = {way: judging.counted(samples, oks) for way, oks in right.items()}
+    export(made.model, made.tokenizer, COMPACT, folder / CHECKPOINT, torch.float32)
+    Learnt((tuple(corpus.tools(setting.grouped)),)).write(folder / CHECKPOINT)
+    (folder / STATE).unlink(missing_ok=True)
+    return found
+
+
+def _judged(setting: Setting) -> dict[str, CorpusOptions]:
+    """Rows like those of training but with seeds and orders of their own; of other shares too where that is asked."""
+    if setting in EXPERIMENTS["balance"].arms.values():
+        return {"balanced": CorpusOptions(held_out=True), "as found": CorpusOptions(SKEWED, held_out=True)}
+    return {"own": CorpusOptions(setting.corpus.shares, setting.corpus.places, held_out=True)}

@@ -1,0 +1,149 @@
+"""Schemas drawn anew: the corpus' tools in any order, their required parameters too, each parameter under one of two
+names. A head knows its place alone, so what `<arg1>` means has to be read in the prompt."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from rtcontrol.experiments import corpus
+from rtcontrol.experiments.corpus import ACTIONS, Action, CorpusOptions, Sample
+from rtcontrol.experiments.forms import Form, FormEncoder
+from rtcontrol.experiments.judging import HELD, JUDGED, free
+from rtcontrol.experiments.plan import BASE
+from rtcontrol.experiments.training import CHUNK, GROUP, MEASURED, learner, taken, tokens_a_row, vocabulary
+from rtcontrol.models.call import Call
+from rtcontrol.models.prompt import COMPACT, PromptTemplate
+from rtcontrol.models.schema import ToolSchema, tool_schemas
+from rtcontrol.models.train.rows import Row
+from rtcontrol.models.train.tools_encoder import ToolsEncoder
+from rtcontrol.models.train.trainer import STATE, TrainConfig, Trainer
+
+OTHER = {
+    "seconds": "time",
+    "x": "east",
+    "y": "north",
+    "thing": "item",
+    "hand": "side",
+    "force": "grip_force",
+    "care": "manner",
+    "speed": "pace",
+    "colour": "paint",
+    "coats": "layers",
+    "gloss": "shine",
+    "hours": "drying",
+    "room": "place",
+    "text": "words",
+    "copies": "amount",
+    "size": "letters",
+    "tray": "source",
+    "width": "breadth",
+}
+TOGETHER = 8  # rows of one schema
+PLAINLY = CorpusOptions()
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Tools, and what each parameter is called."""
+
+    tools: tuple[ToolSchema, ...]
+    names: Mapping[str, str]
+
+    def row(self, sample: Sample) -> Row:
+        """The sample under these tools."""
+        return Row(sample.instruction, sample.observation, self.call(sample.call), tools=self.tools)
+
+    def call(self, call: Call) -> Call:
+        """In the order in which the tool lists its parameters."""
+        tool = next(tool for tool in self.tools if tool.name == call.name)
+        own = {self.names[name]: value for name, value in call.arguments.items()}
+        return Call(call.name, {p.name: own[p.name] for p in tool.parameters if p.name in own})
+
+
+def draw(rng: Random, held_out: bool = False) -> Drawn:
+    """Of the choices of names an eighth is held out."""
+    while True:
+        names = {name: rng.choice((name, other)) for name, other in OTHER.items()}
+        if (zlib.crc32(" ".join(names.values()).encode()) % 8 == 0) == held_out:
+            break
+    made = tuple(_tool(action, tuple(rng.sample(list(action.required), len(action.required))), names)
+                 for action in rng.sample(ACTIONS, len(ACTIONS)))  # fmt: skip
+    return Drawn(made, names)
+
+
+def _tool(action: Action, order: tuple[str, ...], names: Mapping[str, str]) -> ToolSchema:
+    own = corpus.definition(action)
+    properties: Mapping[str, Any] = own["parameters"]["properties"]
+    renamed = {names[name]: properties[name] for name in (*order, *action.optional)}
+    return _schema(json.dumps([action.name, action.about, renamed, [names[name] for name in order]]))
+
+
+@lru_cache(4_096)
+def _schema(said: str) -> ToolSchema:
+    # To check a schema costs more than to train a row of it.
+    name, about, properties, required = json.loads(said)
+    parameters = {"type": "object", "properties": properties, "required": required}
+    return tool_schemas([{"name": name, "description": about, "parameters": parameters}])[0]
+
+
+def rows(seed: int, options: CorpusOptions = PLAINLY) -> Iterator[Row]:
+    """For ever, `TOGETHER` of each schema."""
+    rng, samples = Random(f"schemas {seed} {options.held_out}"), corpus.samples(seed, options)
+    while True:
+        drawn = draw(rng, options.held_out)
+        for _ in range(TOGETHER):
+            yield drawn.row(next(samples))
+
+
+@dataclass(frozen=True)
+class Taught:
+    """`drawn`: of schemas drawn anew, else of the one schema, whose rows are as many."""
+
+    form: Form
+    drawn: bool
+
+
+ARMS = {
+    "one schema, heads": Taught("heads", False),
+    "one schema, JSON": Taught("json", False),
+    "drawn, heads": Taught("heads", True),
+    "drawn, JSON": Taught("json", True),
+}
+
+
+def run(taught: Taught, seed: int, folder: Path) -> dict[str, Any]:
+    """Train on as many rows as the plain setting has of this form; of held-out rows those decoded freely that are
+    right, under the one schema and under schemas drawn anew, which training never has."""
+    setting = replace(BASE, form=taught.form)
+    made = learner(setting, seed, vocabulary())
+    count = round(setting.tokens / tokens_a_row(made.encoder, taken(corpus.samples(-1), MEASURED)))
+    template = PromptTemplate(COMPACT, made.heads.tokenizer, "the compact profile")
+    encoder = FormEncoder(ToolsEncoder(template, made.heads.tokenizer, setting.weights), taught.form)
+    one = tool_schemas(corpus.tools())
+
+    def source(chunk: int) -> list[Row]:
+        at = seed * 1_000_003 + chunk
+        if taught.drawn:
+            return list(itertools.islice(rows(at), CHUNK))
+        return taken(corpus.samples(at), CHUNK)
+
+    config = TrainConfig(count, seed, GROUP, TOGETHER if taught.drawn else 1, setting.rate, forced_share=1.0, bf16=True)
+    trainer = Trainer(made.model, encoder if taught.drawn else made.encoder, source, config, folder)  # type: ignore[arg-type]
+    trainer.run()
+    held = CorpusOptions(held_out=True)
+    judged = {
+        "one schema": taken(corpus.samples(HELD, held), JUDGED, one),
+        "drawn": list(itertools.islice(rows(HELD, held), JUDGED)),
+    }
+    right = {name: sum(free(made.model, encoder, [[row] for row in some])) for name, some in judged.items()}
+    (folder / STATE).unlink(missing_ok=True)
+    told = {"rows": trainer.samples, "seconds": round(trainer.seconds, 1)}
+    return {"taught": asdict(taught), "seed": seed, "trained": told, "right": right, "of": JUDGED}

@@ -1,0 +1,122 @@
+"""The experiments' results as tables: of each arm the mean over its seeds, and each seed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+from rtcontrol.bench.table import Table
+from rtcontrol.models.eval.intervals import wilson
+
+Results = Mapping[str, Mapping[str, Mapping[str, Any]]]
+"""By experiment and arm what each seed found."""
+Arms = Mapping[str, Mapping[str, Any]]
+
+
+def tables(results: Results) -> Iterator[tuple[str, Table]]:
+    """Of each experiment that has results its tables, by name."""
+    for name, arms in results.items():
+        if any(arms.values()):
+            yield name, TABLES.get(name, _trained)(name, arms)
+
+
+def percent(counts: Sequence[Sequence[int]]) -> str:
+    """The share of all rows of all seeds with its 95 % interval (Wilson's, over rows), and each seed's."""
+    right, count = (sum(column) for column in zip(*counts, strict=True))
+    low, high = wilson(right, count)
+    each = ", ".join(f"{100 * r / n:.1f}" for r, n in counts)
+    return f"**{100 * right / count:.1f}** ({100 * low:.1f} to {100 * high:.1f}): {each}"
+
+
+def _counts(found: Mapping[str, Any], rows: str, way: str, part: str) -> list[list[int]]:
+    return [c for one in found.values() if (c := one["right"].get(rows, {}).get(way, {}).get(part)) is not None]
+
+
+def _trained(name: str, arms: Arms) -> Table:
+    """Right calls, decoded freely and under the constraint."""
+    columns = {"free": ("own", "free", "all"), "constrained": ("own", "constrained", "all")}
+    if name == "independence":
+        columns = {"any of the places": ("own", "free", "kind any"), "all rows": ("own", "free", "all")}
+        if not any(_counts(found, *columns["any of the places"]) for found in arms.values()):
+            columns.pop("any of the places")
+    if name == "balance":
+        columns = {f"on {rows} rows": (rows, "free", "all") for rows in ("balanced", "as found")}
+        columns |= {f"{n} arguments": ("balanced", "free", f"arguments {n}") for n in (1, 2, 4, 6)}
+    rows = []
+    for arm, found in arms.items():
+        if not found:
+            continue
+        trained = [one["trained"] for one in found.values()]
+        cells = [f"{fmean(t['rows'] for t in trained):,.0f}", f"{fmean(t['tokens_a_row'] for t in trained):.1f}"]
+        for where in columns.values():
+            # What a balance has is its own rows, of whichever name.
+            counts = _counts(found, *where) or (_counts(found, "balanced", *where[1:]) if where[0] == "own" else [])
+            cells.append(percent(counts) if counts else "")
+        rows.append((arm, *cells))
+    return Table("Calls that are right, %", ("", "rows trained", "tokens a row", *columns), tuple(rows))
+
+
+def _delay(name: str, arms: Arms) -> Table:
+    rows = []
+    for arm, found in arms.items():
+        ticks = [one["ticks"] for one in found.values()]
+        cells = []
+        for late in ticks[0] if ticks else ():
+            each = [fmean(one[late]) for one in ticks]
+            whole = [sum(t == 250 for t in one[late]) for one in ticks]
+            cells.append(f"**{fmean(each):.0f}** ({', '.join(f'{e:.0f}' for e in each)}), {sum(whole)} whole")
+        rows.append((f"trained {arm}", *cells))
+    columns = ("", *(f"flown {late} ticks late" for late in next(iter(next(iter(arms.values())).values()))["ticks"]))
+    return Table("Ticks that the pole stood (of 250), mean of 20 episodes a seed", columns, tuple(rows))
+
+
+def _schemas(name: str, arms: Arms) -> Table:
+    rows = []
+    for arm, found in arms.items():
+        cells = [
+            percent([[one["right"][judged], one["of"]] for one in found.values()]) for judged in ("one schema", "drawn")
+        ]
+        trained = fmean(one["trained"]["rows"] for one in found.values())
+        rows.append((f"trained on {arm}", f"{trained:,.0f}", *cells))
+    columns = ("", "rows trained", "judged on the one schema", "on schemas never seen")
+    return Table("Calls that are right, %, decoded freely", columns, tuple(rows))
+
+
+def _latency(name: str, arms: Arms) -> Table:
+    found = list(next(iter(arms.values())).values())
+    rows = []
+    for way in found[0]["ways"]:
+        told = [one["ways"][way] for one in found]
+        right = percent([[int(t["right"]), one["rows"]] for t, one in zip(told, found, strict=True)])
+        ms = [" / ".join(f"{t[p]:.1f}" for p in ("p50_ms", "p90_ms", "p99_ms")) for t in told]
+        rows.append((way, "; ".join(ms), f"{fmean(t['passes'] for t in told):.2f}", right))
+    ratio = fmean(one["json_tokens"] / one["longest_head"] for one in found)
+    note = (
+        f"Tokens: the longest head has {fmean(one['longest_head'] for one in found):.2f}, the JSON call "
+        f"{fmean(one['json_tokens'] for one in found):.2f}, {ratio:.1f} times as many (mean over the same rows)."
+    )
+    return Table("Text to typed call", ("", "p50 / p90 / p99 ms, by seed", "passes", "right, %"), tuple(rows), note)
+
+
+def _drafts(name: str, arms: Arms) -> Table:
+    found = list(next(iter(arms.values())).values())
+    rows = []
+    for way in found[0]["ways"]:
+        cells = []
+        for key, form in (("passes", "{:.2f}"), ("tokens", "{:.1f}"), ("accepted", "{:.1%}")):
+            each = [one["ways"][way][key] for one in found]
+            cells.append(f"**{form.format(fmean(each))}** ({', '.join(map(form.format, each))})")
+        rows.append((way, *cells))
+    texts = "; ".join(f"{one['target_right']}, {one['draft_right']}, {one['same']}" for one in found)
+    note = f"Of {found[0]['rows']} calls a seed right by the target, right by the draft, the same by both: {texts}."
+    columns = ("drafted", "passes", "tokens", "guessed tokens that were right")
+    return Table("A text's passes", columns, tuple(rows), note)
+
+
+TABLES: Mapping[str, Callable[[str, Arms], Table]] = {
+    "delay": _delay,
+    "schemas": _schemas,
+    "latency": _latency,
+    "drafts": _drafts,
+}

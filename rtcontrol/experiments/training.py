@@ -1,0 +1,130 @@
+"""One run: a small model, trained from nothing on so many tokens of the corpus in one form."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from rtcontrol.experiments import corpus
+from rtcontrol.experiments.corpus import CorpusOptions, Sample
+from rtcontrol.experiments.forms import Form, FormEncoder
+from rtcontrol.models.plan import compile_plan
+from rtcontrol.models.prompt import COMPACT, PromptTemplate, tools_text
+from rtcontrol.models.schema import ToolSchema, tool_schemas
+from rtcontrol.models.tokenizer import STTokenizer
+from rtcontrol.models.train.packing import pack
+from rtcontrol.models.train.prepared import prepare
+from rtcontrol.models.train.rows import LossWeights, Row, RowEncoder
+from rtcontrol.models.train.scratch import ModelShape, new_model
+from rtcontrol.models.train.trainer import Progress, TrainConfig, Trainer
+from rtcontrol.models.train.vocabulary import build_tokenizer
+from rtcontrol.recipes.words import SCHEMA_PHRASES
+
+SHAPE = ModelShape(hidden=128, layers=3, heads=2, kv_heads=2, intermediate=256)
+CHUNK, GROUP = 4_096, 32
+PLAIN = LossWeights(arguments=(1.6,) * 6, end=1.0)
+MEASURED = 1_024  # rows whose tokens are counted
+# What this corpus' definitions repeat, beside `SCHEMA_PHRASES`; none of it stands in a call.
+PHRASES = (
+    '": {"type": "integer", "minimum": ',
+    '": {"type": "string", "enum": ["',
+    '": {"type": "string", "maxLength": ',
+    ', "maximum": ',
+    ', "multipleOf": ',
+    '"]}, "',
+    '}, "',
+)
+PUNCTUATION = '{"name": "", "arguments": {"": "", "": 1, }} true false : , ; % " . "'
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a run is. `tokens` that go through the model in training, the same for all forms, or with `rows_of` as many
+    rows as another form has of them; `all_heads`: null heads beyond a tool's own are asked for, too; `forced`: the
+    share of the rows that teach what a constrained walk never asks for."""
+
+    tokens: float
+    form: Form = "heads"
+    grouped: bool = False
+    corpus: CorpusOptions = field(default_factory=CorpusOptions)
+    weights: LossWeights = PLAIN
+    rows_of: Form | None = None
+    all_heads: bool = False
+    forced: float = 1.0
+    rate: float = 2e-3
+    shape: ModelShape = SHAPE
+
+
+@dataclass(frozen=True)
+class Learner:
+    """A model with what turns rows into its ids."""
+
+    model: Any
+    tokenizer: Tokenizer
+    heads: RowEncoder
+    encoder: FormEncoder
+
+
+@cache
+def vocabulary() -> Tokenizer:
+    """The corpus' words and numbers, whole; the same for all runs."""
+    texts = [tools_text(tool_schemas(corpus.tools(grouped))) for grouped in (False, True)]
+    shown = itertools.islice(corpus.samples(0, CorpusOptions(places=2)), 4_000)
+    texts += [text for one in shown for text in (one.instruction, one.observation)]
+    return build_tokenizer([*texts, PUNCTUATION], [str(n) for n in range(100)], (*SCHEMA_PHRASES, *PHRASES))
+
+
+def learner(setting: Setting, seed: int, tokenizer: Tokenizer) -> Learner:
+    """A new model, by `seed`."""
+    wrapped = STTokenizer(tokenizer)
+    template = PromptTemplate(COMPACT, wrapped, "the compact profile")
+    plan = compile_plan(tool_schemas(corpus.tools(setting.grouped)), wrapped)
+    heads = RowEncoder(template, wrapped, plan, setting.weights)
+    model = prepare(new_model(setting.shape, tokenizer, seed), tokenizer, (1, 2))
+    return Learner(model, tokenizer, heads, FormEncoder(heads, setting.form, setting.all_heads))
+
+
+def taken(samples: Iterator[Sample], count: int, tools: tuple[ToolSchema, ...] = ()) -> list[Row]:
+    """The next ones as rows."""
+    return [Row(s.instruction, s.observation, s.call, tools=tools) for s in itertools.islice(samples, count)]
+
+
+def tokens_a_row(encoder: FormEncoder, some: Sequence[Row]) -> float:
+    """Tokens that go through the model for one row of a batch in training, its part of the prefix included."""
+    total = 0
+    for i in range(0, len(some), GROUP):
+        total += pack(encoder.prefix, [encoder.encode(row) for row in some[i : i + GROUP]]).tokens.shape[1]
+    return total / len(some)
+
+
+def train(
+    setting: Setting, seed: int, tokenizer: Tokenizer, out: Path, progress: Progress | None = None
+) -> tuple[Learner, dict[str, Any]]:
+    """The trained model (a run that was stopped goes on), and what is told of it: rows, tokens a row, loss, seconds."""
+    made = learner(setting, seed, tokenizer)
+    some = taken(corpus.samples(-1, setting.corpus), MEASURED)
+    each = tokens_a_row(made.encoder, some)
+    asked = each if setting.rows_of is None else tokens_a_row(FormEncoder(made.heads, setting.rows_of), some)
+    count = round(setting.tokens / asked)
+    config = TrainConfig(count, seed, GROUP, 1, setting.rate, forced_share=setting.forced, bf16=True)
+
+    def source(chunk: int) -> Sequence[Row]:
+        return taken(corpus.samples(seed * 1_000_003 + chunk, setting.corpus), CHUNK)
+
+    trainer = Trainer(made.model, made.encoder, source, config, out)  # type: ignore[arg-type]
+    last: dict[str, Any] = {}
+
+    def told(line: dict[str, Any]) -> None:
+        last.update(line)
+        if progress:
+            progress({**line, "of": config.samples})
+
+    trainer.run(told)
+    seconds = round(trainer.seconds, 1)
+    return made, {"rows": trainer.samples, "tokens_a_row": round(each, 1), "loss": last.get("loss"), "seconds": seconds}
