@@ -63,7 +63,7 @@ def experiments(
     for name, table in tables(wanted):
         console.print(f"\n{name}: {table.title}", style="bold")
         for row in table.rows:
-            told = "; ".join(f"{c} {v}" for c, v in zip(table.columns[1:], row[1:], strict=True) if v)
+            told = "; ".join(f"{c} {v}" for c, v in zip(table.columns[1:], row[1:], strict=True) if v).replace("**", "")
             console.print(f"  {row[0]}: {told}", highlight=False, markup=False)
         if table.note:
             console.print(f"  {table.note}", highlight=False, markup=False)

@@ -100,13 +100,14 @@ def definition(action: Action, grouped: bool = False) -> dict[str, Any]:
 class Sample:
     """One decision: `allowed` are all calls that are right (`call`, which the expert made, among them); `kind` says
     what is asked of the model: "told", "seen" (a value is read from the observation) or "any" (several places are
-    right)."""
+    right); `order` is its sentence and its clauses, in the order in which they are said."""
 
     instruction: str
     observation: str
     call: Call
     allowed: tuple[Call, ...]
     kind: str
+    order: str
 
 
 @dataclass(frozen=True)
@@ -137,10 +138,10 @@ def _sample(rng: Random, action: Action, count: int, options: CorpusOptions) -> 
         places = [{"x": rng.randint(0, SIDE), "y": rng.randint(0, SIDE)} for _ in range(options.places)]
         told["place"] = " or ".join(f"{place['x']} {place['y']}" for place in places)
         kind = "any" if options.places > 1 else "told"
-    sentence, extra, seen = _said(rng, action, count - len(action.required), told, dial, options.held_out)
+    sentence, extra, seen, order = _said(rng, action, count - len(action.required), told, dial, options.held_out)
     calls = [Call(action.name, _ordered(action, {**values, **place, **extra})) for place in places]
     observation = f"battery {rng.randint(5, 99)}; dial {dial}; {rng.choice(('quiet', 'busy', 'blocked'))}"
-    return Sample(sentence, observation, rng.choice(calls), tuple(calls), "seen" if seen else kind)
+    return Sample(sentence, observation, rng.choice(calls), tuple(calls), "seen" if seen else kind, order)
 
 
 def _ordered(action: Action, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -150,8 +151,9 @@ def _ordered(action: Action, values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _said(
     rng: Random, action: Action, count: int, told: Mapping[str, Any], dial: int, held_out: bool
-) -> tuple[str, dict[str, Any], bool]:
-    """The sentence, the optional arguments that it asks for, and whether one of them is what the dial shows."""
+) -> tuple[str, dict[str, Any], bool, str]:
+    """The sentence, the optional arguments that it asks for, whether one of them is what the dial shows, and the order
+    in which it says them."""
     while True:
         chosen = rng.sample(list(action.optional), count)
         form = rng.randrange(len(action.sentences))
@@ -165,7 +167,7 @@ def _said(
         extra[read] = dial
     said = {name: DIAL if name == read else value for name, value in extra.items()}
     clauses = [rng.choice(action.optional[name][1]).format(value) for name, value in said.items()]
-    return ", ".join([action.sentences[form].format(**told), *clauses]), extra, read is not None
+    return ", ".join([action.sentences[form].format(**told), *clauses]), extra, read is not None, key
 
 
 def draw(rng: Random, schema: Mapping[str, Any]) -> Any:

@@ -57,7 +57,8 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             "heads": BASE,
             "sequential heads": replace(BASE, form="sequential"),
             "JSON": replace(BASE, form="json"),
-            "JSON, as many rows": replace(BASE, form="json", rows_of="heads"),
+            "JSON, at a rate of 0.004": replace(BASE, form="json", rate=4e-3),
+            "JSON, as many rows as heads": replace(BASE, form="json", rows_of="heads"),
         },
     ),
     "independence": Experiment(

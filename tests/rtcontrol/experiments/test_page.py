@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rtcontrol.experiments import runs
+from rtcontrol.experiments.page import filled, gathered
+from rtcontrol.experiments.tables import percent, tables
+from rtcontrol.models.errors import UserError
+
+DOCS = Path(__file__).parents[3] / "docs"
+
+
+def test_the_page_has_the_tables_of_the_results_beside_it() -> None:
+    results = json.loads((DOCS / "experiments" / "results.json").read_text("utf-8"))["experiments"]
+    page = (DOCS / "experiments.md").read_text("utf-8")
+    assert filled(page, results) == page
+    assert {name for name, _ in tables(results)} == {*runs.NAMES}
+
+
+def test_a_mark_that_is_missing_is_named() -> None:
+    results = json.loads((DOCS / "experiments" / "results.json").read_text("utf-8"))["experiments"]
+    with pytest.raises(UserError, match="<!-- rates -->"):
+        filled("# Nothing", results)
+
+
+def test_a_share_is_over_all_rows_with_each_seed_behind_it() -> None:
+    assert percent([[90, 100], [100, 100]]) == "**95.0** (91.0 to 97.3): 90.0, 100.0"
+
+
+def test_an_experiment_that_does_not_exist_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no experiment 'form'"):
+        list(runs.planned(["form"], 1, tmp_path))
+
+
+def test_arms_in_common_are_one_run_and_nothing_is_gathered_that_is_not_done(tmp_path: Path) -> None:
+    planned = list(runs.planned(runs.NAMES, 2, tmp_path))
+    assert len({run.folder for run in planned}) < len(planned)
+    balanced, plain = runs.of("balance", 0, tmp_path)["balanced"], runs.of("forms", 0, tmp_path)["heads"]
+    assert balanced.folder == plain.folder
+    assert not any(gathered(runs.NAMES, 2, tmp_path).values())
