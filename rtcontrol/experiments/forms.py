@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Literal
 
@@ -22,12 +23,18 @@ class FormEncoder:
 
     "heads": as they are, those beyond the tool's own only with `all_heads`. "sequential": the tool's heads in one
     chain, where each sees those before; what starts a head is not asked for. "json": the text, then the end of a turn.
-    Each label of the two chains weighs 1.
+    Labels of the two chains weigh 1, of JSON's `punctuation` so much.
     """
 
-    def __init__(self, heads: RowEncoder | ToolsEncoder, form: Form = "heads", all_heads: bool = False) -> None:
+    def __init__(
+        self,
+        heads: RowEncoder | ToolsEncoder,
+        form: Form = "heads",
+        all_heads: bool = False,
+        punctuation: float = 1.0,
+    ) -> None:
         self.prefix, self.tokenizer = heads.prefix, heads.tokenizer
-        self._heads, self._form, self._all = heads, form, all_heads
+        self._heads, self._form, self._all, self._punctuation = heads, form, all_heads, punctuation
 
     def encode(self, row: Row, forced: bool = True) -> EncodedRow:
         """Ids and labels of one row; without `forced` heads leave out what a constrained walk never asks for."""
@@ -37,7 +44,7 @@ class FormEncoder:
             return found
         own = found.heads[: 1 + len(plan.slots[plan.tool_index(row.call.name)])]
         if self._form == "json":
-            return json_row(found, self.tokenizer, row.call)
+            return json_row(found, self.tokenizer, row.call, self._punctuation)
         if self._form == "sequential":
             return replace(found, heads=(_chain(own),))
         return found if self._all else replace(found, heads=own)
@@ -47,10 +54,11 @@ class FormEncoder:
         return (heads.of(row.tools) if isinstance(heads, ToolsEncoder) else heads).plan
 
 
-def json_row(row: EncodedRow, tokenizer: STTokenizer, call: Call) -> EncodedRow:
+def json_row(row: EncodedRow, tokenizer: STTokenizer, call: Call, punctuation: float) -> EncodedRow:
     """Behind the row's prompt, whose last token the first one of the text follows."""
     text = (*tokenizer.encode(call_json(call)), tokenizer.special_id(END))
-    chain = HeadTarget((row.suffix[-1], *text[:-1]), text, (1.0,) * len(text))
+    weights = [1.0 if re.search(r"\w", tokenizer.decode([token])) else punctuation for token in text[:-1]]
+    chain = HeadTarget((row.suffix[-1], *text[:-1]), text, (*weights, punctuation))
     return replace(row, suffix=row.suffix[:-1], heads=(chain,))
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from rtcontrol.experiments.corpus import CorpusOptions
 from rtcontrol.experiments.forms import FORMS, Form
-from rtcontrol.experiments.training import Setting
+from rtcontrol.experiments.training import PLAIN, Setting
 from rtcontrol.models.train.finetune.config import FinetuneRecipe
 from rtcontrol.models.train.rows import LossWeights
 from rtcontrol.models.train.scratch import ModelShape
@@ -58,6 +58,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             "sequential heads": replace(BASE, form="sequential"),
             "JSON": replace(BASE, form="json"),
             "JSON, at a rate of 0.004": replace(BASE, form="json", rate=4e-3),
+            "JSON, its punctuation weighs 0.1": replace(BASE, form="json", weights=replace(PLAIN, end=0.1)),
             "JSON, as many rows as heads": replace(BASE, form="json", rows_of="heads"),
         },
     ),

@@ -47,7 +47,8 @@ PUNCTUATION = '{"name": "", "arguments": {"": "", "": 1, }} true false : , ; % "
 class Setting:
     """What a run is. `tokens` that go through the model in training, the same for all forms, or with `rows_of` as many
     rows as another form has of them; `all_heads`: null heads beyond a tool's own are asked for, too; `forced`: the
-    share of the rows that teach what a constrained walk never asks for."""
+    share of the rows that teach what a constrained walk never asks for; `weights.end` is that of JSON's punctuation,
+    too."""
 
     tokens: float
     form: Form = "heads"
@@ -87,7 +88,7 @@ def learner(setting: Setting, seed: int, tokenizer: Tokenizer) -> Learner:
     plan = compile_plan(tool_schemas(corpus.tools(setting.grouped)), wrapped)
     heads = RowEncoder(template, wrapped, plan, setting.weights)
     model = prepare(new_model(setting.shape, tokenizer, seed), tokenizer, (1, 2))
-    return Learner(model, tokenizer, heads, FormEncoder(heads, setting.form, setting.all_heads))
+    return Learner(model, tokenizer, heads, FormEncoder(heads, setting.form, setting.all_heads, setting.weights.end))
 
 
 def taken(samples: Iterator[Sample], count: int, tools: tuple[ToolSchema, ...] = ()) -> list[Row]:
