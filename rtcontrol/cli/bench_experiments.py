@@ -54,8 +54,8 @@ def experiments(
     else:
         chosen = names or list(runs.NAMES)
         planned = list(runs.planned(chosen, seeds, out))
-        _do([r for r in planned if r.work not in runs.TIMED], jobs, console)
-        _do([r for r in planned if r.work in runs.TIMED], 1, console)  # beside nothing else
+        _do([r for r in planned if r.work not in runs.AFTERWARDS], jobs, console)
+        _do([r for r in planned if r.work in runs.AFTERWARDS], 1, console)  # beside nothing else
         wanted = gathered(chosen, seeds, out)
     if page is not None:
         text = page.read_text("utf-8")

@@ -56,7 +56,6 @@ class Lateness:
 
 ARMS = {
     "on time": Lateness((0,)),
-    "1 tick late": Lateness((1,)),
     "2 ticks late": Lateness((2,)),
     "0 to 3 ticks, drawn": Lateness((0, 1, 2, 3)),
 }

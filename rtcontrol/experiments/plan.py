@@ -35,11 +35,11 @@ class Experiment:
 
 def _places(count: int, **more: object) -> Setting:
     corpus = CorpusOptions(PLACES, places=count)
-    return replace(BASE, tokens=TOKENS / 2, corpus=corpus, **more)  # type: ignore[arg-type]
+    return replace(BASE, corpus=corpus, **more)  # type: ignore[arg-type]
 
 
-def _weights(weights: LossWeights, **more: object) -> Setting:
-    return replace(BASE, tokens=TOKENS / 2, weights=weights, all_heads=True, **more)  # type: ignore[arg-type]
+def _weights(weights: LossWeights) -> Setting:
+    return replace(BASE, weights=weights, all_heads=True)
 
 
 def _rates(form: Form) -> dict[str, Setting]:

@@ -12,6 +12,7 @@ import torch
 
 from rtcontrol.experiments import corpus, delay, drafts, judging, latency, schemas, training
 from rtcontrol.experiments.corpus import CorpusOptions
+from rtcontrol.experiments.forms import Form
 from rtcontrol.experiments.kept import CHECKPOINT, Run, digest
 from rtcontrol.experiments.plan import EXPERIMENTS, SKEWED
 from rtcontrol.experiments.training import Setting
@@ -23,8 +24,9 @@ from rtcontrol.models.train.trainer import STATE
 
 RATES, RATES_SEED = "rates", 100  # of learning rates one seed, which nothing else has
 NAMES = (*EXPERIMENTS, "delay", "schemas", "latency", "drafts")
-# These take models that others trained; the first one measures time, and wants the machine for itself.
-TIMED = (latency.run, drafts.run)
+# These take models that others trained, when all are; the first one measures time.
+AFTERWARDS = (latency.run, drafts.run, schemas.judge)
+SCHEMA_FORMS: dict[str, Form] = {"heads": "heads", "JSON": "json"}
 
 
 def planned(names: Sequence[str], seeds: int, out: Path) -> Iterator[Run]:
@@ -45,7 +47,7 @@ def of(name: str, seed: int, out: Path) -> dict[str, Run]:
     if name == "delay":
         return {arm: _delay(arm, lateness, seed, out) for arm, lateness in delay.ARMS.items()}
     if name == "schemas":
-        return {arm: _schemas(arm, how, seed, out) for arm, how in schemas.ARMS.items()}
+        return _schemas(seed, out)
     if name == "latency":
         forms = of("forms", seed, out)
         return {"latency": _after(name, latency.run, (forms["heads"], forms["JSON"]), seed, out)}
@@ -66,13 +68,20 @@ def _delay(arm: str, lateness: delay.Lateness, seed: int, out: Path) -> Run:
     return Run(f"delay: trained {arm}, seed {seed}", folder, delay.run, (lateness, seed))
 
 
-def _schemas(arm: str, how: schemas.Taught, seed: int, out: Path) -> Run:
-    folder = out / f"schemas-{digest(asdict(how))}-{seed}"
-    return Run(f"schemas: {arm}, seed {seed}", folder, schemas.run, (how, seed))
+def _schemas(seed: int, out: Path) -> dict[str, Run]:
+    forms, made = of("forms", seed, out), dict[str, Run]()
+    for arm, form in SCHEMA_FORMS.items():
+        one = forms[arm]
+        made[f"one schema, {arm}"] = _after("schemas", schemas.judge, (one, form), seed, out)
+        taught = schemas.Taught(form)
+        folder = out / f"schemas-{digest(asdict(taught))}-{seed}"
+        made[f"drawn, {arm}"] = Run(f"schemas: drawn, {arm}, seed {seed}", folder, schemas.run, (taught, seed))
+    return made
 
 
-def _after(name: str, work: Any, given: tuple[Run, ...], seed: int, out: Path) -> Run:
-    return Run(f"{name}, seed {seed}", out / f"{name}-{digest([run.folder.name for run in given])}", work, given)
+def _after(name: str, work: Any, given: tuple[Any, ...], seed: int, out: Path) -> Run:
+    models = [one.folder.name for one in given if isinstance(one, Run)]
+    return Run(f"{name}, seed {seed}", out / f"{name}-{digest(models)}", work, given)
 
 
 def train_and_judge(setting: Setting, seed: int, folder: Path) -> dict[str, Any]:

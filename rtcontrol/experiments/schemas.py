@@ -13,12 +13,16 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import torch
+from transformers import AutoModelForCausalLM
+
 from rtcontrol.experiments import corpus
 from rtcontrol.experiments.corpus import ACTIONS, Action, CorpusOptions, Sample
 from rtcontrol.experiments.forms import Form, FormEncoder
 from rtcontrol.experiments.judging import HELD, JUDGED, free
+from rtcontrol.experiments.kept import Run
 from rtcontrol.experiments.plan import BASE
-from rtcontrol.experiments.training import CHUNK, GROUP, MEASURED, learner, taken, tokens_a_row, vocabulary
+from rtcontrol.experiments.training import CHUNK, GROUP, MEASURED, Learner, learner, taken, tokens_a_row, vocabulary
 from rtcontrol.models.call import Call
 from rtcontrol.models.prompt import COMPACT, PromptTemplate
 from rtcontrol.models.schema import ToolSchema, tool_schemas
@@ -105,45 +109,51 @@ def rows(seed: int, options: CorpusOptions = PLAINLY) -> Iterator[Row]:
 
 @dataclass(frozen=True)
 class Taught:
-    """`drawn`: of schemas drawn anew, else of the one schema, whose rows are as many."""
+    """Which form's rows, all of schemas drawn anew."""
 
     form: Form
-    drawn: bool
-
-
-ARMS = {
-    "one schema, heads": Taught("heads", False),
-    "one schema, JSON": Taught("json", False),
-    "drawn, heads": Taught("heads", True),
-    "drawn, JSON": Taught("json", True),
-}
 
 
 def run(taught: Taught, seed: int, folder: Path) -> dict[str, Any]:
-    """Train on as many rows as the plain setting has of this form; of held-out rows those decoded freely that are
-    right, under the one schema and under schemas drawn anew, which training never has."""
+    """Train on as many rows as the plain setting has of this form, and judge."""
     setting = replace(BASE, form=taught.form)
     made = learner(setting, seed, vocabulary())
     count = round(setting.tokens / tokens_a_row(made.encoder, taken(corpus.samples(-1), MEASURED)))
-    template = PromptTemplate(COMPACT, made.heads.tokenizer, "the compact profile")
-    encoder = FormEncoder(ToolsEncoder(template, made.heads.tokenizer, setting.weights), taught.form)
-    one = tool_schemas(corpus.tools())
+    encoder = _encoder(made, taught.form)
 
     def source(chunk: int) -> list[Row]:
-        at = seed * 1_000_003 + chunk
-        if taught.drawn:
-            return list(itertools.islice(rows(at), CHUNK))
-        return taken(corpus.samples(at), CHUNK)
+        return list(itertools.islice(rows(seed * 1_000_003 + chunk), CHUNK))
 
-    config = TrainConfig(count, seed, GROUP, TOGETHER if taught.drawn else 1, setting.rate, forced_share=1.0, bf16=True)
-    trainer = Trainer(made.model, encoder if taught.drawn else made.encoder, source, config, folder)  # type: ignore[arg-type]
+    config = TrainConfig(count, seed, GROUP, TOGETHER, setting.rate, forced_share=1.0, bf16=True)
+    trainer = Trainer(made.model, encoder, source, config, folder)  # type: ignore[arg-type]
     trainer.run()
-    held = CorpusOptions(held_out=True)
+    told = {"rows": trainer.samples, "seconds": round(trainer.seconds, 1)}
+    found = {"taught": asdict(taught), "seed": seed, "trained": told, **_judged(made.model, encoder)}
+    (folder / STATE).unlink(missing_ok=True)
+    return found
+
+
+def judge(one: Run, form: Form, folder: Path) -> dict[str, Any]:
+    """A model that was trained on the one schema."""
+    model = AutoModelForCausalLM.from_pretrained(one.checkpoint(), dtype=torch.float32, local_files_only=True)
+    made = replace(learner(replace(BASE, form=form), 0, vocabulary()), model=model)
+    known = one.result()
+    assert known is not None, "it has a checkpoint"
+    return {"trained": known["trained"], **_judged(model, _encoder(made, form))}
+
+
+def _encoder(made: Learner, form: Form) -> FormEncoder:
+    template = PromptTemplate(COMPACT, made.heads.tokenizer, "the compact profile")
+    return FormEncoder(ToolsEncoder(template, made.heads.tokenizer, BASE.weights), form)
+
+
+def _judged(model: Any, encoder: FormEncoder) -> dict[str, Any]:
+    """Of held-out rows those decoded freely that are right, under the one schema and under schemas drawn anew, which
+    training never has."""
+    held, one = CorpusOptions(held_out=True), tool_schemas(corpus.tools())
     judged = {
         "one schema": taken(corpus.samples(HELD, held), JUDGED, one),
         "drawn": list(itertools.islice(rows(HELD, held), JUDGED)),
     }
-    right = {name: sum(free(made.model, encoder, [[row] for row in some])) for name, some in judged.items()}
-    (folder / STATE).unlink(missing_ok=True)
-    told = {"rows": trainer.samples, "seconds": round(trainer.seconds, 1)}
-    return {"taught": asdict(taught), "seed": seed, "trained": told, "right": right, "of": JUDGED}
+    right = {name: sum(free(model, encoder, [[row] for row in some])) for name, some in judged.items()}
+    return {"right": right, "of": JUDGED}
