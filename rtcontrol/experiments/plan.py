@@ -21,7 +21,6 @@ PLACES: Mapping[int, float] = {2: 1, 3: 1}
 FLAT = LossWeights(1.0, (1.0,) * 6, 1.0)
 PAPER = FinetuneRecipe().weights()
 BASE = Setting(TOKENS)
-TARGET = ModelShape(hidden=256, layers=5, heads=4, kv_heads=4, intermediate=512)
 DRAFT = ModelShape(hidden=64, layers=2, heads=2, kv_heads=2, intermediate=128)
 
 
@@ -59,6 +58,9 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             "JSON": replace(BASE, form="json"),
             "JSON, at a rate of 0.004": replace(BASE, form="json", rate=4e-3),
             "JSON, its punctuation weighs 0.1": replace(BASE, form="json", weights=replace(PLAIN, end=0.1)),
+            "JSON, its punctuation weighs 0.1, twice the tokens": replace(
+                BASE, tokens=2 * TOKENS, form="json", weights=replace(PLAIN, end=0.1)
+            ),
             "JSON, as many rows as heads": replace(BASE, form="json", rows_of="heads"),
         },
     ),
@@ -98,8 +100,8 @@ EXPERIMENTS: Mapping[str, Experiment] = {
     "draft": Experiment(
         "What does a small ST model's draft save the large one?",
         {
-            "target": replace(BASE, tokens=TOKENS / 2, shape=TARGET, rate=1e-3),
-            "draft": replace(BASE, tokens=TOKENS / 2, shape=DRAFT),
+            "target": BASE,
+            "draft": replace(BASE, shape=DRAFT),
         },
     ),
 }
