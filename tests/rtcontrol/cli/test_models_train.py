@@ -48,7 +48,7 @@ def test_a_model_is_trained_from_rows_and_goes_on(
 def test_what_is_wrong_is_told_in_a_line(base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = write(tmp_path / "r.jsonl", [*random_rows(0, 2), {"instruction": "go"}])
     command = ("models", "train", "--base", str(base), "--rows", str(rows), "--out", str(tmp_path / "out"))
-    assert f"{rows}:3: its observation is no text" in refused(capsys, *command, "--device", "cpu")
+    assert f"{rows}:3: the row has no 'observation'" in refused(capsys, *command, "--device", "cpu")
     assert "no preset 'papre'" in refused(capsys, *command, "--preset", "papre")
     assert "sees no GPU" in refused(capsys, *command, "--device", "cuda:7")
     assert "no model" in refused(capsys, *command[:2], "--base", "nowhere", *command[4:]).lower()
